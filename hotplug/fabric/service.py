@@ -53,6 +53,12 @@ VERIFY_READS = 3
 MAX_SETTLE_READS = 10
 """Readings that may contradict each other before that is an error of its own."""
 
+FRESH_S = 5.0
+"""Seconds for which a reading does instead of another before a device is assigned: a chassis refuses one that is taken.
+
+Not before it is unassigned: H3's chassis takes a device from whichever port has it.
+"""
+
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 10.0
 """Between attempts: the first, and what doubling it leads to."""
@@ -122,6 +128,8 @@ class ChassisService:
         self._known: dict[str, FabricDevice] = {}
         self._missing: dict[str, FabricDevice] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._last: tuple[float, ChassisView] | None = None
+        """When the newest reading ended, and what it gave; None once something was asked for since."""
         self._is_running = False
 
     @contextlib.asynccontextmanager
@@ -221,7 +229,15 @@ class ChassisService:
             self._known[device.id] = device
             if device.port:
                 self.stranded.pop(device.id, None)
-        return msgspec.structs.replace(view, missing=tuple(self._missing[name] for name in sorted(self._missing)))
+        view = msgspec.structs.replace(view, missing=tuple(self._missing[name] for name in sorted(self._missing)))
+        self._last = (self._clock.monotonic(), view)
+        return view
+
+    async def _read_lately(self) -> ChassisView:
+        """Return the newest reading while it is fresh, else read."""
+        if self._last is not None and self._clock.monotonic() - self._last[0] < FRESH_S:
+            return self._last[1]
+        return await self._read()
 
     def _lacking(self, view: ChassisView) -> set[str]:
         return self._known.keys() - {device.id for device in view.devices}
@@ -287,7 +303,7 @@ class ChassisService:
             return await self._step(FabricStep.UNASSIGN, device, "")
 
     async def _find(self, name: str, port_name: str) -> tuple[FabricDevice, str]:
-        view = await self._read()
+        view = await self._read_lately()
         return view.device(name), view.port(port_name).id
 
     async def _surely(self, device: FabricDevice, is_usual: Callable[[str], bool]) -> FabricDevice:
@@ -356,6 +372,7 @@ class ChassisService:
         """Ask once; return what was heard, after how many seconds, and in which words."""
         started = self._clock.monotonic()
         deadline_s = self.deadline_s(step)
+        self._last = None
         try:
             async with asyncio.timeout(deadline_s):
                 if step is FabricStep.ASSIGN:

@@ -63,8 +63,12 @@ class Running:
         return task
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what ``work`` returns; it is not cancelled with the caller."""
-        return await asyncio.shield(self.start(work))
+        """Return what ``work`` returns; it is not cancelled with the caller, and :class:`Dropped` when it is ended."""
+        task = self.start(work)
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise Dropped
+        return task.result()
 
     async def stop(self) -> None:
         """End all of it, as a power cut does."""

@@ -10,6 +10,7 @@ import pytest
 
 from farbus.errors import NotFound, Unavailable
 from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind
+from farbus.hotplug.fabric.emulator.front import LocalTransport
 from farbus.hotplug.fabric.emulator.virtual import run_virtually
 from farbus.hotplug.fabric.errors import (
     ChassisSilent,
@@ -20,9 +21,10 @@ from farbus.hotplug.fabric.errors import (
     OutcomeUnknown,
     StepRefused,
 )
+from farbus.hotplug.fabric.http import Reply, Request
 from farbus.model.device import DeviceKind
 from farbus.model.fabric import FabricStep, StepTime
-from tests.hotplug.fabric.testbed import DIALECTS, Bed, gpu, testbed
+from tests.hotplug.fabric.testbed import DIALECTS, Bed, chassis_config, emulated, gpu
 
 LIST, ASSIGN, UNASSIGN = FabricStep.LIST, FabricStep.ASSIGN, FabricStep.UNASSIGN
 
@@ -38,7 +40,7 @@ def dialect(request: pytest.FixtureRequest) -> str:
 
 def test_all_dialects_see_the_same_ports_and_devices() -> None:
     async def look() -> None:
-        async with testbed() as bed:
+        async with emulated() as bed:
             views = []
             for dialect in DIALECTS:
                 async with bed.service(dialect).running() as service:
@@ -57,7 +59,7 @@ def test_all_dialects_see_the_same_ports_and_devices() -> None:
 
 def test_a_device_moves_from_port_to_port(dialect: str) -> None:
     async def move() -> None:
-        async with testbed() as bed, bed.service(dialect).running() as service:
+        async with emulated() as bed, bed.service(dialect).running() as service:
             freed = await service.unassign(gpu(1), source="alpha")
             assert freed.is_free
             assert bed.ports()[gpu(1)] == ""
@@ -70,7 +72,7 @@ def test_a_device_moves_from_port_to_port(dialect: str) -> None:
 
 def test_steps_are_repeatable(dialect: str) -> None:
     async def repeat() -> None:
-        async with testbed() as bed, bed.service(dialect).running() as service:
+        async with emulated() as bed, bed.service(dialect).running() as service:
             assert (await service.assign(gpu(1), "30h")).port == "30h"
             for _ in range(2):
                 assert (await service.unassign(gpu(1))).is_free
@@ -81,7 +83,7 @@ def test_steps_are_repeatable(dialect: str) -> None:
 
 def test_a_device_is_not_taken_from_another_port_unasked(dialect: str) -> None:
     async def take() -> None:
-        async with testbed() as bed, bed.service(dialect).running() as service:
+        async with emulated() as bed, bed.service(dialect).running() as service:
             with pytest.raises(DeviceElsewhere, match=f"chassis falcon: device {gpu(1)} is at port 30h"):
                 await service.assign(gpu(1), "31h")
             with pytest.raises(DeviceElsewhere, match="is assigned to port 30h, not 31h"):
@@ -93,7 +95,7 @@ def test_a_device_is_not_taken_from_another_port_unasked(dialect: str) -> None:
 
 def test_unknown_devices_and_ports_are_named(dialect: str) -> None:
     async def ask() -> None:
-        async with testbed() as bed, bed.service(dialect).running() as service:
+        async with emulated() as bed, bed.service(dialect).running() as service:
             with pytest.raises(NotFound, match="no device GPU-9"):
                 await service.assign("GPU-9", "31h")
             with pytest.raises(NotFound, match="no port 99h"):
@@ -119,7 +121,7 @@ HARMLESS = [
 @pytest.mark.parametrize("fault", HARMLESS, ids=lambda f: f"{f.kind}-{f.step}-{f.number}{'-after' * f.after}")
 def test_one_fault_does_not_keep_a_device_from_moving(dialect: str, fault: Fault) -> None:
     async def move() -> None:
-        async with testbed(script=[fault], speed=1.0) as bed, bed.service(dialect).running() as service:
+        async with emulated(script=[fault], speed=1.0) as bed, bed.service(dialect).running() as service:
             await service.list()
             assert (await service.move(gpu(1), "beta")).port == "31h"
             assert bed.ports() == {gpu(number): "30h" if number in (0, 2, 3) else "31h" for number in range(8)}
@@ -134,8 +136,8 @@ def always(kind: str, step: FabricStep, start: int = 1, end: int = 60) -> list[F
 
 def test_an_error_is_never_an_empty_list(dialect: str) -> None:
     async def ask() -> None:
-        async with testbed(script=always("error", LIST)) as bed, bed.service(dialect).running() as service:
-            with pytest.raises(ChassisUnavailable, match="chassis falcon: .*status 50"):
+        async with emulated(script=always("error", LIST)) as bed, bed.service(dialect).running() as service:
+            with pytest.raises(ChassisUnavailable, match=r"chassis falcon: .*status 50"):
                 await service.list()
 
     virtually(ask())
@@ -143,7 +145,7 @@ def test_an_error_is_never_an_empty_list(dialect: str) -> None:
 
 def test_devices_that_are_not_listed_any_more_are_told_as_missing(dialect: str) -> None:
     async def ask() -> None:
-        async with testbed() as bed, bed.service(dialect).running() as service:
+        async with emulated() as bed, bed.service(dialect).running() as service:
             await service.list()
             bed.chassis.devices = {name: each for name, each in bed.chassis.devices.items() if name != "001300"}
             del bed.chassis._rows["001300"]
@@ -158,9 +160,9 @@ def test_devices_that_are_not_listed_any_more_are_told_as_missing(dialect: str) 
 
 def test_a_chassis_that_denies_is_believed_after_reading(dialect: str) -> None:
     async def ask() -> None:
-        async with testbed(script=always("deny", UNASSIGN)) as bed, bed.service(dialect).running() as service:
+        async with emulated(script=always("deny", UNASSIGN)) as bed, bed.service(dialect).running() as service:
             with pytest.raises(
-                StepRefused, match=f"unassign {gpu(1)} from port 30h: it says no .*; it is still at port 30h"
+                StepRefused, match=rf"unassign {gpu(1)} from port 30h: it says no .*; it is still at port 30h"
             ):
                 await service.unassign(gpu(1))
             assert bed.ports()[gpu(1)] == "30h"
@@ -170,9 +172,9 @@ def test_a_chassis_that_denies_is_believed_after_reading(dialect: str) -> None:
 
 def test_a_chassis_that_hangs_is_told_as_silent(dialect: str) -> None:
     async def ask() -> None:
-        async with testbed(script=always("hang", ASSIGN)) as bed, bed.service(dialect).running() as service:
+        async with emulated(script=always("hang", ASSIGN)) as bed, bed.service(dialect).running() as service:
             await service.unassign(gpu(1))
-            with pytest.raises(ChassisSilent, match="no answer after .*may yet be done"):
+            with pytest.raises(ChassisSilent, match=r"no answer after .*may yet be done"):
                 await service.assign(gpu(1), "31h")
 
     virtually(ask())
@@ -180,7 +182,7 @@ def test_a_chassis_that_hangs_is_told_as_silent(dialect: str) -> None:
 
 def test_what_can_not_be_read_after_a_step_is_told_as_unknown(dialect: str) -> None:
     async def ask() -> None:
-        async with testbed() as bed, bed.service(dialect).running() as service:
+        async with emulated() as bed, bed.service(dialect).running() as service:
             await service.list()
             original = bed.chassis.unassign
 
@@ -197,7 +199,7 @@ def test_what_can_not_be_read_after_a_step_is_told_as_unknown(dialect: str) -> N
 
 def test_a_move_whose_second_half_fails_is_undone(dialect: str) -> None:
     async def move() -> None:
-        async with testbed(script=always("deny", ASSIGN, 1, 4)) as bed, bed.service(dialect).running() as service:
+        async with emulated(script=always("deny", ASSIGN, 1, 4)) as bed, bed.service(dialect).running() as service:
             with pytest.raises(MoveUndone, match="it is back at port 30h"):
                 await service.move(gpu(1), "beta")
             assert bed.ports()[gpu(1)] == "30h"
@@ -208,7 +210,7 @@ def test_a_move_whose_second_half_fails_is_undone(dialect: str) -> None:
 
 def test_a_move_that_can_not_be_undone_is_stranded_until_it_is_repaired(dialect: str) -> None:
     async def move() -> None:
-        async with testbed(script=always("deny", ASSIGN, 1, 7)) as bed, bed.service(dialect).running() as service:
+        async with emulated(script=always("deny", ASSIGN, 1, 7)) as bed, bed.service(dialect).running() as service:
             with pytest.raises(MoveStranded, match=f"farbus fabric assign {gpu(1)} 31h goes on") as caught:
                 await service.move(gpu(1), "beta")
             assert (caught.value.stranded.source, caught.value.stranded.target) == ("30h", "31h")
@@ -226,7 +228,7 @@ def test_an_assignment_that_comes_late_ends_a_move_well() -> None:
 
     async def move() -> None:
         late = [Fault(kind=FaultKind.HANG, step=ASSIGN, number=number, after=True) for number in (1, 2)]
-        async with testbed(script=late, speed=20.0, serial=False) as bed:
+        async with emulated(script=late, speed=20.0, serial=False) as bed:
             async with bed.service("h3").running() as service:
                 device = await service.move(gpu(1), "beta")
             assert device.port == "31h" == bed.ports()[gpu(1)]
@@ -234,26 +236,47 @@ def test_an_assignment_that_comes_late_ends_a_move_well() -> None:
     virtually(move())
 
 
-def test_writers_that_collide_are_told_and_try_again() -> None:
-    async def collide() -> None:
-        async with testbed(speed=1.0, serial=False) as bed:
-            async with (
-                bed.service("zones", parallel=4).running() as one,
-                bed.service("connections", parallel=4).running() as other,
-            ):
-                await asyncio.gather(
-                    *(one.move(gpu(number), "beta") for number in range(2)),
-                    *(other.move(gpu(number), "beta") for number in range(2, 4)),
-                )
-            assert set(bed.ports().values()) == {"31h"}
-            assert any("412" in line or "409" in line for line in bed.told)
+def test_a_zone_that_changed_meanwhile_is_read_again() -> None:
+    """Compare and swap: what another writer has added since the zone was read is not written over."""
 
+    class Meddling(LocalTransport):
+        meddled = False
+
+        async def exchange(self, request: Request) -> Reply:
+            if request.method == "PATCH" and not self.meddled:
+                self.meddled = True
+                assert (await bed.chassis.assign("002300", "31h")).done
+            return await super().exchange(request)
+
+    async def collide() -> None:
+        async with bed.running(), bed.service("zones").running() as service:
+            for number in (1, 2):
+                assert (await bed.chassis.unassign(f"00{number}300")).done
+            service._driver._transport = Meddling("falcon", bed.fronts["redfish"])
+            await service.assign(gpu(1), "31h")
+            assert bed.ports()[gpu(1)] == bed.ports()[gpu(2)] == "31h"
+            assert "412" in bed.told[0]
+
+    bed = Bed(":memory:", chassis_config())
     virtually(collide())
+
+
+def test_moves_run_at_once_where_the_chassis_can() -> None:
+    async def move() -> None:
+        async with emulated(speed=1.0, serial=False) as bed, bed.service("zones", parallel=4).running() as service:
+            started = asyncio.get_running_loop().time()
+            await asyncio.gather(*(service.move(gpu(number), "beta") for number in range(4)))
+            took = asyncio.get_running_loop().time() - started
+            assert set(bed.ports().values()) == {"31h"}
+            slowest_alone = 13.4 + 18.2 + 10 * 8.81
+            assert took < slowest_alone
+
+    virtually(move())
 
 
 def test_two_clients_never_both_get_a_device(dialect: str) -> None:
     async def race() -> None:
-        async with testbed(speed=1.0) as bed:
+        async with emulated(speed=1.0) as bed:
             async with bed.service(dialect).running() as one, bed.service("h3").running() as other:
                 await one.unassign(gpu(1))
                 results = await asyncio.gather(
@@ -268,7 +291,7 @@ def test_two_clients_never_both_get_a_device(dialect: str) -> None:
 def test_calls_to_a_serial_chassis_wait_for_their_turn() -> None:
     async def measure() -> None:
         times: list[StepTime] = []
-        async with testbed(speed=1.0) as bed:
+        async with emulated(speed=1.0) as bed:
             service = bed.service("h3")
             service._on_time = times.append
             async with service.running():
@@ -281,7 +304,7 @@ def test_calls_to_a_serial_chassis_wait_for_their_turn() -> None:
 
 def test_a_caller_who_leaves_does_not_cut_a_step_off() -> None:
     async def leave() -> None:
-        async with testbed(speed=1.0) as bed, bed.service("h3").running() as service:
+        async with emulated(speed=1.0) as bed, bed.service("h3").running() as service:
             leaving = asyncio.create_task(service.unassign(gpu(1)))
             await asyncio.sleep(8)
             leaving.cancel()
@@ -292,7 +315,7 @@ def test_a_caller_who_leaves_does_not_cut_a_step_off() -> None:
 
 def test_a_service_that_ends_refuses_what_waits() -> None:
     async def end() -> None:
-        async with testbed(speed=1.0) as bed:
+        async with emulated(speed=1.0) as bed:
             async with bed.service("h3").running() as service:
                 waiting = [asyncio.create_task(service.unassign(gpu(number))) for number in range(3)]
                 await asyncio.sleep(1)
@@ -306,7 +329,7 @@ def test_a_service_that_ends_refuses_what_waits() -> None:
 
 def test_a_session_that_the_chassis_forgot_is_opened_anew() -> None:
     async def forget() -> None:
-        async with testbed() as bed, bed.service("zones").running() as service:
+        async with emulated() as bed, bed.service("zones").running() as service:
             await service.list()
             bed.emulator.redfish["falcon"]._sessions.clear()
             assert len((await service.list()).devices) == 8
@@ -315,9 +338,6 @@ def test_a_session_that_the_chassis_forgot_is_opened_anew() -> None:
 
 
 def test_a_killed_emulator_has_the_old_state_or_the_new_one(dialect: str, tmp_path: Any) -> None:
-    class Killed(BaseException):
-        pass
-
     async def kill(at: int) -> None:
         writes = 0
 
@@ -327,7 +347,7 @@ def test_a_killed_emulator_has_the_old_state_or_the_new_one(dialect: str, tmp_pa
             if writes == at:
                 raise asyncio.CancelledError("killed here")
 
-        bed = Bed(tmp_path / f"{at}.db", __import__("tests.hotplug.fabric.testbed", fromlist=["x"]).chassis_config())
+        bed = Bed(tmp_path / f"{at}.db", chassis_config())
         await bed.start(on_write=on_write)
         async with bed.service(dialect).running() as service:
             work = asyncio.create_task(service.unassign(gpu(1)))

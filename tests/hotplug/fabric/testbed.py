@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from farbus.hotplug.fabric.driver import Driver
-from farbus.hotplug.fabric.emulator.chassis import Backend
+from farbus.hotplug.fabric.emulator.chassis import Backend, EmulatedChassis
 from farbus.hotplug.fabric.emulator.config import ChassisConfig, DeviceConfig, EmulatorConfig, PortConfig
 from farbus.hotplug.fabric.emulator.emulator import Emulator
 from farbus.hotplug.fabric.emulator.faults import Fault, Rates
@@ -97,8 +97,16 @@ class Bed:
         await self.emulator.stop()
         self.store.close()
 
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
     @property
-    def chassis(self):
+    def chassis(self) -> EmulatedChassis:
         return self.emulator.chassis["falcon"]
 
     def ports(self) -> dict[str, str]:
@@ -125,7 +133,7 @@ class Bed:
 
 
 @contextlib.asynccontextmanager
-async def testbed(
+async def emulated(
     path: Path | str = ":memory:",
     *,
     speed: float = 0.0,
@@ -137,8 +145,5 @@ async def testbed(
 ) -> AsyncIterator[Bed]:
     config = chassis_config(rates=rates or Rates(), script=tuple(script), **changes)
     bed = Bed(path, config, speed=speed, seed=seed, backend=backend)
-    await bed.start()
-    try:
+    async with bed.running():
         yield bed
-    finally:
-        await bed.stop()
