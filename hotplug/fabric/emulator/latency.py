@@ -52,10 +52,10 @@ class Latency:
         """Return the time that ``part`` (0 to 1) of all do not exceed, in seconds."""
         row = self.row
         if part < 0.5:
-            return row.min_s + (row.p50_s - row.min_s) * (part / 0.5) ** self.below
+            return row.min_s + (row.p50_s - row.min_s) * math.pow(part / 0.5, self.below)
         if part < 0.9:
             return row.p50_s + (row.p90_s - row.p50_s) * (part - 0.5) / 0.4
-        return row.p90_s + (row.max_s - row.p90_s) * ((part - 0.9) / 0.1) ** self.above
+        return row.p90_s + (row.max_s - row.p90_s) * math.pow(min(1.0, (part - 0.9) / 0.1), self.above)
 
     @property
     def mean_s(self) -> float:

@@ -20,7 +20,7 @@ from typing import Any
 
 from farbus.hotplug.fabric.emulator.chassis import BackendError
 from farbus.hotplug.fabric.emulator.config import ChassisConfig, DeviceConfig, PortConfig
-from farbus.hotplug.fabric.emulator.qmp import GuestLost, GuestOff, Qmp, QmpError
+from farbus.hotplug.fabric.emulator.qmp import ANSWER_S, GuestLost, GuestOff, Qmp, QmpError
 from farbus.linux.clock import Clock
 
 DELETED_S = 60.0
@@ -45,8 +45,10 @@ def qemu_id(device: str) -> str:
 class _Guest:
     """The monitor of the guest at one port, opened when it is needed and again when it broke."""
 
-    def __init__(self, port: PortConfig) -> None:
+    def __init__(self, port: PortConfig, *, deleted_s: float, answer_s: float) -> None:
         self.port = port
+        self._deleted_s = deleted_s
+        self._answer_s = answer_s
         self.lock = asyncio.Lock()
         self.monitor: Qmp | None = None
         self._gone: dict[str, asyncio.Event] = {}
@@ -56,7 +58,7 @@ class _Guest:
         """Return the open monitor; raise :class:`GuestOff` or :class:`GuestLost`."""
         if self.monitor is None or self.monitor.closed.is_set():
             self.monitor = None
-            self.monitor = await Qmp.open(self.port.qmp, on_event=self._hear)
+            self.monitor = await Qmp.open(self.port.qmp, on_event=self._hear, answer_s=self._answer_s)
         return self.monitor
 
     def _hear(self, event: str, data: Any) -> None:
@@ -115,9 +117,9 @@ class _Guest:
                         raise
                 if await self._is_gone(name, monitor):
                     break
-                if clock.monotonic() - started > DELETED_S:
+                if clock.monotonic() - started > self._deleted_s:
                     where = self.port.node or self.port.id
-                    raise BackendError(f"guest {where} has not let {device.id} go after {DELETED_S:.0f} s")
+                    raise BackendError(f"guest {where} has not let {device.id} go after {self._deleted_s:.0f} s")
             if device.qemu is not None and device.qemu.blockdev:
                 await self._drop_drive(await self.open(), name)
         finally:
@@ -129,7 +131,9 @@ class _Guest:
         ended = asyncio.ensure_future(monitor.closed.wait())
         heard = asyncio.ensure_future(self._gone[name].wait())
         try:
-            await asyncio.wait([ended, heard], timeout=ASK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                [ended, heard], timeout=min(ASK_AGAIN_S, self._deleted_s), return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             ended.cancel()
             heard.cancel()
@@ -155,9 +159,13 @@ class QemuBackend:
     Ports without a monitor have a table only, as devices without ``qemu``.
     """
 
-    def __init__(self, config: ChassisConfig, *, clock: Clock) -> None:
+    def __init__(
+        self, config: ChassisConfig, *, clock: Clock, deleted_s: float = DELETED_S, answer_s: float = ANSWER_S
+    ) -> None:
         self._clock = clock
-        self._guests = {port.id: _Guest(port) for port in config.ports if port.qmp}
+        self._guests = {
+            port.id: _Guest(port, deleted_s=deleted_s, answer_s=answer_s) for port in config.ports if port.qmp
+        }
 
     async def plug(self, device: DeviceConfig, port: PortConfig) -> str:
         """See :class:`Backend`."""

@@ -16,10 +16,10 @@ import msgspec
 from farbus.errors import FarbusError, Unavailable
 
 MAX_LINE_BYTES = 1 << 20
-GREETING_S = 5.0
-"""A guest that runs greets at once; none comes from one that is stopped, or whose monitor somebody else has."""
+ANSWER_S = 20.0
+"""A QEMU that runs greets and answers at once, a busy machine in seconds; none comes from one that is stopped, and no
+greeting from a monitor that somebody else has."""
 
-COMMAND_S = 20.0
 MAX_WATCHERS = 256
 
 
@@ -48,11 +48,13 @@ class Qmp:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         on_event: Callable[[str, Any], None],
+        answer_s: float,
     ) -> None:
         self._path = path
         self._reader = reader
         self._writer = writer
         self._on_event = on_event
+        self._answer_s = answer_s
         self._replies: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
         self.closed = asyncio.Event()
@@ -60,7 +62,7 @@ class Qmp:
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, path: str, *, on_event: Callable[[str, Any], None]) -> Qmp:
+    async def open(cls, path: str, *, on_event: Callable[[str, Any], None], answer_s: float = ANSWER_S) -> Qmp:
         """Connect and shake hands; raise :class:`GuestOff` or :class:`GuestLost`."""
         try:
             reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE_BYTES)
@@ -68,9 +70,9 @@ class Qmp:
             raise GuestOff(f"{path}: no QEMU listens there") from error
         except OSError as error:
             raise GuestLost(f"{path}: {error.strerror or error}") from error
-        qmp = cls(path, reader, writer, on_event)
+        qmp = cls(path, reader, writer, on_event, answer_s)
         try:
-            async with asyncio.timeout(GREETING_S):
+            async with asyncio.timeout(answer_s):
                 greeting = await qmp._line()
             if "QMP" not in greeting:
                 raise GuestLost(f"{path}: what listens there is no QEMU")
@@ -98,10 +100,10 @@ class Qmp:
         try:
             line = msgspec.json.encode({"execute": command, "arguments": arguments, "id": number})
             self._writer.write(line + b"\r\n")
-            async with asyncio.timeout(COMMAND_S):
+            async with asyncio.timeout(self._answer_s):
                 return await reply
         except TimeoutError as error:
-            raise GuestLost(f"{self._path}: {command}: no answer after {COMMAND_S:.0f} s") from error
+            raise GuestLost(f"{self._path}: {command}: no answer after {self._answer_s:.0f} s") from error
         finally:
             self._replies.pop(number, None)
 

@@ -469,7 +469,7 @@ class RedfishFront:
         kind, _, of = name.partition("-")
         at = f"/Fabrics/{self._name}"
         if kind == "port" and self._chassis.config.port(of) is not None:
-            entity = {"EntityType": "RootComplex", "EntityRole": "Initiator"}
+            entity: Resource = {"EntityType": "RootComplex", "EntityRole": "Initiator"}
             links = {"ConnectedPorts": [link(f"{at}/Switches/1/Ports/{of}")], "Zones": [link(f"{at}/Zones/{of}")]}
         elif kind == "device" and of in self._chassis.devices:
             device_at = link(f"/Chassis/{self._name}/PCIeDevices/{of}")
