@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from farbus.errors import NotFound, Unavailable
-from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind
+from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind, Faults
 from farbus.hotplug.fabric.emulator.front import LocalTransport
 from farbus.hotplug.fabric.emulator.virtual import run_virtually
 from farbus.hotplug.fabric.errors import (
@@ -128,6 +128,21 @@ def test_one_fault_does_not_keep_a_device_from_moving(dialect: str, fault: Fault
             assert (await service.list()).missing == ()
 
     virtually(move())
+
+
+@pytest.mark.parametrize("reading", range(1, 9))
+def test_a_stale_reading_alone_is_not_believed(dialect: str, reading: int) -> None:
+    """A device is taken from a port and can't be given back: a stale reading has it at that port still."""
+
+    async def ask() -> None:
+        faults = [*always("deny", ASSIGN), Fault(kind=FaultKind.STALE, step=LIST, number=reading)]
+        async with emulated() as bed, bed.service(dialect).running() as service:
+            await service.unassign(gpu(1))
+            bed.chassis.faults = Faults(script=faults)
+            with pytest.raises(StepRefused, match="it is still free"):
+                await service.assign(gpu(1), "30h")
+
+    virtually(ask())
 
 
 def always(kind: str, step: FabricStep, start: int = 1, end: int = 60) -> list[Fault]:
