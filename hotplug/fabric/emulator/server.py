@@ -29,6 +29,9 @@ from farbus.linux.files import write_owned
 HANG_LIMIT_S = 3600.0
 """How long a request that hangs is kept: a client that never leaves is not kept for ever."""
 
+STOP_S = 1.0
+"""How long open requests may go on at the end; what hangs on purpose would for an hour."""
+
 VALID_DAYS = 3650
 
 
@@ -72,12 +75,16 @@ class Server:
 
     async def _listen(self, front: Front, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         application = web.Application(client_max_size=MAX_BODY_BYTES)
-        application.router.add_route("*", "/{path:.*}", lambda request: _answer(front, request))
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True)
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return await _answer(front, request)
+
+        application.router.add_route("*", "/{path:.*}", answer)
+        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=STOP_S)
         self._runners.append(runner)
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port, ssl_context=tls, shutdown_timeout=1.0)
+            site = web.TCPSite(runner, host, port, ssl_context=tls)
             await site.start()
         except OSError as error:
             raise Unavailable(

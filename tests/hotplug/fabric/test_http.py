@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -38,6 +39,8 @@ async def answering(reply: bytes | Callable[[bytes], bytes]) -> AsyncIterator[st
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             asked = await reader.readuntil(b"\r\n\r\n")
+            if length := re.search(rb"Content-Length: (\d+)", asked):
+                await reader.readexactly(int(length[1]))
             writer.write(reply if isinstance(reply, bytes) else reply(asked))
             await writer.drain()
         writer.close()
@@ -58,10 +61,16 @@ async def h3_driver(url: str) -> AsyncIterator[Driver]:
 
 def body(data: bytes, *headers: str) -> bytes:
     lines = "".join(f"{header}\r\n" for header in headers).encode()
-    return OK + lines + b"Content-Length: %d\r\n\r\n" % len(data) + data
+    return OK + lines + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(data) + data
 
 
 GOOD = b'{"dev_type":"GPU","Dev_GID":"001300","OB_GPU_GUID":"","Host_Port#":"","Port#":"1","Port_GID":""}'
+
+
+def listing_and(reply: bytes) -> Callable[[bytes], bytes]:
+    """Answer a listing of one device, and ``reply`` to what is asked to be done with it."""
+    return lambda asked: body(b"[" + GOOD + b"]" if asked.startswith(b"GET") else reply)
+
 
 HOSTILE = {
     "empty": (body(b""), BadReply, "reply can't be used"),
@@ -90,7 +99,7 @@ HOSTILE = {
     ),
     "an error": (b"HTTP/1.1 500 Oh\r\nContent-Length: 4\r\n\r\noops", ChassisUnavailable, "status 500: oops"),
     "an error of many lines": (
-        b"HTTP/1.1 500 Oh\r\nContent-Length: 2012\r\n\r\n" + b"a\nb\x1b[31m\r\nc" + b"x" * 2000,
+        b"HTTP/1.1 500 Oh\r\nContent-Length: 2011\r\n\r\n" + b"a\nb\x1b[31m\r\nc" + b"x" * 2000,
         ChassisUnavailable,
         "status 500: a b",
     ),
@@ -135,21 +144,25 @@ async def test_nobody_there_is_told() -> None:
 )
 async def test_only_a_result_that_is_all_true_is_a_yes(reply: bytes) -> None:
     view = body(b"[" + GOOD + b"]")
-    async with answering(lambda asked: view if asked.startswith(b"GET") else body(reply)) as url:
-        async with h3_driver(url) as driver:
-            device = (await driver.read()).devices[0]
-            answer = await driver.ask_assign(device, "30h")
+    async with (
+        answering(lambda asked: view if asked.startswith(b"GET") else body(reply)) as url,
+        h3_driver(url) as driver,
+    ):
+        device = (await driver.read()).devices[0]
+        answer = await driver.ask_assign(device, "30h")
     assert not answer.accepted
     assert "\n" not in answer.remark
 
 
 async def test_a_result_that_is_no_list_can_not_be_used() -> None:
     view = body(b"[" + GOOD + b"]")
-    async with answering(lambda asked: view if asked.startswith(b"GET") else body(b'{"Result":true}')) as url:
-        async with h3_driver(url) as driver:
-            device = (await driver.read()).devices[0]
-            with pytest.raises(BadReply, match="Expected `array`"):
-                await driver.ask_assign(device, "30h")
+    async with (
+        answering(lambda asked: view if asked.startswith(b"GET") else body(b'{"Result":true}')) as url,
+        h3_driver(url) as driver,
+    ):
+        device = (await driver.read()).devices[0]
+        with pytest.raises(BadReply, match="Expected `array`"):
+            await driver.ask_assign(device, "30h")
 
 
 # The emulator over sockets.
@@ -227,10 +240,12 @@ async def test_another_certificate_than_the_pinned_one_is_refused(tmp_path: Path
     other = tmp_path / "other"
     other.mkdir()
     certificate, _ = make_certificate(other, now=datetime.datetime.now().timestamp())
-    async with site(tmp_path) as here:
-        async with here.service(here.access(Dialect.REDFISH, certificate=str(certificate))) as service:
-            with pytest.raises(ChassisRefused, match="its certificate is not the one that is known"):
-                await service.list()
+    async with (
+        site(tmp_path) as here,
+        here.service(here.access(Dialect.REDFISH, certificate=str(certificate))) as service,
+    ):
+        with pytest.raises(ChassisRefused, match="its certificate is not the one that is known"):
+            await service.list()
 
 
 async def test_a_certificate_without_a_known_authority_is_refused(tmp_path: Path) -> None:
