@@ -127,6 +127,8 @@ class ChassisService:
         self._queue: asyncio.Queue[_Call] = asyncio.Queue(MAX_WAITING)
         self._known: dict[str, FabricDevice] = {}
         self._missing: dict[str, FabricDevice] = {}
+        self._seen_at: dict[str, str] = {}
+        """Of stranded devices: the port where the newest reading has each."""
         self._locks: dict[str, asyncio.Lock] = {}
         self._last: tuple[float, ChassisView] | None = None
         """When the newest reading ended, and what it gave; None once something was asked for since."""
@@ -227,11 +229,33 @@ class ChassisService:
         for device in view.devices:
             self._missing.pop(device.id, None)
             self._known[device.id] = device
-            if device.port:
-                self.stranded.pop(device.id, None)
+            self._note_stranded(device)
         view = msgspec.structs.replace(view, missing=tuple(self._missing[name] for name in sorted(self._missing)))
         self._last = (self._clock.monotonic(), view)
         return view
+
+    def _note_stranded(self, device: FabricDevice) -> None:
+        """Strike out a stranded device that two readings in a row have at a port: one alone may be stale."""
+        if device.id not in self.stranded:
+            return
+        if device.port and self._seen_at.get(device.id) == device.port:
+            self._rescued(device.id)
+        else:
+            self._seen_at[device.id] = device.port
+
+    def _rescued(self, device: str) -> None:
+        self.stranded.pop(device, None)
+        self._seen_at.pop(device, None)
+
+    async def _listed(self, name: str, *, lately: bool = False) -> tuple[ChassisView, FabricDevice]:
+        """Return a reading that has the device of that name; raise :class:`NotFound` when a second has it neither."""
+        view = await (self._read_lately() if lately else self._read())
+        try:
+            return view, view.device(name)
+        except NotFound:
+            # What was never seen before could not be missed: the first reading may lack it by chance.
+            view = await self._read()
+            return view, view.device(name)
 
     async def _read_lately(self) -> ChassisView:
         """Return the newest reading while it is fresh, else read."""
@@ -283,13 +307,13 @@ class ChassisService:
             if device.port:
                 raise DeviceElsewhere(
                     f"chassis {self.chassis}: device {device.id} is at port {device.port}, not free for {port}",
+                    at=device.port,
                     hint="unassign it there first, when no node uses it",
                 )
             return await self._step(FabricStep.ASSIGN, device, port)
 
     async def _unassign(self, name: str, source: str) -> FabricDevice:
-        view = await self._read()
-        device = view.device(name)
+        view, device = await self._listed(name)
         source = view.port(source).id if source else ""
         async with self._locks.setdefault(device.id, asyncio.Lock()):
             device = await self._surely(device, lambda at: at == source if source else at != "")
@@ -298,13 +322,14 @@ class ChassisService:
             if source and device.port != source:
                 raise DeviceElsewhere(
                     f"chassis {self.chassis}: device {device.id} is assigned to port {device.port}, not {source}",
+                    at=device.port,
                     hint="somebody has moved it meanwhile: look before you take it from there",
                 )
             return await self._step(FabricStep.UNASSIGN, device, "")
 
     async def _find(self, name: str, port_name: str) -> tuple[FabricDevice, str]:
-        view = await self._read_lately()
-        return view.device(name), view.port(port_name).id
+        view, device = await self._listed(name, lately=True)
+        return device, view.port(port_name).id
 
     async def _surely(self, device: FabricDevice, is_usual: Callable[[str], bool]) -> FabricDevice:
         """Return ``device`` as two readings in a row have it, unless it is where a step needs it to be.
@@ -352,6 +377,8 @@ class ChassisService:
                     hint="whether it was done is not known; read the chassis before anything else is done",
                 ) from error
             if now.port == wanted:
+                if wanted:
+                    self._rescued(device.id)
                 if heard in (Heard.ACCEPTED, Heard.DENIED):
                     self._measure(step, seconds)
                 return now
@@ -359,6 +386,7 @@ class ChassisService:
                 raise DeviceElsewhere(
                     f"chassis {self.chassis}: {_what(step, device, wanted)}: it is at "
                     f"{f'port {now.port}' if now.port else 'no port'} now",
+                    at=now.port,
                     hint="somebody else moves devices of this chassis",
                 )
             asked[heard] = asked.get(heard, 0) + 1
@@ -454,6 +482,7 @@ class ChassisService:
             chassis=self.chassis, device=device.id, source=source, target=target, cause=cause.message
         )
         self.stranded[device.id] = stranded
+        self._seen_at.pop(device.id, None)
         return stranded
 
     async def _put_back(self, device: FabricDevice, source: str, target: str, cause: FarbusError) -> FabricDevice:
@@ -462,12 +491,12 @@ class ChassisService:
         stranded = self._strand(device, source, target, cause)
         try:
             await self._assign(device.id, source)
-        except DeviceElsewhere:
+        except DeviceElsewhere as error:
+            if error.at != target:
+                raise
             # What was asked for, and looked as if it would not come, has come.
-            now = await self._device_again(device)
-            if now.port == target:
-                return now
-            raise
+            self._rescued(device.id)
+            return msgspec.structs.replace(device, port=target)
         except FarbusError as error:
             raise MoveStranded(
                 msgspec.structs.replace(stranded, cause=f"{cause.message}; and back: {error.message}")

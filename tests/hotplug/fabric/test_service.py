@@ -43,8 +43,7 @@ def test_all_dialects_see_the_same_ports_and_devices() -> None:
         async with emulated() as bed:
             views = []
             for dialect in DIALECTS:
-                async with bed.service(dialect).running() as service:
-                    views.append(await service.list())
+                views.append(await service.list())
             assert [(port.id, port.node) for port in views[0].ports] == [("30h", "alpha"), ("31h", "beta")]
             for view in views:
                 assert view.ports == views[0].ports
@@ -236,6 +235,35 @@ def test_a_move_that_can_not_be_undone_is_stranded_until_it_is_repaired(dialect:
             assert bed.ports()[gpu(1)] == "31h"
 
     virtually(move())
+
+
+def test_a_stale_reading_does_not_strike_a_stranded_device_out() -> None:
+    async def move() -> None:
+        async with emulated(script=always("deny", ASSIGN, 1, 7)) as bed, bed.service("h3").running() as service:
+            with pytest.raises(MoveStranded):
+                await service.move(gpu(1), "beta")
+            bed.chassis.faults = Faults(script=[Fault(kind=FaultKind.STALE, step=LIST, number=1)])
+            assert (await service.list()).device(gpu(1)).port == "30h"
+            assert list(service.stranded) == [gpu(1)]
+            # Repaired by somebody else.
+            assert (await bed.chassis.assign("001300", "31h")).done
+            for _ in range(2):
+                await service.list()
+            assert service.stranded == {}
+
+    virtually(move())
+
+
+def test_a_first_listing_that_lacks_a_device_is_not_the_last_word(dialect: str) -> None:
+    async def ask() -> None:
+        partial = [Fault(kind=FaultKind.PARTIAL, step=LIST, number=number) for number in range(1, 8)]
+        for number in range(7):
+            script = partial[number : number + 1]
+            async with emulated(script=script) as bed, bed.service(dialect).running() as service:
+                for each in range(8):
+                    await service.unassign(gpu(each))
+
+    virtually(ask())
 
 
 def test_an_assignment_that_comes_late_ends_a_move_well() -> None:

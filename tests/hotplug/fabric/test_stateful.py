@@ -176,11 +176,13 @@ TestConnections = _machine("connections")
 TestBlocks = _machine("blocks")
 
 
+# Seeds 1, 2 and 10: a stale reading hid that what was taken for failed had been done after all.
+@pytest.mark.parametrize("seed", [1, 2, 5, 10])
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_hundred_random_moves_with_faults_lose_nothing(dialect: str) -> None:
+def test_a_hundred_random_moves_with_faults_lose_nothing(dialect: str, seed: int) -> None:
     async def move() -> Counter[str]:
-        bed = Bed(":memory:", chassis_config(rates=RATES), speed=1.0, seed=11)
-        drawn = random.Random(5)
+        bed = Bed(":memory:", chassis_config(rates=RATES), speed=1.0, seed=seed)
+        drawn = random.Random(seed)
         outcomes: Counter[str] = Counter()
         async with bed.running(), bed.service(dialect).running() as service:
             for _ in range(100):
@@ -197,14 +199,19 @@ def test_a_hundred_random_moves_with_faults_lose_nothing(dialect: str) -> None:
             # What is stranded is repaired by asking again.
             bed.chassis.faults = Faults()
             for device, stranded in list(service.stranded.items()):
-                await service.assign(device, stranded.target)
+                if bed.ports()[device] == "":
+                    await service.assign(device, stranded.target)
             assert set(bed.ports().values()) <= set(PORTS)
+            for _ in range(2):
+                await service.list()
             assert service.stranded == {}
         return outcomes
 
     outcomes = run_virtually(move())
     assert sum(outcomes.values()) == 100
-    assert outcomes["moved"] >= 90
+    assert outcomes["moved"] >= 85
+    # Nobody else moves anything here.
+    assert "DeviceElsewhere" not in outcomes
     assert run_virtually(move()) == outcomes
 
 
