@@ -112,6 +112,14 @@ class GuestError(AssertionError):
     """A guest did not do what a test needs; the message tells why, with the end of its console."""
 
 
+class BootTimeout(GuestError):
+    """A guest has not booted within its limit; it may have had too little of the processor to."""
+
+    def __init__(self, message: str, processor_s: float) -> None:
+        super().__init__(message)
+        self.processor_s = processor_s
+
+
 @dataclass(frozen=True)
 class Machine:
     """The hardware of a guest, and the kernel it boots.  What is saved of one fits only another that is equal."""
@@ -162,10 +170,10 @@ class Running:
         """Say whether it has ended."""
         return self._answer.done()
 
-    def wait(self, *, check: bool = True) -> Result:
+    def wait(self, *, check: bool = True, margin_s: float = ANSWER_MARGIN_S) -> Result:
         """Return its result; raise :class:`GuestError` where it failed and ``check``, or where it ran too long."""
         try:
-            answer = self._answer.result(self._limit_s + ANSWER_MARGIN_S)
+            answer = self._answer.result(self._limit_s + margin_s)
         except (FutureTimeoutError, ConnectionError) as error:
             reason = str(error) or "no answer"
             raise self._guest.trouble(f"{shlex.join(self._argv)}: {reason}") from None
@@ -219,8 +227,9 @@ class Guest:
         self._join = tuple(join)
         self._snapshot = snapshot
         self._saved_in = saved_in
-        self._place = Path(tempfile.mkdtemp(prefix="farbus-lab."))
-        self.monitor = self._place / "monitor"
+        #: Where it has its console and its log on this machine.
+        self.place = Path(tempfile.mkdtemp(prefix="farbus-lab."))
+        self.monitor = self.place / "monitor"
         """Socket of a second QMP monitor, for one client at a time: a fabric that plugs and unplugs."""
         self._requests = 0
         self._drives: dict[str, str] = {}
@@ -287,7 +296,7 @@ class Guest:
     def _new_disk(self) -> BinaryIO:
         """Make the layer that the guest writes to, over the image or over what was saved; return it opened."""
         below, format_ = (self._snapshot.disk, "qcow2") if self._snapshot else (self.image / "root.ext4", "raw")
-        disk = (self._saved_in or self._place) / "disk.qcow2"
+        disk = (self._saved_in or self.place) / "disk.qcow2"
         subprocess.run(
             ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(below), "-F", format_, str(disk)], check=True
         )
@@ -306,7 +315,7 @@ class Guest:
         control, qmp = socket.socketpair(), socket.socketpair()
         ends = [cable.plug(self.name) for cable in self._join]
         command = [
-            *_qemu(self.image, self.machine, self._identity, self.name, self._place, self._share),
+            *qemu_command(self.image, self.machine, self._identity, self.name, self.place, self._share),
             *("-chardev", f"socket,id=control,fd={control[1].fileno()}"),
             *("-device", "virtserialport,chardev=control,name=lab.control"),
             *("-chardev", f"socket,id=qmp,fd={qmp[1].fileno()}", "-mon", "chardev=qmp,mode=control"),
@@ -341,7 +350,7 @@ class Guest:
             state = self._snapshot.state.open("rb")
             descriptors.append(state.fileno())
             command += ["-incoming", "defer"]
-        log = (self._place / "qemu.log").open("ab")
+        log = (self.place / "qemu.log").open("ab")
         # setpriv asks the kernel to kill what it becomes when the thread that started it ends.
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *command, "-object", memory, *self.machine.devices],
@@ -349,7 +358,7 @@ class Guest:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(self._place)},
+            env={**os.environ, "TMPDIR": str(self.place)},
         )
         log.close()
         for end in (control[1], qmp[1], *ends):
@@ -403,11 +412,12 @@ class Guest:
         cwd: str = "",
         environment: Mapping[str, str] | None = None,
         limit_s: float = COMMAND_LIMIT_S,
+        margin_s: float = ANSWER_MARGIN_S,
     ) -> Result:
         """Run a command, as root or as ``user``, and return how it ended."""
         return self.start(
             *argv, user=user, input=input, cwd=cwd, environment=environment, limit_s=limit_s
-        ).wait(check=check)  # fmt: skip
+        ).wait(check=check, margin_s=margin_s)  # fmt: skip
 
     def shell(self, script: str, *, check: bool = True, user: str = "", limit_s: float = COMMAND_LIMIT_S) -> Result:
         """Run a shell's script, which ends at its first error."""
@@ -467,7 +477,7 @@ class Guest:
         parent, name = os.path.split(source)
         packed = self.run("tar", "-cC", parent, name).output
         assert len(packed) <= COPY_LIMIT_BYTES, f"{source} is too big to be copied"
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive, tempfile.TemporaryDirectory(dir=self._place) as place:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive, tempfile.TemporaryDirectory(dir=self.place) as place:
             archive.extractall(place, filter="data")
             shutil.move(Path(place) / name, target)
 
@@ -485,6 +495,12 @@ class Guest:
     def resume(self) -> None:
         """Let it go on."""
         self.qmp("cont")
+
+    def processor_s(self) -> float:
+        """Return how much of this machine's processors it has had since power on, in seconds."""
+        # User and system time come 14th and 15th (proc_pid_stat(5)); the name in brackets has no spaces.
+        ticks = sum(map(int, Path(f"/proc/{self.pid}/stat").read_text().split()[13:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def power_off(self) -> None:
         """Take its power away: QEMU is killed.  Of its disk lasts what the guest has flushed."""
@@ -592,7 +608,7 @@ class Guest:
         """Return the end of what the guest's kernel and systemd printed."""
         tails = []
         for name in ("qemu.log", "console.log"):
-            path = self._place / name
+            path = self.place / name
             if path.exists():
                 tails.append(path.read_bytes()[-CONSOLE_TAIL_BYTES:].decode(errors="replace"))
         return "\n".join(tails).replace("\r", "")
@@ -616,7 +632,7 @@ class Guest:
         self._qmp.close()
         self._disk.close()
         self._disk_to_read.close()
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self.place, ignore_errors=True)
         if self in Guest.living:
             Guest.living.remove(self)
 
@@ -650,7 +666,9 @@ class Guest:
                 if "Kernel panic" in self.console():
                     raise self.trouble("its kernel has panicked") from None
                 if time.monotonic() > until:
-                    raise self.trouble(f"it has not booted within {limit_s:g} s") from None
+                    used = self.processor_s()
+                    trouble = self.trouble(f"it has not booted within {limit_s:g} s, {used:.0f} s of the processor")
+                    raise BootTimeout(str(trouble), used) from None
                 continue
             if boot_id is None:
                 raise self.trouble("it has not booted")
@@ -742,7 +760,7 @@ def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _qemu(
+def qemu_command(
     image: Path, machine: Machine, identity: uuid.UUID, name: str, place: Path, share: Mapping[str, Path]
 ) -> list[str]:
     """Return QEMU's command line but for what is opened for it: disk, memory, control and network.

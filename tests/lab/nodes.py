@@ -38,11 +38,15 @@ PUT_IN = """
 rm /var/tmp/*.whl
 ln -sf /opt/farbus/bin/farbus /usr/local/bin/farbus
 /opt/farbus/bin/python -m compileall -q -j 2 /opt/farbus/lib/python3*/site-packages/farbus
-farbus install scheduler
-farbus install agent --scheduler {first}:7411
-farbus ca init
-farbus ca issue {first} --role scheduler --out /etc/farbus/scheduler
-{certificates}
+/opt/farbus/bin/python -c 'if True:
+    # In one process: each start of the command takes several seconds here.
+    import sys
+    from farbus.cli import main
+    for line in sys.stdin:
+        assert not main(line.split()), line
+' <<'END'
+{commands}
+END
 # A restart of an agent takes longer here than the leases of a real cluster last.
 sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
 """
@@ -51,8 +55,14 @@ sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
 def farbus_layer(wheel: Path) -> Layer:
     """Return what puts Farbus into a node: the wheel, its services, and certificates for all nodes of a lab."""
     first, *_ = ADDRESSES
-    issue = "farbus ca issue {name} --role node --out /etc/farbus/nodes/{name}"
-    script = PUT_IN.format(first=first, certificates="\n".join(issue.format(name=name) for name in ADDRESSES))
+    commands = [
+        "install scheduler",
+        f"install agent --scheduler {first}:7411",
+        "ca init",
+        f"ca issue {first} --role scheduler --out /etc/farbus/scheduler",
+        *(f"ca issue {name} --role node --out /etc/farbus/nodes/{name}" for name in ADDRESSES),
+    ]
+    script = PUT_IN.format(commands="\n".join(commands))
 
     def put_in(guest: Guest) -> None:
         guest.copy_in(wheel, f"/var/tmp/{wheel.name}")
@@ -106,9 +116,10 @@ class Lab:
                 list(pool.map(lambda name: self._nodes[name].wait_for_boot(), new))
         return tuple(self._nodes[name] for name in names)
 
-    def remove(self, name: str) -> None:
-        """End a node for good; the next one of this name is a new one."""
-        self._nodes.pop(name).stop()
+    def discard(self, name: str) -> None:
+        """End a node for good where it is there; the next one of this name is a new one."""
+        if guest := self._nodes.pop(name, None):
+            guest.stop()
 
     def cluster(self, *names: str, machine: Machine = NODE) -> tuple[Guest, ...]:
         """Return nodes with a running agent in each and the scheduler in the first one, which is ``a``."""

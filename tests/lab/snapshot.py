@@ -19,17 +19,21 @@ import os
 import shutil
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab.cable import Cable
-from tests.lab.guest import Guest, Machine, Snapshot, accelerator
+from tests.lab.guest import Guest, Machine, Snapshot, qemu_command
 
 COMPLETE = "complete"
 """Written last: it says that all is there."""
 
 MAKING = "making."
+
+FORMAT = "1"
+"""To be changed with what is saved, or with a device that :class:`tests.lab.guest.Guest` adds to its command line."""
 
 SNAPSHOTS_KEPT = 12
 """Of an image: some 300 MB each."""
@@ -53,7 +57,8 @@ def ensure_snapshot(
     """
     version = subprocess.run(["qemu-system-x86_64", "--version"], capture_output=True, text=True, check=True).stdout
     key = hashlib.sha256()
-    for part in (version, accelerator(), repr(machine), _code(), *(layer.key for layer in layers)):
+    command = " ".join(qemu_command(image, machine, uuid.UUID(int=0), "lab", Path("place"), share or {}))
+    for part in (FORMAT, version, command, repr(machine), *(layer.key for layer in layers)):
         key.update(part.encode() + b"\0")
     directory = image / "snapshots" / key.hexdigest()[:16]
     snapshot = Snapshot(directory, machine)
@@ -100,11 +105,6 @@ def _make(
         guest.shell("sync")
         guest.save()
     (place / COMPLETE).touch()
-
-
-def _code() -> str:
-    """Return what changes when a saved guest would be another: how QEMU is called."""
-    return hashlib.sha256((Path(__file__).parent / "guest.py").read_bytes()).hexdigest()
 
 
 def _forget_old(cache: Path) -> None:
