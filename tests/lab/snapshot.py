@@ -32,7 +32,7 @@ COMPLETE = "complete"
 
 MAKING = "making."
 
-FORMAT = "1"
+FORMAT = "2"
 """To be changed with what is saved, or with a device that :class:`tests.lab.guest.Guest` adds to its command line."""
 
 SNAPSHOTS_KEPT = 12
@@ -101,6 +101,8 @@ def _make(
             layers[-1].put_in(guest)
         else:
             guest.run("systemctl", "is-system-running", "--wait", check=False)
+            # systemd waits for no network device: a snapshot without it is one without a network for good.
+            guest.until(" && ".join(["udevadm settle", *(f"test -e /sys/class/net/{name}" for name in guest.cables)]))
         # What is only in memory would be in each guest's layer; what is free need not be kept.
         guest.shell("sync")
         guest.save()
