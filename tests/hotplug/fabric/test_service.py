@@ -43,7 +43,8 @@ def test_all_dialects_see_the_same_ports_and_devices() -> None:
         async with emulated() as bed:
             views = []
             for dialect in DIALECTS:
-                views.append(await service.list())
+                async with bed.service(dialect).running() as service:
+                    views.append(await service.list())
             assert [(port.id, port.node) for port in views[0].ports] == [("30h", "alpha"), ("31h", "beta")]
             for view in views:
                 assert view.ports == views[0].ports
