@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from farbus.errors import FarbusError, InvalidInput
+from farbus.hotplug.fabric import redfish_resources as resources
 from farbus.hotplug.fabric.driver import Answer
 from farbus.hotplug.fabric.errors import BadReply, ChassisBusy, ChassisRefused
 from farbus.hotplug.fabric.http import Reply, Request, Transport, check_status, decode_reply, remark
@@ -51,144 +52,6 @@ _URI = re.compile(r"/redfish/v1(/[A-Za-z0-9._~$%:@+=?&()',*;-]*)*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]*")
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-
-class Link(msgspec.Struct, frozen=True):
-    """A reference to a resource."""
-
-    uri: str = msgspec.field(name="@odata.id")
-
-
-class _Expand(msgspec.Struct):
-    Levels: bool = False
-    NoLinks: bool = False
-
-
-class _Features(msgspec.Struct):
-    ExpandQuery: _Expand = msgspec.field(default_factory=_Expand)
-
-
-class _Root(msgspec.Struct):
-    Chassis: Link
-    Fabrics: Link | None = None
-    CompositionService: Link | None = None
-    Systems: Link | None = None
-    ProtocolFeaturesSupported: _Features = msgspec.field(default_factory=_Features)
-
-
-class _Collection(msgspec.Struct):
-    Members: list[msgspec.Raw]
-    next: str = msgspec.field(name="Members@odata.nextLink", default="")
-
-
-class _Status(msgspec.Struct):
-    State: str | None = None
-    Health: str | None = None
-
-
-class _Chassis(msgspec.Struct):
-    Id: str
-    PCIeDevices: Link | None = None
-
-
-class _PCIeDevice(msgspec.Struct):
-    uri: str = msgspec.field(name="@odata.id")
-    Id: str
-    Name: str = ""
-    Model: str | None = None
-    SerialNumber: str | None = None
-    UUID: str | None = None
-    Status: _Status = msgspec.field(default_factory=_Status)
-    PCIeFunctions: Link | None = None
-
-
-class _PCIeFunction(msgspec.Struct):
-    ClassCode: str | None = None
-    VendorId: str | None = None
-    DeviceId: str | None = None
-
-
-class _Fabric(msgspec.Struct):
-    Id: str
-    Endpoints: Link
-    Zones: Link | None = None
-    Connections: Link | None = None
-
-
-class _Entity(msgspec.Struct):
-    EntityRole: str | None = None
-    EntityLink: Link | None = None
-
-
-class _EndpointLinks(msgspec.Struct):
-    ConnectedPorts: list[Link] = []
-
-
-class _Endpoint(msgspec.Struct):
-    uri: str = msgspec.field(name="@odata.id")
-    Id: str
-    ConnectedEntities: list[_Entity]
-    Links: _EndpointLinks = msgspec.field(default_factory=_EndpointLinks)
-
-
-class _ZoneLinks(msgspec.Struct):
-    Endpoints: list[Link] = []
-
-
-class _Zone(msgspec.Struct):
-    uri: str = msgspec.field(name="@odata.id")
-    Links: _ZoneLinks = msgspec.field(default_factory=_ZoneLinks)
-    etag: str = msgspec.field(name="@odata.etag", default="")
-
-
-class _ConnectionLinks(msgspec.Struct):
-    InitiatorEndpoints: list[Link] = []
-    TargetEndpoints: list[Link] = []
-
-
-class _Connection(msgspec.Struct):
-    uri: str = msgspec.field(name="@odata.id")
-    Links: _ConnectionLinks = msgspec.field(default_factory=_ConnectionLinks)
-    etag: str = msgspec.field(name="@odata.etag", default="")
-
-
-class _Service(msgspec.Struct):
-    ResourceBlocks: Link
-
-
-class _BlockLinks(msgspec.Struct):
-    ComputerSystems: list[Link] = []
-    PCIeDevices: list[Link] = []
-
-
-class _Block(msgspec.Struct):
-    uri: str = msgspec.field(name="@odata.id")
-    Links: _BlockLinks = msgspec.field(default_factory=_BlockLinks)
-    etag: str = msgspec.field(name="@odata.etag", default="")
-
-
-class _System(msgspec.Struct):
-    uri: str = msgspec.field(name="@odata.id")
-    Id: str
-    etag: str = msgspec.field(name="@odata.etag", default="")
-
-
-class _Message(msgspec.Struct):
-    Message: str = ""
-
-
-class _Error(msgspec.Struct):
-    message: str = ""
-    extended: list[_Message] = msgspec.field(name="@Message.ExtendedInfo", default_factory=list)
-
-
-class _ErrorReply(msgspec.Struct):
-    error: _Error
-
-
-class _Task(msgspec.Struct):
-    TaskState: str = ""
-    Messages: list[_Message] = []
 
 
 @dataclass(frozen=True)
@@ -243,18 +106,18 @@ class RedfishDriver:
         self._session = ""
         self._logging_in = asyncio.Lock()
         self._expand = False
-        self._functions: dict[tuple[str, str], _PCIeFunction] = {}
+        self._functions: dict[tuple[str, str], resources.PCIeFunction] = {}
         self._style = STYLES[style](self)
         self._assigned: Assigned | None = None
 
     async def read(self) -> ChassisView:
         """See :class:`Driver`."""
-        root = await self.get(ROOT, _Root)
+        root = await self.get(ROOT, resources.Root)
         self._expand = root.ProtocolFeaturesSupported.ExpandQuery.Levels
-        chassis = await self._one_of(root.Chassis, _Chassis, self._chassis_id, what="chassis")
+        chassis = await self._one_of(root.Chassis, resources.Chassis, self._chassis_id, what="chassis")
         if chassis.PCIeDevices is None:
             raise BadReply(f"chassis {self.chassis}: {remark(chassis.Id)} has no PCIeDevices")
-        listed = await self.members(chassis.PCIeDevices.uri, _PCIeDevice)
+        listed = await self.members(chassis.PCIeDevices.uri, resources.PCIeDevice)
         assigned = await self._style.read(root, {device.uri: device for device in listed})
         devices: dict[str, FabricDevice] = {}
         for each in listed:
@@ -270,7 +133,7 @@ class RedfishDriver:
             devices=tuple(devices[key] for key in sorted(devices)),
         )
 
-    async def _device(self, device: _PCIeDevice, assigned: Assigned) -> FabricDevice:
+    async def _device(self, device: resources.PCIeDevice, assigned: Assigned) -> FabricDevice:
         for name, value in (("Id", device.Id), ("SerialNumber", device.SerialNumber), ("UUID", device.UUID)):
             if value and (len(value) > 256 or not _NAME.fullmatch(value)):
                 raise BadReply(f"chassis {self.chassis}: {name} of a device is {remark(value)!r}")
@@ -279,8 +142,10 @@ class RedfishDriver:
         key = (device.uri, device.SerialNumber or device.UUID or device.Id)
         if key not in self._functions:
             # The ids of a function stay as long as the card does, so they are read once.
-            functions = await self.members(device.PCIeFunctions.uri, _PCIeFunction) if device.PCIeFunctions else []
-            self._functions[key] = functions[0] if functions else _PCIeFunction()
+            functions = (
+                await self.members(device.PCIeFunctions.uri, resources.PCIeFunction) if device.PCIeFunctions else []
+            )
+            self._functions[key] = functions[0] if functions else resources.PCIeFunction()
         function = self._functions[key]
         kind = _kind(function.ClassCode or "")
         uuid = device_uuid(kind, device.UUID or "")
@@ -383,7 +248,7 @@ class RedfishDriver:
         page = self.uri(path) + ("?$expand=.($levels=1)" if self._expand else "")
         found: list[T] = []
         for _ in range(MAX_PAGES):
-            collection = await self.get(page, _Collection)
+            collection = await self.get(page, resources.Collection)
             if len(found) + len(collection.Members) > MAX_MEMBERS:
                 raise BadReply(f"chassis {self.chassis}: {path}: more than {MAX_MEMBERS} members")
             for raw in collection.Members:
@@ -399,9 +264,9 @@ class RedfishDriver:
         # Not everybody expands what it says it expands: a bare link is followed.
         if self._expand and len(decode_reply(self.chassis, request, plain, dict[str, msgspec.Raw])) > 1:
             return decode_reply(self.chassis, request, plain, kind)
-        return await self.get(self.uri(decode_reply(self.chassis, request, plain, Link).uri), kind)
+        return await self.get(self.uri(decode_reply(self.chassis, request, plain, resources.Link).uri), kind)
 
-    async def _one_of(self, collection: Link, kind: type[T], name: str, *, what: str) -> T:
+    async def _one_of(self, collection: resources.Link, kind: type[T], name: str, *, what: str) -> T:
         found = [
             each for each in await self.members(collection.uri, kind) if not name or getattr(each, "Id", "") == name
         ]
@@ -414,11 +279,11 @@ class RedfishDriver:
             )
         raise BadReply(f"chassis {self.chassis}: has no {what} {name}".rstrip())
 
-    async def fabric(self, root: _Root) -> _Fabric:
+    async def fabric(self, root: resources.Root) -> resources.Fabric:
         """Read the fabric that the chassis' devices are in."""
         if root.Fabrics is None:
             raise BadReply(f"chassis {self.chassis}: its service has no Fabrics", hint="does another style fit?")
-        return await self._one_of(root.Fabrics, _Fabric, self._fabric_id, what="fabric")
+        return await self._one_of(root.Fabrics, resources.Fabric, self._fabric_id, what="fabric")
 
     async def change(self, method: str, path: str, body: Any = None, *, etag: str = "") -> Answer:
         """Ask for a change, and wait for its task where it has one."""
@@ -441,7 +306,7 @@ class RedfishDriver:
             return Answer(False, self._words(reply))
         check_status(self.chassis, request, reply, ok=frozenset({200, 201, 204}))
         if monitor and reply.body:
-            task = decode_reply(self.chassis, request, reply, _Task)
+            task = decode_reply(self.chassis, request, reply, resources.Task)
             if task.TaskState not in ("", "Completed"):
                 words = "; ".join(message.Message for message in task.Messages[:4])
                 return Answer(False, remark(words or f"its task is {task.TaskState}"))
@@ -449,7 +314,7 @@ class RedfishDriver:
 
     def _words(self, reply: Reply) -> str:
         try:
-            error = msgspec.json.decode(reply.body, type=_ErrorReply).error
+            error = msgspec.json.decode(reply.body, type=resources.ErrorReply).error
             words = "; ".join(each.Message for each in error.extended[:4]) or error.message
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             words = reply.body.decode("utf-8", "replace")
@@ -457,7 +322,7 @@ class RedfishDriver:
 
 
 class _Style(Protocol):
-    async def read(self, root: _Root, devices: Mapping[str, _PCIeDevice]) -> Assigned: ...
+    async def read(self, root: resources.Root, devices: Mapping[str, resources.PCIeDevice]) -> Assigned: ...
 
     async def assign(self, known: Assigned, device: FabricDevice, port: str) -> Answer: ...
 
@@ -471,12 +336,12 @@ class _Endpoints:
         self._driver = driver
 
     async def _endpoints(
-        self, fabric: _Fabric, devices: Mapping[str, _PCIeDevice]
+        self, fabric: resources.Fabric, devices: Mapping[str, resources.PCIeDevice]
     ) -> tuple[dict[str, str], dict[str, str]]:
         """Return the URIs of endpoints by the ``Id`` of their device, and by the id of their port."""
         targets: dict[str, str] = {}
         ports: dict[str, str] = {}
-        for endpoint in await self._driver.members(fabric.Endpoints.uri, _Endpoint):
+        for endpoint in await self._driver.members(fabric.Endpoints.uri, resources.Endpoint):
             for entity in endpoint.ConnectedEntities:
                 link = entity.EntityLink.uri if entity.EntityLink else ""
                 if entity.EntityRole == "Initiator":
@@ -493,8 +358,8 @@ class _Endpoints:
         self,
         assigned: dict[str, str],
         *,
-        initiators: Sequence[Link],
-        targets: Sequence[Link],
+        initiators: Sequence[resources.Link],
+        targets: Sequence[resources.Link],
         devices: Mapping[str, str],
         ports: Mapping[str, str],
     ) -> tuple[list[str], list[str]]:
@@ -519,14 +384,14 @@ class _Endpoints:
 
 
 class _Zones(_Endpoints):
-    async def read(self, root: _Root, devices: Mapping[str, _PCIeDevice]) -> Assigned:
+    async def read(self, root: resources.Root, devices: Mapping[str, resources.PCIeDevice]) -> Assigned:
         fabric = await self._driver.fabric(root)
         if fabric.Zones is None:
             raise BadReply(f"chassis {self._driver.chassis}: its fabric has no Zones", hint="does another style fit?")
         targets, ports = await self._endpoints(fabric, devices)
         port_of: dict[str, str] = {}
         zones: dict[str, str] = {}
-        for zone in await self._driver.members(fabric.Zones.uri, _Zone):
+        for zone in await self._driver.members(fabric.Zones.uri, resources.Zone):
             links = zone.Links.Endpoints
             at, _ = self._assign(port_of, initiators=links, targets=links, devices=targets, ports=ports)
             zones |= {port: self._driver.uri(zone.uri) for port in at}
@@ -543,7 +408,7 @@ class _Zones(_Endpoints):
         if port not in known.holders:
             raise BadReply(f"chassis {self._driver.chassis}: port {port} has no zone")
         # Read anew, so that the list that is written is the one that its ETag stands for.
-        zone = await self._driver.get(known.holders[port], _Zone)
+        zone = await self._driver.get(known.holders[port], resources.Zone)
         links = [link.uri for link in zone.Links.Endpoints if link.uri != endpoint] + ([endpoint] if present else [])
         body = {"Links": {"Endpoints": [{"@odata.id": uri} for uri in links]}}
         if not zone.etag:
@@ -552,7 +417,7 @@ class _Zones(_Endpoints):
 
 
 class _Connections(_Endpoints):
-    async def read(self, root: _Root, devices: Mapping[str, _PCIeDevice]) -> Assigned:
+    async def read(self, root: resources.Root, devices: Mapping[str, resources.PCIeDevice]) -> Assigned:
         fabric = await self._driver.fabric(root)
         if fabric.Connections is None:
             raise BadReply(
@@ -562,7 +427,7 @@ class _Connections(_Endpoints):
         targets, ports = await self._endpoints(fabric, devices)
         port_of: dict[str, str] = {}
         connections: dict[str, str] = {}
-        for connection in await self._driver.members(fabric.Connections.uri, _Connection):
+        for connection in await self._driver.members(fabric.Connections.uri, resources.Connection):
             _, having = self._assign(
                 port_of,
                 initiators=connection.Links.InitiatorEndpoints,
@@ -595,17 +460,17 @@ class _Blocks:
     def __init__(self, driver: RedfishDriver) -> None:
         self._driver = driver
 
-    async def read(self, root: _Root, devices: Mapping[str, _PCIeDevice]) -> Assigned:
+    async def read(self, root: resources.Root, devices: Mapping[str, resources.PCIeDevice]) -> Assigned:
         if root.CompositionService is None or root.Systems is None:
             raise BadReply(
                 f"chassis {self._driver.chassis}: its service has no CompositionService", hint="does another style fit?"
             )
-        service = await self._driver.get(self._driver.uri(root.CompositionService.uri), _Service)
-        systems = await self._driver.members(root.Systems.uri, _System)
+        service = await self._driver.get(self._driver.uri(root.CompositionService.uri), resources.Service)
+        systems = await self._driver.members(root.Systems.uri, resources.System)
         port_at = {system.uri: system.Id for system in systems}
         port_of: dict[str, str] = {}
         blocks: dict[str, str] = {}
-        for block in await self._driver.members(service.ResourceBlocks.uri, _Block):
+        for block in await self._driver.members(service.ResourceBlocks.uri, resources.Block):
             for link in block.Links.PCIeDevices:
                 if link.uri not in devices:
                     continue
@@ -627,7 +492,7 @@ class _Blocks:
     async def _act(self, action: str, known: Assigned, device: FabricDevice, port: str) -> Answer:
         if device.handle not in known.uris or port not in known.ports:
             raise BadReply(f"chassis {self._driver.chassis}: no block of device {device.id}, or no system {port}")
-        block = await self._driver.get(known.uris[device.handle], _Block)
+        block = await self._driver.get(known.uris[device.handle], resources.Block)
         system = known.ports[port]
         body = {"ResourceBlock": {"@odata.id": block.uri}, "ResourceBlockETag": block.etag}
         return await self._driver.change("POST", f"{system}/Actions/ComputerSystem.{action}", body)

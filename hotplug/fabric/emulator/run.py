@@ -66,6 +66,10 @@ async def serving(
     try:
         for trouble in await emulator.reconcile():
             tell(trouble)
+        for chassis in config.chassis:
+            if chassis.name in guests:
+                for stranger in await guests[chassis.name].strangers({device.id for device in chassis.devices}):
+                    tell(f"chassis {chassis.name}: {stranger}: in the guest, and not configured any more: left alone")
         served = await server.start(emulator, config, tls)
         watching = [
             asyncio.create_task(each.watch(emulator.chassis[name].reconcile, tell), name=f"guests of chassis {name}")
