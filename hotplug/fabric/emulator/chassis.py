@@ -149,6 +149,8 @@ class EmulatedChassis:
             row = self._rows[device]
             if row.port:
                 return Outcome(row.port == port, f"device {device} is assigned to port {row.port}", 409)
+            if self._is_full(port, but=device):
+                return Outcome(False, f"no slot of port {port} is free", 409)
             self._begin(device, port)
             await self._take(FabricStep.ASSIGN)
             if deny:
@@ -159,6 +161,13 @@ class EmulatedChassis:
                 return self._give_up(device, error.message)
             self._finish(device, port)
             return Outcome(True, "done")
+
+    def _is_full(self, port: str, *, but: str) -> bool:
+        """Say whether other devices have, or are to have, all slots of a port; also while its guest is off."""
+        at = self.config.port(port)
+        assert at is not None
+        others = [row for name, row in self._rows.items() if name != but]
+        return bool(at.slots) and sum(port in (row.port, row.holder, row.pending) for row in others) >= len(at.slots)
 
     async def unassign(self, device: str, *, source: str = "", deny: bool = False) -> Outcome:
         """Take a device from its port; from ``source`` only, where that is given."""

@@ -16,7 +16,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from farbus.hotplug.fabric.emulator.chassis import BackendError
 from farbus.hotplug.fabric.emulator.config import ChassisConfig, DeviceConfig, PortConfig
@@ -32,7 +32,12 @@ ASK_AGAIN_S = 10.0
 LOOK_AGAIN_S = 1.0
 """Between two looks whether a guest has come back."""
 
+RECONNECTS = 2
+"""New connections for one step, when connections break."""
+
 PREFIX = "fabric-"
+
+T = TypeVar("T")
 
 
 def qemu_id(device: str) -> str:
@@ -174,7 +179,7 @@ class QemuBackend:
             return ""
         async with guest.lock:
             try:
-                return await guest.add(device)
+                return await self._connected(guest, lambda: guest.add(device))
             except GuestOff:
                 # A chassis assigns to a port whose node is off; the device is there when the node starts.
                 return ""
@@ -183,6 +188,17 @@ class QemuBackend:
                 raise BackendError(f"guest {port.node or port.id}: {error.message}", is_out=out) from error
             except GuestLost as error:
                 raise BackendError(f"guest {port.node or port.id}: {error.message}") from error
+
+    async def _connected(self, guest: _Guest, work: Callable[[], Awaitable[T]]) -> T:
+        """Do ``work``, again where the connection broke: a new one tells whether the guest has ended."""
+        for _ in range(RECONNECTS):
+            try:
+                return await work()
+            except GuestLost:
+                if guest.monitor is None or not guest.monitor.closed.is_set():
+                    raise
+                guest.monitor = None
+        return await work()
 
     async def _seen(self, guest: _Guest, device: DeviceConfig) -> dict[str, str]:
         """Return what the guest has; the device too when that can't be found out."""
@@ -195,21 +211,14 @@ class QemuBackend:
         """See :class:`Backend`."""
         guest = self._guests.get(port.id)
         if guest is None or device.qemu is None:
-            return None
+            return
         async with guest.lock:
-            while True:
-                try:
-                    return await guest.remove(device, self._clock)
-                except GuestOff:
-                    return None
-                except QmpError as error:
-                    raise BackendError(f"guest {port.node or port.id}: {error.message}") from error
-                except GuestLost as error:
-                    # The connection breaks when the guest ends; then nobody listens any more, and that is an answer.
-                    if guest.monitor is not None and guest.monitor.closed.is_set():
-                        guest.monitor = None
-                        continue
-                    raise BackendError(f"guest {port.node or port.id}: {error.message}") from error
+            try:
+                await self._connected(guest, lambda: guest.remove(device, self._clock))
+            except GuestOff:
+                return
+            except (QmpError, GuestLost) as error:
+                raise BackendError(f"guest {port.node or port.id}: {error.message}") from error
 
     async def strangers(self, known: set[str]) -> list[str]:
         """Return what guests have of the fabric's making that no device of ``known`` is."""

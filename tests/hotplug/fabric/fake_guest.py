@@ -32,12 +32,16 @@ class FakeGuest:
         """As when QEMU ends: nobody listens, and nothing is plugged into it."""
         assert self._server is not None
         self._server.close()
-        for writer in list(self._writers):
-            writer.transport.abort()
+        self.hang_up()
         await self._server.wait_closed()
         self._server = None
         self.devices.clear()
         self.drives.clear()
+
+    def hang_up(self) -> None:
+        """End all connections."""
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)

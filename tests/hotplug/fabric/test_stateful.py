@@ -215,6 +215,51 @@ def test_a_hundred_random_moves_with_faults_lose_nothing(dialect: str, seed: int
     assert run_virtually(move()) == outcomes
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_many_movers_at_once_lose_nothing(seed: int) -> None:
+    """Two services in two dialects, each with several calls at once, that take devices from each other."""
+
+    async def move() -> Counter[str]:
+        bed = Bed(":memory:", chassis_config(rates=RATES, serial=False), speed=1.0, seed=seed)
+        drawn = random.Random(seed)
+        outcomes: Counter[str] = Counter()
+
+        async def one(service: ChassisService, device: str, port: str) -> None:
+            try:
+                await service.move(device, port)
+            except FarbusError as error:
+                outcomes[type(error).__name__] += 1
+            else:
+                outcomes["moved"] += 1
+
+        async with (
+            bed.running(),
+            bed.service("zones", parallel=4).running() as zones,
+            bed.service("connections", parallel=4).running() as connections,
+        ):
+            for _ in range(10):
+                calls = [
+                    one(drawn.choice((zones, connections)), gpu(drawn.randrange(8)), drawn.choice(PORTS))
+                    for _ in range(8)
+                ]
+                await asyncio.gather(*calls)
+            bed.chassis.faults = Faults()
+            # What was asked for last may still be under way.
+            await asyncio.sleep(60)
+            assert all(row.pending is None for row in map(bed.chassis.row, bed.chassis.devices))
+            for device, port in bed.ports().items():
+                assert port in ("", *PORTS)
+                if not port:
+                    assert device in zones.stranded or device in connections.stranded
+                    await zones.assign(device, "30h")
+            assert set(bed.ports().values()) <= set(PORTS)
+        return outcomes
+
+    outcomes = run_virtually(move())
+    assert sum(outcomes.values()) == 80
+    assert outcomes["moved"] >= 40
+
+
 def test_unknown_outcomes_are_never_told_as_done() -> None:
     async def ask() -> None:
         silent = [Fault(kind=FaultKind.HANG, step=FabricStep.LIST, number=number) for number in range(3, 40)]
