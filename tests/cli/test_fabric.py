@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from farbus.cli.commands.fabric import EMULATOR_FILE
+from farbus.cli.decoding import decode_file
+from farbus.hotplug.fabric.emulator.config import EmulatorConfig, check
+
 EMULATOR = """
 seed = 3
 speed = 0.0
@@ -165,6 +169,13 @@ def test_errors_are_one_line_with_their_code(site: Site, arguments: list[str], c
     done = site(*arguments)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
     assert words in done.stderr
+
+
+def test_the_file_in_the_help_is_one() -> None:
+    config = decode_file("\n".join(EMULATOR_FILE).encode(), EmulatorConfig, name="help.toml")
+    check(config, name="help.toml")
+    shown = subprocess.run([*FARBUS, "emulate", "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(line in shown for line in EMULATOR_FILE)
 
 
 def test_the_replay_is_printed_with_its_counts() -> None:

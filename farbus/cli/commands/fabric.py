@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -32,7 +32,14 @@ CONFIG = "/etc/farbus/fabric.toml"
 PROGRESS_S = 5.0
 """Between two lines that say that something is still being done."""
 
-R = TypeVar("R")
+EMULATOR_FILE = (
+    'chassis = [{ name = "falcon", h3 = "127.0.0.1:8801", port = [',
+    '{ id = "30h", node = "alpha" },',
+    '{ id = "31h", node = "beta" }], device = [',
+    '{ id = "001300", uuid = "GPU-1", port = "30h" }] }]',
+)
+"""The smallest that is of use, as the help shows it."""
+
 
 ConfigOption = Annotated[
     str,
@@ -206,12 +213,9 @@ def unassign(
         "farbus fabric emulate -c emulator.toml --speed 0         no latencies",
         "farbus fabric emulate -c emulator.toml --backend qemu    hot-plug into guests",
         "",
-        "A configuration file for two nodes and one drive, which QEMU guests get (docs/fabric.md has all of it):",
+        "A file for two nodes and one GPU; docs/fabric.md has faults, latencies and guests:",
         "",
-        '[[chassis]] name = "falcon" h3 = "127.0.0.1:8801" redfish = "127.0.0.1:8802"',
-        '[[chassis.port]] id = "30h" node = "alpha" qmp = "alpha.qmp" slots = ["rp1"]',
-        '[[chassis.port]] id = "31h" node = "beta" qmp = "beta.qmp" slots = ["rp1"]',
-        '[[chassis.device]] id = "001300" type = "NVME" serial = "S1" qemu = { driver = "nvme", ... }',
+        *EMULATOR_FILE,
     )
 )
 def emulate(

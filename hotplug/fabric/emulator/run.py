@@ -9,6 +9,8 @@ import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from farbus.hotplug.fabric.config import read_credentials
 from farbus.hotplug.fabric.emulator.chassis import Backend
 from farbus.hotplug.fabric.emulator.config import EmulatorConfig
@@ -43,6 +45,7 @@ async def serving(
     finished or undone before anybody can ask.
     """
     clock = SystemClock()
+    config = _with_paths(config, directory)
     state = directory / config.state
     make_directory(state, mode=0o700)
     # Two emulators over one state could give one device to two guests.
@@ -86,6 +89,17 @@ async def serving(
         await emulator.stop()
         store.close()
         lock.release()
+
+
+def _with_paths(config: EmulatorConfig, directory: Path) -> EmulatorConfig:
+    """Return ``config`` with monitors below ``directory``. What QEMU opens itself (``blockdev``) is left to it."""
+    chassis = []
+    for each in config.chassis:
+        ports = [
+            msgspec.structs.replace(port, qmp=str(directory / port.qmp)) if port.qmp else port for port in each.ports
+        ]
+        chassis.append(msgspec.structs.replace(each, ports=tuple(ports)))
+    return msgspec.structs.replace(config, chassis=tuple(chassis))
 
 
 async def serve(config: EmulatorConfig, directory: Path, *, backend: BackendKind, tell: Callable[[str], None]) -> None:
