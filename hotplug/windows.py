@@ -255,7 +255,7 @@ def _misfits(
             largest_bytes=max((window.largest for window in eligible(want.region, windows)), default=0),
             cure=cure_for(want.region.space, device),
         )
-        for want in left
+        for want in sorted(left, key=lambda want: (want.owner, want.region.index))
     )
 
 
