@@ -28,13 +28,13 @@ from typing import Self
 
 from farbus.remoting import paths, session, status
 
-#: A client sends its hello in the same breath as it connects.
-HELLO_TIMEOUT_S = 5.0
+#: A client sends its hello in the same breath as it connects, though its machine may have much else to do.
+HELLO_TIMEOUT_S = 30.0
 #: Client processes of one lease at the same time: each is a process with a context.
 PROCESSES_LIMIT = 128
 #: Connections whose hello has not come yet, or which were refused and have not gone; with more, the
-#: oldest is dropped.
-UNHEARD_LIMIT = 64
+#: oldest is dropped.  Also how many may wait to be accepted; more than all programs of a lease that start at once.
+UNHEARD_LIMIT = 2 * PROCESSES_LIMIT
 #: What a refused client may still have sent: the beginning of a handshake, behind its hello.
 REFUSED_BYTES = 1 << 16
 #: Nonces of hellos that are remembered, 16 bytes each.  The oldest is forgotten then: a hello so old that is said
@@ -247,20 +247,34 @@ class Supervisor:
                         if accepted is not None:
                             if len(unheard) >= UNHEARD_LIMIT:
                                 # The one that has been silent longest: a client speaks at once.
-                                self._forget(next(iter(unheard)), unheard, selector)
+                                self._give_up(next(iter(unheard)), unheard, selector)
                             unheard[accepted] = time.monotonic() + HELLO_TIMEOUT_S
                             selector.register(accepted, selectors.EVENT_READ)
                         continue
                     assert isinstance(key.fileobj, socket.socket)
-                    if key.fileobj in self._refused:
-                        if self._has_gone(key.fileobj):
-                            self._forget(key.fileobj, unheard, selector)
-                    elif key.fileobj in unheard and self._hear(key.fileobj) and key.fileobj not in self._refused:
-                        self._forget(key.fileobj, unheard, selector)
+                    self._look(key.fileobj, unheard, selector)
                 now = time.monotonic()
                 for connection in [each for each, end in unheard.items() if end <= now]:
-                    self._forget(connection, unheard, selector)
+                    self._give_up(connection, unheard, selector)
                 self._reap()
+
+    def _look(
+        self, connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector
+    ) -> None:
+        """Deal with what a connection has said, if it is not forgotten."""
+        if connection in self._refused:
+            if self._has_gone(connection):
+                self._forget(connection, unheard, selector)
+        elif connection in unheard and self._hear(connection) and connection not in self._refused:
+            self._forget(connection, unheard, selector)
+
+    def _give_up(
+        self, connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector
+    ) -> None:
+        """Drop a connection for its silence, unless it has spoken meanwhile: starting servers takes its time."""
+        self._look(connection, unheard, selector)
+        if connection in unheard:
+            self._forget(connection, unheard, selector)
 
     def _forget(
         self, connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector

@@ -418,6 +418,14 @@ uint32_t client_resume_grace_ms(void);
 /* The server has granted it: read how, and go on over a transport that outlives its connection. */
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
 			const uint8_t secret[WIRE_SECRET_BYTES], uint64_t number);
+/* Around a fork, in the parent; the end also in the child. */
+void client_resume_fork_begin(void);
+void client_resume_fork_end(void);
+/* A session of the parent's, seen in the child of a fork: its copies of the descriptors are closed,
+ * so that the server sees the parent end. */
+void client_session_let_go(struct client_session *session);
+/* Behind the transport's release; nothing where there was no grant. */
+void client_resume_drop(struct client_session *session);
 
 /* Host functions and pulled copies on behalf of the server (host.c). */
 void client_host_call(struct client_session *session, uint64_t token, CUresult status);

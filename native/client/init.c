@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "../cudart/cudart.h"
 
@@ -15,25 +13,12 @@ struct client farbus_client = {
 	.sessions = { [0 ... CLIENT_SERVERS - 1] = { .transport = { .descriptor = -1 } } },
 };
 
-/* A session of the parent's, seen in the child: its copy of the descriptor is closed, so
- * that the server sees the parent end. */
-static void session_let_go(struct client_session *session)
-{
-	int descriptor = session->transport.descriptor;
-	struct stat status;
-
-	/* A program that has closed all descriptors may own that number now. */
-	if (descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
-	    status.st_ino == session->socket_inode)
-		close(descriptor);
-	session->transport.descriptor = -1;
-}
-
 /* The child of a fork has no session: CUDA answers error 3 there. */
 static void child_of_fork(void)
 {
 	struct client *client = &farbus_client;
 
+	client_resume_fork_end();
 	/* Another thread may have held it: there is none here. */
 	pthread_mutex_init(&client->init, NULL);
 	switch (atomic_load(&client->state)) {
@@ -44,12 +29,12 @@ static void child_of_fork(void)
 		atomic_store(&client->state, CLIENT_FORKED);
 	}
 	for (unsigned i = 0; i < client->session_count; i++)
-		session_let_go(&client->sessions[i]);
+		client_session_let_go(&client->sessions[i]);
 }
 
 static void fork_watch(void)
 {
-	pthread_atfork(NULL, NULL, child_of_fork);
+	pthread_atfork(client_resume_fork_begin, client_resume_fork_end, child_of_fork);
 }
 
 /* Take client.init, such that a fork from now on does not leave it locked in the child. */

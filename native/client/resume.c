@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "../transport/resume.h"
+#include "../transport/socket.h"
 #include "../transport/tls.h"
 #include "../wire/proof.h"
 
@@ -26,17 +27,72 @@
 #define GRANT_TIMEOUT_MS 10000
 
 struct client_resume {
-	char address[64];
-	char port[16];
+	char *address;
+	char *port;
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	uint8_t token[WIRE_TOKEN_BYTES];
 	uint64_t session;
 	bool tls;
+	/* The socket of the last attempt, under dial_lock: the child of a fork knows its copy by these. */
+	int dialled;
+	ino_t dialled_inode;
 	/* Of the cut that goes on. */
 	uint64_t cut_ns;
 	uint64_t refused_ns;		/* since when every attempt was; 0: the last was not */
 	bool said;
 };
+
+/* Held while a dialled socket is made and noted, and by a thread that forks: microseconds. */
+static pthread_mutex_t dial_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void client_resume_fork_begin(void)
+{
+	pthread_mutex_lock(&dial_lock);
+}
+
+void client_resume_fork_end(void)
+{
+	pthread_mutex_unlock(&dial_lock);
+}
+
+/* A program that has closed all descriptors may own that number now. */
+static void close_socket(int descriptor, ino_t inode)
+{
+	struct stat status;
+
+	if (descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
+	    status.st_ino == inode)
+		close(descriptor);
+}
+
+void client_session_let_go(struct client_session *session)
+{
+	struct client_resume *resume = session->resume;
+
+	/* The dialled one is on its number, or already on the session's: there may be both. */
+	if (resume && resume->dialled_inode) {
+		close_socket(resume->dialled, resume->dialled_inode);
+		close_socket(session->transport.descriptor, resume->dialled_inode);
+	}
+	close_socket(session->transport.descriptor, session->socket_inode);
+	session->transport.descriptor = -1;
+}
+
+/* The server's socket, noted before a fork can copy it.  The descriptor, or -errno. */
+static int dial_socket(struct client_resume *resume, struct transport_target *target)
+{
+	struct stat status;
+	int descriptor;
+
+	pthread_mutex_lock(&dial_lock);
+	descriptor = transport_tcp_socket(resume->address, resume->port, target);
+	if (descriptor >= 0 && fstat(descriptor, &status) == 0) {
+		resume->dialled = descriptor;
+		resume->dialled_inode = status.st_ino;
+	}
+	pthread_mutex_unlock(&dial_lock);
+	return descriptor;
+}
 
 uint32_t client_resume_grace_ms(void)
 {
@@ -139,6 +195,9 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 
 	rc = hello_say(resume, fresh, timeout_ms, &hello);
 	explicit_bzero(&hello, sizeof(hello));
+	/* Nor will there be encryption later. */
+	if (rc == -EPROTONOSUPPORT)
+		return rc;
 	refused = rc == -ENOMSG;
 	if (!rc || refused)
 		rc = transport_read_all(fresh, &reply, sizeof(reply), timeout_ms);
@@ -167,10 +226,13 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	struct client_resume *resume = session->resume;
 	int timeout_ms = left_ms < DIAL_TIMEOUT_MS ? left_ms : DIAL_TIMEOUT_MS;
 	uint64_t now = transport_now_ns();
+	struct transport_target target;
 	int rc;
 
 	say_cut(session, left_ms);
-	rc = transport_tcp_connect(fresh, resume->address, resume->port, timeout_ms);
+	rc = dial_socket(resume, &target);
+	if (rc >= 0)
+		rc = transport_tcp_join(fresh, rc, &target, timeout_ms);
 	if (!rc) {
 		resume->refused_ns = 0;
 		rc = resume_hello(session, fresh, received, timeout_ms, peer_received);
@@ -197,13 +259,11 @@ int client_resume_begin(struct client_session *session, const char *address, con
 
 	if (rc)
 		return rc;
-	if (strlen(address) >= sizeof(resume->address) || strlen(port) >= sizeof(resume->port))
-		return -ENAMETOOLONG;
 	resume = calloc(1, sizeof(*resume));
 	if (!resume)
 		return -ENOMEM;
-	strcpy(resume->address, address);
-	strcpy(resume->port, port);
+	resume->address = strdup(address);
+	resume->port = strdup(port);
 	wire_resume_key(secret, number, resume->key);
 	memcpy(resume->token, grant.token, sizeof(resume->token));
 	explicit_bzero(grant.token, sizeof(grant.token));
@@ -214,13 +274,24 @@ int client_resume_begin(struct client_session *session, const char *address, con
 	if (options.grace_ms > grant.grace_ms)
 		options.grace_ms = grant.grace_ms;
 	options.closed_grace_ms = options.grace_ms;
-	rc = transport_resume_wrap(&session->transport, &options);
-	if (rc) {
-		free(resume);
-		return rc;
-	}
+	rc = resume->address && resume->port ? transport_resume_wrap(&session->transport, &options) : -ENOMEM;
 	session->resume = resume;
-	return 0;
+	if (rc)
+		client_resume_drop(session);
+	return rc;
+}
+
+void client_resume_drop(struct client_session *session)
+{
+	struct client_resume *resume = session->resume;
+
+	session->resume = NULL;
+	if (!resume)
+		return;
+	free(resume->address);
+	free(resume->port);
+	explicit_bzero(resume, sizeof(*resume));
+	free(resume);
 }
 
 /* The program ends: tell the server, which else would wait whether it was only cut.  What is still

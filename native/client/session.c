@@ -436,6 +436,7 @@ static int devices_choose(struct client *client)
 static CUresult session_fail_open(struct client_session *session, int rc)
 {
 	transport_release(&session->transport);
+	client_resume_drop(session);
 	if (rc == -EKEYREJECTED)
 		return CUDA_ERROR_NOT_PERMITTED;
 	if (rc == -ENOPKG)
@@ -577,9 +578,12 @@ static CUresult sessions_open(struct client *client, const struct session_file *
 	client->session_count = file->count;
 	for (unsigned i = 0; i < file->count && result != CUDA_SUCCESS; i++) {
 		if (openings[i].result == CUDA_SUCCESS) {
+			/* Said, or a server that may be resumed waits for this program. */
+			client->sessions[i].transport.ops->shutdown(&client->sessions[i].transport);
 			inbox_release(&client->sessions[i].inbox);
 			outbox_release(&client->sessions[i].outbox);
 			transport_release(&client->sessions[i].transport);
+			client_resume_drop(&client->sessions[i]);
 		}
 		free(client->sessions[i].devices);
 		client->sessions[i].devices = NULL;

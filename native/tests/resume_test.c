@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -183,6 +184,75 @@ static void test_both_streams_arrive_whole_however_often_they_are_cut(void)
 	pair.server.ops->shutdown(&pair.server);
 }
 
+struct bytes_read {
+	struct transport *transport;
+	_Atomic unsigned count;
+};
+
+static void *read_rounds(void *opaque)
+{
+	const struct sched_param none = { 0 };
+	struct bytes_read *bytes = opaque;
+	char byte;
+
+	/* Woken, it lets the other thread go on first. */
+	(void)sched_setscheduler(0, SCHED_BATCH, &none);
+	while (transport_read_all(bytes->transport, &byte, 1, PATIENCE_MS) == 0)
+		atomic_fetch_add(&bytes->count, 1);
+	return NULL;
+}
+
+static void yield(void)
+{
+	for (int i = 0; i < 20; i++)
+		sched_yield();
+}
+
+/* Who sleeps on a connection is awake before another has its number: poll(2) looks the number up again
+ * when it is woken, and would sleep on. */
+static void test_who_sleeps_meets_the_new_connection(void)
+{
+	const struct { uint32_t length, acknowledged; char byte; } __attribute__((packed)) record = { 1, 0, 'x' };
+	struct bytes_read bytes = { 0 };
+	cpu_set_t before, one;
+	struct pair pair;
+	pthread_t thread;
+	int last = -1;
+
+	pair_make(&pair, PATIENCE_MS);
+	pair.away = true;
+	bytes.transport = &pair.server;
+	assert(sched_getaffinity(0, sizeof(before), &before) == 0);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	(void)sched_setaffinity(0, sizeof(one), &one);
+	assert(pthread_create(&thread, NULL, read_rounds, &bytes) == 0);
+	alarm(PATIENCE_MS / 1000);
+	for (unsigned round = 1; round <= 100; round++) {
+		struct transport fresh;
+		uint64_t received;
+		int ends[2];
+
+		yield();	/* asleep on the connection before */
+		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		assert(transport_socket_init(&fresh, ends[0]) == 0);
+		assert(transport_resume_hold(&pair.server, 0, &received) == 0 && received == round - 1);
+		assert(transport_resume_adopt(&pair.server, &fresh, 0) == 0);
+		yield();	/* and on this one, which has nothing yet */
+		assert(write(ends[1], &record, sizeof(record)) == sizeof(record));
+		while (atomic_load(&bytes.count) < round)
+			sched_yield();
+		/* Only now: to the server the connection before was alive. */
+		close(last);
+		last = ends[1];
+	}
+	alarm(0);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	pthread_join(thread, NULL);
+	(void)sched_setaffinity(0, sizeof(before), &before);
+}
+
 static void test_two_writers_whom_nobody_reads_do_not_wait_for_each_other(void)
 {
 	/* More than the sockets hold in either direction, and less than the windows. */
@@ -260,6 +330,7 @@ int main(void)
 	test_an_end_that_is_said_is_not_waited_for();
 	test_a_peer_can_t_have_what_was_never_sent();
 	test_after_the_grace_time_reading_and_writing_are_errors();
+	test_who_sleeps_meets_the_new_connection();
 	test_two_writers_whom_nobody_reads_do_not_wait_for_each_other();
 	test_both_streams_arrive_whole_however_often_they_are_cut();
 	puts("ok");

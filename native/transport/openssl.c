@@ -34,6 +34,11 @@ static bool openssl_load(struct openssl *table, void *library)
 	OPENSSL_FUNCTIONS_3(OPENSSL_FIND)
 #undef OPENSSL_NEED
 #undef OPENSSL_FIND
+	/* Before anything else of it: a program that exits still calls CUDA, from its destructors, and a
+	 * session that is cut then needs a handshake.  Where the program was the first to use OpenSSL,
+	 * this changes nothing, and the handshake fails from then on (-EPROTONOSUPPORT). */
+	if (table->OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) != 1)
+		return false;
 	if (table->OSSL_LIB_CTX_new && table->SSL_CTX_new_ex && table->EVP_CIPHER_fetch) {
 		table->context = table->OSSL_LIB_CTX_new();
 		if (!table->context)

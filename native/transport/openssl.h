@@ -23,13 +23,15 @@ typedef struct evp_cipher_st EVP_CIPHER;
 typedef struct evp_cipher_ctx_st EVP_CIPHER_CTX;
 typedef struct engine_st ENGINE;
 typedef struct ossl_lib_ctx_st OSSL_LIB_CTX;
+typedef struct ossl_init_settings_st OPENSSL_INIT_SETTINGS;
 
 typedef int (*SSL_psk_use_session_cb_func)(SSL *ssl, const EVP_MD *digest, const unsigned char **identity,
 					   size_t *identity_bytes, SSL_SESSION **session);
 typedef int (*SSL_psk_find_session_cb_func)(SSL *ssl, const unsigned char *identity,
 					    size_t identity_bytes, SSL_SESSION **session);
 
-/* openssl/ssl.h, tls1.h, evp.h */
+/* openssl/crypto.h, ssl.h, tls1.h, evp.h */
+#define OPENSSL_INIT_NO_ATEXIT 0x00080000ull
 #define SSL_ERROR_WANT_READ 2
 #define SSL_CTRL_SET_MIN_PROTO_VERSION 123
 #define SSL_CTRL_SET_MAX_PROTO_VERSION 124
@@ -41,6 +43,7 @@ typedef int (*SSL_psk_find_session_cb_func)(SSL *ssl, const unsigned char *ident
 
 /* X(result, name, parameters) */
 #define OPENSSL_FUNCTIONS(X) \
+	X(int, OPENSSL_init_crypto, (uint64_t, const OPENSSL_INIT_SETTINGS *)) \
 	X(const SSL_METHOD *, TLS_client_method, (void)) \
 	X(const SSL_METHOD *, TLS_server_method, (void)) \
 	X(SSL_CTX *, SSL_CTX_new, (const SSL_METHOD *)) \

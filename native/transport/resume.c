@@ -24,7 +24,8 @@
  *
  * A connection goes from UP to CUT once, by whoever meets the error; everything that follows
  * takes the place of the lower transport under all three locks.  Its descriptor keeps its number
- * (dup3(2)), so that nobody who sleeps on it, or is about to, ever meets a stranger's.
+ * (dup3(2)), so that nobody who is about to sleep on it ever meets a stranger's; and who does sleep
+ * is woken first, since poll(2) would go on with the new connection without having heard of it.
  *
  * Locks, in the order in which they are taken: out > in > state_lock.
  */
@@ -65,6 +66,10 @@ _Static_assert((RESUME_WINDOW_BYTES & RESUME_MASK) == 0, "offsets are masked");
 /* No answer from the peer's kernel to what was sent for so long: the network between is gone,
  * though nothing has said so.  The kernel itself would go on for a quarter of an hour. */
 #define RESUME_SILENCE_NS 20000000000u
+/* How long a new connection waits for who sleeps on the one before, which is shut down.  It takes
+ * microseconds, unless the thread is in a signal handler that itself waits for this connection;
+ * it then notices the new one when it looks next (TRANSPORT_LOOK_MS). */
+#define RESUME_AWAKE_NS 1000000000u
 /* Between attempts to connect: the first at once, then from 20 ms twice as long each time. */
 #define RESUME_PAUSE_MIN_MS 20
 #define RESUME_PAUSE_MAX_MS 2000
@@ -123,6 +128,7 @@ struct resume {
 	int error;			/* of a stream that is over */
 	uint64_t deadline_ns;		/* of one that is cut */
 	bool dialling;			/* a thread is at it */
+	_Atomic unsigned sleepers;	/* in poll(2) on the descriptor */
 	uint64_t silent_ns;		/* since when nothing was answered, 0: it was */
 	uint64_t looked_ns;
 };
@@ -557,6 +563,36 @@ static bool lower_has(struct resume *resume)
 	return has;
 }
 
+/* Sleep until the descriptor has something, or the connection is cut. */
+static int descriptor_sleep(struct resume *resume, int timeout_ms)
+{
+	short events = atomic_load(&resume->due) ? POLLIN | POLLOUT : POLLIN;
+	int rc = 0;
+
+	/* Counted before the state is looked at, as transport_resume_adopt looks after it was set:
+	 * either this sees the cut, or it is waited for. */
+	atomic_fetch_add(&resume->sleepers, 1);
+	if (is_up(resume))
+		rc = transport_poll(resume->descriptor, events, timeout_ms);
+	if (atomic_fetch_sub(&resume->sleepers, 1) == 1 && !is_up(resume)) {
+		pthread_mutex_lock(&resume->state_lock);
+		pthread_cond_broadcast(&resume->changed);
+		pthread_mutex_unlock(&resume->state_lock);
+	}
+	return rc;
+}
+
+/* state_lock is held, and let go meanwhile; the connection is shut down. */
+static void sleepers_await(struct resume *resume)
+{
+	struct timespec until;
+	int rc = 0;
+
+	until_set(&until, transport_now_ns() + RESUME_AWAKE_NS);
+	while (!rc && atomic_load(&resume->sleepers) && atomic_load(&resume->state) == CUT)
+		rc = pthread_cond_timedwait(&resume->changed, &resume->state_lock, &until);
+}
+
 static int resume_wait(struct transport *transport, int timeout_ms)
 {
 	struct resume *resume = transport->resume;
@@ -584,8 +620,7 @@ static int resume_wait(struct transport *transport, int timeout_ms)
 		if (atomic_load(&resume->ahead_bytes) || lower_has(resume))
 			return 0;
 		/* The last acknowledgement found the socket full. */
-		rc = transport_poll(resume->descriptor,
-				    atomic_load(&resume->due) ? POLLIN | POLLOUT : POLLIN, left);
+		rc = descriptor_sleep(resume, left);
 		acknowledge(resume);
 		if (rc != -ETIMEDOUT)
 			return 0;
@@ -842,6 +877,7 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 	pthread_mutex_lock(&resume->out);
 	pthread_mutex_lock(&resume->in);
 	pthread_mutex_lock(&resume->state_lock);
+	sleepers_await(resume);
 	if (atomic_load(&resume->state) != CUT)
 		rc = -EPIPE;
 	else if (!peer_is_sane(resume, peer_received))

@@ -218,8 +218,7 @@ fail:
 	return rc;
 }
 
-int transport_tcp_connect(struct transport *transport, const char *address, const char *port,
-			  int timeout_ms)
+int transport_tcp_socket(const char *address, const char *port, struct transport_target *target)
 {
 	struct addrinfo hints = {
 		.ai_family = AF_UNSPEC,
@@ -229,18 +228,33 @@ int transport_tcp_connect(struct transport *transport, const char *address, cons
 		.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
 	};
 	struct addrinfo *found;
-	int rc, descriptor;
+	int descriptor;
 
 	if (getaddrinfo(address, port, &hints, &found))
 		return -EADDRNOTAVAIL;
 	descriptor = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (descriptor < 0)
-		rc = -errno;
-	else
-		rc = socket_connect(transport, descriptor, found->ai_addr, found->ai_addrlen,
-				    timeout_ms);
+		descriptor = -errno;
+	target->length = found->ai_addrlen;
+	memcpy(&target->address, found->ai_addr, found->ai_addrlen);
 	freeaddrinfo(found);
-	return rc;
+	return descriptor;
+}
+
+int transport_tcp_join(struct transport *transport, int descriptor,
+		       const struct transport_target *target, int timeout_ms)
+{
+	return socket_connect(transport, descriptor, (const struct sockaddr *)&target->address,
+			      target->length, timeout_ms);
+}
+
+int transport_tcp_connect(struct transport *transport, const char *address, const char *port,
+			  int timeout_ms)
+{
+	struct transport_target target;
+	int descriptor = transport_tcp_socket(address, port, &target);
+
+	return descriptor < 0 ? descriptor : transport_tcp_join(transport, descriptor, &target, timeout_ms);
 }
 
 int transport_unix_connect(struct transport *transport, const char *path, int timeout_ms)

@@ -582,6 +582,10 @@ int transport_tls_start(struct transport *transport, const uint8_t key[TLS_KEY_B
 		snprintf(why, TLS_WHY_BYTES, "%s", missing);
 		return -EPROTONOSUPPORT;
 	}
+	if (openssl->OPENSSL_init_crypto(0, NULL) != 1) {
+		snprintf(why, TLS_WHY_BYTES, "the program ends, and OpenSSL has ended before");
+		return -EPROTONOSUPPORT;
+	}
 	handshake = calloc(1, sizeof(*handshake));
 	if (!handshake) {
 		snprintf(why, TLS_WHY_BYTES, "out of memory");

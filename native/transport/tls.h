@@ -33,7 +33,7 @@
  * the same descriptor.  0, or -errno with one line in `why`, and the transport can only be released:
  * -ENOMSG (a client): the peer answered something that is not TLS, and all of it is yet to be
  * read; -EACCES: the peer has another key, or somebody changed what was said;
- * -EPROTONOSUPPORT: no OpenSSL here; -ETIMEDOUT; -EPIPE; other errors of the socket. */
+ * -EPROTONOSUPPORT: no OpenSSL here, or none any more; -ETIMEDOUT; -EPIPE; other errors of the socket. */
 int transport_tls_start(struct transport *transport, const uint8_t key[TLS_KEY_BYTES], bool server,
 			int timeout_ms, char why[TLS_WHY_BYTES]);
 

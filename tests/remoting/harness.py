@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +32,29 @@ def hello(
     """What a client says first; the nonce is a fresh one unless it is given."""
     said = (wire.HELLO_MAGIC, major, 0, 0x01020304, 1, capabilities, 0, 0, 1, 0)
     return wire.prove(wire.HELLO.pack(*said, nonce or secrets.token_bytes(16), b"", program), secret)
+
+
+@contextlib.contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[tuple[str, int]]:
+    """Run ``serve`` with a listener on a thread until the block ends; the listener then answers OSError.
+
+    Closing it alone would not wake the thread: the kernel may restart its accept(2) on the descriptor's number, which
+    by then is another listener's, and the thread takes somebody else's client.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            with contextlib.suppress(OSError):
+                serve(listener)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            host, port = listener.getsockname()[:2]
+            yield str(host), int(port)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from farbus.remoting import session as wire
 from farbus.remoting.launcher import Launch
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.spec.management import OPERATIONS, QUERIES
-from tests.remoting.harness import PROGRAM_TIMEOUT_S, SHIM
+from tests.remoting.harness import PROGRAM_TIMEOUT_S, SHIM, listening
 
 pynvml = pytest.importorskip("pynvml")
 
@@ -64,28 +63,27 @@ def honest(query: int, _device: int, sequence: int) -> bytes | None:
 
 
 def serve(listener: socket.socket, devices: list[bytes], respond: Respond, operations: bytes) -> None:
-    """Take connections until the listener is closed."""
-    with contextlib.suppress(OSError):
-        while True:
-            connection, _ = listener.accept()
-            with connection, contextlib.suppress(OSError):
-                hello = connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
-                assert len(hello) == wire.HELLO.size
-                connection.sendall(
-                    wire.HELLO_REPLY.pack(
-                        wire.HELLO_MAGIC, wire.PROTOCOL_MAJOR, wire.PROTOCOL_MINOR, wire.HELLO_OK, 1, 0, 0, 0, 13000,
-                        len(devices), 0, operations,
-                    )
-                    + b"".join(devices)
-                )  # fmt: skip
-                while head := connection.recv(HEADER.size, socket.MSG_WAITALL):
-                    length, _, _, sequence, _ = HEADER.unpack(head)
-                    body = connection.recv(length, socket.MSG_WAITALL)
-                    query, ordinal, *_ = REQUEST.unpack_from(body)
-                    answer = respond(query, ordinal, sequence)
-                    if answer is None:
-                        break
-                    connection.sendall(answer)
+    """Take connections until the listener is shut down."""
+    while True:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            hello = connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
+            assert len(hello) == wire.HELLO.size
+            connection.sendall(
+                wire.HELLO_REPLY.pack(
+                    wire.HELLO_MAGIC, wire.PROTOCOL_MAJOR, wire.PROTOCOL_MINOR, wire.HELLO_OK, 1, 0, 0, 0, 13000,
+                    len(devices), 0, operations,
+                )
+                + b"".join(devices)
+            )  # fmt: skip
+            while head := connection.recv(HEADER.size, socket.MSG_WAITALL):
+                length, _, _, sequence, _ = HEADER.unpack(head)
+                body = connection.recv(length, socket.MSG_WAITALL)
+                query, ordinal, *_ = REQUEST.unpack_from(body)
+                answer = respond(query, ordinal, sequence)
+                if answer is None:
+                    break
+                connection.sendall(answer)
 
 
 OURS = bytearray(64)
@@ -106,14 +104,10 @@ def against(tmp_path: Path) -> Iterator[Callable[..., Any]]:
             devices: list[bytes] | None = None,
             operations: bytes = bytes(OURS),
         ) -> Any:
-            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            arguments = (listener, [device()] if devices is None else devices, respond, operations)
-            thread = threading.Thread(target=serve, args=arguments, daemon=True)
-            thread.start()
+            shown = [device()] if devices is None else devices
+            address, port = stack.enter_context(listening(lambda listener: serve(listener, shown, respond, operations)))
             session = tmp_path / "session"
-            write_session(
-                session, [Server(address="127.0.0.1", port=listener.getsockname()[1], secret=SECRET, tls=False)]
-            )
+            write_session(session, [Server(address=address, port=port, secret=SECRET, tls=False)])
             done = subprocess.run(
                 [sys.executable, "-c", START + program],
                 env=Launch(session=session, shim=SHIM).environment(os.environ),

@@ -19,6 +19,7 @@ from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
 from tests.remoting.cutter import DEVICE_BYTES, GRANT_BYTES, RECORD, Cutter, Decide, Kind, Side
 from tests.remoting.harness import Remote, remote_session
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, alive, wait_until
 from tests.remoting.test_hostile import HEADER, OPCODE
 
@@ -227,6 +228,57 @@ def test_a_program_that_ends_well_leaves_no_server(remote: Remote, build: Build)
     wait_until(lambda: remote.supervisor.pids == (), "the server has ended")
     assert (done.returncode, done.stderr) == (0, "")
     assert time.monotonic() - began < CLOSED_GRACE_S
+
+
+def run_late(remote: Remote, *command: str | Path) -> tuple[int, str, str]:
+    """Run a program whose connections are each cut behind 100 kB."""
+    with Cutter(remote.supervisor.address, lambda *_: None, cut_bytes=lambda: 100_000) as network:
+        address, port = network.address
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        done = remote.run(*command, FARBUS_TRANSPORT="tcp")
+    assert network.cuts > 0
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_program_that_is_cut_while_it_exits_is_resumed(lease: Callable[..., Remote], tmp_path: Path) -> None:
+    """OpenSSL tears itself down in an exit handler; programs free their memory behind that."""
+    assert run_late(lease(), build_calls("late", tmp_path)) == (0, "ok\n", "")
+
+
+def test_where_openssl_has_ended_with_the_program_a_cut_is_the_end(
+    lease: Callable[..., Remote], tmp_path: Path
+) -> None:
+    """The program used OpenSSL before CUDA did: it ends before the program does."""
+    code, out, err = run_late(lease(), build_calls("late", tmp_path), "libcrypto.so.3")
+    assert (code, out) == (0, "error 46\n")
+    assert err.count("the connection to the GPU at ") == 1
+    assert "it was cut and did not come back in time" not in err
+
+
+def test_the_child_of_a_fork_has_no_copy_of_a_connection_that_is_dialled(remote: Remote, tmp_path: Path) -> None:
+    """Or the server would not hear that its client has ended."""
+    with Cutter(remote.supervisor.address, lambda *_: None) as network:
+        address, port = network.address
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
+        program = remote.start(build_calls("forked_dial", tmp_path), FARBUS_TRANSPORT="tcp")
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "1\n"
+            network.stop()
+            out, err = program.communicate(timeout=PATIENCE_S)
+        finally:
+            program.kill()
+            program.communicate()
+    assert (out, err) == ("0\n", "")
+
+
+def test_a_server_with_a_long_name_is_resumed(remote: Remote, build: Build) -> None:
+    with Cutter(remote.supervisor.address, at_random(1, mean_bytes=20_000)) as network:
+        name = "0" * 200 + "177.0.0.1"  # an octal number
+        write_session(remote.session, [Server(address=name, port=network.address[1], secret=remote.secret, tls=False)])
+        done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    assert network.cuts > 0
 
 
 class Resumer:

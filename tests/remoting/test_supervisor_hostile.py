@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import random
+import select
 import socket
 import struct
+from collections.abc import Callable
+
+import pytest
 
 from farbus.remoting import session as wire
-from farbus.remoting.supervisor import UNHEARD_LIMIT
+from farbus.remoting import supervisor as supervisors
+from farbus.remoting.supervisor import UNHEARD_LIMIT, Supervisor
 from tests.remoting.harness import Remote, hello
 
 PATIENCE_S = 20.0
@@ -39,6 +44,25 @@ def test_silent_connections_do_not_keep_a_client_out(remote: Remote) -> None:
         client = stack.enter_context(socket.create_connection(remote.supervisor.address))
         client.sendall(hello(bytes(32)))
         assert status_of(client) == wire.HELLO_SECRET
+
+
+def test_a_client_that_has_spoken_is_heard_however_late(
+    monkeypatch: pytest.MonkeyPatch, lease: Callable[..., Remote]
+) -> None:
+    """While servers are started the others' hellos wait, and their time runs out."""
+    accept = Supervisor._accept
+
+    def accept_late(listener: socket.socket) -> socket.socket | None:
+        connection = accept(listener)
+        if connection is not None:
+            select.select([connection], [], [], PATIENCE_S)
+        return connection
+
+    monkeypatch.setattr(supervisors, "HELLO_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(Supervisor, "_accept", staticmethod(accept_late))
+    with socket.create_connection(lease().supervisor.address) as connection:
+        connection.sendall(hello(bytes(32)))
+        assert status_of(connection) == wire.HELLO_SECRET
 
 
 def test_a_secret_wrong_by_one_bit(remote: Remote) -> None:

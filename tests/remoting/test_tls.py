@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
-from tests.remoting.harness import ROOT, Remote, hello
+from tests.remoting.harness import ROOT, Remote, hello, listening
 from tests.remoting.test_failures import PATIENCE_S, alive, wait_until
 
 Build = Callable[[str], Path]
@@ -47,22 +47,12 @@ class Middle:
     sent: bytearray = field(default_factory=bytearray)
     received: bytearray = field(default_factory=bytearray)
 
-    def __post_init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self.listener.getsockname()[:2]
-        return str(host), int(port)
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self.listener.accept()
-                server = socket.create_connection(self.target)
-                for pair in ((client, server, self.out, self.sent), (server, client, self.back, self.received)):
-                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+    def serve(self, listener: socket.socket) -> None:
+        while True:
+            client, _ = listener.accept()
+            server = socket.create_connection(self.target)
+            for pair in ((client, server, self.out, self.sent), (server, client, self.back, self.received)):
+                threading.Thread(target=self._pass, args=pair, daemon=True).start()
 
     @staticmethod
     def _pass(
@@ -84,8 +74,7 @@ def through(remote: Remote) -> Iterator[Callable[..., Middle]]:
 
         def start(**changes: Callable[[int, bytes], bytes]) -> Middle:
             middle = Middle(remote.supervisor.address, **changes)
-            stack.callback(middle.listener.close)
-            address, port = middle.address
+            address, port = stack.enter_context(listening(middle.serve))
             write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
             return middle
 
@@ -215,20 +204,18 @@ def test_a_refused_client_that_goes_on_talking_is_hung_up_on(remote: Remote) -> 
 def answering_in_the_clear(remote: Remote, *, major: int, status: int) -> Iterator[None]:
     """Have the session's server be one that answers every hello at once and without TLS."""
     reply = wire.HELLO_REPLY.pack(wire.HELLO_MAGIC, major, 0, status, 1, 0, 0, 0, 13000, 0, 0, b"\xff" * 64)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                said = connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
-                if wire.HELLO.unpack(said)[5] & wire.CAPABILITY_TLS:
-                    connection.sendall(reply)
-                while connection.recv(1 << 16):
-                    pass
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            said = connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
+            if wire.HELLO.unpack(said)[5] & wire.CAPABILITY_TLS:
+                connection.sendall(reply)
+            while connection.recv(1 << 16):
+                pass
 
-        threading.Thread(target=answer, daemon=True).start()
-        port = listener.getsockname()[1]
-        write_session(remote.session, [Server(address="127.0.0.1", port=port, secret=remote.secret)])
+    with listening(answer) as (address, port):
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
         yield
 
 
@@ -271,19 +258,16 @@ def test_a_server_with_a_certificate_instead_of_the_secret_is_refused(
 ) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate(tmp_path))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
-                with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True) as encrypted:
-                    encrypted.recv(1)
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
+            with contextlib.suppress(OSError), context.wrap_socket(connection, server_side=True) as encrypted:
+                encrypted.recv(1)
 
-        threading.Thread(target=answer, daemon=True).start()
-        write_session(
-            remote.session, [Server(address="127.0.0.1", port=listener.getsockname()[1], secret=remote.secret)]
-        )
+    with listening(answer) as (address, port):
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
         assert "the TLS handshake failed" in failing(remote, build)
 
 

@@ -12,7 +12,6 @@ import re
 import socket
 import struct
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from farbus.remoting import session as wire
 from farbus.remoting.codegen import wire as codegen
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.spec import ENTRIES, EVENTS, OPERATIONS, Field
-from tests.remoting.harness import BUILD, ROOT, Remote, hello
+from tests.remoting.harness import BUILD, ROOT, Remote, hello, listening
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 from tests.softgpu.driver_programs import COMPILER
 
@@ -230,19 +229,16 @@ def test_a_shim_of_another_major_version_is_told_this_one(remote: Remote, major:
 
 
 def test_a_server_of_another_major_version_is_refused_with_both(remote: Remote, build: Build) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
+            connection.sendall(
+                wire.HELLO_REPLY.pack(wire.HELLO_MAGIC, 9, 3, wire.HELLO_VERSION, 7, 0, 0, 0, 0, 0, 0, b"")
+            )
 
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
-                connection.sendall(
-                    wire.HELLO_REPLY.pack(wire.HELLO_MAGIC, 9, 3, wire.HELLO_VERSION, 7, 0, 0, 0, 0, 0, 0, b"")
-                )
-
-        threading.Thread(target=answer, daemon=True).start()
-        port = listener.getsockname()[1]
-        write_session(remote.session, [Server(address="127.0.0.1", port=port, secret=remote.secret, tls=False)])
+    with listening(answer) as (address, port):
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
         done = remote.run(build("remoting/events"), FARBUS_TRANSPORT="tcp")
     assert done.returncode == 1
     assert f"127.0.0.1:{port} speaks remoting protocol 9.3 and this shim {CURRENT}" in done.stderr
