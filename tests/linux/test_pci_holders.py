@@ -166,7 +166,7 @@ async def test_a_process_that_has_it_open_is_found_and_ended(tmp_path: Path) -> 
     machine.put(f"sys/bus/pci/devices/{DRIVE}/card/thing/dev", "1:5\n")
     machine.put(f"sys/bus/pci/devices/{DRIVE}/card/thing/uevent", "MAJOR=1\nMINOR=5\nDEVNAME=zero\n")
     program = "import sys, time\nfile = open('/dev/zero')\nprint('open', flush=True)\ntime.sleep(1000)"
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+    with _started(program) as child:
         try:
             assert child.stdout is not None
             child.stdout.readline()
@@ -214,6 +214,10 @@ def test_a_line_tells_holders_and_cures() -> None:
     assert look.told(limit=1) == (
         "/dev/nvidia0 is open in pid 812 (python3) of alice (end it); and 6 more; something"
     )  # fmt: skip
+
+
+def _started(program: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
 
 
 # The fake.
