@@ -353,7 +353,10 @@ class CloseDevice(HotplugStep):
         return {}
 
     async def compensate(self) -> None:
-        """Open it again."""
+        """Open it again, unless the kernel has begun to remove it: nobody may have half a device."""
+        going = [function.address for function in self.parts.pci.tree().below(self.move.bridge) if function.removing]
+        if going:
+            raise wedged(going, since=self.move.asked_at)
         await self.parts.gate.open(self.move.device)
 
 
