@@ -69,6 +69,8 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     are trusted).  Programs and servers on nodes that differ in this refuse each other."""
     remoting_grace_s: float = 30.0
     """How long a remoting server waits for its program when their connection was cut; 0: not at all."""
+    remoting_image_bytes: int = 2 * 2**30
+    """GPU code that is kept on this node of each user's programs, so that it travels once; 0 for none."""
 
     run_as_self: bool = False
     """Run tasks as the agent's own user, and only that user's (``farbus up``)."""
@@ -120,6 +122,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         for what, number in (
             ("orphan_limit_s", self.orphan_limit_s),
             ("remoting_grace_s", self.remoting_grace_s),
+            ("remoting_image_bytes", self.remoting_image_bytes),
             ("cpu_milli", self.cpu_milli),
             ("memory_bytes", self.memory_bytes),
             ("network_mbit_s", self.network_mbit_s or 0),
@@ -164,6 +167,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     def shims_directory(self) -> Path:
         """Where copies of the shim are, which programs are started with."""
         return Path(self.state) / "shims"
+
+    @property
+    def images_directory(self) -> Path:
+        """Where GPU code of users' programs is kept, each user's in a directory of its own."""
+        return Path(self.state) / "images"
 
     @property
     def sessions_directory(self) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import socket
 import sys
@@ -28,7 +29,7 @@ from farbus.agent.jobs import DEFAULT_PATH
 from farbus.agent.names import file_name
 from farbus.agent.shim_copies import ShimCopies
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
-from farbus.linux.files import write_owned
+from farbus.linux.files import make_directory, make_owned_directory, write_owned
 from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
 from farbus.linux.users import Account, Users
@@ -79,11 +80,14 @@ class SupervisorProgram:
         tls: bool,
         local_user: int | None,
         grace_s: float,
+        image_directory: Path | None,
+        image_bytes: int,
     ) -> tuple[str, ...]:
         """Return the command that serves ``devices`` on a free port of ``address``.
 
         Beside root, ``local_user`` may come over this machine's socket; None is the supervisor's own user.
-        A session whose connection was cut is kept for ``grace_s`` seconds.
+        A session whose connection was cut is kept for ``grace_s`` seconds.  GPU code is kept in ``image_directory``
+        (None: nowhere), ``image_bytes`` of it.
         """
         command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
         command += ["--listen", host_and_port(address, 0), "--secret-fd", str(secret_descriptor)]
@@ -94,6 +98,8 @@ class SupervisorProgram:
         command += ["--tls", "on" if tls else "off", "--grace", f"{grace_s:g}"]
         if local_user is not None:
             command += ["--local-user", str(local_user)]
+        if image_directory is not None:
+            command += ["--image-directory", str(image_directory), "--image-bytes", str(image_bytes)]
         if library:
             command += ["--libcuda", library]
         return tuple(command)
@@ -241,6 +247,8 @@ class RemotingHost:
                         tls=self._config.remoting_tls == "on",
                         local_user=self._local_user(lease),
                         grace_s=self._config.remoting_grace_s,
+                        image_directory=self._images_of(lease.user, account),
+                        image_bytes=self._config.remoting_image_bytes,
                     ),
                     environment=environment,
                     account=account,
@@ -267,6 +275,24 @@ class RemotingHost:
             child.forget()
             raise Unavailable(f"lease {lease.id}: its supervisor ended with {ended.code}: {said or 'it said nothing'}")
         return child, host_and_port(self._config.address, port)
+
+    def _images_of(self, user: str, account: Account | None) -> Path | None:
+        """Return where GPU code of a user's programs is kept, None where none is: servers do without it.
+
+        A user's programs alone may learn from it what they have loaded before (decision 17).
+        """
+        if not self._config.remoting_image_bytes:
+            return None
+        # Any text can be a user's name.  Another account could not enter what this one has made.
+        name = hashlib.sha256(user.encode()).hexdigest()[:32]
+        path = self._config.images_directory / f"{name}.{(account or self._users.myself()).uid}"
+        try:
+            make_directory(self._config.images_directory, mode=0o711)
+            make_owned_directory(path, account=account)
+        except (OSError, FarbusError) as error:
+            _log.warning("GPU code is not kept", directory=str(path), error=str(error))
+            return None
+        return path
 
     def _local_user(self, lease: Lease) -> int | None:
         """Return the user id as whom a program with this lease runs here, if one can."""

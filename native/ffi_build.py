@@ -31,7 +31,9 @@ server = cffi.FFI()
 server.cdef(
     """
     struct server_status;
+    struct server;
     struct server_options {
+        struct server *prepared;
         int descriptor;
         const char *libcuda;
         uint8_t *secret;
@@ -42,8 +44,11 @@ server.cdef(
         uint64_t session;
         int resume_channel;
         uint32_t grace_ms;
+        const char *image_directory;
+        uint64_t image_bytes;
         bool tls;
     };
+    struct server *server_prepare(const struct server_options *options);
     int server_serve(const struct server_options *options, char *why, int bytes);
     """
 )

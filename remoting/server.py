@@ -12,13 +12,13 @@ import importlib
 import mmap
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Sequence
+from typing import Any
 
-from farbus.remoting import paths
-from farbus.remoting.session import SECRET_BYTES
-from farbus.remoting.status import SLOT_BYTES
+from farbus.remoting.assignment import ASSIGNMENT, FLAG_TLS, NO_SLOT, SECRET_BYTES, SLOT_BYTES
 
 
 def _watch(descriptor: int) -> None:
@@ -39,63 +39,87 @@ def read_into(descriptor: int, target: bytearray) -> None:
             read += got
 
 
+def _take_assignment(channel: socket.socket) -> tuple[int, int, int, int, int]:
+    """Wait for the client: its connection, a pipe with the secret, the session's number, its slot, flags."""
+    channel.setblocking(True)
+    # Close-on-exec is what Python gives every descriptor that it receives.
+    data, descriptors, _, _ = socket.recv_fds(channel, ASSIGNMENT.size, 2)
+    if not data:
+        os._exit(0)  # the supervisor has gone, or needs no more servers
+    channel.setblocking(False)
+    connection, secret = descriptors
+    number, slot, flags = ASSIGNMENT.unpack(data)
+    return connection, secret, number, slot, flags
+
+
+def _fail(reason: str) -> int:
+    print(f"farbus remoting server: {reason}", file=sys.stderr, flush=True)
+    return 1
+
+
 def main(arguments: Sequence[str]) -> int:
     """Serve one client until it has gone.  0, or 1 with one line on stderr."""
     parser = argparse.ArgumentParser(prog="farbus-remoting-server", description=__doc__)
-    parser.add_argument("--socket-fd", type=int, required=True, help="the connected socket")
-    parser.add_argument("--secret-fd", type=int, required=True, help="pipe with the secret")
+    parser.add_argument("--channel-fd", type=int, required=True, help="where the client comes from, and its return")
     parser.add_argument("--life-fd", type=int, help="pipe that closes when the parent dies")
     parser.add_argument("--libcuda", required=True, help="the driver to open")
     parser.add_argument("--status-fd", type=int, help="the supervisor's status memory")
-    parser.add_argument("--status-slot", type=int, default=0, help="this server's place in it")
-    parser.add_argument("--session", type=int, default=0, help="its number, where it may be resumed")
-    parser.add_argument("--resume-fd", type=int, default=0, help="where connections come that go on with it")
-    parser.add_argument("--grace-ms", type=int, default=0, help="how long it may be cut")
-    parser.add_argument("--tls", action="store_true", help="go on encrypted behind the hello")
+    parser.add_argument("--grace-ms", type=int, default=0, help="how long the session may be cut")
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
+    parser.add_argument("--image-directory", help="where GPU code is kept for later programs of the same user")
+    parser.add_argument("--image-bytes", type=int, default=0, help="how much of it")
+    parser.add_argument("--reserve", action="store_true", help="get the driver ready before there is a client")
     options = parser.parse_args(arguments)
 
     # A terminal's Ctrl-C is meant for the program: the connection ends with it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if options.life_fd is not None:
         threading.Thread(target=_watch, args=(options.life_fd,), daemon=True).start()
-    secret = bytearray(SECRET_BYTES)
-    read_into(options.secret_fd, secret)
-    os.close(options.secret_fd)
-
     try:
-        native_module = importlib.import_module("farbus.remoting._server")
+        native_module: Any = importlib.import_module("farbus.remoting._server")
     except ImportError as error:
-        print(
-            f"farbus remoting server: the native engine is not built ({error}); {paths.CURE}",
-            file=sys.stderr,
-        )
-        return 1
+        paths = importlib.import_module("farbus.remoting.paths")
+        return _fail(f"the native engine is not built ({error}); {paths.CURE}")
     ffi, lib = native_module.ffi, native_module.lib
     libcuda = ffi.new("char[]", os.fsencode(options.libcuda))
+    why = ffi.new("char[]", 512)
     native = ffi.new("struct server_options *")
-    native.descriptor = options.socket_fd
     native.libcuda = libcuda
+    native.memory_limit = options.memory_limit
+    native.grace_ms = options.grace_ms
+    if options.image_directory and options.image_bytes:
+        image_directory = ffi.new("char[]", os.fsencode(options.image_directory))
+        native.image_directory = image_directory
+        native.image_bytes = options.image_bytes
+    channel = socket.socket(fileno=options.channel_fd)
+    may_resume = True
+    if options.reserve:
+        native.prepared = lib.server_prepare(native)
+        if native.prepared == ffi.NULL:
+            # The next client gets another process, in which the driver may do better.  One that was sent
+            # here already is served, which tries again and tells it why.
+            channel.shutdown(socket.SHUT_RD)
+            may_resume = False
+    native.descriptor, secret_descriptor, native.session, slot, flags = _take_assignment(channel)
+    native.resume_channel = channel.detach() if may_resume else 0
+    native.tls = bool(flags & FLAG_TLS)
+    secret = bytearray(SECRET_BYTES)
+    read_into(secret_descriptor, secret)
+    os.close(secret_descriptor)
     # The engine clears it when it needs it no more.
     native.secret = ffi.from_buffer("uint8_t[]", secret, require_writable=True)
-    native.tls = options.tls
-    native.memory_limit = options.memory_limit
-    native.session = options.session
-    native.resume_channel = options.resume_fd
-    native.grace_ms = options.grace_ms
     if options.status_fd is not None:
         memory = mmap.mmap(options.status_fd, 0)
         os.close(options.status_fd)
         slots = ffi.from_buffer(memory)
-        native.status = ffi.cast("struct server_status *", slots + options.status_slot * SLOT_BYTES)
+        if slot != NO_SLOT:
+            native.status = ffi.cast("struct server_status *", slots + slot * SLOT_BYTES)
         # The first slot is the supervisor's own.
         native.sessions = ffi.cast("const void *", slots + SLOT_BYTES)
         native.session_count = len(memory) // SLOT_BYTES - 1
-    why = ffi.new("char[]", 512)
     result = lib.server_serve(native, why, 512)
     if result < 0:
-        reason = ffi.string(why).decode(errors="replace")
-        print(f"farbus remoting server: {reason}", file=sys.stderr)
+        _fail(ffi.string(why).decode(errors="replace"))
     sys.stderr.flush()
     # Threads may still wait inside the driver; nothing here needs unwinding.
     os._exit(1 if result < 0 else 0)

@@ -23,12 +23,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SECRET_BYTES = 32
+from farbus.remoting import assignment
+
+SECRET_BYTES = assignment.SECRET_BYTES
 
 # wire/hello.h
 HELLO_MAGIC = 0x0A0D5355
 PROTOCOL_MAJOR = 2
-PROTOCOL_MINOR = 1
+PROTOCOL_MINOR = 2
 #: magic, major, minor, byte order, version of the specification, capabilities, session, received,
 #: process, reserved, nonce, proof, program.
 HELLO = struct.Struct("<IHHIIQQQII16s16s48s")
@@ -37,7 +39,7 @@ TOKEN_BYTES = 32
 HELLO_REPLY = struct.Struct("<IHHIIQQiiII64s")
 LOCAL_NAME, LOCAL_DOMAIN, LOCAL_HEX = "farbus-remoting-", b"farbus remoting local 1", 48
 HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY, HELLO_TLS, HELLO_USER, HELLO_SESSION = range(8)
-CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME = 1, 2, 4
+CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME, CAPABILITY_WINDOWS, CAPABILITY_IMAGES = 1, 2, 4, 8, 16
 
 # wire/proof.h
 _PROOF_LABEL = b"farbus remoting proof 2"

@@ -17,11 +17,13 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from farbus.remoting import assignment
+
 MEMORY_NAME = "farbus-remoting-status"
 MAGIC = 0x46425354
 VERSION = 1
 
-SLOT_BYTES = 128
+SLOT_BYTES = assignment.SLOT_BYTES
 #: magic, version, sequence (odd while it changes), then of ended sessions: how many, calls, bytes
 #: received, bytes sent, nanoseconds busy.
 HEAD = struct.Struct("=IIQ5Q")
@@ -151,9 +153,12 @@ class StatusMemory:
         # Last: from now on readers believe it.
         struct.pack_into("=I", self._map, at, server_pid)
 
-    def give_back(self, slot: int) -> None:
-        """Take a slot back that was never filled."""
-        self._free.append(slot)
+    def withdraw(self, server_pid: int) -> None:
+        """Free the slot of a server that has had no client: nothing has ended."""
+        slot = self._slots.pop(server_pid, None)
+        if slot is not None:
+            self._map[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES] = bytes(SLOT_BYTES)
+            self._free.append(slot)
 
     def end(self, server_pid: int) -> None:
         """Add what a server has done to what ended sessions did, and free its slot."""

@@ -1,8 +1,9 @@
 """The remoting supervisor: one per lease.
 
 Listens for the lease's client processes, checks their hello, and starts one server
-process for each, so that two programs never share a context or a sticky error.  The
-servers die with the supervisor, and the supervisor with the lease.
+process for each, so that two programs never share a context or a sticky error.  One
+process that has its driver ready, but neither client nor context, is kept in reserve for the
+next.  The servers die with the supervisor, and the supervisor with the lease.
 
 The hello proves that its sender has the lease's secret, and no hello is taken twice:
 that is what a server process is started for.  Over TCP the server then makes the client
@@ -24,9 +25,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
-from farbus.remoting import paths, session, status
+from farbus.remoting import assignment, paths, session, status
 
 #: A client sends its hello in the same breath as it connects, though its machine may have much else to do.
 HELLO_TIMEOUT_S = 30.0
@@ -46,6 +49,14 @@ _USER_MAP = "/proc/self/uid_map"
 
 #: How long a session whose connection was cut is kept, with all that it has on its devices.
 GRACE_S = 30.0
+
+#: A server for the next client is started this long after a client has come, so that its start does not take
+#: processor time from the program that has just begun.
+RESERVE_DELAY_S = 0.5
+
+#: GPU code that is kept of one user's programs: what PyTorch and its libraries load on one device is some hundreds
+#: of megabytes.
+IMAGE_BYTES = 2 << 30
 
 _VERSION = f"{session.PROTOCOL_MAJOR}.{session.PROTOCOL_MINOR}"
 
@@ -82,6 +93,19 @@ def nobody_in_particular() -> int | None:
         return int(file.read())
 
 
+@dataclass(frozen=True)
+class _Server:
+    """A server's process, and where it gets its client and later connections."""
+
+    child: subprocess.Popen[bytes]
+    channel: socket.socket
+
+    def end(self) -> None:
+        self.channel.close()
+        self.child.kill()
+        self.child.wait()
+
+
 class Supervisor:
     """Accepts clients of one lease and runs a server process for each.
 
@@ -91,6 +115,9 @@ class Supervisor:
     ``local_user`` is the user id that may come over this machine's socket, beside root (None: this process's own).
     ``memory_limit`` is how many bytes of devices' memory all its servers may have together (0: what there is).
     ``grace_s`` is how long a session waits for its program after its connection was cut (0: not at all).
+    ``reserve`` is whether a server is kept ready for the client that comes next.
+    ``image_directory`` is where GPU code is kept for later programs (None: nowhere), ``image_bytes`` how much of it
+    (0: none).  It must be this process's user's, whom alone it lets in, and one user's programs' only.
     ``log`` gets one line per event worth telling an operator.
     """
 
@@ -108,6 +135,9 @@ class Supervisor:
         grace_s: float = GRACE_S,
         tls: bool = True,
         local_user: int | None = None,
+        reserve: bool = True,
+        image_directory: Path | None = None,
+        image_bytes: int = IMAGE_BYTES,
         log: Log = _discard,
     ) -> None:
         if len(secret) != session.SECRET_BYTES:
@@ -124,6 +154,8 @@ class Supervisor:
         self._local_users = {0, os.geteuid() if local_user is None else local_user} - {nobody_in_particular()}
         self._nonces: dict[bytes, None] = {}  # in the order in which they came
         self._refused: dict[socket.socket, int] = {}  # bytes that each may still send
+        self._image_directory = image_directory
+        self._image_bytes = image_bytes
         self._log = log
         self._lock = threading.Lock()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -135,6 +167,9 @@ class Supervisor:
         self._wake_read = self._wake_write = -1
         self._life_read = self._life_write = -1
         self._status: status.StatusMemory | None = None
+        self._reserve: _Server | None = None
+        self._reserve_due: float | None = 0.0 if reserve else None
+        self._reserves = reserve
 
     @property
     def address(self) -> tuple[str, int]:
@@ -149,6 +184,12 @@ class Supervisor:
         """Process ids of the servers that are running."""
         with self._lock:
             return tuple(pid for pid, child in self._processes.items() if child.poll() is None)
+
+    @property
+    def reserve(self) -> int | None:
+        """Process id of the server that waits for a client; None while there is none."""
+        with self._lock:
+            return self._reserve.child.pid if self._reserve is not None else None
 
     @property
     def sessions(self) -> status.Status:
@@ -191,6 +232,9 @@ class Supervisor:
         with self._lock:
             children = list(self._processes.values())
             self._processes.clear()
+            reserve, self._reserve = self._reserve, None
+        if reserve is not None:
+            reserve.end()
         for child in children:
             child.kill()
         for child in children:
@@ -235,7 +279,10 @@ class Supervisor:
                 selector.register(self._local, selectors.EVENT_READ)
             selector.register(self._wake_read, selectors.EVENT_READ)
             while True:
-                timeout = 1.0 if unheard or self._processes else None
+                self._keep_reserve()
+                timeout = 1.0 if unheard or self._processes or self._reserve else None
+                if self._reserve_due is not None:
+                    timeout = max(0.0, min(timeout or 1.0, self._reserve_due - time.monotonic()))
                 for key, _ in selector.select(timeout):
                     if key.fileobj == self._wake_read:
                         for connection in unheard:
@@ -408,64 +455,95 @@ class Supervisor:
         return not dropped or self._refused[connection] <= 0
 
     def _spawn(self, connection: socket.socket, *, client: tuple[int, bytes] | None) -> None:
+        """Give a client to the server in reserve, or else to a new one."""
+        connection.setblocking(True)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        if self._reserves:
+            self._reserve_due = time.monotonic() + RESERVE_DELAY_S
+        with self._lock:
+            reserve, self._reserve = self._reserve, None
+        if reserve is not None:
+            try:
+                self._assign(reserve, connection, client)
+            except OSError:
+                pass  # its driver did not start, or it was killed
+            else:
+                return
+        self._assign(self._start_server(), connection, client)
+
+    def _assign(self, server: _Server, connection: socket.socket, client: tuple[int, bytes] | None) -> None:
+        """Give a client to a server; raises OSError when it can't be, and ends the server then."""
         assert self._status is not None
         slot = self._status.take()
         number = secrets.randbits(63) + 1
-        # Never waited for: a server takes what comes, or has its hands full of connections already.
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        try:
-            with theirs:
-                child = self._start_server(connection, slot, number, theirs)
-        except OSError:
-            ours.close()
-            if slot is not None:
-                self._status.give_back(slot)
-            raise
+        pid = server.child.pid
+        # All is written down before the server knows its client: who has had an answer finds his server there.
         if slot is not None:
-            self._status.fill(slot, server_pid=child.pid, client=client)
+            self._status.fill(slot, server_pid=pid, client=client)
         with self._lock:
-            self._processes[child.pid] = child
-        self._channels[number] = (child.pid, ours)
-
-    def _start_server(
-        self, connection: socket.socket, slot: int | None, number: int, channel: socket.socket
-    ) -> subprocess.Popen[bytes]:
-        assert self._status is not None
-        connection.setblocking(True)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            self._processes[pid] = server.child
+        self._channels[number] = (pid, server.channel)
+        flags = assignment.FLAG_TLS if self._encrypts(connection) else 0
+        data = assignment.ASSIGNMENT.pack(number, assignment.NO_SLOT if slot is None else slot, flags)
         secret_read, secret_write = os.pipe2(os.O_CLOEXEC)
         try:
             os.write(secret_write, self._secret)
-            descriptors = [connection.fileno(), secret_read, self._life_read, channel.fileno()]
-            command = [
-                sys.executable,
-                "-m",
-                "farbus.remoting.server",
-                f"--socket-fd={connection.fileno()}",
-                f"--secret-fd={secret_read}",
-                f"--life-fd={self._life_read}",
-                f"--libcuda={self._libcuda}",
-                f"--session={number}",
-                f"--resume-fd={channel.fileno()}",
-                f"--grace-ms={self._grace_ms}",
-            ]
-            if self._encrypts(connection):
-                command.append("--tls")
-            if self._memory_limit:
-                command.append(f"--memory-limit={self._memory_limit}")
-            if slot is not None:
-                descriptors.append(self._status.descriptor)
-                command += [f"--status-fd={self._status.descriptor}", f"--status-slot={slot}"]
-            return subprocess.Popen(
-                command,
-                pass_fds=descriptors,
-                env=self._child_environment(),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            socket.send_fds(server.channel, [data], [connection.fileno(), secret_read])
+        except OSError:
+            del self._channels[number]
+            with self._lock:
+                del self._processes[pid]
+            self._status.withdraw(pid)
+            server.end()
+            raise
         finally:
             os.close(secret_read)
             os.close(secret_write)
+
+    def _start_server(self, *options: str) -> _Server:
+        assert self._status is not None
+        # Never waited for: a server takes what comes, or has its hands full of connections already.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        command = [
+            sys.executable,
+            "-m",
+            "farbus.remoting.server",
+            f"--channel-fd={theirs.fileno()}",
+            f"--life-fd={self._life_read}",
+            f"--libcuda={self._libcuda}",
+            f"--grace-ms={self._grace_ms}",
+            f"--memory-limit={self._memory_limit}",
+            f"--status-fd={self._status.descriptor}",
+            *options,
+        ]
+        if self._image_directory is not None:
+            command += [f"--image-directory={self._image_directory}", f"--image-bytes={self._image_bytes}"]
+        try:
+            with theirs:
+                child = subprocess.Popen(
+                    command,
+                    pass_fds=[theirs.fileno(), self._life_read, self._status.descriptor],
+                    env=self._child_environment(),
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+        except OSError:
+            ours.close()
+            raise
+        return _Server(child, ours)
+
+    def _keep_reserve(self) -> None:
+        """Start the server of the client that comes next, when it is time."""
+        if self._reserve is not None or self._reserve_due is None or time.monotonic() < self._reserve_due:
+            return
+        self._reserve_due = None
+        try:
+            server = self._start_server("--reserve")
+        except OSError as error:
+            self._log(f"start a server in reserve: {error}")
+            return
+        with self._lock:
+            self._reserve = server
 
     def _child_environment(self) -> dict[str, str]:
         """This process's environment, without what would put the shim under the server."""
@@ -485,6 +563,10 @@ class Supervisor:
 
     def _reap(self) -> None:
         with self._lock:
+            if self._reserve is not None and self._reserve.child.poll() is not None:
+                # Not started again before a client has come: it would end as this one.
+                self._reserve.end()
+                self._reserve = None
             for pid, child in list(self._processes.items()):
                 if child.poll() is not None:
                     del self._processes[pid]
@@ -519,6 +601,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     parser.add_argument("--tls", choices=("on", "off"), default="on", help="encrypt what goes over TCP")
     parser.add_argument("--local-user", type=int, help="user id that may connect within this machine, beside root")
+    parser.add_argument("--image-directory", type=Path, help="where GPU code is kept for its user's later programs")
+    parser.add_argument("--image-bytes", type=int, default=IMAGE_BYTES, help="how much of it, 0: none")
     options = parser.parse_args(arguments)
     prefix = f"farbus remoting {options.lease}".rstrip()
 
@@ -541,6 +625,8 @@ def main(arguments: Sequence[str]) -> int:
         grace_s=options.grace,
         tls=options.tls == "on",
         local_user=options.local_user,
+        image_directory=options.image_directory,
+        image_bytes=options.image_bytes,
         log=log,
     )
     ended = threading.Event()

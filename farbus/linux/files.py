@@ -78,6 +78,19 @@ def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int =
             os.close(directory)
 
 
+def make_owned_directory(path: Path, *, account: Account | None) -> None:
+    """Make a directory that ``account`` alone may enter (None: this process's user), if it is not there.
+
+    One that is there stays as it is.  Raises OSError.
+    """
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    if account is not None and account.uid != os.geteuid():
+        os.chown(path, account.uid, account.gid, follow_symlinks=False)
+
+
 def make_directory(path: Path, *, mode: int) -> None:
     """Make a directory with ``mode`` (whatever the umask), or check that this process can write into the one there is.
 

@@ -1,6 +1,7 @@
 /* Copies to and from arrays, whose layout only the driver knows: the server is told which
  * rows, and the bytes of this process travel packed. */
 #include "across.h"
+#include "managed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -265,7 +266,7 @@ static CUresult array_copy_across(const CUDA_MEMCPY3D *copy, uint64_t stream,
 	return result;
 }
 
-CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream hStream, bool async)
+static CUresult array_copy(const CUDA_MEMCPY3D *copy, CUstream hStream, bool async)
 {
 	struct client_session *at, *source, *target;
 	CUresult result = client_enter();
@@ -289,6 +290,37 @@ CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream hStream, bool asy
 	if ((!source || source == at) && (!target || target == at))
 		return array_copy_at(copy, stream, async);
 	return array_copy_across(copy, stream, source, target);
+}
+
+/* Managed memory is copied where it is, however it is named. */
+CUresult client_array_copy(const CUDA_MEMCPY3D *given, CUstream stream, bool async)
+{
+	const uint64_t source = (uint64_t)(uintptr_t)given->srcHost;
+	const uint64_t target = (uint64_t)(uintptr_t)given->dstHost;
+	CUDA_MEMCPY3D copy = *given;
+	CUresult result;
+	uint64_t wire;
+
+	if (!client_managed_any() || client_stream_wire(stream, &wire) != CUDA_SUCCESS)
+		return array_copy(given, stream, async);
+	if (copy.srcMemoryType == CU_MEMORYTYPE_HOST && client_managed_at(source)) {
+		copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+		copy.srcDevice = source;
+	}
+	if (copy.dstMemoryType == CU_MEMORYTYPE_HOST && client_managed_at(target)) {
+		copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+		copy.dstDevice = target;
+	}
+	result = client_managed_before(wire, false);
+	if (result == CUDA_SUCCESS)
+		result = array_copy(&copy, stream, async);
+	client_managed_after(wire);
+	if (result == CUDA_SUCCESS && !async) {
+		const struct wire_stream_synchronize request = { .stream = wire };
+
+		result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &request, sizeof(request), NULL, 0);
+	}
+	return result;
 }
 
 /* ---- arrays of one dimension ---- */

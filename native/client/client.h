@@ -9,7 +9,7 @@
  * names (wire_op_infos[].routes), and where it names none, to the current context's.
  *
  * Locks, in the order in which they are taken:
- *	client.init  >  context_lock  >  memory_lock  >  outbox.write  >
+ *	client.init  >  context_lock  >  pages (pages.h)  >  memory_lock  >  outbox.write  >
  *	outbox.append  >  session.wait_lock
  */
 #ifndef FARBUS_CLIENT_CLIENT_H
@@ -82,9 +82,10 @@ struct client_pieces {
 	uint8_t parameters[CLIENT_PIECES_BYTES];
 };
 
-/* A kernel as one server has it. */
+/* A kernel as it is on one device. */
 struct client_kernel {
-	_Atomic uint64_t wire;		/* the server's name for it; 0: it is not there yet */
+	_Atomic uint64_t wire;		/* its server's name for it; 0: it is not there yet */
+	_Atomic bool described;		/* what follows is there */
 	_Atomic uint32_t attributes_known;	/* bit n: attributes[n]; else it is -1 */
 	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
 };
@@ -98,15 +99,25 @@ struct client_function {
 	uint32_t parameter_count;
 	uint32_t parameter_bytes;
 	struct client_pieces *pieces;	/* NULL: nothing was set */
-	struct client_kernel on[];	/* by the session's index */
+	struct client_occupancy *occupancy;	/* what was asked before (function.c), or NULL */
+	struct client_kernel on[];	/* by the device */
 };
 
 /* Options of the just-in-time compiler that travel: pairs of option and value. */
 #define CLIENT_JIT_OPTIONS 64u
 
+/* Where the program wants what the compiler says; the buffer NULL: nowhere. */
+struct client_jit_log {
+	char *buffer;
+	uint32_t room;
+	void **filled;
+};
+
 struct client_jit_options {
 	uint64_t pairs[CLIENT_JIT_OPTIONS][2];
 	uint32_t count;
+	uint32_t target;		/* an architecture of CU_JIT_TARGET, or 0 */
+	struct client_jit_log info, error;
 };
 
 /* A library or a module: the same thing with a different door.  A module is its context's;
@@ -129,6 +140,9 @@ struct client_library {
 	struct client_jit_options *options;
 };
 
+/* Limits of a context, by their CUlimit, that are remembered. */
+#define CLIENT_LIMITS 32
+
 struct client_context {
 	CUcontext handle;
 	struct client_session *session;
@@ -142,6 +156,9 @@ struct client_context {
 	_Atomic CUfunc_cache cache;
 	_Atomic CUresult sticky;	/* what every later call returns */
 	_Atomic CUresult late;		/* a posted operation's; the next called one reports it */
+	_Atomic uint32_t limits_known;	/* bit n: limits[n] is what the driver said */
+	_Atomic uint64_t limits[CLIENT_LIMITS];
+	_Atomic unsigned limits_epoch;	/* how often they were forgotten */
 	_Atomic int priorities_known;
 	int least_priority;
 	int greatest_priority;
@@ -232,6 +249,7 @@ struct client_session {
 	char peer[160];			/* for messages */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 	uint16_t major, minor;		/* of the protocol that the server speaks */
+	bool keeps_images;		/* and may be asked for one by its digest */
 	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
@@ -281,6 +299,7 @@ struct client {
 	_Atomic unsigned long long next_id;
 	_Atomic bool captured;		/* some stream has been captured */
 	_Atomic int capturing;		/* captures that go on */
+	_Atomic bool managed;		/* there is, or was, managed memory */
 };
 
 extern struct client farbus_client;
@@ -301,6 +320,7 @@ struct client_thread {
 	uint16_t lane;
 	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
 	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
+	bool managed;			/* holds the lock of pages.h */
 	unsigned depth;
 	CUcontext contexts[CLIENT_CONTEXT_STACK];
 	CUstreamCaptureMode capture_mode;
@@ -332,9 +352,13 @@ CUresult client_module_find(CUmodule module, const struct client_library **libra
 /* As the current context's server names it. */
 CUresult client_function_wire(CUfunction function, uint64_t *wire);
 CUresult client_function_get(CUfunction handle, struct client_function **function);
-/* The kernel as the session's server has it, where it is loaded if need be. */
-CUresult client_function_on(struct client_function *function, struct client_session *session,
+/* The kernel as it is on a device, and its name at a server, where it is loaded if need be. */
+CUresult client_function_on(struct client_function *function, int device,
 			    struct client_kernel **kernel);
+/* The first of a server's devices: kernels have the same name there on all of them. */
+int client_session_device(const struct client_session *session);
+CUresult client_function_name(struct client_function *function, struct client_session *session,
+			      uint64_t *wire);
 /* The context that a stream works in, as named on the wire: CUDA's special streams are the
  * current context's.  NULL: there is none. */
 struct client_context *client_stream_context(uint64_t stream);
@@ -405,6 +429,9 @@ CUresult client_post_target(const struct client_request *request, struct client_
 CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,
 			       struct client_target *target);
 
+/* Has the session's server the operation?  An older one may not; the hello says. */
+bool client_session_has(const struct client_session *session, enum wire_op op);
+
 /* Open a session with every server of the session file, and number the devices. */
 CUresult client_sessions_open(struct client *client);
 int client_session_start(struct client_session *session);
@@ -417,7 +444,8 @@ void client_session_fail(struct client_session *session, int error);
 uint32_t client_resume_grace_ms(void);
 /* The server has granted it: read how, and go on over a transport that outlives its connection. */
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
-			const uint8_t secret[WIRE_SECRET_BYTES], uint64_t number);
+			const uint8_t secret[WIRE_SECRET_BYTES],
+			const struct wire_hello_reply *reply);
 /* Around a fork, in the parent; the end also in the child. */
 void client_resume_fork_begin(void);
 void client_resume_fork_end(void);
@@ -482,6 +510,7 @@ struct client_range {
 	int opened;			/* another process's memory: how often it was opened */
 	bool graph;			/* a graph's: freed and allocated again by its runs */
 	bool going;			/* the server is asked to free it */
+	bool managed;			/* managed memory (managed.c) */
 	struct client_library *library;
 	unsigned long long id;
 };
@@ -543,8 +572,14 @@ CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool asyn
 /* A launch's parameters as one buffer of WIRE_KERNEL_PARAMETERS bytes (launch.c). */
 CUresult client_parameters_gather(const struct client_function *function, void *const *parameters,
 				  void *const *extra, uint8_t *buffer, uint32_t *bytes);
+/* What of a program's options travels; logs are said to be empty until they are written. */
 void client_jit_collect(struct client_jit_options *out, const CUjit_option *options,
 			void *const *values, unsigned count);
+/* A log ends with a zero, as far as there is room, and its length is told without that. */
+void client_jit_log_write(const struct client_jit_log *log, const void *text, size_t bytes);
+/* The architectures (10 * major + minor) of the devices, without doubles: of `only`, or of all
+ * (-1), and what the options name; at most WIRE_DEVICES + 1. */
+uint32_t client_architectures(int only, const struct client_jit_options *options, uint32_t *out);
 /* A file's bytes with a zero behind them; malloc'ed. */
 CUresult client_file_read(const char *path, void **data, size_t *bytes);
 /* Send something too large for a frame; the operation that names `blob` comes next. */

@@ -1,5 +1,5 @@
 /* Contexts: stacks and handles here, lives on the server. */
-#include "client.h"
+#include "managed.h"
 #include "marshal.h"
 
 #include <stdlib.h>
@@ -36,11 +36,11 @@ CUresult client_context_make_primary(struct client_device *device)
 	return CUDA_SUCCESS;
 }
 
-/* What a context leaves behind when it ends: its objects are gone with it. */
+/* What a context leaves behind when it ends: its objects are gone with it.  Its addresses were
+ * forgotten before the server was asked: another thread may get them before this one hears. */
 static void context_forget(struct client_context *context)
 {
 	cudart_context_destroyed(context->handle);
-	client_memory_forget_context(context);
 	client_libraries_forget(context);
 	client_across_forget(context);
 }
@@ -109,13 +109,26 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	return result;
 }
 
+static pthread_mutex_t limits_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void limits_forget(struct client_context *context)
+{
+	pthread_mutex_lock(&limits_lock);
+	context->limits_epoch++;
+	atomic_store(&context->limits_known, 0);
+	pthread_mutex_unlock(&limits_lock);
+}
+
 static CUresult primary_end(struct client_device *device, enum wire_op op)
 {
 	const struct wire_primary_release request = { .device = device->server_ordinal };
 	CUresult result;
 
 	device->primary->active = false;
+	limits_forget(device->primary);
 	device->primary->references = 0;
+	client_managed_forget_context(device->primary);
+	client_memory_forget_context(device->primary);
 	result = device_call(device, op, &request, sizeof(request));
 	context_forget(device->primary);
 	/* The error that the context died of is not this call's. */
@@ -262,6 +275,8 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 	context = client_context_get(ctx);
 	if (!context || context->primary)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	client_managed_forget_context(context);
+	client_memory_forget_context(context);
 	result = client_call(WIRE_OP_CONTEXT_DESTROY, &request, sizeof(request), NULL, 0);
 	context_forget(context);
 	/* The handle stays known to other threads that have it current: they are
@@ -455,6 +470,53 @@ CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
 		return result;
 	return config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE
 								  : CUDA_SUCCESS;
+}
+
+/* Asked once: the driver changes a limit by cuCtxSetLimit alone. */
+CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
+{
+	const struct wire_context_get_limit request = { .limit = limit };
+	struct wire_context_get_limit_reply reply;
+	struct client_context *context;
+	CUresult result = client_enter_context(&context);
+	uint32_t bit = (unsigned)limit < CLIENT_LIMITS ? 1u << limit : 0;
+	unsigned epoch;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!pvalue)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (atomic_load(&context->limits_known) & bit) {
+		*pvalue = context->limits[limit];
+		return CUDA_SUCCESS;
+	}
+	epoch = atomic_load(&context->limits_epoch);
+	result = client_call(WIRE_OP_CONTEXT_GET_LIMIT, &request, sizeof(request), &reply, sizeof(reply));
+	if (result != CUDA_SUCCESS)
+		return result;
+	*pvalue = reply.value;
+	pthread_mutex_lock(&limits_lock);
+	/* Another thread may have set it meanwhile. */
+	if (bit && context->limits_epoch == epoch) {
+		context->limits[limit] = reply.value;
+		atomic_fetch_or(&context->limits_known, bit);
+	}
+	pthread_mutex_unlock(&limits_lock);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+	const struct wire_context_set_limit request = { .limit = limit, .value = value };
+	struct client_context *context;
+	CUresult result = client_enter_context(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = client_call(WIRE_OP_CONTEXT_SET_LIMIT, &request, sizeof(request), NULL, 0);
+	/* The driver may have rounded it. */
+	limits_forget(context);
+	return result;
 }
 
 CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority)

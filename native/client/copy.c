@@ -6,6 +6,7 @@
  * before the reply or event that tells of the copy's end.
  */
 #include "across.h"
+#include "managed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -280,8 +281,8 @@ static bool copy_crosses(const struct client_plane *to, const struct client_plan
 	       (across->from.context && across->from.context->session != session);
 }
 
-static CUresult copy(const struct client_plane *to, const struct client_plane *from,
-		     const struct client_extent *extent, uint64_t stream, bool async)
+static CUresult copy_plain(const struct client_plane *to, const struct client_plane *from,
+			   const struct client_extent *extent, uint64_t stream, bool async)
 {
 	struct client_copy across;
 	CUresult result;
@@ -313,6 +314,31 @@ static CUresult copy(const struct client_plane *to, const struct client_plane *f
 	return copy_on_host(to, from, extent, stream);
 }
 
+static CUresult copy(const struct client_plane *to, const struct client_plane *from,
+		     const struct client_extent *extent, uint64_t stream, bool async)
+{
+	bool reads = client_managed_at(from->address), writes = client_managed_at(to->address);
+	size_t to_span, from_span;
+	CUresult result = CUDA_SUCCESS;
+
+	if ((!reads && !writes) || !extent->width || !extent->height)
+		return copy_plain(to, from, extent, stream, async);
+	to_span = plane_span(to, extent);
+	from_span = plane_span(from, extent);
+	if (reads)
+		result = client_managed_before_range(stream, from->address, from_span, false);
+	if (writes && result == CUDA_SUCCESS)
+		result = client_managed_before_range(stream, to->address, to_span, true);
+	if (result == CUDA_SUCCESS)
+		result = copy_plain(to, from, extent, stream, async);
+	if (writes)
+		client_managed_after_range(stream, to->address, to_span, true);
+	/* The program may touch it as soon as this returns. */
+	if (result == CUDA_SUCCESS && !async)
+		result = stream_wait(stream);
+	return result;
+}
+
 static CUresult copy_linear(uint64_t to, enum client_memory_kind to_kind, uint64_t from,
 			    enum client_memory_kind from_kind, size_t bytes, CUstream stream,
 			    bool async)
@@ -335,11 +361,14 @@ static uint64_t address_of(const void *pointer)
 	return (uint64_t)(uintptr_t)pointer;
 }
 
-/* Host memory as a caller names it: pinned or pageable, never the device's. */
+/* Host memory as a caller names it: pinned or pageable, never the device's; managed memory
+ * is copied where it is. */
 static enum client_memory_kind host_kind(const void *pointer)
 {
 	enum client_memory_kind kind = kind_of(address_of(pointer));
 
+	if (kind == MEMORY_DEVICE && client_managed_at(address_of(pointer)))
+		return MEMORY_DEVICE;
 	return kind == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_PAGEABLE;
 }
 

@@ -1,5 +1,5 @@
 /* Devices: everything from the snapshot that came with the hello. */
-#include "client.h"
+#include "managed.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -99,9 +99,9 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 /* What the GPU can do and remoting cannot (yet): programs that ask choose
  * another way instead of failing. */
 static const CUdevice_attribute withheld[] = {
-	/* No coherent link: neither mapped nor managed nor pageable memory. */
+	/* No coherent link: neither mapped nor pageable memory, and managed memory belongs
+	 * to the GPU while anything runs. */
 	CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
-	CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY,
 	CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
 	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
 	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -144,7 +144,10 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 	if (!pi || index >= WIRE_DEVICE_ATTRIBUTES ||
 	    !(device->snapshot.attribute_known[index / 8] >> index % 8 & 1))
 		return CUDA_ERROR_INVALID_VALUE;
-	*pi = attribute_withheld(attrib) ? 0 : device->snapshot.attributes[index];
+	if (attrib == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)
+		*pi = client_managed_offered();
+	else
+		*pi = attribute_withheld(attrib) ? 0 : device->snapshot.attributes[index];
 	return CUDA_SUCCESS;
 }
 

@@ -6,7 +6,7 @@
  * so that what the server sends by itself (data of asynchronous copies, host
  * functions, errors, printed text) arrives without further calls.
  */
-#include "client.h"
+#include "managed.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -493,15 +493,16 @@ static uint64_t context_wire(void)
 	return thread->depth ? (uint64_t)(uintptr_t)thread->contexts[thread->depth - 1] : 0;
 }
 
-/* The first server that is there; the first at all where none is. */
+/* The server of the first device whose server is there; of the first device where none is.  A
+ * server whose devices the program does not see (CUDA_VISIBLE_DEVICES) is nobody's home. */
 static struct client_session *session_home(void)
 {
 	struct client *client = &farbus_client;
 
-	for (unsigned i = 0; i < client->session_count; i++)
-		if (!atomic_load(&client->sessions[i].dead))
-			return &client->sessions[i];
-	return &client->sessions[0];
+	for (int i = 0; i < client->device_count; i++)
+		if (!atomic_load(&client->devices[i].session->dead))
+			return client->devices[i].session;
+	return client->device_count ? client->devices[0].session : &client->sessions[0];
 }
 
 struct client_route client_route_current(void)
@@ -713,11 +714,20 @@ static void register_wait(void *opaque, uint64_t sequence)
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
+/* Once it is registered, a target is gone when its bytes have come or the session ends: whoever
+ * posts it does not look at it any more. */
+struct registration {
+	struct client_target *target;
+	bool done;
+};
+
 static void register_target(void *opaque, uint64_t sequence)
 {
-	struct client_target *target = opaque;
+	struct registration *registration = opaque;
+	struct client_target *target = registration->target;
 	struct client_session *session = target->session;
 
+	registration->done = true;
 	target->sequence = sequence;
 	pthread_mutex_lock(&session->wait_lock);
 	target->next = session->targets;
@@ -751,7 +761,10 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	if (rc || atomic_load(&session->dead))
 		client_session_fail(session, rc ? rc : -EPIPE);
 	wait_for(session, wait);
-	return context_note((CUcontext)(uintptr_t)route->context, wait->result);
+	result = context_note((CUcontext)(uintptr_t)route->context, wait->result);
+	if (client_managed_any() && wait->result == CUDA_SUCCESS)
+		client_managed_called(route, request);
+	return result;
 }
 
 CUresult client_call_wide(const struct client_request *request, struct client_wait *wait)
@@ -775,32 +788,44 @@ CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, voi
 	return client_call_wide(&request, &wait);
 }
 
+/* It was never registered: nobody else knows it. */
+static CUresult target_refused(struct client_target *target, CUresult result)
+{
+	if (target->owned)
+		free(target);
+	return result;
+}
+
 CUresult client_post_target(const struct client_request *request, struct client_target *target)
 {
 	struct client_route route;
 	CUresult result = route_find(request->op, request->fixed, &route);
 
-	return result == CUDA_SUCCESS ? client_post_target_to(&route, request, target) : result;
+	return result == CUDA_SUCCESS ? client_post_target_to(&route, request, target)
+				      : target_refused(target, result);
 }
 
 CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,
 			       struct client_target *target)
 {
 	CUresult result = session_offers(route->session, request->op);
+	struct registration registration = { .target = target };
 	struct wire_header header;
 	int rc;
 
 	if (result != CUDA_SUCCESS)
-		return result;
+		return target_refused(target, result);
 	target->session = route->session;
 	header_fill(&header, request->op, route->context);
 	rc = outbox_append(&route->session->outbox, &header, request->fixed, request->fixed_bytes,
-			   request->tail, request->tail_bytes, register_target, target);
+			   request->tail, request->tail_bytes, register_target, &registration);
 	if (!rc)
 		rc = outbox_flush(&route->session->outbox);
-	if (rc) {
-		client_session_fail(route->session, rc);
-		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	/* Whoever gave up what waits may have done so before this was registered. */
+	if (rc || atomic_load(&route->session->dead)) {
+		client_session_fail(route->session, rc ? rc : -EPIPE);
+		return registration.done ? CUDA_ERROR_DEVICE_UNAVAILABLE
+					 : target_refused(target, CUDA_ERROR_DEVICE_UNAVAILABLE);
 	}
 	return CUDA_SUCCESS;
 }

@@ -1,5 +1,5 @@
 /* Fills: checked here, posted; CUDA's own return before the device is done. */
-#include "client.h"
+#include "managed.h"
 
 #include <string.h>
 
@@ -18,8 +18,22 @@ static CUresult fill_here(const struct wire_fill *fill)
 	return result;
 }
 
+/* CUDA's own waits for what it does to managed memory, unless it is asynchronous. */
+static CUresult fill_managed(const struct wire_fill *fill, size_t span, bool async)
+{
+	const struct wire_stream_synchronize wait = { .stream = fill->stream };
+	CUresult result = client_managed_before_range(fill->stream, fill->device, span, true);
+
+	if (result == CUDA_SUCCESS)
+		result = client_post(WIRE_OP_FILL, fill, sizeof(*fill), NULL, 0);
+	client_managed_after_range(fill->stream, fill->device, span, true);
+	if (result == CUDA_SUCCESS && !async)
+		result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
+	return result;
+}
+
 static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_t value,
-		     size_t width, size_t height, CUstream stream)
+		     size_t width, size_t height, CUstream stream, bool async)
 {
 	struct wire_fill request = {
 		.device = device,
@@ -56,29 +70,31 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 	if (result != CUDA_SUCCESS)
 		return result;
 	client_stream_pace(request.stream, CLIENT_WEIGHT_WORK, 0);
+	if (known && range.managed)
+		return fill_managed(&request, span, async);
 	return client_post(WIRE_OP_FILL, &request, sizeof(request), NULL, 0);
 }
 
 #define FILL_1D(name, type, bytes) \
 	CUresult cuMemset##name##_v2(CUdeviceptr dst, type value, size_t n) \
 	{ \
-		return fill(dst, 0, bytes, value, n, 1, NULL); \
+		return fill(dst, 0, bytes, value, n, 1, NULL, false); \
 	} \
 	CUresult cuMemset##name##Async(CUdeviceptr dst, type value, size_t n, CUstream stream) \
 	{ \
-		return fill(dst, 0, bytes, value, n, 1, stream); \
+		return fill(dst, 0, bytes, value, n, 1, stream, true); \
 	}
 
 #define FILL_2D(name, type, bytes) \
 	CUresult cuMemset##name##_v2(CUdeviceptr dst, size_t pitch, type value, size_t width, \
 				     size_t height) \
 	{ \
-		return fill(dst, pitch, bytes, value, width, height, NULL); \
+		return fill(dst, pitch, bytes, value, width, height, NULL, false); \
 	} \
 	CUresult cuMemset##name##Async(CUdeviceptr dst, size_t pitch, type value, size_t width, \
 				       size_t height, CUstream stream) \
 	{ \
-		return fill(dst, pitch, bytes, value, width, height, stream); \
+		return fill(dst, pitch, bytes, value, width, height, stream, true); \
 	}
 
 FILL_1D(D8, unsigned char, 1)

@@ -2,6 +2,77 @@
 #include "client.h"
 #include "marshal.h"
 
+#include <stdlib.h>
+
+/* ---- occupancy that was asked before ----
+ *
+ * A driver computes it from the kernel, the device and what is asked: the same each time, until
+ * an attribute of the kernel is set. */
+
+#define OCCUPANCY_KNOWN 32u
+
+struct client_occupancy {
+	unsigned count;			/* ever; the newest OCCUPANCY_KNOWN are there */
+	unsigned epoch;			/* counts what was set */
+	struct occupancy {
+		enum wire_op op;
+		int device;
+		int32_t blocks, block_size;
+		uint32_t flags;
+		uint64_t shared;
+		uint64_t value;
+	} known[OCCUPANCY_KNOWN];
+};
+
+static pthread_mutex_t occupancy_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool occupancy_same(const struct occupancy *a, const struct occupancy *b)
+{
+	return a->op == b->op && a->device == b->device && a->blocks == b->blocks &&
+	       a->block_size == b->block_size && a->flags == b->flags && a->shared == b->shared;
+}
+
+/* Was it asked before?  Else *epoch is to be shown when it is known. */
+static bool occupancy_find(struct client_function *function, struct occupancy *asked, unsigned *epoch)
+{
+	const struct client_occupancy *occupancy;
+	bool found = false;
+
+	pthread_mutex_lock(&occupancy_lock);
+	if (!function->occupancy)
+		function->occupancy = calloc(1, sizeof(*function->occupancy));
+	occupancy = function->occupancy;
+	*epoch = occupancy ? occupancy->epoch : 0;
+	for (unsigned i = 0; occupancy && !found && i < occupancy->count && i < OCCUPANCY_KNOWN; i++) {
+		found = occupancy_same(&occupancy->known[i], asked);
+		if (found)
+			asked->value = occupancy->known[i].value;
+	}
+	pthread_mutex_unlock(&occupancy_lock);
+	return found;
+}
+
+static void occupancy_keep(struct client_function *function, const struct occupancy *told, unsigned epoch)
+{
+	struct client_occupancy *occupancy;
+
+	pthread_mutex_lock(&occupancy_lock);
+	occupancy = function->occupancy;
+	if (occupancy && occupancy->epoch == epoch)
+		occupancy->known[occupancy->count++ % OCCUPANCY_KNOWN] = *told;
+	pthread_mutex_unlock(&occupancy_lock);
+}
+
+static void occupancy_forget(struct client_function *function)
+{
+	pthread_mutex_lock(&occupancy_lock);
+	if (function->occupancy) {
+		function->occupancy->epoch++;
+		function->occupancy->count = 0;
+	}
+	pthread_mutex_unlock(&occupancy_lock);
+}
+
 static CUresult function_meant(const void *handle, struct client_function **function)
 {
 	CUresult result = client_enter_any();
@@ -10,25 +81,36 @@ static CUresult function_meant(const void *handle, struct client_function **func
 				      : result;
 }
 
-/* The kernel as it is on a server: a module's on its own, a library's on the one that is
+/* The kernel as it is on a device: a module's on its own, a library's on the one that is
  * asked about. */
-static CUresult kernel_on(struct client_function *function, struct client_session *session,
-			  struct client_kernel **kernel)
+static CUresult kernel_on(struct client_function *function, int device, struct client_kernel **kernel)
 {
 	if (function->library->context)
-		session = function->library->session;
-	return client_function_on(function, session, kernel);
+		device = function->library->context->device;
+	return client_function_on(function, device, kernel);
 }
 
-static CUresult attribute_get(const void *handle, CUfunction_attribute attribute, int *value,
-			      struct client_session *session)
+/* The device of the current context; without one, of the first that there is. */
+static int device_current(void)
+{
+	const struct client_context *context = client_context_current();
+
+	if (context)
+		return context->device;
+	for (int i = 0; i < farbus_client.device_count; i++)
+		if (!atomic_load(&farbus_client.devices[i].session->dead))
+			return i;
+	return 0;
+}
+
+static CUresult attribute_get(const void *handle, CUfunction_attribute attribute, int *value, int device)
 {
 	struct client_function *function;
 	struct client_kernel *kernel;
 	CUresult result = function_meant(handle, &function);
 
 	if (result == CUDA_SUCCESS)
-		result = kernel_on(function, session, &kernel);
+		result = kernel_on(function, device, &kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!value || (unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES ||
@@ -51,7 +133,7 @@ static CUresult attribute_set(const void *handle, CUfunction_attribute attribute
 	if (result == CUDA_SUCCESS)
 		result = client_function_get((CUfunction)(uintptr_t)handle, &function);
 	if (result == CUDA_SUCCESS)
-		result = client_function_on(function, client_route_current().session, &kernel);
+		result = client_function_on(function, device_current(), &kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if ((unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES)
@@ -60,6 +142,7 @@ static CUresult attribute_set(const void *handle, CUfunction_attribute attribute
 	result = client_call(WIRE_OP_FUNCTION_SET_ATTRIBUTE, &request, sizeof(request), NULL, 0);
 	if (result == CUDA_SUCCESS)
 		kernel->attributes[attribute] = value;
+	occupancy_forget(function);
 	return result;
 }
 
@@ -94,27 +177,32 @@ static CUresult name_get(const void *handle, const char **name)
 static CUresult cache_set(const void *handle, CUfunc_cache config)
 {
 	struct wire_function_set_cache request = { .preference = config };
+	struct client_function *function;
 	CUresult result = client_enter();
 
+	if (result == CUDA_SUCCESS)
+		result = client_function_get((CUfunction)(uintptr_t)handle, &function);
 	if (result == CUDA_SUCCESS)
 		result = client_function_wire((CUfunction)(uintptr_t)handle, &request.function);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (config > CU_FUNC_CACHE_PREFER_EQUAL)
 		return CUDA_ERROR_INVALID_VALUE;
-	return client_post(WIRE_OP_FUNCTION_SET_CACHE, &request, sizeof(request), NULL, 0);
+	result = client_post(WIRE_OP_FUNCTION_SET_CACHE, &request, sizeof(request), NULL, 0);
+	occupancy_forget(function);
+	return result;
 }
 
 CUresult cuFuncGetAttribute(int *pi, CUfunction_attribute attrib, CUfunction hfunc)
 {
-	return attribute_get(hfunc, attrib, pi, client_route_current().session);
+	return attribute_get(hfunc, attrib, pi, device_current());
 }
 
 CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev)
 {
 	if (dev < 0 || dev >= farbus_client.device_count)
 		return CUDA_ERROR_INVALID_DEVICE;
-	return attribute_get(kernel, attrib, pi, farbus_client.devices[dev].session);
+	return attribute_get(kernel, attrib, pi, dev);
 }
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value)
@@ -132,8 +220,10 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
 		result = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
 	/* The device is known to be one, now. */
 	if (result == CUDA_SUCCESS && (unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES &&
-	    kernel_on(function, farbus_client.devices[dev].session, &on) == CUDA_SUCCESS)
+	    kernel_on(function, dev, &on) == CUDA_SUCCESS)
 		on->attributes[attrib] = val;
+	if (result == CUDA_SUCCESS)
+		occupancy_forget(function);
 	return result;
 }
 
@@ -249,6 +339,79 @@ static int device_attribute(CUdevice_attribute attribute)
 	return value;
 }
 
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func,
+							      int blockSize, size_t dynamicSMemSize,
+							      unsigned int flags)
+{
+	struct occupancy asked = { .op = WIRE_OP_OCCUPANCY_BLOCKS, .block_size = blockSize,
+				   .flags = flags, .shared = dynamicSMemSize };
+	struct wire_occupancy_blocks request = { .block_size = blockSize, .flags = flags,
+						 .dynamic_shared = dynamicSMemSize };
+	struct wire_occupancy_blocks_reply reply;
+	struct client_function *function;
+	CUresult result = client_enter();
+	unsigned epoch;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!numBlocks)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_function_get(func, &function);
+	if (result == CUDA_SUCCESS)
+		result = client_function_wire(func, &request.function);
+	if (result != CUDA_SUCCESS)
+		return result;
+	asked.device = client_context_current()->device;
+	if (!occupancy_find(function, &asked, &epoch)) {
+		result = client_call(asked.op, &request, sizeof(request), &reply, sizeof(reply));
+		if (result != CUDA_SUCCESS)
+			return result;
+		asked.value = (uint64_t)(uint32_t)reply.blocks;
+		occupancy_keep(function, &asked, epoch);
+	}
+	*numBlocks = (int)asked.value;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize,
+						     size_t dynamicSMemSize)
+{
+	return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize,
+								    dynamicSMemSize, 0);
+}
+
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks,
+						 int blockSize)
+{
+	struct occupancy asked = { .op = WIRE_OP_OCCUPANCY_SHARED, .blocks = numBlocks,
+				   .block_size = blockSize };
+	struct wire_occupancy_shared request = { .blocks = numBlocks, .block_size = blockSize };
+	struct wire_occupancy_shared_reply reply;
+	struct client_function *function;
+	CUresult result = client_enter();
+	unsigned epoch;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!dynamicSmemSize)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_function_get(func, &function);
+	if (result == CUDA_SUCCESS)
+		result = client_function_wire(func, &request.function);
+	if (result != CUDA_SUCCESS)
+		return result;
+	asked.device = client_context_current()->device;
+	if (!occupancy_find(function, &asked, &epoch)) {
+		result = client_call(asked.op, &request, sizeof(request), &reply, sizeof(reply));
+		if (result != CUDA_SUCCESS)
+			return result;
+		asked.value = reply.bytes;
+		occupancy_keep(function, &asked, epoch);
+	}
+	*dynamicSmemSize = asked.value;
+	return CUDA_SUCCESS;
+}
+
 /* The block size with the most resident threads, and the grid that fills the
  * device with it: tried in steps of a warp, largest first, as CUDA documents it. */
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockSize, CUfunction func,
@@ -264,7 +427,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *minGridSize, int *blockS
 	if (result == CUDA_SUCCESS)
 		result = client_function_get(func, &function);
 	if (result == CUDA_SUCCESS)
-		result = client_function_on(function, client_route_current().session, &kernel);
+		result = client_function_on(function, client_context_current()->device, &kernel);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!minGridSize || !blockSize)

@@ -1,5 +1,5 @@
 /* Graphs: what their calls need beyond travelling as they are. */
-#include "client.h"
+#include "managed.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -326,8 +326,17 @@ static void nothing(void *unused)
 
 CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 {
-	CUresult result = client_raw_cuGraphLaunch(hGraph, hStream);
+	CUresult result = CUDA_SUCCESS;
+	bool managed = client_managed_any();
+	uint64_t stream;
 
+	managed = managed && client_stream_wire(hStream, &stream) == CUDA_SUCCESS;
+	if (managed)
+		result = client_managed_before(stream, true);
+	if (result == CUDA_SUCCESS)
+		result = client_raw_cuGraphLaunch(hGraph, hStream);
+	if (managed)
+		client_managed_after(stream);
 	/* The graph may ask this process for something.  What comes behind it in the stream
 	 * is paced as behind a host function (client_stream_pace): so there is one. */
 	if (result == CUDA_SUCCESS && client_host_kept())

@@ -2,7 +2,7 @@
  * functions, and the bytes of pinned memory that could not be taken earlier.
  * A thread of its own does both: a host function may take long, and what it
  * does must not keep the inbox from being read. */
-#include "client.h"
+#include "managed.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -19,6 +19,7 @@ struct host_job {
 	CUhostFn function;
 	CUstreamCallback callback;
 	CUstream stream;
+	uint64_t wire;			/* its stream's client_managed_key; 0: a graph's */
 	void *argument;
 	/* or a gate */
 	void (*reached)(struct host_job *gate, void *opaque);
@@ -128,12 +129,16 @@ static void job_run(struct host_job *job)
 	if (job->host) {
 		job_send(job);
 	} else {
+		if (client_managed_any())
+			client_managed_host_begin(job->wire);
 		client_thread()->host_function = true;
 		if (job->callback)
 			job->callback(job->stream, job->status, job->argument);
 		else
 			job->function(job->argument);
 		client_thread()->host_function = false;
+		if (client_managed_any())
+			client_managed_host_end(job->wire);
 		job_tell(job);
 	}
 	outbox_flush(&session->outbox);
@@ -461,6 +466,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 		return host_function_captured(template, request.stream);
 	client_stream_pace(request.stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
 	pending.session = client_stream_session(request.stream);
+	pending.wire = client_managed_key(request.stream);
 	result = job_open(&pending, &job);
 	if (result != CUDA_SUCCESS)
 		return result;

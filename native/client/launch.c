@@ -1,5 +1,5 @@
 /* Launches: everything CUDA reports at the call is checked here, then posted. */
-#include "client.h"
+#include "managed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,17 +146,31 @@ static CUresult attributes_check(struct launch *launch)
 	return CUDA_SUCCESS;
 }
 
+static CUresult launch_post(const struct launch *launch, const struct client_request *request)
+{
+	struct client_wait wait = { 0 };
+
+	/* A capture tells at each call what is wrong with it. */
+	if (launch->checked || atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0) {
+		struct client_request checked = *request;
+
+		checked.op = WIRE_OP_LAUNCH_CHECKED;
+		return client_call_wide(&checked, &wait);
+	}
+	return client_post(WIRE_OP_LAUNCH, request->fixed, request->fixed_bytes, request->tail,
+			   request->tail_bytes);
+}
+
 /* Send it; `tail` has room for all attributes and parameters of this launch. */
 static CUresult launch_send_with(struct launch *launch, uint8_t *tail)
 {
 	size_t attribute_bytes = launch->fixed.attribute_count * sizeof(CUlaunchAttribute);
 	struct client_request request = {
-		.op = WIRE_OP_LAUNCH_CHECKED,
+		.op = WIRE_OP_LAUNCH,
 		.fixed = &launch->fixed,
 		.fixed_bytes = sizeof(launch->fixed),
 		.tail = tail,
 	};
-	struct client_wait wait = { 0 };
 	CUresult result;
 
 	_Static_assert(sizeof(struct wire_launch) == sizeof(struct wire_launch_checked),
@@ -168,12 +182,14 @@ static CUresult launch_send_with(struct launch *launch, uint8_t *tail)
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.tail_bytes = attribute_bytes + launch->fixed.parameter_bytes;
-	/* A capture tells at each call what is wrong with it. */
-	if (launch->checked || atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0)
-		return client_call_wide(&request, &wait);
 	client_stream_pace(launch->fixed.stream, CLIENT_WEIGHT_WORK, 0);
-	return client_post(WIRE_OP_LAUNCH, &launch->fixed, sizeof(launch->fixed), tail,
-			   request.tail_bytes);
+	if (!client_managed_any())
+		return launch_post(launch, &request);
+	result = client_managed_before(launch->fixed.stream, false);
+	if (result == CUDA_SUCCESS)
+		result = launch_post(launch, &request);
+	client_managed_after(launch->fixed.stream);
+	return result;
 }
 
 /* The caller's thread may have a stack of 16 KiB: what is rarely large is not there. */
@@ -208,7 +224,7 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 	if (result == CUDA_SUCCESS) {
 		if (!client_alone())
 			context = client_stream_context(launch->fixed.stream);
-		result = client_function_on(launch->function, context->session, &launch->kernel);
+		result = client_function_on(launch->function, context->device, &launch->kernel);
 	}
 	if (result == CUDA_SUCCESS)
 		result = geometry_check(launch, context->device);

@@ -5,7 +5,7 @@
  * and a module are one kind of object, and so are CUkernel and CUfunction: CUDA
  * accepts either where it takes a function.
  */
-#include "client.h"
+#include "managed.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,8 +14,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../wire/digest.h"
 #include "../wire/image.h"
+#include "../wire/jit.h"
 #include "../wire/kernel.h"
+
+/* An image of at least so many bytes is asked for by its digest first, where servers keep
+ * images: with less, the bytes cost less than the answer that they are not there. */
+#define OFFER_BYTES (64u << 10)
 
 static pthread_mutex_t libraries_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct client_library *libraries;
@@ -31,27 +37,47 @@ CUresult client_function_get(CUfunction handle, struct client_function **functio
 	return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-static CUresult function_bring(struct client_function *function, struct client_session *session);
+int client_session_device(const struct client_session *session)
+{
+	/* Only servers of devices are asked for anything (session_home). */
+	for (int i = 0; i < farbus_client.device_count; i++)
+		if (farbus_client.devices[i].session == session)
+			return i;
+	return 0;
+}
 
-CUresult client_function_on(struct client_function *function, struct client_session *session,
+static CUresult function_bring(struct client_function *function, struct client_session *session);
+static CUresult function_describe(struct client_function *function, int device);
+
+CUresult client_function_name(struct client_function *function, struct client_session *session,
+			      uint64_t *wire)
+{
+	const struct client_kernel *kernel =
+		&function->on[client_alone() ? 0 : client_session_device(session)];
+	CUresult result = CUDA_SUCCESS;
+
+	if (!atomic_load_explicit(&kernel->wire, memory_order_acquire))
+		result = function_bring(function, session);
+	*wire = kernel->wire;
+	return result;
+}
+
+CUresult client_function_on(struct client_function *function, int device,
 			    struct client_kernel **kernel)
 {
-	*kernel = &function->on[session->index];
-	return atomic_load_explicit(&(*kernel)->wire, memory_order_acquire)
+	*kernel = &function->on[device];
+	return atomic_load_explicit(&(*kernel)->described, memory_order_acquire)
 		       ? CUDA_SUCCESS
-		       : function_bring(function, session);
+		       : function_describe(function, device);
 }
 
 CUresult client_function_wire(CUfunction handle, uint64_t *wire)
 {
 	struct client_function *function;
-	struct client_kernel *kernel;
 	CUresult result = client_function_get(handle, &function);
 
 	if (result == CUDA_SUCCESS)
-		result = client_function_on(function, client_route_current().session, &kernel);
-	if (result == CUDA_SUCCESS)
-		*wire = kernel->wire;
+		result = client_function_name(function, client_route_current().session, wire);
 	return result;
 }
 
@@ -76,28 +102,39 @@ static void function_free(struct client_function *function)
 	handle_close(&farbus_client.handles, HANDLE_FUNCTION,
 		     (uint64_t)(uintptr_t)function->handle);
 	free(function->pieces);
+	free(function->occupancy);
 	free(function->parameters);
 	free(function->name);
 	free(function);
 }
 
-/* What a server says of a kernel that depends on the server. */
-static void kernel_fill(struct client_kernel *on, const struct wire_kernel *kernel)
+static void kernel_describe(struct client_kernel *on, uint32_t known, const int32_t *attributes)
 {
-	on->attributes_known = kernel->attributes_known;
 	for (int i = 0; i < CLIENT_FUNCTION_ATTRIBUTES; i++)
-		on->attributes[i] = kernel->attributes_known >> i & 1 ? kernel->attributes[i] : -1;
-	atomic_store_explicit(&on->wire, kernel->handle, memory_order_release);
+		on->attributes[i] = known >> i & 1 ? attributes[i] : -1;
+	on->attributes_known = known;
+	atomic_store_explicit(&on->described, true, memory_order_release);
 }
 
-static struct client_function *function_make(struct client_library *library,
-					     const struct client_session *session,
+/* What a server says of a kernel: its name there, and what is so on one of its devices. */
+static void kernel_fill(struct client_function *function, int device, const struct wire_kernel *kernel)
+{
+	const struct client *client = &farbus_client;
+
+	for (int i = 0; i < client->device_count; i++)
+		if (client->devices[i].session == client->devices[device].session)
+			atomic_store_explicit(&function->on[i].wire, kernel->handle,
+					      memory_order_release);
+	kernel_describe(&function->on[device], kernel->attributes_known, kernel->attributes);
+}
+
+static struct client_function *function_make(struct client_library *library, int device,
 					     const struct wire_kernel *kernel,
 					     const struct wire_parameter *parameters,
 					     const char *name)
 {
 	struct client_function *function =
-		calloc(1, sizeof(*function) + farbus_client.session_count * sizeof(function->on[0]));
+		calloc(1, sizeof(*function) + (size_t)farbus_client.device_count * sizeof(function->on[0]));
 	uint64_t handle;
 
 	if (!function)
@@ -121,7 +158,7 @@ static struct client_function *function_make(struct client_library *library,
 		if (parameters[i].offset + parameters[i].bytes > function->parameter_bytes)
 			function->parameter_bytes = parameters[i].offset + parameters[i].bytes;
 	}
-	kernel_fill(&function->on[session->index], kernel);
+	kernel_fill(function, device, kernel);
 	return function;
 }
 
@@ -167,10 +204,10 @@ static CUresult function_agree(const struct client_function *function, const str
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Add one kernel that the session's server describes, the `index`th of this answer; the
- * library's lock is held or it is not yet public. */
-static CUresult library_add(struct client_library *library, const struct client_session *session,
-			    struct wire_reader *reader, uint32_t index)
+/* Add one kernel that a server describes as it is on a device, the `index`th of this answer;
+ * the library's lock is held or it is not yet public. */
+static CUresult library_add(struct client_library *library, int device, struct wire_reader *reader,
+			    uint32_t index)
 {
 	const struct wire_parameter *parameters;
 	struct client_function *function;
@@ -193,7 +230,7 @@ static CUresult library_add(struct client_library *library, const struct client_
 		CUresult result = function_agree(function, &kernel, parameters);
 
 		if (result == CUDA_SUCCESS)
-			kernel_fill(&function->on[session->index], &kernel);
+			kernel_fill(function, device, &kernel);
 		return result;
 	}
 	if (library->function_count == library->function_room) {
@@ -205,7 +242,7 @@ static CUresult library_add(struct client_library *library, const struct client_
 		library->functions = functions;
 		library->function_room = room;
 	}
-	function = function_make(library, session, &kernel, parameters, name);
+	function = function_make(library, device, &kernel, parameters, name);
 	if (!function)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	library->functions[library->function_count++] = function;
@@ -213,14 +250,14 @@ static CUresult library_add(struct client_library *library, const struct client_
 }
 
 /* `count` kernels were described before, and are more then. */
-static CUresult library_add_all(struct client_library *library, const struct client_session *session,
-				const struct client_wait *wait, uint32_t *count)
+static CUresult library_add_all(struct client_library *library, int device, const void *described,
+				size_t bytes, uint32_t *count)
 {
-	struct wire_reader reader = { .at = wait->tail, .left = wait->tail_bytes };
+	struct wire_reader reader = { .at = described, .left = bytes };
 	CUresult result = CUDA_SUCCESS;
 
 	while (reader.left && result == CUDA_SUCCESS)
-		result = library_add(library, session, &reader, (*count)++);
+		result = library_add(library, device, &reader, (*count)++);
 	if (result == CUDA_ERROR_UNKNOWN)
 		client_message("the server's description of a kernel is malformed");
 	return result;
@@ -238,35 +275,51 @@ static void library_free(struct client_library *library)
 
 /* ---- loading ---- */
 
-/* Options of the just-in-time compiler that are plain numbers; the others are
- * buffers of this process, which stay untouched. */
-static bool jit_option_travels(CUjit_option option)
+/* A program may have either option without the other: then nothing is written. */
+static void jit_log_find(struct client_jit_log *log, const CUjit_option *options,
+			 void *const *values, unsigned count, CUjit_option buffer, CUjit_option room)
 {
-	switch (option) {
-	case CU_JIT_MAX_REGISTERS:
-	case CU_JIT_OPTIMIZATION_LEVEL:
-	case CU_JIT_TARGET_FROM_CUCONTEXT:
-	case CU_JIT_TARGET:
-	case CU_JIT_FALLBACK_STRATEGY:
-	case CU_JIT_GENERATE_DEBUG_INFO:
-	case CU_JIT_GENERATE_LINE_INFO:
-	case CU_JIT_CACHE_MODE:
-		return true;
-	default:
-		return false;
+	for (unsigned i = 0; i < count; i++) {
+		if (options[i] == buffer)
+			log->buffer = values[i];
+		if (options[i] == room) {
+			uintptr_t bytes = (uintptr_t)values[i] & UINT32_MAX;
+
+			log->room = bytes < WIRE_JIT_LOG_BYTES ? (uint32_t)bytes : WIRE_JIT_LOG_BYTES;
+			log->filled = (void **)(uintptr_t)&values[i];
+			*log->filled = NULL;
+		}
 	}
+	if (!log->buffer || !log->filled)
+		log->room = 0;
+}
+
+void client_jit_log_write(const struct client_jit_log *log, const void *text, size_t bytes)
+{
+	if (!log->room)
+		return;
+	if (bytes > log->room - 1)
+		bytes = log->room - 1;
+	memcpy(log->buffer, text, bytes);
+	log->buffer[bytes] = 0;
+	*log->filled = (void *)bytes;
 }
 
 void client_jit_collect(struct client_jit_options *out, const CUjit_option *options,
-				void *const *values, unsigned count)
+			void *const *values, unsigned count)
 {
-	out->count = 0;
-	for (unsigned i = 0; options && values && i < count; i++) {
-		/* Nothing is written into log buffers: say that they are empty. */
-		if (options[i] == CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES ||
-		    options[i] == CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)
-			((void **)(uintptr_t)values)[i] = NULL;
-		if (!jit_option_travels(options[i]) || out->count == CLIENT_JIT_OPTIONS)
+	memset(out, 0, sizeof(*out));
+	if (!options || !values)
+		return;
+	jit_log_find(&out->info, options, values, count, CU_JIT_INFO_LOG_BUFFER,
+		     CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
+	jit_log_find(&out->error, options, values, count, CU_JIT_ERROR_LOG_BUFFER,
+		     CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+	for (unsigned i = 0; i < count; i++) {
+		if (options[i] == CU_JIT_TARGET)
+			/* Above are what its code may use that others have not (90a, 100f). */
+			out->target = (uint32_t)(uintptr_t)values[i] & 0xffff;
+		if (!wire_jit_option_travels(options[i]) || out->count == CLIENT_JIT_OPTIONS)
 			continue;
 		out->pairs[out->count][0] = (uint64_t)options[i];
 		out->pairs[out->count][1] = (uint64_t)(uintptr_t)values[i];
@@ -274,23 +327,30 @@ void client_jit_collect(struct client_jit_options *out, const CUjit_option *opti
 	}
 }
 
-static uint32_t device_architectures(uint32_t *out, uint32_t limit)
+static void architecture_add(uint32_t architecture, uint32_t *out, uint32_t *count)
+{
+	for (uint32_t i = 0; i < *count; i++)
+		if (out[i] == architecture)
+			return;
+	out[(*count)++] = architecture;
+}
+
+uint32_t client_architectures(int only, const struct client_jit_options *options, uint32_t *out)
 {
 	const struct client *client = &farbus_client;
 	uint32_t count = 0;
 
-	for (int i = 0; i < client->device_count && count < limit; i++) {
+	for (int i = 0; i < client->device_count && count < WIRE_DEVICES; i++) {
 		const int32_t *attributes = client->devices[i].snapshot.attributes;
-		uint32_t architecture =
-			(uint32_t)attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] * 10 +
-			(uint32_t)attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
-		bool there = false;
 
-		for (uint32_t k = 0; k < count; k++)
-			there = there || out[k] == architecture;
-		if (!there)
-			out[count++] = architecture;
+		if (only < 0 || only == i)
+			architecture_add(
+				(uint32_t)attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR] * 10 +
+				(uint32_t)attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR],
+				out, &count);
 	}
+	if (options->target)
+		architecture_add(options->target, out, &count);
 	return count;
 }
 
@@ -316,6 +376,24 @@ CUresult client_blob_send(const struct client_route *route, uint64_t blob, const
 		at += now;
 	}
 	return CUDA_SUCCESS;
+}
+
+/* The device that a server describes kernels on where it is not told: the current context's,
+ * or its first. */
+static int route_device(const struct client_route *route)
+{
+	const struct client *client = &farbus_client;
+	const struct client_context *context =
+		client_context_get((CUcontext)(uintptr_t)route->context);
+	int device = client_session_device(route->session);
+
+	if (context && context->session == route->session)
+		return context->device;
+	for (int i = 0; i < client->device_count; i++)
+		if (client->devices[i].session == route->session &&
+		    client->devices[i].server_ordinal < client->devices[device].server_ordinal)
+			device = i;
+	return device;
 }
 
 /* The kernels that one reply could not hold. */
@@ -345,7 +423,8 @@ static CUresult library_rest(struct client_library *library, struct client_sessi
 
 		result = client_call_to(&route, &request, &wait);
 		if (result == CUDA_SUCCESS)
-			result = library_add_all(library, session, &wait, &count);
+			result = library_add_all(library, route_device(&route), wait.tail,
+						 wait.tail_bytes, &count);
 		free(wait.tail);
 		if (result == CUDA_SUCCESS && count == before)
 			result = CUDA_ERROR_UNKNOWN;
@@ -353,13 +432,31 @@ static CUresult library_rest(struct client_library *library, struct client_sessi
 	return result;
 }
 
-static CUresult library_send(struct client_library *library, struct client_session *session,
-			     const void *packed, size_t bytes,
-			     const struct client_jit_options *options)
+bool client_session_has(const struct client_session *session, enum wire_op op)
 {
-	const struct client_route route = client_route_session(session);
-	struct wire_library_load fixed = {
+	return session->operations[op / 8] >> op % 8 & 1;
+}
+
+/* What a server has answered to the loading of an image. */
+struct loaded {
+	CUresult result;
+	bool absent;			/* it was to be there, and is not */
+	uint32_t kernel_count;
+	bool enumerated;
+	int device;			/* that the kernels are described on */
+	void *tail;			/* malloc'ed, with the descriptions in it */
+	const uint8_t *described;
+	size_t described_bytes;
+};
+
+/* As older servers do it: without logs, and with the image alone. */
+static CUresult load_plainly(struct client_library *library, const struct client_route *route,
+			     uint64_t blob, size_t bytes, const struct client_jit_options *options,
+			     struct loaded *loaded)
+{
+	const struct wire_library_load fixed = {
 		.library = (uint64_t)(uintptr_t)library->handle,
+		.blob = blob,
 		.blob_bytes = bytes,
 		.is_module = library->context != NULL,
 		.jit_count = options->count,
@@ -377,25 +474,138 @@ static CUresult library_send(struct client_library *library, struct client_sessi
 		.reply_bytes = sizeof(reply),
 		.want_tail = true,
 	};
-	uint32_t count = 0;
+	CUresult result = client_call_to(route, &request, &wait);
+
+	if (result != CUDA_SUCCESS) {
+		free(wait.tail);
+		return result;
+	}
+	*loaded = (struct loaded){
+		.kernel_count = reply.kernel_count,
+		.enumerated = reply.enumerated,
+		.device = route_device(route),
+		.tail = wait.tail,
+		.described = wait.tail,
+		.described_bytes = wait.tail_bytes,
+	};
+	return CUDA_SUCCESS;
+}
+
+/* By its blob, or with 0 as what is kept at the server under that digest. */
+static CUresult load_image(struct client_library *library, const struct client_route *route,
+			   uint64_t blob, const uint8_t digest[WIRE_DIGEST_BYTES], size_t bytes,
+			   const struct client_jit_options *options, struct loaded *loaded)
+{
+	int device = library->context ? library->context->device : route_device(route);
+	struct wire_image_load fixed = {
+		.library = (uint64_t)(uintptr_t)library->handle,
+		.blob = blob,
+		.bytes = bytes,
+		.device = farbus_client.devices[device].server_ordinal,
+		.is_module = library->context != NULL,
+		.jit_count = options->count,
+		.info_bytes = options->info.room,
+		.error_bytes = options->error.room,
+	};
+	const struct client_request request = {
+		.op = WIRE_OP_IMAGE_LOAD,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+		.tail = options->pairs,
+		.tail_bytes = options->count * sizeof(options->pairs[0]),
+	};
+	struct wire_image_load_reply reply;
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.want_tail = true,
+	};
+	struct wire_reader reader;
+	const void *info, *error;
 	CUresult result;
 
-	if (handle_open(&farbus_client.handles, HANDLE_BLOB, library, &fixed.blob))
+	_Static_assert(sizeof(fixed.digest) == WIRE_DIGEST_BYTES, "wire layout");
+	memcpy(fixed.digest, digest, WIRE_DIGEST_BYTES);
+	result = client_call_to(route, &request, &wait);
+	if (result != CUDA_SUCCESS) {
+		free(wait.tail);
+		return result;
+	}
+	reader = (struct wire_reader){ .at = wait.tail, .left = wait.tail_bytes };
+	info = wire_read_bytes(&reader, reply.info_bytes);
+	error = wire_read_bytes(&reader, reply.error_bytes);
+	wire_read_bytes(&reader, -(reply.info_bytes + reply.error_bytes) & 7u);
+	if (reader.failed) {
+		free(wait.tail);
+		return CUDA_ERROR_UNKNOWN;
+	}
+	if (!reply.is_absent) {
+		client_jit_log_write(&options->info, info, reply.info_bytes);
+		client_jit_log_write(&options->error, error, reply.error_bytes);
+	}
+	*loaded = (struct loaded){
+		.result = (CUresult)reply.result,
+		.absent = reply.is_absent,
+		.kernel_count = reply.kernel_count,
+		.enumerated = reply.enumerated,
+		.device = device,
+		.tail = wait.tail,
+		.described = reader.at,
+		.described_bytes = reader.left,
+	};
+	return CUDA_SUCCESS;
+}
+
+/* Have a server load the image: by its digest, if it may be there and is worth the question,
+ * or by its bytes. */
+static CUresult load_anyhow(struct client_library *library, const struct client_route *route,
+			    const void *packed, size_t bytes,
+			    const struct client_jit_options *options, struct loaded *loaded)
+{
+	uint8_t digest[WIRE_DIGEST_BYTES] = { 0 };
+	bool newer = client_session_has(route->session, WIRE_OP_IMAGE_LOAD);
+	uint64_t blob;
+	CUresult result;
+
+	if (newer && route->session->keeps_images && bytes >= OFFER_BYTES) {
+		wire_digest(packed, bytes, digest);
+		result = load_image(library, route, 0, digest, bytes, options, loaded);
+		if (result != CUDA_SUCCESS || !loaded->absent)
+			return result;
+		free(loaded->tail);
+	}
+	if (handle_open(&farbus_client.handles, HANDLE_BLOB, library, &blob))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = client_blob_send(&route, fixed.blob, packed, bytes);
+	result = client_blob_send(route, blob, packed, bytes);
 	if (result == CUDA_SUCCESS)
-		result = client_call_to(&route, &request, &wait);
-	handle_close(&farbus_client.handles, HANDLE_BLOB, fixed.blob);
+		result = newer ? load_image(library, route, blob, digest, bytes, options, loaded)
+			       : load_plainly(library, route, blob, bytes, options, loaded);
+	handle_close(&farbus_client.handles, HANDLE_BLOB, blob);
+	return result;
+}
+
+static CUresult library_send(struct client_library *library, struct client_session *session,
+			     const void *packed, size_t bytes,
+			     const struct client_jit_options *options)
+{
+	const struct client_route route = client_route_session(session);
+	struct loaded loaded = { 0 };
+	uint32_t count = 0;
+	CUresult result = load_anyhow(library, &route, packed, bytes, options, &loaded);
+
+	if (result == CUDA_SUCCESS)
+		result = loaded.result;
 	if (result == CUDA_SUCCESS) {
 		/* From here on it is to be unloaded there, too. */
 		atomic_fetch_or(&library->loaded, 1u << session->index);
-		result = library_add_all(library, session, &wait, &count);
+		result = library_add_all(library, loaded.device, loaded.described,
+					 loaded.described_bytes, &count);
 	}
 	if (result == CUDA_SUCCESS)
-		result = library_rest(library, session, count, reply.kernel_count);
-	if (result == CUDA_SUCCESS && reply.enumerated)
+		result = library_rest(library, session, count, loaded.kernel_count);
+	if (result == CUDA_SUCCESS && loaded.enumerated)
 		library->listed |= 1u << session->index;
-	free(wait.tail);
+	free(loaded.tail);
 	return result;
 }
 
@@ -435,14 +645,19 @@ static int library_keep(struct client_library *library, void *packed, size_t byt
 	if (!library->options)
 		return -ENOMEM;
 	*library->options = *options;
+	/* The buffers are the program's again. */
+	library->options->info = library->options->error = (struct client_jit_log){ 0 };
 	return 0;
 }
 
-static CUresult library_load(const void *image, bool module, const struct client_jit_options *options,
-			     struct client_library **out)
+static CUresult library_load(const void *image, uint64_t left, bool module,
+			     const struct client_jit_options *options, struct client_library **out)
 {
-	uint32_t architectures[WIRE_DEVICES];
-	uint32_t architecture_count = device_architectures(architectures, WIRE_DEVICES);
+	const struct client_context *context = module ? client_context_current() : NULL;
+	uint32_t architectures[WIRE_DEVICES + 1];
+	/* A module is its context's; a library may be used on every device. */
+	uint32_t architecture_count =
+		client_architectures(context ? context->device : -1, options, architectures);
 	struct client_library *library;
 	CUresult result;
 	uint64_t handle;
@@ -450,7 +665,7 @@ static CUresult library_load(const void *image, bool module, const struct client
 	size_t bytes;
 	int rc;
 
-	rc = image_pack(image, architectures, architecture_count, &packed, &bytes);
+	rc = image_pack(image, left, architectures, architecture_count, &packed, &bytes);
 	if (rc)
 		return rc == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_IMAGE;
 	library = calloc(1, sizeof(*library));
@@ -502,6 +717,9 @@ static CUresult library_unload(const void *handle, bool module)
 
 	if (!library || module != (library->context != NULL))
 		return CUDA_ERROR_INVALID_HANDLE;
+	/* Before the server does it: its variables' addresses may be another thread's before this one hears. */
+	client_managed_forget_library(library);
+	client_memory_forget_library(library);
 	for (unsigned i = 0; i < farbus_client.session_count; i++) {
 		const struct client_route route = client_route_session(&farbus_client.sessions[i]);
 		struct client_wait wait = { 0 };
@@ -518,7 +736,6 @@ static CUresult library_unload(const void *handle, bool module)
 	pthread_mutex_lock(&libraries_lock);
 	library_unlink(library);
 	pthread_mutex_unlock(&libraries_lock);
-	client_memory_forget_library(library);
 	handle_close(&farbus_client.handles, HANDLE_LIBRARY, fixed.library);
 	library_free(library);
 	return result;
@@ -578,10 +795,20 @@ CUresult client_file_read(const char *path, void **data, size_t *length)
 
 /* ---- modules ---- */
 
+static CUresult module_load(CUmodule *module, const void *image, uint64_t left,
+			    const struct client_jit_options *options)
+{
+	struct client_library *library;
+	CUresult result = library_load(image, left, true, options, &library);
+
+	if (result == CUDA_SUCCESS)
+		*module = (CUmodule)library->handle;
+	return result;
+}
+
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions,
 			    CUjit_option *options, void **optionValues)
 {
-	struct client_library *library;
 	struct client_jit_options collected;
 	CUresult result = client_enter();
 
@@ -590,10 +817,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int nu
 	if (!module || !image)
 		return CUDA_ERROR_INVALID_VALUE;
 	client_jit_collect(&collected, options, optionValues, numOptions);
-	result = library_load(image, true, &collected, &library);
-	if (result == CUDA_SUCCESS)
-		*module = (CUmodule)library->handle;
-	return result;
+	return module_load(module, image, WIRE_IMAGE_ENDLESS, &collected);
 }
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
@@ -608,6 +832,7 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname)
 {
+	const struct client_jit_options none = { 0 };
 	CUresult result = client_enter();
 	void *image;
 	size_t length;
@@ -619,7 +844,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname)
 	result = client_file_read(fname, &image, &length);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuModuleLoadData(module, image);
+	result = module_load(module, image, length + 1, &none);
 	free(image);
 	return result;
 }
@@ -686,7 +911,8 @@ static CUresult function_ask(struct client_library *library, struct client_sessi
 		return CUDA_ERROR_NOT_FOUND;
 	result = client_call_to(&route, &request, &wait);
 	if (result == CUDA_SUCCESS)
-		result = library_add_all(library, session, &wait, &count);
+		result = library_add_all(library, route_device(&route), wait.tail, wait.tail_bytes,
+					 &count);
 	free(wait.tail);
 	return result;
 }
@@ -701,16 +927,111 @@ static CUresult function_bring(struct client_function *function, struct client_s
 {
 	struct client_library *library = function->library;
 	CUresult result = CUDA_ERROR_INVALID_HANDLE;
+	int device = client_session_device(session);
 
 	if (!library->context)
 		result = library_bring(library, session);
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&library->lock);
-	if (!function->on[session->index].wire && !library_listed(library, session))
+	if (!function->on[device].wire && !library_listed(library, session))
 		result = function_ask(library, session, function->name);
-	if (result == CUDA_SUCCESS && !function->on[session->index].wire)
+	if (result == CUDA_SUCCESS && !function->on[device].wire)
 		result = CUDA_ERROR_NOT_FOUND;
+	pthread_mutex_unlock(&library->lock);
+	return result;
+}
+
+/* The kernel of that name at the device's server, found where it probably is. */
+static struct client_function *function_named(const struct client_library *library, int device,
+					      uint64_t wire, uint32_t hint)
+{
+	for (uint32_t i = 0; i < library->function_count; i++) {
+		struct client_function *function =
+			library->functions[(hint + i) % library->function_count];
+
+		if (function->on[device].wire == wire)
+			return function;
+	}
+	return NULL;
+}
+
+/* Take descriptions of kernels as they are on a device; how many there were. */
+static CUresult library_describe_some(struct client_library *library, int device, uint32_t first,
+				      uint32_t *count)
+{
+	const struct client_route route = client_route_session(farbus_client.devices[device].session);
+	const struct wire_library_attributes fixed = {
+		.library = (uint64_t)(uintptr_t)library->handle,
+		.device = farbus_client.devices[device].server_ordinal,
+		.first = first,
+	};
+	const struct client_request request = {
+		.op = WIRE_OP_LIBRARY_ATTRIBUTES,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct wire_library_attributes_reply reply;
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.want_tail = true,
+	};
+	CUresult result = client_call_to(&route, &request, &wait);
+	struct wire_kernel_attributes one;
+
+	*count = 0;
+	for (size_t at = 0; result == CUDA_SUCCESS && wait.tail_bytes - at >= sizeof(one);
+	     at += sizeof(one)) {
+		struct client_function *function;
+
+		memcpy(&one, (const uint8_t *)wait.tail + at, sizeof(one));
+		function = function_named(library, device, one.handle, first + (*count)++);
+		if (function && !function->on[device].described)
+			kernel_describe(&function->on[device], one.known, one.attributes);
+	}
+	free(wait.tail);
+	return result;
+}
+
+/* An older server does not say it again: what is so on another of its devices. */
+static void function_describe_alike(struct client_function *function, int device)
+{
+	const struct client *client = &farbus_client;
+	const struct client_kernel *other;
+	int32_t attributes[CLIENT_FUNCTION_ATTRIBUTES];
+
+	for (int i = 0; i < client->device_count; i++) {
+		other = &function->on[i];
+		if (client->devices[i].session != client->devices[device].session || !other->described)
+			continue;
+		for (int k = 0; k < CLIENT_FUNCTION_ATTRIBUTES; k++)
+			attributes[k] = other->attributes[k];
+		kernel_describe(&function->on[device], other->attributes_known, attributes);
+		return;
+	}
+}
+
+/* Learn how the kernels of a library are on a device: all at once, when the first is used there. */
+static CUresult function_describe(struct client_function *function, int device)
+{
+	struct client_session *session = farbus_client.devices[device].session;
+	struct client_library *library = function->library;
+	struct client_kernel *kernel = &function->on[device];
+	uint32_t first = 0, count = 1;
+	CUresult result = CUDA_SUCCESS;
+
+	if (!atomic_load_explicit(&kernel->wire, memory_order_acquire))
+		result = function_bring(function, session);
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&library->lock);
+	if (!client_session_has(session, WIRE_OP_LIBRARY_ATTRIBUTES) && !kernel->described)
+		function_describe_alike(function, device);
+	for (; result == CUDA_SUCCESS && count && !kernel->described; first += count)
+		result = library_describe_some(library, device, first, &count);
+	if (result == CUDA_SUCCESS && !kernel->described)
+		result = CUDA_ERROR_UNKNOWN;
 	pthread_mutex_unlock(&library->lock);
 	return result;
 }
@@ -822,13 +1143,25 @@ int client_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction 
 
 /* ---- libraries ---- */
 
+static CUresult library_load_bounded(CUlibrary *library, const void *code, uint64_t left,
+				     CUjit_option *options, void **values, unsigned count)
+{
+	struct client_library *loaded;
+	struct client_jit_options collected;
+	CUresult result;
+
+	client_jit_collect(&collected, options, values, count);
+	result = library_load(code, left, false, &collected, &loaded);
+	if (result == CUDA_SUCCESS)
+		*library = loaded->handle;
+	return result;
+}
+
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions,
 			   void **jitOptionsValues, unsigned int numJitOptions,
 			   CUlibraryOption *libraryOptions, void **libraryOptionValues,
 			   unsigned int numLibraryOptions)
 {
-	struct client_library *loaded;
-	struct client_jit_options collected;
 	CUresult result = client_enter_any();
 
 	/* Both library options are about memory of this process: the image is
@@ -840,11 +1173,8 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
 		return result;
 	if (!library || !code)
 		return CUDA_ERROR_INVALID_VALUE;
-	client_jit_collect(&collected, jitOptions, jitOptionsValues, numJitOptions);
-	result = library_load(code, false, &collected, &loaded);
-	if (result == CUDA_SUCCESS)
-		*library = loaded->handle;
-	return result;
+	return library_load_bounded(library, code, WIRE_IMAGE_ENDLESS, jitOptions, jitOptionsValues,
+				    numJitOptions);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
@@ -856,6 +1186,9 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 	void *image;
 	size_t length;
 
+	(void)libraryOptions;
+	(void)libraryOptionValues;
+	(void)numLibraryOptions;
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!library || !fileName)
@@ -863,8 +1196,8 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
 	result = client_file_read(fileName, &image, &length);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = cuLibraryLoadData(library, image, jitOptions, jitOptionsValues, numJitOptions,
-				   libraryOptions, libraryOptionValues, numLibraryOptions);
+	result = library_load_bounded(library, image, length + 1, jitOptions, jitOptionsValues,
+				      numJitOptions);
 	free(image);
 	return result;
 }
@@ -892,18 +1225,24 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary library)
 
 /* ---- variables ---- */
 
-static CUresult global_find(const void *handle, const char *name, CUdeviceptr *address,
+/* A server of protocol 2.1 does not say what is managed: there nothing is. */
+CUresult client_global_find(const void *handle, const char *name, bool managed, CUdeviceptr *address,
 			    size_t *bytes)
 {
-	const struct wire_library_global fixed = { .library = (uint64_t)(uintptr_t)handle };
+	const struct wire_library_variable fixed = { .library = (uint64_t)(uintptr_t)handle };
 	struct client_request request = {
-		.op = WIRE_OP_LIBRARY_GLOBAL,
+		.op = client_managed_offered() ? WIRE_OP_LIBRARY_VARIABLE : WIRE_OP_LIBRARY_GLOBAL,
 		.fixed = &fixed,
 		.fixed_bytes = sizeof(fixed),
 		.tail = name,
 	};
-	struct wire_library_global_reply reply;
-	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
+	struct wire_library_variable_reply reply = { 0 };
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = request.op == WIRE_OP_LIBRARY_VARIABLE
+				       ? sizeof(reply)
+				       : sizeof(struct wire_library_global_reply),
+	};
 	struct client_range range = { .kind = MEMORY_DEVICE, .global = true };
 	struct client_route route;
 	CUresult result = client_enter();
@@ -927,8 +1266,11 @@ static CUresult global_find(const void *handle, const char *name, CUdeviceptr *a
 	result = client_call_to(&route, &request, &wait);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (managed && !reply.managed)
+		return CUDA_ERROR_NOT_FOUND;
 	range.base = reply.address;
 	range.bytes = reply.bytes;
+	range.managed = reply.managed;
 	if (reply.bytes && client_memory_add(&range)) {
 		struct client_range known;
 
@@ -940,6 +1282,12 @@ static CUresult global_find(const void *handle, const char *name, CUdeviceptr *a
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}
+	if (reply.managed && reply.bytes) {
+		result = client_managed_variable(range.library, range.context, reply.address,
+						 reply.bytes);
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
 	if (address)
 		*address = reply.address;
 	if (bytes)
@@ -949,10 +1297,10 @@ static CUresult global_find(const void *handle, const char *name, CUdeviceptr *a
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name)
 {
-	return global_find(hmod, name, dptr, bytes);
+	return client_global_find(hmod, name, false, dptr, bytes);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
 {
-	return global_find(library, name, dptr, bytes);
+	return client_global_find(library, name, false, dptr, bytes);
 }

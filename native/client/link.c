@@ -10,15 +10,85 @@
 #include "../wire/image.h"
 #include "marshal.h"
 
-/* The image of the last completed link is the program's until the link is destroyed. */
-struct link_image {
-	struct link_image *next;
+/* A link of the program's. */
+struct link {
+	struct link *next;
 	CUlinkState state;
-	uint8_t *data;
+	uint8_t *data;			/* the last completed image: the program's, as long as the link */
+	struct client_jit_log info, error;
+	uint32_t architectures[WIRE_DEVICES + 1];	/* that it is for */
+	uint32_t architecture_count;
 };
 
-static pthread_mutex_t images_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct link_image *images;
+static pthread_mutex_t links_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct link *links;
+
+/* A link, and what the caller may use of it without the lock: programs use and destroy one
+ * link from one thread at a time. */
+static struct link *link_find(CUlinkState state)
+{
+	struct link *link;
+
+	pthread_mutex_lock(&links_lock);
+	for (link = links; link && link->state != state; link = link->next)
+		;
+	pthread_mutex_unlock(&links_lock);
+	return link;
+}
+
+static void link_forget(CUlinkState state)
+{
+	struct link **at, *link;
+
+	pthread_mutex_lock(&links_lock);
+	for (at = &links; *at && (*at)->state != state; at = &(*at)->next)
+		;
+	link = *at;
+	if (link)
+		*at = link->next;
+	pthread_mutex_unlock(&links_lock);
+	if (link)
+		free(link->data);
+	free(link);
+}
+
+/* Ask for a log by its size, which the server has a buffer of. */
+static void link_ask(struct client_jit_options *jit, const struct client_jit_log *log, CUjit_option size)
+{
+	if (!log->room || jit->count == CLIENT_JIT_OPTIONS)
+		return;
+	jit->pairs[jit->count][0] = (uint64_t)size;
+	jit->pairs[jit->count++][1] = log->room;
+}
+
+/* Let the program see what the linker has just said. */
+static void link_tell(const struct link *link, const struct client_route *route, uint64_t wire)
+{
+	const struct wire_link_log fixed = { .link = wire };
+	const struct client_request request = {
+		.op = WIRE_OP_LINK_LOG,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct wire_link_log_reply reply;
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.want_tail = true,
+	};
+
+	if (!link || (!link->info.room && !link->error.room) ||
+	    !client_session_has(route->session, WIRE_OP_LINK_LOG))
+		return;
+	if (client_call_to(route, &request, &wait) == CUDA_SUCCESS &&
+	    reply.info_bytes <= wait.tail_bytes &&
+	    reply.error_bytes == wait.tail_bytes - reply.info_bytes) {
+		client_jit_log_write(&link->info, wait.tail, reply.info_bytes);
+		client_jit_log_write(&link->error, (const uint8_t *)wait.tail + reply.info_bytes,
+				     reply.error_bytes);
+	}
+	free(wait.tail);
+}
 
 CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **optionValues,
 			 CUlinkState *stateOut)
@@ -33,20 +103,40 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 	};
 	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
 	CUresult result = client_enter();
+	struct client_session *session;
+	struct link *link;
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!stateOut || (numOptions && (!options || !optionValues)))
 		return CUDA_ERROR_INVALID_VALUE;
+	link = calloc(1, sizeof(*link));
+	if (!link)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	session = client_route_current().session;
 	client_jit_collect(&jit, options, optionValues, numOptions);
+	link->info = jit.info;
+	link->error = jit.error;
+	link->architecture_count = client_architectures(client_context_current()->device, &jit,
+							link->architectures);
+	if (client_session_has(session, WIRE_OP_LINK_LOG)) {
+		link_ask(&jit, &link->info, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
+		link_ask(&jit, &link->error, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+	}
 	fixed.jit_count = jit.count;
 	request.tail = jit.pairs;
 	request.tail_bytes = jit.count * sizeof(jit.pairs[0]);
 	result = client_call_wide(&request, &wait);
-	if (result == CUDA_SUCCESS)
-		*stateOut = (CUlinkState)(uintptr_t)client_named_take(client_route_current().session,
-								      reply.link);
-	return result;
+	if (result != CUDA_SUCCESS) {
+		free(link);
+		return result;
+	}
+	link->state = *stateOut = (CUlinkState)(uintptr_t)client_named_take(session, reply.link);
+	pthread_mutex_lock(&links_lock);
+	link->next = links;
+	links = link;
+	pthread_mutex_unlock(&links_lock);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuLinkCreate(unsigned int numOptions, CUjit_option *options, void **optionValues,
@@ -74,7 +164,9 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
 	};
 	struct client_wait wait = { 0 };
 	CUresult result = client_enter();
+	const struct link *link;
 	uint8_t tail[8192];
+	void *fitting = NULL;
 	size_t pairs, named;
 
 	if (result != CUDA_SUCCESS)
@@ -89,13 +181,24 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
 	fixed.jit_count = jit.count;
 	request.tail = tail;
 	request.tail_bytes = pairs + named;
-	if (handle_open(&farbus_client.handles, HANDLE_BLOB, &fixed, &fixed.blob))
+	link = link_find(state);
+	/* Anything but one whole container goes as it is. */
+	if (link && type == CU_JIT_INPUT_FATBINARY &&
+	    image_filter(data, size, link->architectures, link->architecture_count, &fitting, &size) == 0)
+		data = fitting;
+	fixed.blob_bytes = size;
+	if (handle_open(&farbus_client.handles, HANDLE_BLOB, &fixed, &fixed.blob)) {
+		free(fitting);
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	route = client_route_session(session);
 	result = client_blob_send(&route, fixed.blob, data, size);
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
 		result = client_call_to(&route, &request, &wait);
+		link_tell(link, &route, fixed.link);
+	}
 	handle_close(&farbus_client.handles, HANDLE_BLOB, fixed.blob);
+	free(fitting);
 	return result;
 }
 
@@ -131,27 +234,12 @@ CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path,
 	return cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
 }
 
-static void image_forget(CUlinkState state)
-{
-	struct link_image **link, *image;
-
-	pthread_mutex_lock(&images_lock);
-	for (link = &images; *link && (*link)->state != state; link = &(*link)->next)
-		;
-	image = *link;
-	if (image)
-		*link = image->next;
-	pthread_mutex_unlock(&images_lock);
-	if (image)
-		free(image->data);
-	free(image);
-}
-
 CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 {
 	struct client_session *session;
-	const uint64_t link = client_named_wire(state, &session);
-	struct link_image *image = NULL;
+	const uint64_t wire = client_named_wire(state, &session);
+	struct link *link = link_find(state);
+	uint8_t *image = NULL;
 	uint64_t total = 0, at = 0;
 	struct client_route route;
 	CUresult result = client_enter();
@@ -160,9 +248,11 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 		return result;
 	if (!cubinOut)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!link)
+		return CUDA_ERROR_INVALID_HANDLE;
 	route = client_route_session(session);
 	do {
-		const struct wire_link_complete fixed = { .link = link, .offset = at };
+		const struct wire_link_complete fixed = { .link = wire, .offset = at };
 		const struct client_request request = {
 			.op = WIRE_OP_LINK_COMPLETE,
 			.fixed = &fixed,
@@ -178,35 +268,28 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 		result = client_call_to(&route, &request, &wait);
 		if (result == CUDA_SUCCESS && !image) {
 			total = reply.total;
-			image = calloc(1, sizeof(*image));
 			/* Ended with a zero: PTX is a string. */
-			if (image)
-				image->data = total <= WIRE_IMAGE_BYTES ? calloc(1, total + 1) : NULL;
-			if (!image || !image->data)
+			image = total <= WIRE_IMAGE_BYTES ? calloc(1, total + 1) : NULL;
+			if (!image)
 				result = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 		if (result == CUDA_SUCCESS &&
 		    (!wait.tail_bytes || wait.tail_bytes > total - at || reply.total != total))
 			result = CUDA_ERROR_UNKNOWN;
 		if (result == CUDA_SUCCESS)
-			memcpy(image->data + at, wait.tail, wait.tail_bytes);
+			memcpy(image + at, wait.tail, wait.tail_bytes);
 		at += wait.tail_bytes;
 		free(wait.tail);
 	} while (result == CUDA_SUCCESS && at < total);
+	link_tell(link, &route, wire);
 	if (result != CUDA_SUCCESS) {
-		if (image)
-			free(image->data);
 		free(image);
 		return result;
 	}
 	/* An earlier image stays until there is another. */
-	image_forget(state);
-	image->state = state;
-	pthread_mutex_lock(&images_lock);
-	image->next = images;
-	images = image;
-	pthread_mutex_unlock(&images_lock);
-	*cubinOut = image->data;
+	free(link->data);
+	link->data = image;
+	*cubinOut = image;
 	if (sizeOut)
 		*sizeOut = total;
 	return CUDA_SUCCESS;
@@ -217,6 +300,6 @@ CUresult cuLinkDestroy(CUlinkState state)
 	CUresult result = client_raw_cuLinkDestroy(state);
 
 	if (result == CUDA_SUCCESS)
-		image_forget(state);
+		link_forget(state);
 	return result;
 }

@@ -87,13 +87,13 @@ static CUresult kernels_name(struct marshal *m)
 	struct side *side = m->side;
 
 	for (unsigned i = 0; i < side->kernel_count; i++) {
-		struct client_kernel *kernel;
-		CUresult result = client_function_on(side->kernels[i].function,
-						     side->route.session, &kernel);
+		uint64_t wire;
+		CUresult result = client_function_name(side->kernels[i].function,
+						       side->route.session, &wire);
 
 		if (result != CUDA_SUCCESS)
 			return result;
-		memcpy(m->data + side->kernels[i].at, &kernel->wire, sizeof(kernel->wire));
+		memcpy(m->data + side->kernels[i].at, &wire, sizeof(wire));
 	}
 	return CUDA_SUCCESS;
 }
@@ -295,7 +295,7 @@ void marshal_CUevent(struct marshal *m, CUevent *handle)
 }
 
 struct search {
-	const struct client_session *session;
+	int device;			/* of the server that names it */
 	uint64_t wire;
 	CUfunction found;
 };
@@ -306,14 +306,14 @@ static void function_compare(void *opaque, uint64_t handle, void *object)
 	const struct client_function *function = object;
 
 	if (handle_kind_of(handle) == HANDLE_FUNCTION &&
-	    function->on[search->session->index].wire == search->wire)
+	    function->on[search->device].wire == search->wire)
 		search->found = function->handle;
 }
 
 void marshal_CUfunction(struct marshal *m, CUfunction *handle)
 {
 	struct side *side = m->side;
-	struct search search = { .session = side->route.session };
+	struct search search = { .device = client_session_device(side->route.session) };
 	struct client_function *function;
 	CUresult result = CUDA_SUCCESS;
 

@@ -5,7 +5,7 @@
  * map memory, so that nothing else can come to lie there; a block belongs to all
  * allocations that touch it.
  */
-#include "client.h"
+#include "managed.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -559,6 +559,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 		route = client_route_context(range.context);
 		return client_call_to(&route, &call, &wait);
 	}
+	if (client_managed_free(dptr, &result))
+		return result;
 	if (!memory_leave(dptr, &range))
 		return CUDA_ERROR_INVALID_VALUE;
 	route = client_route_context(range.context);
@@ -628,7 +630,8 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 		client_memory_set_graph(dptr);
 		return client_call(WIRE_OP_MEMORY_FREE_GRAPH, &request, sizeof(request), NULL, 0);
 	}
-	if (!client_memory_remove(dptr, MEMORY_DEVICE, &range))
+	if ((client_memory_find(dptr, &range) && range.managed) ||
+	    !client_memory_remove(dptr, MEMORY_DEVICE, &range))
 		return CUDA_ERROR_INVALID_VALUE;
 	return client_post(WIRE_OP_MEMORY_FREE_ASYNC, &request, sizeof(request), NULL, 0);
 }

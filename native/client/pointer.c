@@ -23,7 +23,7 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 		}
 		return STORE(CUdeviceptr, pointer);
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-		if (device) {
+		if (device && !range->managed) {
 			*(void **)data = NULL;
 			return CUDA_ERROR_INVALID_VALUE;
 		}
@@ -31,6 +31,7 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		return STORE(unsigned long long, range->id);
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+		return STORE(int, range->managed);
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
 		return STORE(int, false);
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:

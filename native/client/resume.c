@@ -250,9 +250,15 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 }
 
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
-			const uint8_t secret[WIRE_SECRET_BYTES], uint64_t number)
+			const uint8_t secret[WIRE_SECRET_BYTES],
+			const struct wire_hello_reply *reply)
 {
-	struct resume_options options = { .dial = dial, .resumed = resumed, .opaque = session };
+	struct resume_options options = {
+		.dial = dial,
+		.resumed = resumed,
+		.opaque = session,
+		.grows = reply->capabilities & WIRE_CAPABILITY_WINDOWS,
+	};
 	struct wire_resume_grant grant;
 	struct client_resume *resume;
 	int rc = transport_read_all(&session->transport, &grant, sizeof(grant), GRANT_TIMEOUT_MS);
@@ -264,10 +270,10 @@ int client_resume_begin(struct client_session *session, const char *address, con
 		return -ENOMEM;
 	resume->address = strdup(address);
 	resume->port = strdup(port);
-	wire_resume_key(secret, number, resume->key);
+	wire_resume_key(secret, reply->session, resume->key);
 	memcpy(resume->token, grant.token, sizeof(resume->token));
 	explicit_bzero(grant.token, sizeof(grant.token));
-	resume->session = number;
+	resume->session = reply->session;
 	resume->tls = session->transport.tls != NULL;
 	/* Longer than the server waits is waiting for nothing. */
 	options.grace_ms = client_resume_grace_ms();

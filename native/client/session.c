@@ -257,7 +257,8 @@ static int session_hello(struct client_session *session, const struct session_se
 		.byte_order = WIRE_BYTE_ORDER,
 		.spec_version = WIRE_SPEC_VERSION,
 		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY
-				: session_may_resume(session) ? WIRE_CAPABILITY_RESUME : 0,
+				: session_may_resume(session)
+					? WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS : 0,
 	};
 	struct wire_hello whole = { .process = (uint32_t)getpid() };
 	bool encrypt = strcmp(session->transport.ops->name, "tcp") == 0 &&
@@ -265,6 +266,9 @@ static int session_hello(struct client_session *session, const struct session_se
 	bool refused;
 	int rc;
 
+	/* Within a machine a copy costs less than a digest. */
+	if (strcmp(session->transport.ops->name, "tcp") == 0 && wire_digest_is_fast())
+		hello.capabilities |= WIRE_CAPABILITY_IMAGES;
 	strncpy(whole.program, program_invocation_short_name, sizeof(whole.program) - 1);
 	if (encrypt) {
 		hello.capabilities |= WIRE_CAPABILITY_TLS;
@@ -501,10 +505,11 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	memcpy(session->operations, reply.operations, sizeof(session->operations));
 	session->major = reply.major;
 	session->minor = reply.minor;
+	session->keeps_images = reply.capabilities & WIRE_CAPABILITY_IMAGES;
 	rc = session_devices(session, reply.device_count);
 	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))
 		rc = client_resume_begin(session, server->address, server->port, server->secret,
-					 reply.session);
+					 &reply);
 	if (shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
 		transport_shm_switch(&session->transport, shm, false);
 	else
@@ -543,12 +548,14 @@ static void *opening_run(void *opaque)
 	return NULL;
 }
 
-/* The first server's failure in the file's order; each has said its own on stderr. */
+/* The first server's failure in the file's order; each has said its own on stderr.  NVML does with
+ * those that answer, if one does: the others' sessions are dead, and have no device. */
 static CUresult sessions_open(struct client *client, const struct session_file *file,
 			      enum choice choice)
 {
 	struct opening openings[CLIENT_SERVERS];
 	CUresult result = CUDA_SUCCESS;
+	bool some = false;
 	sigset_t all, before;
 
 	sigfillset(&all);
@@ -574,8 +581,15 @@ static CUresult sessions_open(struct client *client, const struct session_file *
 			pthread_join(openings[i].thread, NULL);
 		if (result == CUDA_SUCCESS)
 			result = openings[i].result;
+		if (openings[i].result != CUDA_SUCCESS)
+			client->sessions[i].device_count = 0;
+		else
+			some = true;
+		atomic_store(&client->sessions[i].dead, openings[i].result != CUDA_SUCCESS);
 	}
 	client->session_count = file->count;
+	if (client->management && some)
+		result = CUDA_SUCCESS;
 	for (unsigned i = 0; i < file->count && result != CUDA_SUCCESS; i++) {
 		if (openings[i].result == CUDA_SUCCESS) {
 			/* Said, or a server that may be resumed waits for this program. */
@@ -699,6 +713,8 @@ CUresult client_sessions_open(struct client *client)
 		struct client_session *session = &client->sessions[i];
 		struct stat status;
 
+		if (atomic_load(&session->dead))
+			continue;
 		if (session->driver_version < client->driver_version)
 			client->driver_version = session->driver_version;
 		if (fstat(session->transport.descriptor, &status) == 0)

@@ -119,6 +119,18 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 	return result;
 }
 
+/* What a pool of managed memory gives would be read here like any other; drivers that can have
+ * it are not asked. */
+CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
+{
+	if (poolProps && poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED) {
+		client_message("pools of managed memory are not supported over remoting: use "
+			       "cuMemAllocManaged");
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	return client_raw_cuMemPoolCreate(pool, poolProps);
+}
+
 struct pool_allocation {
 	CUmemoryPool pool;
 	CUstream stream;

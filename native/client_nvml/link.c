@@ -115,7 +115,15 @@ static nvmlReturn_t link_open(void)
 	}
 	nvml.connected = true;
 	nvml.sequence = 0;
+	nvml.lost = 0;
+	for (unsigned i = 0; i < farbus_client.session_count; i++)
+		nvml.lost |= (uint32_t)atomic_load(&farbus_client.sessions[i].dead) << i;
 	return NVML_SUCCESS;
+}
+
+static bool server_is_lost(unsigned server)
+{
+	return !nvml.connected || nvml.lost >> server & 1;
 }
 
 /* Read exactly, until `end` at the latest. */
@@ -227,7 +235,10 @@ nvmlReturn_t nvml_ask(nvmlDevice_t handle, const struct nvml_question *question,
 		result = NVML_ERROR_GPU_IS_LOST;
 	if (!result && !nvml.connected) {
 		result = link_open();
-		nvml.lost = result != NVML_SUCCESS ? UINT32_MAX : 0;
+		if (result)
+			nvml.lost = UINT32_MAX;
+		else if (server_is_lost(device.server))
+			result = NVML_ERROR_GPU_IS_LOST;
 	}
 	if (!result)
 		result = link_ask(&device, question, answer);
@@ -281,7 +292,7 @@ static nvmlReturn_t version_take(enum nvml_query query, char text[NVML_VERSION_T
 
 	text[0] = 0;
 	if (result)
-		return nvml.connected && !nvml.lost ? NVML_SUCCESS : result;
+		return server_is_lost(nvml.devices[0].server) ? result : NVML_SUCCESS;
 	if (answer.tail_bytes >= NVML_VERSION_TEXT_BYTES)
 		answer.tail_bytes = NVML_VERSION_TEXT_BYTES - 1;
 	memcpy(text, answer.tail, answer.tail_bytes);
@@ -296,7 +307,7 @@ static nvmlReturn_t pci_take(struct nvmlDevice_st *device)
 	nvmlReturn_t result = link_ask(device, &question, &answer);
 
 	if (result)
-		return nvml.connected && !nvml.lost ? NVML_SUCCESS : result;
+		return server_is_lost(device->server) ? result : NVML_SUCCESS;
 	device->pci_device = (unsigned)answer.values[0];
 	device->pci_subsystem = (unsigned)answer.values[1];
 	return NVML_SUCCESS;
@@ -309,7 +320,6 @@ static nvmlReturn_t nvml_start(void)
 	nvmlReturn_t result;
 	unsigned count;
 
-	nvml.lost = 0;
 	result = link_open();
 	if (result)
 		return result;

@@ -21,8 +21,10 @@ $(REMOTING_FUZZ_BUILD)/remoting_resume: OWN_OBJECTS = $(REMOTING_FUZZ_BUILD)/ser
 .PHONY: fuzz-remoting fuzz-smoke
 fuzz-smoke: fuzz-remoting
 fuzz-remoting: $(REMOTING_FUZZERS:%=$(REMOTING_FUZZ_BUILD)/%) softgpu-driver
+	@mkdir -p -m 700 $(REMOTING_FUZZ_BUILD)/images
 	@set -e; for name in $(REMOTING_FUZZERS); do \
 		ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=0 FARBUS_SOFTGPU=mem=64MiB FARBUS_SOFTGPU_NODE=fuzz-remoting \
+		FARBUS_FUZZ_IMAGES=$(CURDIR)/$(REMOTING_FUZZ_BUILD)/images \
 		FARBUS_FUZZ_LIBCUDA=$(CURDIR)/$(BUILD)/softgpu/libcuda.so.1 \
 		$(REMOTING_FUZZ_BUILD)/$$name $(REMOTING_FUZZ_SECONDS) $(REMOTING_FUZZ_BUILD)/$$name.last; done
 

@@ -20,6 +20,7 @@
 #include "../transport/transport.h"
 #include "../wire/frame.h"
 #include "../wire/hello.h"
+#include "../wire/image.h"
 #include "../wire/proof.h"
 #include "rounds.h"
 
@@ -91,7 +92,7 @@ static bool send_some(int descriptor, const char **at, size_t *bytes)
 		if (sent <= 0)
 			return false;
 		memcpy(room, *at, (size_t)sent);
-		if (shared.ops->written(&shared, (size_t)sent))
+		if (shared.ops->written(&shared, (size_t)sent, false))
 			return false;
 	} else {
 		sent = send(descriptor, *at, *bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -163,6 +164,7 @@ static bool session_begin(int descriptor)
 		.major = WIRE_PROTOCOL_MAJOR,
 		.byte_order = WIRE_BYTE_ORDER,
 		.spec_version = WIRE_SPEC_VERSION,
+		.capabilities = WIRE_CAPABILITY_IMAGES,
 	};
 	const struct wire_primary_retain retain = { .context = CONTEXT };
 	const struct wire_memory_alloc alloc = { .bytes = 8192 };
@@ -177,7 +179,7 @@ static bool session_begin(int descriptor)
 	if (random_below(2)) {
 		if (transport_shm_make(&shm, &ring))
 			return false;
-		hello.capabilities = WIRE_CAPABILITY_SHARED_MEMORY;
+		hello.capabilities |= WIRE_CAPABILITY_SHARED_MEMORY;
 		if (wire_hello_prove(&hello, secret))
 			return false;
 		if (transport_write_descriptor(&shared, &hello, sizeof(hello), ring))
@@ -244,6 +246,61 @@ static bool frame_send(int descriptor)
 	return send_all(descriptor, frame, sizeof(header) + fixed + tail);
 }
 
+/* PTX or a container, whole but for some bytes: sent, loaded, and loaded again by its digest, which
+ * may be another's.  Some are large enough to be kept. */
+static bool image_send(int descriptor)
+{
+	static const char text[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+				   ".visible .entry f()\n{\nret;\n}\n//";
+	static uint8_t frame[sizeof(struct wire_header) + sizeof(struct wire_image_load) + 256 + TAIL_MAX];
+	struct wire_header header = { .lane = 1, .argument = CONTEXT };
+	struct wire_image head = { .form = WIRE_IMAGE_PTX, .part_count = 1 };
+	struct wire_blob_part part = { .blob = random_handle() };
+	struct wire_image_load load = { .library = random_handle(), .blob = part.blob };
+	uint64_t size = sizeof(text) + random_below(1000);
+	uint8_t *image = frame + sizeof(header) + sizeof(part);
+
+	memset(frame, 0, sizeof(frame));
+	memcpy(image, &head, sizeof(head));
+	memcpy(image + sizeof(head), &size, sizeof(size));
+	memset(image + sizeof(head) + 8, 'x', size - 1);
+	memcpy(image + sizeof(head) + 8, text, sizeof(text) - 1);
+	load.bytes = part.total = sizeof(head) + 8 + ((size + 7) & ~7ull);
+	while (!random_below(3))
+		/* PTX has a fuzzer of its own (softgpu_ptx_fuzz.c), and says what it refuses. */
+		image[random_below(sizeof(head) + 8)] ^= (uint8_t)random_next();
+	if (random_below(4))
+		wire_digest(image, load.bytes, (uint8_t *)load.digest);
+	load.info_bytes = (uint32_t)random_below(3) * 100;
+	load.error_bytes = (uint32_t)random_below(3) * 100;
+	load.is_module = (uint32_t)random_below(2);
+	load.jit_count = (uint32_t)random_below(3);
+	header.opcode = WIRE_OP_BLOB_PART;
+	header.length = (uint32_t)(sizeof(part) + part.total);
+	memcpy(frame, &header, sizeof(header));
+	memcpy(frame + sizeof(header), &part, sizeof(part));
+	if (!send_all(descriptor, frame, sizeof(header) + header.length))
+		return false;
+	for (int again = 0; again < 2; again++) {
+		size_t options = load.jit_count * 16;
+
+		header.opcode = WIRE_OP_IMAGE_LOAD;
+		header.length = (uint32_t)(sizeof(load) + options);
+		memcpy(frame, &header, sizeof(header));
+		memcpy(frame + sizeof(header), &load, sizeof(load));
+		for (size_t at = 0; at < options; at += 8) {
+			uint64_t word = at % 16 ? random_word() : random_below(40);
+
+			memcpy(frame + sizeof(header) + sizeof(load) + at, &word, sizeof(word));
+		}
+		if (!send_all(descriptor, frame, sizeof(header) + header.length))
+			return false;
+		load.blob = 0;
+		load.library = random_handle();
+	}
+	return true;
+}
+
 static bool is_preface(uint64_t number)
 {
 	return number % 8 == 7;
@@ -306,7 +363,7 @@ static void attack(int descriptor, uint64_t number)
 		_exit(3);
 	}
 	frames = (unsigned)random_below(FRAMES_MAX);
-	while (frames-- && frame_send(descriptor))
+	while (frames-- && (random_below(20) ? frame_send(descriptor) : image_send(descriptor)))
 		;
 	while (over_memory && drop_answers(descriptor) && random_below(64))
 		;
@@ -331,6 +388,8 @@ static int session(uint64_t number)
 			.libcuda = getenv("FARBUS_FUZZ_LIBCUDA"),
 			.secret = secret,
 			.tls = is_preface(number),
+			.image_directory = getenv("FARBUS_FUZZ_IMAGES"),
+			.image_bytes = 64 << 10,
 		};
 		char why[256];
 		int rc;

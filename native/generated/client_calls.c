@@ -1927,7 +1927,7 @@ CUresult client_raw_cuMemAddressReserve(CUdeviceptr_v2 *ptr, size_t size, size_t
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemAdvise(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUdevice_v1 device)
+CUresult client_raw_cuMemAdvise(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUdevice_v1 device)
 {
 	struct args_319 a = { .devPtr = devPtr, .count = count, .advice = advice, .device = device };
 	struct marshal m;
@@ -1943,7 +1943,7 @@ CUresult cuMemAdvise(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, C
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemAdvise_v2(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUmemLocation_v1 location)
+CUresult client_raw_cuMemAdvise_v2(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUmemLocation_v1 location)
 {
 	struct args_320 a = { .devPtr = devPtr, .count = count, .advice = advice, .location = location };
 	struct marshal m;
@@ -1971,6 +1971,21 @@ CUresult client_raw_cuMemAllocFromPoolAsync(CUdeviceptr_v2 *dptr, size_t bytesiz
 	result = client_marshal_call(&m, false);
 	if (result == CUDA_SUCCESS)
 		reply_324(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult client_raw_cuMemAllocManaged(CUdeviceptr_v2 *dptr, size_t bytesize, unsigned int flags)
+{
+	struct args_327 a = { .dptr = (CUdeviceptr_v2 *)dptr, .bytesize = bytesize, .flags = flags };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 327);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_327(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_327(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -2081,7 +2096,7 @@ CUresult client_raw_cuMemMap(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUm
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps)
+CUresult client_raw_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps)
 {
 	struct args_360 a = { .pool = (CUmemoryPool *)pool, .poolProps = (CUmemPoolProps_v1 *)poolProps };
 	struct marshal m;
@@ -2186,7 +2201,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemPrefetchAsync(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream)
+CUresult client_raw_cuMemPrefetchAsync(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream)
 {
 	struct args_371 a = { .devPtr = devPtr, .count = count, .dstDevice = dstDevice, .hStream = hStream };
 	struct marshal m;
@@ -2202,7 +2217,7 @@ CUresult cuMemPrefetchAsync(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dst
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr_v2 devPtr, size_t count, CUmemLocation_v1 location, unsigned int flags, CUstream hStream)
+CUresult client_raw_cuMemPrefetchAsync_v2(CUdeviceptr_v2 devPtr, size_t count, CUmemLocation_v1 location, unsigned int flags, CUstream hStream)
 {
 	struct args_372 a = { .devPtr = devPtr, .count = count, .location = location, .flags = flags, .hStream = hStream };
 	struct marshal m;

@@ -68,14 +68,8 @@ CLIENT_API CUresult cuGraphicsVDPAURegisterVideoSurface(void);
 CLIENT_API CUresult cuImportExternalMemory(void);
 CLIENT_API CUresult cuImportExternalSemaphore(void);
 CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
-CLIENT_API CUresult cuLibraryGetManaged(void);
 CLIENT_API CUresult cuLibraryGetUnifiedFunction(void);
-CLIENT_API CUresult cuMemAllocManaged(void);
 CLIENT_API CUresult cuMemBatchDecompressAsync(void);
-CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync(void);
-CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(void);
-CLIENT_API CUresult cuMemDiscardBatchAsync(void);
-CLIENT_API CUresult cuMemDiscardBatchAsync_ptsz(void);
 CLIENT_API CUresult cuMemExportToShareableHandle(void);
 CLIENT_API CUresult cuMemGetHandleForAddressRange(void);
 CLIENT_API CUresult cuMemGetLocationInfo(void);
@@ -88,15 +82,9 @@ CLIENT_API CUresult cuMemPoolExportPointer(void);
 CLIENT_API CUresult cuMemPoolExportToShareableHandle(void);
 CLIENT_API CUresult cuMemPoolImportFromShareableHandle(void);
 CLIENT_API CUresult cuMemPoolImportPointer(void);
-CLIENT_API CUresult cuMemPrefetchBatchAsync(void);
-CLIENT_API CUresult cuMemPrefetchBatchAsync_ptsz(void);
-CLIENT_API CUresult cuMemRangeGetAttribute(void);
-CLIENT_API CUresult cuMemRangeGetAttributes(void);
 CLIENT_API CUresult cuProfilerInitialize(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync(void);
 CLIENT_API CUresult cuSignalExternalSemaphoresAsync_ptsz(void);
-CLIENT_API CUresult cuStreamAttachMemAsync(void);
-CLIENT_API CUresult cuStreamAttachMemAsync_ptsz(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph(void);
 CLIENT_API CUresult cuStreamBeginRecaptureToGraph_ptsz(void);
 CLIENT_API CUresult cuSubgridCreate(void);
@@ -406,7 +394,7 @@ const struct client_entry client_entries[] = {
 	{ "cuLibraryGetGlobal", "cuLibraryGetGlobal", (void *)cuLibraryGetGlobal, 12000, 0, NULL, NULL, 295, NULL },
 	{ "cuLibraryGetKernel", "cuLibraryGetKernel", (void *)cuLibraryGetKernel, 12000, 0, NULL, NULL, 296, NULL },
 	{ "cuLibraryGetKernelCount", "cuLibraryGetKernelCount", (void *)cuLibraryGetKernelCount, 12040, 0, NULL, NULL, 297, NULL },
-	{ "cuLibraryGetManaged", "cuLibraryGetManaged", (void *)cuLibraryGetManaged, 12000, 0, NULL, NULL, 298, "managed memory needs a coherent link to the GPU; the attributes for it are 0" },
+	{ "cuLibraryGetManaged", "cuLibraryGetManaged", (void *)cuLibraryGetManaged, 12000, 0, NULL, NULL, 298, NULL },
 	{ "cuLibraryGetModule", "cuLibraryGetModule", (void *)cuLibraryGetModule, 12000, 0, NULL, NULL, 299, NULL },
 	{ "cuLibraryGetUnifiedFunction", "cuLibraryGetUnifiedFunction", (void *)cuLibraryGetUnifiedFunction, 12000, 0, NULL, NULL, 300, "a function of this machine's program is none of a remote GPU; the attribute for it is 0" },
 	{ "cuLibraryLoadData", "cuLibraryLoadData", (void *)cuLibraryLoadData, 12000, 0, NULL, NULL, 301, NULL },
@@ -435,13 +423,13 @@ const struct client_entry client_entries[] = {
 	{ "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", (void *)cuMemAllocFromPoolAsync, 11020, 11020, (void *)cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync_ptsz", 324, NULL },
 	{ "cuMemAllocHost", "cuMemAllocHost", (void *)cuMemAllocHost, 2000, 0, NULL, NULL, 325, NULL },
 	{ "cuMemAllocHost", "cuMemAllocHost_v2", (void *)cuMemAllocHost_v2, 3020, 0, NULL, NULL, 326, NULL },
-	{ "cuMemAllocManaged", "cuMemAllocManaged", (void *)cuMemAllocManaged, 6000, 0, NULL, NULL, 327, "managed memory needs a coherent link to the GPU; the attributes for it are 0" },
+	{ "cuMemAllocManaged", "cuMemAllocManaged", (void *)cuMemAllocManaged, 6000, 0, NULL, NULL, 327, NULL },
 	{ "cuMemAllocPitch", "cuMemAllocPitch", (void *)cuMemAllocPitch, 2000, 0, NULL, NULL, 328, NULL },
 	{ "cuMemAllocPitch", "cuMemAllocPitch_v2", (void *)cuMemAllocPitch_v2, 3020, 0, NULL, NULL, 329, NULL },
 	{ "cuMemBatchDecompressAsync", "cuMemBatchDecompressAsync", (void *)cuMemBatchDecompressAsync, 12060, 0, NULL, NULL, 330, "decompression by the GPU is not there; the attribute for its algorithms is 0" },
 	{ "cuMemCreate", "cuMemCreate", (void *)cuMemCreate, 10020, 0, NULL, NULL, 331, NULL },
-	{ "cuMemDiscardAndPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", (void *)cuMemDiscardAndPrefetchBatchAsync, 13000, 13000, (void *)cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync_ptsz", 332, "managed memory needs a coherent link to the GPU; the attributes for it are 0" },
-	{ "cuMemDiscardBatchAsync", "cuMemDiscardBatchAsync", (void *)cuMemDiscardBatchAsync, 13000, 13000, (void *)cuMemDiscardBatchAsync_ptsz, "cuMemDiscardBatchAsync_ptsz", 333, "managed memory needs a coherent link to the GPU; the attributes for it are 0" },
+	{ "cuMemDiscardAndPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", (void *)cuMemDiscardAndPrefetchBatchAsync, 13000, 13000, (void *)cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync_ptsz", 332, NULL },
+	{ "cuMemDiscardBatchAsync", "cuMemDiscardBatchAsync", (void *)cuMemDiscardBatchAsync, 13000, 13000, (void *)cuMemDiscardBatchAsync_ptsz, "cuMemDiscardBatchAsync_ptsz", 333, NULL },
 	{ "cuMemExportToShareableHandle", "cuMemExportToShareableHandle", (void *)cuMemExportToShareableHandle, 10020, 0, NULL, NULL, 334, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
 	{ "cuMemFree", "cuMemFree", (void *)cuMemFree, 2000, 0, NULL, NULL, 335, NULL },
 	{ "cuMemFree", "cuMemFree_v2", (void *)cuMemFree_v2, 3020, 0, NULL, NULL, 336, NULL },
@@ -481,9 +469,9 @@ const struct client_entry client_entries[] = {
 	{ "cuMemPoolTrimTo", "cuMemPoolTrimTo", (void *)cuMemPoolTrimTo, 11020, 0, NULL, NULL, 370, NULL },
 	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync", (void *)cuMemPrefetchAsync, 8000, 8000, (void *)cuMemPrefetchAsync_ptsz, "cuMemPrefetchAsync_ptsz", 371, NULL },
 	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync_v2", (void *)cuMemPrefetchAsync_v2, 12020, 12020, (void *)cuMemPrefetchAsync_v2_ptsz, "cuMemPrefetchAsync_v2_ptsz", 372, NULL },
-	{ "cuMemPrefetchBatchAsync", "cuMemPrefetchBatchAsync", (void *)cuMemPrefetchBatchAsync, 13000, 13000, (void *)cuMemPrefetchBatchAsync_ptsz, "cuMemPrefetchBatchAsync_ptsz", 373, "managed memory needs a coherent link to the GPU; the attributes for it are 0" },
-	{ "cuMemRangeGetAttribute", "cuMemRangeGetAttribute", (void *)cuMemRangeGetAttribute, 8000, 0, NULL, NULL, 374, "managed memory needs a coherent link to the GPU; the attributes for it are 0" },
-	{ "cuMemRangeGetAttributes", "cuMemRangeGetAttributes", (void *)cuMemRangeGetAttributes, 8000, 0, NULL, NULL, 375, "managed memory needs a coherent link to the GPU; the attributes for it are 0" },
+	{ "cuMemPrefetchBatchAsync", "cuMemPrefetchBatchAsync", (void *)cuMemPrefetchBatchAsync, 13000, 13000, (void *)cuMemPrefetchBatchAsync_ptsz, "cuMemPrefetchBatchAsync_ptsz", 373, NULL },
+	{ "cuMemRangeGetAttribute", "cuMemRangeGetAttribute", (void *)cuMemRangeGetAttribute, 8000, 0, NULL, NULL, 374, NULL },
+	{ "cuMemRangeGetAttributes", "cuMemRangeGetAttributes", (void *)cuMemRangeGetAttributes, 8000, 0, NULL, NULL, 375, NULL },
 	{ "cuMemRelease", "cuMemRelease", (void *)cuMemRelease, 10020, 0, NULL, NULL, 376, NULL },
 	{ "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", (void *)cuMemRetainAllocationHandle, 11000, 0, NULL, NULL, 377, NULL },
 	{ "cuMemSetAccess", "cuMemSetAccess", (void *)cuMemSetAccess, 10020, 0, NULL, NULL, 378, NULL },
@@ -599,7 +587,7 @@ const struct client_entry client_entries[] = {
 	{ "cuProfilerStop", "cuProfilerStop", (void *)cuProfilerStop, 4000, 0, NULL, NULL, 488, NULL },
 	{ "cuSignalExternalSemaphoresAsync", "cuSignalExternalSemaphoresAsync", (void *)cuSignalExternalSemaphoresAsync, 10000, 10000, (void *)cuSignalExternalSemaphoresAsync_ptsz, "cuSignalExternalSemaphoresAsync_ptsz", 489, "memory and semaphores of other APIs live in this machine" },
 	{ "cuStreamAddCallback", "cuStreamAddCallback", (void *)cuStreamAddCallback, 5000, 7000, (void *)cuStreamAddCallback_ptsz, "cuStreamAddCallback_ptsz", 490, NULL },
-	{ "cuStreamAttachMemAsync", "cuStreamAttachMemAsync", (void *)cuStreamAttachMemAsync, 6000, 7000, (void *)cuStreamAttachMemAsync_ptsz, "cuStreamAttachMemAsync_ptsz", 491, "managed memory needs a coherent link to the GPU; the attributes for it are 0" },
+	{ "cuStreamAttachMemAsync", "cuStreamAttachMemAsync", (void *)cuStreamAttachMemAsync, 6000, 7000, (void *)cuStreamAttachMemAsync_ptsz, "cuStreamAttachMemAsync_ptsz", 491, NULL },
 	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp", (void *)cuStreamBatchMemOp, 8000, 8000, (void *)cuStreamBatchMemOp_ptsz, "cuStreamBatchMemOp_ptsz", 492, NULL },
 	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp_v2", (void *)cuStreamBatchMemOp_v2, 11070, 11070, (void *)cuStreamBatchMemOp_v2_ptsz, "cuStreamBatchMemOp_v2_ptsz", 493, NULL },
 	{ "cuStreamBeginCapture", "cuStreamBeginCapture", (void *)cuStreamBeginCapture, 10000, 0, NULL, NULL, 494, NULL },

@@ -31,10 +31,16 @@ CUresult client_raw_cuKernelSetAttribute(CUfunction_attribute attrib, int val, C
 CUresult client_raw_cuLinkDestroy(CUlinkState state);
 CUresult client_raw_cuMemAddressFree(CUdeviceptr_v2 ptr, size_t size);
 CUresult client_raw_cuMemAddressReserve(CUdeviceptr_v2 *ptr, size_t size, size_t alignment, CUdeviceptr_v2 addr, unsigned long long flags);
+CUresult client_raw_cuMemAdvise(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUdevice_v1 device);
+CUresult client_raw_cuMemAdvise_v2(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUmemLocation_v1 location);
 CUresult client_raw_cuMemAllocFromPoolAsync(CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
+CUresult client_raw_cuMemAllocManaged(CUdeviceptr_v2 *dptr, size_t bytesize, unsigned int flags);
 CUresult client_raw_cuMemMap(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags);
+CUresult client_raw_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps);
 CUresult client_raw_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
 CUresult client_raw_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
+CUresult client_raw_cuMemPrefetchAsync(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream);
+CUresult client_raw_cuMemPrefetchAsync_v2(CUdeviceptr_v2 devPtr, size_t count, CUmemLocation_v1 location, unsigned int flags, CUstream hStream);
 CUresult client_raw_cuMemSetAccess(CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count);
 CUresult client_raw_cuMemUnmap(CUdeviceptr_v2 ptr, size_t size);
 CUresult client_raw_cuStreamGetDevResource(CUstream hStream, CUdevResource *resource, CUdevResourceType type);

@@ -49,25 +49,6 @@ CUresult cuCtxDestroy(CUcontext ctx)
 	return cuCtxDestroy_v2(ctx);
 }
 
-CUresult cuCtxGetLimit(size_t *pvalue, CUlimit limit)
-{
-	struct wire_context_get_limit request = { 0 };
-	struct wire_context_get_limit_reply reply;
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!pvalue)
-		return CUDA_ERROR_INVALID_VALUE;
-	request.limit = limit;
-	result = client_call(WIRE_OP_CONTEXT_GET_LIMIT, &request, sizeof(request), &reply, sizeof(reply));
-	if (result == CUDA_SUCCESS) {
-		*pvalue = reply.value;
-	}
-	return result;
-}
-
 CUresult cuCtxPopCurrent(CUcontext *pctx)
 {
 	return cuCtxPopCurrent_v2(pctx);
@@ -76,20 +57,6 @@ CUresult cuCtxPopCurrent(CUcontext *pctx)
 CUresult cuCtxPushCurrent(CUcontext ctx)
 {
 	return cuCtxPushCurrent_v2(ctx);
-}
-
-CUresult cuCtxSetLimit(CUlimit limit, size_t value)
-{
-	struct wire_context_set_limit request = { 0 };
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.limit = limit;
-	request.value = value;
-	result = client_call(WIRE_OP_CONTEXT_SET_LIMIT, &request, sizeof(request), NULL, 0);
-	return result;
 }
 
 CUresult cuCtxSynchronize(void)
@@ -655,12 +622,6 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void 
 	return result;
 }
 
-CLIENT_API CUresult cuLibraryGetManaged(void);
-CUresult cuLibraryGetManaged(void)
-{
-	return client_unsupported(298);
-}
-
 CLIENT_API CUresult cuLibraryGetUnifiedFunction(void);
 CUresult cuLibraryGetUnifiedFunction(void)
 {
@@ -687,40 +648,30 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr_v2 *dptr, size_t bytesize, CUm
 	return result;
 }
 
-CLIENT_API CUresult cuMemAllocManaged(void);
-CUresult cuMemAllocManaged(void)
-{
-	return client_unsupported(327);
-}
-
 CLIENT_API CUresult cuMemBatchDecompressAsync(void);
 CUresult cuMemBatchDecompressAsync(void)
 {
 	return client_unsupported(330);
 }
 
-CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync(void);
-CUresult cuMemDiscardAndPrefetchBatchAsync(void)
+CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-	return client_unsupported(332);
+	CUresult result;
+
+	client_per_thread_begin();
+	result = cuMemDiscardAndPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
-CLIENT_API CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(void);
-CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(void)
+CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream)
 {
-	return client_unsupported(332);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemDiscardBatchAsync(void);
-CUresult cuMemDiscardBatchAsync(void)
-{
-	return client_unsupported(333);
-}
-
-CLIENT_API CUresult cuMemDiscardBatchAsync_ptsz(void);
-CUresult cuMemDiscardBatchAsync_ptsz(void)
-{
-	return client_unsupported(333);
+	client_per_thread_begin();
+	result = cuMemDiscardBatchAsync(dptrs, sizes, count, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CLIENT_API CUresult cuMemExportToShareableHandle(void);
@@ -848,28 +799,14 @@ CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr_v2 devPtr, size_t count, CUmemLo
 	return result;
 }
 
-CLIENT_API CUresult cuMemPrefetchBatchAsync(void);
-CUresult cuMemPrefetchBatchAsync(void)
+CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
 {
-	return client_unsupported(373);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuMemPrefetchBatchAsync_ptsz(void);
-CUresult cuMemPrefetchBatchAsync_ptsz(void)
-{
-	return client_unsupported(373);
-}
-
-CLIENT_API CUresult cuMemRangeGetAttribute(void);
-CUresult cuMemRangeGetAttribute(void)
-{
-	return client_unsupported(374);
-}
-
-CLIENT_API CUresult cuMemRangeGetAttributes(void);
-CUresult cuMemRangeGetAttributes(void)
-{
-	return client_unsupported(375);
+	client_per_thread_begin();
+	result = cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
@@ -1292,76 +1229,6 @@ CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
 	return result;
 }
 
-CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize)
-{
-	struct wire_occupancy_shared request = { 0 };
-	struct wire_occupancy_shared_reply reply;
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!dynamicSmemSize)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_function_wire(func, &request.function);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.blocks = numBlocks;
-	request.block_size = blockSize;
-	result = client_call(WIRE_OP_OCCUPANCY_SHARED, &request, sizeof(request), &reply, sizeof(reply));
-	if (result == CUDA_SUCCESS) {
-		*dynamicSmemSize = reply.bytes;
-	}
-	return result;
-}
-
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize)
-{
-	struct wire_occupancy_blocks request = { 0 };
-	struct wire_occupancy_blocks_reply reply;
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!numBlocks)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_function_wire(func, &request.function);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.block_size = blockSize;
-	request.dynamic_shared = dynamicSMemSize;
-	result = client_call(WIRE_OP_OCCUPANCY_BLOCKS, &request, sizeof(request), &reply, sizeof(reply));
-	if (result == CUDA_SUCCESS) {
-		*numBlocks = reply.blocks;
-	}
-	return result;
-}
-
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags)
-{
-	struct wire_occupancy_blocks request = { 0 };
-	struct wire_occupancy_blocks_reply reply;
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!numBlocks)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_function_wire(func, &request.function);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.block_size = blockSize;
-	request.dynamic_shared = dynamicSMemSize;
-	request.flags = flags;
-	result = client_call(WIRE_OP_OCCUPANCY_BLOCKS, &request, sizeof(request), &reply, sizeof(reply));
-	if (result == CUDA_SUCCESS) {
-		*numBlocks = reply.blocks;
-	}
-	return result;
-}
-
 CLIENT_API CUresult cuProfilerInitialize(void);
 CUresult cuProfilerInitialize(void)
 {
@@ -1390,16 +1257,14 @@ CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, v
 	return result;
 }
 
-CLIENT_API CUresult cuStreamAttachMemAsync(void);
-CUresult cuStreamAttachMemAsync(void)
+CUresult cuStreamAttachMemAsync_ptsz(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
 {
-	return client_unsupported(491);
-}
+	CUresult result;
 
-CLIENT_API CUresult cuStreamAttachMemAsync_ptsz(void);
-CUresult cuStreamAttachMemAsync_ptsz(void)
-{
-	return client_unsupported(491);
+	client_per_thread_begin();
+	result = cuStreamAttachMemAsync(hStream, dptr, length, flags);
+	client_per_thread_end();
+	return result;
 }
 
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)

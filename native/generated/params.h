@@ -2807,6 +2807,26 @@ static void reply_324(struct marshal *m, struct args_324 *a)
 		marshal_plain(m, a->dptr, sizeof(*a->dptr));
 }
 
+/* cuMemAllocManaged */
+struct args_327 {
+	CUdeviceptr_v2 *dptr;
+	size_t bytesize;
+	unsigned int flags;
+};
+
+static void request_327(struct marshal *m, struct args_327 *a)
+{
+	marshal_plain(m, &a->bytesize, sizeof(a->bytesize));
+	marshal_plain(m, &a->flags, sizeof(a->flags));
+	a->dptr = marshal_pointer(m, a->dptr, 1, sizeof(*a->dptr));
+}
+
+static void reply_327(struct marshal *m, struct args_327 *a)
+{
+	if (a->dptr)
+		marshal_plain(m, a->dptr, sizeof(*a->dptr));
+}
+
 /* cuMemCreate */
 struct args_331 {
 	CUmemGenericAllocationHandle_v1 *handle;

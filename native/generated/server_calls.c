@@ -2366,6 +2366,24 @@ static CUresult call_324(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_327(struct server_call *call, struct marshal *m)
+{
+	struct args_327 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuMemAllocManaged)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_327(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuMemAllocManaged(a.dptr, a.bytesize, a.flags);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_327(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_331(struct server_call *call, struct marshal *m)
 {
 	struct args_331 a = { 0 };
@@ -4161,6 +4179,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[319] = { call_319, false },
 	[320] = { call_320, false },
 	[324] = { call_324, false },
+	[327] = { call_327, false },
 	[331] = { call_331, false },
 	[339] = { call_339, false },
 	[342] = { call_342, false },

@@ -235,6 +235,7 @@ struct server_driver {
 	CUresult (*cuLibraryGetGlobal)(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name);
 	CUresult (*cuLibraryGetKernel)(CUkernel *pKernel, CUlibrary library, const char *name);
 	CUresult (*cuLibraryGetKernelCount)(unsigned int *count, CUlibrary lib);
+	CUresult (*cuLibraryGetManaged)(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name);
 	CUresult (*cuLibraryGetModule)(CUmodule *pMod, CUlibrary library);
 	CUresult (*cuLibraryLoadData)(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions);
 	CUresult (*cuLibraryLoadFromFile)(CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions);
@@ -262,9 +263,12 @@ struct server_driver {
 	CUresult (*cuMemAllocFromPoolAsync)(CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
 	CUresult (*cuMemAllocHost)(void **pp, unsigned int bytesize);
 	CUresult (*cuMemAllocHost_v2)(void **pp, size_t bytesize);
+	CUresult (*cuMemAllocManaged)(CUdeviceptr_v2 *dptr, size_t bytesize, unsigned int flags);
 	CUresult (*cuMemAllocPitch)(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height, unsigned int ElementSizeBytes);
 	CUresult (*cuMemAllocPitch_v2)(CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes);
 	CUresult (*cuMemCreate)(CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags);
+	CUresult (*cuMemDiscardAndPrefetchBatchAsync)(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream);
+	CUresult (*cuMemDiscardBatchAsync)(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream);
 	CUresult (*cuMemFree)(CUdeviceptr_v1 dptr);
 	CUresult (*cuMemFree_v2)(CUdeviceptr dptr);
 	CUresult (*cuMemFreeAsync)(CUdeviceptr dptr, CUstream hStream);
@@ -292,6 +296,9 @@ struct server_driver {
 	CUresult (*cuMemPoolTrimTo)(CUmemoryPool pool, size_t minBytesToKeep);
 	CUresult (*cuMemPrefetchAsync)(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream);
 	CUresult (*cuMemPrefetchAsync_v2)(CUdeviceptr_v2 devPtr, size_t count, CUmemLocation_v1 location, unsigned int flags, CUstream hStream);
+	CUresult (*cuMemPrefetchBatchAsync)(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream);
+	CUresult (*cuMemRangeGetAttribute)(void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr, size_t count);
+	CUresult (*cuMemRangeGetAttributes)(void **data, size_t *dataSizes, CUmem_range_attribute *attributes, size_t numAttributes, CUdeviceptr devPtr, size_t count);
 	CUresult (*cuMemRelease)(CUmemGenericAllocationHandle_v1 handle);
 	CUresult (*cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle_v1 *handle, void *addr);
 	CUresult (*cuMemSetAccess)(CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count);
@@ -405,6 +412,7 @@ struct server_driver {
 	CUresult (*cuProfilerStart)(void);
 	CUresult (*cuProfilerStop)(void);
 	CUresult (*cuStreamAddCallback)(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags);
+	CUresult (*cuStreamAttachMemAsync)(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags);
 	CUresult (*cuStreamBatchMemOp_v2)(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags);
 	CUresult (*cuStreamBeginCapture)(CUstream hStream);
 	CUresult (*cuStreamBeginCapture_v2)(CUstream hStream, CUstreamCaptureMode mode);
@@ -718,6 +726,7 @@ struct server_driver {
 	X(cuLibraryGetGlobal, "cuLibraryGetGlobal", 12000) \
 	X(cuLibraryGetKernel, "cuLibraryGetKernel", 12000) \
 	X(cuLibraryGetKernelCount, "cuLibraryGetKernelCount", 12040) \
+	X(cuLibraryGetManaged, "cuLibraryGetManaged", 12000) \
 	X(cuLibraryGetModule, "cuLibraryGetModule", 12000) \
 	X(cuLibraryLoadData, "cuLibraryLoadData", 12000) \
 	X(cuLibraryLoadFromFile, "cuLibraryLoadFromFile", 12000) \
@@ -745,9 +754,12 @@ struct server_driver {
 	X(cuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020) \
 	X(cuMemAllocHost, "cuMemAllocHost", 2000) \
 	X(cuMemAllocHost_v2, "cuMemAllocHost", 3020) \
+	X(cuMemAllocManaged, "cuMemAllocManaged", 6000) \
 	X(cuMemAllocPitch, "cuMemAllocPitch", 2000) \
 	X(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020) \
 	X(cuMemCreate, "cuMemCreate", 10020) \
+	X(cuMemDiscardAndPrefetchBatchAsync, "cuMemDiscardAndPrefetchBatchAsync", 13000) \
+	X(cuMemDiscardBatchAsync, "cuMemDiscardBatchAsync", 13000) \
 	X(cuMemFree, "cuMemFree", 2000) \
 	X(cuMemFree_v2, "cuMemFree", 3020) \
 	X(cuMemFreeAsync, "cuMemFreeAsync", 11020) \
@@ -775,6 +787,9 @@ struct server_driver {
 	X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020) \
 	X(cuMemPrefetchAsync, "cuMemPrefetchAsync", 8000) \
 	X(cuMemPrefetchAsync_v2, "cuMemPrefetchAsync", 12020) \
+	X(cuMemPrefetchBatchAsync, "cuMemPrefetchBatchAsync", 13000) \
+	X(cuMemRangeGetAttribute, "cuMemRangeGetAttribute", 8000) \
+	X(cuMemRangeGetAttributes, "cuMemRangeGetAttributes", 8000) \
 	X(cuMemRelease, "cuMemRelease", 10020) \
 	X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000) \
 	X(cuMemSetAccess, "cuMemSetAccess", 10020) \
@@ -888,6 +903,7 @@ struct server_driver {
 	X(cuProfilerStart, "cuProfilerStart", 4000) \
 	X(cuProfilerStop, "cuProfilerStop", 4000) \
 	X(cuStreamAddCallback, "cuStreamAddCallback", 5000) \
+	X(cuStreamAttachMemAsync, "cuStreamAttachMemAsync", 6000) \
 	X(cuStreamBatchMemOp_v2, "cuStreamBatchMemOp", 11070) \
 	X(cuStreamBeginCapture, "cuStreamBeginCapture", 10000) \
 	X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010) \

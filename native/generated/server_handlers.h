@@ -93,6 +93,12 @@ CUresult serve_function_set_attribute(struct server_call *call);
 CUresult serve_function_set_cache(struct server_call *call);
 /* More of the kernels' descriptions, when one reply could not hold all. */
 CUresult serve_library_kernels(struct server_call *call);
+/* A variable by name (tail), and whether it is managed memory. */
+CUresult serve_library_variable(struct server_call *call);
+/* library_load for an image that was sent as a blob, or (blob 0) is at the server under its digest, where it is kept if there is one.  Attributes are those on `device`; the tail begins with what the compiler said. */
+CUresult serve_image_load(struct server_call *call);
+/* The attributes of a library's kernels on a device, as many as one reply holds. */
+CUresult serve_library_attributes(struct server_call *call);
 /* Launch a kernel; the tail holds the attributes, then the parameter buffer. */
 CUresult serve_launch(struct server_call *call);
 /* The same for launches whose limits only the driver knows (cooperative, clusters). */
@@ -107,6 +113,8 @@ CUresult serve_user_object_create(struct server_call *call);
 CUresult serve_link_create(struct server_call *call);
 /* Add an input that was sent as a blob; the tail holds the options, then its name. */
 CUresult serve_link_add(struct server_call *call);
+/* What the last link_add or link_complete had to say; link_create has the sizes of the logs among its options. */
+CUresult serve_link_log(struct server_call *call);
 /* A graph as text for graphviz, as far as one frame holds it. */
 CUresult serve_graph_dot(struct server_call *call);
 /* Open another process's event under the client's handle. */

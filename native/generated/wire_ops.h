@@ -136,6 +136,12 @@ enum wire_op {
 	WIRE_OP_FUNCTION_SET_CACHE = 0x0065,
 	/* More of the kernels' descriptions, when one reply could not hold all. */
 	WIRE_OP_LIBRARY_KERNELS = 0x0066,
+	/* A variable by name (tail), and whether it is managed memory. */
+	WIRE_OP_LIBRARY_VARIABLE = 0x0067,
+	/* library_load for an image that was sent as a blob, or (blob 0) is at the server under its digest, where it is kept if there is one.  Attributes are those on `device`; the tail begins with what the compiler said. */
+	WIRE_OP_IMAGE_LOAD = 0x0069,
+	/* The attributes of a library's kernels on a device, as many as one reply holds. */
+	WIRE_OP_LIBRARY_ATTRIBUTES = 0x0068,
 	/* Launch a kernel; the tail holds the attributes, then the parameter buffer. */
 	WIRE_OP_LAUNCH = 0x0070,
 	/* The same for launches whose limits only the driver knows (cooperative, clusters). */
@@ -152,6 +158,8 @@ enum wire_op {
 	WIRE_OP_LINK_CREATE = 0x0084,
 	/* Add an input that was sent as a blob; the tail holds the options, then its name. */
 	WIRE_OP_LINK_ADD = 0x0085,
+	/* What the last link_add or link_complete had to say; link_create has the sizes of the logs among its options. */
+	WIRE_OP_LINK_LOG = 0x008b,
 	/* A graph as text for graphviz, as far as one frame holds it. */
 	WIRE_OP_GRAPH_DOT = 0x0087,
 	/* Open another process's event under the client's handle. */
@@ -676,6 +684,56 @@ struct wire_library_kernels_reply {
 };
 _Static_assert(sizeof(struct wire_library_kernels_reply) == 8, "wire layout");
 
+struct wire_library_variable {
+	uint64_t library;
+};
+_Static_assert(sizeof(struct wire_library_variable) == 8, "wire layout");
+
+struct wire_library_variable_reply {
+	uint64_t address;
+	uint64_t bytes;
+	uint32_t managed;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_library_variable_reply) == 24, "wire layout");
+
+struct wire_image_load {
+	uint64_t library;
+	uint64_t blob;
+	uint64_t bytes;
+	uint64_t digest[4];
+	uint32_t device;
+	uint32_t is_module;
+	uint32_t jit_count;
+	uint32_t info_bytes;
+	uint32_t error_bytes;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_image_load) == 80, "wire layout");
+
+struct wire_image_load_reply {
+	int32_t result;
+	uint32_t is_absent;
+	uint32_t kernel_count;
+	uint32_t enumerated;
+	uint32_t info_bytes;
+	uint32_t error_bytes;
+};
+_Static_assert(sizeof(struct wire_image_load_reply) == 24, "wire layout");
+
+struct wire_library_attributes {
+	uint64_t library;
+	uint32_t device;
+	uint32_t first;
+};
+_Static_assert(sizeof(struct wire_library_attributes) == 16, "wire layout");
+
+struct wire_library_attributes_reply {
+	uint32_t kernel_count;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_library_attributes_reply) == 8, "wire layout");
+
 struct wire_launch {
 	uint64_t function;
 	uint64_t stream;
@@ -769,6 +827,17 @@ struct wire_link_add {
 	uint64_t blob_bytes;
 };
 _Static_assert(sizeof(struct wire_link_add) == 32, "wire layout");
+
+struct wire_link_log {
+	uint64_t link;
+};
+_Static_assert(sizeof(struct wire_link_log) == 8, "wire layout");
+
+struct wire_link_log_reply {
+	uint32_t info_bytes;
+	uint32_t error_bytes;
+};
+_Static_assert(sizeof(struct wire_link_log_reply) == 8, "wire layout");
 
 struct wire_graph_dot {
 	uint64_t graph;

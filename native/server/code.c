@@ -7,6 +7,7 @@
 
 #include "../wire/cursor.h"
 #include "../wire/image.h"
+#include "../wire/jit.h"
 #include "../wire/kernel.h"
 
 /* Most bytes of images on their way at one time. */
@@ -26,6 +27,24 @@ struct server_library {
 	uint64_t *handles;
 	uint32_t count;
 	bool enumerated;
+};
+
+/* What the compiler says of an image. */
+struct jit_logs {
+	uint32_t info_room, error_room;	/* 0: nobody asks */
+	uint32_t info_bytes, error_bytes;
+	char info[WIRE_JIT_LOG_BYTES], error[WIRE_JIT_LOG_BYTES];
+};
+
+/* What both ways to load an image ask for. */
+struct load {
+	uint64_t handle;
+	void *packed;			/* taken over */
+	uint64_t bytes;
+	bool is_module;
+	CUdevice device;		/* that its kernels are described on */
+	uint32_t jit_count;		/* options in the call's tail */
+	struct jit_logs *logs;		/* or NULL */
 };
 
 /* ---- blobs ---- */
@@ -51,8 +70,7 @@ static CUresult blob_start(struct server *server, const struct wire_blob_part *p
 	blob = calloc(1, sizeof(*blob));
 	if (!blob)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	/* Some bytes behind the end, so that a malformed image ends there. */
-	blob->data = calloc(1, part->total + 16);
+	blob->data = calloc(1, part->total + SERVER_IMAGE_SLACK);
 	if (!blob->data) {
 		free(blob);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -110,15 +128,33 @@ void *server_blob_take(struct server *server, uint64_t handle, uint64_t bytes)
 /* ---- describing kernels ---- */
 
 static CUresult kernel_attribute(const struct server_call *call, const struct server_library *library,
-				 void *kernel, int attribute, int *value)
+				 CUdevice device, void *kernel, int attribute, int *value)
 {
 	const struct server_driver *driver = call->driver;
 
 	if (library->is_module || !driver->cuKernelGetAttribute)
 		return driver->cuFuncGetAttribute(value, (CUfunction_attribute)attribute, kernel);
-	return driver->cuKernelGetAttribute(value, (CUfunction_attribute)attribute, kernel,
-					    call->context ? call->context->device
-							  : call->server->devices[0]);
+	return driver->cuKernelGetAttribute(value, (CUfunction_attribute)attribute, kernel, device);
+}
+
+static void kernel_attributes(const struct server_call *call, const struct server_library *library,
+			      CUdevice device, void *kernel,
+			      int32_t attributes[WIRE_KERNEL_ATTRIBUTES], uint32_t *known)
+{
+	for (int i = 0; i < WIRE_KERNEL_ATTRIBUTES; i++) {
+		int value;
+
+		if (kernel_attribute(call, library, device, kernel, i, &value) != CUDA_SUCCESS)
+			continue;
+		attributes[i] = value;
+		*known |= 1u << i;
+	}
+}
+
+/* The device of the current context, or the first one: where kernels are described. */
+static CUdevice call_device(const struct server_call *call)
+{
+	return call->context ? call->context->device : call->server->devices[0];
 }
 
 static bool kernel_parameter(const struct server_call *call, const struct server_library *library,
@@ -141,7 +177,8 @@ static bool kernel_parameter(const struct server_call *call, const struct server
 
 /* Append a kernel's description; false when it does not fit. */
 static bool kernel_describe(const struct server_call *call, const struct server_library *library,
-			    uint32_t index, const char *name, struct wire_writer *writer)
+			    CUdevice device, uint32_t index, const char *name,
+			    struct wire_writer *writer)
 {
 	static const char zeros[8];
 	void *kernel = library->kernels[index];
@@ -162,18 +199,11 @@ static bool kernel_describe(const struct server_call *call, const struct server_
 	}
 	wire_write_bytes(writer, name, head.name_bytes);
 	wire_write_bytes(writer, zeros, -head.name_bytes & 7u);
-	for (int i = 0; i < WIRE_KERNEL_ATTRIBUTES; i++) {
-		int value;
-
-		if (kernel_attribute(call, library, kernel, i, &value) != CUDA_SUCCESS)
-			continue;
-		head.attributes[i] = value;
-		head.attributes_known |= 1u << i;
-	}
 	if (writer->failed) {
 		*writer = head_at;
 		return false;
 	}
+	kernel_attributes(call, library, device, kernel, head.attributes, &head.attributes_known);
 	wire_write_bytes(&head_at, &head, sizeof(head));
 	return true;
 }
@@ -191,24 +221,29 @@ static const char *kernel_name(const struct server_call *call, const struct serv
 	return result == CUDA_SUCCESS && name ? name : "";
 }
 
-/* Describe kernels from `first` on, as many as fit, in call->reply_tail. */
-static CUresult kernels_describe(struct server_call *call, const struct server_library *library,
-				 uint32_t first)
+/* A reply's tail of as many bytes as there may be; `tail_close` says how many there are. */
+static CUresult tail_open(struct server_call *call, struct wire_writer *writer)
 {
-	struct wire_writer writer = { .left = WIRE_BULK_BYTES };
-
-	if (first >= library->count)
-		return CUDA_SUCCESS;
 	call->reply_tail = malloc(WIRE_BULK_BYTES);
 	if (!call->reply_tail)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	writer.at = call->reply_tail;
-	for (uint32_t i = first; i < library->count; i++)
-		if (!kernel_describe(call, library, i,
-				     kernel_name(call, library, library->kernels[i]), &writer))
-			break;
-	call->reply_tail_bytes = WIRE_BULK_BYTES - writer.left;
+	*writer = (struct wire_writer){ .at = call->reply_tail, .left = WIRE_BULK_BYTES };
 	return CUDA_SUCCESS;
+}
+
+static void tail_close(struct server_call *call, const struct wire_writer *writer)
+{
+	call->reply_tail_bytes = WIRE_BULK_BYTES - writer->left;
+}
+
+/* Describe kernels from `first` on, as many as fit. */
+static void kernels_describe(const struct server_call *call, const struct server_library *library,
+			     CUdevice device, uint32_t first, struct wire_writer *writer)
+{
+	for (uint32_t i = first; i < library->count; i++)
+		if (!kernel_describe(call, library, device, i,
+				     kernel_name(call, library, library->kernels[i]), writer))
+			break;
 }
 
 /* ---- loading ---- */
@@ -286,28 +321,81 @@ static CUresult library_enumerate(struct server_call *call, struct server_librar
 	return library->enumerated ? result : CUDA_SUCCESS;
 }
 
-static CUresult library_open(struct server_call *call, struct server_library *library,
-			     const struct wire_library_load *request)
+CUresult server_jit_options(struct wire_reader *reader, uint32_t count, CUjit_option *options,
+			    void **values, unsigned *taken)
 {
-	CUjit_option options[64];
-	void *values[64];
-	struct wire_reader reader = { .at = call->tail, .left = call->tail_bytes };
+	if (count > WIRE_JIT_OPTIONS)
+		return SERVER_MALFORMED;
+	*taken = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		CUjit_option option = (CUjit_option)wire_read_u64(reader);
+		uint64_t value = wire_read_u64(reader);
 
-	if (request->jit_count > 64)
-		return SERVER_MALFORMED;
-	for (uint32_t i = 0; i < request->jit_count; i++) {
-		options[i] = (CUjit_option)wire_read_u64(&reader);
-		values[i] = (void *)(uintptr_t)wire_read_u64(&reader);
+		if (!wire_jit_option_travels(option))
+			continue;
+		options[*taken] = option;
+		values[(*taken)++] = (void *)(uintptr_t)value;
 	}
-	if (reader.failed)
-		return SERVER_MALFORMED;
+	return reader->failed ? SERVER_MALFORMED : CUDA_SUCCESS;
+}
+
+/* Let the driver write its logs; the options behind the program's. */
+static unsigned logs_ask(struct jit_logs *logs, CUjit_option *options, void **values)
+{
+	const struct {
+		CUjit_option option;
+		void *value;
+	} asked[] = {
+		{ CU_JIT_INFO_LOG_BUFFER, logs->info },
+		{ CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, (void *)(uintptr_t)logs->info_room },
+		{ CU_JIT_ERROR_LOG_BUFFER, logs->error },
+		{ CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, (void *)(uintptr_t)logs->error_room },
+	};
+
+	for (unsigned i = 0; i < 4; i++) {
+		options[i] = asked[i].option;
+		values[i] = asked[i].value;
+	}
+	return 4;
+}
+
+/* The driver says how much it has written in the value that said how much room there is. */
+static void logs_take(struct jit_logs *logs, void *const *values)
+{
+	uintptr_t info = (uintptr_t)values[1], error = (uintptr_t)values[3];
+
+	logs->info_bytes = info < logs->info_room ? (uint32_t)info : logs->info_room;
+	logs->error_bytes = error < logs->error_room ? (uint32_t)error : logs->error_room;
+	/* A driver that writes none leaves the room there. */
+	logs->info_bytes = (uint32_t)strnlen(logs->info, logs->info_bytes);
+	logs->error_bytes = (uint32_t)strnlen(logs->error, logs->error_bytes);
+}
+
+static CUresult library_open(struct server_call *call, struct server_library *library,
+			     const struct load *load)
+{
+	CUjit_option options[WIRE_JIT_OPTIONS + 4];
+	void *values[WIRE_JIT_OPTIONS + 4];
+	struct wire_reader reader = { .at = call->tail, .left = call->tail_bytes };
+	unsigned own, count;
+	CUresult result = server_jit_options(&reader, load->jit_count, options, values, &own);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	count = own;
+	if (load->logs)
+		count += logs_ask(load->logs, options + own, values + own);
 	if (library->is_module)
-		return call->driver->cuModuleLoadDataEx(&library->module, library->image.image,
-							request->jit_count, options, values);
-	if (!call->driver->cuLibraryLoadData)
+		result = call->driver->cuModuleLoadDataEx(&library->module, library->image.image, count,
+							  options, values);
+	else if (!call->driver->cuLibraryLoadData)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	return call->driver->cuLibraryLoadData(&library->library, library->image.image, options,
-					       values, request->jit_count, NULL, NULL, 0);
+	else
+		result = call->driver->cuLibraryLoadData(&library->library, library->image.image,
+							 options, values, count, NULL, NULL, 0);
+	if (load->logs)
+		logs_take(load->logs, values + own);
+	return result;
 }
 
 static CUresult library_close(struct server_call *call, struct server_library *library)
@@ -317,45 +405,177 @@ static CUresult library_close(struct server_call *call, struct server_library *l
 	return call->driver->cuLibraryUnload(library->library);
 }
 
-CUresult serve_library_load(struct server_call *call)
+/* Make a library of an image; its kernels are named, and it has its name. */
+static CUresult library_load(struct server_call *call, const struct load *load,
+			     struct server_library **out)
 {
-	const struct wire_library_load *request = call->request;
-	struct wire_library_load_reply *reply = call->reply;
 	struct server_library *library = calloc(1, sizeof(*library));
 	CUresult result;
 
-	if (!library)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	library->context = call->context ? call->context->base : NULL;
-	library->is_module = request->is_module;
-	library->packed = server_blob_take(call->server, request->blob, request->blob_bytes);
-	if (!library->packed) {
-		free(library);
+	if (!library) {
+		free(load->packed);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	if (image_unpack(library->packed, request->blob_bytes, &library->image)) {
+	library->context = call->context ? call->context->base : NULL;
+	library->is_module = load->is_module;
+	library->packed = load->packed;
+	if (image_unpack(library->packed, load->bytes, &library->image)) {
 		free(library->packed);
 		free(library);
 		return CUDA_ERROR_INVALID_IMAGE;
 	}
-	result = library_open(call, library, request);
+	result = library_open(call, library, load);
 	if (result != CUDA_SUCCESS) {
 		library_free(call->server, library);
 		return result;
 	}
 	result = library_enumerate(call, library);
-	if (result == CUDA_SUCCESS)
-		result = kernels_describe(call, library, 0);
 	if (result == CUDA_SUCCESS &&
-	    handle_bind(&call->server->objects, HANDLE_LIBRARY, request->library, library))
+	    handle_bind(&call->server->objects, HANDLE_LIBRARY, load->handle, library))
 		result = SERVER_MALFORMED;
 	if (result != CUDA_SUCCESS) {
 		library_close(call, library);
 		library_free(call->server, library);
 		return result;
 	}
+	*out = library;
+	return CUDA_SUCCESS;
+}
+
+CUresult serve_library_load(struct server_call *call)
+{
+	const struct wire_library_load *request = call->request;
+	struct wire_library_load_reply *reply = call->reply;
+	const struct load load = {
+		.handle = request->library,
+		.packed = server_blob_take(call->server, request->blob, request->blob_bytes),
+		.bytes = request->blob_bytes,
+		.is_module = request->is_module,
+		.jit_count = request->jit_count,
+	};
+	struct server_library *library;
+	struct wire_writer writer;
+	CUresult result;
+
+	if (!load.packed)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = tail_open(call, &writer);
+	if (result != CUDA_SUCCESS) {
+		free(load.packed);
+		return result;
+	}
+	result = library_load(call, &load, &library);
+	if (result != CUDA_SUCCESS)
+		return result;
+	kernels_describe(call, library, call_device(call), 0, &writer);
+	tail_close(call, &writer);
 	reply->kernel_count = library->count;
 	reply->enumerated = library->enumerated;
+	return CUDA_SUCCESS;
+}
+
+/* The image that a request names: as it was sent, or as it is kept. */
+static void *image_take(struct server_call *call, const struct wire_image_load *request)
+{
+	return request->blob ? server_blob_take(call->server, request->blob, request->bytes)
+			     : server_image_find(call->server->images, (const uint8_t *)request->digest,
+						 request->bytes);
+}
+
+static void logs_write(const struct jit_logs *logs, struct wire_writer *writer)
+{
+	static const char zeros[8];
+
+	wire_write_bytes(writer, logs->info, logs->info_bytes);
+	wire_write_bytes(writer, logs->error, logs->error_bytes);
+	wire_write_bytes(writer, zeros, -(logs->info_bytes + logs->error_bytes) & 7u);
+}
+
+CUresult serve_image_load(struct server_call *call)
+{
+	static const uint64_t no_digest[4];
+	const struct wire_image_load *request = call->request;
+	struct wire_image_load_reply *reply = call->reply;
+	struct load load = {
+		.handle = request->library,
+		.bytes = request->bytes,
+		.is_module = request->is_module,
+		.jit_count = request->jit_count,
+	};
+	struct server_library *library;
+	struct wire_writer writer;
+	CUresult result;
+
+	if (request->device >= (uint32_t)call->server->device_count ||
+	    request->info_bytes > WIRE_JIT_LOG_BYTES || request->error_bytes > WIRE_JIT_LOG_BYTES)
+		return SERVER_MALFORMED;
+	load.device = call->server->devices[request->device];
+	load.packed = image_take(call, request);
+	if (!load.packed) {
+		reply->is_absent = !request->blob;
+		return request->blob ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	}
+	result = tail_open(call, &writer);
+	if (result == CUDA_SUCCESS && (request->info_bytes || request->error_bytes)) {
+		load.logs = calloc(1, sizeof(*load.logs));
+		result = load.logs ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (result != CUDA_SUCCESS) {
+		free(load.packed);
+		return result;
+	}
+	if (load.logs) {
+		load.logs->info_room = request->info_bytes;
+		load.logs->error_room = request->error_bytes;
+	}
+	result = library_load(call, &load, &library);
+	if (result != SERVER_MALFORMED && load.logs) {
+		logs_write(load.logs, &writer);
+		reply->info_bytes = load.logs->info_bytes;
+		reply->error_bytes = load.logs->error_bytes;
+	}
+	free(load.logs);
+	if (result == SERVER_MALFORMED)
+		return result;
+	reply->result = (int32_t)result;
+	if (result == CUDA_SUCCESS) {
+		if (request->blob && memcmp(request->digest, no_digest, sizeof(no_digest)) != 0)
+			server_image_keep(call->server->images, (const uint8_t *)request->digest,
+					  library->packed, request->bytes);
+		kernels_describe(call, library, load.device, 0, &writer);
+		reply->kernel_count = library->count;
+		reply->enumerated = library->enumerated;
+	}
+	tail_close(call, &writer);
+	return CUDA_SUCCESS;
+}
+
+CUresult serve_library_attributes(struct server_call *call)
+{
+	const struct wire_library_attributes *request = call->request;
+	struct wire_library_attributes_reply *reply = call->reply;
+	struct server_library *library =
+		handle_get(&call->server->objects, HANDLE_LIBRARY, request->library);
+	struct wire_writer writer;
+	CUresult result;
+
+	if (!library)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (request->device >= (uint32_t)call->server->device_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	result = tail_open(call, &writer);
+	if (result != CUDA_SUCCESS)
+		return result;
+	for (uint32_t i = request->first;
+	     i < library->count && writer.left >= sizeof(struct wire_kernel_attributes); i++) {
+		struct wire_kernel_attributes one = { .handle = library->handles[i] };
+
+		kernel_attributes(call, library, call->server->devices[request->device],
+				  library->kernels[i], one.attributes, &one.known);
+		wire_write_bytes(&writer, &one, sizeof(one));
+	}
+	tail_close(call, &writer);
+	reply->kernel_count = library->count;
 	return CUDA_SUCCESS;
 }
 
@@ -418,11 +638,18 @@ CUresult serve_library_kernels(struct server_call *call)
 	struct wire_library_kernels_reply *reply = call->reply;
 	struct server_library *library =
 		handle_get(&call->server->objects, HANDLE_LIBRARY, request->library);
+	struct wire_writer writer;
+	CUresult result;
 
 	if (!library)
 		return CUDA_ERROR_INVALID_HANDLE;
+	result = tail_open(call, &writer);
+	if (result != CUDA_SUCCESS)
+		return result;
+	kernels_describe(call, library, call_device(call), request->first, &writer);
+	tail_close(call, &writer);
 	reply->kernel_count = library->count;
-	return kernels_describe(call, library, request->first);
+	return CUDA_SUCCESS;
 }
 
 /* A name in the tail, NUL-terminated. */
@@ -456,6 +683,45 @@ CUresult serve_library_global(struct server_call *call)
 	return result;
 }
 
+/* Of a library the driver finds managed variables apart; of a module's it knows the address. */
+CUresult serve_library_variable(struct server_call *call)
+{
+	const struct wire_library_variable *request = call->request;
+	struct wire_library_variable_reply *reply = call->reply;
+	struct server_library *library =
+		handle_get(&call->server->objects, HANDLE_LIBRARY, request->library);
+	const char *name = tail_name(call);
+	CUdeviceptr address = 0;
+	size_t bytes = 0;
+	CUresult result;
+	int managed = 0;
+
+	if (!name)
+		return SERVER_MALFORMED;
+	if (!library)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (library->is_module) {
+		result = call->driver->cuModuleGetGlobal_v2(&address, &bytes, library->module, name);
+		if (result == CUDA_SUCCESS && call->driver->cuPointerGetAttribute &&
+		    call->driver->cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+							address) != CUDA_SUCCESS)
+			managed = 0;
+	} else {
+		result = CUDA_ERROR_NOT_FOUND;
+		if (call->driver->cuLibraryGetManaged)
+			result = call->driver->cuLibraryGetManaged(&address, &bytes, library->library,
+								   name);
+		managed = result == CUDA_SUCCESS;
+		if (result != CUDA_SUCCESS)
+			result = call->driver->cuLibraryGetGlobal(&address, &bytes, library->library,
+								  name);
+	}
+	reply->address = address;
+	reply->bytes = bytes;
+	reply->managed = managed != 0;
+	return result;
+}
+
 CUresult serve_library_function(struct server_call *call)
 {
 	const struct wire_library_function *request = call->request;
@@ -479,13 +745,12 @@ CUresult serve_library_function(struct server_call *call)
 		result = library_name(call->server, library, &kernel, 1);
 	if (result != CUDA_SUCCESS)
 		return result;
-	call->reply_tail = malloc(WIRE_BULK_BYTES);
-	if (!call->reply_tail)
+	result = tail_open(call, &writer);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!kernel_describe(call, library, call_device(call), library->count - 1, name, &writer))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	writer = (struct wire_writer){ .at = call->reply_tail, .left = WIRE_BULK_BYTES };
-	if (!kernel_describe(call, library, library->count - 1, name, &writer))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	call->reply_tail_bytes = WIRE_BULK_BYTES - writer.left;
+	tail_close(call, &writer);
 	reply->kernel_count = 1;
 	return CUDA_SUCCESS;
 }

@@ -160,7 +160,7 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
 
 /* ---- rows ---- */
 
-/* Copies are given to the driver in pieces of this size, and so do those to the host travel
+/* Copies are given to the driver in pieces of this size, and so do those to the host leave
  * that are waited for: while the device copies one, the one before it is on its way, and is
  * still in the processor's cache.  Others hold a buffer for each piece, which
  * clients count by WIRE_BULK_BYTES (CLIENT_BEHIND_PIECES): theirs are as large as may be. */
@@ -310,9 +310,9 @@ static CUresult receive_in_place(struct server_call *call, uint64_t device, CUst
 	return result;
 }
 
-/* The frame goes on also where the driver refuses: its length has been said. */
+/* The frame goes on also where the driver refuses: its length has been said.  `more` frames follow. */
 static CUresult send_in_place(struct server_call *call, uint64_t device, size_t offset, size_t bytes,
-			      CUstream stream)
+			      bool more, CUstream stream)
 {
 	const struct server_driver *driver = call->driver;
 	struct transport *transport = &call->server->transport;
@@ -323,7 +323,8 @@ static CUresult send_in_place(struct server_call *call, uint64_t device, size_t 
 
 	while (!rc && bytes) {
 		void *at;
-		ssize_t room = transport->ops->room(transport, &at, bytes);
+		ssize_t room = transport->ops->room(transport, &at, bytes < SERVER_PIECE_BYTES
+								    ? bytes : SERVER_PIECE_BYTES);
 
 		if (room <= 0) {
 			rc = -EPIPE;
@@ -333,9 +334,9 @@ static CUresult send_in_place(struct server_call *call, uint64_t device, size_t 
 			result = driver->cuMemcpyDtoHAsync_v2(at, device, (size_t)room, stream);
 		if (result == CUDA_SUCCESS)
 			result = driver->cuStreamSynchronize(stream);
-		rc = transport->ops->written(transport, (size_t)room);
 		device += (size_t)room;
 		bytes -= (size_t)room;
+		rc = transport->ops->written(transport, (size_t)room, bytes || more);
 	}
 	pthread_mutex_unlock(&call->server->write);
 	return rc ? SERVER_MALFORMED : result;
@@ -443,11 +444,10 @@ CUresult serve_copy_to_host(struct server_call *call)
 	if (height == 1 && call->server->transport.ops->room && server_stream_is_idle(call, stream)) {
 		CUstream bulk = bulk_stream(call);
 
-		for (; bulk && at < total && result == CUDA_SUCCESS; at += SERVER_PIECE_BYTES)
+		for (; bulk && at < total && result == CUDA_SUCCESS; at += WIRE_BULK_BYTES)
 			result = send_in_place(call, request->device + at, at,
-					       total - at < SERVER_PIECE_BYTES ? total - at
-									       : SERVER_PIECE_BYTES,
-					       bulk);
+					       total - at < WIRE_BULK_BYTES ? total - at : WIRE_BULK_BYTES,
+					       total - at > WIRE_BULK_BYTES, bulk);
 		if (bulk)
 			return result;
 	}

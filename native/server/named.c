@@ -5,6 +5,7 @@
  * (a node in its graph, a level in its mipmapped array) goes with it. */
 #include "server_ops.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #define BUCKETS 4096u
@@ -22,6 +23,7 @@ struct named {
 	uint64_t wire;
 	const void *image;		/* what a link made */
 	size_t image_bytes;
+	struct server_link *link;	/* of a link, or NULL */
 };
 
 struct server_names {
@@ -125,6 +127,54 @@ void *server_object(struct server *server, enum server_type type, uint64_t wire)
 	return server_named(server, type, wire, &real, NULL) ? (void *)(uintptr_t)real : NULL;
 }
 
+static void link_put(struct server_link *link)
+{
+	if (!link || --link->references)
+		return;
+	free(link->info);
+	free(link->error);
+	free(link);
+}
+
+int server_named_link_set(struct server *server, uint64_t wire, struct server_link *link)
+{
+	struct server_names *names = server->names;
+	struct named *named;
+
+	pthread_mutex_lock(&names->lock);
+	named = handle_get(&server->functions, HANDLE_NAMED, wire);
+	if (named && named->type == SERVER_CUlinkState && !named->link) {
+		named->link = link;
+		link->references++;
+	} else {
+		named = NULL;
+	}
+	pthread_mutex_unlock(&names->lock);
+	return named ? 0 : -ENOENT;
+}
+
+struct server_link *server_named_link_take(struct server *server, uint64_t wire)
+{
+	struct server_names *names = server->names;
+	struct server_link *link;
+	struct named *named;
+
+	pthread_mutex_lock(&names->lock);
+	named = handle_get(&server->functions, HANDLE_NAMED, wire);
+	link = named && named->type == SERVER_CUlinkState ? named->link : NULL;
+	if (link)
+		link->references++;
+	pthread_mutex_unlock(&names->lock);
+	return link;
+}
+
+void server_named_link_put(struct server *server, struct server_link *link)
+{
+	pthread_mutex_lock(&server->names->lock);
+	link_put(link);
+	pthread_mutex_unlock(&server->names->lock);
+}
+
 /* With all its parts, the innermost first: without recursion, since graphs may lie in
  * graphs as deep as a client likes. */
 static void named_free(struct server *server, struct named *top)
@@ -150,6 +200,7 @@ static void named_free(struct server *server, struct named *top)
 		if (!named_as_is(named->type))
 			handle_close(&server->functions, HANDLE_NAMED, named->wire);
 		names->count--;
+		link_put(named->link);
 		if (named == top)
 			owner = NULL;
 		free(named);

@@ -205,6 +205,20 @@ static CUresult mem_alloc(CUdeviceptr *address, size_t bytes)
 	return charge_end(charge, result, *address);
 }
 
+static CUresult mem_alloc_managed(CUdeviceptr *address, size_t bytes, unsigned int flags)
+{
+	CUresult result;
+	struct charge *charge;
+
+	if (!address)
+		return CUDA_ERROR_INVALID_VALUE;
+	charge = charge_begin(MEMORY, bytes);
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMemAllocManaged(address, bytes, flags);
+	return charge_end(charge, result, *address);
+}
+
 static CUresult mem_alloc_pitch(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
 				unsigned int element)
 {
@@ -669,6 +683,7 @@ void server_quota_install(struct server *server, uint64_t limit)
 	quota.limit = limit;
 #define INSTEAD(symbol, function) driver->symbol = driver->symbol ? function : NULL
 	INSTEAD(cuMemAlloc_v2, mem_alloc);
+	INSTEAD(cuMemAllocManaged, mem_alloc_managed);
 	INSTEAD(cuMemAllocPitch_v2, mem_alloc_pitch);
 	INSTEAD(cuMemFree_v2, mem_free);
 	INSTEAD(cuMemAllocAsync, mem_alloc_async);

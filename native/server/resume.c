@@ -239,13 +239,15 @@ bool server_resume_may(const struct server *server, const struct server_options 
 }
 
 /* While the options have the secret. */
-void server_resume_prepare(struct server *server, const struct server_options *options)
+void server_resume_prepare(struct server *server, const struct server_options *options,
+			   uint64_t granted)
 {
 	pthread_mutex_init(&server->resume.lock, NULL);
 	server->resume.channel = options->resume_channel;
 	server->resume.session = options->session;
 	server->resume.grace_ms = options->grace_ms;
 	server->resume.tls = options->tls;
+	server->resume.grows = granted & WIRE_CAPABILITY_WINDOWS;
 	wire_resume_key(options->secret, options->session, server->resume.key);
 }
 
@@ -266,6 +268,7 @@ int server_resume_start(struct server *server)
 {
 	const struct resume_options options = {
 		.grace_ms = server->resume.grace_ms,
+		.grows = server->resume.grows,
 		.closed_grace_ms = server->resume.grace_ms < CLOSED_GRACE_MS ? server->resume.grace_ms
 									     : CLOSED_GRACE_MS,
 	};

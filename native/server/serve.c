@@ -354,6 +354,20 @@ static CUresult driver_start(struct server *server)
 	return result;
 }
 
+/* Open the driver and start it: what it says is in *result, why it can't be opened in `text`. */
+static int driver_prepare(struct server *server, const struct server_options *options, char *text,
+			  size_t bytes, CUresult *result)
+{
+	int rc = server_driver_open(server, options->libcuda, text, bytes);
+
+	if (rc)
+		return rc;
+	if (options->memory_limit)
+		server_quota_install(server, options->memory_limit);
+	*result = driver_start(server);
+	return 0;
+}
+
 /* Say why in one line, for the log of whoever started this process. */
 static int __attribute__((format(printf, 4, 5)))
 fail(char *why, int bytes, int rc, const char *format, ...)
@@ -439,10 +453,15 @@ static int server_hello(struct server *server, const struct server_options *opti
 		return fail(why, bytes, -EACCES, "the client does not have this lease's secret");
 	}
 	granted = shm ? WIRE_CAPABILITY_SHARED_MEMORY
-		  : server_resume_may(server, options) ? hello.capabilities & WIRE_CAPABILITY_RESUME
-						       : 0;
+		  : server_resume_may(server, options) && hello.capabilities & WIRE_CAPABILITY_RESUME
+			    ? hello.capabilities & (WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS)
+			    : 0;
 	if (granted & WIRE_CAPABILITY_RESUME)
-		server_resume_prepare(server, options);
+		server_resume_prepare(server, options, granted);
+	if (options->image_directory && hello.capabilities & WIRE_CAPABILITY_IMAGES && wire_digest_is_fast())
+		server->images = server_images_open(options->image_directory, options->image_bytes);
+	if (server->images)
+		granted |= WIRE_CAPABILITY_IMAGES;
 	if (options->tls != !!(hello.capabilities & WIRE_CAPABILITY_TLS)) {
 		hello_refuse(server, WIRE_HELLO_TLS, CUDA_SUCCESS, "");
 		return fail(why, bytes, -EACCES, "the client %s TLS", options->tls ? "does not use" : "asks for");
@@ -451,14 +470,12 @@ static int server_hello(struct server *server, const struct server_options *opti
 	explicit_bzero(options->secret, WIRE_SECRET_BYTES);
 	if (rc)
 		return rc;
-	rc = server_driver_open(server, options->libcuda, text, sizeof(text));
-	if (!rc && options->memory_limit)
-		server_quota_install(server, options->memory_limit);
+	result = CUDA_SUCCESS;
+	rc = options->prepared ? 0 : driver_prepare(server, options, text, sizeof(text), &result);
 	if (rc) {
 		hello_refuse(server, WIRE_HELLO_DRIVER, CUDA_ERROR_NO_DEVICE, text);
 		return fail(why, bytes, rc, "%s", text);
 	}
-	result = driver_start(server);
 	if (result != CUDA_SUCCESS) {
 		snprintf(text, sizeof(text), "the CUDA driver does not start (error %d)", (int)result);
 		hello_refuse(server, WIRE_HELLO_DRIVER, result, text);
@@ -479,18 +496,40 @@ static int server_hello(struct server *server, const struct server_options *opti
 	return 0;
 }
 
-int server_serve(const struct server_options *options, char *why, int bytes)
+static struct server *server_make(void)
 {
 	struct server *server = calloc(1, sizeof(*server));
+
+	if (!server)
+		return NULL;
+	server->names = server_names_make();
+	if (!server->names) {
+		free(server);
+		return NULL;
+	}
+	return server;
+}
+
+struct server *server_prepare(const struct server_options *options)
+{
+	struct server *server = server_make();
+	char why[WIRE_HELLO_TEXT_BYTES];
+	CUresult result;
+
+	/* Not freed: the driver is open, and the process ends. */
+	if (!server || driver_prepare(server, options, why, sizeof(why), &result) ||
+	    result != CUDA_SUCCESS)
+		return NULL;
+	return server;
+}
+
+int server_serve(const struct server_options *options, char *why, int bytes)
+{
+	struct server *server = options->prepared ? options->prepared : server_make();
 	int rc;
 
 	if (!server)
 		return fail(why, bytes, -ENOMEM, "out of memory");
-	server->names = server_names_make();
-	if (!server->names) {
-		free(server);
-		return fail(why, bytes, -ENOMEM, "out of memory");
-	}
 	server->text_read = -1;
 	server->status = options->status ? options->status : &server->unseen;
 	server->libcuda = options->libcuda;

@@ -30,7 +30,11 @@ _Static_assert(sizeof(struct server_status) == 104, "layout of remoting/status.p
 /* From one slot to the next. */
 #define SERVER_STATUS_STRIDE 128u
 
+/* A server that has its driver ready, and no client yet. */
+struct server;
+
 struct server_options {
+	struct server *prepared;	/* by server_prepare with the same options, or NULL */
 	int descriptor;			/* the connected socket; taken over */
 	const char *libcuda;		/* path of the driver to open */
 	uint8_t *secret;		/* WIRE_SECRET_BYTES of the lease; cleared when used */
@@ -42,8 +46,15 @@ struct server_options {
 	int resume_channel;		/* a Unix socket on which later connections come, one
 					 * descriptor per datagram; 0: none; taken over */
 	uint32_t grace_ms;		/* how long the session may be cut, 0: it ends at once */
+	const char *image_directory;	/* where images are kept for later programs; NULL: nowhere */
+	uint64_t image_bytes;		/* of all that are kept */
 	bool tls;			/* the client has to go on encrypted behind its hello */
 };
+
+/* Open and initialise the driver ahead of the client: most of a server's start.  Of the
+ * options it reads libcuda and memory_limit.  NULL: it did not succeed; server_serve,
+ * which tries again, tells the client why. */
+struct server *server_prepare(const struct server_options *options);
 
 /* Serve until the client has gone.  0: it came and went; -errno: it never got as
  * far as a session, and `why` (bytes long) says why in one line.

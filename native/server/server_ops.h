@@ -11,9 +11,11 @@
 #include "../generated/server_handlers.h"
 #include "../transport/inbox.h"
 #include "../transport/transport.h"
+#include "../wire/digest.h"
 #include "../wire/frame.h"
 #include "../wire/handle.h"
 #include "../wire/hello.h"
+#include "../wire/jit.h"
 #include "../wire/resource.h"
 #include "server.h"
 
@@ -106,12 +108,24 @@ struct server_blob {
 	uint8_t *data;
 };
 
+/* What a link's driver may look at and write into for as long as the link is there (link.c). */
+struct server_link {
+	unsigned references;		/* under the lock of the names */
+	unsigned count;
+	CUjit_option options[WIRE_JIT_OPTIONS + 4];
+	void *values[WIRE_JIT_OPTIONS + 4];
+	unsigned info_at, error_at;	/* of the values that say how much a log has */
+	uint32_t info_room, error_room;
+	char *info, *error;		/* NULL: the client does not want it */
+};
+
 /* What a later connection must prove to go on with the session (resume.c). */
 struct server_resume {
 	int channel;			/* where the supervisor hands over connections */
 	uint32_t grace_ms;
 	uint64_t session;		/* its number; 0: it is never resumed */
 	bool tls;			/* they are encrypted behind their hello */
+	bool grows;			/* the client knows of windows that grow */
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	uint8_t token[WIRE_TOKEN_BYTES];
 
@@ -150,6 +164,7 @@ struct server {
 	pthread_mutex_t text_lock;	/* over reading it */
 
 	struct server_names *names;
+	struct server_images *images;	/* kept of earlier programs (images.c); NULL: none are */
 	uint8_t capture_modes[WIRE_LANES];	/* CUstreamCaptureMode of each lane; the leader's */
 
 	pthread_mutex_t lock;		/* over what follows */
@@ -252,6 +267,11 @@ void *server_object(struct server *server, enum server_type type, uint64_t wire)
 /* What a link has made, the driver's until the link is destroyed; `image`: keep that. */
 const void *server_named_image(struct server *server, uint64_t wire, const void *image,
 			       size_t *bytes);
+/* Let a link's memory go with its name; -ENOENT: there is no such link.  Taken, it stays until it
+ * is let go of with server_named_link_put; NULL: there is none. */
+int server_named_link_set(struct server *server, uint64_t wire, struct server_link *link);
+struct server_link *server_named_link_take(struct server *server, uint64_t wire);
+void server_named_link_put(struct server *server, struct server_link *link);
 void server_name_drop(struct server *server, enum server_type type, uint64_t real);
 
 /* host.c: host functions that graphs call as often as they run.  `named` is the program's
@@ -282,11 +302,31 @@ int server_text_start(struct server *server);
 void server_text_flush(struct server *server);
 
 /* driver.c */
+/* Options of the just-in-time compiler from a message: those that are plain numbers, the others
+ * are left out.  Room is for WIRE_JIT_OPTIONS. */
+struct wire_reader;
+CUresult server_jit_options(struct wire_reader *reader, uint32_t count, CUjit_option *options,
+			    void **values, unsigned *taken);
+
+/* Bytes behind every image, zero, so that a malformed one ends there. */
+#define SERVER_IMAGE_SLACK 16u
+
+/* Images that are kept in a directory of this process's user, who alone may enter it; NULL:
+ * there is none such.  `limit` is for the bytes of all of them. */
+struct server_images *server_images_open(const char *path, uint64_t limit);
+/* The image of that digest and length, malloc'ed; NULL: it is not there. */
+void *server_image_find(struct server_images *images, const uint8_t digest[WIRE_DIGEST_BYTES],
+			uint64_t bytes);
+/* Keep an image, if its digest is that, and nothing hinders it. */
+void server_image_keep(struct server_images *images, const uint8_t digest[WIRE_DIGEST_BYTES],
+		       const void *data, uint64_t bytes);
+
 int server_driver_open(struct server *server, const char *path, char *why, size_t bytes);
 void server_driver_describe(struct server *server, CUdevice device, struct wire_device *out);
 /* May this session be resumed?  Then tell the client how, as the hello's end, and go on so. */
 bool server_resume_may(const struct server *server, const struct server_options *options);
-void server_resume_prepare(struct server *server, const struct server_options *options);
+void server_resume_prepare(struct server *server, const struct server_options *options,
+			   uint64_t granted);
 int server_resume_grant(struct server *server);
 int server_resume_start(struct server *server);
 

@@ -226,6 +226,7 @@ static struct copy_operation *copy_make(const struct box *box, const struct copy
  *   pageable destination  when it is complete
  *   host to host          when it is complete
  *   device to device      at once, also from the functions without Async
+ *   managed               when it is complete, but from Async: the program may touch it then
  *   pinned                at once from Async, complete from the others */
 static CUresult copy_submit(struct CUstream_st *stream, const struct box *box,
 			    const struct copy_sides *sides, bool async)
@@ -235,11 +236,13 @@ static CUresult copy_submit(struct CUstream_st *stream, const struct box *box,
 	bool to_device = driver_memory_is_on_device(sides->to_kind);
 	bool from_device = driver_memory_is_on_device(sides->from_kind);
 	bool from_pageable = sides->from_kind == DRIVER_MEMORY_NONE;
+	bool managed = sides->to_kind == DRIVER_MEMORY_MANAGED ||
+		       sides->from_kind == DRIVER_MEMORY_MANAGED;
 	bool staged = async && from_pageable && to_device && bytes <= STAGE_MAX;
 	unsigned flags = 0;
 
 	if (sides->to_kind == DRIVER_MEMORY_NONE || (from_pageable && !staged) ||
-	    (!to_device && !from_device) || (!async && !(to_device && from_device)))
+	    (!to_device && !from_device) || (!async && (managed || !(to_device && from_device))))
 		flags |= DRIVER_SUBMIT_WAIT;
 	if (bytes <= SHORT_MAX)
 		flags |= DRIVER_SUBMIT_SHORT;

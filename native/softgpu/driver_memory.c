@@ -235,6 +235,17 @@ void driver_memory_set_open(uintptr_t address, bool open)
 	pthread_rwlock_unlock(&table.lock);
 }
 
+void driver_memory_set_managed(uintptr_t address)
+{
+	struct driver_allocation *item;
+
+	pthread_rwlock_wrlock(&table.lock);
+	item = table_find(address);
+	if (item)
+		item->flags = CU_MEM_ATTACH_GLOBAL;
+	pthread_rwlock_unlock(&table.lock);
+}
+
 /* ---- taking and giving ---- */
 
 CUresult driver_memory_remember(const struct driver_allocation *allocation)

@@ -54,6 +54,8 @@ CUresult driver_memory_remember(const struct driver_allocation *allocation);
 
 /* cuMemSetAccess has let devices use a mapping, or no longer does. */
 void driver_memory_set_open(uintptr_t address, bool open);
+/* It is a variable that is managed memory. */
+void driver_memory_set_managed(uintptr_t address);
 
 /* Device memory for `context`; CUDA_ERROR_OUT_OF_MEMORY after queued frees were
  * waited for in vain. */

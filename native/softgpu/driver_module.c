@@ -87,6 +87,14 @@ CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 		free(module);
 		return result;
 	}
+	/* The loader does not say so when it takes memory. */
+	for (size_t i = 0; i < engine_module_variable_count(module->engine); i++) {
+		struct engine_variable_info info;
+
+		engine_module_variable_at(module->engine, i, &info);
+		if (info.is_managed)
+			driver_memory_set_managed((uintptr_t)info.address);
+	}
 	module->context = context;
 	module->library = library;
 	module->next = context->modules;

@@ -6,7 +6,8 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, uint
 				  const struct driver_allocation *a, bool found)
 {
 	bool host = found && (a->kind == DRIVER_MEMORY_PINNED || a->kind == DRIVER_MEMORY_REGISTERED);
-	bool managed = found && a->kind == DRIVER_MEMORY_MANAGED;
+	bool managed = found && (a->kind == DRIVER_MEMORY_MANAGED ||
+				 (a->kind == DRIVER_MEMORY_MODULE && a->flags));
 
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:

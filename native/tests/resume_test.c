@@ -22,6 +22,7 @@ struct pair {
 	struct transport client;
 	struct transport server;
 	pthread_mutex_t lock;
+	unsigned asked;
 	unsigned dials;
 	unsigned refusals;	/* dials to come that fail */
 	bool away;		/* nobody answers any more */
@@ -36,6 +37,7 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 
 	(void)left_ms;
 	pthread_mutex_lock(&pair->lock);
+	pair->asked++;
 	rc = pair->away || (pair->refusals && pair->refusals--) ? -EAGAIN : 0;
 	if (!rc) {
 		pair->dials++;
@@ -54,10 +56,11 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	return rc;
 }
 
-static void pair_make(struct pair *pair, uint32_t grace_ms)
+static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
 {
 	struct resume_options options = {
-		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .dial = dial, .opaque = pair,
+		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .grows = grows, .dial = dial,
+		.opaque = pair,
 	};
 	int ends[2];
 
@@ -110,7 +113,7 @@ static void *write_all(void *opaque)
 			assert(room > 0);
 			for (ssize_t i = 0; i < room; i++)
 				((uint8_t *)where)[i] = pattern(at + (size_t)i);
-			assert(transport->ops->written(transport, (size_t)room) == 0);
+			assert(transport->ops->written(transport, (size_t)room, false) == 0);
 			at += (size_t)room;
 			continue;
 		}
@@ -151,7 +154,7 @@ static void *read_all(void *opaque)
 	return NULL;
 }
 
-static void test_both_streams_arrive_whole_however_often_they_are_cut(void)
+static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows)
 {
 	_Atomic bool done[2] = { false, false };
 	struct pair pair;
@@ -163,7 +166,7 @@ static void test_both_streams_arrive_whole_however_often_they_are_cut(void)
 	unsigned cuts = 0;
 	uint32_t seed = 5;
 
-	pair_make(&pair, PATIENCE_MS);
+	pair_make(&pair, PATIENCE_MS, grows);
 	for (int i = 0; i < 4; i++)
 		assert(pthread_create(&threads[i], NULL, i < 2 ? write_all : read_all, &ends[i]) == 0);
 	while (!atomic_load(&done[0]) || !atomic_load(&done[1])) {
@@ -219,7 +222,7 @@ static void test_who_sleeps_meets_the_new_connection(void)
 	pthread_t thread;
 	int last = -1;
 
-	pair_make(&pair, PATIENCE_MS);
+	pair_make(&pair, PATIENCE_MS, false);
 	pair.away = true;
 	bytes.transport = &pair.server;
 	assert(sched_getaffinity(0, sizeof(before), &before) == 0);
@@ -260,7 +263,7 @@ static void test_two_writers_whom_nobody_reads_do_not_wait_for_each_other(void)
 	uint8_t *sent = calloc(1, bytes), *got = malloc(bytes);
 	struct pair pair;
 
-	pair_make(&pair, PATIENCE_MS);
+	pair_make(&pair, PATIENCE_MS, false);
 	/* While it is cut, the window takes all; it is sent again once both are back. */
 	pthread_mutex_lock(&pair.lock);
 	shutdown(pair.client.descriptor, SHUT_RDWR);
@@ -276,12 +279,89 @@ static void test_two_writers_whom_nobody_reads_do_not_wait_for_each_other(void)
 	free(got);
 }
 
+struct reading {
+	struct transport *transport;
+	uint8_t *bytes;
+	size_t count;
+};
+
+static void *read_some(void *opaque)
+{
+	struct reading *reading = opaque;
+
+	assert(transport_read_all(reading->transport, reading->bytes, reading->count, PATIENCE_MS) == 0);
+	return NULL;
+}
+
+/* Write so much while the server reads it; its answer acknowledges all of it. */
+static void exchange(struct pair *pair, const uint8_t *bytes, size_t count)
+{
+	struct reading reading = { .transport = &pair->server, .bytes = malloc(count), .count = count };
+	pthread_t thread;
+	char answer;
+
+	assert(pthread_create(&thread, NULL, read_some, &reading) == 0);
+	assert(transport_write_all(&pair->client, bytes, count) == 0);
+	pthread_join(thread, NULL);
+	assert(memcmp(reading.bytes, bytes, count) == 0);
+	free(reading.bytes);
+	assert(transport_write_all(&pair->server, "a", 1) == 0);
+	assert(transport_read_all(&pair->client, &answer, 1, PATIENCE_MS) == 0);
+}
+
+/* Where everything is acknowledged, there is room for a whole window. */
+static size_t window_of(struct transport *transport)
+{
+	void *at;
+
+	return (size_t)transport->ops->room(transport, &at, SIZE_MAX / 2);
+}
+
+static void test_a_window_grows_with_what_the_network_holds(void)
+{
+	const size_t bytes = RESUME_WINDOW_FIRST - (RESUME_WINDOW_FIRST >> 2);
+	uint8_t *sent = malloc(4 * RESUME_WINDOW_FIRST);
+	struct reading reading = { .count = RESUME_WINDOW_FIRST };
+	uint8_t *first, *second;
+	pthread_t thread;
+	struct pair pair;
+
+	for (size_t i = 0; i < 4 * RESUME_WINDOW_FIRST; i++)
+		sent[i] = pattern(i);
+	pair_make(&pair, PATIENCE_MS, true);
+	assert(window_of(&pair.client) == RESUME_WINDOW_FIRST);
+	/* The first round, so the shortest: the network holds what was acknowledged in it. */
+	exchange(&pair, sent, bytes);
+	reading.transport = &pair.server;
+	reading.bytes = malloc(reading.count);
+	assert(pair.client.ops->room(&pair.client, (void **)&first, SIZE_MAX / 2) == RESUME_WINDOW_FIRST);
+	memcpy(first, sent, RESUME_WINDOW_FIRST);
+	assert(pthread_create(&thread, NULL, read_some, &reading) == 0);
+	assert(pair.client.ops->written(&pair.client, RESUME_WINDOW_FIRST, false) == 0);
+	pthread_join(thread, NULL);
+	assert(memcmp(reading.bytes, sent, reading.count) == 0);
+	free(reading.bytes);
+	/* No acknowledgement has been read, and there is room for as much again behind it. */
+	assert(pair.client.ops->room(&pair.client, (void **)&second, SIZE_MAX / 2) == RESUME_WINDOW_FIRST);
+	assert(second - first == RESUME_WINDOW_FIRST);
+	exchange(&pair, sent, 4 * RESUME_WINDOW_FIRST);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	/* A peer that knows nothing of it has the window that it always had. */
+	pair_make(&pair, PATIENCE_MS, false);
+	exchange(&pair, sent, bytes);
+	assert(window_of(&pair.client) == RESUME_WINDOW_BYTES);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	free(sent);
+}
+
 static void test_after_the_grace_time_reading_and_writing_are_errors(void)
 {
 	uint8_t *bytes = calloc(1, RESUME_WINDOW_BYTES);
 	struct pair pair;
 
-	pair_make(&pair, 50);
+	pair_make(&pair, 50, false);
 	pthread_mutex_lock(&pair.lock);
 	pair.away = true;
 	pthread_mutex_unlock(&pair.lock);
@@ -298,7 +378,7 @@ static void test_an_end_that_is_said_is_not_waited_for(void)
 	struct pair pair;
 	char byte;
 
-	pair_make(&pair, PATIENCE_MS);
+	pair_make(&pair, PATIENCE_MS, false);
 	assert(transport_write_all(&pair.client, "x", 1) == 0);
 	pair.client.ops->shutdown(&pair.client);
 	assert(transport_read_all(&pair.server, &byte, 1, PATIENCE_MS) == 0 && byte == 'x');
@@ -307,13 +387,55 @@ static void test_an_end_that_is_said_is_not_waited_for(void)
 	assert(pair.dials == 0);
 }
 
+static struct pair *ending;
+static const struct transport_ops *ending_below;
+
+/* The peer hangs up as soon as it has heard of the end, and this side's reader sees that first. */
+static int write_and_hear_the_end(struct transport *transport, struct iovec *vector, int count)
+{
+	const bool end = *(const uint32_t *)vector[0].iov_base == UINT32_MAX;
+	int rc = ending_below->write(transport, vector, count);
+	char byte;
+
+	if (!end)
+		return rc;
+	shutdown(ending->server.descriptor, SHUT_RDWR);
+	assert(ending->client.ops->wait(&ending->client, PATIENCE_MS) == 0);
+	(void)ending->client.ops->read(&ending->client, &byte, 1);
+	yield();
+	return rc;
+}
+
+static void test_who_has_said_the_end_dials_nobody(void)
+{
+	struct resume_options options = { .grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .dial = dial };
+	struct transport_ops ops;
+	struct pair pair = { 0 };
+	int ends[2];
+
+	pthread_mutex_init(&pair.lock, NULL);
+	options.opaque = &pair;
+	ending = &pair;
+	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+	assert(transport_socket_init(&pair.client, ends[0]) == 0);
+	assert(transport_socket_init(&pair.server, ends[1]) == 0);
+	ending_below = pair.client.ops;
+	ops = *ending_below;
+	ops.write = write_and_hear_the_end;
+	pair.client.ops = &ops;
+	pair.away = true;
+	assert(transport_resume_wrap(&pair.client, &options) == 0);
+	pair.client.ops->shutdown(&pair.client);
+	assert(pair.asked == 0);
+}
+
 static void test_a_peer_can_t_have_what_was_never_sent(void)
 {
 	uint64_t received = 77;
 	struct pair pair;
 	char byte;
 
-	pair_make(&pair, PATIENCE_MS);
+	pair_make(&pair, PATIENCE_MS, false);
 	assert(transport_write_all(&pair.server, "xy", 2) == 0);
 	assert(transport_resume_hold(&pair.server, 3, &received) == -EPROTO);
 	assert(transport_resume_hold(&pair.server, ~0ull, &received) == -EPROTO);
@@ -328,11 +450,14 @@ static void test_a_peer_can_t_have_what_was_never_sent(void)
 int main(void)
 {
 	test_an_end_that_is_said_is_not_waited_for();
+	test_who_has_said_the_end_dials_nobody();
 	test_a_peer_can_t_have_what_was_never_sent();
 	test_after_the_grace_time_reading_and_writing_are_errors();
 	test_who_sleeps_meets_the_new_connection();
 	test_two_writers_whom_nobody_reads_do_not_wait_for_each_other();
-	test_both_streams_arrive_whole_however_often_they_are_cut();
+	test_both_streams_arrive_whole_however_often_they_are_cut(false);
+	test_both_streams_arrive_whole_however_often_they_are_cut(true);
+	test_a_window_grows_with_what_the_network_holds();
 	puts("ok");
 	return 0;
 }

@@ -100,7 +100,7 @@ static void test_only_fitting_code_travels(void)
 	const uint8_t *image;
 	void *packed;
 
-	assert(image_pack(container, &ampere, 1, &packed, &packed_bytes) == 0);
+	assert(image_pack(container, WIRE_IMAGE_ENDLESS, &ampere, 1, &packed, &packed_bytes) == 0);
 	/* The newest cubin of the same major, and the newest PTX not newer. */
 	assert(packed_bytes == sizeof(struct wire_image) + 8 + 16 + 2 * 80);
 	assert(image_unpack(packed, packed_bytes, &unpacked) == 0);
@@ -121,7 +121,7 @@ static unsigned entries_sent(const uint32_t (*entries)[2], size_t count, uint32_
 	unsigned sent = 0;
 	void *packed;
 
-	assert(image_pack(container, &device, 1, &packed, &packed_bytes) == 0);
+	assert(image_pack(container, WIRE_IMAGE_ENDLESS, &device, 1, &packed, &packed_bytes) == 0);
 	assert(image_unpack(packed, packed_bytes, &unpacked) == 0);
 	image = unpacked.image;
 	for (size_t at = 16; at < packed_bytes - sizeof(struct wire_image) - 8; at += 80)
@@ -140,9 +140,49 @@ static void test_code_for_one_device_or_family_leaves_the_common_code_to_others(
 	};
 
 	assert(entries_sent(entries, 6, 90) == 0x03);
-	assert(entries_sent(entries, 6, 100) == 0x1d);
+	assert(entries_sent(entries, 6, 100) == 0x3d);
 	assert(entries_sent(entries, 6, 103) == 0x2d);
 	assert(entries_sent(entries, 6, 120) == 0x01);
+}
+
+static void test_which_of_equal_entries_is_taken_is_the_driver_s_affair(void)
+{
+	static const uint32_t entries[][2] = {
+		{ 2, 80 }, { 2, 86 }, { 2, 86 }, { 1, 75 }, { 1, 75 }, { 1, 70 }, { 8, 90 },
+	};
+
+	assert(entries_sent(entries, 7, 86) == 0x5e);
+	assert(entries_sent(entries, 7, 80) == 0x59);
+}
+
+static void test_an_image_in_a_file_ends_with_the_file(void)
+{
+	static const uint32_t entries[][2] = { { 1, 75 } };
+	const uint32_t device = 80;
+	size_t bytes, packed_bytes;
+	uint8_t *container = container_make(entries, 1, &bytes), *cut;
+	struct { uint32_t magic, version; const void *data, *prelinked; } wrapper = {
+		0x466243b1, 1, container, NULL,
+	};
+	void *packed;
+
+	assert(image_pack(container, bytes, &device, 1, &packed, &packed_bytes) == 0);
+	free(packed);
+	for (size_t left = 0; left < bytes; left++) {
+		cut = malloc(left ? left : 1);
+		assert(cut);
+		memcpy(cut, container, left);
+		assert(image_pack(cut, left, &device, 1, &packed, &packed_bytes) == -EINVAL);
+		free(cut);
+	}
+	assert(image_pack("no end", 6, &device, 1, &packed, &packed_bytes) == -EINVAL);
+	/* Pointers in a file lead anywhere. */
+	assert(image_pack(&wrapper, sizeof(wrapper), &device, 1, &packed, &packed_bytes) == -EINVAL);
+	assert(image_filter(container, bytes - 1, &device, 1, &packed, &packed_bytes) == -EINVAL);
+	assert(image_filter(container, bytes, &device, 1, &packed, &packed_bytes) == 0);
+	assert(packed_bytes == bytes && memcmp(packed, container, bytes) == 0);
+	free(packed);
+	free(container);
 }
 
 static void test_wrappers_keep_their_prelinked_parts(void)
@@ -161,7 +201,7 @@ static void test_wrappers_keep_their_prelinked_parts(void)
 	size_t packed_bytes;
 	void *packed;
 
-	assert(image_pack(&wrapper, &device, 1, &packed, &packed_bytes) == 0);
+	assert(image_pack(&wrapper, WIRE_IMAGE_ENDLESS, &device, 1, &packed, &packed_bytes) == 0);
 	assert(image_unpack(packed, packed_bytes, &unpacked) == 0);
 	out = (void *)unpacked.image;
 	assert(out->magic == 0x466243b1 && out->version == 2);
@@ -186,7 +226,7 @@ static void test_damaged_images_are_refused_or_harmless(void)
 	uint32_t random = 1;
 	void *packed;
 
-	assert(image_pack(container, &device, 1, &packed, &packed_bytes) == 0);
+	assert(image_pack(container, WIRE_IMAGE_ENDLESS, &device, 1, &packed, &packed_bytes) == 0);
 	for (size_t cut = 0; cut < packed_bytes; cut++) {
 		copy = malloc(cut ? cut : 1);
 		assert(copy);
@@ -229,6 +269,8 @@ int main(void)
 	test_only_fitting_code_travels();
 	test_code_for_one_device_or_family_leaves_the_common_code_to_others();
 	test_wrappers_keep_their_prelinked_parts();
+	test_which_of_equal_entries_is_taken_is_the_driver_s_affair();
+	test_an_image_in_a_file_ends_with_the_file();
 	test_damaged_images_are_refused_or_harmless();
 	test_readers_stop_at_the_end();
 	puts("ok");

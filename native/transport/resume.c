@@ -6,13 +6,17 @@
  *	consumed	bytes of the peer's that our reader has taken	(in)
  *	told		what of that the peer knows			(out)
  *
- *	acknowledged <= sent <= written <= acknowledged + RESUME_WINDOW_BYTES
+ *	acknowledged <= sent <= written <= acknowledged + window <= acknowledged + most
  *
  * On the wire a stream is cut into records: a header of 8 bytes, and bytes of the stream.  Every
- * header acknowledges; a reader that has taken RESUME_ACK_BYTES since the last one sends
+ * header acknowledges; a reader that has taken `acknowledge` bytes since the last one sends
  * a record without bytes.  What is not acknowledged stays: in a ring where the byte at an offset
  * has its place, or, where the writer has lent it, in the writer's memory, with its place in the
  * ring kept free until the loan is settled.
+ *
+ * How many bytes the network holds is measured in rounds: from sending a byte to its
+ * acknowledgement.  What is acknowledged in a round is a rate, the shortest round is
+ * the time without queues, and the window is at least twice their product (window_learn).
  *
  * A writer without room in the window must hear of acknowledgements, and there may be nobody who
  * reads.  It then reads ahead, which takes at most the peer's window: both sides can always
@@ -47,11 +51,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#define RESUME_MASK (RESUME_WINDOW_BYTES - 1)
-_Static_assert((RESUME_WINDOW_BYTES & RESUME_MASK) == 0, "offsets are masked");
-/* Often enough that a window is never short of more than a part of it, rarely enough that
- * acknowledging costs nothing beside what it acknowledges. */
-#define RESUME_ACK_BYTES (RESUME_WINDOW_BYTES / 8)
+_Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
+		       (RESUME_WINDOW_FIRST & (RESUME_WINDOW_FIRST - 1)) == 0 &&
+		       (RESUME_WINDOW_MOST & (RESUME_WINDOW_MOST - 1)) == 0,
+	       "offsets are masked");
+/* Acknowledgements are so many to the least window that the peer may have: often enough that it
+ * is never short of more than a part of it, rarely enough that they cost nothing beside
+ * what they acknowledge. */
+#define RESUME_ACKS 8u
 /* From here on the bytes of a record are read to where they belong; less is read together
  * with what follows, and moved over the headers in between. */
 #define RESUME_BULK_BYTES 4096u
@@ -98,8 +105,12 @@ struct resume {
 	int descriptor;
 	bool buffers;			/* the lower transport holds bytes that the kernel has not */
 
+	size_t most;			/* bytes that a window may ever have, and the ring's */
+	size_t acknowledge;		/* read bytes that are worth a record */
+
 	pthread_mutex_t out;
 	uint8_t *ring;
+	size_t window;			/* of the ring so many bytes are used */
 	uint64_t base;			/* the offset that lies at the ring's beginning */
 	_Atomic uint64_t written;
 	uint64_t sent;
@@ -107,6 +118,13 @@ struct resume {
 	struct loan loans[RESUME_LOANS];
 	unsigned loan_first;
 	unsigned loan_count;
+
+	/* The round that is measured: the writer begins it if there is none, the reader ends it. */
+	_Atomic uint64_t round_end;	/* over when so much is acknowledged; 0: there is none */
+	uint64_t round_acknowledged;	/* what was when it began */
+	uint64_t round_ns;		/* when that was */
+	uint64_t round_least_ns;	/* the shortest of this connection, 0: none; the reader's */
+	_Atomic size_t window_wanted;	/* a power of two; the reader's, for the writer */
 
 	pthread_mutex_t in;
 	_Atomic uint64_t acknowledged;
@@ -128,6 +146,7 @@ struct resume {
 	int error;			/* of a stream that is over */
 	uint64_t deadline_ns;		/* of one that is cut */
 	bool dialling;			/* a thread is at it */
+	bool ending;			/* this side is about to say the end: no cut matters any more */
 	_Atomic unsigned sleepers;	/* in poll(2) on the descriptor */
 	uint64_t silent_ns;		/* since when nothing was answered, 0: it was */
 	uint64_t looked_ns;
@@ -192,6 +211,10 @@ static void cut_locked(struct resume *resume, int error)
 
 	if (!is_up(resume))
 		return;
+	if (resume->ending) {
+		over_locked(resume, -EPIPE);
+		return;
+	}
 	atomic_store(&resume->state, CUT);
 	resume->deadline_ns = transport_now_ns() + (uint64_t)grace_ms * 1000000u;
 	/* Whoever writes or sleeps finds out. */
@@ -276,7 +299,40 @@ out:
 
 static uint64_t window_room(struct resume *resume)
 {
-	return RESUME_WINDOW_BYTES - (atomic_load(&resume->written) - atomic_load(&resume->acknowledged));
+	/* `window` is changed by who writes, and asked for by him. */
+	return resume->window - (atomic_load(&resume->written) - atomic_load(&resume->acknowledged));
+}
+
+/* As large as it is wanted: what is not acknowledged moves to its place in a ring of that size. */
+static void window_grow(struct resume *resume)
+{
+	size_t wanted = atomic_load(&resume->window_wanted);
+
+	while (resume->window < wanted) {
+		size_t window = resume->window;
+		uint64_t at = atomic_load(&resume->acknowledged), end = atomic_load(&resume->written);
+
+		/* Half of the places stay.  The others are at the same distance in the new half. */
+		while (at < end) {
+			size_t index = (at - resume->base) & (window - 1), bytes = window - index;
+
+			if (bytes > end - at)
+				bytes = (size_t)(end - at);
+			if ((at - resume->base) & window)
+				memcpy(resume->ring + window + index, resume->ring + index, bytes);
+			at += bytes;
+		}
+		resume->window = 2 * window;
+	}
+}
+
+static void round_begin(struct resume *resume)
+{
+	if (!resume->options.grows || atomic_load(&resume->round_end))
+		return;
+	resume->round_acknowledged = atomic_load(&resume->acknowledged);
+	resume->round_ns = transport_now_ns();
+	atomic_store(&resume->round_end, resume->sent);
 }
 
 static void loans_prune(struct resume *resume)
@@ -303,12 +359,13 @@ static void ring_rewind(struct resume *resume)
 		loans_prune(resume);
 		resume->base = written;
 	}
+	window_grow(resume);
 }
 
 /* Where a byte of the stream lies, and how many lie behind it. */
 static size_t stream_piece(struct resume *resume, uint64_t offset, size_t most, const uint8_t **at)
 {
-	size_t index = (offset - resume->base) & RESUME_MASK;
+	size_t index = (offset - resume->base) & (resume->window - 1);
 
 	for (unsigned i = 0; i < resume->loan_count; i++) {
 		const struct loan *loan = &resume->loans[(resume->loan_first + i) % RESUME_LOANS];
@@ -326,7 +383,7 @@ static size_t stream_piece(struct resume *resume, uint64_t offset, size_t most, 
 		break;
 	}
 	*at = resume->ring + index;
-	return most < RESUME_WINDOW_BYTES - index ? most : RESUME_WINDOW_BYTES - index;
+	return most < resume->window - index ? most : resume->window - index;
 }
 
 /* Send one record: of what was not sent, as much as goes at once, or nothing but its header.
@@ -361,6 +418,8 @@ static bool record_send(struct resume *resume, bool bare)
 	}
 	resume->sent = at;
 	atomic_store(&resume->told, consumed);
+	if (!bare)
+		round_begin(resume);
 	return true;
 }
 
@@ -402,6 +461,27 @@ static void out_unlock(struct resume *resume)
 
 /* ---- reading; `in` is held ---- */
 
+/* So much is acknowledged: if that ends a round, learn of it how large the window should be.  Twice
+ * what the network holds, so that a window which was the limit shows that it is too small. */
+static void window_learn(struct resume *resume, uint64_t acknowledged)
+{
+	uint64_t end = atomic_load(&resume->round_end), elapsed_ns, delivered;
+	size_t wanted = atomic_load(&resume->window_wanted);
+	double held;
+
+	if (!end || acknowledged < end)
+		return;
+	elapsed_ns = transport_now_ns() - resume->round_ns + 1;
+	delivered = acknowledged - resume->round_acknowledged;
+	if (!resume->round_least_ns || elapsed_ns < resume->round_least_ns)
+		resume->round_least_ns = elapsed_ns;
+	held = (double)delivered * (double)resume->round_least_ns / (double)elapsed_ns;
+	while (wanted < resume->most && (double)wanted < 2 * held)
+		wanted *= 2;
+	atomic_store(&resume->window_wanted, wanted);
+	atomic_store(&resume->round_end, 0);
+}
+
 static int header_take(struct resume *resume)
 {
 	uint64_t before = atomic_load(&resume->acknowledged);
@@ -411,9 +491,10 @@ static int header_take(struct resume *resume)
 	if (acknowledged > atomic_load(&resume->written))
 		return -EPROTO;
 	atomic_store(&resume->acknowledged, acknowledged);
+	window_learn(resume, acknowledged);
 	if (resume->header.length == RECORD_END)
 		return -ESHUTDOWN;
-	if (resume->header.length > RESUME_WINDOW_BYTES)
+	if (resume->header.length > resume->most)
 		return -EPROTO;
 	resume->record_left = resume->header.length;
 	return 0;
@@ -493,7 +574,7 @@ static ssize_t ahead_read(struct resume *resume)
 	ssize_t got;
 
 	if (!resume->ahead) {
-		resume->ahead = malloc(RESUME_WINDOW_BYTES + RESUME_BULK_BYTES);
+		resume->ahead = malloc(resume->most + RESUME_BULK_BYTES);
 		if (!resume->ahead)
 			return -ENOMEM;
 	}
@@ -502,12 +583,11 @@ static ssize_t ahead_read(struct resume *resume)
 		resume->ahead_start = 0;
 	}
 	/* A peer that keeps to its window leaves room for headers. */
-	if (bytes > RESUME_WINDOW_BYTES) {
+	if (bytes > resume->most) {
 		resume->failed = -EPROTO;
 		return read_failed(resume, -EPROTO);
 	}
-	got = stream_read(resume, resume->ahead + bytes,
-			  RESUME_WINDOW_BYTES + RESUME_BULK_BYTES - bytes);
+	got = stream_read(resume, resume->ahead + bytes, resume->most + RESUME_BULK_BYTES - bytes);
 	if (got < 0)
 		return read_failed(resume, got);
 	atomic_store(&resume->ahead_bytes, bytes + (size_t)got);
@@ -541,7 +621,7 @@ static ssize_t resume_read(struct transport *transport, void *buffer, size_t byt
 		uint64_t consumed = atomic_load(&resume->consumed) + (uint64_t)got;
 
 		atomic_store(&resume->consumed, consumed);
-		if (consumed - atomic_load(&resume->told) >= RESUME_ACK_BYTES)
+		if (consumed - atomic_load(&resume->told) >= resume->acknowledge)
 			atomic_store(&resume->due, true);
 	}
 	pthread_mutex_unlock(&resume->in);
@@ -637,9 +717,12 @@ static int window_await(struct resume *resume)
 {
 	int rc = stream_flush(resume);
 
-	while (!rc && !window_room(resume)) {
+	for (;;) {
 		ssize_t read = 0;
 
+		window_grow(resume);
+		if (rc || window_room(resume))
+			break;
 		out_unlock(resume);
 		rc = up_await(resume, -1);
 		if (!rc) {
@@ -647,7 +730,8 @@ static int window_await(struct resume *resume)
 			if (is_up(resume) && !window_room(resume))
 				read = ahead_read(resume);
 			pthread_mutex_unlock(&resume->in);
-			if (read == -EAGAIN && is_up(resume))
+			/* What was just read may have been the acknowledgement. */
+			if (read == -EAGAIN && is_up(resume) && !window_room(resume))
 				(void)transport_poll(resume->descriptor, POLLIN, RESUME_ROOM_MS);
 			else if (read == -ENOMEM)
 				rc = -ENOMEM;
@@ -662,8 +746,8 @@ static int window_await(struct resume *resume)
 
 static void ring_put(struct resume *resume, uint64_t offset, const uint8_t *from, size_t bytes)
 {
-	size_t index = (offset - resume->base) & RESUME_MASK;
-	size_t first = RESUME_WINDOW_BYTES - index;
+	size_t index = (offset - resume->base) & (resume->window - 1);
+	size_t first = resume->window - index;
 
 	if (first > bytes)
 		first = bytes;
@@ -770,7 +854,7 @@ static ssize_t resume_room(struct transport *transport, void **at, size_t bytes)
 {
 	struct resume *resume = transport->resume;
 	uint64_t written, room;
-	size_t index;
+	size_t index, end;
 	int rc = 0;
 
 	pthread_mutex_lock(&resume->out);
@@ -779,19 +863,24 @@ static ssize_t resume_room(struct transport *transport, void **at, size_t bytes)
 		rc = window_await(resume);
 	written = atomic_load(&resume->written);
 	room = window_room(resume);
-	index = (written - resume->base) & RESUME_MASK;
+	index = (written - resume->base) & (resume->window - 1);
 	*at = resume->ring + index;
-	if (room > RESUME_WINDOW_BYTES - index)
-		room = RESUME_WINDOW_BYTES - index;
+	/* Not across the end of what resume_memory tells: drivers take memory for one or the other. */
+	end = index < RESUME_WINDOW_BYTES && RESUME_WINDOW_BYTES < resume->window ? RESUME_WINDOW_BYTES
+										  : resume->window;
+	if (room > end - index)
+		room = end - index;
 	out_unlock(resume);
 	return rc ? rc : (ssize_t)(room < bytes ? room : bytes);
 }
 
-static int resume_written(struct transport *transport, size_t bytes)
+static int resume_written(struct transport *transport, size_t bytes, bool more)
 {
 	struct resume *resume = transport->resume;
 	int rc;
 
+	/* The network has something to do meanwhile. */
+	(void)more;
 	pthread_mutex_lock(&resume->out);
 	atomic_store(&resume->written, atomic_load(&resume->written) + bytes);
 	rc = stream_flush(resume);
@@ -802,6 +891,7 @@ static int resume_written(struct transport *transport, size_t bytes)
 static void resume_memory(struct transport *transport, void **at, size_t *bytes)
 {
 	*at = transport->resume->ring;
+	/* What is larger is rarely used, and pinned memory is everybody's. */
 	*bytes = RESUME_WINDOW_BYTES;
 }
 
@@ -812,6 +902,10 @@ static void resume_shutdown(struct transport *transport)
 	struct resume *resume = transport->resume;
 	int cancel = transport_cancel_disable();
 
+	/* The peer may hang up before this thread goes on, and another one sees it. */
+	pthread_mutex_lock(&resume->state_lock);
+	resume->ending = true;
+	pthread_mutex_unlock(&resume->state_lock);
 	if (is_up(resume) && pthread_mutex_trylock(&resume->out) == 0) {
 		struct record record = {
 			.length = RECORD_END,
@@ -902,6 +996,9 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		resume->ahead_start = 0;
 		atomic_store(&resume->ahead_bytes, 0);
 		resume->silent_ns = 0;
+		/* Another network, perhaps. */
+		resume->round_least_ns = 0;
+		atomic_store(&resume->round_end, 0);
 		atomic_store(&resume->due, false);
 		atomic_fetch_add(&resume->generation, 1);
 		atomic_store(&resume->state, UP);
@@ -1005,14 +1102,18 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 
 	if (!resume)
 		return -ENOMEM;
+	resume->most = options->grows ? RESUME_WINDOW_MOST : RESUME_WINDOW_BYTES;
+	resume->window = options->grows ? RESUME_WINDOW_FIRST : RESUME_WINDOW_BYTES;
+	resume->acknowledge = resume->window / RESUME_ACKS;
+	atomic_store(&resume->window_wanted, resume->window);
 	/* Pages that no stream ever fills cost nothing. */
-	resume->ring = mmap(NULL, RESUME_WINDOW_BYTES, PROT_READ | PROT_WRITE,
+	resume->ring = mmap(NULL, resume->most, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (resume->ring == MAP_FAILED) {
 		free(resume);
 		return -ENOMEM;
 	}
-	(void)madvise(resume->ring, RESUME_WINDOW_BYTES, MADV_DONTFORK);
+	(void)madvise(resume->ring, resume->most, MADV_DONTFORK);
 	resume->lower = *transport;
 	resume->options = *options;
 	resume->descriptor = transport->descriptor;
@@ -1042,7 +1143,7 @@ void transport_resume_drop(struct resume *resume)
 		return;
 	resume->lower.descriptor = -1;
 	transport_release(&resume->lower);
-	munmap(resume->ring, RESUME_WINDOW_BYTES);
+	munmap(resume->ring, resume->most);
 	free(resume->ahead);
 	free(resume);
 }

@@ -12,15 +12,20 @@
 #include "transport.h"
 
 /* Most bytes that a peer may have sent and not seen acknowledged: part of the protocol, since
- * the other side must be able to take so many in while nobody there wants them.  What a network
- * of 25 Gb/s holds in 1.3 ms; a power of two, for it is a ring. */
+ * the other side must be able to take so many in while nobody there wants them.  Powers of two,
+ * for they are rings.  The first is that of peers that know of no other, what a network of 25 Gb/s
+ * holds in 5 ms; with others a window begins with it, and grows as far as the network holds bytes, at
+ * most to what 10 Gb/s hold in 100 ms. */
 #define RESUME_WINDOW_BYTES (16u << 20)
+#define RESUME_WINDOW_FIRST RESUME_WINDOW_BYTES
+#define RESUME_WINDOW_MOST (128u << 20)
 
 /* How often who waits looks whether the network is still there. */
 #define TRANSPORT_LOOK_MS 5000
 
 struct resume_options {
 	uint32_t grace_ms;	/* how long a cut may last */
+	bool grows;		/* the peer knows of windows that grow */
 	/* The same where the peer's machine has closed or reset the connection, and not gone
 	 * silent: mostly the peer's process is gone, and a peer that is not notices at once. */
 	uint32_t closed_grace_ms;

@@ -20,7 +20,6 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +35,8 @@
 #define SHM_RING_BYTES (512u << 10)
 /* What is written or taken becomes known to the other side at least this often. */
 #define SHM_STEP_BYTES (64u << 10)
+/* A sleeping reader is woken for so much of what is still being written. */
+#define SHM_WAKE_BYTES (SHM_RING_BYTES / 2)
 #define SHM_LIFE_MS 50
 /* How long a writer looks for room before it sleeps: taking one step lasts some 10 us. */
 #define SHM_ROOM_SPIN_NS 50000u
@@ -107,6 +108,21 @@ static ssize_t shm_room(struct shm *shm)
 	return (ssize_t)(SHM_RING_BYTES - used);
 }
 
+/* Let the reader see what was written of something larger, and wake it only for the first of it and
+ * for much: where both share a processor, each wake-up is two switches, and what else is
+ * written soon is worth none.  Before it waits, and at the end, the writer wakes it in any case. */
+static int shm_publish_part(struct transport *transport, bool first)
+{
+	struct shm *shm = transport->shm;
+
+	if (!first && shm->written - shm->out_taken >= SHM_WAKE_BYTES && shm_room(shm) < 0)
+		return -EPROTO;
+	if (first || shm->written - shm->out_taken >= SHM_WAKE_BYTES)
+		return shm_publish(transport);
+	atomic_store_explicit(&shm->out->written, shm->written, memory_order_release);
+	return 0;
+}
+
 static ssize_t shm_await_room(struct transport *transport)
 {
 	struct shm *shm = transport->shm;
@@ -115,7 +131,8 @@ static ssize_t shm_await_room(struct transport *transport)
 	ssize_t room;
 
 	while (!(room = shm_room(shm)) && transport_now_ns() - start < SHM_ROOM_SPIN_NS)
-		sched_yield();
+		/* Not by sched_yield: where others are ready to run, that costs whole time slices. */
+		transport_relax();
 	while (!room) {
 		const struct timespec life = { .tv_nsec = SHM_LIFE_MS * 1000000 };
 		uint32_t before = atomic_load(&ring->room);
@@ -169,15 +186,15 @@ static void shm_memory(struct transport *transport, void **at, size_t *bytes)
 	*bytes = sizeof(struct shm_memory);
 }
 
-static int shm_written(struct transport *transport, size_t bytes)
+static int shm_written(struct transport *transport, size_t bytes, bool more)
 {
 	transport->shm->written += bytes;
-	return shm_publish(transport);
+	return more ? shm_publish_part(transport, false) : shm_publish(transport);
 }
 
 static int shm_write_bytes(struct transport *transport, const uint8_t *from, size_t bytes)
 {
-	while (bytes) {
+	for (bool first = true; bytes; first = false) {
 		void *where;
 		ssize_t now = shm_room_at(transport, &where, bytes);
 
@@ -188,7 +205,7 @@ static int shm_write_bytes(struct transport *transport, const uint8_t *from, siz
 		from += now;
 		bytes -= (size_t)now;
 		if (bytes) {
-			int rc = shm_publish(transport);
+			int rc = shm_publish_part(transport, first);
 
 			if (rc)
 				return rc;

@@ -37,11 +37,12 @@ struct transport_ops {
 	 * peek: at most `bytes` that read would give, and how many; none is taken, and the
 	 * peer may change them.  taken: so many of them are done with.
 	 * room: wait for room for at least one byte, say where it is and how many fit.
-	 * written: so many of them are now what write would have written.  0 or -errno. */
+	 * written: so many of them are now what write would have written; `more` follows at once.
+	 * 0 or -errno. */
 	ssize_t (*peek)(struct transport *transport, const void **at, size_t bytes);
 	void (*taken)(struct transport *transport, size_t bytes);
 	ssize_t (*room)(struct transport *transport, void **at, size_t bytes);
-	int (*written)(struct transport *transport, size_t bytes);
+	int (*written)(struct transport *transport, size_t bytes, bool more);
 	/* Like write, but the vector's last part may be read where it lies until it is settled:
 	 * NULL where write has no use for that. */
 	int (*lend)(struct transport *transport, struct iovec *vector, int count);

@@ -2,6 +2,11 @@
 
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
 /* FIPS 180-4, 4.2.2 */
 static const uint32_t rounds[64] = {
 	0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -19,7 +24,7 @@ static uint32_t rotate(uint32_t value, unsigned by)
 	return value >> by | value << (32 - by);
 }
 
-static void digest_block(uint32_t state[8], const uint8_t block[64])
+static void block_plain(uint32_t state[8], const uint8_t block[64])
 {
 	uint32_t words[64], v[8];
 
@@ -49,6 +54,89 @@ static void digest_block(uint32_t state[8], const uint8_t block[64])
 	explicit_bzero(words, sizeof(words));
 }
 
+static void blocks_plain(uint32_t state[8], const uint8_t *at, size_t count)
+{
+	for (; count; count--, at += 64)
+		block_plain(state, at);
+}
+
+#if defined(__x86_64__)
+
+/* The same with the processor's instructions for it, ten times as fast: images of
+ * tens of megabytes are digested, too.  The state lies as SHA256RNDS2 wants it ("Intel 64 and
+ * IA-32 Architectures Software Developer's Manual", volume 2): A B E F and C D G H. */
+__attribute__((target("sha,sse4.1"))) static void blocks_by_processor(uint32_t state[8],
+								       const uint8_t *at, size_t count)
+{
+	const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+	__m128i abcd = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xb1);
+	__m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1b);
+	__m128i abef = _mm_alignr_epi8(abcd, efgh, 8), cdgh = _mm_blend_epi16(efgh, abcd, 0xf0);
+
+	for (; count; count--, at += 64) {
+		const __m128i abef_before = abef, cdgh_before = cdgh;
+		__m128i words[4];	/* in registers: nothing of a secret stays */
+
+		for (int i = 0; i < 4; i++)
+			words[i] = _mm_shuffle_epi8(
+				_mm_loadu_si128((const __m128i *)(at + 16 * i)), swap);
+#pragma GCC unroll 16
+		for (int i = 0; i < 16; i++) {
+			__m128i *now = &words[i % 4], last = words[(i + 3) % 4];
+			__m128i sum = _mm_add_epi32(
+				*now, _mm_loadu_si128((const __m128i *)(rounds + 4 * i)));
+
+			cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
+			abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0e));
+			if (i >= 12)
+				continue;
+			*now = _mm_sha256msg1_epu32(*now, words[(i + 1) % 4]);
+			*now = _mm_add_epi32(*now, _mm_alignr_epi8(last, words[(i + 2) % 4], 4));
+			*now = _mm_sha256msg2_epu32(*now, last);
+		}
+		abef = _mm_add_epi32(abef, abef_before);
+		cdgh = _mm_add_epi32(cdgh, cdgh_before);
+	}
+	abcd = _mm_shuffle_epi32(abef, 0x1b);
+	efgh = _mm_shuffle_epi32(cdgh, 0xb1);
+	_mm_storeu_si128((__m128i *)state, _mm_blend_epi16(abcd, efgh, 0xf0));
+	_mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(efgh, abcd, 8));
+}
+
+/* CPUID leaf 7: EBX bit 29 is SHA; leaf 1: ECX bits 9 and 19 are SSSE3 and SSE4.1. */
+bool wire_digest_is_fast(void)
+{
+	static _Atomic int known;	/* 0: not yet, 1: no, 2: yes */
+	unsigned a, b = 0, c, d, c1 = 0;
+
+	if (!known) {
+		bool there = __get_cpuid(1, &a, &b, &c1, &d) && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+			     b >> 29 & 1 && c1 >> 9 & 1 && c1 >> 19 & 1;
+
+		known = there ? 2 : 1;
+	}
+	return known == 2;
+}
+
+static void blocks(uint32_t state[8], const uint8_t *at, size_t count)
+{
+	(wire_digest_is_fast() ? blocks_by_processor : blocks_plain)(state, at, count);
+}
+
+#else
+
+bool wire_digest_is_fast(void)
+{
+	return false;
+}
+
+static void blocks(uint32_t state[8], const uint8_t *at, size_t count)
+{
+	blocks_plain(state, at, count);
+}
+
+#endif
+
 struct digest {
 	uint32_t state[8];
 	uint8_t block[64];
@@ -74,6 +162,14 @@ static void digest_add(struct digest *digest, const void *message, size_t bytes)
 	while (bytes) {
 		size_t filled = digest->bytes % 64, now = 64 - filled;
 
+		if (!filled && bytes >= 64) {
+			now = bytes & ~(size_t)63;
+			blocks(digest->state, at, now / 64);
+			digest->bytes += now;
+			at += now;
+			bytes -= now;
+			continue;
+		}
 		if (now > bytes)
 			now = bytes;
 		memcpy(digest->block + filled, at, now);
@@ -81,7 +177,7 @@ static void digest_add(struct digest *digest, const void *message, size_t bytes)
 		at += now;
 		bytes -= now;
 		if (filled + now == 64)
-			digest_block(digest->state, digest->block);
+			blocks(digest->state, digest->block, 1);
 	}
 }
 

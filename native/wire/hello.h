@@ -19,7 +19,8 @@
 
 #define WIRE_HELLO_MAGIC 0x0a0d5355u	/* "US\r\n": a text protocol never starts so */
 #define WIRE_PROTOCOL_MAJOR 2u		/* peers that differ refuse each other */
-#define WIRE_PROTOCOL_MINOR 1u		/* 1: sessions that are resumed */
+#define WIRE_PROTOCOL_MINOR 2u		/* 1: sessions that are resumed; 2: managed memory, images
+					 * that are kept */
 #define WIRE_SECRET_BYTES 32u
 #define WIRE_NONCE_BYTES 16u
 #define WIRE_PROOF_BYTES 16u
@@ -62,6 +63,12 @@ enum wire_capability {
 	/* Asked for over TCP; granted: the stream is one of records
 	 * (native/transport/resume.c), and outlives its connection. */
 	WIRE_CAPABILITY_RESUME = 4,
+	/* Asked for with that; granted: windows grow beyond RESUME_WINDOW_BYTES, and
+	 * readers acknowledge more often (native/transport/resume.h). */
+	WIRE_CAPABILITY_WINDOWS = 8,
+	/* Asked for over TCP; granted: the server keeps images for later programs, and may be
+	 * asked to load one by its digest (image_load). */
+	WIRE_CAPABILITY_IMAGES = 16,
 };
 
 /* A supervisor also listens on a Unix socket of the abstract namespace, named

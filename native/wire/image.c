@@ -10,6 +10,7 @@
 #define CONTAINER_MAGIC 0xba55ed50u
 #define CONTAINER_HEADER 16u
 #define ENTRY_HEADER 48u	/* the part of it that is read here */
+#define ELF_MAGIC 0x464c457fu
 #define ENTRY_PTX 1u
 #define ENTRY_DEVICE 0x100000u	/* compute_90a; the bits are observed in nvcc 13.0's */
 #define ENTRY_FAMILY 0x200000u	/* compute_100f */
@@ -90,6 +91,21 @@ static int container_bytes(const uint8_t *container, uint64_t left, uint64_t *by
 	return 0;
 }
 
+/* For whom code was compiled: for its architecture and what came later, for one device
+ * (sm_90a), or for the devices of a family (sm_100f). */
+enum entry_scope {
+	SCOPE_COMMON,
+	SCOPE_DEVICE,
+	SCOPE_FAMILY,
+	SCOPES,
+};
+
+static enum entry_scope entry_scope(const struct entry *entry)
+{
+	return entry->flags & ENTRY_DEVICE ? SCOPE_DEVICE
+	       : entry->flags & ENTRY_FAMILY ? SCOPE_FAMILY : SCOPE_COMMON;
+}
+
 /* Code for sm_90a runs on that device alone, for sm_100f in that family alone; other
  * cubins on the same major, other PTX from its architecture on upwards. */
 static bool entry_fits(const struct entry *entry, uint32_t device)
@@ -101,40 +117,42 @@ static bool entry_fits(const struct entry *entry, uint32_t device)
 	return entry->architecture <= device;
 }
 
-/* Which entries of a container to send: for each architecture the newest cubin and the
- * newest PTX that fit, both of the common code and of that for a device or family, for
- * the driver chooses between these. */
-static int container_choose(const uint8_t *container, uint64_t total, const uint32_t *devices,
-			    uint32_t device_count, uint8_t *chosen, size_t limit, size_t *count)
+/* Linker options, intermediate code and whatever comes later: nobody says for whom. */
+static bool entry_is_code(const struct entry *entry)
 {
-	for (uint32_t d = 0; d < device_count; d++) {
-		struct {
-			uint64_t rank;	/* architecture + 1; 0: none */
-			size_t index;
-		} best[2][2] = { 0 };
-		uint64_t offset = CONTAINER_HEADER;
-		size_t index = 0;
-		struct entry entry;
+	return entry->kind == ENTRY_PTX || entry->kind == ENTRY_CUBIN;
+}
 
-		for (; offset < total; offset += entry.bytes, index++) {
-			bool is_ptx, is_special;
+/* Which entries of a container a device's driver may take: of cubins and of PTX (which it
+ * takes where no cubin fits, or where it is told to prefer it), and of each scope, the newest
+ * that fit.  Of equal ones all: which of them is the driver's affair.  What is no code always
+ * goes.  -EINVAL: malformed. */
+static int container_choose(const uint8_t *container, uint64_t total, uint32_t device,
+			    uint8_t *chosen, size_t limit, size_t *count)
+{
+	uint64_t newest[2][SCOPES] = { 0 };	/* architecture + 1; 0: none */
+
+	for (int pass = 0; pass < 2; pass++) {
+		uint64_t offset = CONTAINER_HEADER;
+		struct entry entry;
+		size_t index = 0;
+
+		for (; total - offset >= ENTRY_HEADER; offset += entry.bytes, index++) {
+			uint64_t *rank;
 
 			if (index == limit || entry_read(container + offset, total - offset, &entry))
 				return -EINVAL;
-			is_ptx = entry.kind == ENTRY_PTX;
-			is_special = entry.flags & (ENTRY_DEVICE | ENTRY_FAMILY);
-			/* What is neither (linker options and the like) always goes. */
-			if (!is_ptx && entry.kind != ENTRY_CUBIN) {
+			if (!entry_is_code(&entry)) {
 				chosen[index] = 1;
-			} else if (entry_fits(&entry, devices[d]) &&
-				   entry.architecture + 1ull > best[is_ptx][is_special].rank) {
-				best[is_ptx][is_special].rank = entry.architecture + 1ull;
-				best[is_ptx][is_special].index = index;
+				continue;
 			}
-		}
-		for (unsigned i = 0; i < 4; i++) {
-			if (best[i / 2][i % 2].rank)
-				chosen[best[i / 2][i % 2].index] = 1;
+			if (!entry_fits(&entry, device))
+				continue;
+			rank = &newest[entry.kind == ENTRY_PTX][entry_scope(&entry)];
+			if (pass == 0 && entry.architecture + 1ull > *rank)
+				*rank = entry.architecture + 1ull;
+			else if (pass == 1 && entry.architecture + 1ull == *rank)
+				chosen[index] = 1;
 		}
 		*count = index;
 	}
@@ -144,8 +162,9 @@ static int container_choose(const uint8_t *container, uint64_t total, const uint
 /* Most entries of one container: kinds times architectures times files. */
 #define ENTRIES_LIMIT 65536u
 
-/* Copy a container with only what the devices can use; out NULL: just measure. */
-static int container_filter(const uint8_t *container, const uint32_t *devices,
+/* Copy a container of which `left` bytes may be touched with only what the devices can use;
+ * out NULL: just measure. */
+static int container_filter(const uint8_t *container, uint64_t left, const uint32_t *devices,
 			    uint32_t device_count, uint8_t *out, size_t *bytes)
 {
 	uint64_t total, offset = CONTAINER_HEADER, kept = 0;
@@ -154,15 +173,19 @@ static int container_filter(const uint8_t *container, const uint32_t *devices,
 	bool any = false;
 	int rc;
 
-	rc = container_bytes(container, UINT64_MAX, &total);
+	if (!container)
+		return -EINVAL;
+	rc = container_bytes(container, left, &total);
 	if (rc)
 		return rc;
 	chosen = calloc(ENTRIES_LIMIT, 1);
 	if (!chosen)
 		return -ENOMEM;
-	rc = container_choose(container, total, devices, device_count, chosen, ENTRIES_LIMIT, &count);
-	if (rc)
-		goto out;
+	for (uint32_t d = 0; d < device_count; d++) {
+		rc = container_choose(container, total, devices[d], chosen, ENTRIES_LIMIT, &count);
+		if (rc)
+			goto out;
+	}
 	for (size_t i = 0; i < count; i++)
 		any = any || chosen[i];
 	/* Nothing fits: send all and let the driver say what it says. */
@@ -232,6 +255,14 @@ static bool is_elf(const uint8_t *image)
 	return memcmp(image, ELFMAG, SELFMAG) == 0;
 }
 
+/* The first four bytes; 0 of what ends before, as PTX can: no magic has a zero in it. */
+static uint32_t magic_of(const uint8_t *image, uint64_t left)
+{
+	size_t looked = left < 4 ? (size_t)left : 4;
+
+	return looked < 4 || memchr(image, 0, looked) ? 0 : load_u32(image);
+}
+
 static int pack_wrapper(const struct wrapper *wrapper, const uint32_t *devices,
 			uint32_t device_count, struct wire_image *head, uint8_t *out, size_t *bytes)
 {
@@ -244,7 +275,7 @@ static int pack_wrapper(const struct wrapper *wrapper, const uint32_t *devices,
 	for (uint32_t i = 0; i < parts; i++) {
 		const void *container = i ? wrapper->prelinked[i - 1] : wrapper->data;
 
-		rc = container_filter(container, devices, device_count,
+		rc = container_filter(container, UINT64_MAX, devices, device_count,
 				      out ? out + at + 8 : NULL, &part);
 		if (rc)
 			return rc;
@@ -266,7 +297,7 @@ static int pack_wrapper(const struct wrapper *wrapper, const uint32_t *devices,
 	return 0;
 }
 
-static int pack_plain(const uint8_t *image, const uint32_t *devices, uint32_t device_count,
+static int pack_plain(const uint8_t *image, uint64_t left, const uint32_t *devices, uint32_t device_count,
 		      struct wire_image *head, uint8_t *out, size_t *bytes)
 {
 	uint64_t size = 0;
@@ -275,21 +306,23 @@ static int pack_plain(const uint8_t *image, const uint32_t *devices, uint32_t de
 
 	head->wrapper_version = 0;
 	head->part_count = 1;
-	if (load_u32(image) == CONTAINER_MAGIC) {
+	if (magic_of(image, left) == CONTAINER_MAGIC) {
 		head->form = WIRE_IMAGE_CONTAINER;
-		rc = container_filter(image, devices, device_count,
+		rc = container_filter(image, left, devices, device_count,
 				      out ? out + sizeof(*head) + 8 : NULL, &part);
 		if (rc)
 			return rc;
 		size = part;
-	} else if (is_elf(image)) {
+	} else if (magic_of(image, left) == ELF_MAGIC) {
 		head->form = WIRE_IMAGE_CUBIN;
-		rc = cubin_bytes(image, UINT64_MAX, &size);
+		rc = cubin_bytes(image, left, &size);
 		if (rc)
 			return rc;
 	} else {
 		head->form = WIRE_IMAGE_PTX;
-		size = strlen((const char *)image) + 1;
+		size = left == UINT64_MAX ? strlen((const char *)image) : strnlen((const char *)image, left);
+		if (size++ == left)
+			return -EINVAL;
 	}
 	if (size > WIRE_IMAGE_BYTES)
 		return -EFBIG;
@@ -302,35 +335,36 @@ static int pack_plain(const uint8_t *image, const uint32_t *devices, uint32_t de
 	return 0;
 }
 
-static int pack_any(const void *image, const uint32_t *devices, uint32_t device_count,
+static int pack_any(const void *image, uint64_t left, const uint32_t *devices, uint32_t device_count,
 		    struct wire_image *head, uint8_t *out, size_t *bytes)
 {
-	uint32_t magic = load_u32(image);
-
-	if (magic == WRAPPER_MAGIC) {
+	if (magic_of(image, left) == WRAPPER_MAGIC) {
 		struct wrapper wrapper;
 
+		/* Its pointers are for the process that it lies in. */
+		if (left != UINT64_MAX)
+			return -EINVAL;
 		memcpy(&wrapper, image, sizeof(wrapper));
 		return pack_wrapper(&wrapper, devices, device_count, head, out, bytes);
 	}
-	return pack_plain(image, devices, device_count, head, out, bytes);
+	return pack_plain(image, left, devices, device_count, head, out, bytes);
 }
 
-int image_pack(const void *image, const uint32_t *architectures, uint32_t architecture_count,
-	       void **packed, size_t *bytes)
+int image_pack(const void *image, uint64_t left, const uint32_t *architectures,
+	       uint32_t architecture_count, void **packed, size_t *bytes)
 {
 	struct wire_image head = { 0 };
 	uint8_t *out;
 	size_t size;
 	int rc;
 
-	rc = pack_any(image, architectures, architecture_count, &head, NULL, &size);
+	rc = pack_any(image, left, architectures, architecture_count, &head, NULL, &size);
 	if (rc)
 		return rc;
 	out = calloc(1, size);
 	if (!out)
 		return -ENOMEM;
-	rc = pack_any(image, architectures, architecture_count, &head, out, &size);
+	rc = pack_any(image, left, architectures, architecture_count, &head, out, &size);
 	if (rc) {
 		free(out);
 		return rc;
@@ -338,6 +372,34 @@ int image_pack(const void *image, const uint32_t *architectures, uint32_t archit
 	memcpy(out, &head, sizeof(head));
 	*packed = out;
 	*bytes = size;
+	return 0;
+}
+
+int image_filter(const void *container, size_t bytes, const uint32_t *architectures,
+		 uint32_t architecture_count, void **filtered, size_t *filtered_bytes)
+{
+	uint64_t total;
+	uint8_t *out;
+	size_t size;
+	int rc;
+
+	rc = container_bytes(container, bytes, &total);
+	if (!rc && total != bytes)
+		rc = -EINVAL;
+	if (!rc)
+		rc = container_filter(container, bytes, architectures, architecture_count, NULL, &size);
+	if (rc)
+		return rc;
+	out = malloc(size);
+	if (!out)
+		return -ENOMEM;
+	rc = container_filter(container, bytes, architectures, architecture_count, out, &size);
+	if (rc) {
+		free(out);
+		return rc;
+	}
+	*filtered = out;
+	*filtered_bytes = size;
 	return 0;
 }
 
@@ -349,7 +411,7 @@ static int container_check(const uint8_t *container, uint64_t bytes)
 
 	if (container_bytes(container, bytes, &total) || total != bytes)
 		return -EINVAL;
-	for (; offset < total; offset += entry.bytes)
+	for (; total - offset >= ENTRY_HEADER; offset += entry.bytes)
 		if (entry_read(container + offset, total - offset, &entry))
 			return -EINVAL;
 	return 0;

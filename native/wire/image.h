@@ -45,11 +45,19 @@ struct image_unpacked {
 	const void **prelinked;
 };
 
-/* Pack what is at `image` for devices of the given compute capabilities
+#define WIRE_IMAGE_ENDLESS UINT64_MAX
+
+/* Pack what is at `image`, of which `left` bytes may be touched (WIRE_IMAGE_ENDLESS: it is the
+ * program's, and says itself how long it is), for devices of the given compute capabilities
  * (10 * major + minor).  *packed is malloc'ed.  -EINVAL: not an image;
  * -EFBIG: larger than WIRE_IMAGE_BYTES; -ENOMEM. */
-int image_pack(const void *image, const uint32_t *architectures, uint32_t architecture_count,
-	       void **packed, size_t *bytes);
+int image_pack(const void *image, uint64_t left, const uint32_t *architectures,
+	       uint32_t architecture_count, void **packed, size_t *bytes);
+
+/* What of a bare container of `bytes` bytes a linker for those devices can use; malloc'ed.
+ * -EINVAL: it is not one container and nothing else; -ENOMEM. */
+int image_filter(const void *container, size_t bytes, const uint32_t *architectures,
+		 uint32_t architecture_count, void **filtered, size_t *filtered_bytes);
 
 /* Check a packed image from the wire and make it what a driver takes.
  * -EINVAL: malformed; -ENOMEM. */

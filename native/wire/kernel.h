@@ -28,6 +28,15 @@ struct wire_kernel {
 };
 _Static_assert(sizeof(struct wire_kernel) == 88, "wire layout");
 
+/* A kernel's attributes on a device, as library_attributes answers them. */
+struct wire_kernel_attributes {
+	uint64_t handle;
+	uint32_t known;			/* as attributes_known */
+	uint32_t reserved;
+	int32_t attributes[WIRE_KERNEL_ATTRIBUTES];
+};
+_Static_assert(sizeof(struct wire_kernel_attributes) == 80, "wire layout");
+
 struct wire_parameter {
 	uint32_t offset;
 	uint32_t bytes;

@@ -51,7 +51,6 @@ TEXTURES: Final = Unsupported(
     "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0"
 )
 EXTERNAL: Final = Unsupported("memory and semaphores of other APIs live in this machine")
-MANAGED: Final = Unsupported("managed memory needs a coherent link to the GPU; the attributes for it are 0")
 MAPPED: Final = Unsupported(
     "a remote GPU cannot read or write memory of this machine directly; CAN_MAP_HOST_MEMORY is 0"
 )
@@ -332,7 +331,6 @@ ENTRIES: Final = (
         "cuCtxGetLimit",
         CALLED,
         "size_t *pvalue, CUlimit limit",
-        via="context_get_limit(limit=limit) -> value=pvalue",
     ),
     _e(44, "cuCtxGetSharedMemConfig", 4020, "cuCtxGetSharedMemConfig", LOCAL, "CUsharedconfig *pConfig"),
     _e(
@@ -359,7 +357,6 @@ ENTRIES: Final = (
         "cuCtxSetLimit",
         CALLED,
         "CUlimit limit, size_t value",
-        via="context_set_limit(limit=limit, value=value)",
     ),
     _e(56, "cuCtxSetSharedMemConfig", 4020, "cuCtxSetSharedMemConfig", LOCAL, "CUsharedconfig config"),
     _e(57, "cuCtxSynchronize", 2000, "cuCtxSynchronize", CALLED, "void", via="context_synchronize()"),
@@ -1532,7 +1529,14 @@ ENTRIES: Final = (
         "CUkernel *pKernel, CUlibrary library, const char *name",
     ),
     _e(297, "cuLibraryGetKernelCount", 12040, "cuLibraryGetKernelCount", LOCAL, "unsigned int *count, CUlibrary lib"),
-    _n(298, "cuLibraryGetManaged", 12000, "cuLibraryGetManaged", MANAGED),
+    _e(
+        298,
+        "cuLibraryGetManaged",
+        12000,
+        "cuLibraryGetManaged",
+        CALLED,
+        "CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name",
+    ),
     _e(299, "cuLibraryGetModule", 12000, "cuLibraryGetModule", LOCAL, "CUmodule *pMod, CUlibrary library"),
     _n(300, "cuLibraryGetUnifiedFunction", 12000, "cuLibraryGetUnifiedFunction", UNIFIED),
     _e(
@@ -1649,7 +1653,7 @@ ENTRIES: Final = (
         8000,
         "cuMemAdvise",
         "CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUdevice_v1 device",
-        "",
+        "hand",
     ),
     _m(
         320,
@@ -1657,7 +1661,7 @@ ENTRIES: Final = (
         12020,
         "cuMemAdvise_v2",
         "CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUmemLocation_v1 location",
-        "",
+        "hand",
     ),
     _e(321, "cuMemAlloc", 2000, "cuMemAlloc", CALLED, "CUdeviceptr_v1 *dptr, unsigned int bytesize"),
     _e(322, "cuMemAlloc", 3020, "cuMemAlloc_v2", CALLED, "CUdeviceptr *dptr, size_t bytesize"),
@@ -1681,7 +1685,14 @@ ENTRIES: Final = (
     ),
     _e(325, "cuMemAllocHost", 2000, "cuMemAllocHost", LOCAL, "void **pp, unsigned int bytesize"),
     _e(326, "cuMemAllocHost", 3020, "cuMemAllocHost_v2", LOCAL, "void **pp, size_t bytesize"),
-    _n(327, "cuMemAllocManaged", 6000, "cuMemAllocManaged", MANAGED),
+    _m(
+        327,
+        "cuMemAllocManaged",
+        6000,
+        "cuMemAllocManaged",
+        "CUdeviceptr_v2 *dptr, size_t bytesize, unsigned int flags",
+        "hand",
+    ),
     _e(
         328,
         "cuMemAllocPitch",
@@ -1707,15 +1718,24 @@ ENTRIES: Final = (
         "CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags",
         "",
     ),
-    _n(
+    _e(
         332,
         "cuMemDiscardAndPrefetchBatchAsync",
         13000,
         "cuMemDiscardAndPrefetchBatchAsync",
-        MANAGED,
+        POSTED,
+        "CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream",
         per_thread=(13000, "_ptsz"),
     ),
-    _n(333, "cuMemDiscardBatchAsync", 13000, "cuMemDiscardBatchAsync", MANAGED, per_thread=(13000, "_ptsz")),
+    _e(
+        333,
+        "cuMemDiscardBatchAsync",
+        13000,
+        "cuMemDiscardBatchAsync",
+        LOCAL,
+        "CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream",
+        per_thread=(13000, "_ptsz"),
+    ),
     _n(334, "cuMemExportToShareableHandle", 10020, "cuMemExportToShareableHandle", VMM),
     _e(335, "cuMemFree", 2000, "cuMemFree", CALLED, "CUdeviceptr_v1 dptr"),
     _e(336, "cuMemFree", 3020, "cuMemFree_v2", CALLED, "CUdeviceptr dptr"),
@@ -1822,7 +1842,14 @@ ENTRIES: Final = (
         "hand",
     ),
     _n(359, "cuMemMapArrayAsync", 11010, "cuMemMapArrayAsync", TEXTURES, per_thread=(11010, "_ptsz")),
-    _m(360, "cuMemPoolCreate", 11020, "cuMemPoolCreate", "CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps", ""),
+    _m(
+        360,
+        "cuMemPoolCreate",
+        11020,
+        "cuMemPoolCreate",
+        "CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps",
+        "hand",
+    ),
     _m(361, "cuMemPoolDestroy", 11020, "cuMemPoolDestroy", "CUmemoryPool pool", "drop:pool wait"),
     _n(362, "cuMemPoolExportPointer", 11020, "cuMemPoolExportPointer", POOLS),
     _n(363, "cuMemPoolExportToShareableHandle", 11020, "cuMemPoolExportToShareableHandle", POOLS),
@@ -1867,7 +1894,7 @@ ENTRIES: Final = (
         8000,
         "cuMemPrefetchAsync",
         "CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream",
-        "",
+        "hand",
         per_thread=(8000, "_ptsz"),
     ),
     _m(
@@ -1876,12 +1903,34 @@ ENTRIES: Final = (
         12020,
         "cuMemPrefetchAsync_v2",
         "CUdeviceptr_v2 devPtr, size_t count, CUmemLocation_v1 location, unsigned int flags, CUstream hStream",
-        "",
+        "hand",
         per_thread=(12020, "_ptsz"),
     ),
-    _n(373, "cuMemPrefetchBatchAsync", 13000, "cuMemPrefetchBatchAsync", MANAGED, per_thread=(13000, "_ptsz")),
-    _n(374, "cuMemRangeGetAttribute", 8000, "cuMemRangeGetAttribute", MANAGED),
-    _n(375, "cuMemRangeGetAttributes", 8000, "cuMemRangeGetAttributes", MANAGED),
+    _e(
+        373,
+        "cuMemPrefetchBatchAsync",
+        13000,
+        "cuMemPrefetchBatchAsync",
+        POSTED,
+        "CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream",
+        per_thread=(13000, "_ptsz"),
+    ),
+    _e(
+        374,
+        "cuMemRangeGetAttribute",
+        8000,
+        "cuMemRangeGetAttribute",
+        LOCAL,
+        "void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr, size_t count",
+    ),
+    _e(
+        375,
+        "cuMemRangeGetAttributes",
+        8000,
+        "cuMemRangeGetAttributes",
+        LOCAL,
+        "void **data, size_t *dataSizes, CUmem_range_attribute *attributes, size_t numAttributes, CUdeviceptr devPtr, size_t count",
+    ),
     _m(376, "cuMemRelease", 10020, "cuMemRelease", "CUmemGenericAllocationHandle_v1 handle", "drop:handle"),
     _m(
         377,
@@ -2557,7 +2606,6 @@ ENTRIES: Final = (
         "cuOccupancyAvailableDynamicSMemPerBlock",
         CALLED,
         "size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize",
-        via="occupancy_shared(function=func, blocks=numBlocks, block_size=blockSize) -> bytes=dynamicSmemSize",
     ),
     _e(
         472,
@@ -2566,7 +2614,6 @@ ENTRIES: Final = (
         "cuOccupancyMaxActiveBlocksPerMultiprocessor",
         CALLED,
         "int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize",
-        via="occupancy_blocks(function=func, block_size=blockSize, dynamic_shared=dynamicSMemSize) -> blocks=numBlocks",
     ),
     _e(
         473,
@@ -2575,7 +2622,6 @@ ENTRIES: Final = (
         "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
         CALLED,
         "int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags",
-        via="occupancy_blocks(function=func, block_size=blockSize, dynamic_shared=dynamicSMemSize, flags=flags) -> blocks=numBlocks",
     ),
     _m(
         474,
@@ -2664,7 +2710,15 @@ ENTRIES: Final = (
         "CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags",
         per_thread=(7000, "_ptsz"),
     ),
-    _n(491, "cuStreamAttachMemAsync", 6000, "cuStreamAttachMemAsync", MANAGED, per_thread=(7000, "_ptsz")),
+    _e(
+        491,
+        "cuStreamAttachMemAsync",
+        6000,
+        "cuStreamAttachMemAsync",
+        LOCAL,
+        "CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags",
+        per_thread=(7000, "_ptsz"),
+    ),
     _e(
         492,
         "cuStreamBatchMemOp",

@@ -527,6 +527,39 @@ OPERATIONS: Final = (
         reply_tail=BULK_BYTES,
         context=False,
     ),
+    _op(
+        0x0067,
+        "library_variable",
+        _CALLED,
+        "library library",
+        "A variable by name (tail), and whether it is managed memory.",
+        reply="u64 address, u64 bytes, u32 managed, u32 reserved",
+        request_tail=4096,
+    ),
+    _op(
+        0x0069,
+        "image_load",
+        _CALLED,
+        "u64 library, u64 blob, u64 bytes, u64 digest[4], u32 device, u32 is_module, u32 jit_count,"
+        " u32 info_bytes, u32 error_bytes",
+        "library_load for an image that was sent as a blob, or (blob 0) is at the server under its digest, where it"
+        " is kept if there is one.  Attributes are those on `device`; the tail begins with what the compiler said.",
+        reply="i32 result, u32 is_absent, u32 kernel_count, u32 enumerated, u32 info_bytes, u32 error_bytes",
+        blocking=True,
+        context=False,
+        request_tail=4096,
+        reply_tail=BULK_BYTES,
+    ),
+    _op(
+        0x0068,
+        "library_attributes",
+        _CALLED,
+        "library library, u32 device, u32 first",
+        "The attributes of a library's kernels on a device, as many as one reply holds.",
+        reply="u32 kernel_count, u32 reserved",
+        context=False,
+        reply_tail=BULK_BYTES,
+    ),
     # launches
     _op(
         0x0070,
@@ -606,6 +639,16 @@ OPERATIONS: Final = (
         "Add an input that was sent as a blob; the tail holds the options, then its name.",
         blocking=True,
         request_tail=8192,
+    ),
+    _op(
+        0x008B,
+        "link_log",
+        _CALLED,
+        "u64 link",
+        "What the last link_add or link_complete had to say; link_create has the sizes of the logs among its options.",
+        reply="u32 info_bytes, u32 error_bytes",
+        context=False,
+        reply_tail=BULK_BYTES,
     ),
     _op(
         0x0087,

@@ -22,7 +22,7 @@ from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, ExitCode, InvalidInput, NotPermitted, Unavailable
 from farbus.model.device import Route
-from farbus.model.lease import Lease
+from farbus.model.lease import Lease, LeasedDevice
 from tests.agent.harness import (
     GPU,
     MYSELF,
@@ -159,6 +159,43 @@ async def test_a_leased_task_finds_its_session_and_leaves_nothing_behind(
     assert not can_connect(devices.endpoint)
 
 
+async def test_gpu_code_is_kept_in_a_directory_of_the_lease_s_user(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(config, doors_with_gpu(config))
+    sessions = scheduler.sessions
+    await sessions.connected()
+    for epoch, user in ((1, "alice@example.org"), (2, "../bob"), (3, "../bob")):
+        number = f"l{epoch}"
+        leased = LeasedDevice(device=GPU, epoch=epoch)
+        others = msgspec.structs.replace(lease(number), user=user, devices=(leased,))
+        assert (await sessions.command(prepare_devices=prepare_devices(others))).ok
+        assert (await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id=number))).ok
+    kept = sorted(config.images_directory.iterdir())
+    assert len(kept) == 2
+    assert {mode_of(path) for path in kept} == {0o700}
+    assert mode_of(config.images_directory) == 0o711
+
+
+async def test_a_lease_is_served_where_gpu_code_can_not_be_kept(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    config.images_directory.parent.mkdir(parents=True, exist_ok=True)
+    config.images_directory.write_text("in its way")
+    agent.start(config, doors_with_gpu(config))
+    await scheduler.sessions.connected()
+    assert (await scheduler.sessions.command(prepare_devices=prepare_devices(lease()))).ok
+
+
+async def test_no_gpu_code_is_kept_where_the_operator_says_so(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(msgspec.structs.replace(config, remoting_image_bytes=0), doors_with_gpu(config))
+    await scheduler.sessions.connected()
+    assert (await scheduler.sessions.command(prepare_devices=prepare_devices(lease()))).ok
+    assert mode_of(config.images_directory) is None
+
+
 async def test_a_task_with_gpus_of_two_nodes_finds_both_servers_its_own_first(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
 ) -> None:
@@ -197,7 +234,7 @@ async def test_encryption_is_off_for_both_sides_where_the_operator_says_so(
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_a_supervisor_is_told_of_encryption_the_lease_s_user_and_patience(tls: bool) -> None:
+def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_and_images(tls: bool) -> None:
     command = SupervisorProgram().command(
         lease=lease(),
         address="127.0.0.1",
@@ -207,7 +244,11 @@ def test_a_supervisor_is_told_of_encryption_the_lease_s_user_and_patience(tls: b
         tls=tls,
         local_user=1234,
         grace_s=7.5,
+        image_directory=Path("/state/images/alice"),
+        image_bytes=1000,
     )
+    assert command[command.index("--image-directory") + 1] == "/state/images/alice"
+    assert command[command.index("--image-bytes") + 1] == "1000"
     assert command[command.index("--tls") + 1] == ("on" if tls else "off")
     assert command[command.index("--local-user") + 1] == "1234"
     assert command[command.index("--grace") + 1] == "7.5"

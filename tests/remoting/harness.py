@@ -15,7 +15,7 @@ from pathlib import Path
 from farbus.remoting import session as wire
 from farbus.remoting.launcher import Launch
 from farbus.remoting.session import Server, write_session
-from farbus.remoting.supervisor import GRACE_S, Supervisor
+from farbus.remoting.supervisor import GRACE_S, IMAGE_BYTES, Supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -100,6 +100,8 @@ def remote_session(
     memory_limit: int = 0,
     grace_s: float = GRACE_S,
     tls: bool = True,
+    image_directory: Path | None = None,
+    image_bytes: int = IMAGE_BYTES,
 ) -> Iterator[Remote]:
     """A running supervisor whose servers open `libcuda` in `environment`, and its session file in `folder`."""
     secret = secrets.token_bytes(32)
@@ -111,6 +113,8 @@ def remote_session(
         memory_limit=memory_limit,
         grace_s=grace_s,
         tls=tls,
+        image_directory=image_directory,
+        image_bytes=image_bytes,
         log=lines.append,
     ) as supervisor:
         address, port = supervisor.address

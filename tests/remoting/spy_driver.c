@@ -2,7 +2,8 @@
  *
  * Linked to the driver: what is not defined here is found there.  Lines go to the
  * file that SPY_DRIVER_LOG names, one per call.  A copy to the host of REFUSED_BYTES
- * bytes is refused.  A free of HELD_BYTES or more returns after two more allocations. */
+ * bytes is refused.  A free of HELD_BYTES or more, and the end of a context, return after two
+ * more allocations. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -83,6 +84,35 @@ int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
 	return result;
 }
 
+static unsigned allocations_now(void)
+{
+	unsigned now;
+
+	pthread_mutex_lock(&lock);
+	now = allocations;
+	pthread_mutex_unlock(&lock);
+	return now;
+}
+
+static void await_two_more(unsigned before)
+{
+	pthread_mutex_lock(&lock);
+	while (allocations - before < 2)
+		pthread_cond_wait(&allocated, &lock);
+	pthread_mutex_unlock(&lock);
+}
+
+int cuCtxDestroy_v2(void *context)
+{
+	int (*next)(void *) = below("cuCtxDestroy_v2");
+	unsigned before = allocations_now();
+	int result = next(context);
+
+	note("destroy", result);
+	await_two_more(before);
+	return result;
+}
+
 int cuMemFree_v2(unsigned long long address)
 {
 	int (*range)(unsigned long long *, size_t *, unsigned long long) =
@@ -90,20 +120,14 @@ int cuMemFree_v2(unsigned long long address)
 	int (*next)(unsigned long long) = below("cuMemFree_v2");
 	unsigned long long base;
 	size_t bytes = 0;
-	unsigned before;
+	unsigned before = allocations_now();
 	int result;
 
 	range(&base, &bytes, address);
-	pthread_mutex_lock(&lock);
-	before = allocations;
-	pthread_mutex_unlock(&lock);
 	result = next(address);
 	if (bytes >= HELD_BYTES) {
 		note("free", result);
-		pthread_mutex_lock(&lock);
-		while (allocations - before < 2)
-			pthread_cond_wait(&allocated, &lock);
-		pthread_mutex_unlock(&lock);
+		await_two_more(before);
 	}
 	return result;
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.remoting.harness import ROOT, Remote, remote_session
+from tests.remoting.test_coverage import build_calls
 
 Build = Callable[[str], Path]
 
@@ -54,6 +55,12 @@ def test_copies_out_of_pinned_memory_reuse_the_driver_s_own(spied: Spied, build:
 
 def test_memory_that_is_being_freed_makes_way(spied: Spied, build: Build) -> None:
     done = spied.remote.run(build("remoting/spied/taken_while_freed"), SPY_DRIVER_LOG=str(spied.log))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_memory_of_a_context_that_is_being_destroyed_makes_way(spied: Spied, tmp_path: Path) -> None:
+    program = build_calls("spied/taken_while_destroyed", tmp_path)
+    done = spied.remote.run(program, SPY_DRIVER_LOG=str(spied.log))
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 

@@ -120,14 +120,6 @@ def test_malformed_session_file(remote: Remote, build: Build, tmp_path: Path) ->
     assert "malformed" in failure(remote, build, FARBUS_SESSION=str(broken))
 
 
-def test_driver_that_is_not_one(tmp_path: Path, remote: Remote, build: Build) -> None:
-    fake = tmp_path / "libcuda.so.1"
-    fake.write_text("not a library")
-    remote.supervisor._libcuda = str(fake)
-    said = failure(remote, build)
-    assert "open the driver" in said
-
-
 def test_other_protocol_version(remote: Remote) -> None:
     with socket.create_connection(remote.supervisor.address, timeout=PATIENCE_S) as connection:
         connection.sendall(hello(remote.secret, major=99))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from farbus.remoting import assignment
 from farbus.remoting import session as wire
 from farbus.remoting.spec import OPERATIONS
 from tests.remoting.harness import ROOT, hello
@@ -74,16 +75,19 @@ def open_session(libcuda: Path) -> Iterator[Callable[[], Session]]:
         secret_read, secret_write = os.pipe()
         os.write(secret_write, SECRET)
         os.close(secret_write)
+        channel, its_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "farbus.remoting.server", f"--libcuda={libcuda}"),
-                *(f"--socket-fd={theirs.fileno()}", f"--secret-fd={secret_read}"),
+                f"--channel-fd={its_channel.fileno()}",
             ],
-            pass_fds=(theirs.fileno(), secret_read),
+            pass_fds=(its_channel.fileno(),),
             cwd=ROOT,
             stderr=subprocess.DEVNULL,
         )
-        theirs.close()
+        with theirs, channel, its_channel:
+            data = assignment.ASSIGNMENT.pack(0, assignment.NO_SLOT, 0)
+            socket.send_fds(channel, [data], [theirs.fileno(), secret_read])
         os.close(secret_read)
         ours.settimeout(PATIENCE_S)
         ours.sendall(hello(SECRET))
@@ -99,6 +103,13 @@ def open_session(libcuda: Path) -> Iterator[Callable[[], Session]]:
         session.connection.close()
         session.process.kill()
         session.process.wait()
+
+
+def image_request(
+    *, library: int = 4 << 43 | 1 << 4, blob: int = 0, size: int = 100, device: int = 0, jit_count: int = 0,
+    info_bytes: int = 0, error_bytes: int = 0,
+) -> bytes:  # fmt: skip
+    return struct.pack("<QQQ32sIIIII4x", library, blob, size, bytes(32), device, 0, jit_count, info_bytes, error_bytes)
 
 
 def with_context(session: Session) -> Session:
@@ -142,6 +153,10 @@ def test_malformed_frame_ends_the_session(open_session: Callable[[], Session], w
         ("fill", struct.pack("<QQQQIIQ", 0, 0, 1, 1, 3, 0, 1), b""),  # elements of three bytes
         ("library_load", struct.pack("<QQQIII", CONTEXT, 1, 1, 0, 1000, 0) + bytes(4), b""),
         ("library_global", struct.pack("<Q", CONTEXT), b"no end"),
+        ("image_load", image_request(device=1 << 31), b""),
+        ("image_load", image_request(jit_count=1000), b""),
+        ("image_load", image_request(info_bytes=1 << 31), b""),
+        ("image_load", image_request(size=1 << 63), b""),
     ],
 )
 def test_impossible_request_ends_the_session_or_is_refused(
@@ -200,4 +215,34 @@ def test_malformed_image_is_refused(open_session: Callable[[], Session]) -> None
     library = 4 << 43 | 1 << 4
     fixed = struct.pack("<QQQIII", library, 7, len(image), 0, 0, 0) + bytes(4)
     assert session.call("library_load", fixed, context=CONTEXT) == 200
+    assert session.call("memory_info", context=CONTEXT) == 0
+
+
+def test_what_is_not_kept_is_absent_and_not_an_error(open_session: Callable[[], Session]) -> None:
+    session = with_context(open_session())
+    session.send("image_load", image_request(), context=CONTEXT)
+    opcode, result, payload = session.receive()
+    assert (opcode, result) == (OPCODE["image_load"] | 0x8000, 0)
+    assert struct.unpack_from("<iI", payload) == (0, 1)
+
+
+@pytest.mark.parametrize("operation", ["library_load", "image_load", "link_create"])
+def test_no_client_says_where_the_driver_writes_its_log(open_session: Callable[[], Session], operation: str) -> None:
+    session = with_context(open_session())
+    # CU_JIT_ERROR_LOG_BUFFER and its size: nothing of the server's lies at 64.
+    options = struct.pack("<QQQQ", 5, 64, 6, 1000)
+    text = b"no PTX at all\0"
+    image = struct.pack("<IIIIQ", 4, 0, 1, 0, len(text)) + text + bytes(-len(text) % 8)
+    session.send("blob_part", struct.pack("<QQQ", 7, len(image), 0), image)
+    fixed = {
+        "library_load": struct.pack("<QQQIII4x", 4 << 43 | 1 << 4, 7, len(image), 1, 2, 0),
+        "image_load": image_request(blob=7, size=len(image), jit_count=2),
+        "link_create": struct.pack("<II", 2, 0),
+    }[operation]
+    session.send(operation, fixed, options, context=CONTEXT)
+    _, _, payload = session.receive()
+    if operation == "link_create":
+        (link,) = struct.unpack("<Q", payload)
+        session.send("link_add", struct.pack("<QIIQQ", link, 1, 0, 7, len(image)), b"", context=CONTEXT)
+        session.receive()
     assert session.call("memory_info", context=CONTEXT) == 0

@@ -48,7 +48,7 @@ def test_two_programs_have_a_server_each(remote: Remote, build: Callable[[str], 
 
 def test_an_unsupported_function_says_its_name_once(remote: Remote, build: Callable[[str], Path]) -> None:
     done = remote.run(build("remoting/unsupported"))
-    assert done.stderr.count("farbus: cuMemAllocManaged is not supported over remoting: ") == 1
+    assert done.stderr.count("farbus: cuImportExternalMemory is not supported over remoting: ") == 1
 
 
 def test_a_program_without_cuda_is_left_alone(remote: Remote) -> None:

@@ -120,6 +120,18 @@ def test_cut_at_random(remote: Remote, build: Build, name: str, seed: int) -> No
     assert cuts > 0
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_of_all_sizes_cut_at_random(remote: Remote, build: Build, seed: int) -> None:
+    code, out, err, cuts = run_cut(
+        remote,
+        build("remoting/copies_of_all_sizes"),
+        at_random(seed, mean_bytes=1 << 20),
+        random.Random(seed).choice(list(Kind)),
+    )
+    assert (code, out, err) == (0, "ok\n", "")
+    assert cuts > 0
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["behind_host_function", "rows", "streams_pinned"])
 def test_cut_at_random_under_encryption(lease: Callable[..., Remote], build: Build, name: str, seed: int) -> None:
@@ -242,14 +254,14 @@ def run_late(remote: Remote, *command: str | Path) -> tuple[int, str, str]:
 
 def test_a_program_that_is_cut_while_it_exits_is_resumed(lease: Callable[..., Remote], tmp_path: Path) -> None:
     """OpenSSL tears itself down in an exit handler; programs free their memory behind that."""
-    assert run_late(lease(), build_calls("late", tmp_path)) == (0, "ok\n", "")
+    assert run_late(lease(), build_calls("resume/late", tmp_path)) == (0, "ok\n", "")
 
 
 def test_where_openssl_has_ended_with_the_program_a_cut_is_the_end(
     lease: Callable[..., Remote], tmp_path: Path
 ) -> None:
     """The program used OpenSSL before CUDA did: it ends before the program does."""
-    code, out, err = run_late(lease(), build_calls("late", tmp_path), "libcrypto.so.3")
+    code, out, err = run_late(lease(), build_calls("resume/late", tmp_path), "libcrypto.so.3")
     assert (code, out) == (0, "error 46\n")
     assert err.count("the connection to the GPU at ") == 1
     assert "it was cut and did not come back in time" not in err
@@ -260,7 +272,7 @@ def test_the_child_of_a_fork_has_no_copy_of_a_connection_that_is_dialled(remote:
     with Cutter(remote.supervisor.address, lambda *_: None) as network:
         address, port = network.address
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
-        program = remote.start(build_calls("forked_dial", tmp_path), FARBUS_TRANSPORT="tcp")
+        program = remote.start(build_calls("resume/forked_dial", tmp_path), FARBUS_TRANSPORT="tcp")
         try:
             assert program.stdout is not None
             assert program.stdout.readline() == "1\n"
@@ -284,13 +296,13 @@ def test_a_server_with_a_long_name_is_resumed(remote: Remote, build: Build) -> N
 class Resumer:
     """A session of our own, to come again with."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: Remote, *, capabilities: int = wire.CAPABILITY_RESUME) -> None:
         self.remote = remote
         self.connection = socket.create_connection(remote.supervisor.address, timeout=PATIENCE_S)
-        self.connection.sendall(self.hello(capabilities=wire.CAPABILITY_RESUME))
+        self.connection.sendall(self.hello(capabilities=capabilities))
         reply = wire.HELLO_REPLY.unpack(self.exactly(self.connection, wire.HELLO_REPLY.size))
         assert reply[3] == wire.HELLO_OK
-        assert reply[5] == wire.CAPABILITY_RESUME
+        assert reply[5] == capabilities
         self.session = reply[6]
         self.exactly(self.connection, reply[9] * DEVICE_BYTES)
         self.token = self.exactly(self.connection, GRANT_BYTES)[: wire.TOKEN_BYTES]
@@ -361,16 +373,17 @@ def ask(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("what", "record"),
+    ("what", "record", "also"),
     [
-        ("longer than the window", RECORD.pack((16 << 20) + 1, 0)),
-        ("an acknowledgement of what was not sent", RECORD.pack(0, 1)),
-        ("an acknowledgement that goes back", RECORD.pack(0, 0xFFFFFFFF)),
+        ("longer than the window", RECORD.pack((16 << 20) + 1, 0), 0),
+        ("longer than any window", RECORD.pack((128 << 20) + 1, 0), wire.CAPABILITY_WINDOWS),
+        ("an acknowledgement of what was not sent", RECORD.pack(0, 1), 0),
+        ("an acknowledgement that goes back", RECORD.pack(0, 0xFFFFFFFF), wire.CAPABILITY_WINDOWS),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_impossible_record_ends_the_session(remote: Remote, what: str, record: bytes) -> None:
-    client = Resumer(remote)
+def test_an_impossible_record_ends_the_session(remote: Remote, what: str, record: bytes, also: int) -> None:
+    client = Resumer(remote, capabilities=wire.CAPABILITY_RESUME | also)
     client.connection.sendall(record)
     with contextlib.suppress(ConnectionResetError):
         while client.connection.recv(1 << 16):

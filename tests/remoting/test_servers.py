@@ -18,6 +18,7 @@ from farbus.remoting.session import Server, write_session
 from tests.remoting.conftest import require
 from tests.remoting.harness import SHIM, Remote, remote_session
 from tests.remoting.test_coverage import build_calls
+from tests.remoting.test_images import ptx
 
 Build = Callable[[str], Path]
 
@@ -80,7 +81,6 @@ def test_program_of_two_servers(two: Servers, build: Build, name: str, transport
 
 
 def test_objects_of_two_servers_do_not_mix(two: Servers, tmp_path: Path) -> None:
-    (tmp_path / "servers").mkdir()
     code, out, err = two.run(build_calls("servers/mixed", tmp_path))
     assert code == 0, out + err
     assert "a graph whose work is on the devices of two servers is not supported over remoting" in err
@@ -98,6 +98,15 @@ def test_the_end_of_one_server_leaves_the_other(two: Servers, build: Build) -> N
     out, err = program.communicate(timeout=60)
     assert (program.returncode, out) == (0, "ok\n"), out + err
     assert err.count("the connection to the GPU at ") == 1
+
+
+def test_copies_that_are_posted_to_a_lost_server_leave_nothing_behind(two: Servers, tmp_path: Path) -> None:
+    program = two.remotes[0].start(build_calls("servers/posted_to_lost", tmp_path), FARBUS_SESSION=str(two.session))
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    two.remotes[1].supervisor.stop()
+    out, err = program.communicate("\n", timeout=60)
+    assert (program.returncode, out) == (0, "ok\n"), out + err
 
 
 def listed(servers: Servers, build: Build, **changes: str) -> str:
@@ -119,6 +128,32 @@ def test_devices_are_chosen_by_uuid_over_all_servers(start: Start, build: Build)
     servers = start("count=1,sms=4", "count=1,sms=8")
     (one,) = gpus(servers.remotes[1])
     assert listed(servers, build, CUDA_VISIBLE_DEVICES=one).split()[1:-1] == ["8"]
+
+
+#: Load a library without a context, and ask for what is so on the only device.
+LOADER = """
+import ctypes, sys
+driver = ctypes.CDLL("libcuda.so.1")
+def check(result):
+    assert result == 0, result
+library, kernel, value = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+check(driver.cuInit(0))
+check(driver.cuLibraryLoadData(ctypes.byref(library), sys.stdin.buffer.read() + bytes(8), None, None, 0, None, None, 0))
+check(driver.cuLibraryGetKernel(ctypes.byref(kernel), library, b"store"))
+check(driver.cuKernelGetAttribute(ctypes.byref(value), 0, kernel, 0))
+print(value.value)
+"""
+
+
+def test_a_library_is_loaded_where_the_program_sees_a_device(start: Start, tmp_path: Path) -> None:
+    servers = start("count=1", "count=1")
+    (one,) = gpus(servers.remotes[1])
+    script = tmp_path / "load.sh"
+    (tmp_path / "store.ptx").write_bytes(ptx(1, 0))
+    (tmp_path / "load.py").write_text(LOADER)
+    script.write_text(f"exec {sys.executable} {tmp_path}/load.py < {tmp_path}/store.ptx\n")
+    status, out, said = servers.run("sh", script, CUDA_VISIBLE_DEVICES=one)
+    assert (status, out.strip(), said) == (0, "1024", "")
 
 
 def gpus(remote: Remote) -> list[str]:
@@ -148,6 +183,45 @@ def test_nvml_lists_the_devices_of_all_servers(start: Start) -> None:
     code, out, err = servers.run(sys.executable, "-c", UUIDS)
     assert code == 0, err
     assert out.split() == [*gpus(servers.remotes[0]), *gpus(servers.remotes[1])]
+
+
+def test_nvml_lists_what_there_is_where_a_server_is_away(start: Start) -> None:
+    servers = start("count=1", "count=2")
+    first, second = servers.remotes
+    gone = Server(address="127.0.0.1", port=1, secret=bytes(range(32)))
+    for blocks in ([gone, block(second)], [block(second), gone], [block(second), block(first, bytes(32))]):
+        write_session(servers.session, blocks)
+        code, out, err = servers.run(sys.executable, "-c", UUIDS)
+        assert (code, out.split()) == (0, gpus(second)), err
+        # Each time it connects: for what does not change, and for what does.
+        assert err.count("farbus:") == err.count("; the lease may have ended\n") + err.count("refuses the secret") == 2
+    write_session(servers.session, [gone, gone])
+    code, _, err = servers.run(sys.executable, "-c", UUIDS)
+    assert code == 1
+    assert "connect to 127.0.0.1:1: " in err
+
+
+LATER = """
+import ctypes, os
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+assert nvml.nvmlInit_v2() == 0
+print("waiting", flush=True)
+input()
+for index in range(2):
+    device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0
+    print(nvml.nvmlDeviceGetMemoryInfo(device, memory))
+"""
+
+
+def test_a_server_that_goes_after_nvml_began_loses_its_own_devices(two: Servers) -> None:
+    first = two.remotes[0]
+    program = first.start(sys.executable, "-c", LATER, FARBUS_SESSION=str(two.session))
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    first.supervisor.stop()
+    out, err = program.communicate("\n", timeout=60)
+    assert (program.returncode, out) == (0, "15\n0\n"), err  # NVML_ERROR_GPU_IS_LOST
 
 
 OLDER = """

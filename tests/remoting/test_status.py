@@ -44,10 +44,13 @@ def test_slots_are_given_out_again_and_run_out() -> None:
     slot = memory.take()
     assert slot == 1
     assert memory.take() is None
-    memory.give_back(slot)
+    memory.fill(slot, server_pid=9, client=(1, b""))
+    memory.withdraw(9)
+    assert memory.status().ended.sessions == 0
     assert memory.take() == 1
     memory.fill(1, server_pid=10, client=(1, b""))
     memory.end(10)
+    assert memory.status().ended.sessions == 1
     assert memory.take() == 1
     memory.close()
 

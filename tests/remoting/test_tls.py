@@ -24,7 +24,9 @@ from cryptography.x509.oid import NameOID
 
 from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
+from tests.remoting.cutter import Cutter
 from tests.remoting.harness import ROOT, Remote, hello, listening
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, alive, wait_until
 
 Build = Callable[[str], Path]
@@ -340,6 +342,94 @@ def test_without_encryption_openssl_is_not_needed(lease: Lease, build: Build, no
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
+# An older OpenSSL.
+
+OLDER_OPENSSL = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+
+void *dlopen(const char *name, int flags)
+{
+	void *(*real)(const char *, int) = dlsym(RTLD_NEXT, "dlopen");
+
+	if (name && strcmp(name, "libssl.so.3") == 0)
+		return NULL;
+	if (name && strcmp(name, "libssl.so.1.1") == 0 && real(FOLDER "/libcrypto.so.1.1", flags))
+		return real(FOLDER "/libssl.so.1.1", flags);
+	return real(name, flags);
+}
+"""
+
+
+@pytest.fixture
+def older_openssl(tmp_path: Path) -> str:
+    """A library that gives the processes into which it is preloaded OpenSSL 1.1.1 in place of 3."""
+    folder = os.environ.get("FARBUS_TEST_OPENSSL_1_1")
+    if folder is None:
+        pytest.skip("FARBUS_TEST_OPENSSL_1_1 names no folder with libssl.so.1.1 and libcrypto.so.1.1")
+    flags = ("-shared", "-fPIC", f'-DFOLDER="{folder}"', "-ldl")
+    return str(compiled(OLDER_OPENSSL, tmp_path / "older_openssl.so", *flags))
+
+
+@pytest.fixture(params=["client", "server", "both"])
+def mixed(request: pytest.FixtureRequest, lease: Lease, older_openssl: str) -> tuple[Remote, dict[str, str]]:
+    """A lease, and what its programs' environment needs: one side has OpenSSL 1.1.1, or both have."""
+    remote = lease() if request.param == "client" else lease(LD_PRELOAD=older_openssl)
+    shim = remote.environment()["LD_PRELOAD"]
+    return remote, {} if request.param == "server" else {"LD_PRELOAD": f"{older_openssl}:{shim}"}
+
+
+@pytest.mark.parametrize("name", ["rows", "streams_pinned"])
+def test_openssl_1_1_encrypts_too(mixed: tuple[Remote, dict[str, str]], build: Build, name: str) -> None:
+    remote, changes = mixed
+    done = remote.run(build(f"remoting/{name}"), **NETWORK, **changes)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+def test_a_session_with_openssl_1_1_is_resumed(mixed: tuple[Remote, dict[str, str]], build: Build) -> None:
+    remote, changes = mixed
+    cutter = Cutter(remote.supervisor.address, lambda *_: None, cut_bytes=lambda: 300_000)
+    with cutter as network:
+        address, port = network.address
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        done = remote.run(build("remoting/streams_pinned"), **NETWORK, **changes)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    assert network.cuts > 0
+
+
+def test_with_openssl_1_1_a_program_that_is_cut_while_it_exits_is_resumed(
+    mixed: tuple[Remote, dict[str, str]], tmp_path: Path
+) -> None:
+    remote, changes = mixed
+    with Cutter(remote.supervisor.address, lambda *_: None, cut_bytes=lambda: 100_000) as network:
+        address, port = network.address
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        done = remote.run(build_calls("resume/late", tmp_path), **NETWORK, **changes)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    assert network.cuts > 0
+
+
+def test_openssl_1_1_refuses_a_changed_handshake(mixed: tuple[Remote, dict[str, str]], build: Build) -> None:
+    remote, changes = mixed
+    middle = Middle(remote.supervisor.address, out=altered(wire.HELLO.size + 80))
+    with listening(middle.serve) as (address, port):
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        assert "the TLS handshake failed" in failing(remote, build, **changes)
+
+
+def test_a_process_with_openssl_1_1_has_no_other(older_openssl: str, remote: Remote, build: Build) -> None:
+    preload = f"{older_openssl}:{remote.environment()['LD_PRELOAD']}"
+    program = remote.start(build("remoting/wait_forever"), **NETWORK, LD_PRELOAD=preload)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    maps = Path(f"/proc/{program.pid}/maps").read_text()
+    program.kill()
+    program.communicate()
+    assert "libssl.so.1.1" in maps
+    assert "libssl.so.3" not in maps
+
+
 def test_openssl_is_not_loaded_where_nothing_is_encrypted(remote: Remote, build: Build) -> None:
     program = remote.start(build("remoting/wait_forever"), FARBUS_TRANSPORT="shm")
     assert program.stdout is not None
@@ -513,9 +603,10 @@ def test_a_handshake_that_stalls_is_given_up(remote: Remote) -> None:
 
 
 @pytest.mark.slow
-def test_64_programs_at_once(remote: Remote, build: Build) -> None:
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_64_programs_at_once(remote: Remote, build: Build, transport: str) -> None:
     program = build("remoting/rows")
-    running = [remote.start(program, **NETWORK) for _ in range(64)]
+    running = [remote.start(program, FARBUS_TRANSPORT=transport) for _ in range(64)]
     ends = [each.communicate(timeout=300) for each in running]
     assert [each.returncode for each in running] == [0] * 64, [err for _, err in ends if err]
     assert [out for out, _ in ends] == ["ok\n"] * 64

@@ -26,6 +26,7 @@ Build = Callable[[str], Path]
 #: errors that come late, fork, and what ends without cleaning up.
 PROGRAMS = (
     "behind_host_function",
+    "copies_of_all_sizes",
     "copy_arrives_alone",
     "fault",
     "fork_child",
@@ -69,6 +70,22 @@ def remote(lease: Callable[..., Remote], request: pytest.FixtureRequest) -> Remo
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_program(remote: Remote, build: Build, transport: str, name: str) -> None:
     done = remote.run(build(f"remoting/{name}"), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_copies_of_all_sizes(remote: Remote, build: Build, transport: str, seed: int) -> None:
+    done = remote.run(build("remoting/copies_of_all_sizes"), "9000", "25", str(seed), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_copies_through_windows_that_grow(remote: Remote, build: Build) -> None:
+    """A network that holds more than the server has pinned of what it sends from."""
+    network = bench.Network(rtt_us=60_000)
+    with bench._through(network, remote.supervisor.address) as (address, port):
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        program = build("remoting/copies_of_all_sizes")
+        done = remote.run(program, "48000", "16", "1", FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 

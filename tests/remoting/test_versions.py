@@ -21,8 +21,9 @@ import pytest
 from farbus.remoting import session as wire
 from farbus.remoting.codegen import wire as codegen
 from farbus.remoting.session import Server, write_session
-from farbus.remoting.spec import ENTRIES, EVENTS, OPERATIONS, Field
+from farbus.remoting.spec import ENTRIES, EVENTS, OPERATIONS
 from tests.remoting.harness import BUILD, ROOT, Remote, hello, listening
+from tests.remoting.record_spec import described, travelling
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 from tests.softgpu.driver_programs import COMPILER
 
@@ -43,10 +44,6 @@ def recorded(version: str) -> dict[str, Any]:
     return loaded
 
 
-def described(fields: tuple[Field, ...]) -> list[str]:
-    return [f"{field.handle or field.scalar.name.lower()} {field.name} {field.count}" for field in fields]
-
-
 @pytest.mark.parametrize("version", sorted(path.stem for path in SPECS.glob("*.json")))
 def test_what_a_version_had_is_there_unchanged(version: str) -> None:
     spec = recorded(version)
@@ -61,13 +58,17 @@ def test_what_a_version_had_is_there_unchanged(version: str) -> None:
     }
     events = {name: {"opcode": opcode, "fields": described(fields)} for opcode, name, fields, _, _ in EVENTS}
     numbers = {entry.symbol: entry.number for entry in ENTRIES}
-    marshalled = {entry.symbol: (entry.parameters, entry.marshalled) for entry in ENTRIES}
+    marshalled = {
+        entry.symbol: (entry.parameters, travelling(entry.marshalled))
+        for entry in ENTRIES
+        if entry.marshalled is not None
+    }
     assert {name: operations.get(name) for name in spec["operations"]} == spec["operations"]
     assert {name: events.get(name) for name in spec["events"]} == spec["events"]
     for symbol, function in spec["functions"].items():
         assert numbers.get(symbol) == function["number"], symbol
         if "directions" in function:
-            assert marshalled[symbol] == (function["parameters"], function["directions"]), symbol
+            assert marshalled[symbol] == (function["parameters"], travelling(function["directions"])), symbol
 
 
 def test_the_current_version_is_recorded() -> None:
@@ -135,6 +136,17 @@ def test_what_an_older_server_lacks_is_an_error_of_its_own_and_is_named(remote: 
     speaks = rf"it speaks remoting protocol \d+\.\d+, this shim {CURRENT}; "
     pattern = rf"farbus: the server at \S+ does not have \w+: {speaks}"
     assert all(re.match(pattern, line) for line in said), said
+
+
+@pytest.mark.usefixtures("older_server")
+def test_managed_memory_is_refused_where_the_server_does_not_tell_it_apart(remote: Remote, build: Build) -> None:
+    done = remote.run(build("remoting/unmanaged/refused"), FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    assert re.fullmatch(
+        r"farbus: managed memory is not supported over remoting by the server at \S+: it speaks remoting protocol "
+        rf"\d+\.\d+, this shim {CURRENT}; install the same version of farbus on both nodes\n",
+        done.stderr,
+    )
 
 
 # An older shim and a newer server: what the recorded version says, byte by byte.

@@ -25,7 +25,8 @@ int main()
 	EXPECT(std::strlen(properties.name) > 0 && properties.warpSize == 32);
 	EXPECT(properties.maxThreadsPerBlock == 1024 && properties.multiProcessorCount > 0);
 	// A GPU in another machine cannot reach memory of this one.
-	EXPECT(!properties.canMapHostMemory && !properties.managedMemory && !properties.pageableMemoryAccess);
+	EXPECT(!properties.canMapHostMemory && !properties.pageableMemoryAccess);
+	EXPECT(properties.managedMemory && !properties.concurrentManagedAccess);
 	CUDA(cudaDriverGetVersion(&driver));
 	EXPECT(driver >= 12000);
 	CUDA(cudaDeviceGetPCIBusId(bus, sizeof bus, 0));

@@ -3,11 +3,15 @@
 
 int main()
 {
+	cudaExternalMemory_t memory;
+	cudaExternalMemoryHandleDesc description = {};
 	int *data;
 	CUDA(cudaMalloc(&data, 4));
-	EXPECT_ERROR(cudaMallocManaged(&data, 4), cudaErrorNotSupported);
+	description.type = cudaExternalMemoryHandleTypeOpaqueFd;
+	description.size = 4096;
+	EXPECT_ERROR(cudaImportExternalMemory(&memory, &description), cudaErrorNotSupported);
 	cudaGetLastError();
-	EXPECT_ERROR(cudaMallocManaged(&data, 8), cudaErrorNotSupported);
+	EXPECT_ERROR(cudaImportExternalMemory(&memory, &description), cudaErrorNotSupported);
 	cudaGetLastError();
 	CUDA(cudaMemset(data, 0, 4));
 	CUDA(cudaDeviceSynchronize());

@@ -36,6 +36,26 @@ static void plain(void)
 	CHECK(cuMemFree_v2(memory));
 }
 
+/* Small allocations share 2 MiB; a page is for alignment. */
+static void managed(void)
+{
+	CUdeviceptr memory, second, third;
+
+	OVER(cuMemAllocManaged(&memory, 65 * MIB, CU_MEM_ATTACH_GLOBAL));
+	REQUIRE_EQUAL(left(), LIMIT);
+	CHECK(cuMemAllocManaged(&memory, 40 * MIB, CU_MEM_ATTACH_GLOBAL));
+	REQUIRE_EQUAL(left(), 24 * MIB - 4096);
+	CHECK(cuMemAllocManaged(&second, 100, CU_MEM_ATTACH_GLOBAL));
+	CHECK(cuMemAllocManaged(&third, 100, CU_MEM_ATTACH_GLOBAL));
+	REQUIRE_EQUAL(left(), 22 * MIB - 4096);
+	OVER(cuMemAllocManaged(&memory, 23 * MIB, CU_MEM_ATTACH_GLOBAL));
+	CHECK(cuMemFree_v2(memory));
+	CHECK(cuMemFree_v2(second));
+	REQUIRE_EQUAL(left(), LIMIT - 2 * MIB);
+	CHECK(cuMemFree_v2(third));
+	REQUIRE_EQUAL(left(), LIMIT);
+}
+
 static void ordered(void)
 {
 	CUmemPoolProps props = {
@@ -155,6 +175,7 @@ int main(int argc, char **argv)
 	CHECK(cuDeviceTotalMem_v2(&total, 0));
 	REQUIRE_EQUAL(total, LIMIT);
 	plain();
+	managed();
 	REQUIRE_EQUAL(left(), LIMIT);
 	ordered();
 	REQUIRE_EQUAL(left(), LIMIT);

@@ -1,6 +1,6 @@
 /* Copies from an exit handler that runs behind those of libraries which CUDA brought: "ok", or the
  * error that it was given.  With the path of an OpenSSL, the program has used that one before. */
-#include "calls.h"
+#include "../calls.h"
 
 #include <dlfcn.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* Forks while the shim dials a server again: prints how many sockets the child has then. */
-#include "calls.h"
+#include "../calls.h"
 
 #include <dirent.h>
 #include <sched.h>

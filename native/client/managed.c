@@ -1,0 +1,1046 @@
+/* Managed memory: allocations, attachments, and what the program's calls mean for it.
+ *
+ * At the server it is plain memory of one device (with several devices, what that driver
+ * calls managed), for this process is the host; see pages.h for what is where. */
+#include "pages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "marshal.h"
+
+/* Allocations of at most this share regions of that many bytes. */
+#define SHARED_MOST (1ull << 20)
+#define SHARED_BYTES (2ull << 20)
+
+static _Atomic bool primary_held;	/* for variables, by this file */
+
+/* What no cuMemAdvise has said: no device, no location. */
+#define LOCATION_NONE (-2)
+
+bool client_managed_at(uint64_t address)
+{
+	struct client_range range;
+
+	return client_managed_any() && client_memory_find(address, &range) && range.managed;
+}
+
+bool client_managed_offered(void)
+{
+	const struct client_session *session = farbus_client.sessions;
+
+	return client_alone() && session->operations[WIRE_OP_LIBRARY_VARIABLE / 8] >>
+					 WIRE_OP_LIBRARY_VARIABLE % 8 & 1;
+}
+
+/* Say why not, once. */
+static CUresult refuse(void)
+{
+	static _Atomic bool said;
+	const struct client_session *session = farbus_client.sessions;
+
+	if (atomic_exchange(&said, true))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (client_alone())
+		client_message("managed memory is not supported over remoting by the server at %s: it "
+			       "speaks remoting protocol %u.%u, this shim %u.%u; install the same "
+			       "version of farbus on both nodes", session->peer, session->major,
+			       session->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+	else
+		client_message("managed memory is not supported over remoting for a program with GPUs "
+			       "of %u servers: it would be on all of them at once; the attribute "
+			       "MANAGED_MEMORY is 0", farbus_client.session_count);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* ---- who may use what ---- */
+
+/* Memory that is attached to a stream which is no more is everybody's. */
+static bool stream_there(uint64_t stream)
+{
+	return (uint32_t)stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
+	       stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY ||
+	       handle_get(&farbus_client.handles, HANDLE_STREAM, stream);
+}
+
+static bool visible(const struct managed_block *block, uint64_t stream)
+{
+	if (block->attach == ATTACH_HOST)
+		return false;
+	if (block->attach == ATTACH_GLOBAL)
+		return true;
+	if (!stream_there(block->stream))
+		return true;
+	if (!stream)
+		return client_pages_behind(block->stream, 0);
+	return block->stream == stream;
+}
+
+/* Variables have no block: every stream may use them.  `attached`: what is attached to the
+ * stream alone. */
+static CUresult flush_region(struct managed_region *region, uint64_t stream, bool attached)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (!region->block_count)
+		return attached ? CUDA_SUCCESS
+				: client_pages_flush(region, 0, region->pages, false);
+	for (size_t i = 0; i < region->block_count && result == CUDA_SUCCESS; i++) {
+		const struct managed_block *block = &region->blocks[i];
+
+		if (visible(block, stream) && (!attached || block->attach == ATTACH_STREAM))
+			result = client_pages_flush(region, block->first, block->count, false);
+	}
+	return result;
+}
+
+static CUresult flush_all(uint64_t stream, bool attached)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = 0; i < client_pages_count() && result == CUDA_SUCCESS; i++) {
+		struct managed_region *region = client_pages_at(i);
+
+		if (region->warm)
+			result = flush_region(region, stream, attached);
+	}
+	return result == CUDA_SUCCESS ? client_pages_sent() : result;
+}
+
+/* A captured stream runs nothing now; when its graph is launched, this is asked again. */
+static bool captured(uint64_t stream)
+{
+	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0 &&
+	       client_stream_captured(stream);
+}
+
+/* Host functions that run, by their streams: memory is theirs meanwhile.  Work that comes
+ * behind one gets what it leaves when it ends. */
+static struct {
+	uint64_t *streams;
+	size_t count, room;
+} running;
+
+static CUresult flush_for(uint64_t stream)
+{
+	bool behind = false;
+
+	for (size_t i = 0; i < running.count; i++) {
+		if (running.streams[i] == stream)
+			return CUDA_SUCCESS;
+		behind = behind || client_pages_behind(stream, running.streams[i]);
+	}
+	return flush_all(stream, behind);
+}
+
+CUresult client_managed_before(uint64_t stream, bool graph)
+{
+	CUresult result;
+
+	if (captured(stream))
+		return CUDA_SUCCESS;
+	client_pages_lock();
+	client_pages_active(stream, graph);
+	result = flush_for(client_managed_key(stream));
+	if (result == CUDA_SUCCESS)
+		result = client_pages_order(stream);
+	client_pages_unlock();
+	return result;
+}
+
+/* Another thread may have waited for the stream between the two, and not for this work. */
+void client_managed_after(uint64_t stream)
+{
+	if (captured(stream))
+		return;
+	client_pages_lock();
+	client_pages_active(stream, false);
+	if (!client_pages_paging())
+		flush_for(client_managed_key(stream));
+	client_pages_unlock();
+}
+
+static CUresult flush_range(uint64_t address, uint64_t bytes, bool keep)
+{
+	uint64_t end = address + bytes;
+	CUresult result = CUDA_SUCCESS;
+
+	while (address < end && result == CUDA_SUCCESS) {
+		struct managed_region *region = client_pages_find(address);
+		size_t first, last;
+
+		if (!region)
+			break;
+		first = (address - region->base) / PAGE_BYTES;
+		last = (end - 1 - region->base) / PAGE_BYTES + 1;
+		last = last < region->pages ? last : region->pages;
+		result = client_pages_flush(region, first, last - first, keep);
+		address = region->base + region->pages * PAGE_BYTES;
+	}
+	return result == CUDA_SUCCESS ? client_pages_sent() : result;
+}
+
+CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t bytes, bool writes)
+{
+	CUresult result;
+
+	if (captured(stream))
+		return CUDA_SUCCESS;
+	client_pages_lock();
+	if (writes)
+		client_pages_active(stream, false);
+	result = flush_range(address, bytes, !writes);
+	if (result == CUDA_SUCCESS)
+		result = client_pages_order(stream);
+	client_pages_unlock();
+	return result;
+}
+
+void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t bytes, bool writes)
+{
+	if (!writes || captured(stream))
+		return;
+	client_pages_lock();
+	client_pages_active(stream, false);
+	if (!client_pages_paging())
+		flush_range(address, bytes, false);
+	client_pages_unlock();
+}
+
+/* ---- when the program has waited ---- */
+
+/* Copies: bring back all that nothing runs on, but what waits for a host function (0, or its
+ * stream; CLIENT_PAGES_NONE: for none). */
+static void bring_all(uint64_t but)
+{
+	bool away = false, quiet;
+
+	for (size_t i = 0; i < client_pages_count() && !away; i++)
+		away = client_pages_at(i)->away;
+	if (!away)
+		return;
+	quiet = !client_pages_ask(but);
+	for (size_t i = 0; i < client_pages_count(); i++) {
+		struct managed_region *region = client_pages_at(i);
+
+		if (!region->away)
+			continue;
+		if (!region->block_count && quiet)
+			client_pages_bring(region, 0, region->pages);
+		for (size_t n = 0; n < region->block_count; n++) {
+			const struct managed_block *block = &region->blocks[n];
+			bool own = block->attach != ATTACH_GLOBAL && stream_there(block->stream);
+
+			if (quiet || (own && !client_pages_is_active(block->stream)))
+				client_pages_bring(region, block->first, block->count);
+		}
+	}
+	client_pages_bring_finish();
+}
+
+static void waited(void)
+{
+	if (!client_pages_paging()) {
+		bring_all(CLIENT_PAGES_NONE);
+		return;
+	}
+	for (size_t i = 0; i < client_pages_count(); i++)
+		if (client_pages_at(i)->provisional)
+			client_pages_drop_clean(client_pages_at(i));
+}
+
+void client_managed_called(const struct client_route *route, const struct client_request *request)
+{
+	const struct client_context *context;
+	uint64_t stream = 0;
+
+	if (client_thread()->managed)
+		return;
+	context = client_context_get((CUcontext)(uintptr_t)route->context);
+	switch (request->op) {
+	case WIRE_OP_STREAM_SYNCHRONIZE:
+		stream = ((const struct wire_stream_synchronize *)request->fixed)->stream;
+		break;
+	case WIRE_OP_STREAM_QUERY:
+		stream = ((const struct wire_stream_query *)request->fixed)->stream;
+		break;
+	case WIRE_OP_COPY_TO_HOST:
+		stream = ((const struct wire_copy_to_host *)request->fixed)->stream;
+		break;
+	case WIRE_OP_CONTEXT_SYNCHRONIZE:
+	case WIRE_OP_EVENT_SYNCHRONIZE:
+	case WIRE_OP_EVENT_QUERY:
+	case WIRE_OP_MEMORY_FREE:
+		break;
+	default:
+		return;
+	}
+	client_pages_lock();
+	if (stream || request->op == WIRE_OP_CONTEXT_SYNCHRONIZE)
+		client_pages_quiet(context, stream);
+	waited();
+	client_pages_unlock();
+}
+
+/* CUDA lets a host function use managed memory while nothing else runs. */
+void client_managed_host_begin(uint64_t stream)
+{
+	client_pages_lock();
+	if (running.count == running.room) {
+		size_t room = running.room ? 2 * running.room : 16;
+		uint64_t *grown = realloc(running.streams, room * sizeof(*grown));
+
+		/* Without it, pages go while the function runs: they come back with paging. */
+		if (grown) {
+			running.streams = grown;
+			running.room = room;
+		}
+	}
+	if (running.count < running.room)
+		running.streams[running.count++] = stream;
+	if (client_pages_paging())
+		waited();
+	else
+		bring_all(stream);
+	client_pages_unlock();
+}
+
+/* What is behind it in the stream was posted long ago, and can't be told to wait. */
+void client_managed_host_end(uint64_t stream)
+{
+	client_pages_lock();
+	for (size_t i = 0; i < running.count; i++) {
+		if (running.streams[i] == stream) {
+			running.streams[i] = running.streams[--running.count];
+			break;
+		}
+	}
+	flush_for(stream);
+	client_pages_settle();
+	client_pages_unlock();
+}
+
+/* ---- allocations ---- */
+
+static uint64_t pages_of(uint64_t bytes)
+{
+	return (bytes + PAGE_BYTES - 1) / PAGE_BYTES;
+}
+
+static CUresult backing_take(void *opaque, unsigned attempt, struct client_range *range)
+{
+	struct wire_memory_alloc fixed = { .bytes = range->bytes };
+	struct wire_memory_alloc_reply reply;
+	CUdeviceptr address = 0;
+	CUresult result;
+
+	(void)opaque;
+	(void)attempt;
+	if (farbus_client.device_count == 1) {
+		result = client_call(WIRE_OP_MEMORY_ALLOC, &fixed, sizeof(fixed), &reply, sizeof(reply));
+		address = reply.address;
+	} else {
+		result = client_raw_cuMemAllocManaged(&address, range->bytes, CU_MEM_ATTACH_GLOBAL);
+	}
+	if (result == CUDA_SUCCESS)
+		range->base = address;
+	return result;
+}
+
+static CUresult backing_free(const struct client_context *context, uint64_t address)
+{
+	const struct client_route route = client_route_context(context);
+	const struct wire_memory_free fixed = { .address = address };
+	const struct client_request request = {
+		.op = WIRE_OP_MEMORY_FREE,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct client_wait wait = { 0 };
+
+	return client_call_to(&route, &request, &wait);
+}
+
+static void backing_give(void *opaque, const struct client_range *range, uint64_t address)
+{
+	(void)opaque;
+	backing_free(range->context, address);
+}
+
+/* A region with room for so many pages. */
+static CUresult region_open(struct client_context *context, uint64_t bytes,
+			    struct managed_region **region)
+{
+	const struct client_placement placement = {
+		.take = backing_take,
+		.give = backing_give,
+		.fill = true,
+	};
+	struct client_range range = {
+		.kind = MEMORY_DEVICE,
+		.context = context,
+		.reserved = true,
+		.managed = true,
+		/* Drivers give 256 bytes' alignment, this wants a page's. */
+		.bytes = bytes < SHARED_BYTES ? SHARED_BYTES
+					      : pages_of(bytes) * PAGE_BYTES + PAGE_BYTES,
+	};
+	CUresult result = CUDA_SUCCESS;
+	struct managed_home *home = client_pages_home(context, &result);
+	uint64_t base;
+
+	if (!home)
+		return result;
+	result = client_memory_place(&placement, &range);
+	if (result != CUDA_SUCCESS)
+		return result;
+	base = pages_of(range.base) * PAGE_BYTES;
+	*region = client_pages_make(base, (range.base + range.bytes - base) / PAGE_BYTES);
+	if (*region) {
+		(*region)->device = range.base;
+		(*region)->home = home;
+	}
+	if (*region && client_pages_add(*region))
+		return CUDA_SUCCESS;
+	backing_free(context, range.base);
+	client_memory_remove(range.base, MEMORY_DEVICE, &range);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult region_close(struct managed_region *region)
+{
+	const struct client_context *context = region->home->context;
+	uint64_t device = region->device;
+	struct client_range range;
+	CUresult result;
+
+	client_pages_remove(region);
+	/* Nothing else may be put there before the server has freed it. */
+	result = backing_free(context, device);
+	client_memory_remove(device, MEMORY_DEVICE, &range);
+	return result;
+}
+
+/* The first gap between blocks that has room; false: there is none. */
+static bool gap_find(const struct managed_region *region, size_t count, size_t *index, size_t *first)
+{
+	size_t at = 0;
+
+	for (size_t i = 0; i <= region->block_count; i++) {
+		size_t end = i < region->block_count ? region->blocks[i].first : region->pages;
+
+		if (end - at >= count) {
+			*index = i;
+			*first = at;
+			return true;
+		}
+		if (i < region->block_count)
+			at = region->blocks[i].first + region->blocks[i].count;
+	}
+	return false;
+}
+
+static struct managed_block *block_insert(struct managed_region *region, size_t index,
+					  const struct managed_block *block)
+{
+	if (region->block_count == region->block_room) {
+		size_t room = region->block_room ? 2 * region->block_room : 4;
+		struct managed_block *grown = realloc(region->blocks, room * sizeof(*grown));
+
+		if (!grown)
+			return NULL;
+		region->blocks = grown;
+		region->block_room = room;
+	}
+	memmove(&region->blocks[index + 1], &region->blocks[index],
+		(region->block_count - index) * sizeof(*region->blocks));
+	region->blocks[index] = *block;
+	region->block_count++;
+	return &region->blocks[index];
+}
+
+static void block_erase(struct managed_region *region, const struct managed_block *block)
+{
+	size_t index = (size_t)(block - region->blocks);
+
+	region->block_count--;
+	memmove(&region->blocks[index], &region->blocks[index + 1],
+		(region->block_count - index) * sizeof(*region->blocks));
+}
+
+static CUresult allocate(struct client_context *context, uint64_t bytes, unsigned flags,
+			 uint64_t *address)
+{
+	struct managed_block block = {
+		.count = pages_of(bytes),
+		.bytes = bytes,
+		.context = context,
+		.attach = flags == CU_MEM_ATTACH_HOST ? ATTACH_HOST : ATTACH_GLOBAL,
+		.advice = { 0, LOCATION_NONE, LOCATION_NONE, LOCATION_NONE },
+	};
+	struct client_range range = {
+		.kind = MEMORY_DEVICE,
+		.bytes = bytes,
+		.context = context,
+		.session = context->session,
+		.accessible = true,
+		.managed = true,
+		.flags = flags,
+	};
+	struct managed_region *region = NULL;
+	struct managed_block *placed;
+	bool found = false;
+	size_t index = 0;
+	CUresult result;
+
+	for (size_t i = 0; i < client_pages_count() && bytes <= SHARED_MOST && !found; i++) {
+		region = client_pages_at(i);
+		found = region->device && region->home->context == context &&
+			region->pages <= SHARED_BYTES / PAGE_BYTES &&
+			gap_find(region, block.count, &index, &block.first);
+	}
+	if (!found) {
+		result = region_open(context, bytes, &region);
+		if (result != CUDA_SUCCESS)
+			return result;
+		gap_find(region, block.count, &index, &block.first);
+	}
+	placed = block_insert(region, index, &block);
+	result = placed ? client_pages_fresh(region, block.first, block.count)
+			: CUDA_ERROR_OUT_OF_MEMORY;
+	range.base = region->base + block.first * PAGE_BYTES;
+	if (result == CUDA_SUCCESS && client_memory_map(&range)) {
+		client_pages_free(region, block.first, block.count);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (result != CUDA_SUCCESS) {
+		if (placed)
+			block_erase(region, placed);
+		if (!found)
+			region_close(region);
+		return result;
+	}
+	*address = range.base;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
+{
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_managed_offered())
+		return refuse();
+	if (!dptr || !bytesize || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (bytesize > UINT64_MAX / 2)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	client_pages_lock();
+	result = client_pages_start() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS)
+		result = allocate(client_context_current(), bytesize, flags, (uint64_t *)dptr);
+	if (result == CUDA_SUCCESS)
+		atomic_store(&farbus_client.managed, true);
+	client_pages_unlock();
+	return result;
+}
+
+bool client_managed_free(uint64_t address, CUresult *result)
+{
+	struct managed_region *region;
+	struct managed_block *block;
+	struct client_context *context;
+	CUresult waited_for;
+
+	if (!client_managed_any())
+		return false;
+	client_pages_lock();
+	region = client_pages_find(address);
+	block = region && region->device
+			? client_pages_block(region, (address - region->base) / PAGE_BYTES)
+			: NULL;
+	if (!block || region->base + block->first * PAGE_BYTES != address) {
+		client_pages_unlock();
+		return false;
+	}
+	context = block->context;
+	client_pages_unlock();
+	/* Work that may still use it ends first, as with any memory.  Host functions may have
+	 * to end for that, and they need the lock. */
+	waited_for = cuCtxSynchronize_v2(context->handle);
+	if (waited_for == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ||
+	    waited_for == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) {
+		*result = waited_for;
+		return true;
+	}
+	client_pages_lock();
+	region = client_pages_find(address);
+	block = region ? client_pages_block(region, (address - region->base) / PAGE_BYTES) : NULL;
+	if (block) {
+		size_t first = block->first, count = block->count;
+
+		client_memory_unmap(address, count * PAGE_BYTES);
+		block_erase(region, block);
+		client_pages_free(region, first, count);
+		if (!region->block_count)
+			*result = region_close(region);
+		else
+			*result = CUDA_SUCCESS;
+		if (*result == CUDA_SUCCESS)
+			*result = waited_for;
+	} else {
+		*result = CUDA_ERROR_INVALID_VALUE;
+	}
+	client_pages_unlock();
+	return true;
+}
+
+/* The context is destroyed, and its memory at the server with it. */
+void client_managed_forget_context(const struct client_context *context)
+{
+	if (!client_managed_any())
+		return;
+	client_pages_lock();
+	for (size_t i = client_pages_count(); i-- > 0;) {
+		struct managed_region *region = client_pages_at(i);
+
+		if (region->home->context != context)
+			continue;
+		for (size_t n = 0; n < region->block_count; n++)
+			client_memory_unmap(region->base + region->blocks[n].first * PAGE_BYTES,
+					    region->blocks[n].count * PAGE_BYTES);
+		client_pages_remove(region);
+	}
+	client_pages_home_forget(context);
+	client_pages_unlock();
+}
+
+/* ---- variables of modules ---- */
+
+static bool region_has(const struct managed_region *region, uint64_t address)
+{
+	for (size_t i = 0; i < region->piece_count; i++)
+		if (region->pieces[i].address == address)
+			return true;
+	return false;
+}
+
+/* Make one region of all variables that share pages with these; NULL: no memory. */
+static struct managed_region *region_merge(struct managed_home *home, uint64_t base, uint64_t end,
+					   const struct managed_piece *piece)
+{
+	struct managed_region *merged, *other;
+	size_t count = 1;
+
+	for (uint64_t at = base; at < end; at += PAGE_BYTES) {
+		other = client_pages_find(at);
+		if (!other)
+			continue;
+		if (client_pages_flush(other, 0, other->pages, false) != CUDA_SUCCESS)
+			return NULL;
+		base = other->base < base ? other->base : base;
+		at = other->base + other->pages * PAGE_BYTES;
+		end = at > end ? at : end;
+		at -= PAGE_BYTES;
+		count += other->piece_count;
+	}
+	merged = client_pages_make(base, (end - base) / PAGE_BYTES);
+	if (!merged)
+		return NULL;
+	merged->pieces = calloc(count, sizeof(*merged->pieces));
+	if (!merged->pieces) {
+		free(merged->state);
+		free(merged);
+		return NULL;
+	}
+	for (uint64_t at = base; at < end; at += PAGE_BYTES) {
+		other = client_pages_find(at);
+		if (!other)
+			continue;
+		memcpy(merged->pieces + merged->piece_count, other->pieces,
+		       other->piece_count * sizeof(*other->pieces));
+		merged->piece_count += other->piece_count;
+		client_pages_remove(other);
+	}
+	merged->pieces[merged->piece_count++] = *piece;
+	merged->home = home;
+	return client_pages_add(merged) ? merged : NULL;
+}
+
+CUresult client_managed_variable(struct client_library *library, struct client_context *context,
+				 uint64_t address, uint64_t bytes)
+{
+	const struct managed_piece piece = { address, bytes, library };
+	struct managed_region *region;
+	struct managed_home *home;
+	CUresult result = CUDA_SUCCESS;
+
+	client_pages_lock();
+	if (client_pages_start()) {
+		client_pages_unlock();
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	region = client_pages_find(address);
+	if (region && region_has(region, address)) {
+		client_pages_unlock();
+		return CUDA_SUCCESS;
+	}
+	home = client_pages_home(context, &result);
+	region = home ? region_merge(home, address & ~(PAGE_BYTES - 1),
+				     pages_of(address + bytes) * PAGE_BYTES, &piece)
+		      : NULL;
+	if (home)
+		result = region ? client_pages_known(region) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS) {
+		atomic_store(&farbus_client.managed, true);
+		if (!client_pages_paging())
+			bring_all(CLIENT_PAGES_NONE);
+	}
+	client_pages_unlock();
+	return result;
+}
+
+void client_managed_forget_library(const struct client_library *library)
+{
+	if (!client_managed_any())
+		return;
+	client_pages_lock();
+	for (size_t i = client_pages_count(); i-- > 0;) {
+		struct managed_region *region = client_pages_at(i);
+		size_t kept = 0;
+
+		for (size_t n = 0; n < region->piece_count; n++)
+			if (region->pieces[n].library != library)
+				region->pieces[kept++] = region->pieces[n];
+		if (region->piece_count && !kept)
+			client_pages_remove(region);
+		else
+			region->piece_count = kept;
+	}
+	client_pages_unlock();
+}
+
+/* The runtime asks before there is any context.  Then it is the first device's own, which is
+ * needed from here on: the program may touch the variable before it does anything else. */
+CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+{
+	CUresult result = client_enter_any();
+	CUcontext primary = NULL;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_managed_offered())
+		return refuse();
+	if (client_context_current())
+		return client_global_find(library, name, true, dptr, bytes);
+	result = cuDevicePrimaryCtxRetain(&primary, 0);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuCtxPushCurrent_v2(primary);
+	if (result == CUDA_SUCCESS) {
+		result = client_global_find(library, name, true, dptr, bytes);
+		cuCtxPopCurrent_v2(&primary);
+	}
+	/* One of these holds is kept for all variables. */
+	if (result != CUDA_SUCCESS || atomic_exchange(&primary_held, true))
+		cuDevicePrimaryCtxRelease_v2(0);
+	return result;
+}
+
+/* ---- attachments, and hints ---- */
+
+/* The block of an address, with the lock; NULL: it is no managed allocation. */
+static struct managed_block *block_find(uint64_t address, struct managed_region **region)
+{
+	struct managed_region *found = client_pages_find(address);
+
+	*region = found;
+	return found && found->device ? client_pages_block(found, (address - found->base) / PAGE_BYTES)
+				      : NULL;
+}
+
+static bool managed_range(uint64_t address, uint64_t bytes)
+{
+	struct client_range range;
+
+	return bytes && client_memory_find(address, &range) && range.managed &&
+	       bytes <= range.base + range.bytes - address;
+}
+
+CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
+{
+	CUresult result = client_enter();
+	struct managed_region *region;
+	struct managed_block *block;
+	uint64_t stream;
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(hStream, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_managed_offered())
+		return refuse();
+	if ((flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+	     flags != CU_MEM_ATTACH_SINGLE) || !managed_range(dptr, length ? length : 1))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* CUDA's legacy stream stands for all. */
+	if (flags == CU_MEM_ATTACH_SINGLE && stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY)
+		return CUDA_ERROR_INVALID_VALUE;
+	client_pages_lock();
+	block = block_find(dptr, &region);
+	/* Variables stay everybody's, which allows all that being attached would. */
+	if (block) {
+		block->attach = flags == CU_MEM_ATTACH_HOST     ? ATTACH_HOST
+				: flags == CU_MEM_ATTACH_SINGLE ? ATTACH_STREAM
+								: ATTACH_GLOBAL;
+		block->stream = client_managed_key(stream);
+	}
+	client_pages_unlock();
+	return CUDA_SUCCESS;
+}
+
+static bool location_known(CUmemLocation location)
+{
+	switch ((int)location.type) {
+	case CU_MEM_LOCATION_TYPE_DEVICE:
+		return location.id >= 0 && location.id < farbus_client.device_count;
+	case CU_MEM_LOCATION_TYPE_HOST:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static CUmemLocation location_of(CUdevice device)
+{
+	return (CUmemLocation){
+		.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST
+						: CU_MEM_LOCATION_TYPE_DEVICE,
+		.id = device == CU_DEVICE_CPU ? 0 : device,
+	};
+}
+
+/* Remember it of the whole allocation, whatever part it was said of: it is a hint. */
+static void advise(uint64_t address, CUmem_range_attribute attribute, int value)
+{
+	struct managed_region *region;
+	struct managed_block *block;
+
+	client_pages_lock();
+	block = block_find(address, &region);
+	if (block)
+		block->advice[attribute - CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY] = value;
+	client_pages_unlock();
+}
+
+static int advice_of(CUmemLocation location)
+{
+	return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU;
+}
+
+/* Pages come and go as work needs them, so that advice changes nothing. */
+CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
+{
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_managed_offered())
+		return refuse();
+	if (!managed_range(devPtr, count))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY &&
+	    advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION && !location_known(location))
+		return CUDA_ERROR_INVALID_DEVICE;
+	switch (advice) {
+	case CU_MEM_ADVISE_SET_READ_MOSTLY:
+	case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
+		advise(devPtr, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, advice == CU_MEM_ADVISE_SET_READ_MOSTLY);
+		return CUDA_SUCCESS;
+	case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
+		advise(devPtr, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, advice_of(location));
+		return CUDA_SUCCESS;
+	case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
+		advise(devPtr, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, LOCATION_NONE);
+		return CUDA_SUCCESS;
+	case CU_MEM_ADVISE_SET_ACCESSED_BY:
+		advise(devPtr, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, advice_of(location));
+		return CUDA_SUCCESS;
+	case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
+		advise(devPtr, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, LOCATION_NONE);
+		return CUDA_SUCCESS;
+	default:
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device)
+{
+	return cuMemAdvise_v2(devPtr, count, advice, location_of(device));
+}
+
+/* To a GPU: what is dirty travels now and not with the next launch.  To this process: it
+ * comes when it is touched, or when the program has waited. */
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location,
+			       unsigned int flags, CUstream hStream)
+{
+	CUresult result = client_enter();
+	uint64_t stream;
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(hStream, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_managed_offered())
+		return refuse();
+	if (flags || !managed_range(devPtr, count))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!location_known(location))
+		return CUDA_ERROR_INVALID_DEVICE;
+	advise(devPtr, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, advice_of(location));
+	return location.type == CU_MEM_LOCATION_TYPE_DEVICE
+		       ? client_managed_before_range(stream, devPtr, count, false)
+		       : CUDA_SUCCESS;
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr devPtr, size_t count, CUdevice dstDevice, CUstream hStream)
+{
+	return cuMemPrefetchAsync_v2(devPtr, count, location_of(dstDevice), 0, hStream);
+}
+
+CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribute attribute,
+				CUdeviceptr devPtr, size_t count)
+{
+	CUresult result = client_enter();
+	int value = LOCATION_NONE, *out = data;
+	struct managed_region *region;
+	const struct managed_block *block;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_managed_offered())
+		return refuse();
+	if (!data || !dataSize || dataSize % sizeof(int) || !managed_range(devPtr, count) ||
+	    (attribute != CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY && dataSize != sizeof(int)))
+		return CUDA_ERROR_INVALID_VALUE;
+	client_pages_lock();
+	block = block_find(devPtr, &region);
+	switch (attribute) {
+	case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
+	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
+	case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
+	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
+		if (block)
+			value = block->advice[attribute - CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY];
+		else if (attribute == CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY)
+			value = 0;
+		break;
+	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
+	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
+		if (block)
+			value = block->advice[attribute == CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE
+						      ? 1 : 3];
+		value = value == LOCATION_NONE   ? CU_MEM_LOCATION_TYPE_INVALID
+			: value == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST
+						 : CU_MEM_LOCATION_TYPE_DEVICE;
+		break;
+	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
+	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
+		if (block)
+			value = block->advice[attribute == CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID
+						      ? 1 : 3];
+		break;
+	default:
+		result = CUDA_ERROR_INVALID_VALUE;
+	}
+	client_pages_unlock();
+	if (result != CUDA_SUCCESS)
+		return result;
+	out[0] = value;
+	for (size_t i = 1; i < dataSize / sizeof(int); i++)
+		out[i] = LOCATION_NONE;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemRangeGetAttributes(void **data, size_t *dataSizes, CUmem_range_attribute *attributes,
+				 size_t numAttributes, CUdeviceptr devPtr, size_t count)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (!data || !dataSizes || !attributes || !numAttributes)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < numAttributes && result == CUDA_SUCCESS; i++)
+		result = cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count);
+	return result;
+}
+
+/* ---- the same in lists ---- */
+
+/* Every range is managed memory, and every place a place. */
+static CUresult batch_check(const CUdeviceptr *addresses, const size_t *sizes, size_t count,
+			    const CUmemLocation *locations, const size_t *firsts, size_t location_count,
+			    unsigned long long flags)
+{
+	if (!addresses || !sizes || !count || flags)
+		return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < count; i++)
+		if (!managed_range(addresses[i], sizes[i]))
+			return CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < location_count; i++) {
+		if (!location_known(locations[i]))
+			return CUDA_ERROR_INVALID_DEVICE;
+		if (firsts[i] >= count || (i ? firsts[i] <= firsts[i - 1] : firsts[i] != 0))
+			return CUDA_ERROR_INVALID_VALUE;
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
+				 CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
+				 size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
+{
+	CUresult result = client_enter();
+	size_t at = 0;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_managed_offered())
+		return refuse();
+	if (!prefetchLocs || !prefetchLocIdxs || !numPrefetchLocs || numPrefetchLocs > count)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = batch_check(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags);
+	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+		if (at + 1 < numPrefetchLocs && i == prefetchLocIdxs[at + 1])
+			at++;
+		result = cuMemPrefetchAsync_v2(dptrs[i], sizes[i], prefetchLocs[at], 0, hStream);
+	}
+	return result;
+}
+
+/* What was discarded may hold anything, so also what it held. */
+CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
+				unsigned long long flags, CUstream hStream)
+{
+	CUresult result = client_enter();
+	uint64_t stream;
+
+	if (result == CUDA_SUCCESS)
+		result = client_stream_wire(hStream, &stream);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!client_managed_offered())
+		return refuse();
+	return batch_check(dptrs, sizes, count, NULL, NULL, 0, flags);
+}
+
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
+					   CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs,
+					   size_t numPrefetchLocs, unsigned long long flags,
+					   CUstream hStream)
+{
+	return cuMemPrefetchBatchAsync(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs,
+				       numPrefetchLocs, flags, hStream);
+}

@@ -1,0 +1,1039 @@
+/* Pages of managed memory: their states, and how their bytes travel. */
+#include "pages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "paging.h"
+
+/* One frame's bytes, as of large copies. */
+#define PIECE_BYTES (256u << 10)
+/* Pages that a fault brings: 64 KiB, and up to 2 MiB where faults follow one another. */
+#define RUN_LEAST 16u
+#define RUN_MOST 512u
+/* Streams that may have work; of more nothing is known but that they are. */
+#define ACTIVE_LIMIT 64u
+/* A stream that has just come to its end may not be seen to at once. */
+#define ASK_ATTEMPTS 4
+/* Entries of /proc/self/pagemap that are read at a time. */
+#define PAGEMAP_ENTRIES 512u
+#define PAGEMAP_THERE (3ull << 62)	/* present or swapped out */
+
+struct active {
+	uint64_t stream;
+	CUcontext context;
+	uint16_t lane;			/* of the stream per thread; else 0 */
+	bool graph;			/* a graph was launched there */
+};
+
+/* A stream that is known to come behind a home's generation. */
+struct ordered {
+	struct active stream;
+	const struct managed_home *home;
+	unsigned long long generation;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	bool started, paging;
+	int pagemap;			/* descriptor, or -1 */
+	struct managed_region **regions; /* by base */
+	size_t count, room;
+	struct managed_home *homes;
+	struct active active[ACTIVE_LIMIT];
+	unsigned active_count;
+	bool active_others;		/* there were more: until their contexts are quiet */
+	struct ordered ordered[64];
+	uint8_t *bounce;		/* RUN_MOST pages, of the thread that serves faults */
+	bool lost_said;
+} managed = { .lock = PTHREAD_MUTEX_INITIALIZER, .pagemap = -1 };
+
+/* What the holder was before; of one thread at a time. */
+static sigset_t signals_before;
+static int cancel_before;
+
+/* A handler of the program's that touched managed memory here would wait for a fault that
+ * waits for this thread; a thread that was cancelled here would keep all others out. */
+void client_pages_lock(void)
+{
+	sigset_t all, before;
+	int cancel;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pthread_mutex_lock(&managed.lock);
+	signals_before = before;
+	cancel_before = cancel;
+	client_thread()->managed = true;
+}
+
+void client_pages_unlock(void)
+{
+	sigset_t before = signals_before;
+	int cancel = cancel_before;
+
+	client_thread()->managed = false;
+	pthread_mutex_unlock(&managed.lock);
+	pthread_setcancelstate(cancel, &cancel);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+bool client_pages_paging(void)
+{
+	return managed.paging;
+}
+
+int client_pages_start(void)
+{
+	const char *wanted = getenv("FARBUS_MANAGED_MEMORY");
+	bool any = wanted && strcmp(wanted, "paging") == 0;
+
+	if (managed.started)
+		return 0;
+	managed.bounce = mmap(NULL, RUN_MOST * PAGE_BYTES, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (managed.bounce == MAP_FAILED)
+		return -ENOMEM;
+	managed.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	if ((size_t)sysconf(_SC_PAGESIZE) == PAGE_BYTES && !(wanted && strcmp(wanted, "copies") == 0))
+		managed.paging = paging_open(any) == 0;
+	managed.started = true;
+	return 0;
+}
+
+static void *pointer(uint64_t address)
+{
+	return (void *)(uintptr_t)address;
+}
+
+static uint64_t page_address(const struct managed_region *region, size_t page)
+{
+	return region->base + page * PAGE_BYTES;
+}
+
+/* ---- what travels ---- */
+
+static struct client_route home_route(const struct managed_home *home)
+{
+	return (struct client_route){ home->context->session,
+				      (uint64_t)(uintptr_t)home->context->handle };
+}
+
+static uint64_t home_stream(const struct managed_home *home)
+{
+	return (uint64_t)(uintptr_t)home->stream;
+}
+
+static CUresult home_post(const struct managed_home *home, enum wire_op op, const void *fixed,
+			  size_t fixed_bytes, const void *tail, size_t tail_bytes)
+{
+	const struct client_route route = home_route(home);
+	const struct client_request request = {
+		.op = op,
+		.fixed = fixed,
+		.fixed_bytes = fixed_bytes,
+		.tail = tail,
+		.tail_bytes = tail_bytes,
+	};
+
+	return client_post_to(&route, &request);
+}
+
+/* A call of this library's own: what it reports of earlier work is still the program's to
+ * be told.  The call's own result. */
+static CUresult own_call(const struct client_route *route, const struct client_request *request,
+			 struct client_wait *wait)
+{
+	CUresult told = client_call_to(route, request, wait);
+	struct client_context *context = client_context_get((CUcontext)(uintptr_t)route->context);
+	CUresult none = CUDA_SUCCESS;
+
+	if (wait->result == CUDA_SUCCESS && told != CUDA_SUCCESS && context)
+		atomic_compare_exchange_strong(&context->late, &none, told);
+	return wait->result;
+}
+
+/* The home's stream is behind nothing of the program's, so nothing of it is paced. */
+static CUresult send_span(struct managed_home *home, uint64_t address, uint64_t bytes)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	while (bytes && result == CUDA_SUCCESS) {
+		size_t now = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+		const struct wire_copy_to_device fixed = { .device = address,
+							    .stream = home_stream(home) };
+
+		result = home_post(home, WIRE_OP_COPY_TO_DEVICE, &fixed, sizeof(fixed),
+				   pointer(address), now);
+		home->sent = true;
+		address += now;
+		bytes -= now;
+	}
+	return result;
+}
+
+static CUresult fetch_span(struct managed_home *home, uint64_t address, uint64_t bytes, uint8_t *to)
+{
+	const struct client_route route = home_route(home);
+	const struct wire_copy_to_host fixed = {
+		.device = address,
+		.pitch = bytes,
+		.width = bytes,
+		.height = 1,
+		.stream = home_stream(home),
+	};
+	const struct client_request request = {
+		.op = WIRE_OP_COPY_TO_HOST,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct client_target target = {
+		.host = to, .pitch = bytes, .width = bytes, .height = 1, .missing = bytes,
+	};
+	struct client_wait wait = {
+		.target = &target,
+		.result = CUDA_ERROR_DEVICE_UNAVAILABLE,
+	};
+	unsigned long long generation = home->generation;
+	CUresult result = own_call(&route, &request, &wait);
+
+	if (result == CUDA_SUCCESS && !home->sent)
+		home->done = generation;
+	return result;
+}
+
+static CUresult fetch_span_later(struct managed_home *home, uint64_t address, uint64_t bytes,
+				 uint8_t *to)
+{
+	const struct client_route route = home_route(home);
+	const struct wire_copy_to_host_async fixed = {
+		.device = address,
+		.pitch = bytes,
+		.width = bytes,
+		.height = 1,
+		.stream = home_stream(home),
+	};
+	const struct client_request request = {
+		.op = WIRE_OP_COPY_TO_HOST_ASYNC,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct client_target *target = calloc(1, sizeof(*target));
+
+	if (!target)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	target->host = to;
+	target->pitch = target->width = target->missing = bytes;
+	target->height = 1;
+	target->owned = true;
+	return client_post_target_to(&route, &request, target);
+}
+
+/* Do that with all bytes of these pages that are managed memory; `local`: as far as they lie
+ * at their own address, the others at the same distance from `to`. */
+enum transfer { SEND, FETCH, FETCH_LATER };
+
+static CUresult span(struct managed_region *region, enum transfer transfer, uint64_t address,
+		     uint64_t end, uint64_t low, uint8_t *to)
+{
+	switch (transfer) {
+	case SEND:
+		return send_span(region->home, address, end - address);
+	case FETCH:
+		return fetch_span(region->home, address, end - address, to + (address - low));
+	default:
+		return fetch_span_later(region->home, address, end - address, to + (address - low));
+	}
+}
+
+static CUresult transfer(struct managed_region *region, enum transfer way, size_t first, size_t count,
+			 uint8_t *to)
+{
+	uint64_t low = page_address(region, first), high = low + count * PAGE_BYTES;
+	CUresult result = CUDA_SUCCESS;
+
+	if (region->device)
+		return span(region, way, low, high, low, to);
+	for (size_t i = 0; i < region->piece_count && result == CUDA_SUCCESS; i++) {
+		uint64_t from = region->pieces[i].address;
+		uint64_t end = from + region->pieces[i].bytes;
+
+		from = from < low ? low : from;
+		end = end > high ? high : end;
+		if (from < end)
+			result = span(region, way, from, end, low, to);
+	}
+	return result;
+}
+
+/* ---- states ---- */
+
+static bool state_warm(uint8_t state)
+{
+	return state == PAGE_FRESH || state == PAGE_CLEAN || state == PAGE_DIRTY;
+}
+
+static void state_set(struct managed_region *region, size_t first, size_t count, enum page_state state)
+{
+	bool warm = state_warm(state);
+
+	for (size_t i = first; i < first + count; i++) {
+		region->warm -= state_warm(region->state[i]);
+		region->away -= region->state[i] == PAGE_AWAY;
+		region->state[i] = (uint8_t)state;
+	}
+	region->away += state == PAGE_AWAY ? count : 0;
+	region->warm += warm ? count : 0;
+	if (warm) {
+		region->warm_low = first < region->warm_low ? first : region->warm_low;
+		region->warm_high = first + count > region->warm_high ? first + count
+								      : region->warm_high;
+	} else if (!region->warm) {
+		region->warm_low = region->pages;
+		region->warm_high = 0;
+	}
+}
+
+/* How many pages from `first` on, up to `end`, have its state. */
+static size_t state_run(const struct managed_region *region, size_t first, size_t end)
+{
+	size_t i = first;
+
+	while (i < end && region->state[i] == region->state[first])
+		i++;
+	return i - first;
+}
+
+/* Which of some FRESH pages the kernel has populated: bit by bit.  Where it does not say, all. */
+static void populated(uint64_t address, size_t count, bool *there)
+{
+	uint64_t entries[PAGEMAP_ENTRIES];
+	ssize_t bytes = (ssize_t)(count * sizeof(*entries));
+	bool known = managed.pagemap >= 0 &&
+		     pread(managed.pagemap, entries, (size_t)bytes,
+			   (off_t)(address / PAGE_BYTES * sizeof(*entries))) == bytes;
+
+	for (size_t i = 0; i < count; i++)
+		there[i] = !known || entries[i] & PAGEMAP_THERE;
+}
+
+/* Nobody may write a page between its being sent and its being taken away: who does waits,
+ * and finds it again as it was sent.  With copies the program's own rules say so. */
+static CUresult hold(const struct managed_region *region, size_t first, size_t count)
+{
+	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
+	int rc = 0;
+
+	if (managed.paging && region->state[first] == PAGE_FRESH)
+		rc = paging_register(address, bytes);
+	if (managed.paging && !rc)
+		rc = paging_protect(address, bytes, true);
+	return rc ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
+static CUresult send_fresh(struct managed_region *region, size_t first, size_t count)
+{
+	CUresult result = CUDA_SUCCESS;
+	bool there[PAGEMAP_ENTRIES];
+
+	while (count && result == CUDA_SUCCESS) {
+		size_t now = count < PAGEMAP_ENTRIES ? count : PAGEMAP_ENTRIES;
+
+		populated(page_address(region, first), now, there);
+		for (size_t i = 0; i < now && result == CUDA_SUCCESS;) {
+			size_t run = 1;
+
+			while (i + run < now && there[i + run] == there[i])
+				run++;
+			if (there[i])
+				result = transfer(region, SEND, first + i, run, NULL);
+			i += run;
+		}
+		first += now;
+		count -= now;
+	}
+	return result;
+}
+
+/* Copies: what differs from what the GPU has. */
+static CUresult send_changed(struct managed_region *region, size_t first, size_t count)
+{
+	const uint8_t *here = pointer(region->base);
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = first; i < first + count && result == CUDA_SUCCESS;) {
+		size_t run = 0;
+
+		while (i + run < first + count &&
+		       memcmp(here + (i + run) * PAGE_BYTES, region->twin + (i + run) * PAGE_BYTES,
+			      PAGE_BYTES) != 0)
+			run++;
+		if (run) {
+			memcpy(region->twin + i * PAGE_BYTES, here + i * PAGE_BYTES, run * PAGE_BYTES);
+			result = transfer(region, SEND, i, run, NULL);
+		}
+		i += run ? run : 1;
+	}
+	return result;
+}
+
+/* Pages of any state but FREE, registered where faults are served, are away from here on; who
+ * touches them waits, or is wrong. */
+static CUresult take_away(struct managed_region *region, size_t first, size_t count)
+{
+	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
+
+	if (managed.paging ? madvise(pointer(address), bytes, MADV_DONTNEED)
+			   : mprotect(pointer(address), bytes, PROT_NONE))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	state_set(region, first, count, PAGE_AWAY);
+	return CUDA_SUCCESS;
+}
+
+CUresult client_pages_flush(struct managed_region *region, size_t first, size_t count, bool keep)
+{
+	size_t end = first + count < region->warm_high ? first + count : region->warm_high;
+	CUresult result = CUDA_SUCCESS;
+	size_t begin, run;
+
+	first = first > region->warm_low ? first : region->warm_low;
+	for (size_t i = first; i < end && result == CUDA_SUCCESS; i += run) {
+		run = state_run(region, i, end);
+		switch (region->state[i]) {
+		case PAGE_FRESH:
+			/* Kept ones stay plain memory, and are sent again next time. */
+			if (!keep)
+				result = hold(region, i, run);
+			if (result == CUDA_SUCCESS)
+				result = send_fresh(region, i, run);
+			break;
+		case PAGE_DIRTY:
+			if (!managed.paging) {
+				result = send_changed(region, i, run);
+				break;
+			}
+			result = hold(region, i, run);
+			if (result == CUDA_SUCCESS) {
+				result = transfer(region, SEND, i, run, NULL);
+				state_set(region, i, run, PAGE_CLEAN);
+			}
+			break;
+		default:
+			break;
+		}
+	}
+	/* In as few calls of the kernel as there are stretches. */
+	for (size_t i = first; i < end && result == CUDA_SUCCESS && !keep; i++) {
+		if (!state_warm(region->state[i]))
+			continue;
+		for (begin = i; i < end && state_warm(region->state[i]); i++)
+			;
+		result = take_away(region, begin, i - begin);
+	}
+	return result;
+}
+
+void client_pages_drop_clean(struct managed_region *region)
+{
+	size_t run;
+
+	for (size_t i = region->warm_low; i < region->warm_high; i += run) {
+		run = state_run(region, i, region->warm_high);
+		if (region->state[i] == PAGE_CLEAN)
+			take_away(region, i, run);
+	}
+	region->provisional = false;
+}
+
+/* ---- copies: everything comes back at once ---- */
+
+CUresult client_pages_bring(struct managed_region *region, size_t first, size_t count)
+{
+	CUresult result = CUDA_SUCCESS;
+	size_t run;
+
+	for (size_t i = first; i < first + count && result == CUDA_SUCCESS; i += run) {
+		run = state_run(region, i, first + count);
+		if (region->state[i] != PAGE_AWAY)
+			continue;
+		/* Still in the way, so that nobody sees them before they are whole. */
+		result = transfer(region, FETCH_LATER, i, run, region->twin + i * PAGE_BYTES);
+		if (result == CUDA_SUCCESS)
+			state_set(region, i, run, PAGE_CLEAN);
+	}
+	return result;
+}
+
+CUresult client_pages_bring_finish(void)
+{
+	CUresult result = client_pages_settle();
+
+	for (size_t r = 0; r < managed.count; r++) {
+		struct managed_region *region = managed.regions[r];
+		size_t run;
+
+		for (size_t i = region->warm_low; i < region->warm_high; i += run) {
+			uint64_t address = page_address(region, i);
+
+			run = state_run(region, i, region->warm_high);
+			if (region->state[i] != PAGE_CLEAN)
+				continue;
+			if (result != CUDA_SUCCESS ||
+			    mprotect(pointer(address), run * PAGE_BYTES, PROT_READ | PROT_WRITE)) {
+				state_set(region, i, run, PAGE_AWAY);
+				continue;
+			}
+			memcpy(pointer(address), region->twin + i * PAGE_BYTES, run * PAGE_BYTES);
+			state_set(region, i, run, PAGE_DIRTY);
+		}
+	}
+	return result;
+}
+
+/* ---- paging: a page comes back when it is touched ---- */
+
+/* The bytes are lost with the session: to touch them is a fault as of any memory that is
+ * not there, and a system call says EFAULT. */
+static void lose(struct managed_region *region, size_t first, size_t count)
+{
+	uint64_t address = page_address(region, first);
+
+	if (!managed.lost_said)
+		client_message("managed memory at %#llx was on the GPU, which can't be reached: touching "
+			       "it ends the program", (unsigned long long)address);
+	managed.lost_said = true;
+	mprotect(pointer(address), count * PAGE_BYTES, PROT_NONE);
+}
+
+static bool same_attachment(const struct managed_region *region, size_t a, size_t b)
+{
+	const struct managed_block *one, *other;
+
+	if (!region->block_count)
+		return true;
+	one = client_pages_block((struct managed_region *)region, a);
+	other = client_pages_block((struct managed_region *)region, b);
+	return one == other || (one && other && one->attach == other->attach &&
+				one->stream == other->stream);
+}
+
+static void fault_missing(struct managed_region *region, size_t page, bool write)
+{
+	size_t end, run = page == region->next ? 2 * region->run : RUN_LEAST;
+	uint64_t address = page_address(region, page);
+	int rc;
+
+	run = run > RUN_MOST ? RUN_MOST : run < RUN_LEAST ? RUN_LEAST : run;
+	for (end = page; end < region->pages && end < page + run && region->state[end] == PAGE_AWAY &&
+			 same_attachment(region, page, end); end++)
+		;
+	if (transfer(region, FETCH, page, end - page, managed.bounce) != CUDA_SUCCESS) {
+		lose(region, page, 1);
+		paging_wake(address, PAGE_BYTES);
+		return;
+	}
+	region->next = end;
+	region->run = run;
+	if (client_pages_any_active())
+		region->provisional = true;
+	/* The others first: who waits goes on with the last of it. */
+	rc = end > page + 1 ? paging_fill(address + PAGE_BYTES, managed.bounce + PAGE_BYTES,
+					  (end - page - 1) * PAGE_BYTES, true)
+			    : 0;
+	if (!rc)
+		state_set(region, page + 1, end - page - 1, PAGE_CLEAN);
+	rc = paging_fill(address, managed.bounce, PAGE_BYTES, !write);
+	if (!rc)
+		state_set(region, page, 1, write ? PAGE_DIRTY : PAGE_CLEAN);
+	else
+		paging_wake(address, PAGE_BYTES);
+}
+
+/* It was to be sent when the session was lost. */
+static void fault_fresh(struct managed_region *region, size_t page)
+{
+	memset(managed.bounce, 0, PAGE_BYTES);
+	if (paging_fill(page_address(region, page), managed.bounce, PAGE_BYTES, false))
+		paging_wake(page_address(region, page), PAGE_BYTES);
+}
+
+/* A page that is to be written becomes DIRTY, and so do those behind it when that goes on. */
+static void fault_protected(struct managed_region *region, size_t page)
+{
+	size_t end, run = page == region->next_write ? 2 * region->write_run : 1;
+
+	run = run > RUN_MOST ? RUN_MOST : run;
+	for (end = page; end < region->pages && end < page + run && region->state[end] == PAGE_CLEAN; end++)
+		;
+	if (end == page) {
+		if (region->state[page] == PAGE_DIRTY || region->state[page] == PAGE_FRESH)
+			paging_protect(page_address(region, page), PAGE_BYTES, false);
+		paging_wake(page_address(region, page), PAGE_BYTES);
+		return;
+	}
+	state_set(region, page, end - page, PAGE_DIRTY);
+	region->next_write = end;
+	region->write_run = run;
+	paging_protect(page_address(region, page), (end - page) * PAGE_BYTES, false);
+}
+
+void client_pages_fault(uint64_t address, bool write, bool protected_page)
+{
+	struct managed_region *region;
+
+	client_pages_lock();
+	region = client_pages_find(address);
+	if (region) {
+		size_t page = (address - region->base) / PAGE_BYTES;
+
+		if (protected_page)
+			fault_protected(region, page);
+		else if (region->state[page] == PAGE_AWAY)
+			fault_missing(region, page, write);
+		else if (region->state[page] == PAGE_FRESH)
+			fault_fresh(region, page);
+		else
+			paging_wake(page_address(region, page), PAGE_BYTES);
+	} else {
+		paging_wake(address & ~(PAGE_BYTES - 1), PAGE_BYTES);
+	}
+	client_pages_unlock();
+}
+
+/* ---- order ---- */
+
+static struct active active_of(uint64_t stream)
+{
+	const struct client_context *context = client_stream_context(stream);
+
+	return (struct active){
+		.stream = stream,
+		.context = context ? context->handle : NULL,
+		.lane = stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ? client_thread()->lane : 0,
+	};
+}
+
+static bool active_same(const struct active *a, const struct active *b)
+{
+	return a->stream == b->stream && a->lane == b->lane && a->context == b->context;
+}
+
+CUresult client_pages_sent(void)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (struct managed_home *home = managed.homes; home; home = home->next) {
+		const struct wire_event_record fixed = {
+			.event = (uint64_t)(uintptr_t)home->event,
+			.stream = home_stream(home),
+		};
+
+		if (!home->sent || result != CUDA_SUCCESS)
+			continue;
+		result = home_post(home, WIRE_OP_EVENT_RECORD, &fixed, sizeof(fixed), NULL, 0);
+		home->generation++;
+		home->sent = false;
+	}
+	return result;
+}
+
+CUresult client_pages_order(uint64_t stream)
+{
+	const struct active key = active_of(stream);
+	struct ordered *known = &managed.ordered[(stream >> 4 ^ stream ^ key.lane) % 64];
+	CUresult result = CUDA_SUCCESS;
+
+	for (struct managed_home *home = managed.homes; home && result == CUDA_SUCCESS; home = home->next) {
+		const struct wire_stream_wait_event fixed = {
+			.stream = stream,
+			.event = (uint64_t)(uintptr_t)home->event,
+		};
+		const struct client_route route = client_route_stream(stream);
+		const struct client_request request = {
+			.op = WIRE_OP_STREAM_WAIT_EVENT,
+			.fixed = &fixed,
+			.fixed_bytes = sizeof(fixed),
+		};
+
+		if (home->done == home->generation ||
+		    (known->home == home && known->generation == home->generation &&
+		     active_same(&known->stream, &key)))
+			continue;
+		result = client_post_to(&route, &request);
+		*known = (struct ordered){ key, home, home->generation };
+	}
+	return result;
+}
+
+CUresult client_pages_settle(void)
+{
+	CUresult result = client_pages_sent();
+
+	for (struct managed_home *home = managed.homes; home && result == CUDA_SUCCESS; home = home->next) {
+		const struct client_route route = home_route(home);
+		const struct wire_stream_synchronize fixed = { .stream = home_stream(home) };
+		const struct client_request request = {
+			.op = WIRE_OP_STREAM_SYNCHRONIZE,
+			.fixed = &fixed,
+			.fixed_bytes = sizeof(fixed),
+		};
+		struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
+
+		result = own_call(&route, &request, &wait);
+		home->done = home->generation;
+	}
+	return result;
+}
+
+void client_pages_active(uint64_t stream, bool graph)
+{
+	struct active key = active_of(stream);
+
+	key.graph = graph;
+	for (unsigned i = 0; i < managed.active_count; i++) {
+		if (active_same(&managed.active[i], &key)) {
+			managed.active[i].graph |= graph;
+			return;
+		}
+	}
+	if (managed.active_count < ACTIVE_LIMIT)
+		managed.active[managed.active_count++] = key;
+	else
+		managed.active_others = true;
+}
+
+static uint64_t active_key(const struct active *at)
+{
+	return at->stream | (uint64_t)at->lane << 32;
+}
+
+bool client_pages_is_active(uint64_t key)
+{
+	for (unsigned i = 0; i < managed.active_count; i++)
+		if (active_key(&managed.active[i]) == key)
+			return true;
+	return managed.active_others;
+}
+
+bool client_pages_any_active(void)
+{
+	return managed.active_count || managed.active_others;
+}
+
+/* Does CUDA's legacy stream wait for that one, and the other way round? */
+static bool blocking(uint64_t stream)
+{
+	const struct client_stream *found = handle_get(&farbus_client.handles, HANDLE_STREAM, stream);
+
+	return (uint32_t)stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
+	       (found && !(found->flags & CU_STREAM_NON_BLOCKING));
+}
+
+bool client_pages_behind(uint64_t stream, uint64_t other)
+{
+	const uint64_t legacy = (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
+
+	if (!other) {
+		for (unsigned i = 0; i < managed.active_count; i++)
+			if (managed.active[i].graph && active_key(&managed.active[i]) == stream)
+				return true;
+		return false;
+	}
+	return stream == other || (other == legacy && blocking(stream)) ||
+	       (stream == legacy && blocking(other));
+}
+
+/* The program has waited for the stream, or with 0 for the whole context. */
+void client_pages_quiet(const struct client_context *context, uint64_t stream)
+{
+	struct active key = { .context = context ? context->handle : NULL };
+	unsigned kept = 0;
+
+	if (stream)
+		key = active_of(stream);
+	for (unsigned i = 0; i < managed.active_count; i++) {
+		const struct active *at = &managed.active[i];
+		bool quiet = at->context == key.context;
+
+		if (stream)
+			quiet = active_same(at, &key) ||
+				(quiet && stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY &&
+				 blocking(at->stream));
+		if (!quiet)
+			managed.active[kept++] = *at;
+	}
+	managed.active_count = kept;
+	if (!stream && !kept)
+		managed.active_others = false;
+}
+
+bool client_pages_ask(uint64_t but)
+{
+	unsigned kept = 0;
+	bool busy = managed.active_others;
+
+	for (unsigned i = 0; i < managed.active_count; i++) {
+		const struct active at = managed.active[i];
+		const struct wire_stream_query fixed = { .stream = at.stream };
+		const struct client_request request = {
+			.op = WIRE_OP_STREAM_QUERY,
+			.fixed = &fixed,
+			.fixed_bytes = sizeof(fixed),
+		};
+		struct client_context *context = client_context_get(at.context);
+		struct client_route route;
+		CUresult result = CUDA_ERROR_NOT_READY;
+		bool waits = but != CLIENT_PAGES_NONE && client_pages_behind(active_key(&at), but);
+
+		if (context && !waits && (!at.lane || at.lane == client_thread()->lane)) {
+			route = (struct client_route){ context->session,
+						       (uint64_t)(uintptr_t)at.context };
+			for (int n = 0; n < ASK_ATTEMPTS && result == CUDA_ERROR_NOT_READY; n++) {
+				struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
+
+				result = own_call(&route, &request, &wait);
+			}
+		}
+		if (result == CUDA_SUCCESS)
+			continue;
+		managed.active[kept++] = at;
+		busy = busy || !waits;
+	}
+	managed.active_count = kept;
+	return busy;
+}
+
+/* ---- homes ---- */
+
+struct managed_home *client_pages_home(struct client_context *context, CUresult *result)
+{
+	struct managed_home *home;
+
+	for (home = managed.homes; home; home = home->next)
+		if (home->context == context)
+			return home;
+	home = calloc(1, sizeof(*home));
+	*result = home ? cuCtxPushCurrent_v2(context->handle) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (*result == CUDA_SUCCESS) {
+		CUcontext pushed;
+
+		*result = cuStreamCreate(&home->stream, CU_STREAM_NON_BLOCKING);
+		if (*result == CUDA_SUCCESS)
+			*result = cuEventCreate(&home->event, CU_EVENT_DISABLE_TIMING);
+		cuCtxPopCurrent_v2(&pushed);
+	}
+	if (*result != CUDA_SUCCESS) {
+		free(home);
+		return NULL;
+	}
+	home->context = context;
+	home->next = managed.homes;
+	managed.homes = home;
+	return home;
+}
+
+/* Its stream and event go with the context. */
+void client_pages_home_forget(const struct client_context *context)
+{
+	struct managed_home **link = &managed.homes;
+
+	while (*link && (*link)->context != context)
+		link = &(*link)->next;
+	if (*link) {
+		struct managed_home *home = *link;
+
+		*link = home->next;
+		memset(managed.ordered, 0, sizeof(managed.ordered));
+		free(home);
+	}
+	client_pages_quiet(context, 0);
+}
+
+/* ---- regions ---- */
+
+/* Index of the first region that ends behind the address. */
+static size_t region_search(uint64_t address)
+{
+	size_t low = 0, high = managed.count;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+		const struct managed_region *region = managed.regions[middle];
+
+		if (region->base + region->pages * PAGE_BYTES <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+struct managed_region *client_pages_find(uint64_t address)
+{
+	size_t index = region_search(address);
+
+	return index < managed.count && managed.regions[index]->base <= address ? managed.regions[index]
+										 : NULL;
+}
+
+size_t client_pages_count(void)
+{
+	return managed.count;
+}
+
+struct managed_region *client_pages_at(size_t index)
+{
+	return managed.regions[index];
+}
+
+struct managed_region *client_pages_make(uint64_t base, size_t pages)
+{
+	struct managed_region *region = calloc(1, sizeof(*region));
+
+	if (!region)
+		return NULL;
+	region->base = base;
+	region->pages = pages;
+	region->warm_low = pages;
+	region->next = region->next_write = pages;
+	region->state = calloc(pages, 1);
+	if (!managed.paging)
+		region->twin = mmap(NULL, pages * PAGE_BYTES, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (!region->state || region->twin == MAP_FAILED) {
+		free(region->state);
+		free(region);
+		return NULL;
+	}
+	if (region->twin)
+		madvise(region->twin, pages * PAGE_BYTES, MADV_DONTFORK);
+	return region;
+}
+
+static void region_free(struct managed_region *region)
+{
+	if (region->twin)
+		munmap(region->twin, region->pages * PAGE_BYTES);
+	free(region->state);
+	free(region->blocks);
+	free(region->pieces);
+	free(region);
+}
+
+bool client_pages_add(struct managed_region *region)
+{
+	size_t index = region_search(region->base);
+
+	if (managed.count == managed.room) {
+		size_t room = managed.room ? 2 * managed.room : 16;
+		struct managed_region **grown = realloc(managed.regions, room * sizeof(*grown));
+
+		if (!grown) {
+			region_free(region);
+			return false;
+		}
+		managed.regions = grown;
+		managed.room = room;
+	}
+	memmove(&managed.regions[index + 1], &managed.regions[index],
+		(managed.count - index) * sizeof(*managed.regions));
+	managed.regions[index] = region;
+	managed.count++;
+	return true;
+}
+
+static int map(uint64_t address, uint64_t bytes, int protection)
+{
+	void *got = mmap(pointer(address), bytes, protection,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+	if (got == MAP_FAILED)
+		return -errno;
+	if (protection != PROT_NONE) {
+		/* As with the driver's own, a child of the program has none of it. */
+		madvise(got, bytes, MADV_DONTFORK);
+		madvise(got, bytes, MADV_NOHUGEPAGE);
+	}
+	return 0;
+}
+
+void client_pages_remove(struct managed_region *region)
+{
+	size_t index = region_search(region->base);
+
+	map(region->base, region->pages * PAGE_BYTES, PROT_NONE);
+	if (managed.paging)
+		paging_wake(region->base, region->pages * PAGE_BYTES);
+	managed.count--;
+	memmove(&managed.regions[index], &managed.regions[index + 1],
+		(managed.count - index) * sizeof(*managed.regions));
+	region_free(region);
+}
+
+CUresult client_pages_fresh(struct managed_region *region, size_t first, size_t count)
+{
+	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
+	const struct wire_fill fixed = {
+		.device = address,
+		.width = bytes / 4,
+		.height = 1,
+		.element = 4,
+		.stream = home_stream(region->home),
+	};
+	CUresult result;
+
+	if (map(address, bytes, PROT_READ | PROT_WRITE))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = home_post(region->home, WIRE_OP_FILL, &fixed, sizeof(fixed), NULL, 0);
+	region->home->sent = true;
+	if (result == CUDA_SUCCESS)
+		result = client_pages_sent();
+	if (result == CUDA_SUCCESS)
+		state_set(region, first, count, PAGE_FRESH);
+	else
+		map(address, bytes, PROT_NONE);
+	return result;
+}
+
+CUresult client_pages_known(struct managed_region *region)
+{
+	if (map(region->base, region->pages * PAGE_BYTES, PROT_READ | PROT_WRITE))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (managed.paging && paging_register(region->base, region->pages * PAGE_BYTES))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	state_set(region, 0, region->pages, PAGE_CLEAN);
+	return take_away(region, 0, region->pages);
+}
+
+void client_pages_free(struct managed_region *region, size_t first, size_t count)
+{
+	map(page_address(region, first), count * PAGE_BYTES, PROT_NONE);
+	if (managed.paging)
+		paging_wake(page_address(region, first), count * PAGE_BYTES);
+	state_set(region, first, count, PAGE_FREE);
+	if (region->twin)
+		madvise(region->twin + first * PAGE_BYTES, count * PAGE_BYTES, MADV_DONTNEED);
+}
+
+struct managed_block *client_pages_block(struct managed_region *region, size_t page)
+{
+	size_t low = 0, high = region->block_count;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+		struct managed_block *block = &region->blocks[middle];
+
+		if (block->first + block->count <= page)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < region->block_count && region->blocks[low].first <= page ? &region->blocks[low]
+										: NULL;
+}

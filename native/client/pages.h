@@ -1,0 +1,136 @@
+/* pages.h - managed memory: which of its pages are here, which on the GPU.
+ *
+ * The rules are those of a GPU whose CONCURRENT_MANAGED_ACCESS is 0: what a stream may use
+ * belongs to the GPU from a launch until the program has waited for it.  Before work is
+ * posted, pages that this process may have written are sent, and all that the work may
+ * write are taken away here; how they come back is the mode's:
+ *
+ *	paging	a page is fetched when it is touched (userfaultfd), also by a system call
+ *	copies	what is away is fetched when the program has waited: where the kernel lets
+ *		only privileged processes serve the faults of system calls
+ *
+ *	FREE    nobody's
+ *	FRESH   zero at the GPU, plain memory here: what the kernel has populated was touched
+ *	AWAY    the GPU may have newer bytes; nothing to be read here
+ *	CLEAN   here as at the GPU, write-protected (paging alone)
+ *	DIRTY   here, writable; with copies, the twin has what the GPU has
+ *
+ * client_pages_lock is held around everything here but where said.
+ */
+#ifndef FARBUS_CLIENT_PAGES_H
+#define FARBUS_CLIENT_PAGES_H
+
+#include "managed.h"
+
+#define PAGE_BYTES 4096ull
+
+enum page_state { PAGE_FREE, PAGE_FRESH, PAGE_AWAY, PAGE_CLEAN, PAGE_DIRTY };
+
+enum managed_attach { ATTACH_GLOBAL, ATTACH_HOST, ATTACH_STREAM };
+
+/* An allocation: whole pages of its region. */
+struct managed_block {
+	size_t first, count;		/* pages */
+	uint64_t bytes;			/* as asked for */
+	struct client_context *context;
+	enum managed_attach attach;
+	uint64_t stream;		/* key of the one that it is attached to, or was last */
+	int advice[4];			/* by CUmem_range_attribute - 1 */
+};
+
+/* A variable of a module, which shares its pages with others. */
+struct managed_piece {
+	uint64_t address;
+	uint64_t bytes;
+	struct client_library *library;
+};
+
+struct managed_home;
+
+/* Pages that lie together: of one allocation at the server, or of variables. */
+struct managed_region {
+	uint64_t base;			/* of the first page */
+	size_t pages;
+	uint64_t device;		/* the server's allocation; 0: variables */
+	struct managed_home *home;
+	struct managed_block *blocks;	/* by first page */
+	size_t block_count, block_room;
+	struct managed_piece *pieces;	/* of variables: only these bytes travel */
+	size_t piece_count;
+	uint8_t *state;			/* enum page_state of each page */
+	uint8_t *twin;			/* copies: what the GPU has, as far as is known here */
+	size_t warm;			/* pages that are FRESH, CLEAN or DIRTY */
+	size_t away;			/* pages that are AWAY */
+	size_t warm_low, warm_high;	/* no page outside is warm */
+	bool provisional;		/* CLEAN pages came while something may have run */
+	size_t next, run;		/* paging: where a sequence goes on, and its step */
+	size_t next_write, write_run;
+};
+
+/* What one context's managed memory travels by: a stream of its own, and an event that the
+ * program's streams wait for. */
+struct managed_home {
+	struct managed_home *next;
+	struct client_context *context;
+	CUstream stream;
+	CUevent event;
+	unsigned long long generation;	/* of the event: how often it was recorded */
+	unsigned long long done;	/* a generation that is known to have happened */
+	bool sent;			/* something was, since it was recorded */
+};
+
+void client_pages_lock(void);
+void client_pages_unlock(void);
+
+/* Find out what this process may do, once.  0, or -errno. */
+int client_pages_start(void);
+bool client_pages_paging(void);
+
+/* The context's; made when first asked for, in the current context.  NULL: *result says why. */
+struct managed_home *client_pages_home(struct client_context *context, CUresult *result);
+
+struct managed_region *client_pages_find(uint64_t address);
+/* Add a region; it is freed if there is no memory for it. */
+bool client_pages_add(struct managed_region *region);
+struct managed_region *client_pages_make(uint64_t base, size_t pages);
+/* Its addresses are only reserved again; it is freed. */
+void client_pages_remove(struct managed_region *region);
+size_t client_pages_count(void);
+struct managed_region *client_pages_at(size_t index);
+
+/* Pages of a new allocation: plain, zero here, and zeroed at the GPU. */
+CUresult client_pages_fresh(struct managed_region *region, size_t first, size_t count);
+/* Pages of variables: what they hold is at the GPU. */
+CUresult client_pages_known(struct managed_region *region);
+void client_pages_free(struct managed_region *region, size_t first, size_t count);
+
+struct managed_block *client_pages_block(struct managed_region *region, size_t page);
+
+/* Send what was written in these pages; `keep`: they stay readable here. */
+CUresult client_pages_flush(struct managed_region *region, size_t first, size_t count, bool keep);
+/* What was sent is behind an event from here on. */
+CUresult client_pages_sent(void);
+/* The stream's further work comes behind everything that was sent. */
+CUresult client_pages_order(uint64_t stream);
+CUresult client_pages_settle(void);
+
+/* Work that may use managed memory has been posted to the stream; it is over. */
+void client_pages_active(uint64_t stream, bool graph);
+bool client_pages_is_active(uint64_t key);
+bool client_pages_any_active(void);
+
+/* Copies: bring back all of the block that is away.  Posted; they are there after finish. */
+CUresult client_pages_bring(struct managed_region *region, size_t first, size_t count);
+CUresult client_pages_bring_finish(void);
+void client_pages_drop_clean(struct managed_region *region);
+void client_pages_quiet(const struct client_context *context, uint64_t stream);
+/* Ask for each stream that may have work whether it has, but for those behind that one (0: where
+ * graphs were launched; CLIENT_PAGES_NONE: none).  Has any? */
+#define CLIENT_PAGES_NONE UINT64_MAX
+bool client_pages_ask(uint64_t but);
+/* Does what is posted to the stream come behind a host function in the other?  Both are keys;
+ * 0: a graph's. */
+bool client_pages_behind(uint64_t stream, uint64_t other);
+void client_pages_home_forget(const struct client_context *context);
+
+#endif

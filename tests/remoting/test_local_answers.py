@@ -1,0 +1,102 @@
+"""What is known is answered in the program: no message goes to the server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.remoting.harness import Remote
+from tests.remoting.test_failures import wait_until
+from tests.remoting.test_images import ptx
+
+#: Ask everything so many times.  What is asked may cost a message the first time, and none later.
+ASKER = """
+import ctypes, sys
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+driver = ctypes.CDLL("libcuda.so.1")
+def check(name, *arguments):
+    result = getattr(driver, name)(*arguments)
+    assert result == 0, (name, result)
+check("cuInit", 0)
+context, word, module, function = c_void_p(), c_uint64(), c_void_p(), c_void_p()
+check("cuDevicePrimaryCtxRetain", byref(context), 0)
+check("cuCtxSetCurrent", context)
+check("cuMemAlloc_v2", byref(word), c_size_t(4096))
+check("cuModuleLoadData", byref(module), open(sys.argv[1], "rb").read())
+check("cuModuleGetFunction", byref(function), module, b"store")
+number, other, size, bytes = c_int(), c_int(), c_size_t(), ctypes.create_string_buffer(256)
+for _ in range(int(sys.argv[2])):
+    for attribute in range(1, 10):
+        check("cuFuncGetAttribute", byref(number), attribute, function)
+        check("cuKernelGetAttribute", byref(number), attribute, function, 0)
+    for attribute in range(1, 100):
+        check("cuDeviceGetAttribute", byref(number), attribute, 0)
+    check("cuDeviceGetName", bytes, 256, 0)
+    check("cuDeviceGetUuid_v2", bytes, 0)
+    check("cuDeviceGetPCIBusId", bytes, 256, 0)
+    check("cuDeviceTotalMem_v2", byref(size), 0)
+    check("cuDeviceGetByPCIBusId", byref(number), bytes)
+    check("cuDevicePrimaryCtxGetState", 0, byref(number), byref(other))
+    check("cuCtxGetDevice", byref(number))
+    check("cuCtxGetApiVersion", context, byref(number))
+    check("cuCtxGetFlags", byref(number))
+    check("cuCtxGetCacheConfig", byref(number))
+    check("cuCtxGetStreamPriorityRange", byref(number), byref(other))
+    for limit in (0, 1, 2):
+        check("cuCtxGetLimit", byref(size), limit)
+    for attribute in (1, 2, 3, 7, 9, 11):
+        check("cuPointerGetAttribute", bytes, attribute, word)
+    check("cuMemGetAddressRange_v2", byref(c_uint64()), byref(size), word)
+    check("cuFuncGetParamInfo", function, c_size_t(0), byref(size), byref(size))
+    check("cuFuncGetName", byref(c_void_p()), function)
+    for block in (32, 64, 128, 256):
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(number), function, block, c_size_t(0))
+    check("cuOccupancyAvailableDynamicSMemPerBlock", byref(size), function, 2, 128)
+    check("cuOccupancyMaxPotentialBlockSize", byref(number), byref(other), function, None, c_size_t(0), 0)
+"""
+
+#: What is remembered is not what was so before it was set.
+SETTER = """
+import ctypes, sys
+from ctypes import byref, c_size_t
+exec(open(sys.argv[3]).read().partition("number, other")[0])
+size, other = c_size_t(), c_size_t()
+check("cuCtxGetLimit", byref(size), 1)
+check("cuCtxSetLimit", 1, c_size_t(size.value * 2))
+check("cuCtxGetLimit", byref(other), 1)
+assert other.value == size.value * 2, other
+blocks, fewer = ctypes.c_int(), ctypes.c_int()
+check("cuFuncSetAttribute", function, 8, 60000)
+check("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(blocks), function, 32, c_size_t(60000))
+check("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(fewer), function, 32, c_size_t(0))
+assert 0 < blocks.value < fewer.value
+"""
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "store.ptx"
+    path.write_bytes(ptx(1, 0) + b"\0")
+    return path
+
+
+def calls(remote: Remote, *arguments: str | Path) -> int:
+    before = remote.supervisor.sessions.ended
+    done = remote.run(sys.executable, "-c", *arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    wait_until(lambda: remote.supervisor.sessions.ended.sessions > before.sessions, "the session has ended")
+    return remote.supervisor.sessions.ended.calls - before.calls
+
+
+def test_what_is_asked_again_goes_to_nobody(remote: Remote, image: Path) -> None:
+    never, once, often = (calls(remote, ASKER, image, times) for times in ("0", "1", "20"))
+    assert once == often
+    # Limits, priorities and occupancy: once each.  All else came with the hello and the load.
+    assert once - never <= 3 + 1 + 4 + 1 + 64
+
+
+def test_what_is_set_is_asked_for_again(remote: Remote, image: Path, tmp_path: Path) -> None:
+    (tmp_path / "asker.py").write_text(ASKER)
+    calls(remote, SETTER, image, "0", tmp_path / "asker.py")

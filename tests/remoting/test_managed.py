@@ -1,0 +1,73 @@
+"""Managed memory: one behaviour per program, as on a GPU of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.remoting.cutter import Side
+from tests.remoting.harness import BUILD, PROGRAM_TIMEOUT_S, PROGRAMS, Remote
+from tests.remoting.test_failures import PATIENCE_S, waiting_program
+from tests.remoting.test_resume import at_frames, run_cut
+from tests.softgpu import driver_programs
+
+Build = Callable[[str], Path]
+
+BEHAVIOURS = sorted(path.stem for path in (PROGRAMS / "remoting" / "managed").glob("*.cu"))
+#: Pages that come when they are touched, and copies when the program has waited.
+MODES = ["paging", "copies"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_program(remote: Remote, build: Build, name: str, mode: str) -> None:
+    done = remote.run(build(f"remoting/managed/{name}"), FARBUS_MANAGED_MEMORY=mode)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_program_on_the_software_gpu_itself(build: Build, tmp_path: Path, name: str) -> None:
+    done = subprocess.run(
+        [build(f"remoting/managed/{name}")],
+        env=driver_programs.environment(str(tmp_path), "", LD_LIBRARY_PATH=str(BUILD / "softgpu"), LD_BIND_NOW=""),
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_mapped_host_memory_is_refused_with_its_reason(remote: Remote, build: Build) -> None:
+    done = remote.run(build("remoting/unmanaged/mapped"))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    assert done.stderr.count("CAN_MAP_HOST_MEMORY is 0") == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["attributes", "copies", "host_functions"])
+def test_cut_behind_every_frame(lease: Callable[..., Remote], build: Build, name: str, mode: str) -> None:
+    """Faults and what is fetched wait until the session goes on."""
+    decide = at_frames(Side.SERVER, lambda length: length)
+    program = build(f"remoting/managed/{name}")
+    code, out, err, cuts = run_cut(lease(tls=False), program, decide, FARBUS_MANAGED_MEMORY=mode)
+    assert (code, out, err) == (0, "ok\n", "")
+    assert cuts >= 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_of_a_lost_gpu_is_no_zero_and_no_hang(
+    remote: Remote, build: Build, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("FARBUS_MANAGED_MEMORY", mode)
+    program = waiting_program(remote, build, "unmanaged/lost")
+    (server,) = remote.supervisor.pids
+    os.kill(server, signal.SIGKILL)
+    out, err = program.communicate("\n", timeout=PATIENCE_S)
+    assert (program.returncode, out) == (-signal.SIGSEGV, "touching\n"), out + err
+    assert err.count("touching it ends the program") == (mode == "paging")
