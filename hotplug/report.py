@@ -106,7 +106,8 @@ def trouble_of(function: Function) -> str:
     if function.bars_unassigned:
         told = ", ".join(f"BAR {number}" for number in function.bars_unassigned)
         return f"no place for {told}"
-    if function.link is not None and function.link.degraded:
+    if function.link is not None and function.link.degraded and not function.is_bridge:
+        # A port's own link is that of what is below it, which tells the same.
         return f"link {function.link}"
     return ""
 
