@@ -312,7 +312,8 @@ def _mounts(proc: Path, nodes: _Nodes, unseen: list[str]) -> Iterator[Holder]:
     if not nodes.blocks:
         return
     seen: set[str] = set()
-    told: set[tuple[str, str]] = set()
+    # Services in a sandbox have copies of our mounts, which go with ours: each is told once, ours before others.
+    told: dict[tuple[str, str], str] = {}
     ours = _link_target(proc / "self/ns/mnt")
     hidden = 0
     for process in _pids(proc):
@@ -333,10 +334,12 @@ def _mounts(proc: Path, nodes: _Nodes, unseen: list[str]) -> Iterator[Holder]:
                 continue
             point, source = _unescaped(words[4]), words[words.index("-") + 2]
             path = nodes.numbers.get((True, words[2])) or (source if source in nodes.blocks.values() else "")
-            if path and (space, point) not in told:
-                told.add((space, point))
-                where = point if space == ours else f"{point} in the mount namespace of pid {process.name}"
-                yield Holder(kind=HolderKind.MOUNT, name=where, path=path, cure=f"umount {point}")
+            if path and space == ours:
+                told[path, point] = point
+            elif path:
+                told.setdefault((path, point), f"{point} in the mount namespace of pid {process.name}")
+    for (path, point), where in told.items():
+        yield Holder(kind=HolderKind.MOUNT, name=where, path=path, cure=f"umount {point}")
     if hidden:
         unseen.append(f"the mounts of {hidden} processes can't be seen; only root may look at all")
 
@@ -414,7 +417,7 @@ def _program(process: Path, path: str, own: Mapping[str, str]) -> Holder:
         pid=int(process.name),
         started=_started_at(process),
         user=user,
-        cure=CURES.get(name, "end it, or use --evict"),
+        cure=CURES.get(name, ""),
     )
 
 

@@ -83,6 +83,14 @@ async def test_mounts_of_other_namespaces_are_found(machine: Machine) -> None:
     ]
 
 
+async def test_copies_of_our_mounts_are_told_once(machine: Machine) -> None:
+    root = "22 1 259:1 / /data rw - ext4 /dev/nvme0n1p1 rw\n"
+    machine.process(7, "udevd", space="mnt:[2]", mounts=root)
+    machine.process(8, "bash", space="mnt:[3]", mounts=root)
+    machine.link("proc/self/ns/mnt", Path("mnt:[3]"))
+    assert [holder.name for holder in (await machine.look()).holders] == ["/data"]
+
+
 async def test_what_stands_on_it_is_found_with_what_stands_on_that(machine: Machine) -> None:
     machine.link("sys/class/block/nvme0n1p1/holders/dm-0", "sys/devices/virtual/block/dm-0")
     machine.put("sys/devices/virtual/block/dm-0/dm/name", "vg-data\n")
