@@ -223,7 +223,7 @@ class ScanBelow(HotplugStep):
     async def observe(self, known: Result | None) -> Result | None:
         """Look below the port."""
         _, device = self.here()
-        if not device or missing(self.parts, device):
+        if not device or missing(self.parts, device) or lacks_room(device):
             return None
         return {"address": device[0].address}
 
@@ -612,7 +612,13 @@ async def appear(parts: Parts, move: Move) -> None:
             slot = tree.slot_below(move.bridge)
             if slot is not None and slot.powered is False and slot.occupied:
                 await parts.pci.set_power(slot.name, on=True)
-            if not device_at(parts, tree, move):
+            device = device_at(parts, tree, move)
+            if lacks_room(device):
+                # Where the port's own driver has found it (acpiphp), the windows are as they were: only the scan of
+                # an empty bus lays them anew.
+                await remove_device(parts, move)
+                device = ()
+            if not device:
                 await parts.pci.rescan_below(move.bridge)
             while True:
                 tree = parts.pci.tree()
@@ -683,6 +689,11 @@ def missing(parts: Parts, device: Sequence[Function]) -> str:
         ):
             return f"the drive {function.address} has no serial yet"
     return ""
+
+
+def lacks_room(device: Sequence[Function]) -> bool:
+    """Say whether a BAR of a device has no place."""
+    return any(function.bars_unassigned for function in device)
 
 
 def _wrong_sizes(move: Move, device: Sequence[Function]) -> str:

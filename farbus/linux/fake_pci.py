@@ -79,6 +79,8 @@ class FakePci(KernelPci):
         self.no_driver = False
         self.no_room = False
         self.refuse = ""
+        self.lazy = False
+        """Whether what a port announces gets no addresses, as where there is too little room until the next scan."""
         self.writes: list[str] = []
         for name in ("sys/bus/pci/devices", "sys/bus/pci/slots", "sys/bus/pci/drivers", "sys/class/nvme", "proc"):
             (directory / name).mkdir(parents=True, exist_ok=True)
@@ -109,7 +111,9 @@ class FakePci(KernelPci):
         self._behind({**self._plugged(), port: [json.loads(to_json(function)) for function in device]})
         self._set_slot(port, occupied=True)
         if announce:
+            before, self.no_room = self.no_room, self.no_room or self.lazy
             self._enumerate(port)
+            self.no_room = before
 
     def unplug(self, port: str, *, surprise: bool = True) -> None:
         """Take away what is behind a port; a kernel that is surprised forgets the functions by itself."""

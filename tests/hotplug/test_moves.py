@@ -87,6 +87,13 @@ async def test_a_port_that_tells_of_what_is_plugged_in_needs_no_scan(bench: Benc
     assert bench.node.world()["drives"] == ["S1"]
 
 
+async def test_windows_are_laid_anew_where_the_ports_own_driver_did_not(bench: Bench) -> None:
+    bench.node.fabric.announce = bench.node.pci.lazy = True
+    await bench.perform(HotAttach(move=a_move()))
+    assert bench.node.pci.writes == ["remove 0000:01:00.0", f"rescan below {PORT_A}"]
+    assert bench.node.pci.tree().at("0000:01:00.0").bars[0].assigned
+
+
 async def test_a_device_that_nobody_can_name_is_found_below_its_port(bench: Bench) -> None:
     result = await bench.perform(HotAttach(move=a_move("0011")))
     assert (result["identity"], result["weak"]) == ("PCI-1234:11e8@slot-1", "yes")
