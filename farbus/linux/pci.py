@@ -136,7 +136,8 @@ class KernelPci:
             serial=self._serial(str(address), place),
             bars_unassigned=self._unassigned(place, regions),
             # The attribute goes first when somebody writes to it (device_remove_file_self), the directory last.
-            removing=not (place / "remove").exists() and place.exists(),
+            # Virtual functions have neither of the two (pci_dev_hp_attrs_are_visible).
+            removing=(place / "rescan").exists() and not (place / "remove").exists(),
         )
 
     def _serial(self, address: str, place: Path) -> str:

@@ -137,6 +137,16 @@ def test_a_removal_that_has_begun_is_seen(tmp_path: Path) -> None:
     assert [function.address for function in pci.tree().removing()] == ["0000:01:00.0"]
 
 
+def test_a_virtual_function_is_not_being_removed_though_it_can_not_be(tmp_path: Path) -> None:
+    pci = KernelPci(sys=unpack(Q35, tmp_path) / "sys", proc=tmp_path)
+    for name in ("remove", "rescan"):
+        (tmp_path / f"sys/bus/pci/devices/0000:07:00.1/{name}").unlink()
+    (tmp_path / "sys/bus/pci/devices/0000:07:00.1/physfn").symlink_to("../0000:07:00.0")
+    tree = pci.tree()
+    assert tree.removing() == ()
+    assert tree.at("0000:07:00.1").physical == "0000:07:00.0"
+
+
 def test_a_function_that_is_half_gone_is_left_out(tmp_path: Path) -> None:
     pci = KernelPci(sys=unpack(Q35, tmp_path) / "sys", proc=tmp_path)
     (tmp_path / "sys/bus/pci/devices/0000:01:00.0/resource").unlink()
