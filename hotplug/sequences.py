@@ -20,8 +20,8 @@ from farbus.hotplug.steps import (
     ScanBelow,
     UnassignDevice,
     VerifyDevice,
-    look_at,
 )
+from farbus.hotplug.working import look_at
 from farbus.model.fabric import FabricStep
 from farbus.model.holders import Look
 from farbus.model.pci import PciTree

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from farbus.cli.findings import Finding, Verdict
 from farbus.hotplug.report import cure_of, hotplug_ports, is_worth_a_look, kind_of
-from farbus.hotplug.steps import wedged
+from farbus.hotplug.working import wedged
 from farbus.linux.pci import KernelPci, Pci
 from farbus.model.pci import PciTree
 

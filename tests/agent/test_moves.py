@@ -15,7 +15,7 @@ from farbus.agent.moves import AgentGate, Moves, closed_by
 from farbus.agent.steps import StepRunner
 from farbus.errors import Conflict, TimedOut
 from farbus.hotplug.sequences import HotAttach, HotDetach
-from farbus.hotplug.steps import WedgedRemoval
+from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.model.holders import Holder, HolderKind, Look
 from tests.hotplug.harness import DRIVE, Node, a_move

@@ -16,7 +16,7 @@ from farbus.agent.steps import StepRunner, WedgedError
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.hotplug.parts import Move
 from farbus.hotplug.sequences import HotAttach, HotDetach, HotMove, find_device, from_body, rehearse
-from farbus.hotplug.steps import WedgedRemoval
+from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.linux.nvidia import GpuReadiness
 from farbus.model.holders import Holder, HolderKind, Look
@@ -130,6 +130,14 @@ async def test_a_bar_without_a_place_has_everything_undone(bench: Bench) -> None
         await bench.perform(HotAttach(move=a_move(functions=functions(drive()))))
     assert bench.node.world() == before
     assert bench.node.fabric.calls[-1] == f"unassign {DRIVE}"
+
+
+async def test_a_bar_that_nothing_tells_of_is_known_from_elsewhere(bench: Bench) -> None:
+    # A plain 32-bit one without a place can't be told from none.
+    bench.node.pci.no_room = True
+    with pytest.raises(Conflict, match=r"BAR 0 of 0000:01:00.0 \(1 MiB\) has no place"):
+        await bench.perform(HotAttach(move=a_move("0011", functions=functions(plain()))))
+    assert bench.node.fabric.ports()["0011"] == ""
 
 
 async def test_a_driver_that_does_not_come_has_everything_undone(bench: Bench) -> None:
