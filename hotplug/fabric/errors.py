@@ -35,9 +35,9 @@ class StepRefused(Conflict):
 
 
 class DeviceElsewhere(Conflict):
-    """The device is assigned to another port (``at``; empty for none), and is not taken away from there unasked."""
+    """The device is assigned to another port (``at``; empty where it is at none, or not told), and is not taken from there unasked."""
 
-    def __init__(self, message: str, *, at: str, hint: str = "") -> None:
+    def __init__(self, message: str, *, at: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.at = at
 
