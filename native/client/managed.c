@@ -527,6 +527,7 @@ static CUresult allocate(struct client_context *context, uint64_t bytes, unsigne
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
 	CUresult result = client_enter();
+	uint64_t address = 0;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -539,10 +540,13 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 	client_pages_lock();
 	result = client_pages_start() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS)
-		result = allocate(client_context_current(), bytesize, flags, (uint64_t *)dptr);
+		result = allocate(client_context_current(), bytesize, flags, &address);
 	if (result == CUDA_SUCCESS)
 		atomic_store(&farbus_client.managed, true);
 	client_pages_unlock();
+	/* It may itself lie in managed memory, and come when it is touched. */
+	if (result == CUDA_SUCCESS)
+		*dptr = address;
 	return result;
 }
 
