@@ -441,6 +441,8 @@ int client_flush(struct client_session *session);
  * The call's own result. */
 CUresult client_call_own(const struct client_route *route, const struct client_request *request,
 			 struct client_wait *wait);
+/* Does the server owe bytes of an asynchronous copy to [at, at + bytes)? */
+bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes);
 /* No thread of the program reads the inbox any more (pages.h): whoever reads for all must not be
  * interrupted by a handler that waits for a page. */
 void client_session_unlead(struct client_session *session);

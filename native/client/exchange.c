@@ -236,6 +236,18 @@ static void target_done(struct client_session *session, uint64_t sequence)
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
+bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes)
+{
+	const struct client_target *target;
+
+	wait_lock(session);
+	for (target = session->targets; target; target = target->next)
+		if (target->host >= at && target->host < at + bytes)
+			break;
+	wait_unlock(session);
+	return target;
+}
+
 /* Free what is finished; by a thread that posts. */
 static void targets_free(struct client_session *session)
 {

@@ -470,7 +470,15 @@ CUresult client_pages_bring_finish(void)
 
 	for (size_t r = 0; r < managed.count; r++) {
 		struct managed_region *region = managed.regions[r];
+		struct client_session *session = region->home->context->session;
 		size_t run;
+
+		/* A server that says it is done has sent everything before. */
+		if (result == CUDA_SUCCESS &&
+		    client_target_owed(session, region->twin, region->pages * PAGE_BYTES)) {
+			client_session_fail(session, -EPROTO);
+			result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+		}
 
 		for (size_t i = region->warm_low; i < region->warm_high; i += run) {
 			uint64_t address = page_address(region, i);
