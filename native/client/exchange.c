@@ -29,7 +29,6 @@
 #define RECEIVER_ROUNDS 4
 /* How long a handler of a signal waits for a thread that is held up by its host functions. */
 #define PACE_ROUND_NS 10000000
-#define TOUCH_BYTES 4096u
 
 static bool paging(void)
 {
@@ -699,27 +698,12 @@ static CUresult session_offers(struct client_session *session, enum wire_op op)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* Bytes of the program's that lie in managed memory come before a lock is taken that their
- * coming needs. */
-static void tail_touch(const void *tail, size_t bytes)
-{
-	const volatile uint8_t *at = tail;
-
-	if (!bytes || client_thread()->managed || !client_managed_at((uint64_t)(uintptr_t)tail))
-		return;
-	for (size_t i = 0; i < bytes; i += TOUCH_BYTES)
-		(void)at[i];
-	(void)at[bytes - 1];
-}
-
 static int append(struct client_session *session, struct wire_header *header, const void *fixed,
 		  size_t fixed_bytes, const void *tail, size_t tail_bytes, outbox_register on_sequence,
 		  void *opaque)
 {
 	int rc;
 
-	if (paging())
-		tail_touch(tail, tail_bytes);
 	client_guard_begin();
 	rc = outbox_append(&session->outbox, header, fixed, fixed_bytes, tail, tail_bytes, on_sequence,
 			   opaque);
@@ -774,8 +758,6 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 	if (result != CUDA_SUCCESS)
 		return result;
 	header_fill(&header, op, route.context);
-	if (paging())
-		tail_touch(tail, tail_bytes);
 	client_guard_begin();
 	rc = outbox_lend(&route.session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
 	client_guard_end();

@@ -415,6 +415,7 @@ static void attaches(buffer *one)
 	one->stream = stream;
 }
 
+// Events that have happened order nothing but what was before them: they are no work of their own.
 static void waits(int stream)
 {
 	int other = (int)next(STREAMS);
@@ -435,10 +436,8 @@ static void waits(int stream)
 		break;
 	default:
 		CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-		post(stream);
 		CUDA(cudaEventRecord(event, streams[stream]));
 		if (next(2)) {
-			post(other);
 			CUDA(cudaStreamWaitEvent(streams[other], event, 0));
 			behind[other].join(behind[stream]);
 		} else if (next(2)) {
