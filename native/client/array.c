@@ -163,8 +163,10 @@ static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool 
 	    on_host(copy.srcMemoryType, copy.srcHost, &address)) {
 		if (!address)
 			return CUDA_ERROR_INVALID_VALUE;
-		/* The server's own copies to it are not seen here before they are waited for. */
-		if (client_memory_find(address, &range) && range.shared && !client_stream_captured(stream)) {
+		/* A copy ahead in the stream may be still to write there: one whose bytes are to come, or
+		 * the server's own. */
+		if (client_memory_find(address, &range) && range.kind == MEMORY_PINNED &&
+		    (range.shared || client_host_busy()) && !client_stream_captured(stream)) {
 			const struct wire_stream_synchronize wait = { .stream = stream };
 
 			result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
