@@ -297,7 +297,7 @@ static bool shm_hear(struct transport *transport)
 	} control;
 	char bells[64];
 	struct iovec vector = { .iov_base = bells, .iov_len = sizeof(bells) };
-	/* What does not fit, the kernel closes: more than one, and any that a server sends. */
+	/* What does not fit, the kernel closes: any that a server sends. */
 	struct msghdr message = {
 		.msg_iov = &vector,
 		.msg_iovlen = 1,
@@ -306,22 +306,15 @@ static bool shm_hear(struct transport *transport)
 	};
 	int cancel = transport_cancel_disable();
 	ssize_t got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	int descriptor;
 
 	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 		shm->hung_up = true;
-	for (struct cmsghdr *each = got > 0 ? CMSG_FIRSTHDR(&message) : NULL; each;
-	     each = CMSG_NXTHDR(&message, each)) {
-		int descriptor;
-
-		if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS ||
-		    each->cmsg_len != CMSG_LEN(sizeof(int)))
-			continue;
-		memcpy(&descriptor, CMSG_DATA(each), sizeof(int));
-		if (shm->descriptor_count < SHM_DESCRIPTORS)
-			shm->descriptors[shm->descriptor_count++] = descriptor;
-		else
-			close(descriptor);
-	}
+	descriptor = got > 0 ? transport_descriptor_of(&message) : -1;
+	if (descriptor >= 0 && shm->descriptor_count < SHM_DESCRIPTORS)
+		shm->descriptors[shm->descriptor_count++] = descriptor;
+	else if (descriptor >= 0)
+		close(descriptor);
 	transport_cancel_restore(cancel);
 	return got > 0;
 }
