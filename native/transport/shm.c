@@ -400,7 +400,7 @@ static int memory_populate(int descriptor, size_t bytes)
 	int rc;
 
 	/* Beyond it the kernel sends SIGXFSZ. */
-	if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur < bytes)
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
 		return -EFBIG;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
