@@ -35,7 +35,10 @@ class StepRefused(Conflict):
 
 
 class DeviceElsewhere(Conflict):
-    """The device is assigned to another port (``at``; empty where it is at none, or not told), and is not taken from there unasked."""
+    """The device is assigned to another port, and is not taken away from there unasked.
+
+    ``at`` is that port; empty where it is at none, or where that is not told.
+    """
 
     def __init__(self, message: str, *, at: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
