@@ -75,6 +75,8 @@ void client_session_let_go(struct client_session *session)
 		close_socket(session->transport.descriptor, resume->dialled_inode);
 	}
 	close_socket(session->transport.descriptor, session->socket_inode);
+	if (session->transport.resume)
+		transport_resume_let_go(&session->transport);
 	session->transport.descriptor = -1;
 }
 

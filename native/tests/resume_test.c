@@ -256,6 +256,135 @@ static void test_who_sleeps_meets_the_new_connection(void)
 	(void)sched_setaffinity(0, sizeof(before), &before);
 }
 
+/* Both threads of a test on this processor, until the mask that it returns is set again. */
+static cpu_set_t one_processor(void)
+{
+	cpu_set_t before, one;
+
+	assert(sched_getaffinity(0, sizeof(before), &before) == 0);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	(void)sched_setaffinity(0, sizeof(one), &one);
+	return before;
+}
+
+struct record_header {
+	uint32_t length;
+	uint32_t acknowledged;
+};
+
+/* One end of a stream, whose peer is the test. */
+static int alone_make(struct transport *transport)
+{
+	const struct resume_options options = { .grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS };
+	int ends[2];
+
+	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+	assert(transport_socket_init(transport, ends[0]) == 0);
+	assert(transport_resume_wrap(transport, &options) == 0);
+	return ends[1];
+}
+
+struct windows_written {
+	struct transport *transport;
+	_Atomic unsigned count;
+};
+
+static void *write_windows(void *opaque)
+{
+	const struct sched_param none = { 0 };
+	struct windows_written *written = opaque;
+	uint8_t *bytes = calloc(1, RESUME_WINDOW_BYTES);
+
+	/* Woken, it lets the other thread go on first. */
+	(void)sched_setscheduler(0, SCHED_BATCH, &none);
+	while (transport_write_all(written->transport, bytes, RESUME_WINDOW_BYTES) == 0)
+		atomic_fetch_add(&written->count, 1);
+	free(bytes);
+	return NULL;
+}
+
+static void *read_to_nowhere(void *opaque)
+{
+	int descriptor = *(int *)opaque;
+	char bytes[1 << 16];
+
+	while (read(descriptor, bytes, sizeof(bytes)) > 0)
+		;
+	return NULL;
+}
+
+/* Who waits for room hears of the acknowledgement that another thread has taken. */
+static void test_a_reader_wakes_the_writer_whose_acknowledgement_it_took(void)
+{
+	cpu_set_t before = one_processor();
+	struct windows_written written = { 0 };
+	struct transport transport;
+	pthread_t writer, peer;
+	int end = alone_make(&transport);
+	char byte;
+
+	written.transport = &transport;
+	assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);
+	assert(pthread_create(&writer, NULL, write_windows, &written) == 0);
+	alarm(PATIENCE_MS / 1000);
+	for (unsigned round = 1; round <= 30; round++) {
+		const struct record_header record = { 0, round * RESUME_WINDOW_BYTES };
+
+		/* One window is written, the writer of the next sleeps. */
+		while (atomic_load(&written.count) < round)
+			sched_yield();
+		yield();
+		assert(write(end, &record, sizeof(record)) == sizeof(record));
+		assert(transport.ops->read(&transport, &byte, 1) == -EAGAIN);
+	}
+	while (atomic_load(&written.count) < 31)
+		sched_yield();
+	alarm(0);
+	transport.ops->shutdown(&transport);
+	pthread_join(writer, NULL);
+	pthread_join(peer, NULL);
+	close(end);
+	(void)sched_setaffinity(0, sizeof(before), &before);
+}
+
+/* Who sleeps for bytes hears of those that a writer without room has read ahead. */
+static void test_a_writer_wakes_the_reader_whose_bytes_it_took(void)
+{
+	cpu_set_t before = one_processor();
+	struct bytes_read bytes = { 0 };
+	struct windows_written written = { 0 };
+	struct transport transport;
+	pthread_t reader, writer, peer;
+	int end = alone_make(&transport);
+
+	bytes.transport = written.transport = &transport;
+	assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);
+	assert(pthread_create(&reader, NULL, read_rounds, &bytes) == 0);
+	assert(pthread_create(&writer, NULL, write_windows, &written) == 0);
+	while (atomic_load(&written.count) < 1)
+		sched_yield();
+	alarm(PATIENCE_MS / 1000);
+	for (unsigned round = 1; round <= 100; round++) {
+		const struct { struct record_header header; char byte; } __attribute__((packed)) record = {
+			{ 1, RESUME_WINDOW_BYTES }, 'x'
+		};
+
+		/* Both sleep on the connection, and either may come first. */
+		yield();
+		assert(write(end, &record, sizeof(record)) == sizeof(record));
+		while (atomic_load(&bytes.count) < round)
+			sched_yield();
+	}
+	alarm(0);
+	transport.ops->shutdown(&transport);
+	pthread_join(reader, NULL);
+	pthread_join(writer, NULL);
+	pthread_join(peer, NULL);
+	close(end);
+	(void)sched_setaffinity(0, sizeof(before), &before);
+}
+
 static void test_two_writers_whom_nobody_reads_do_not_wait_for_each_other(void)
 {
 	/* More than the sockets hold in either direction, and less than the windows. */
@@ -454,6 +583,8 @@ int main(void)
 	test_a_peer_can_t_have_what_was_never_sent();
 	test_after_the_grace_time_reading_and_writing_are_errors();
 	test_who_sleeps_meets_the_new_connection();
+	test_a_reader_wakes_the_writer_whose_acknowledgement_it_took();
+	test_a_writer_wakes_the_reader_whose_bytes_it_took();
 	test_two_writers_whom_nobody_reads_do_not_wait_for_each_other();
 	test_both_streams_arrive_whole_however_often_they_are_cut(false);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true);

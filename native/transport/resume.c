@@ -20,7 +20,9 @@
  *
  * A writer without room in the window must hear of acknowledgements, and there may be nobody who
  * reads.  It then reads ahead, which takes at most the peer's window: both sides can always
- * take in all that the other may send, so that two writers never wait for each other.
+ * take in all that the other may send, so that two writers never wait for each other.  One of the two
+ * may take from the connection what the other sleeps for, and poll(2) then sleeps on: so each
+ * sleeps on an eventfd(2) too, by which the other wakes it.
  *
  *	UP	connected
  *	CUT	not: who reads, waits; who writes goes on until the window is full
@@ -46,8 +48,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,9 +71,6 @@ _Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
 #define RESUME_LOANS 512u
 /* A loan costs a place in the list: less than this is copied sooner than that. */
 #define RESUME_LOAN_BYTES (16u << 10)
-/* How often a writer without room looks by itself: another reader may have taken the
- * acknowledgement that it sleeps for. */
-#define RESUME_ROOM_MS 5
 /* No answer from the peer's kernel to what was sent for so long: the network between is gone,
  * though nothing has said so.  The kernel itself would go on for a quarter of an hour. */
 #define RESUME_SILENCE_NS 20000000000u
@@ -97,6 +98,13 @@ struct loan {
 };
 
 enum { UP, CUT, OVER };
+
+/* Who reads, or who wants to write, in poll(2) on the descriptor. */
+struct sleeper {
+	int wake;			/* an eventfd: look again; -1: none */
+	ino_t inode;			/* all of them have one */
+	_Atomic bool asleep;
+};
 
 struct resume {
 	struct transport lower;
@@ -148,6 +156,8 @@ struct resume {
 	bool dialling;			/* a thread is at it */
 	bool ending;			/* this side is about to say the end: no cut matters any more */
 	_Atomic unsigned sleepers;	/* in poll(2) on the descriptor */
+	struct sleeper reader;
+	struct sleeper writer;
 	uint64_t silent_ns;		/* since when nothing was answered, 0: it was */
 	uint64_t looked_ns;
 };
@@ -181,6 +191,17 @@ static void until_set(struct timespec *until, uint64_t ns)
 {
 	until->tv_sec = (time_t)(ns / 1000000000u);
 	until->tv_nsec = (long)(ns % 1000000000u);
+}
+
+/* What it may sleep for has come, and perhaps only this thread has seen it.  It says that it sleeps
+ * before it looks for the last time, and this is called when there is something to see. */
+static void sleeper_wake(struct sleeper *sleeper)
+{
+	const uint64_t one = 1;
+
+	/* A write fails where it has been woken as often as a counter can hold. */
+	if (atomic_load(&sleeper->asleep) && sleeper->wake >= 0)
+		(void)!write(sleeper->wake, &one, sizeof(one));
 }
 
 /* Start a thread that gets no signals.  0 or -errno. */
@@ -492,6 +513,8 @@ static int header_take(struct resume *resume)
 		return -EPROTO;
 	atomic_store(&resume->acknowledged, acknowledged);
 	window_learn(resume, acknowledged);
+	if (acknowledged != before)
+		sleeper_wake(&resume->writer);
 	if (resume->header.length == RECORD_END)
 		return -ESHUTDOWN;
 	if (resume->header.length > resume->most)
@@ -591,6 +614,7 @@ static ssize_t ahead_read(struct resume *resume)
 	if (got < 0)
 		return read_failed(resume, got);
 	atomic_store(&resume->ahead_bytes, bytes + (size_t)got);
+	sleeper_wake(&resume->reader);
 	return 0;
 }
 
@@ -615,6 +639,9 @@ static ssize_t resume_read(struct transport *transport, void *buffer, size_t byt
 			got = stream_read(resume, buffer, bytes);
 			if (got < 0)
 				got = read_failed(resume, got);
+			/* An acknowledgement may lie in what it has read and not given. */
+			if (resume->buffers)
+				sleeper_wake(&resume->writer);
 		}
 	}
 	if (got > 0) {
@@ -643,17 +670,41 @@ static bool lower_has(struct resume *resume)
 	return has;
 }
 
-/* Sleep until the descriptor has something, or the connection is cut. */
-static int descriptor_sleep(struct resume *resume, int timeout_ms)
+static bool reader_has(struct resume *resume)
 {
-	short events = atomic_load(&resume->due) ? POLLIN | POLLOUT : POLLIN;
+	return atomic_load(&resume->ahead_bytes) || lower_has(resume);
+}
+
+static bool writer_has(struct resume *resume)
+{
+	return window_room(resume) || lower_has(resume);
+}
+
+/* Sleep until the descriptor has something, the connection is cut, or the other has taken what
+ * this one `has` then. */
+static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*has)(struct resume *),
+			    int timeout_ms)
+{
+	struct pollfd poll_on[2] = {
+		{ .fd = resume->descriptor, .events = POLLIN },
+		{ .fd = self->wake, .events = POLLIN },
+	};
+	uint64_t woken;
 	int rc = 0;
 
+	if (atomic_load(&resume->due))
+		poll_on[0].events |= POLLOUT;
 	/* Counted before the state is looked at, as transport_resume_adopt looks after it was set:
 	 * either this sees the cut, or it is waited for. */
 	atomic_fetch_add(&resume->sleepers, 1);
-	if (is_up(resume))
-		rc = transport_poll(resume->descriptor, events, timeout_ms);
+	atomic_store(&self->asleep, true);
+	if (is_up(resume) && !has(resume))
+		rc = transport_poll_all(poll_on, 2, timeout_ms);
+	atomic_store(&self->asleep, false);
+	if (poll_on[1].revents & POLLIN)
+		(void)!read(self->wake, &woken, sizeof(woken));
+	else if (poll_on[1].revents)
+		self->wake = -1;	/* the program has closed all descriptors */
 	if (atomic_fetch_sub(&resume->sleepers, 1) == 1 && !is_up(resume)) {
 		pthread_mutex_lock(&resume->state_lock);
 		pthread_cond_broadcast(&resume->changed);
@@ -697,10 +748,10 @@ static int resume_wait(struct transport *transport, int timeout_ms)
 				return rc;
 			continue;
 		}
-		if (atomic_load(&resume->ahead_bytes) || lower_has(resume))
+		if (reader_has(resume))
 			return 0;
 		/* The last acknowledgement found the socket full. */
-		rc = descriptor_sleep(resume, left);
+		rc = descriptor_sleep(resume, &resume->reader, reader_has, left);
 		acknowledge(resume);
 		if (rc != -ETIMEDOUT)
 			return 0;
@@ -732,7 +783,7 @@ static int window_await(struct resume *resume)
 			pthread_mutex_unlock(&resume->in);
 			/* What was just read may have been the acknowledgement. */
 			if (read == -EAGAIN && is_up(resume) && !window_room(resume))
-				(void)transport_poll(resume->descriptor, POLLIN, RESUME_ROOM_MS);
+				(void)descriptor_sleep(resume, &resume->writer, writer_has, TRANSPORT_LOOK_MS);
 			else if (read == -ENOMEM)
 				rc = -ENOMEM;
 			look(resume);
@@ -1095,6 +1146,37 @@ static const struct transport_ops resume_ops = {
 	.shutdown = resume_shutdown,
 };
 
+/* Beside the connection, away from the low numbers that programs close and reuse. */
+static bool sleeper_make(struct sleeper *sleeper, int beside)
+{
+	int low = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	int high = low >= 0 && low < beside ? fcntl(low, F_DUPFD_CLOEXEC, beside) : -1;
+	struct stat status = { .st_ino = 0 };
+
+	sleeper->wake = high >= 0 ? high : low;
+	if (high >= 0)
+		close(low);
+	if (sleeper->wake >= 0 && fstat(sleeper->wake, &status) == 0)
+		sleeper->inode = status.st_ino;
+	return sleeper->wake >= 0;
+}
+
+/* A program that has closed all descriptors may own the number now. */
+static void sleeper_drop(struct sleeper *sleeper)
+{
+	struct stat status;
+
+	if (sleeper->wake >= 0 && fstat(sleeper->wake, &status) == 0 && status.st_ino == sleeper->inode)
+		close(sleeper->wake);
+	sleeper->wake = -1;
+}
+
+void transport_resume_let_go(struct transport *transport)
+{
+	sleeper_drop(&transport->resume->reader);
+	sleeper_drop(&transport->resume->writer);
+}
+
 int transport_resume_wrap(struct transport *transport, const struct resume_options *options)
 {
 	struct resume *resume = calloc(1, sizeof(*resume));
@@ -1114,6 +1196,14 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 		return -ENOMEM;
 	}
 	(void)madvise(resume->ring, resume->most, MADV_DONTFORK);
+	resume->writer.wake = -1;
+	if (!sleeper_make(&resume->reader, transport->descriptor) ||
+	    !sleeper_make(&resume->writer, transport->descriptor)) {
+		sleeper_drop(&resume->reader);
+		munmap(resume->ring, resume->most);
+		free(resume);
+		return -EMFILE;
+	}
 	resume->lower = *transport;
 	resume->options = *options;
 	resume->descriptor = transport->descriptor;
@@ -1143,6 +1233,8 @@ void transport_resume_drop(struct resume *resume)
 		return;
 	resume->lower.descriptor = -1;
 	transport_release(&resume->lower);
+	sleeper_drop(&resume->reader);
+	sleeper_drop(&resume->writer);
 	munmap(resume->ring, resume->most);
 	free(resume->ahead);
 	free(resume);

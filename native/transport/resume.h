@@ -40,9 +40,11 @@ struct resume_options {
 	void *opaque;
 };
 
-/* Go on over `transport`, which begins its stream here.  0 or -ENOMEM, and it is as it was. */
+/* Go on over `transport`, which begins its stream here.  0, -ENOMEM or -EMFILE, and it is as it was. */
 int transport_resume_wrap(struct transport *transport, const struct resume_options *options);
 void transport_resume_drop(struct resume *resume);
+/* In the child of a fork: close what else than the connection it has a copy of. */
+void transport_resume_let_go(struct transport *transport);
 
 /* A peer that has received so much of this side's stream comes with a new connection: give up the
  * one there is, whatever it looks like, and say what was received.  -EPROTO: it can't have; then

@@ -41,15 +41,14 @@ void transport_cancel_restore(int before)
 }
 
 /* Signals do not prolong the time-out: a program's interval timer may fire often. */
-int transport_poll(int descriptor, short events, int timeout_ms)
+int transport_poll_all(struct pollfd *on, unsigned count, int timeout_ms)
 {
-	struct pollfd poll_on = { .fd = descriptor, .events = events };
 	uint64_t end = transport_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
 	int cancel = transport_cancel_disable();
 	int rc;
 
 	for (;;) {
-		rc = poll(&poll_on, 1, timeout_ms);
+		rc = poll(on, count, timeout_ms);
 		if (rc >= 0 || errno != EINTR)
 			break;
 		if (timeout_ms > 0) {
@@ -64,6 +63,13 @@ int transport_poll(int descriptor, short events, int timeout_ms)
 		rc = rc ? 0 : -ETIMEDOUT;
 	transport_cancel_restore(cancel);
 	return rc;
+}
+
+int transport_poll(int descriptor, short events, int timeout_ms)
+{
+	struct pollfd on = { .fd = descriptor, .events = events };
+
+	return transport_poll_all(&on, 1, timeout_ms);
 }
 
 static int socket_write_all(struct transport *transport, struct iovec *vector, int count)
