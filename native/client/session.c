@@ -266,6 +266,9 @@ static int session_hello(struct client_session *session, const struct session_se
 	bool refused;
 	int rc;
 
+	session->connections = session_may_resume(session) ? client_connections(&session->transport) : 1;
+	if (session->connections > 1)
+		hello.capabilities |= WIRE_CAPABILITY_CONNECTIONS;
 	/* Within a machine a copy costs less than a digest. */
 	if (strcmp(session->transport.ops->name, "tcp") == 0 && wire_digest_is_fast())
 		hello.capabilities |= WIRE_CAPABILITY_IMAGES;
@@ -277,6 +280,7 @@ static int session_hello(struct client_session *session, const struct session_se
 		memcpy(hello.program, whole.program, sizeof(hello.program));
 	}
 	rc = wire_hello_prove(&hello, server->secret);
+	session->connection = wire_hello_connection(&hello);
 	if (rc && shm)
 		close(descriptor);
 	if (rc)
@@ -719,6 +723,7 @@ CUresult client_sessions_open(struct client *client)
 			client->driver_version = session->driver_version;
 		if (fstat(session->transport.descriptor, &status) == 0)
 			session->socket_inode = status.st_ino;
+		client_resume_connect(session);
 	}
 	return CUDA_SUCCESS;
 }

@@ -36,6 +36,7 @@
  * Locks, in the order in which they are taken: out > in > state_lock.
  */
 #include "resume.h"
+#include "bundle.h"
 #include "socket.h"
 
 #include <errno.h>
@@ -111,6 +112,8 @@ struct resume {
 	struct transport_ops ops;
 	struct resume_options options;
 	int descriptor;
+	_Atomic int reading;		/* the descriptor from which the next byte comes */
+	_Atomic int writing;		/* the one to which the next one goes */
 	bool buffers;			/* the lower transport holds bytes that the kernel has not */
 
 	size_t most;			/* bytes that a window may ever have, and the ring's */
@@ -290,27 +293,44 @@ static int up_await(struct resume *resume, int timeout_ms)
 	return rc;
 }
 
+enum { HEARD, AWAITED, SILENT };
+
+/* Has the peer's kernel anything to answer there, and has it not since then? */
+static int silence(int descriptor, uint64_t since_ns, uint64_t now)
+{
+	socklen_t size = sizeof(struct tcp_info);
+	struct tcp_info info;
+
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
+	    (!info.tcpi_unacked && !info.tcpi_probes))
+		return HEARD;
+	return !since_ns || (uint64_t)info.tcpi_last_ack_recv * 1000000u < now - since_ns ? AWAITED
+											 : SILENT;
+}
+
 /* Is the network still there?  Only the kernel knows whether the peer's answers. */
 static void look(struct resume *resume)
 {
+	int all[BUNDLE_CONNECTIONS] = { resume->descriptor };
 	uint64_t now = transport_now_ns();
-	socklen_t size = sizeof(struct tcp_info);
-	struct tcp_info info;
+	unsigned count = 1;
+	int worst = HEARD;
 
 	pthread_mutex_lock(&resume->state_lock);
 	if (!is_up(resume) || now - resume->looked_ns < (uint64_t)TRANSPORT_LOOK_MS * 1000000u / 2)
 		goto out;
 	resume->looked_ns = now;
-	memset(&info, 0, sizeof(info));
-	if (getsockopt(resume->descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
-	    (!info.tcpi_unacked && !info.tcpi_probes)) {
-		resume->silent_ns = 0;
-		goto out;
+	if (resume->lower.bundle)
+		count = transport_bundle_all(&resume->lower, all);
+	for (unsigned i = 0; i < count; i++) {
+		int each = silence(all[i], resume->silent_ns, now);
+
+		worst = each > worst ? each : worst;
 	}
-	if (!resume->silent_ns ||
-	    (uint64_t)info.tcpi_last_ack_recv * 1000000u < now - resume->silent_ns)
-		resume->silent_ns = now;
-	if (now - resume->silent_ns >= RESUME_SILENCE_NS)
+	if (worst != SILENT)
+		resume->silent_ns = worst == HEARD ? 0 : now;
+	else if (now - resume->silent_ns >= RESUME_SILENCE_NS)
 		cut_locked(resume, -ETIMEDOUT);
 out:
 	pthread_mutex_unlock(&resume->state_lock);
@@ -430,6 +450,8 @@ static bool record_send(struct resume *resume, bool bare)
 	vector[0] = (struct iovec){ .iov_base = &record, .iov_len = sizeof(record) };
 	atomic_store(&resume->due, false);
 	rc = resume->lower.ops->write(&resume->lower, vector, count);
+	if (resume->lower.bundle)
+		atomic_store(&resume->writing, transport_bundle_writing(&resume->lower));
 	if (rc) {
 		/* What was lent and is no memory would be none over the next connection. */
 		if (rc == -EFAULT)
@@ -455,7 +477,7 @@ static int stream_flush(struct resume *resume)
 
 static bool socket_writable(struct resume *resume)
 {
-	return transport_poll(resume->descriptor, POLLOUT, 0) == 0;
+	return transport_poll(atomic_load(&resume->writing), POLLOUT, 0) == 0;
 }
 
 /* Acknowledge if that is due, and if nobody writes: who does, does it, here, afterwards.  It
@@ -572,6 +594,8 @@ static ssize_t stream_read(struct resume *resume, uint8_t *buffer, size_t bytes)
 		if (got > 0)
 			got = records_walk(resume, buffer, (size_t)got);
 	} while (!got);
+	if (resume->lower.bundle)
+		atomic_store(&resume->reading, transport_bundle_reading(&resume->lower));
 	return got;
 }
 
@@ -581,8 +605,8 @@ static ssize_t read_failed(struct resume *resume, ssize_t error)
 	if (error == -EAGAIN)
 		return -EAGAIN;
 	/* The peer's word, and not the connection's. */
-	if (resume->failed) {
-		error = resume->failed == -ESHUTDOWN ? -EPIPE : resume->failed;
+	if (resume->failed || error == -EPROTO) {
+		error = resume->failed == -ESHUTDOWN ? -EPIPE : error;
 		over(resume, (int)error);
 		return error;
 	}
@@ -594,6 +618,7 @@ static ssize_t read_failed(struct resume *resume, ssize_t error)
 static ssize_t ahead_read(struct resume *resume)
 {
 	size_t bytes = atomic_load(&resume->ahead_bytes);
+	int reading = atomic_load(&resume->reading);
 	ssize_t got;
 
 	if (!resume->ahead) {
@@ -611,6 +636,8 @@ static ssize_t ahead_read(struct resume *resume)
 		return read_failed(resume, -EPROTO);
 	}
 	got = stream_read(resume, resume->ahead + bytes, resume->most + RESUME_BULK_BYTES - bytes);
+	if (atomic_load(&resume->reading) != reading)
+		sleeper_wake(&resume->reader);
 	if (got < 0)
 		return read_failed(resume, got);
 	atomic_store(&resume->ahead_bytes, bytes + (size_t)got);
@@ -636,11 +663,14 @@ static ssize_t resume_read(struct transport *transport, void *buffer, size_t byt
 			resume->ahead_start += (size_t)got;
 			atomic_store(&resume->ahead_bytes, ahead - (size_t)got);
 		} else {
+			int reading = atomic_load(&resume->reading);
+
 			got = stream_read(resume, buffer, bytes);
 			if (got < 0)
 				got = read_failed(resume, got);
-			/* An acknowledgement may lie in what it has read and not given. */
-			if (resume->buffers)
+			/* An acknowledgement may lie in what it has read and not given, or come over
+			 * another connection than before. */
+			if ((resume->buffers && got > 0) || atomic_load(&resume->reading) != reading)
 				sleeper_wake(&resume->writer);
 		}
 	}
@@ -685,21 +715,23 @@ static bool writer_has(struct resume *resume)
 static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*has)(struct resume *),
 			    int timeout_ms)
 {
-	struct pollfd poll_on[2] = {
-		{ .fd = resume->descriptor, .events = POLLIN },
+	struct pollfd poll_on[3] = {
+		{ .events = POLLIN },
 		{ .fd = self->wake, .events = POLLIN },
+		{ .fd = -1, .events = POLLOUT },
 	};
 	uint64_t woken;
 	int rc = 0;
 
-	if (atomic_load(&resume->due))
-		poll_on[0].events |= POLLOUT;
 	/* Counted before the state is looked at, as transport_resume_adopt looks after it was set:
 	 * either this sees the cut, or it is waited for. */
 	atomic_fetch_add(&resume->sleepers, 1);
 	atomic_store(&self->asleep, true);
+	poll_on[0].fd = atomic_load(&resume->reading);
+	if (atomic_load(&resume->due))
+		poll_on[2].fd = atomic_load(&resume->writing);
 	if (is_up(resume) && !has(resume))
-		rc = transport_poll_all(poll_on, 2, timeout_ms);
+		rc = transport_poll_all(poll_on, 3, timeout_ms);
 	atomic_store(&self->asleep, false);
 	if (poll_on[1].revents & POLLIN)
 		(void)!read(self->wake, &woken, sizeof(woken));
@@ -1018,6 +1050,12 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 	bool replay = false;
 	int rc = 0;
 
+	if (resume->options.bundles)
+		rc = transport_bundle_wrap(fresh, resume->options.dial);
+	if (rc) {
+		transport_release(fresh);
+		return rc;
+	}
 	/* Who holds these for long does so over a connection that was shut down. */
 	pthread_mutex_lock(&resume->out);
 	pthread_mutex_lock(&resume->in);
@@ -1035,6 +1073,10 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		resume->lower = *fresh;
 		close(resume->lower.descriptor);
 		resume->lower.descriptor = resume->descriptor;
+		if (resume->lower.bundle)
+			transport_bundle_renumber(&resume->lower);
+		atomic_store(&resume->reading, resume->descriptor);
+		atomic_store(&resume->writing, resume->descriptor);
 		/* What else it has; the descriptor is the new one's. */
 		old.descriptor = -1;
 		*fresh = old;
@@ -1064,6 +1106,36 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 	if (replay && thread_start(replay_thread, resume))
 		replay_thread(resume);
 	return rc;
+}
+
+uint64_t transport_resume_generation(struct transport *transport)
+{
+	return atomic_load(&transport->resume->generation);
+}
+
+int transport_resume_join(struct transport *transport, struct transport *fresh, uint64_t generation,
+			  unsigned number)
+{
+	struct resume *resume = transport->resume;
+	int rc = -ESTALE;
+
+	/* It has the connections' bundle, and not the streams: who writes may wait for long. */
+	pthread_mutex_lock(&resume->state_lock);
+	if (is_up(resume) && !resume->ending && resume->lower.bundle &&
+	    atomic_load(&resume->generation) == generation)
+		rc = transport_bundle_add(&resume->lower, number, fresh);
+	pthread_mutex_unlock(&resume->state_lock);
+	return rc;
+}
+
+void transport_resume_joined(struct transport *transport, uint64_t generation, unsigned number)
+{
+	struct resume *resume = transport->resume;
+
+	pthread_mutex_lock(&resume->state_lock);
+	if (atomic_load(&resume->generation) == generation)
+		transport_bundle_ready(&resume->lower, number);
+	pthread_mutex_unlock(&resume->state_lock);
 }
 
 /* One attempt.  0, -EAGAIN, or why there is no use in another. */
@@ -1206,8 +1278,17 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	}
 	resume->lower = *transport;
 	resume->options = *options;
+	if (options->bundles && transport_bundle_wrap(&resume->lower, options->dial)) {
+		sleeper_drop(&resume->reader);
+		sleeper_drop(&resume->writer);
+		munmap(resume->ring, resume->most);
+		free(resume);
+		return -ENOMEM;
+	}
 	resume->descriptor = transport->descriptor;
-	resume->buffers = strcmp(transport->ops->name, "tcp") != 0;
+	atomic_store(&resume->reading, transport->descriptor);
+	atomic_store(&resume->writing, transport->descriptor);
+	resume->buffers = options->bundles || strcmp(transport->ops->name, "tcp") != 0;
 	resume->ops = resume_ops;
 	resume->ops.name = transport->ops->name;
 	pthread_mutex_init(&resume->out, NULL);

@@ -1,4 +1,5 @@
 #include "transport.h"
+#include "bundle.h"
 #include "resume.h"
 #include "socket.h"
 #include "tls.h"
@@ -181,6 +182,7 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	transport->shm = NULL;
 	transport->resume = NULL;
 	transport->tls = NULL;
+	transport->bundle = NULL;
 	return 0;
 }
 
@@ -294,6 +296,8 @@ void transport_release(struct transport *transport)
 	transport->resume = NULL;
 	transport_tls_drop(transport->tls);
 	transport->tls = NULL;
+	transport_bundle_drop(transport->bundle);
+	transport->bundle = NULL;
 }
 
 int transport_write_all(struct transport *transport, const void *data, size_t bytes)

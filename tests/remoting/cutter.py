@@ -278,3 +278,105 @@ class Cutter:
             self._half_open.append(server)
         else:
             _close(server, reset=self._kind is Kind.RESET)
+
+
+class Relay:
+    """Passes any number of connections on at once, and cuts each by itself.
+
+    ``cut_bytes``: behind how many bytes of both directions the connection of that number, from 1, is cut; None: never.
+    """
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        cut_bytes: Callable[[int], int | None] = lambda _: None,
+        kind: Kind = Kind.RESET,
+    ) -> None:
+        self._target = target
+        self._cut_bytes = cut_bytes
+        self._kind = kind
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._half_open: list[socket.socket] = []
+        #: Bytes that each connection has carried.
+        self.carried: list[int] = []
+        self.cuts = 0
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self._listener.getsockname()[:2]
+        return str(host), int(port)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._wake.close()
+        self._thread.join()
+        self._listener.close()
+        self._woken.close()
+        for each in self._half_open:
+            each.close()
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._woken:
+                        for other in list(selector.get_map().values()):
+                            if other.data is not None:
+                                other.fileobj.close()  # type: ignore[union-attr]
+                        return
+                    if key.fileobj is self._listener:
+                        self._accept(selector)
+                    elif key.fileobj.fileno() >= 0:  # type: ignore[union-attr]
+                        assert isinstance(key.fileobj, socket.socket)
+                        self._pass(selector, key.fileobj, *key.data)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        client, _ = self._listener.accept()
+        try:
+            server = socket.create_connection(self._target)
+        except OSError:
+            client.close()
+            return
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.carried.append(0)
+        number = len(self.carried)
+        end = self._cut_bytes(number)
+        selector.register(client, selectors.EVENT_READ, (server, client, server, number, end))
+        selector.register(server, selectors.EVENT_READ, (client, client, server, number, end))
+
+    def _pass(
+        self,
+        selector: selectors.BaseSelector,
+        source: socket.socket,
+        target: socket.socket,
+        client: socket.socket,
+        server: socket.socket,
+        number: int,
+        end: int | None,
+    ) -> None:
+        try:
+            data = source.recv(PIECE_BYTES)
+            left = len(data) if end is None else end - self.carried[number - 1]
+            target.sendall(data[:left])
+        except OSError:
+            data, left = b"", 0
+        self.carried[number - 1] += len(data[:left])
+        if data and len(data) <= left:
+            return
+        for each in (client, server):
+            selector.unregister(each)
+        cut = bool(data)
+        self.cuts += cut
+        _close(client, reset=cut and self._kind is not Kind.END)
+        if cut and self._kind is Kind.HALF:
+            self._half_open.append(server)
+        else:
+            _close(server, reset=cut and self._kind is Kind.RESET)
