@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../transport/bundle.h"
 #include "../transport/resume.h"
 
 #undef NDEBUG
@@ -26,7 +27,45 @@ struct pair {
 	unsigned dials;
 	unsigned refusals;	/* dials to come that fail */
 	bool away;		/* nobody answers any more */
+	unsigned connections;	/* that a stream is to have */
 };
+
+/* Give both ends further connections, as client and server do: the server first. */
+static void pair_join(struct pair *pair, uint64_t client, uint64_t server)
+{
+	for (unsigned i = 1; i < pair->connections; i++) {
+		struct transport near, far;
+		int ends[2], number;
+
+		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		assert(transport_socket_init(&near, ends[0]) == 0);
+		assert(transport_socket_init(&far, ends[1]) == 0);
+		number = transport_resume_join(&pair->server, &far, server, 0);
+		if (number > 0) {
+			assert(number == (int)i);
+			transport_resume_joined(&pair->server, server, i);
+			number = transport_resume_join(&pair->client, &near, client, i);
+		} else {
+			transport_release(&far);
+		}
+		if (number < 0) {
+			assert(number == -ESTALE);
+			transport_release(&near);
+			return;
+		}
+	}
+}
+
+static void resumed(void *opaque)
+{
+	struct pair *pair = opaque;
+	uint64_t client = transport_resume_generation(&pair->client), server;
+
+	pthread_mutex_lock(&pair->lock);
+	server = transport_resume_generation(&pair->server);
+	pthread_mutex_unlock(&pair->lock);
+	pair_join(pair, client, server);
+}
 
 static int dial(void *opaque, uint64_t received, int left_ms, struct transport *fresh,
 		uint64_t *peer_received)
@@ -56,15 +95,16 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	return rc;
 }
 
-static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
+static void bundle_make(struct pair *pair, uint32_t grace_ms, bool grows, unsigned connections)
 {
 	struct resume_options options = {
 		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .grows = grows, .dial = dial,
-		.opaque = pair,
+		.bundles = connections > 0, .resumed = resumed, .opaque = pair,
 	};
 	int ends[2];
 
 	memset(pair, 0, sizeof(*pair));
+	pair->connections = connections;
 	pthread_mutex_init(&pair->lock, NULL);
 	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
 	assert(transport_socket_init(&pair->client, ends[0]) == 0);
@@ -72,6 +112,12 @@ static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
 	assert(transport_resume_wrap(&pair->client, &options) == 0);
 	options.dial = NULL;
 	assert(transport_resume_wrap(&pair->server, &options) == 0);
+	pair_join(pair, 0, 0);
+}
+
+static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
+{
+	bundle_make(pair, grace_ms, grows, 0);
 }
 
 static uint8_t pattern(size_t at)
@@ -154,7 +200,7 @@ static void *read_all(void *opaque)
 	return NULL;
 }
 
-static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows)
+static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows, unsigned connections)
 {
 	_Atomic bool done[2] = { false, false };
 	struct pair pair;
@@ -166,11 +212,16 @@ static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows
 	unsigned cuts = 0;
 	uint32_t seed = 5;
 
-	pair_make(&pair, PATIENCE_MS, grows);
+	bundle_make(&pair, PATIENCE_MS, grows, connections);
 	for (int i = 0; i < 4; i++)
 		assert(pthread_create(&threads[i], NULL, i < 2 ? write_all : read_all, &ends[i]) == 0);
 	while (!atomic_load(&done[0]) || !atomic_load(&done[1])) {
+		char none;
+
 		usleep(random_next(&seed) % 4000);
+		/* Who dials must hear of a cut, though there is nothing more to read. */
+		if (atomic_load(&done[1]))
+			assert(pair.client.ops->read(&pair.client, &none, 1) == -EAGAIN);
 		pthread_mutex_lock(&pair.lock);
 		pair.refusals = random_next(&seed) % 8 ? 0 : 1;
 		pthread_mutex_unlock(&pair.lock);
@@ -576,6 +627,61 @@ static void test_a_peer_can_t_have_what_was_never_sent(void)
 	pair.server.ops->shutdown(&pair.server);
 }
 
+static void test_a_chunk_that_lies_is_the_end(void)
+{
+	const struct { uint32_t length; uint8_t next, zero[3]; } lies[] = {
+		{ 0, 0, { 0 } },		/* nothing */
+		{ (1 << 20) + 1, 0, { 0 } },	/* more than there may be */
+		{ UINT32_MAX, 0, { 0 } },
+		{ 8, 1, { 0 } },		/* a connection that is not there */
+		{ 8, BUNDLE_CONNECTIONS, { 0 } },
+		{ 8, UINT8_MAX, { 0 } },
+		{ 8, 0, { 0, 0, 1 } },
+	};
+
+	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+		const struct resume_options options = {
+			.grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .bundles = true,
+		};
+		struct transport transport;
+		int ends[2];
+		char byte;
+
+		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		assert(transport_socket_init(&transport, ends[0]) == 0);
+		assert(transport_resume_wrap(&transport, &options) == 0);
+		assert(write(ends[1], &lies[i], sizeof(lies[i])) == sizeof(lies[i]));
+		assert(transport_read_all(&transport, &byte, 1, PATIENCE_MS) == -EPROTO);
+		assert(transport_write_all(&transport, "x", 1) == -EPIPE);
+		close(ends[1]);
+	}
+}
+
+static void test_a_connection_is_added_to_the_one_that_it_was_made_for(void)
+{
+	struct transport fresh[BUNDLE_CONNECTIONS];
+	struct pair pair;
+	uint64_t generation;
+	int ends[2];
+
+	bundle_make(&pair, PATIENCE_MS, false, 1);
+	for (unsigned i = 0; i < BUNDLE_CONNECTIONS; i++) {
+		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		assert(transport_socket_init(&fresh[i], ends[0]) == 0);
+	}
+	generation = transport_resume_generation(&pair.server);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation + 1, 0) == -ESTALE);
+	for (int i = 1; i < (int)BUNDLE_CONNECTIONS; i++)
+		assert(transport_resume_join(&pair.server, &fresh[i], generation, 0) == i);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation, 0) == -ENOSPC);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation, 3) == -EEXIST);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation, BUNDLE_CONNECTIONS) == -ENOSPC);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation, 0) == -ESTALE);
+	transport_release(&fresh[0]);
+}
+
 int main(void)
 {
 	test_an_end_that_is_said_is_not_waited_for();
@@ -586,8 +692,13 @@ int main(void)
 	test_a_reader_wakes_the_writer_whose_acknowledgement_it_took();
 	test_a_writer_wakes_the_reader_whose_bytes_it_took();
 	test_two_writers_whom_nobody_reads_do_not_wait_for_each_other();
-	test_both_streams_arrive_whole_however_often_they_are_cut(false);
-	test_both_streams_arrive_whole_however_often_they_are_cut(true);
+	test_both_streams_arrive_whole_however_often_they_are_cut(false, 0);
+	test_both_streams_arrive_whole_however_often_they_are_cut(true, 0);
+	test_both_streams_arrive_whole_however_often_they_are_cut(false, 1);
+	test_both_streams_arrive_whole_however_often_they_are_cut(true, 3);
+	test_both_streams_arrive_whole_however_often_they_are_cut(true, BUNDLE_CONNECTIONS);
+	test_a_chunk_that_lies_is_the_end();
+	test_a_connection_is_added_to_the_one_that_it_was_made_for();
 	test_a_window_grows_with_what_the_network_holds();
 	puts("ok");
 	return 0;

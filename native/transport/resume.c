@@ -710,17 +710,35 @@ static bool writer_has(struct resume *resume)
 	return window_room(resume) || lower_has(resume);
 }
 
+/* All connections, for none of which anybody may look for long: what was written to one may be lost
+ * with it, and the peer read from that one. */
+static unsigned others(struct resume *resume, struct pollfd *on)
+{
+	int all[BUNDLE_CONNECTIONS];
+	unsigned count = 0;
+
+	pthread_mutex_lock(&resume->state_lock);
+	if (is_up(resume))
+		count = transport_bundle_all(&resume->lower, all);
+	pthread_mutex_unlock(&resume->state_lock);
+	/* Errors are told unasked. */
+	for (unsigned i = 0; i < count; i++)
+		on[i] = (struct pollfd){ .fd = all[i] };
+	return count;
+}
+
 /* Sleep until the descriptor has something, the connection is cut, or the other has taken what
  * this one `has` then. */
 static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*has)(struct resume *),
 			    int timeout_ms)
 {
-	struct pollfd poll_on[3] = {
+	struct pollfd poll_on[3 + BUNDLE_CONNECTIONS] = {
 		{ .events = POLLIN },
 		{ .fd = self->wake, .events = POLLIN },
 		{ .fd = -1, .events = POLLOUT },
 	};
-	uint64_t woken;
+	uint64_t generation = atomic_load(&resume->generation), woken;
+	unsigned count = 3;
 	int rc = 0;
 
 	/* Counted before the state is looked at, as transport_resume_adopt looks after it was set:
@@ -730,8 +748,13 @@ static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*
 	poll_on[0].fd = atomic_load(&resume->reading);
 	if (atomic_load(&resume->due))
 		poll_on[2].fd = atomic_load(&resume->writing);
+	if (resume->options.bundles)
+		count += others(resume, poll_on + 3);
 	if (is_up(resume) && !has(resume))
-		rc = transport_poll_all(poll_on, 3, timeout_ms);
+		rc = transport_poll_all(poll_on, count, timeout_ms);
+	for (unsigned i = 3; i < count && !poll_on[0].revents; i++)
+		if (poll_on[i].revents)
+			cut(resume, generation, -ECONNRESET);
 	atomic_store(&self->asleep, false);
 	if (poll_on[1].revents & POLLIN)
 		(void)!read(self->wake, &woken, sizeof(woken));
@@ -1125,6 +1148,9 @@ int transport_resume_join(struct transport *transport, struct transport *fresh, 
 	    atomic_load(&resume->generation) == generation)
 		rc = transport_bundle_add(&resume->lower, number, fresh);
 	pthread_mutex_unlock(&resume->state_lock);
+	/* Who sleeps does not know of it. */
+	sleeper_wake(&resume->reader);
+	sleeper_wake(&resume->writer);
 	return rc;
 }
 

@@ -85,3 +85,146 @@ def test_copies_of_all_sizes_cut_at_random(remote: Remote, build: Build, seed: i
     ) as network:
         assert run_through(remote, network, 3, build("remoting/copies_of_all_sizes")) == (0, "ok\n", "")
         assert network.cuts > 0
+
+
+class Session(Resumer):
+    """A session of our own, with chunks."""
+
+    def __init__(self, remote: Remote) -> None:
+        super().__init__(remote, capabilities=CAPABILITIES)
+
+    def hello(self, *, capabilities: int, session: int = 0, received: int = 0, **fields: bytes) -> bytes:  # type: ignore[override]
+        said = super().hello(capabilities=capabilities, session=session, received=received, **fields)
+        if not session:
+            #: What names the connection that others are added to.
+            self.beginning = int.from_bytes(wire.HELLO.unpack(said)[10][:8], "little")
+        return said
+
+    def another(self, **changes: int | bytes) -> tuple[int, int, socket.socket]:
+        """Ask to add a connection; return the status, its number and the connection."""
+        fields = {"session": self.session, "received": self.beginning, "program": self.token, **changes}
+        connection = socket.create_connection(self.remote.supervisor.address, timeout=PATIENCE_S)
+        connection.sendall(self.hello(capabilities=CAPABILITIES, **fields))  # type: ignore[arg-type]
+        reply = wire.HELLO_REPLY.unpack(self.exactly(connection, wire.HELLO_REPLY.size))
+        told = self.exactly(connection, 8 if reply[3] == wire.HELLO_OK else reply[10])
+        return reply[3], int.from_bytes(told, "little") if reply[3] == wire.HELLO_OK else 0, connection
+
+    def ended(self) -> bool:
+        """Is the connection closed by the server?"""
+        try:
+            while self.connection.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        return True
+
+
+def question(number: int) -> bytes:
+    frame = HEADER.pack(0, OPCODE["memory_info"], 1, number, 0)
+    return RECORD.pack(len(frame), 0) + frame
+
+
+def test_a_connection_is_added_for_the_session_s_client_alone(plain: Remote) -> None:
+    client = Session(plain)
+    refused: list[tuple[int, dict[str, int | bytes]]] = [
+        (wire.HELLO_SESSION, {"program": bytes(wire.TOKEN_BYTES)}),
+        (wire.HELLO_SESSION, {"program": client.token[:-1] + bytes([client.token[-1] ^ 1])}),
+        (wire.HELLO_SECRET, {"secret": bytes(32)}),
+        (wire.HELLO_SECRET, {"key": wire.resume_key(plain.secret, client.session + 1)}),
+        (wire.HELLO_SESSION, {"session": client.session + 1}),
+        (wire.HELLO_SESSION, {"received": client.beginning ^ 1}),  # to a connection before this one
+        (wire.HELLO_SESSION, {"received": 0}),
+    ]
+    for status, changes in refused:
+        assert client.another(**changes)[0] == status
+    foreign = Session(plain)
+    assert client.another(session=foreign.session, received=foreign.beginning)[0] == wire.HELLO_SESSION
+    # None of which has done the session any harm, nor taken a place in it.
+    assert client.another()[:2] == (wire.HELLO_OK, 1)
+    client.connection.sendall(CHUNK.pack(len(question(1)), 0) + question(1))
+    assert CHUNK.unpack(client.exactly(client.connection, CHUNK.size))[0] > RECORD.size
+
+
+def test_there_are_only_so_many_connections(plain: Remote) -> None:
+    client = Session(plain)
+    added = [client.another() for _ in range(1, MOST)]
+    assert [each[:2] for each in added] == [(wire.HELLO_OK, number) for number in range(1, MOST)]
+    assert client.another()[0] == wire.HELLO_SESSION
+
+
+def test_the_client_names_a_connection_before_the_server_uses_it(plain: Remote) -> None:
+    client = Session(plain)
+    _, number, other = client.another()
+    first, second = question(1), question(2)
+    client.connection.sendall(CHUNK.pack(len(first), number) + first)
+    other.sendall(CHUNK.pack(len(second), 0) + second)
+    for _ in range(2):
+        length, following = CHUNK.unpack(client.exactly(client.connection, CHUNK.size))
+        assert following == 0
+        client.exactly(client.connection, length)
+    other.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        other.recv(1)
+
+
+def test_who_was_granted_one_connection_has_one(plain: Remote) -> None:
+    client = Resumer(plain)
+    said = client.hello(capabilities=CAPABILITIES, session=client.session, program=client.token, received=0)
+    with socket.create_connection(plain.supervisor.address, timeout=PATIENCE_S) as connection:
+        connection.sendall(said)
+        assert wire.HELLO_REPLY.unpack(client.exactly(connection, wire.HELLO_REPLY.size))[3] == wire.HELLO_SESSION
+
+
+@pytest.mark.parametrize(
+    ("what", "chunk"),
+    [
+        ("nothing", CHUNK.pack(0, 0)),
+        ("more than there may be", CHUNK.pack(1 << 20, 0)),
+        ("a connection that is not there", CHUNK.pack(8, 2)),
+        ("no number of one", CHUNK.pack(8, MOST)),
+        ("more than a number", struct.pack("<IBBBB", 8, 0, 0, 0, 1)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("over", [0, 1])
+def test_a_chunk_that_lies_ends_the_session(plain: Remote, what: str, chunk: bytes, over: int) -> None:
+    client = Session(plain)
+    connection = client.connection
+    if over:
+        _, number, connection = client.another()
+        client.connection.sendall(CHUNK.pack(len(question(1)), number) + question(1))
+    connection.sendall(chunk)
+    assert client.ended()
+    wait_until(lambda: plain.supervisor.pids == (), "the server has ended")
+    assert client.another()[0] == wire.HELLO_SESSION
+
+
+def test_connections_that_say_nothing_do_no_harm(plain: Remote) -> None:
+    """Held half open: each costs a thread of the server for some seconds, and there are only so many."""
+    client = Session(plain)
+    silent = [client.another(program=bytes(48))[2] for _ in range(40)]
+    assert client.another()[:2] == (wire.HELLO_OK, 1)
+    for each in silent:
+        each.close()
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_connections_of_a_cut_session_are_closed(plain: Remote) -> None:
+    client = Session(plain)
+    (server,) = plain.supervisor.pids
+    before = descriptors(server)
+    others = [client.another() for _ in range(3)]
+    assert descriptors(server) == before + 3
+    assert client.again() == wire.HELLO_OK
+    wait_until(lambda: descriptors(server) == before, "the server has closed them")
+    del others
+
+
+@pytest.mark.parametrize("setting", ["0", "9", "-1", "two", "1x"])
+def test_a_setting_that_is_none(plain: Remote, build: Build, setting: str) -> None:
+    done = plain.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp", FARBUS_CONNECTIONS=setting)
+    assert (done.returncode, done.stdout) == (0, "ok\n")
+    assert f'FARBUS_CONNECTIONS is "{setting}": set it to a number from 1 to 8' in done.stderr
