@@ -333,7 +333,7 @@ class Relay:
                         return
                     if key.fileobj is self._listener:
                         self._accept(selector)
-                    elif key.fileobj.fileno() >= 0:  # type: ignore[union-attr]
+                    elif key in selector.get_map().values():
                         assert isinstance(key.fileobj, socket.socket)
                         self._pass(selector, key.fileobj, *key.data)
 
