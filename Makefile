@@ -8,7 +8,7 @@ QUIET := --quiet --disable-pip-version-check --no-input --no-warn-script-locatio
 # nvcc from the PATH, else from the PyPI wheels of CUDA 13.
 NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
-.PHONY: help build native demo test lint check-programs check-pytorch check-lab campaign fuzz-smoke asan clean
+.PHONY: help build native demo test lint check-programs check-pytorch lab-image check-lab campaign fuzz-smoke asan clean
 
 help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
@@ -17,6 +17,7 @@ help:
 	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU (ten minutes when none is compiled)'
 	@echo 'make check-pytorch  PyTorch from PyPI on the software GPU, operation by operation (installs 5.5 GB in .venv-pytorch)'
 	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; 25 minutes)'
+	@echo 'make lab-image    the image of those machines alone (two minutes); make test boots one where it is there'
 	@echo 'make campaign     property tests with new random examples, ROUNDS=20 times (a minute or two each)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
 	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'
@@ -74,6 +75,9 @@ campaign: build
 	done
 
 # Debian guests in QEMU: tests/lab.
+lab-image: build
+	@$(BIN)/python -m tests.lab.image
+
 check-lab: build
 	@FARBUS_LAB=1 $(BIN)/python -m pytest -q tests/lab
 

@@ -9,19 +9,26 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import NotFound
-from tests.lab.guest import patient
+from tests.lab.guest import Guest, GuestError, patient
 from tests.lab.image import ensure_image, image_directory, image_is_there, missing_commands
+from tests.lab.nodes import Lab
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 WHEEL_LIMIT_S = patient(600)
+
+LOGS = Path(os.environ.get("FARBUS_LAB_LOGS") or ROOT / "build" / "lab-logs")
+"""Where consoles and journals of the guests are kept when a test has failed: a directory for each test."""
+
+JOURNAL_LIMIT_S = patient(20.0)
+"""A guest that hangs has no journal to give."""
 
 TOLD = pytest.StashKey[list[str]]()
 
@@ -36,6 +43,31 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("lab")
         for line in config.stash[TOLD]:
             terminalreporter.line(line)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep what the guests have said when a test has failed."""
+    report = yield
+    if report.failed and Guest.living and item.path.is_relative_to(HERE):
+        directory = LOGS / re.sub(r"[^\w.-]+", "-", f"{item.path.stem}.{item.name}")
+        for guest in Guest.living:
+            keep_logs(guest, directory)
+        report.sections.append(("lab", f"consoles and journals: {directory}"))
+    return report
+
+
+def keep_logs(guest: Guest, directory: Path) -> None:
+    """Write what QEMU, the console and the journal of a guest have said."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("qemu.log", "console.log"):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(guest.place / name, directory / f"{guest.name}.{name}")
+    if guest.is_on:
+        journal = directory / f"{guest.name}.journal.log"
+        with contextlib.suppress(GuestError, OSError):
+            said = guest.run("journalctl", "--no-pager", "--boot", limit_s=JOURNAL_LIMIT_S, margin_s=JOURNAL_LIMIT_S)
+            journal.write_bytes(said.output)
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +108,19 @@ def made_image() -> Path:
     if not image_is_there():
         pytest.skip("needs the image of a virtual machine: run make check-lab, which makes it")
     return image_directory()
+
+
+@pytest.fixture(scope="module")
+def lab(image: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """Nodes on a network of their own, one set for each module of tests; see :mod:`tests.lab.nodes`."""
+
+    def wheel() -> Path:
+        (file,) = request.getfixturevalue("wheel").glob("*.whl")
+        assert isinstance(file, Path)
+        return file
+
+    with Lab(image, wheel) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -80,9 +80,13 @@ def serve():
 
     with open("/proc/sys/kernel/random/boot_id") as file:
         tell({"hello": file.read().strip()})
-    pending = b""
+    # A file comes as one line of megabytes, in pieces: each is looked at once.
+    pending = bytearray()
     while data := os.read(port, 2**16):
-        *lines, pending = (pending + data).split(b"\n")
+        pending += data
+        if b"\n" not in data:
+            continue
+        *lines, pending = pending.split(b"\n")
         for line in lines:
             threading.Thread(target=answer, args=(json.loads(line),), daemon=True).start()
 

@@ -4,15 +4,19 @@ A test boots one, runs commands in it and reaches its hardware over QMP::
 
     with Guest.boot(image, name="alpha", share={"wheels": directory}) as guest:
         guest.run("systemctl", "is-system-running", "--wait")
-        guest.qmp("device_add", driver="nvme", id="nv0", bus="port1", drive="nd", serial="42")
-        guest.wait_for_event("DEVICE_DELETED", device="nv0")
+        guest.plug_drive("nv0", port="port1", file=drive, serial="42")
+        guest.unplug("nv0")
+        guest.pause()
 
-* A guest's disk is the image of :mod:`tests.lab.image`; what it writes lasts through its reboots and ends with it.
+* A guest's disk is the image of :mod:`tests.lab.image`; what it writes lasts through its reboots and through its
+  power being off, and ends with it.
+* With a :class:`Snapshot` (:mod:`tests.lab.snapshot`) it does not boot: it goes on where another has been saved, within
+  seconds, under its own name, machine id, addresses, time and random numbers.
 * ``share`` names directories of this machine that it finds, read-only, in ``/media/NAME``.
 * ``join`` joins guests by Ethernet: all those that are given the same :class:`Cable`.  Nothing leads outside.
 * Everything waits for a limited time only, and tells the end of the guest's console when it gave up.
-* QEMU dies with the thread that booted it, also where that is killed (PR_SET_PDEATHSIG), and holds no path that
-  has to be removed.
+* QEMU dies with the thread that booted it, also where that is killed (PR_SET_PDEATHSIG); its disk has no name, so that
+  nothing big is left then.
 
 Hardware acceleration is not used: a /dev/kvm that opens may still hang a guest.  ``FARBUS_LAB_ACCELERATOR=kvm`` asks
 for it.  ``FARBUS_LAB_PATIENCE=3`` makes all limits three times as long.
@@ -21,6 +25,7 @@ for it.  ``FARBUS_LAB_PATIENCE=3`` makes all limits three times as long.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import queue
@@ -28,6 +33,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import tarfile
 import tempfile
 import threading
 import time
@@ -35,9 +41,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, ClassVar, Self
+
+from tests.lab.cable import Cable
+from tests.lab.image import KERNELS
 
 PATIENCE = float(os.environ.get("FARBUS_LAB_PATIENCE", "1"))
 """By this all limits of the lab are multiplied, for machines that are slow or crowded.  What is asserted stays."""
@@ -71,8 +80,17 @@ CONSOLE_TAIL_BYTES = 4000
 FIRST_CABLE_SLOT = 0x10
 """Where network devices begin on the guest's bus; QEMU gives the lower slots to others."""
 
-PORTS = 2
-"""PCIe ports that devices can be plugged into: ``port1``, ``port2``."""
+PORTS = ("64M", "64M", "64M", "")
+"""Windows for prefetchable memory of the PCIe ports that devices can be plugged into, ``port1`` and on.
+
+The firmware gives a port without a size the usual 2 MiB of one that can be plugged into: too small for a GPU.
+"""
+
+DRIVERS_LEFT_OUT = ("kvm", "kvm_amd", "iTCO_wdt", "lpc_ich", "pcspkr", "powernow_k8")
+"""Of devices that the emulation has and no test needs: loading them takes seconds."""
+
+COPY_LIMIT_BYTES = 12 * 2**20
+"""Most that is copied from a guest at a time, as an archive: the control server keeps 16 MiB of what it has read."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +101,8 @@ class Result:
     code: int
     stdout: str
     stderr: str
+    output: bytes = field(default=b"", repr=False)
+    """``stdout`` as it came."""
 
     def __str__(self) -> str:
         return f"{shlex.join(self.argv)} ends with {self.code}:\n{self.stdout}{self.stderr}"
@@ -92,14 +112,48 @@ class GuestError(AssertionError):
     """A guest did not do what a test needs; the message tells why, with the end of its console."""
 
 
-class Cable:
-    """An Ethernet segment: guests that are joined by it hear each other, by multicast on this machine's loopback."""
+class BootTimeout(GuestError):
+    """A guest has not booted within its limit; it may have had too little of the processor to."""
 
-    def __init__(self) -> None:
-        # The kernel chooses a port that is free now; another group than QEMU's examples keeps strangers out.
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"239.{os.getpid() >> 8 & 255}.{os.getpid() & 255}.1:{probe.getsockname()[1]}"
+    def __init__(self, message: str, processor_s: float) -> None:
+        super().__init__(message)
+        self.processor_s = processor_s
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hardware of a guest, and the kernel it boots.  What is saved of one fits only another that is equal."""
+
+    kernel: str = KERNELS[0]
+    """Series of Linux."""
+    memory_mib: int = 1536
+    processors: int = 2
+    ports: tuple[str, ...] = PORTS
+    cables: int = 0
+    shares: tuple[str, ...] = ()
+    """Names under which directories of this machine can be mounted."""
+    devices: tuple[str, ...] = ()
+    """Further arguments of QEMU."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A guest that has been saved: its disk, its memory, and the state of its devices."""
+
+    directory: Path
+    machine: Machine
+
+    @property
+    def disk(self) -> Path:
+        return self.directory / "disk.qcow2"
+
+    @property
+    def memory(self) -> Path:
+        return self.directory / "memory"
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
 
 
 class Running:
@@ -116,17 +170,18 @@ class Running:
         """Say whether it has ended."""
         return self._answer.done()
 
-    def wait(self, *, check: bool = True) -> Result:
+    def wait(self, *, check: bool = True, margin_s: float = ANSWER_MARGIN_S) -> Result:
         """Return its result; raise :class:`GuestError` where it failed and ``check``, or where it ran too long."""
         try:
-            answer = self._answer.result(self._limit_s + ANSWER_MARGIN_S)
+            answer = self._answer.result(self._limit_s + margin_s)
         except (FutureTimeoutError, ConnectionError) as error:
             reason = str(error) or "no answer"
             raise self._guest.trouble(f"{shlex.join(self._argv)}: {reason}") from None
-        stdout, stderr = (base64.b64decode(answer[name]).decode(errors="replace") for name in ("stdout", "stderr"))
+        output = base64.b64decode(answer["stdout"])
+        stdout, stderr = output.decode(errors="replace"), base64.b64decode(answer["stderr"]).decode(errors="replace")
         if answer["code"] is None:
             raise GuestError(f"{shlex.join(self._argv)} ran for more than {self._limit_s:g} s:\n{stdout}{stderr}")
-        result = Result(self._argv, answer["code"], stdout, stderr)
+        result = Result(self._argv, answer["code"], stdout, stderr, output)
         if check and result.code:
             raise GuestError(str(result))
         return result
@@ -135,25 +190,53 @@ class Running:
 class Guest:
     """One virtual machine; use it as a context manager, or call :meth:`stop`."""
 
+    living: ClassVar[list[Guest]] = []
+    """All that have not been stopped: whose consoles are kept when a test fails."""
+
     def __init__(
-        self, name: str, process: subprocess.Popen[bytes], place: Path, control: socket.socket, qmp: socket.socket
+        self,
+        image: Path,
+        machine: Machine,
+        *,
+        name: str = "guest",
+        share: Mapping[str, Path] | None = None,
+        join: Sequence[Cable] = (),
+        address: str = "",
+        snapshot: Snapshot | None = None,
+        saved_in: Path | None = None,
     ) -> None:
+        """Begin to boot a guest, or to restore it from ``snapshot``; :meth:`wait_for_boot` comes before all else.
+
+        ``address`` is the one of its first cable, for a guest of a snapshot whose network needs it.  ``saved_in`` is
+        where its disk and memory lie by name, for it to become a snapshot.
+        """
+        assert len(join) == machine.cables, "as many cables as the machine has sockets"
+        assert tuple(share or {}) == machine.shares, "the directories that the machine shares"
         self.name = name
-        self._process = process
-        self._place = place
-        self._requests = 0
-        self._answers: dict[int, Future[dict[str, Any]]] = {}
-        self._hellos: queue.Queue[str | None] = queue.Queue()
-        self._replies: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._share: tuple[str, ...] = ()
-        self._control = _Lines(control, self._heard, self._unheard)
-        self._qmp = _Lines(qmp, self._told, self._untold)
+        self.machine = machine
+        self.image = image
+        self.address = address
         self.boot_id = ""
         self.boot_s = 0.0
         """How long its last boot took, from power on or the order to reboot to the first command, in seconds."""
-        self.cables: tuple[str, ...] = ()
+        # virtio-net-pci in the given slots: systemd names an interface after its slot (systemd.net-naming-scheme(7)).
+        self.cables = tuple(f"enp0s{FIRST_CABLE_SLOT + number}" for number in range(len(join)))
         """Names of the network interfaces in the guest, in the order of ``join``."""
+        self._identity = uuid.uuid4()
+        self._share = dict(share or {})
+        self._join = tuple(join)
+        self._snapshot = snapshot
+        self._saved_in = saved_in
+        #: Where it has its console and its log on this machine.
+        self.place = Path(tempfile.mkdtemp(prefix="farbus-lab."))
+        self.monitor = self.place / "monitor"
+        """Socket of a second QMP monitor, for one client at a time: a fabric that plugs and unplugs."""
+        self._requests = 0
+        self._drives: dict[str, str] = {}
+        self._disk = self._new_disk()
+        self._disk_to_read = self._read_only(self._disk)
+        self._power_on(restore=snapshot is not None)
+        Guest.living.append(self)
 
     @classmethod
     def boot(
@@ -166,6 +249,7 @@ class Guest:
         share: Mapping[str, Path] | None = None,
         join: Sequence[Cable] = (),
         devices: Sequence[str] = (),
+        kernel: str = KERNELS[0],
         limit_s: float = BOOT_LIMIT_S,
     ) -> Guest:
         """Boot a guest from ``image`` (:func:`tests.lab.image.ensure_image`) and return once it runs commands.
@@ -173,7 +257,14 @@ class Guest:
         ``devices`` are further arguments of QEMU.  Raises :class:`GuestError` where it does not come up.
         """
         guest = cls.power_on(
-            image, name=name, memory_mib=memory_mib, processors=processors, share=share, join=join, devices=devices
+            image,
+            name=name,
+            memory_mib=memory_mib,
+            processors=processors,
+            share=share,
+            join=join,
+            devices=devices,
+            kernel=kernel,
         )
         guest.wait_for_boot(limit_s)
         return guest
@@ -189,34 +280,114 @@ class Guest:
         share: Mapping[str, Path] | None = None,
         join: Sequence[Cable] = (),
         devices: Sequence[str] = (),
+        kernel: str = KERNELS[0],
     ) -> Guest:
         """Begin to boot a guest, so that several can boot at a time: :meth:`wait_for_boot` comes before all else."""
-        place = Path(tempfile.mkdtemp(prefix="farbus-lab."))
-        control, qmp = socket.socketpair(), socket.socketpair()
-        share = dict(share or {})
-        command = _qemu(image, place, name, memory_mib, processors, share, join, control[1].fileno(), qmp[1].fileno())
-        environment = {**os.environ, "TMPDIR": str(place)}
-        process = subprocess.Popen(
-            # setpriv asks the kernel to kill what it becomes when the thread that started it ends.
-            ["setpriv", "--pdeathsig", "KILL", "--", *command, *devices],
-            pass_fds=(control[1].fileno(), qmp[1].fileno()),
-            stdin=subprocess.DEVNULL,
-            stdout=(place / "qemu.log").open("wb"),
-            stderr=subprocess.STDOUT,
-            env=environment,
+        machine = Machine(
+            kernel=kernel,
+            memory_mib=memory_mib,
+            processors=processors,
+            cables=len(join),
+            shares=tuple(share or {}),
+            devices=tuple(devices),
         )
-        control[1].close()
-        qmp[1].close()
-        guest = cls(name, process, place, control[0], qmp[0])
-        guest._share = tuple(share)
-        # virtio-net-pci in the given slots: systemd names an interface after its slot (systemd.net-naming-scheme(7)).
-        guest.cables = tuple(f"enp0s{FIRST_CABLE_SLOT + number}" for number in range(len(join)))
-        return guest
+        return cls(image, machine, name=name, share=share, join=join)
+
+    def _new_disk(self) -> BinaryIO:
+        """Make the layer that the guest writes to, over the image or over what was saved; return it opened."""
+        below, format_ = (self._snapshot.disk, "qcow2") if self._snapshot else (self.image / "root.ext4", "raw")
+        disk = (self._saved_in or self.place) / "disk.qcow2"
+        subprocess.run(
+            ["qemu-img", "create", "-q", "-f", "qcow2", "-b", str(below), "-F", format_, str(disk)], check=True
+        )
+        opened = disk.open("r+b")
+        if not self._saved_in:
+            disk.unlink()
+        return opened
+
+    @staticmethod
+    def _read_only(file: BinaryIO) -> BinaryIO:
+        """Return a file that has no name any more, opened again for reading alone."""
+        return Path(f"/proc/self/fd/{file.fileno()}").open("rb")
+
+    def _power_on(self, *, restore: bool = False) -> None:
+        """Start QEMU, from power on or where the snapshot has ended."""
+        control, qmp = socket.socketpair(), socket.socketpair()
+        ends = [cable.plug(self.name) for cable in self._join]
+        command = [
+            *qemu_command(self.image, self.machine, self._identity, self.name, self.place, self._share),
+            *("-chardev", f"socket,id=control,fd={control[1].fileno()}"),
+            *("-device", "virtserialport,chardev=control,name=lab.control"),
+            *("-chardev", f"socket,id=qmp,fd={qmp[1].fileno()}", "-mon", "chardev=qmp,mode=control"),
+            # QEMU asks a set for a descriptor of just the access that it needs: it first looks without writing.
+            *("-add-fd", f"fd={self._disk.fileno()},set=1", "-add-fd", f"fd={self._disk_to_read.fileno()},set=1"),
+        ]
+        if self._saved_in:
+            disk = f"file={self._saved_in / 'disk.qcow2'},cache=unsafe"
+        else:
+            # What the guest has flushed outlives a power cut, the rest need not.  QEMU's lock of the file would
+            # outlive QEMU, by the descriptors that are kept here.
+            disk = "file=/dev/fdset/1,cache=writeback,file.locking=off"
+        command += ["-drive", f"{disk},id=root,if=none,format=qcow2"]
+        command += ["-device", "virtio-blk-pci,drive=root"]
+        for number, end in enumerate(ends):
+            address, slot = self._mac(number), FIRST_CABLE_SLOT + number
+            command += ["-netdev", f"socket,id=net{number},fd={end.fileno()}"]
+            command += ["-device", f"virtio-net-pci,netdev=net{number},mac={address},addr={slot:#x}"]
+        size = f"id=ram,size={self.machine.memory_mib}M"
+        descriptors = [opened.fileno() for opened in (control[1], qmp[1], self._disk, self._disk_to_read, *ends)]
+        state: BinaryIO | None = None
+        if self._saved_in:
+            memory = f"memory-backend-file,{size},share=on,mem-path={self._saved_in / 'memory'}"
+        elif restore:
+            assert self._snapshot is not None
+            # Private: pages are read from the file when they are first needed, and copied when written to.
+            memory = f"memory-backend-file,{size},share=off,mem-path={self._snapshot.memory}"
+        else:
+            memory = f"memory-backend-ram,{size}"
+        if restore:
+            assert self._snapshot is not None
+            state = self._snapshot.state.open("rb")
+            descriptors.append(state.fileno())
+            command += ["-incoming", "defer"]
+        log = (self.place / "qemu.log").open("ab")
+        # setpriv asks the kernel to kill what it becomes when the thread that started it ends.
+        self._process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *command, "-object", memory, *self.machine.devices],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(self.place)},
+        )
+        log.close()
+        for end in (control[1], qmp[1], *ends):
+            end.close()
+        self._began = time.monotonic()
+        self._greeted = threading.Event()
+        self._answers: dict[int, Future[dict[str, Any]]] = {}
+        self._hellos: queue.Queue[str | None] = queue.Queue()
+        self._replies: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._control = _Lines(control[0], self._heard, self._unheard)
+        self._qmp = _Lines(qmp[0], self._told, self._untold)
+        self._restoring = restore
+        if state is not None:
+            self._set_up_migration()
+            self.qmp("migrate-incoming", uri=f"fd:{state.fileno()}")
+            state.close()
+
+    def _mac(self, number: int) -> str:
+        """Return the address of a network device: a locally administered one (IEEE 802: bit 1 of the first octet)."""
+        return f"52:54:{number:02x}:{self._identity.bytes[:3].hex(':')}"
 
     def wait_for_boot(self, limit_s: float = BOOT_LIMIT_S) -> None:
         """Return once it runs commands; where it does not come up, end it and raise :class:`GuestError`."""
         try:
-            self._wait_for_boot(limit_s)
+            if self._restoring:
+                self._adopt(limit_s)
+            else:
+                self._wait_for_boot(limit_s, self._began)
         except BaseException:
             self.stop()
             raise
@@ -237,15 +408,16 @@ class Guest:
         *argv: str,
         check: bool = True,
         user: str = "",
-        input: str = "",
+        input: str | bytes = "",
         cwd: str = "",
         environment: Mapping[str, str] | None = None,
         limit_s: float = COMMAND_LIMIT_S,
+        margin_s: float = ANSWER_MARGIN_S,
     ) -> Result:
         """Run a command, as root or as ``user``, and return how it ended."""
         return self.start(
             *argv, user=user, input=input, cwd=cwd, environment=environment, limit_s=limit_s
-        ).wait(check=check)  # fmt: skip
+        ).wait(check=check, margin_s=margin_s)  # fmt: skip
 
     def shell(self, script: str, *, check: bool = True, user: str = "", limit_s: float = COMMAND_LIMIT_S) -> Result:
         """Run a shell's script, which ends at its first error."""
@@ -255,7 +427,7 @@ class Guest:
         self,
         *argv: str,
         user: str = "",
-        input: str = "",
+        input: str | bytes = "",
         cwd: str = "",
         environment: Mapping[str, str] | None = None,
         limit_s: float = COMMAND_LIMIT_S,
@@ -268,7 +440,7 @@ class Guest:
             "id": self._requests,
             "argv": argv,
             "user": user,
-            "input": base64.b64encode(input.encode()).decode(),
+            "input": base64.b64encode(input.encode() if isinstance(input, str) else input).decode(),
             "environment": dict(environment or {}),
             "cwd": cwd,
             "limit_s": limit_s,
@@ -292,19 +464,121 @@ class Guest:
         loop = f'while ! output=$({script}); do sleep 0.2; done; printf %s "$output"'
         return self.run("bash", "-c", loop, limit_s=limit_s, user=user).stdout
 
+    def copy_in(self, source: Path, target: str) -> None:
+        """Copy a file or a directory of this machine to ``target``, which is named as it will be called."""
+        self.shell(f"mkdir -p {shlex.quote(os.path.dirname(target))}")
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.add(source, arcname=os.path.basename(target), filter=_as_root)
+        self.run("tar", "-xC", os.path.dirname(target), input=packed.getvalue())
+
+    def copy_out(self, source: str, target: Path) -> None:
+        """Copy a file or a directory of the guest to ``target``, which is named as it will be called."""
+        parent, name = os.path.split(source)
+        packed = self.run("tar", "-cC", parent, name).output
+        assert len(packed) <= COPY_LIMIT_BYTES, f"{source} is too big to be copied"
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive, tempfile.TemporaryDirectory(dir=self.place) as place:
+            archive.extractall(place, filter="data")
+            shutil.move(Path(place) / name, target)
+
+    def kill(self, unit_or_pid: str, *, signal: str = "KILL") -> None:
+        """Kill a process by its id, or the main process of a unit, by ``signal``."""
+        if unit_or_pid.isdecimal():
+            self.run("kill", f"-{signal}", unit_or_pid)
+        else:
+            self.run("systemctl", "kill", "--kill-whom=main", f"--signal={signal}", unit_or_pid)
+
+    def pause(self) -> None:
+        """Stop all its processors, as a hypervisor does that has something better to do."""
+        self.qmp("stop")
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self.qmp("cont")
+
+    def processor_s(self) -> float:
+        """Return how much of this machine's processors it has had since power on, in seconds."""
+        # User and system time come 14th and 15th (proc_pid_stat(5)); the name in brackets has no spaces.
+        ticks = sum(map(int, Path(f"/proc/{self.pid}/stat").read_text().split()[13:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def power_off(self) -> None:
+        """Take its power away: QEMU is killed.  Of its disk lasts what the guest has flushed."""
+        self._process.kill()
+        self._process.wait()
+        self._control.close()
+        self._qmp.close()
+        self._drives.clear()
+
+    def power_on_again(self) -> None:
+        """Begin to boot it again, from its own disk; :meth:`wait_for_boot` returns when it has."""
+        assert not self.is_on, "it is on"
+        self._power_on()
+
+    @property
+    def is_on(self) -> bool:
+        """Say whether QEMU runs."""
+        return self._process.poll() is None
+
+    def plug(self, driver: str, device: str, *, port: str = "", **properties: object) -> None:
+        """Plug in a device of QEMU's under the id ``device``; the guest finds it a moment later."""
+        self.qmp("device_add", driver=driver, id=device, **({"bus": port} if port else {}), **properties)
+
+    def plug_drive(self, device: str, *, port: str, file: Path, serial: str) -> None:
+        """Plug in an NVMe drive whose contents are ``file``, raw.
+
+        QEMU locks the file: a second guest is refused it until the first has lost the drive.
+        """
+        node = f"drive-{device}"
+        self.qmp("blockdev-add", driver="raw", node_name=node, file={"driver": "file", "filename": str(file)})
+        self._drives[device] = node
+        self.plug("nvme", device, port=port, drive=node, serial=serial)
+
+    def unplug(self, device: str, *, limit_s: float = EVENT_LIMIT_S) -> None:
+        """Ask the guest to let go of a device, and return once it is gone, with the file of a drive."""
+        self.qmp("device_del", id=device)
+        self.wait_for_event("DEVICE_DELETED", device=device, limit_s=limit_s)
+        if node := self._drives.pop(device, ""):
+            self.qmp("blockdev-del", node_name=node)
+
+    def save(self) -> None:
+        """Save its memory and devices beside its disk, and end it: a guest that was begun with ``saved_in``."""
+        assert self._saved_in is not None
+        self.qmp("stop")
+        self._set_up_migration()
+        self.qmp("migrate", uri=f"exec:cat > {shlex.quote(str(self._saved_in / 'state'))}")
+        self._migrated("saved")
+        # Ends QEMU after it has written what it holds of the disk.
+        self.stop()
+
+    def _set_up_migration(self) -> None:
+        """Leave the memory where it is, and tell by events how it goes."""
+        wanted = [{"capability": name, "state": True} for name in ("x-ignore-shared", "events")]
+        self.qmp("migrate-set-capabilities", capabilities=wanted)
+
+    def _migrated(self, what: str) -> None:
+        """Wait until the state of all devices has been written or read."""
+        while (status := self.wait_for_event("MIGRATION")["status"]) != "completed":
+            if status == "failed":
+                raise self.trouble(f"it can't be {what}")
+
     def reboot(self, *, limit_s: float = BOOT_LIMIT_S) -> None:
         """Reboot as an operator would, and return once it runs commands again."""
+        began = time.monotonic()
         self.start("systemctl", "reboot")
-        self._wait_for_boot(limit_s)
+        self._wait_for_boot(limit_s, began)
 
     def reset(self, *, limit_s: float = BOOT_LIMIT_S) -> None:
         """Reset as a power cut would, and return once it runs commands again."""
+        began = time.monotonic()
         self.qmp("system_reset")
-        self._wait_for_boot(limit_s)
+        self._wait_for_boot(limit_s, began)
 
     def qmp(self, command: str, **arguments: object) -> Any:
         """Execute a command of the QEMU Machine Protocol and return what it returns."""
         names = {name.replace("_", "-"): value for name, value in arguments.items()}
+        if not self._greeted.wait(QMP_LIMIT_S):
+            raise self.trouble(f"qmp {command}: no greeting")
         self._qmp.send({"execute": command, "arguments": names})
         try:
             reply = self._replies.get(timeout=QMP_LIMIT_S)
@@ -334,7 +608,7 @@ class Guest:
         """Return the end of what the guest's kernel and systemd printed."""
         tails = []
         for name in ("qemu.log", "console.log"):
-            path = self._place / name
+            path = self.place / name
             if path.exists():
                 tails.append(path.read_bytes()[-CONSOLE_TAIL_BYTES:].decode(errors="replace"))
         return "\n".join(tails).replace("\r", "")
@@ -356,11 +630,34 @@ class Guest:
                 self._process.wait()
         self._control.close()
         self._qmp.close()
-        shutil.rmtree(self._place, ignore_errors=True)
+        self._disk.close()
+        self._disk_to_read.close()
+        shutil.rmtree(self.place, ignore_errors=True)
+        if self in Guest.living:
+            Guest.living.remove(self)
 
-    def _wait_for_boot(self, limit_s: float) -> None:
+    def _adopt(self, limit_s: float) -> None:
+        """Make a guest that was restored one of its own: time, name, machine id and addresses.
+
+        Its random numbers have been reseeded by the kernel (QEMU's device vmgenid).
+        """
+        self._migrated("restored")
+        self.resume()
+        script = [
+            f"date --set=@{time.time():.3f} > /dev/null",
+            f"echo {self._identity.hex} > /etc/machine-id; echo {self.name} > /etc/hostname; hostname {self.name}",
+        ]
+        script += [f"ip link set dev {device} address {self._mac(i)}" for i, device in enumerate(self.cables)]
+        if self.address:
+            script += [f"echo {self.address} > /etc/lab-address; systemctl start lab-network"]
+        # Its journal is kept under the machine id.
+        script += ["systemctl restart systemd-journald", "cat /proc/sys/kernel/random/boot_id"]
+        self.boot_id = self.shell("\n".join(script), limit_s=limit_s).stdout.strip()
+        self.boot_s = time.monotonic() - self._began
+        self._mount_shares()
+
+    def _wait_for_boot(self, limit_s: float, began: float) -> None:
         """Wait for the control server of a boot that is not the one known."""
-        began = time.monotonic()
         until = began + limit_s
         while True:
             try:
@@ -369,7 +666,9 @@ class Guest:
                 if "Kernel panic" in self.console():
                     raise self.trouble("its kernel has panicked") from None
                 if time.monotonic() > until:
-                    raise self.trouble(f"it has not booted within {limit_s:g} s") from None
+                    used = self.processor_s()
+                    trouble = self.trouble(f"it has not booted within {limit_s:g} s, {used:.0f} s of the processor")
+                    raise BootTimeout(str(trouble), used) from None
                 continue
             if boot_id is None:
                 raise self.trouble("it has not booted")
@@ -377,6 +676,10 @@ class Guest:
                 break
         self.boot_id = boot_id
         self.boot_s = time.monotonic() - began
+        if not self._saved_in:
+            self._mount_shares()
+
+    def _mount_shares(self) -> None:
         for name in self._share:
             options = f"trans=virtio,version=9p2000.L,ro,msize={SHARE_MESSAGE_BYTES}"
             self.shell(f"mkdir -p /media/{name} && mount -t 9p -o {options} {name} /media/{name}")
@@ -403,7 +706,7 @@ class Guest:
         if "QMP" in message:
             self._qmp.send({"execute": "qmp_capabilities", "id": "greeting"})
         elif message.get("id") == "greeting":
-            return
+            self._greeted.set()
         elif "event" in message:
             self._events.put(message)
         else:
@@ -450,20 +753,20 @@ class _Lines:
         self._connection.close()
 
 
-def _qemu(
-    image: Path,
-    place: Path,
-    name: str,
-    memory_mib: int,
-    processors: int,
-    share: Mapping[str, Path],
-    join: Sequence[Cable],
-    control: int,
-    qmp: int,
+def _as_root(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return an entry of an archive as root's."""
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    return entry
+
+
+def qemu_command(
+    image: Path, machine: Machine, identity: uuid.UUID, name: str, place: Path, share: Mapping[str, Path]
 ) -> list[str]:
-    """Return QEMU's command line."""
-    accelerator = os.environ.get("FARBUS_LAB_ACCELERATOR", "tcg,thread=multi")
-    identity = uuid.uuid4()
+    """Return QEMU's command line but for what is opened for it: disk, memory, control and network.
+
+    A machine that is saved and one that is restored have the same devices in the same order.
+    """
     arguments = " ".join(
         (
             "console=ttyS0 quiet rw root=/dev/vda",
@@ -475,34 +778,36 @@ def _qemu(
             "no_timer_check",
             # Units that fail are told on the console, where a failed boot is looked at.
             "systemd.show_status=auto systemd.unit=multi-user.target",
+            f"module_blacklist={','.join(DRIVERS_LEFT_OUT)}",
         )
     )
     command = [
         *("qemu-system-x86_64", "-name", f"farbus-lab-{name}", "-nodefaults", "-display", "none"),
-        *("-machine", "q35", "-accel", accelerator, "-m", str(memory_mib), "-smp", str(processors)),
+        *("-machine", "q35,memory-backend=ram,smbus=off,sata=off,i8042=off"),
+        *("-accel", accelerator(), "-m", str(machine.memory_mib), "-smp", str(machine.processors)),
         # Everything that the emulation has: numpy and its like ask for more than the default of 2003.
         *("-cpu", "max", "-uuid", str(identity)),
-        *("-kernel", str(image / "vmlinuz"), "-initrd", str(image / "initrd"), "-append", arguments),
-        # snapshot=on: writes go to an unlinked file in TMPDIR.
-        *("-drive", f"file={image / 'root.ext4'},if=virtio,format=raw,snapshot=on,cache=unsafe"),
-        *("-chardev", f"file,id=console,path={place / 'console.log'}", "-serial", "chardev:console"),
-        *("-chardev", f"socket,id=control,fd={control}", "-device", "virtio-serial-pci"),
-        *("-device", "virtserialport,chardev=control,name=lab.control"),
-        *("-chardev", f"socket,id=qmp,fd={qmp}", "-mon", "chardev=qmp,mode=control"),
-        *("-device", "virtio-rng-pci"),
+        # Slots as servers have them, by the driver pciehp; the default is ACPI's.
+        *("-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off"),
+        *("-kernel", str(image / f"vmlinuz-{machine.kernel}"), "-initrd", str(image / f"initrd-{machine.kernel}")),
+        *("-append", arguments),
+        *("-chardev", f"file,id=console,append=on,path={place / 'console.log'}", "-serial", "chardev:console"),
+        *("-chardev", f"socket,id=monitor,path={place / 'monitor'},server=on,wait=off"),
+        *("-mon", "chardev=monitor,mode=control"),
+        # A new id after each restoration, at which the kernel reseeds its random numbers.
+        *("-device", "virtio-serial-pci", "-device", "virtio-rng-pci", "-device", "vmgenid,guid=auto"),
     ]
-    for number in range(1, PORTS + 1):
-        command += ["-device", f"pcie-root-port,id=port{number},slot={number},chassis={number}"]
+    for number, window in enumerate(machine.ports, start=1):
+        reserve = f",pref64-reserve={window}" if window else ""
+        command += ["-device", f"pcie-root-port,id=port{number},slot={number},chassis={number}{reserve}"]
     for tag, directory in share.items():
         command += [
             *("-fsdev", f"local,id={tag},path={directory},security_model=none,readonly=on,multidevs=remap"),
             *("-device", f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"),
         ]
-    for number, cable in enumerate(join):
-        address, slot = identity.bytes[:3].hex(":"), FIRST_CABLE_SLOT + number
-        command += [
-            *("-netdev", f"socket,id=net{number},mcast={cable.address},localaddr=127.0.0.1"),
-            # Locally administered (IEEE 802: the second bit of the first octet).
-            *("-device", f"virtio-net-pci,netdev=net{number},mac=52:54:{number:02x}:{address},addr={slot:#x}"),
-        ]
     return command
+
+
+def accelerator() -> str:
+    """Return how QEMU is to run a guest's instructions."""
+    return os.environ.get("FARBUS_LAB_ACCELERATOR", "tcg,thread=multi")

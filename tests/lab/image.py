@@ -7,7 +7,9 @@ the dependencies in pyproject.toml.  In it are
 * ``root.ext4``: a Debian of mmdebstrap's ``minbase`` with what the tests need, users ``alice`` and ``bob``, the
   server of :mod:`tests.lab.control`, and ``/opt/farbus``, a virtual environment with the dependencies of Farbus
   and without Farbus itself;
-* ``vmlinuz`` and ``initrd``: Debian's own kernel, and the few modules that find the root.
+* ``/opt/trixie/bin/nvme`` in it: nvme-cli 2.13 with the libraries of the next Debian, beside the 2.3 of this one;
+* ``vmlinuz-SERIES`` and ``initrd-SERIES`` for each series of :data:`KERNELS`: Debian's own kernels, and the few
+  modules that find the root.  Both kernels' modules are in the root.
 
 Nobody has to be root: mmdebstrap uses user namespaces where it is not, and
 fakeroot remembers the owners of files between its archive and the file system.
@@ -18,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import lzma
 import os
 import shlex
 import shutil
@@ -34,6 +37,18 @@ HERE = Path(__file__).resolve().parent
 SUITE = "bookworm"
 PYTHON = "3.11"
 """Python of that Debian: wheels are chosen for it, whatever Python the tests run on."""
+
+KERNELS = ("6.1", "6.12")
+"""Series of Linux that a guest can boot: this Debian's, and the next one's, which has NVMe authentication and TLS."""
+
+NEXT_SUITE = "trixie"
+"""Where the newer kernel and nvme-cli come from; they are unpacked, never installed."""
+
+ADDRESSES = {name: f"10.9.0.{number}" for number, name in enumerate("abcdefgh", start=1)}
+"""Nodes of a lab: each finds the others by name."""
+
+NEXT_TOOLS = ("nvme-cli", "libnvme1t64", "libjson-c5", "libkeyutils1", "libssl3t64", "libc6", "libzstd1", "zlib1g")
+"""nvme-cli of the next Debian with all that it is linked to."""
 
 PACKAGES = (
     # The system itself.
@@ -61,9 +76,22 @@ COMMANDS = {
     "mmdebstrap": "mmdebstrap",
     "fakeroot": "fakeroot",
     "mke2fs": "e2fsprogs",
+    "qemu-img": "qemu-utils",
     "setpriv": "util-linux",
 }
 """What the lab runs on the machine of the tests, and the package of Debian and Ubuntu that brings it."""
+
+COMPLETE = "complete"
+"""Written last: it says that all is there."""
+
+MAKING = "making."
+"""How the directory of an image is called while it is made."""
+
+IMAGES_KEPT = 2
+"""Beside the one that is made: recipes of other branches."""
+
+PUT_IN = ("control.py", "lab-control.service", "lab-network.service")
+"""Of this directory: what the image contains."""
 
 WHEELS_LIMIT_S = 600
 BOOTSTRAP_LIMIT_S = 1200
@@ -75,25 +103,47 @@ HOOKS = """
 set -eu
 root=$1
 export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"
-kernel=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | head -n 1)
+unpack_kernel() { # of the suite that apt knows best
+    rm -rf kernel linux-image-*.deb
+    apt-get download --quiet "$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: //p' | head -n 1)" >/dev/null
+    dpkg-deb -x linux-image-*.deb kernel
+    rm linux-image-*.deb
+    if [ -d kernel/usr/lib/modules ]; then modules=kernel/usr/lib/modules; else modules=kernel/lib/modules; fi
+    release=$(ls "$modules")
+    mv kernel/boot/vmlinuz-* "$root/boot/"
+    mv "$modules/$release" "$root/lib/modules/"
+    rm -r kernel
+    for directory in {left_out}; do rm -rf "$root/lib/modules/$release/kernel/$directory"; done
+    chroot "$root" depmod "$release"
+}
 cd "$root/tmp"
-apt-get download --quiet "$kernel" >/dev/null
-dpkg-deb -x linux-image-*.deb kernel
-rm linux-image-*.deb
 mkdir -p "$root/lib/modules"
-mv kernel/boot/vmlinuz-* "$root/boot/"
-mv kernel/lib/modules/* "$root/lib/modules/"
-rm -r kernel
-release=$(ls "$root/lib/modules")
-for directory in {left_out}; do rm -rf "$root/lib/modules/$release/kernel/$directory"; done
-chroot "$root" depmod "$release"
+unpack_kernel
+# The next Debian, for as long as it takes to download from it.
+sed 's/{suite}/{next_suite}/' "$root/etc/apt/sources.list" > "$root/etc/apt/sources.list.d/next.list"
+apt-get update -qq
+unpack_kernel
+apt-get download --quiet $(for tool in {next_tools}; do echo $tool/{next_suite}; done) >/dev/null
+for archive in *.deb; do dpkg-deb -x "$archive" next; done
+rm ./*.deb "$root/etc/apt/sources.list.d/next.list"
+mkdir -p "$root/opt/{next_suite}/bin"
+mv next/usr/lib/x86_64-linux-gnu "$root/opt/{next_suite}/lib"
+rm -rf "$root/opt/{next_suite}/lib/gconv"
+mv next/usr/sbin/nvme "$root/opt/{next_suite}/lib/nvme"
+rm -r next
+cat > "$root/opt/{next_suite}/bin/nvme" <<'EOF'
+#!/bin/sh
+lib=/opt/{next_suite}/lib
+exec $lib/ld-linux-x86-64.so.2 --library-path $lib --argv0 nvme $lib/nvme "$@"
+EOF
+chmod +x "$root/opt/{next_suite}/bin/nvme"
 cp -r {wheels} "$root/tmp/wheels"
 chroot "$root" python3 -m venv /opt/farbus
 chroot "$root" /opt/farbus/bin/pip install --quiet --no-index --find-links /tmp/wheels {requirements}
 rm -r "$root/tmp/wheels"
 cp {here}/control.py "$root/usr/local/lib/lab-control.py"
-cp {here}/lab-control.service "$root/etc/systemd/system/"
-chroot "$root" systemctl --quiet enable lab-control.service
+cp {here}/lab-control.service {here}/lab-network.service "$root/etc/systemd/system/"
+chroot "$root" systemctl --quiet enable lab-control.service lab-network.service
 # Nobody logs in; nothing is there to be waited for.
 chroot "$root" systemctl --quiet mask getty.target serial-getty@ttyS0.service systemd-networkd-wait-online.service
 for unit in mdmonitor.service nvmf-autoconnect.service e2scrub_reap.service systemd-binfmt.service \\
@@ -107,7 +157,7 @@ mkdir -p "$root/var/log/journal"
 # A guest's own id and name come with its kernel's command line; an empty file would make each boot a first one.
 echo 0123456789abcdef0123456789abcdef > "$root/etc/machine-id"
 echo lab > "$root/etc/hostname"
-printf '127.0.0.1 localhost\\n::1 localhost\\n' > "$root/etc/hosts"
+printf '127.0.0.1 localhost\\n::1 localhost\\n{hosts}' > "$root/etc/hosts"
 """
 
 INIT = """#!/bin/busybox sh
@@ -158,7 +208,7 @@ def requirements() -> list[str]:
 def image_directory() -> Path:
     """Return where the image of this recipe is, or would be."""
     recipe = hashlib.sha256()
-    for source in (Path(__file__), HERE / "control.py", HERE / "lab-control.service"):
+    for source in (Path(__file__), *(HERE / name for name in PUT_IN)):
         recipe.update(source.read_bytes())
     recipe.update("\n".join(requirements()).encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -167,7 +217,7 @@ def image_directory() -> Path:
 
 def image_is_there() -> bool:
     """Say whether the image of this recipe has been made."""
-    return (image_directory() / "initrd").exists()
+    return (image_directory() / COMPLETE).exists()
 
 
 def ensure_image() -> Path:
@@ -175,22 +225,34 @@ def ensure_image() -> Path:
     install_missing()
     directory = image_directory()
     if image_is_there():
+        # Used now: _forget_old() looks at it.
+        os.utime(directory / COMPLETE)
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
     with _locked(directory.parent / "lock"):
         if image_is_there():
             return directory
-        # Left by an interrupted build, or of an earlier recipe; guests that run keep what they have open.
-        for old in directory.parent.iterdir():
-            if old.is_dir():
-                shutil.rmtree(old)
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix="making.") as place:
+        _forget_old(directory.parent)
+        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=MAKING) as place:
             _make(Path(place))
             os.chmod(place, 0o755)
             os.rename(place, directory)
             # Its own clean-up finds an empty directory.
             os.mkdir(place)
     return directory
+
+
+def _forget_old(cache: Path) -> None:
+    """Remove what interrupted builds have left, and images but the last ones used; guests keep what they have open."""
+    images = []
+    for directory in (entry for entry in cache.iterdir() if entry.is_dir()):
+        if (directory / COMPLETE).exists():
+            images.append(directory)
+        elif directory.name.startswith(MAKING):
+            shutil.rmtree(directory)
+    images.sort(key=lambda directory: (directory / COMPLETE).stat().st_mtime)
+    for directory in images[:-IMAGES_KEPT]:
+        shutil.rmtree(directory)
 
 
 def _make(place: Path) -> None:
@@ -210,6 +272,10 @@ def _make(place: Path) -> None:
     hooks = place / "hooks.sh"
     hooks.write_text(
         HOOKS.replace("{left_out}", " ".join(LEFT_OUT))
+        .replace("{suite}", SUITE)
+        .replace("{next_suite}", NEXT_SUITE)
+        .replace("{next_tools}", " ".join(NEXT_TOOLS))
+        .replace("{hosts}", "".join(f"{address} {name}\\n" for name, address in ADDRESSES.items()))
         .replace("{wheels}", shlex.quote(str(wheels)))
         .replace("{requirements}", shlex.join(requirements()))
         .replace("{here}", shlex.quote(str(HERE)))
@@ -234,27 +300,30 @@ def _make(place: Path) -> None:
         f" && mke2fs -q -F -t ext4 -E lazy_itable_init=0 -d {shlex.quote(str(root))} {shlex.quote(str(image))}"
     )
     _run(["fakeroot", "sh", "-c", script], limit_s=FILE_SYSTEM_LIMIT_S)
-    (kernel,) = (root / "boot").glob("vmlinuz-*")
-    shutil.copyfile(kernel, place / "vmlinuz")
-    _write_initrd(root, place / "initrd.new")
+    for series in KERNELS:
+        (kernel,) = (root / "boot").glob(f"vmlinuz-{series}.*")
+        shutil.copyfile(kernel, place / f"vmlinuz-{series}")
+        (modules,) = (root / "lib/modules").glob(f"{series}.*")
+        _write_initrd(root, modules, place / f"initrd-{series}")
     shutil.rmtree(root)
     shutil.rmtree(wheels)
     archive.unlink()
     hooks.unlink()
-    # Last: it says that all is there.
-    (place / "initrd.new").rename(place / "initrd")
+    (place / COMPLETE).touch()
 
 
-def _write_initrd(root: Path, target: Path) -> None:
+def _write_initrd(root: Path, modules: Path, target: Path) -> None:
     """Pack busybox, the modules that find the root, and an init that mounts it."""
-    (modules,) = (root / "lib/modules").iterdir()
     dependencies = {}
     for line in (modules / "modules.dep").read_text().splitlines():
         name, _, needed = line.partition(":")
         dependencies[name] = needed.split()
     order: list[str] = []
+    builtin = {Path(line).stem for line in (modules / "modules.builtin").read_text().splitlines()}
     for wanted in BOOT_MODULES:
-        (file,) = (name for name in dependencies if Path(name).name == f"{wanted}.ko")
+        if wanted in builtin:
+            continue
+        (file,) = (name for name in dependencies if Path(name).name in (f"{wanted}.ko", f"{wanted}.ko.xz"))
         # modules.dep lists what a module needs so that the last has to be loaded first.
         order += [name for name in [*reversed(dependencies[file]), file] if name not in order]
     archive = _Cpio()
@@ -262,8 +331,11 @@ def _write_initrd(root: Path, target: Path) -> None:
         archive.add(directory, b"", 0o40755)
     archive.add("bin/busybox", (root / "bin/busybox").read_bytes(), 0o100755)
     for name in order:
-        archive.add(f"modules/{Path(name).name}", (modules / name).read_bytes(), 0o100644)
-    archive.add("init", INIT.replace("{modules}", " ".join(Path(name).name for name in order)).encode(), 0o100755)
+        content = (modules / name).read_bytes()
+        archive.add(
+            f"modules/{Path(name).stem}", lzma.decompress(content) if name.endswith(".xz") else content, 0o100644
+        )
+    archive.add("init", INIT.replace("{modules}", " ".join(Path(name).stem for name in order)).encode(), 0o100755)
     target.write_bytes(archive.end())
 
 

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.lab.guest import Cable, Guest, GuestError, patient
+from tests.lab.guest import BootTimeout, Guest, GuestError, patient
+from tests.lab.nodes import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(900))]
 
 
-def test_debian_boots_with_systemd_and_runs_commands(made_image: Path) -> None:
-    with Guest.boot(made_image, name="smoke") as guest:
+SMOKE_LIMIT_S = patient(100)
+"""Longest that make test waits for a boot; an idle machine boots in 16 to 30 s."""
+
+SMOKE_PROCESSOR_S = patient(80)
+"""A boot takes 25 s of the processor, and more where that is slow.  One that had as much and hangs has failed."""
+
+
+def test_debian_boots_with_systemd_and_runs_commands(made_image: Path, tell: Callable[[str], None]) -> None:
+    with Guest.power_on(made_image, name="smoke") as guest:
+        try:
+            guest.wait_for_boot(SMOKE_LIMIT_S)
+        except BootTimeout as error:
+            if error.processor_s > SMOKE_PROCESSOR_S:
+                raise
+            pytest.skip(f"a guest boots too slowly beside what else this machine does: {error.processor_s:.0f} s of it")
+        tell(f"guest smoke booted in {guest.boot_s:.0f} s, {guest.processor_s():.0f} s of the processor")
         assert guest.run("cat", "/proc/1/comm").stdout == "systemd\n"
 
 
 @pytest.fixture(scope="module")
-def guest(image: Path) -> Iterator[Guest]:
-    drive = ["-blockdev", "null-co,node-name=drive,size=67108864,read-zeroes=on"]
-    with Guest.boot(image, name="alpha", devices=drive) as booted:
-        yield booted
+def guest(lab: Lab) -> Guest:
+    return lab.node("a")
 
 
 def test_system_has_nothing_that_failed(guest: Guest) -> None:
@@ -54,12 +69,62 @@ def test_commands_run_beside_each_other(guest: Guest) -> None:
     assert waiting.wait().stdout == "went\n"
 
 
-def test_drive_is_plugged_and_unplugged(guest: Guest) -> None:
-    guest.qmp("device_add", driver="nvme", id="nv0", bus="port1", drive="drive", serial="4711")
-    assert guest.until("cat /sys/class/nvme/nvme0/serial").strip() == "4711"
-    guest.qmp("device_del", id="nv0")
-    guest.wait_for_event("DEVICE_DELETED", device="nv0")
-    guest.until("! test -e /sys/class/nvme/nvme0")
+def test_copies_arrive(guest: Guest, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "below").mkdir(parents=True)
+    content = bytes(range(256)) * 1000
+    (tree / "below" / "file").write_bytes(content)
+    guest.copy_in(tree, "/var/tmp/copied/there")
+    assert guest.read("/var/tmp/copied/there/below/file") == content.decode(errors="replace")
+    guest.copy_out("/var/tmp/copied/there", tmp_path / "back")
+    assert (tmp_path / "back" / "below" / "file").read_bytes() == content
+
+
+def test_process_is_killed(guest: Guest) -> None:
+    running = guest.start("sh", "-c", "echo $$ > /run/pid; exec sleep 100000")
+    guest.kill(guest.until("grep . /run/pid").strip())
+    assert running.wait(check=False).code == -9
+
+
+def test_unit_is_killed(guest: Guest) -> None:
+    guest.run("systemd-run", "--quiet", "--unit=victim", "sleep", "100000")
+    guest.kill("victim.service")
+    guest.until("systemctl is-failed --quiet victim")
+    assert guest.run("systemctl", "show", "--property=Result", "--value", "victim").stdout == "signal\n"
+    guest.run("systemctl", "reset-failed", "victim")
+
+
+def test_paused_guest_goes_on_where_it_was(guest: Guest) -> None:
+    guest.pause()
+    running = guest.start("echo", "heard")
+    assert guest.qmp("query-status")["status"] == "paused"
+    assert not running.ended
+    guest.resume()
+    assert running.wait().stdout == "heard\n"
+
+
+def test_console_is_heard(guest: Guest) -> None:
+    guest.shell("echo nobody can miss this > /dev/console")
+    assert "nobody can miss this" in guest.console()
+
+
+def test_plain_device_is_plugged_and_unplugged(guest: Guest) -> None:
+    guest.plug("pci-testdev", "thing", port="port2", membar=32 * 2**20)
+    # Red Hat's vendor id, which QEMU's own devices have (docs/specs/pci-testdev.txt).
+    path = guest.until("grep -lx 0x0005 /sys/bus/pci/devices/*/device").strip()
+    guest.unplug("thing")
+    guest.until(f"! test -e {path}")
+
+
+def test_other_client_plugs_through_the_second_monitor(guest: Guest) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(guest.monitor))
+        for command in ({"execute": "qmp_capabilities"}, {"execute": "query-status"}):
+            client.sendall(json.dumps(command).encode() + b"\n")
+        answers = client.makefile()
+        assert "QMP" in json.loads(answers.readline())
+        assert json.loads(answers.readline()) == {"return": {}}
+        assert json.loads(answers.readline())["return"]["running"]
 
 
 def test_disk_lasts_through_a_reboot_and_run_does_not(guest: Guest) -> None:
@@ -70,23 +135,19 @@ def test_disk_lasts_through_a_reboot_and_run_does_not(guest: Guest) -> None:
     assert guest.shell("cat /var/tmp/kept; ! test -e /run/lost").stdout == "kept"
 
 
-def test_guests_on_one_cable_hear_each_other(guest: Guest, image: Path) -> None:
-    del guest
-    cable = Cable()
-    with (
-        Guest.power_on(image, name="beta", join=[cable], memory_mib=512, processors=1) as one,
-        Guest.power_on(image, name="gamma", join=[cable], memory_mib=512, processors=1) as other,
-    ):
-        for number, each in enumerate((one, other), start=1):
-            each.wait_for_boot()
-            each.shell(f"ip addr add 10.9.0.{number}/24 dev {each.cables[0]}; ip link set {each.cables[0]} up")
-        server = one.start("python3", "-c", _SERVE)
-        said = other.until("python3 -c 'import socket; print(socket.create_connection((\"10.9.0.1\", 99)).recv(9))'")
-        assert said == "b'hello'"
-        server.wait()
-
-
-_SERVE = "import socket; s = socket.create_server(('10.9.0.1', 99)); c, _ = s.accept(); c.sendall(b'hello'); c.close()"
+def test_flushed_files_last_through_a_power_cut_and_the_node_stays_itself(guest: Guest) -> None:
+    who = "hostname; cat /etc/machine-id; ip -br address show dev enp0s16 | cut -d/ -f1"
+    before, boot = guest.shell(who).stdout, guest.boot_id
+    guest.write("/var/tmp/flushed", "flushed")
+    guest.run("sync")
+    guest.power_off()
+    assert not guest.is_on
+    guest.power_on_again()
+    guest.wait_for_boot()
+    assert guest.boot_id != boot
+    assert guest.read("/var/tmp/flushed") == "flushed"
+    guest.until("test -e /sys/class/net/enp0s16 && systemctl is-active --quiet multi-user.target")
+    assert guest.shell(who).stdout == before
 
 
 def test_guest_dies_with_its_test(image: Path) -> None:

@@ -1,0 +1,163 @@
+"""A lab: nodes a, b, c and on, joined by a network that can be cut, with Farbus in them where a test wants it.
+
+::
+
+    def test_something(lab: Lab) -> None:
+        a, b = lab.nodes("a", "b")
+        lab.network.cut("a", "b")
+        a.power_off()
+
+    def test_of_a_cluster(lab: Lab) -> None:
+        a, b, c = lab.cluster("a", "b", "c")  # the scheduler on a, an agent on each
+
+Nodes are :class:`tests.lab.guest.Guest`; they go on from snapshots, so that they are there within seconds.  What a
+test leaves in a node, the next test of its module finds there.
+"""
+
+from __future__ import annotations
+
+import compileall
+import hashlib
+import py_compile
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+from tests.lab.cable import Cable
+from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, nodes_are_ready
+from tests.lab.guest import Guest, Machine
+from tests.lab.image import ADDRESSES, PYTHON
+from tests.lab.snapshot import Layer, ensure_snapshot
+
+NODE = Machine(cables=1)
+"""What a node is where a test asks for nothing else."""
+
+PACKAGES = f"/opt/farbus/lib/python{PYTHON}/site-packages"
+
+PUT_IN = """
+/opt/farbus/bin/pip install --quiet --no-deps --no-index --no-compile /var/tmp/*.whl
+rm /var/tmp/*.whl
+ln -sf /opt/farbus/bin/farbus /usr/local/bin/farbus
+[ -e {packages}/farbus/__pycache__ ] || /opt/farbus/bin/python -m compileall -q -j 2 {packages}/farbus
+/opt/farbus/bin/python -c 'if True:
+    # In one process: each start of the command takes several seconds here.
+    import sys
+    from farbus.cli import main
+    for line in sys.stdin:
+        assert not main(line.split()), line
+' <<'END'
+{commands}
+END
+# A restart of an agent takes longer here than the leases of a real cluster last.
+sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
+"""
+
+
+def farbus_layer(wheel: Path) -> Layer:
+    """Return what puts Farbus into a node: the wheel, its services, and certificates for all nodes of a lab."""
+    first, *_ = ADDRESSES
+    commands = [
+        "install scheduler",
+        f"install agent --scheduler {first}:7411",
+        "ca init",
+        f"ca issue {first} --role scheduler --out /etc/farbus/scheduler",
+        *(f"ca issue {name} --role node --out /etc/farbus/nodes/{name}" for name in ADDRESSES),
+    ]
+    script = PUT_IN.format(commands="\n".join(commands), packages=PACKAGES)
+
+    def put_in(guest: Guest) -> None:
+        guest.copy_in(wheel, f"/var/tmp/{wheel.name}")
+        # The guest takes minutes to compile it.
+        if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
+            with tempfile.TemporaryDirectory() as place:
+                guest.copy_in(compiled(wheel, Path(place)), f"{PACKAGES}/farbus")
+        guest.shell(script, limit_s=INSTALL_LIMIT_S)
+
+    content = hashlib.sha256(script.encode())
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
+            content.update(f"{entry.filename} {entry.CRC}".encode())
+    # Certificates last for a limited time.
+    return Layer(f"{content.hexdigest()} {time.strftime('%Y-%m')}", put_in)
+
+
+def compiled(wheel: Path, place: Path) -> Path:
+    """Return a directory with the compiled modules of a wheel, in ``place``, and nothing else of it."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+    # Sources in the guest are as old as its pip makes them: their times say nothing.
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    compileall.compile_dir(place / "farbus", ddir=f"{PACKAGES}/farbus", quiet=1, invalidation_mode=mode)
+    for file in (place / "farbus").rglob("*"):
+        if file.is_file() and file.suffix != ".pyc":
+            file.unlink()
+    return place / "farbus"
+
+
+class Lab:
+    """Nodes, and the network that joins them; use it as a context manager."""
+
+    def __init__(self, image: Path, wheel: Callable[[], Path]) -> None:
+        """``wheel`` returns the file of Farbus's own; it is called where a node needs it."""
+        self.network = Cable()
+        self._image = image
+        self._wheel = wheel
+        self._nodes: dict[str, Guest] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for guest in self._nodes.values():
+            guest.stop()
+
+    def node(self, name: str, machine: Machine = NODE, *, farbus: bool = False) -> Guest:
+        """Return a node, restored now where it is not there; one that is there stays what it is."""
+        return self.nodes(name, machine=machine, farbus=farbus)[0]
+
+    def nodes(self, *names: str, machine: Machine = NODE, farbus: bool = False) -> tuple[Guest, ...]:
+        """Return nodes, those that are not there restored now, side by side."""
+        new = [name for name in names if name not in self._nodes]
+        if new:
+            layers = [farbus_layer(self._wheel())] if farbus else []
+            snapshot = ensure_snapshot(self._image, machine, layers)
+            for name in new:
+                self._nodes[name] = Guest(
+                    self._image,
+                    machine,
+                    name=name,
+                    join=[self.network, *(Cable() for _ in range(machine.cables - 1))],
+                    address=f"{ADDRESSES[name]}/24",
+                    snapshot=snapshot,
+                )
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda name: self._nodes[name].wait_for_boot(), new))
+        return tuple(self._nodes[name] for name in names)
+
+    def discard(self, name: str) -> None:
+        """End a node for good where it is there; the next one of this name is a new one."""
+        if guest := self._nodes.pop(name, None):
+            guest.stop()
+
+    def cluster(self, *names: str, machine: Machine = NODE) -> tuple[Guest, ...]:
+        """Return nodes with a running agent in each and the scheduler in the first one, which is ``a``."""
+        assert names[0] == next(iter(ADDRESSES)), "the certificates are made for a scheduler on a"
+        guests = self.nodes(*names, machine=machine, farbus=True)
+        starting = [
+            guest.start(
+                *("bash", "-ec"),
+                f"cp /etc/farbus/nodes/{guest.name}/* /etc/farbus/node/\n"
+                f"systemctl start {'farbus-scheduler' if guest is guests[0] else ''} farbus-agent",
+                limit_s=JOB_LIMIT_S,
+            )
+            for guest in guests
+        ]
+        for one in starting:
+            one.wait()
+        nodes_are_ready(guests[0], len(guests))
+        return guests

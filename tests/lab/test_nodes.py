@@ -1,0 +1,93 @@
+"""A lab of nodes: kernels and tools to choose, a network that is cut, and a drive that moves with its contents."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab.cluster import JOB_LIMIT_S
+from tests.lab.guest import Machine, patient
+from tests.lab.nodes import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(900))]
+
+DRIVE_MIB = 16
+
+MODULES = ("nvmet", "nvmet-tcp", "nvmet-rdma", "nvme-tcp", "nvme-rdma", "rdma_rxe", "dm-mod", "raid0", "null_blk")
+
+
+def test_drive_moves_with_its_contents(lab: Lab, tmp_path: Path) -> None:
+    a, b = lab.nodes("a", "b")
+    drive = tmp_path / "drive"
+    drive.write_bytes(bytes(DRIVE_MIB * 2**20))
+    by_id = "/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_SN4711"
+    a.plug_drive("nv0", port="port1", file=drive, serial="SN4711")
+    a.until(f"test -b {by_id} && grep -x 'SN4711 *' /sys/class/nvme/nvme*/serial")
+    wrote = a.shell(
+        f"dd if=/dev/urandom of=/var/tmp/wrote bs=1M count={DRIVE_MIB} status=none;"
+        f"dd if=/var/tmp/wrote of={by_id} bs=1M oflag=direct conv=fsync status=none; sha256sum < /var/tmp/wrote;"
+        f"dd if={by_id} bs=1M iflag=direct status=none | cmp - /var/tmp/wrote"
+    ).stdout
+    a.unplug("nv0")
+    a.until(f"! test -e {by_id} && ! test -e /sys/class/nvme/nvme0")
+    assert hashlib.sha256(drive.read_bytes()).hexdigest() == wrote.split()[0]
+    b.plug_drive("nv0", port="port2", file=drive, serial="SN4711")
+    b.until(f"test -b {by_id} && grep -x 'SN4711 *' /sys/class/nvme/nvme*/serial")
+    assert b.shell(f"dd if={by_id} bs=1M iflag=direct status=none | sha256sum").stdout == wrote
+    b.unplug("nv0")
+
+
+def test_nodes_hear_each_other_until_the_network_is_cut(lab: Lab) -> None:
+    a, _ = lab.nodes("a", "b")
+    a.run("busybox", "ping", "-c", "1", "b")
+    lab.network.cut("b")
+    # Three in a row, with the address known: not one that was slow.
+    assert a.run("busybox", "ping", "-c", "3", "-W", "3", "b", check=False).code == 1
+    lab.network.mend("b")
+    a.until("busybox ping -c 1 b")
+
+
+def test_nodes_of_one_snapshot_differ(lab: Lab) -> None:
+    seen = [
+        node.shell(
+            "hostname; cat /etc/machine-id /sys/class/net/enp0s16/address; head -c 16 /dev/urandom | od -x"
+        ).stdout
+        for node in lab.nodes("a", "b")
+    ]
+    assert all(one != other for one, other in zip(*(said.splitlines()[:4] for said in seen), strict=True))
+
+
+@pytest.mark.parametrize("kernel", ["6.1", "6.12"])
+def test_kernel_has_what_fabrics_need(lab: Lab, kernel: str) -> None:
+    node = lab.node({"6.1": "c", "6.12": "d"}[kernel], Machine(cables=1, kernel=kernel))
+    assert node.run("uname", "-r").stdout.startswith(f"{kernel}.")
+    node.run("modprobe", "-a", *MODULES)
+    assert "nvme version 2.3" in node.run("nvme", "version").stdout
+    assert "nvme version 2.13" in node.run("/opt/trixie/bin/nvme", "version").stdout
+    authentication = node.shell(
+        "modprobe configfs; ls /sys/kernel/config/nvmet/hosts; mkdir /sys/kernel/config/nvmet/hosts/h;"
+        "ls /sys/kernel/config/nvmet/hosts/h"
+    ).stdout
+    assert ("dhchap_key" in authentication) == (kernel == "6.12")
+
+
+def test_three_nodes_are_a_cluster_with_real_agents(lab: Lab, tell: Callable[[str], None]) -> None:
+    # Nodes of other tests are without Farbus; the snapshot that has it is not part of what is measured.
+    for name in ("a", "b", "c"):
+        lab.discard(name)
+    lab.node("a", farbus=True)
+    lab.discard("a")
+    began = time.monotonic()
+    nodes = lab.cluster("a", "b", "c")
+    used = ", ".join(f"{node.processor_s():.0f}" for node in nodes)
+    tell(
+        f"three nodes with agents and a scheduler were ready after {time.monotonic() - began:.0f} s;"
+        f" they took {used} s of the processor"
+    )
+    a, *_ = nodes
+    job = a.run("farbus", "submit", "--node", "c", "--", "hostname", user="alice").stdout.strip()
+    a.until(f"farbus logs {job} | grep -x c", user="alice", limit_s=JOB_LIMIT_S)
