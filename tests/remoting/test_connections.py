@@ -14,6 +14,7 @@ from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
 from tests.remoting.cutter import RECORD, Kind, Relay
 from tests.remoting.harness import Remote
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 from tests.remoting.test_hostile import HEADER, OPCODE
 from tests.remoting.test_resume import PROGRAMS, Resumer
@@ -224,6 +225,13 @@ def test_connections_of_a_cut_session_are_closed(plain: Remote) -> None:
     assert client.again() == wire.HELLO_OK
     wait_until(lambda: descriptors(server) == before, "the server has closed them")
     del others
+
+
+def test_the_child_of_a_fork_has_no_copy_of_any_connection(plain: Remote, tmp_path: Path) -> None:
+    done = plain.run(
+        build_calls("resume/forked_connections", tmp_path), FARBUS_TRANSPORT="tcp", FARBUS_CONNECTIONS=str(MOST)
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 @pytest.mark.parametrize("setting", ["0", "9", "-1", "two", "1x"])
