@@ -530,6 +530,7 @@ struct client_range {
 	struct client_session *session;	/* whose addresses they are; NULL: pinned memory */
 	unsigned flags;
 	bool registered;		/* pinned by cuMemHostRegister */
+	uint64_t shared;		/* pinned memory that the server has too (pinned.c); or 0 */
 	bool global;			/* a module's variable */
 	CUmemoryPool pool;		/* it comes from; NULL: no pool, or the device's own */
 	bool accessible;		/* of what is mapped at reserved addresses */
@@ -579,6 +580,22 @@ CUresult client_memory_place(const struct client_placement *placement, struct cl
 
 /* The context in which to reach a device's memory; NULL: its server has none. */
 struct client_context *client_memory_context(const struct client_range *range);
+
+/* ---- pinned memory that the server has too (pinned.c) ---- */
+
+/* Memory of whole pages and its name at the server, which copies from and to it by itself; NULL:
+ * there is none.  It is the caller's to unmap, behind client_pinned_release. */
+void *client_pinned_share(size_t bytes, uint64_t *pinned);
+/* Wait for what uses it at the server, and take it from there. */
+void client_pinned_release(uint64_t pinned);
+/* Have the server copy between it and a device; `span` is from the first byte of the plane here to
+ * behind its last.  false: neither plane is such memory, or something on its way is to come to it
+ * first that only this process sees; *result is then untouched. */
+struct client_plane;
+struct client_extent;
+bool client_pinned_copy(const struct client_plane *to, const struct client_plane *from,
+			const struct client_extent *extent, size_t span, uint64_t stream,
+			CUresult *result);
 
 /* ---- green contexts (green.c) ---- */
 

@@ -381,6 +381,10 @@ void client_memory_forget_context(struct client_context *context)
 	for (size_t i = device_table.count; i-- > 0;)
 		if (device_table.ranges[i].context == context)
 			table_erase(&device_table, i);
+	/* What was pinned in it, the server drops; here it is memory still. */
+	for (size_t i = 0; i < host_table.count; i++)
+		if (host_table.ranges[i].context == context)
+			host_table.ranges[i].shared = 0;
 	memory_unlock();
 }
 
@@ -670,7 +674,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
 	return CUDA_SUCCESS;
 }
 
-/* ---- pinned memory: it is this process's, the server has no part in it ---- */
+/* ---- pinned memory: this process's, and the server's too where that is on this node ---- */
 
 static size_t page_round(size_t bytes)
 {
@@ -695,15 +699,23 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return result;
 	if (!pp || !bytesize || Flags & ~known)
 		return CUDA_ERROR_INVALID_VALUE;
-	memory = mmap(NULL, page_round(bytesize), PROT_READ | PROT_WRITE,
-		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (memory == MAP_FAILED)
+	if (bytesize > SIZE_MAX / 2)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	/* As the driver's own pinned memory, it is not the child's after a fork. */
-	madvise(memory, page_round(bytesize), MADV_DONTFORK);
+	memory = client_pinned_share(page_round(bytesize), &range.shared);
+	if (!memory) {
+		range.shared = 0;
+		memory = mmap(NULL, page_round(bytesize), PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (memory == MAP_FAILED)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		/* As the driver's own pinned memory, it is not the child's after a fork. */
+		madvise(memory, page_round(bytesize), MADV_DONTFORK);
+	}
 	range.base = (uint64_t)(uintptr_t)memory;
 	range.context = client_context_current();
 	if (client_memory_add(&range)) {
+		if (range.shared)
+			client_pinned_release(range.shared);
 		munmap(memory, page_round(bytesize));
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -734,7 +746,10 @@ CUresult cuMemFreeHost(void *p)
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
-	client_memory_remove(range.base, MEMORY_PINNED, &range);
+	if (!client_memory_remove(range.base, MEMORY_PINNED, &range))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (range.shared)
+		client_pinned_release(range.shared);
 	munmap(p, page_round(range.bytes));
 	return CUDA_SUCCESS;
 }
