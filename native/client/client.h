@@ -470,7 +470,7 @@ uint32_t client_resume_grace_ms(void);
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
 			const uint8_t secret[WIRE_SECRET_BYTES],
 			const struct wire_hello_reply *reply);
-/* How many connections a session is to have whose first one is this. */
+/* How many connections a session is to have whose first one is this, where nobody has said it. */
 unsigned client_connections(const struct transport *transport);
 /* All sessions are open: connect the further ones, on a thread. */
 void client_resume_connect(struct client_session *session);

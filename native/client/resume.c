@@ -141,19 +141,9 @@ static bool is_near(int descriptor)
 
 unsigned client_connections(const struct transport *transport)
 {
-	const char *text = getenv("FARBUS_CONNECTIONS");
 	socklen_t size = sizeof(struct tcp_info);
 	struct tcp_info info;
-	unsigned long count;
-	char *end;
 
-	if (text && *text) {
-		count = strtoul(text, &end, 10);
-		if (!*end && *text != '-' && count && count <= BUNDLE_CONNECTIONS)
-			return (unsigned)count;
-		client_message("FARBUS_CONNECTIONS is \"%s\": set it to a number from 1 to %u", text,
-			       BUNDLE_CONNECTIONS);
-	}
 	memset(&info, 0, sizeof(info));
 	if (is_near(transport->descriptor) ||
 	    getsockopt(transport->descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0)

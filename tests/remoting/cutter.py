@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import select
 import selectors
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from farbus.remoting import session as wire
 
@@ -280,10 +281,23 @@ class Cutter:
             _close(server, reset=self._kind is Kind.RESET)
 
 
+class Line(NamedTuple):
+    """One connection through a relay."""
+
+    client: socket.socket
+    server: socket.socket
+    number: int
+    end: int | None  # behind how many bytes it is cut
+
+    def across(self, side: socket.socket) -> socket.socket:
+        return self.server if side is self.client else self.client
+
+
 class Relay:
     """Passes any number of connections on at once, and cuts each by itself.
 
-    ``cut_bytes``: behind how many bytes of both directions the connection of that number, from 1, is cut; None: never.
+    None of them waits for another, nor one direction for the other.  ``cut_bytes``: behind how many bytes of both
+    directions the connection of that number, from 1, is cut; None: never.
     """
 
     def __init__(
@@ -298,6 +312,8 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._lines: dict[socket.socket, Line] = {}
+        self._held: dict[socket.socket, bytes] = {}  # what each side has sent and the other has not taken
         self._half_open: list[socket.socket] = []
         #: Bytes that each connection has carried.
         self.carried: list[int] = []
@@ -315,68 +331,66 @@ class Relay:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._wake.close()
         self._thread.join()
-        self._listener.close()
-        self._woken.close()
-        for each in self._half_open:
+        for each in (self._listener, self._woken, *self._lines, *self._half_open):
             each.close()
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._woken, selectors.EVENT_READ)
-            selector.register(self._listener, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is self._woken:
-                        for other in list(selector.get_map().values()):
-                            if other.data is not None:
-                                other.fileobj.close()  # type: ignore[union-attr]
-                        return
-                    if key.fileobj is self._listener:
-                        self._accept(selector)
-                    elif key in selector.get_map().values():
-                        assert isinstance(key.fileobj, socket.socket)
-                        self._pass(selector, key.fileobj, *key.data)
+        while True:
+            readable, writable, _ = select.select(
+                [self._woken, self._listener, *(side for side in self._lines if not self._held[side])],
+                [side for side, line in self._lines.items() if self._held[line.across(side)]],
+                [],
+            )
+            if self._woken in readable:
+                return
+            if self._listener in readable:
+                self._accept()
+            for sides, take in ((readable, True), (writable, False)):
+                for side in sides:
+                    line = self._lines.get(side)
+                    if line:
+                        self._pass(line, side, take=take)
 
-    def _accept(self, selector: selectors.BaseSelector) -> None:
+    def _accept(self) -> None:
         client, _ = self._listener.accept()
         try:
             server = socket.create_connection(self._target)
         except OSError:
             client.close()
             return
-        for each in (client, server):
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.carried.append(0)
         number = len(self.carried)
-        end = self._cut_bytes(number)
-        selector.register(client, selectors.EVENT_READ, (server, client, server, number, end))
-        selector.register(server, selectors.EVENT_READ, (client, client, server, number, end))
+        line = Line(client, server, number, self._cut_bytes(number))
+        for side in (client, server):
+            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            side.setblocking(False)
+            self._lines[side] = line
+            self._held[side] = b""
 
-    def _pass(
-        self,
-        selector: selectors.BaseSelector,
-        source: socket.socket,
-        target: socket.socket,
-        client: socket.socket,
-        server: socket.socket,
-        number: int,
-        end: int | None,
-    ) -> None:
+    def _pass(self, line: Line, side: socket.socket, *, take: bool) -> None:
+        """Take what a side has sent, or give it what the other has sent."""
+        at = line.number - 1
         try:
-            data = source.recv(PIECE_BYTES)
-            left = len(data) if end is None else end - self.carried[number - 1]
-            target.sendall(data[:left])
+            if take:
+                self._held[side] = side.recv(PIECE_BYTES)
+                ended = not self._held[side]
+            else:
+                data = self._held[line.across(side)]
+                sent = side.send(data if line.end is None else data[: line.end - self.carried[at]])
+                self._held[line.across(side)] = data[sent:]
+                self.carried[at] += sent
+                ended = False
         except OSError:
-            data, left = b"", 0
-        self.carried[number - 1] += len(data[:left])
-        if data and len(data) <= left:
-            return
-        for each in (client, server):
-            selector.unregister(each)
-        cut = bool(data)
+            ended = True
+        if ended or self.carried[at] == line.end:
+            self._close(line, cut=not ended)
+
+    def _close(self, line: Line, *, cut: bool) -> None:
+        for side in (line.client, line.server):
+            del self._lines[side], self._held[side]
         self.cuts += cut
-        _close(client, reset=cut and self._kind is not Kind.END)
+        _close(line.client, reset=cut and self._kind is not Kind.END)
         if cut and self._kind is Kind.HALF:
-            self._half_open.append(server)
+            self._half_open.append(line.server)
         else:
-            _close(server, reset=cut and self._kind is Kind.RESET)
+            _close(line.server, reset=cut and self._kind is Kind.RESET)

@@ -23,13 +23,9 @@ from tests.remoting.test_transports import PROGRAMS as TRANSPORT_PROGRAMS
 Build = Callable[[str], Path]
 
 CHUNK = struct.Struct("<IB3x")
-#: Most connections of one session (native/transport/bundle.h).
-MOST = 8
-#: Programs that send little.
-SMALL = ("events", "fault", "host_functions", "symbols")
-#: One that sends more than the sockets hold: the relay, which writes to one connection at a time, would wait for a
-#: reader that waits for another connection.
-LARGE = ("pageable_source",)
+MOST = wire.CONNECTIONS_LIMIT
+#: Behind how many bytes a connection is cut at the latest: of programs that send little, and of one that sends 64 MiB.
+CUT_BYTES = {**dict.fromkeys(("events", "fault", "host_functions", "symbols"), 8_000), "pageable_source": 1 << 20}
 CAPABILITIES = wire.CAPABILITY_RESUME | wire.CAPABILITY_CONNECTIONS
 
 
@@ -70,11 +66,11 @@ def test_program(remote: Remote, build: Build, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("name", [*(name for name in PROGRAMS if name not in LARGE), "threads"])
+@pytest.mark.parametrize("name", [*PROGRAMS, "threads"])
 def test_cut_at_random(remote: Remote, build: Build, name: str, kind: Kind) -> None:
     """Any of the connections is cut, also while it is made."""
     chance = random.Random(f"{name} {kind}")
-    most = 8_000 if name in SMALL else 60_000
+    most = CUT_BYTES.get(name, 60_000)
     with Relay(
         remote.supervisor.address, lambda number: chance.randint(1, most) if number > 1 else most // 3, kind
     ) as network:
@@ -240,5 +236,23 @@ def test_the_child_of_a_fork_has_no_copy_of_any_connection(plain: Remote, tmp_pa
 @pytest.mark.parametrize("setting", ["0", "9", "-1", "two", "1x"])
 def test_a_setting_that_is_none(plain: Remote, build: Build, setting: str) -> None:
     done = plain.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp", FARBUS_CONNECTIONS=setting)
-    assert (done.returncode, done.stdout) == (0, "ok\n")
+    assert done.returncode == 1
     assert f'FARBUS_CONNECTIONS is "{setting}": set it to a number from 1 to 8' in done.stderr
+
+
+@pytest.mark.parametrize(("told", "changes", "count"), [(2, {}, 2), (2, {"FARBUS_CONNECTIONS": "3"}, 3), (None, {}, 1)])
+def test_the_session_file_s_word_counts_where_the_program_has_none(
+    plain: Remote, build: Build, told: int | None, changes: dict[str, str], count: int
+) -> None:
+    with Relay(plain.supervisor.address) as network:
+        address, port = network.address
+        server = Server(address=address, port=port, secret=plain.secret, tls=False, connections=told)
+        write_session(plain.session, [server])
+        done = plain.run(build("remoting/copies_of_all_sizes"), FARBUS_TRANSPORT="tcp", **changes)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+        assert len(network.carried) == count
+
+
+def test_a_session_has_no_more_connections_than_there_may_be() -> None:
+    with pytest.raises(ValueError, match="connections: 9 is not from 1 to 8"):
+        Server(address="127.0.0.1", port=1, secret=bytes(wire.SECRET_BYTES), connections=9)
