@@ -7,6 +7,7 @@ taken in and not passed on is lost with the connection, as in a real network.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import enum
 import select
@@ -143,33 +144,17 @@ def _close(connection: socket.socket, *, reset: bool) -> None:
     connection.close()
 
 
-class Cutter:
-    """Listens on the loopback and passes connections on to ``target``, one after the other."""
+class Network(abc.ABC):
+    """Listens on the loopback, for connections to ``target``."""
 
-    def __init__(
-        self,
-        target: tuple[str, int],
-        decide: Decide,
-        kind: Kind = Kind.RESET,
-        hello_cut: Callable[[int], bool] = lambda _: False,
-        cut_bytes: Callable[[], int] | None = None,
-    ) -> None:
-        """``hello_cut``: is the connection of that number, from 1, to be cut behind its hello?
-
-        ``cut_bytes``: what travels can't be read, and each connection is cut behind so many bytes of both directions.
-        """
+    def __init__(self, target: tuple[str, int], kind: Kind) -> None:
         self._target = target
         self._kind = kind
-        self._hello_cut = hello_cut
-        self._cut_bytes = cut_bytes
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._streams = {side: Stream(side, decide) for side in Side}
         self._half_open: list[socket.socket] = []
-        self._received = 0
-        self.cuts = 0
-        self.connections = 0
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self.cuts = 0
 
     @property
     def address(self) -> tuple[str, int]:
@@ -186,12 +171,52 @@ class Cutter:
         self._thread.join()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._wake.close()
-        self._thread.join()
-        self._listener.close()
-        self._woken.close()
-        for each in self._half_open:
+        self.stop()
+        for each in (self._listener, self._woken, *self._half_open):
             each.close()
+
+    @abc.abstractmethod
+    def _run(self) -> None:
+        """Pass connections on until there is something to read at ``_woken``."""
+
+    def _accept(self) -> tuple[socket.socket, socket.socket] | None:
+        """Accept a connection; return it and one to the target, if that is there."""
+        client, _ = self._listener.accept()
+        try:
+            return client, socket.create_connection(self._target)
+        except OSError:
+            client.close()
+            return None
+
+    def _cut(self, client: socket.socket, server: socket.socket) -> None:
+        _close(client, reset=self._kind is not Kind.END)
+        if self._kind is Kind.HALF:
+            self._half_open.append(server)
+        else:
+            _close(server, reset=self._kind is Kind.RESET)
+
+
+class Cutter(Network):
+    """Passes connections on one after the other."""
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        decide: Decide,
+        kind: Kind = Kind.RESET,
+        hello_cut: Callable[[int], bool] = lambda _: False,
+        cut_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        """``hello_cut``: is the connection of that number, from 1, to be cut behind its hello?
+
+        ``cut_bytes``: what travels can't be read, and each connection is cut behind so many bytes of both directions.
+        """
+        super().__init__(target, kind)
+        self._hello_cut = hello_cut
+        self._cut_bytes = cut_bytes
+        self._streams = {side: Stream(side, decide) for side in Side}
+        self._received = 0
+        self.connections = 0
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -201,14 +226,11 @@ class Cutter:
                 ready = [key.fileobj for key, _ in selector.select()]
                 if self._woken in ready:
                     return
-                client, _ = self._listener.accept()
-                try:
-                    server = socket.create_connection(self._target)
-                except OSError:
-                    client.close()
+                accepted = self._accept()
+                if not accepted:
                     continue
                 self.connections += 1
-                if not self._pass(client, server):
+                if not self._pass(*accepted):
                     return
 
     def _begins_to_server(self, greeting: bytes) -> int | None:
@@ -273,13 +295,6 @@ class Cutter:
                             server.close()
                         return True
 
-    def _cut(self, client: socket.socket, server: socket.socket) -> None:
-        _close(client, reset=self._kind is not Kind.END)
-        if self._kind is Kind.HALF:
-            self._half_open.append(server)
-        else:
-            _close(server, reset=self._kind is Kind.RESET)
-
 
 class Line(NamedTuple):
     """One connection through a relay."""
@@ -293,7 +308,7 @@ class Line(NamedTuple):
         return self.server if side is self.client else self.client
 
 
-class Relay:
+class Relay(Network):
     """Passes any number of connections on at once, and cuts each by itself.
 
     None of them waits for another, nor one direction for the other.  ``cut_bytes``: behind how many bytes of both
@@ -306,33 +321,12 @@ class Relay:
         cut_bytes: Callable[[int], int | None] = lambda _: None,
         kind: Kind = Kind.RESET,
     ) -> None:
-        self._target = target
+        super().__init__(target, kind)
         self._cut_bytes = cut_bytes
-        self._kind = kind
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._wake, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self._lines: dict[socket.socket, Line] = {}
         self._held: dict[socket.socket, bytes] = {}  # what each side has sent and the other has not taken
-        self._half_open: list[socket.socket] = []
         #: Bytes that each connection has carried.
         self.carried: list[int] = []
-        self.cuts = 0
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._listener.getsockname()[:2]
-        return str(host), int(port)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._wake.close()
-        self._thread.join()
-        for each in (self._listener, self._woken, *self._lines, *self._half_open):
-            each.close()
 
     def _run(self) -> None:
         while True:
@@ -342,22 +336,20 @@ class Relay:
                 [],
             )
             if self._woken in readable:
+                for side in self._lines:
+                    side.close()
                 return
             if self._listener in readable:
-                self._accept()
+                accepted = self._accept()
+                if accepted:
+                    self._begin(*accepted)
             for sides, take in ((readable, True), (writable, False)):
                 for side in sides:
                     line = self._lines.get(side)
                     if line:
                         self._pass(line, side, take=take)
 
-    def _accept(self) -> None:
-        client, _ = self._listener.accept()
-        try:
-            server = socket.create_connection(self._target)
-        except OSError:
-            client.close()
-            return
+    def _begin(self, client: socket.socket, server: socket.socket) -> None:
         self.carried.append(0)
         number = len(self.carried)
         line = Line(client, server, number, self._cut_bytes(number))
@@ -383,14 +375,11 @@ class Relay:
         except OSError:
             ended = True
         if ended or self.carried[at] == line.end:
-            self._close(line, cut=not ended)
-
-    def _close(self, line: Line, *, cut: bool) -> None:
-        for side in (line.client, line.server):
-            del self._lines[side], self._held[side]
-        self.cuts += cut
-        _close(line.client, reset=cut and self._kind is not Kind.END)
-        if cut and self._kind is Kind.HALF:
-            self._half_open.append(line.server)
-        else:
-            _close(line.server, reset=cut and self._kind is Kind.RESET)
+            for each in (line.client, line.server):
+                del self._lines[each], self._held[each]
+            if ended:
+                line.client.close()
+                line.server.close()
+            else:
+                self.cuts += 1
+                self._cut(line.client, line.server)
