@@ -203,16 +203,18 @@ static void *read_all(void *opaque)
 static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows, unsigned connections)
 {
 	_Atomic bool done[2] = { false, false };
-	struct pair pair;
+	/* Never freed: the thread that dials may still be at it when all has arrived. */
+	struct pair *pair = malloc(sizeof(*pair));
 	struct end ends[4] = {
-		{ &pair.client, 1, true, false, NULL }, { &pair.server, 2, false, true, NULL },
-		{ &pair.server, 3, false, false, &done[0] }, { &pair.client, 4, false, false, &done[1] },
+		{ &pair->client, 1, true, false, NULL }, { &pair->server, 2, false, true, NULL },
+		{ &pair->server, 3, false, false, &done[0] }, { &pair->client, 4, false, false, &done[1] },
 	};
 	pthread_t threads[4];
-	unsigned cuts = 0;
+	unsigned cuts = 0, dials;
 	uint32_t seed = 5;
 
-	bundle_make(&pair, PATIENCE_MS, grows, connections);
+	assert(pair);
+	bundle_make(pair, PATIENCE_MS, grows, connections);
 	for (int i = 0; i < 4; i++)
 		assert(pthread_create(&threads[i], NULL, i < 2 ? write_all : read_all, &ends[i]) == 0);
 	while (!atomic_load(&done[0]) || !atomic_load(&done[1])) {
@@ -221,21 +223,24 @@ static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows
 		usleep(random_next(&seed) % 4000);
 		/* Who dials must hear of a cut, though there is nothing more to read. */
 		if (atomic_load(&done[1]))
-			assert(pair.client.ops->read(&pair.client, &none, 1) == -EAGAIN);
-		pthread_mutex_lock(&pair.lock);
-		pair.refusals = random_next(&seed) % 8 ? 0 : 1;
-		pthread_mutex_unlock(&pair.lock);
+			assert(pair->client.ops->read(&pair->client, &none, 1) == -EAGAIN);
+		pthread_mutex_lock(&pair->lock);
+		pair->refusals = random_next(&seed) % 8 ? 0 : 1;
+		pthread_mutex_unlock(&pair->lock);
 		/* Either end, one direction or both. */
-		shutdown(random_next(&seed) % 2 ? pair.client.descriptor : pair.server.descriptor,
+		shutdown(random_next(&seed) % 2 ? pair->client.descriptor : pair->server.descriptor,
 			 (int)(random_next(&seed) % 3));
 		cuts++;
 	}
 	for (int i = 0; i < 4; i++)
 		pthread_join(threads[i], NULL);
-	assert(pair.dials > 3);
-	printf("%u cuts, %u connections\n", cuts, pair.dials);
-	pair.client.ops->shutdown(&pair.client);
-	pair.server.ops->shutdown(&pair.server);
+	pthread_mutex_lock(&pair->lock);
+	dials = pair->dials;
+	pthread_mutex_unlock(&pair->lock);
+	assert(dials > 3);
+	printf("%u cuts, %u connections\n", cuts, dials);
+	pair->client.ops->shutdown(&pair->client);
+	pair->server.ops->shutdown(&pair->server);
 }
 
 struct bytes_read {
