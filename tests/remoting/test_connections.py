@@ -226,6 +226,9 @@ def descriptors(pid: int) -> int:
 def test_connections_of_a_cut_session_are_closed(plain: Remote) -> None:
     client = Session(plain)
     (server,) = plain.supervisor.pids
+    # It answers when it has opened what it needs itself.
+    client.connection.sendall(CHUNK.pack(len(question(1)), 0) + question(1))
+    client.exactly(client.connection, CHUNK.size)
     before = descriptors(server)
     others = [client.another() for _ in range(3)]
     assert descriptors(server) == before + 3
