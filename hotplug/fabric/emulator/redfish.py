@@ -19,7 +19,7 @@ from farbus.hotplug.fabric.emulator.redfish_sessions import Sessions
 from farbus.hotplug.fabric.emulator.redfish_tasks import Tasks
 from farbus.hotplug.fabric.emulator.redfish_words import V1, Ports, Resource, Single, error, etag, link, uuid
 from farbus.hotplug.fabric.http import Reply, Request
-from farbus.hotplug.fabric.redfish import Credentials
+from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.linux.clock import Clock
 
 SAY_WHERE = frozenset({"Zones", "Connections", "ResourceBlocks", "Systems"})

@@ -73,10 +73,6 @@ class CompositionPart:
                 lambda ports: [port for port in self._ports if self._exists(ports, port)],
                 self._capabilities(),
             ),
-            *(
-                Collection(f"{BLOCKS}/{NODE}{port}/Systems", "ComputerSystemCollection", lambda _, port=port: [port])
-                for port in self._ports
-            ),
         )
         self.singles: Sequence[Single] = (
             Single(re.escape(SERVICE), self._service),
@@ -254,7 +250,7 @@ class CompositionPart:
             for device in devices:
                 if failure := await self._tasks.do([(FabricStep.ASSIGN, device, port)], deny=False):
                     # All of it or nothing: a system that nobody asked for would hold what others wait for.
-                    given = [each for each in devices[: devices.index(device)]]
+                    given = devices[: devices.index(device)]
                     await self._tasks.do([(FabricStep.UNASSIGN, each, port) for each in given], deny=False)
                     self._chassis.decompose(port)
                     return failure

@@ -64,7 +64,9 @@ class FabricPart:
         if method == "DELETE" and (match := re.fullmatch(rf"{fabric}/Connections/([^/]+)", path)):
             if not self._matches(path, headers.get("if-match", "*")):
                 return error(412, "PreconditionFailed", "The connection has changed.")
-            return await self._tasks.steps([(FabricStep.UNASSIGN, match[1], self._chassis.assigned().get(match[1], ""))])
+            return await self._tasks.steps(
+                [(FabricStep.UNASSIGN, match[1], self._chassis.assigned().get(match[1], ""))]
+            )
         return None
 
     async def _patch_zone(self, path: str, port: str, body: Resource, etag: str) -> Reply:

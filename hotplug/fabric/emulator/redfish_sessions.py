@@ -12,7 +12,7 @@ from farbus.hotplug.fabric.emulator.chassis import EmulatedChassis, raise_fault
 from farbus.hotplug.fabric.emulator.front import faulty, json_reply
 from farbus.hotplug.fabric.emulator.redfish_words import V1, Collection, Ports, Resource, Single, error, link
 from farbus.hotplug.fabric.http import Reply
-from farbus.hotplug.fabric.redfish import Credentials
+from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.linux.clock import Clock
 from farbus.model.fabric import FabricStep
 

@@ -23,7 +23,7 @@ from farbus.hotplug.fabric.emulator.server import make_certificate
 from farbus.hotplug.fabric.errors import BadReply, ChassisRefused, ChassisUnavailable
 from farbus.hotplug.fabric.h3 import H3Driver
 from farbus.hotplug.fabric.http import HttpTransport, Request
-from farbus.hotplug.fabric.redfish import Credentials
+from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.hotplug.fabric.service import ChassisService
 from farbus.linux.clock import SystemClock
 from farbus.model.fabric import Dialect, FabricStep, RedfishStyle
