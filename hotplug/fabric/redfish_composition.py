@@ -1,4 +1,4 @@
-"""Styles of Redfish's composition (DSP2050): resource blocks that actions move, and systems that are composed of them."""
+"""Styles of Redfish's composition (DSP2050): blocks that actions move, and systems composed of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def _collections(client: RedfishClient, root: resources.Root) -> tuple[str
 
 
 class Blocks:
-    """Each device is a resource block, each port a computer system, which actions add blocks to and remove them from."""
+    """Each device is a resource block, each port a computer system; actions add and remove blocks."""
 
     def __init__(self, client: RedfishClient) -> None:
         self._client = client
