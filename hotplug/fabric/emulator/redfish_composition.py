@@ -63,9 +63,8 @@ class CompositionPart:
         self._matches = matches
         self._read = read
         self._ports = [port.id for port in chassis.config.ports]
-        self._block_ids = [*chassis.devices, *(NODE + port for port in self._ports)]
         self.collections: Sequence[Collection] = (
-            Collection(BLOCKS, "ResourceBlockCollection", lambda _: self._block_ids),
+            Collection(BLOCKS, "ResourceBlockCollection", lambda _: self._block_ids()),
             Collection(f"{SERVICE}/ResourceZones", "ZoneCollection", lambda _: [self._name]),
             Collection(
                 SYSTEMS,
@@ -85,6 +84,9 @@ class CompositionPart:
 
     # Resources.
 
+    def _block_ids(self) -> list[str]:
+        return [*self._chassis.devices, *(NODE + port for port in self._ports)]
+
     def _exists(self, ports: Ports, port: str) -> bool:
         return self._chassis.system(port).is_composed or port in ports.values()
 
@@ -100,7 +102,7 @@ class CompositionPart:
         }
 
     def _block(self, ports: Ports, name: str) -> Resource | None:
-        if name not in self._block_ids:
+        if name not in self._block_ids():
             return None
         if name.startswith(NODE):
             port = name.removeprefix(NODE)
@@ -149,7 +151,7 @@ class CompositionPart:
             "Id": name,
             "Name": "Devices and nodes of this chassis",
             "ZoneType": "ZoneOfResourceBlocks",
-            "Links": {"ResourceBlocks": [link(f"{BLOCKS}/{block}") for block in self._block_ids]},
+            "Links": {"ResourceBlocks": [link(f"{BLOCKS}/{block}") for block in self._block_ids()]},
             **self._capabilities(),
         }
 
@@ -266,7 +268,7 @@ class CompositionPart:
             blocks = names(links, "ResourceBlocks")
         if blocks is None or len(set(blocks)) != len(blocks):
             return error(400, "PropertyValueFormatError", "Links.ResourceBlocks is not a list of resource blocks.")
-        if unknown := [block for block in blocks if block not in self._block_ids]:
+        if unknown := [block for block in blocks if block not in self._block_ids()]:
             return error(400, "PropertyValueNotInList", f"There is no resource block {unknown[0]}.")
         if used := [block for block in blocks if self._is_used(block)]:
             return error(409, "ResourceInUse", f"Block {used[0]} is part of a system.")

@@ -23,14 +23,13 @@ class FabricPart:
         self._at_fabric = fabric = f"/Fabrics/{self._name}"
         at = f"/Chassis/{self._name}"
         port_ids = [port.id for port in chassis.config.ports]
-        endpoint_ids = [*(f"port-{port}" for port in port_ids), *(f"device-{name}" for name in chassis.devices)]
         self.collections: Sequence[Collection] = (
             Collection("/Chassis", "ChassisCollection", lambda _: [self._name]),
             Collection(f"{at}/PCIeDevices", "PCIeDeviceCollection", lambda ports: ports),
             Collection("/Fabrics", "FabricCollection", lambda _: [self._name]),
             Collection(f"{fabric}/Switches", "SwitchCollection", lambda _: ["1"]),
             Collection(f"{fabric}/Switches/1/Ports", "PortCollection", lambda _: port_ids),
-            Collection(f"{fabric}/Endpoints", "EndpointCollection", lambda _: endpoint_ids),
+            Collection(f"{fabric}/Endpoints", "EndpointCollection", lambda _: self._endpoint_ids()),
             Collection(f"{fabric}/Zones", "ZoneCollection", lambda _: port_ids),
             Collection(
                 f"{fabric}/Connections",
@@ -53,6 +52,10 @@ class FabricPart:
             Single(r"/Fabrics/[^/]+/Zones/([^/]+)", self._zone),
             Single(r"/Fabrics/[^/]+/Connections/([^/]+)", self._connection),
         )
+
+    def _endpoint_ids(self) -> list[str]:
+        ports = (f"port-{port.id}" for port in self._chassis.config.ports)
+        return [*ports, *(f"device-{name}" for name in self._chassis.devices)]
 
     async def change(self, method: str, path: str, body: Resource, headers: Mapping[str, str]) -> Reply | None:
         """Answer a change of a zone or a connection; None where it is of something else."""

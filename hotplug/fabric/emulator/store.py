@@ -53,7 +53,7 @@ def _nothing(_: str) -> None:
 
 
 class Store:
-    """The tables of devices and systems. ``on_write`` is called before and after each write, for tests that kill there."""
+    """The tables of devices and systems. ``on_write`` is called before and after each write, for tests."""
 
     def __init__(self, path: Path | str, *, durable: bool = True, on_write: Callable[[str], None] = _nothing) -> None:
         self.on_write = on_write

@@ -294,7 +294,7 @@ async def test_sessions_are_closed_at_the_end(tmp_path: Path) -> None:
         async with here.service(here.access(Dialect.REDFISH)) as service:
             await service.list()
             driver = service._driver
-            listed = await driver.ask("GET", "/redfish/v1/SessionService/Sessions")  # type: ignore[attr-defined]
+            listed = await driver._client.ask("GET", "/redfish/v1/SessionService/Sessions")  # type: ignore[attr-defined]
             assert msgspec.json.decode(listed.body)["Members@odata.count"] == 1
 
 

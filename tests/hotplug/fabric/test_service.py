@@ -296,7 +296,7 @@ def test_a_zone_that_changed_meanwhile_is_read_again() -> None:
         async with bed.running(), bed.service("zones").running() as service:
             for number in (1, 2):
                 assert (await bed.chassis.unassign(f"00{number}300")).done
-            service._driver._transport = Meddling("falcon", bed.fronts["redfish"])
+            service._driver._client._transport = Meddling("falcon", bed.fronts["redfish"])
             await service.assign(gpu(1), "31h")
             assert bed.ports()[gpu(1)] == bed.ports()[gpu(2)] == "31h"
             assert "412" in bed.told[0]
@@ -375,7 +375,7 @@ def test_a_session_that_the_chassis_forgot_is_opened_anew() -> None:
     async def forget() -> None:
         async with emulated() as bed, bed.service("zones").running() as service:
             await service.list()
-            bed.emulator.redfish["falcon"]._sessions.clear()
+            bed.emulator.redfish["falcon"]._sessions._sessions.clear()
             assert len((await service.list()).devices) == 8
 
     virtually(forget())
