@@ -11,7 +11,7 @@ A test boots one, runs commands in it and reaches its hardware over QMP::
 * A guest's disk is the image of :mod:`tests.lab.image`; what it writes lasts through its reboots and through its
   power being off, and ends with it.
 * With a :class:`Snapshot` (:mod:`tests.lab.snapshot`) it does not boot: it goes on where another has been saved, within
-  seconds, under its own name, machine id, addresses, time and random numbers.
+  seconds, under its own name, machine id, boot id, addresses, time and random numbers.
 * ``share`` names directories of this machine that it finds, read-only, in ``/media/NAME``.
 * ``join`` joins guests by Ethernet: all those that are given the same :class:`Cable`.  Nothing leads outside.
 * Everything waits for a limited time only, and tells the end of the guest's console when it gave up.
@@ -76,6 +76,8 @@ QUIT_LIMIT_S = patient(10.0)
 SHARE_MESSAGE_BYTES = 512_000
 """Most that one request to a shared directory carries; the kernel's default of 128 KiB is slower."""
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
 CONSOLE_TAIL_BYTES = 4000
 FIRST_CABLE_SLOT = 0x10
 """Where network devices begin on the guest's bus; QEMU gives the lower slots to others."""
@@ -85,6 +87,15 @@ PORTS = ("64M", "64M", "64M", "")
 
 The firmware gives a port without a size the usual 2 MiB of one that can be plugged into: too small for a GPU.
 """
+
+NARROW_PORT = "narrow"
+"""Port whose window is really too small for 64 MiB, of a machine with the devices :data:`NARROW`."""
+
+NARROW = (
+    *("-device", f"x3130-upstream,bus=port{len(PORTS)},id=upstream"),
+    *("-device", f"xio3130-downstream,bus=upstream,id={NARROW_PORT},chassis=9,slot=9"),
+)
+"""A switch in the last port: the kernel makes the window of a port bigger, and not that of the bridge above it."""
 
 DRIVERS_LEFT_OUT = ("kvm", "kvm_amd", "iTCO_wdt", "lpc_ich", "pcspkr", "powernow_k8")
 """Of devices that the emulation has and no test needs: loading them takes seconds."""
@@ -142,6 +153,8 @@ class Snapshot:
 
     directory: Path
     machine: Machine
+    identity: uuid.UUID | None = None
+    """Who was saved and comes back; without it, each restored guest becomes one of its own."""
 
     @property
     def disk(self) -> Path:
@@ -222,7 +235,8 @@ class Guest:
         # virtio-net-pci in the given slots: systemd names an interface after its slot (systemd.net-naming-scheme(7)).
         self.cables = tuple(f"enp0s{FIRST_CABLE_SLOT + number}" for number in range(len(join)))
         """Names of the network interfaces in the guest, in the order of ``join``."""
-        self._identity = uuid.uuid4()
+        self.identity = (snapshot.identity if snapshot else None) or uuid.uuid4()
+        """Its machine id; network addresses come from it."""
         self._share = dict(share or {})
         self._join = tuple(join)
         self._snapshot = snapshot
@@ -315,7 +329,7 @@ class Guest:
         control, qmp = socket.socketpair(), socket.socketpair()
         ends = [cable.plug(self.name) for cable in self._join]
         command = [
-            *qemu_command(self.image, self.machine, self._identity, self.name, self.place, self._share),
+            *qemu_command(self.image, self.machine, self.identity, self.name, self.place, self._share),
             *("-chardev", f"socket,id=control,fd={control[1].fileno()}"),
             *("-device", "virtserialport,chardev=control,name=lab.control"),
             *("-chardev", f"socket,id=qmp,fd={qmp[1].fileno()}", "-mon", "chardev=qmp,mode=control"),
@@ -379,7 +393,7 @@ class Guest:
 
     def _mac(self, number: int) -> str:
         """Return the address of a network device: a locally administered one (IEEE 802: bit 1 of the first octet)."""
-        return f"52:54:{number:02x}:{self._identity.bytes[:3].hex(':')}"
+        return f"52:54:{number:02x}:{self.identity.bytes[:3].hex(':')}"
 
     def wait_for_boot(self, limit_s: float = BOOT_LIMIT_S) -> None:
         """Return once it runs commands; where it does not come up, end it and raise :class:`GuestError`."""
@@ -637,21 +651,26 @@ class Guest:
             Guest.living.remove(self)
 
     def _adopt(self, limit_s: float) -> None:
-        """Make a guest that was restored one of its own: time, name, machine id and addresses.
+        """Tell a guest that was restored the time, and make it one of its own where it is to be.
 
         Its random numbers have been reseeded by the kernel (QEMU's device vmgenid).
         """
         self._migrated("restored")
         self.resume()
-        script = [
-            f"date --set=@{time.time():.3f} > /dev/null",
-            f"echo {self._identity.hex} > /etc/machine-id; echo {self.name} > /etc/hostname; hostname {self.name}",
-        ]
-        script += [f"ip link set dev {device} address {self._mac(i)}" for i, device in enumerate(self.cables)]
-        if self.address:
-            script += [f"echo {self.address} > /etc/lab-address; systemctl start lab-network"]
-        # Its journal is kept under the machine id.
-        script += ["systemctl restart systemd-journald", "cat /proc/sys/kernel/random/boot_id"]
+        script = [f"date --set=@{time.time():.3f} > /dev/null"]
+        if self._snapshot is None or self._snapshot.identity is None:
+            script += [
+                f"echo {self.identity.hex} > /etc/machine-id; echo {self.name} > /etc/hostname; hostname {self.name}",
+                # Until its first reboot: the kernel's own is that of the boot that was saved.
+                f"echo {uuid.uuid4()} > /run/lab-boot-id",
+                f"grep -q ' {BOOT_ID} ' /proc/mounts || mount --bind /run/lab-boot-id {BOOT_ID}",
+            ]
+            script += [f"ip link set dev {device} address {self._mac(i)}" for i, device in enumerate(self.cables)]
+            if self.address:
+                script += [f"echo {self.address} > /etc/lab-address; systemctl start lab-network"]
+            # Its journal is kept under the machine id.
+            script += ["systemctl restart systemd-journald"]
+        script += [f"cat {BOOT_ID}"]
         self.boot_id = self.shell("\n".join(script), limit_s=limit_s).stdout.strip()
         self.boot_s = time.monotonic() - self._began
         self._mount_shares()

@@ -23,16 +23,16 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 from tests.lab.cable import Cable
 from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, nodes_are_ready
-from tests.lab.guest import Guest, Machine
+from tests.lab.guest import Guest, Machine, Snapshot
 from tests.lab.image import ADDRESSES, PYTHON
-from tests.lab.snapshot import Layer, ensure_snapshot
+from tests.lab.snapshot import ClusterStart, Layer, ensure_cluster, ensure_snapshot
 
 NODE = Machine(cables=1)
 """What a node is where a test asks for nothing else."""
@@ -99,6 +99,29 @@ def compiled(wheel: Path, place: Path) -> Path:
     return place / "farbus"
 
 
+START = """
+cp /etc/farbus/nodes/{name}/* /etc/farbus/node/
+[ {gpus} = 0 ] || sed -i 's/^# softgpu =.*/softgpu = "count={gpus},mem=256MiB"/' /etc/farbus/agent.toml
+systemctl start {services}
+"""
+
+
+def cluster_start(gpus: Mapping[str, int]) -> ClusterStart:
+    """Return what starts the scheduler on the first node and an agent, with so many software GPUs, on each."""
+
+    def run(guests: Sequence[Guest]) -> None:
+        starting = []
+        for guest in guests:
+            services = "farbus-scheduler farbus-agent" if guest is guests[0] else "farbus-agent"
+            script = START.format(name=guest.name, gpus=gpus.get(guest.name, 0), services=services)
+            starting.append(guest.start("bash", "-ec", script, limit_s=JOB_LIMIT_S))
+        for one in starting:
+            one.wait()
+        nodes_are_ready(guests[0], len(guests))
+
+    return ClusterStart(f"{START} {sorted(gpus.items())}", run)
+
+
 class Lab:
     """Nodes, and the network that joins them; use it as a context manager."""
 
@@ -126,17 +149,7 @@ class Lab:
         if new:
             layers = [farbus_layer(self._wheel())] if farbus else []
             snapshot = ensure_snapshot(self._image, machine, layers)
-            for name in new:
-                self._nodes[name] = Guest(
-                    self._image,
-                    machine,
-                    name=name,
-                    join=[self.network, *(Cable() for _ in range(machine.cables - 1))],
-                    address=f"{ADDRESSES[name]}/24",
-                    snapshot=snapshot,
-                )
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda name: self._nodes[name].wait_for_boot(), new))
+            self._wait([self._restore(name, machine, snapshot) for name in new])
         return tuple(self._nodes[name] for name in names)
 
     def discard(self, name: str) -> None:
@@ -144,20 +157,39 @@ class Lab:
         if guest := self._nodes.pop(name, None):
             guest.stop()
 
-    def cluster(self, *names: str, machine: Machine = NODE) -> tuple[Guest, ...]:
-        """Return nodes with a running agent in each and the scheduler in the first one, which is ``a``."""
+    def cluster(self, *names: str, machine: Machine = NODE, gpus: Mapping[str, int] | None = None) -> tuple[Guest, ...]:
+        """Return nodes with a running agent in each and the scheduler in the first one, which is ``a``.
+
+        ``gpus`` says how many software GPUs a node has.
+        """
         assert names[0] == next(iter(ADDRESSES)), "the certificates are made for a scheduler on a"
-        guests = self.nodes(*names, machine=machine, farbus=True)
-        starting = [
-            guest.start(
-                *("bash", "-ec"),
-                f"cp /etc/farbus/nodes/{guest.name}/* /etc/farbus/node/\n"
-                f"systemctl start {'farbus-scheduler' if guest is guests[0] else ''} farbus-agent",
-                limit_s=JOB_LIMIT_S,
-            )
-            for guest in guests
-        ]
-        for one in starting:
-            one.wait()
+        assert not set(names) & set(self._nodes), "nodes of a cluster are restored together"
+        snapshots = ensure_cluster(
+            self._image,
+            machine,
+            [farbus_layer(self._wheel())],
+            {name: f"{ADDRESSES[name]}/24" for name in names},
+            cluster_start(gpus or {}),
+        )
+        guests = tuple(self._restore(name, machine, snapshots[name]) for name in names)
+        self._wait(guests)
         nodes_are_ready(guests[0], len(guests))
         return guests
+
+    def _restore(self, name: str, machine: Machine, snapshot: Snapshot) -> Guest:
+        """Begin to restore a node."""
+        self._nodes[name] = Guest(
+            self._image,
+            machine,
+            name=name,
+            join=[self.network, *(Cable() for _ in range(machine.cables - 1))],
+            address=f"{ADDRESSES[name]}/24",
+            snapshot=snapshot,
+        )
+        return self._nodes[name]
+
+    @staticmethod
+    def _wait(guests: Iterable[Guest]) -> None:
+        """Wait side by side until nodes run commands."""
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda guest: guest.wait_for_boot(), guests))
