@@ -152,6 +152,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("FARBUS_", "PYTHON", "MAKE"))
     }
+    # The same tree makes the same wheel, wherever it is built: snapshots are found by its contents.
+    environment["CFLAGS"] = f"-O2 -g -ffile-prefix-map={place}=."
     command = [sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check", "--wheel"]
     done = subprocess.run(
         [*command, "--outdir", str(place / "dist"), str(place / "tree")],

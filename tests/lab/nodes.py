@@ -100,6 +100,12 @@ def compiled(wheel: Path, place: Path) -> Path:
 
 
 START = """
+# How long a unit may take to start is its own affair, and is as much too short here as all else.
+for unit in {services}; do
+    mkdir -p /run/systemd/system/$unit.service.d
+    printf '[Service]\\nTimeoutStartSec={limit_s:g}\\n' > /run/systemd/system/$unit.service.d/lab.conf
+done
+systemctl daemon-reload
 cp /etc/farbus/nodes/{name}/* /etc/farbus/node/
 [ {gpus} = 0 ] || sed -i 's/^# softgpu =.*/softgpu = "count={gpus},mem=256MiB"/' /etc/farbus/agent.toml
 systemctl start {services}
@@ -113,7 +119,7 @@ def cluster_start(gpus: Mapping[str, int]) -> ClusterStart:
         starting = []
         for guest in guests:
             services = "farbus-scheduler farbus-agent" if guest is guests[0] else "farbus-agent"
-            script = START.format(name=guest.name, gpus=gpus.get(guest.name, 0), services=services)
+            script = START.format(name=guest.name, gpus=gpus.get(guest.name, 0), services=services, limit_s=JOB_LIMIT_S)
             starting.append(guest.start("bash", "-ec", script, limit_s=JOB_LIMIT_S))
         for one in starting:
             one.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -92,14 +92,19 @@ def test_device_too_big_for_the_window_of_the_bridge_above_gets_no_memory(lab: L
     node.unplug("big")
 
 
-def test_three_nodes_are_a_cluster_with_real_agents(lab: Lab, programs: Path, tell: Callable[[str], None]) -> None:
-    # Nodes of other tests are without Farbus; the snapshot that has it is not part of what is measured.
-    for name in ("a", "b", "c"):
+def discard(lab: Lab, names: Iterable[str]) -> None:
+    for name in names:
         lab.discard(name)
-    lab.node("a", farbus=True)
-    lab.discard("a")
+
+
+def test_three_nodes_are_a_cluster_with_real_agents(lab: Lab, programs: Path, tell: Callable[[str], None]) -> None:
+    names = ("a", "b", "c")
+    # Nodes of other tests are without Farbus; making the snapshots is not part of what is measured.
+    discard(lab, names)
+    lab.cluster(*names, gpus={"b": 1})
+    discard(lab, names)
     began = time.monotonic()
-    nodes = lab.cluster("a", "b", "c", gpus={"b": 1})
+    nodes = lab.cluster(*names, gpus={"b": 1})
     used = ", ".join(f"{node.processor_s():.0f}" for node in nodes)
     tell(
         f"three nodes with agents and a scheduler were ready after {time.monotonic() - began:.0f} s;"
