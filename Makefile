@@ -8,7 +8,7 @@ QUIET := --quiet --disable-pip-version-check --no-input --no-warn-script-locatio
 # nvcc from the PATH, else from the PyPI wheels of CUDA 13.
 NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
-.PHONY: help build native demo test lint check-programs check-pytorch lab-image check-lab campaign fuzz-smoke asan clean
+.PHONY: help build native demo test lint check-programs check-pytorch lab-image check-lab campaign fuzz-smoke asan tsan clean
 
 help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
@@ -21,6 +21,7 @@ help:
 	@echo 'make campaign     property tests with new random examples, ROUNDS=20 times (a minute or two each)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
 	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'
+	@echo 'make tsan         remoting under ThreadSanitizer'
 	@echo 'make fuzz-smoke   each fuzzer for 30 s'
 	@echo 'make clean        remove everything that was built'
 
@@ -81,7 +82,7 @@ lab-image: build
 check-lab: build
 	@FARBUS_LAB=1 $(BIN)/python -m pytest -q tests/lab
 
-asan fuzz-smoke: build
+asan tsan fuzz-smoke: build
 	@$(MAKE) --no-print-directory -C native $@ PYTHON=$(CURDIR)/$(BIN)/python
 
 clean:

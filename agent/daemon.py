@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from farbus.agent.actions import Report
+from farbus.agent.bus import BusWatch
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import DevicesVanished, Event, LeasesVoided
 from farbus.agent.executor import Executor
@@ -53,11 +54,13 @@ from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.nvml import WorkerNvml
+from farbus.linux.pci import KernelPci, Pci
 from farbus.linux.processes import Processes
 from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
 from farbus.linux.staging import TaskDirectories
 from farbus.linux.sysfs import KernelSysfs, Sysfs
+from farbus.linux.uevents import KernelUevents, Uevents
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.address import host_and_port
 from farbus.model.device import Device
@@ -107,6 +110,9 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     gpu_sources: tuple[GpuSource, ...]
     shared: SharedMemory
     remoting: SupervisorProgram = SupervisorProgram()
+    pci: Pci | None = None
+    uevents: Uevents | None = None
+    """Both where the machine's own devices are offered: what comes and goes is listed at once."""
 
 
 def real_doors(config: AgentConfig) -> Doors:
@@ -135,6 +141,8 @@ def real_doors(config: AgentConfig) -> Doors:
         notifier=SystemdNotifier(),
         gpu_sources=tuple(sources),
         shared=KernelSharedMemory(),
+        pci=KernelPci() if config.physical_devices else None,
+        uevents=KernelUevents() if config.physical_devices else None,
     )
 
 
@@ -268,6 +276,7 @@ class Agent:
         self._boot_id = doors.facts.boot_id()
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
+        self._looking = asyncio.Lock()
         self._peer_endpoint = ""
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -409,6 +418,11 @@ class Agent:
             group.create_task(service.watch_expiry(), name="expiry")
             group.create_task(_dial(service, session), name="session")
             group.create_task(self._keep_looking(session, service.post), name="inventory")
+            if doors.pci is not None and doors.uevents is not None:
+                bus = BusWatch(
+                    pci=doors.pci, uevents=doors.uevents, changed=lambda: self._look_again(session, service.post)
+                )
+                group.create_task(bus.run(), name="bus")
             group.create_task(self._disk.watch(), name="disk")
             group.create_task(pipeline.run(), name="telemetry")
             if config.metrics_listen:
@@ -520,13 +534,15 @@ class Agent:
             await self._look_again(session, post)
 
     async def _look_again(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
-        before = set(self._devices)
-        if await self._look():
-            _log.info("inventory changed", devices=sorted(self._devices))
-            # A driver that does not answer has not lost its devices.
-            if not self._known().troubles and (gone := before - set(self._devices)):
-                post(DevicesVanished(devices=tuple(sorted(gone))))
-            session.inventory_changed(self._node())
+        # Of two looks at a time the one that began first might end last, and bring back what is gone.
+        async with self._looking:
+            before = set(self._devices)
+            if await self._look():
+                _log.info("inventory changed", devices=sorted(self._devices))
+                # A driver that does not answer has not lost its devices.
+                if not self._known().troubles and (gone := before - set(self._devices)):
+                    post(DevicesVanished(devices=tuple(sorted(gone))))
+                session.inventory_changed(self._node())
 
     async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:
         """Have the certificate renewed in time, and use the one that is there, whoever put it there."""

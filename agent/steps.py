@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import structlog
@@ -76,6 +76,15 @@ class Step(Protocol):
 
     async def compensate(self) -> None:
         """Take it back, whole or in part; nothing happens where nothing was done."""
+        ...
+
+
+@runtime_checkable
+class TellsOverdue(Protocol):
+    """A step that knows what its object waits for."""
+
+    def overdue(self) -> FarbusError | None:
+        """Return what there is to say when its deadline has passed; None for nothing in particular."""
         ...
 
 
@@ -267,6 +276,9 @@ class StepRunner:
             self._wedged[name] = operation
             operation.task.add_done_callback(lambda _: self._unwedge(name, operation))
             _log.error("wedged", object=name, action=str(operation), deadline_s=deadline_s)
+        told = operation.step.overdue() if isinstance(operation.step, TellsOverdue) else None
+        if told is not None:
+            raise WedgedError(told.message, hint=told.hint)
         raise WedgedError(
             f"{operation} is still not done after {deadline_s:g} s, and goes on",
             hint="a driver call may hang; see dmesg",

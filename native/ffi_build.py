@@ -4,8 +4,8 @@
 what a round computes.  Run ``make -C native`` first.  setup.py takes ``server`` and
 ``kernels`` for wheels, by ``cffi_modules``.
 
-``--kernels DIRECTORY`` builds the kernels alone, against another build directory and into it:
-``make -C native asan`` tests them with sanitizers.
+``--kernels DIRECTORY FLAG...`` and ``--server DIRECTORY FLAG...`` build one alone, against another build
+directory and into it, with these flags: ``make -C native asan`` and ``tsan`` test them with sanitizers.
 """
 
 # ruff: noqa: T201 - a build step says what it built
@@ -27,40 +27,48 @@ HEADER = NATIVE / "server" / "server.h"
 KERNELS = BUILD / "scheduler" / "libfarbus_scheduler.a"
 KERNEL_HEADERS = tuple(NATIVE / "scheduler" / name for name in ("tables.h", "flow.h", "bound.h", "market.h"))
 
-server = cffi.FFI()
-server.cdef(
-    """
-    struct server_status;
-    struct server;
-    struct server_options {
-        struct server *prepared;
-        int descriptor;
-        const char *libcuda;
-        uint8_t *secret;
-        struct server_status *status;
-        const void *sessions;
-        uint32_t session_count;
-        uint64_t memory_limit;
-        uint64_t session;
-        int resume_channel;
-        uint32_t grace_ms;
-        const char *image_directory;
-        uint64_t image_bytes;
-        bool tls;
-    };
-    struct server *server_prepare(const struct server_options *options);
-    int server_serve(const struct server_options *options, char *why, int bytes);
-    """
-)
-server.set_source(
-    "farbus.remoting._server",
-    '#include "server/server.h"',
-    include_dirs=[str(NATIVE)],
-    extra_objects=[str(ENGINE)],
-    depends=[str(ENGINE), str(HEADER)],
-    extra_link_args=["-pthread", "-ldl"],
-    py_limited_api=True,
-)
+_SERVER = """
+struct server_status;
+struct server;
+struct server_options {
+    struct server *prepared;
+    int descriptor;
+    const char *libcuda;
+    uint8_t *secret;
+    struct server_status *status;
+    const void *sessions;
+    uint32_t session_count;
+    uint64_t memory_limit;
+    uint64_t session;
+    int resume_channel;
+    uint32_t grace_ms;
+    const char *image_directory;
+    uint64_t image_bytes;
+    bool tls;
+};
+struct server *server_prepare(const struct server_options *options);
+int server_serve(const struct server_options *options, char *why, int bytes);
+"""
+
+
+def make_server(engine: Path, *flags: str) -> cffi.FFI:
+    """Return the module over ``engine``, compiled and linked with ``flags``."""
+    made = cffi.FFI()
+    made.cdef(_SERVER)
+    made.set_source(
+        "farbus.remoting._server",
+        '#include "server/server.h"',
+        include_dirs=[str(NATIVE)],
+        extra_objects=[str(engine)],
+        depends=[str(engine), str(HEADER)],
+        extra_compile_args=list(flags),
+        extra_link_args=["-pthread", "-ldl", *flags],
+        py_limited_api=True,
+    )
+    return made
+
+
+server = make_server(ENGINE)
 
 
 def _declarations(header: Path) -> str:
@@ -118,11 +126,15 @@ def put(made: cffi.FFI, package: str, name: str, *sources: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Build all modules, or the kernels alone into another build directory."""
+    """Build all modules, or one into another build directory."""
     if arguments:
-        (directory,) = arguments[1:]
-        library = Path(directory).resolve() / "scheduler" / "libfarbus_scheduler.a"
-        make_kernels(library, "-fsanitize=address,undefined").compile(tmpdir=f"{directory}/ffi", verbose=False)
+        what, directory, *flags = arguments
+        build = Path(directory).resolve()
+        if what == "--kernels":
+            made = make_kernels(build / "scheduler" / "libfarbus_scheduler.a", *flags)
+        else:
+            made = make_server(build / "server" / "libfarbus_server.a", *flags)
+        made.compile(tmpdir=f"{directory}/ffi", verbose=False)
         return
     put(server, "remoting", "_server", ENGINE, HEADER)
     put(kernels, "scheduler", "_kernels", KERNELS, *KERNEL_HEADERS)

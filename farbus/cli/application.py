@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "profiles": ("profiles", "Cluster", "List, set and forget what is known of applications."),
     "quota": ("quota", "Cluster", "List what users have, and what they may have."),
     "top": ("top", "Cluster", "Watch how busy nodes, GPUs and sessions are."),
+    "fabric": ("fabric", "Operate", "Look at PCIe fabrics, and assign their devices to nodes."),
     "cordon": ("cordon", "Operate", "Give nodes or devices nothing new."),
     "uncordon": ("uncordon", "Operate", "Let nodes or devices be used again."),
     "drain": ("drain", "Operate", "Cordon a node and wait until no job uses it."),

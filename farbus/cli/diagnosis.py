@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import enum
 import os
 import sys
 from collections.abc import Iterator
@@ -12,12 +11,13 @@ from pathlib import Path
 import farbus
 from farbus.api.authority import Credentials
 from farbus.cli.connection import Target, ask, find_credentials, find_target
+from farbus.cli.findings import Finding, Verdict
+from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.runtime import find_running_cluster
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import KernelFactsReader
 from farbus.model.quantity import format_bytes
-from farbus.model.value import Value
 from farbus.remoting.paths import CURE, native_parts
 
 WARN_DAYS = 30
@@ -36,24 +36,6 @@ LATER_MODULES = {
 }
 
 
-class Verdict(enum.StrEnum):
-    """How a check came out; only ``broken`` makes ``farbus doctor`` fail."""
-
-    OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    BROKEN = "broken"
-
-
-class Finding(Value, frozen=True, kw_only=True):
-    """One check."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    cure: str = ""
-
-
 def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Iterator[Finding]:
     """Yield the findings one by one, those that need nothing first."""
     yield _python()
@@ -67,6 +49,7 @@ def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Ite
         yield _note("nvidia driver", "none: this node has no NVIDIA GPU of its own", "software GPUs need none")
     yield _cgroups(facts.cgroup_version, facts.cgroup_writable)
     yield from _modules()
+    yield from examine_pci()
     yield from _own_certificates()
     yield from _cluster(socket, server, credentials)
 

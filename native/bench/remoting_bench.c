@@ -16,6 +16,10 @@
  * memory beside the kernel's two, which is what a device that the processor plays costs at least;
  * over shared memory directly, as a session's do.  wire_: the same without staging, which is what a device
  * that reads and writes host memory by itself costs at least.  Over shared memory they are one.
+ *
+ * From pinned memory over shared memory no bytes need travel: bare_ is then a message, one memcpy by the peer
+ * from or to memory that both have mapped, and its answer; wire_ is what the other kinds are compared
+ * with, the bytes by way of the ring.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -158,11 +162,13 @@ struct order_to_peer {
 	uint64_t receive;	/* bytes that follow */
 	uint64_t send;		/* bytes to answer with */
 	uint64_t staged;	/* by way of staging */
-	uint8_t padding[40];	/* a small call's size */
+	uint64_t take;		/* bytes to copy from the memory that both have */
+	uint64_t put;		/* bytes to copy to it */
+	uint8_t padding[24];	/* a small call's size */
 };
 
 /* Bytes come to rest in memory as large as a device's, and come from there. */
-static void peer_serve(struct bare *peer)
+static void peer_serve(struct bare *peer, uint8_t *shared)
 {
 	uint8_t *memory = calloc(1, COPY_LARGEST), *staging = calloc(1, STAGING_BYTES);
 	struct order_to_peer told;
@@ -171,6 +177,8 @@ static void peer_serve(struct bare *peer)
 		die("out of memory", 0);
 	for (;;) {
 		bare_read(peer, &told, sizeof(told));
+		memcpy(memory, shared, told.take);
+		memcpy(shared, memory, told.put);
 		for (size_t at = 0, now; told.staged && at < told.receive; at += now) {
 			now = told.receive - at < STAGING_BYTES ? told.receive - at : STAGING_BYTES;
 			bare_read(peer, staging, now);
@@ -231,7 +239,8 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 {
 	bool shared = strcmp(name, "shm") == 0, encrypted = strcmp(name, "tls") == 0;
 	struct shm *ours = NULL, *theirs = NULL;
-	int pair[2], memory, rc = 0;
+	int pair[2], memory, common, rc = 0;
+	void *both = NULL;
 
 	if (encrypted || strcmp(name, "tcp") == 0)
 		pair_by_tcp(network, pair);
@@ -239,6 +248,8 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 		die("make a pair of sockets", errno);
 	if (shared) {
 		rc = transport_shm_make(&ours, &memory);
+		if (!rc)
+			rc = transport_memory_make("bench", COPY_LARGEST, &both, &common);
 		if (rc)
 			die("make shared memory", -rc);
 	}
@@ -249,6 +260,8 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 		rc = transport_socket_init(&peer->transport, pair[1]);
 		if (!rc && shared)
 			rc = transport_shm_take(&theirs, &peer->transport, memory);
+		if (!rc && shared)
+			rc = transport_memory_take(&peer->transport, common, COPY_LARGEST, &both);
 		if (rc)
 			die("take the bare transport", -rc);
 		if (shared)
@@ -257,7 +270,7 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 			bare_encrypt(&peer->transport, true);
 		if (inbox_init(&peer->inbox, &peer->transport))
 			die("out of memory", 0);
-		peer_serve(peer);
+		peer_serve(peer, both);
 	}
 	close(pair[1]);
 	rc = transport_socket_init(&peer->transport, pair[0]);
@@ -265,6 +278,7 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 		die("take the bare transport", -rc);
 	if (shared) {
 		close(memory);
+		close(common);
 		transport_shm_switch(&peer->transport, ours, false);
 	}
 	if (encrypted)
@@ -300,6 +314,20 @@ static void bare_copy(struct bare *peer, uint8_t *memory, size_t bytes, bool out
 	} else {
 		bare_read(peer, memory, bytes);
 	}
+}
+
+/* The peer copies by itself. */
+static void bare_direct(struct bare *peer, size_t bytes, bool out)
+{
+	const struct order_to_peer told = {
+		.send = 64,
+		.take = out ? bytes : 0,
+		.put = out ? 0 : bytes,
+	};
+	uint8_t answer[64];
+
+	bare_write(peer, &told, sizeof(told));
+	bare_read(peer, answer, sizeof(answer));
 }
 
 /* ---- remoting ---- */
@@ -376,26 +404,33 @@ static void measure_copies(CUdeviceptr device, uint8_t *host, const char *kind, 
 	struct samples bare_to = { .count = 0 }, bare_from = { .count = 0 };
 	struct samples wire_to = { .count = 0 }, wire_from = { .count = 0 };
 	bool staged = !peer->transport.ops->peek;
+	bool direct = peer->transport.shm && strcmp(kind, "pinned") == 0;
 
 	for (int r = -1; r < REPEATS; r++) {
 		begin(&to);
 		CHECK(cuMemcpyHtoD_v2(device, host, bytes));
 		end(&to, 1);
 		begin(&bare_to);
-		bare_copy(peer, host, bytes, true, staged);
+		if (direct)
+			bare_direct(peer, bytes, true);
+		else
+			bare_copy(peer, host, bytes, true, staged);
 		end(&bare_to, 1);
 		begin(&wire_to);
-		if (staged)
+		if (staged || direct)
 			bare_copy(peer, host, bytes, true, false);
 		end(&wire_to, 1);
 		begin(&from);
 		CHECK(cuMemcpyDtoH_v2(host, device, bytes));
 		end(&from, 1);
 		begin(&bare_from);
-		bare_copy(peer, host, bytes, false, staged);
+		if (direct)
+			bare_direct(peer, bytes, false);
+		else
+			bare_copy(peer, host, bytes, false, staged);
 		end(&bare_from, 1);
 		begin(&wire_from);
-		if (staged)
+		if (staged || direct)
 			bare_copy(peer, host, bytes, false, false);
 		end(&wire_from, 1);
 		/* The first round warms everything up. */
@@ -407,7 +442,7 @@ static void measure_copies(CUdeviceptr device, uint8_t *host, const char *kind, 
 	report("bare_h2d_", kind, &bare_to, bytes);
 	report("d2h_", kind, &from, bytes);
 	report("bare_d2h_", kind, &bare_from, bytes);
-	if (!staged)
+	if (!staged && !direct)
 		return;
 	report("wire_h2d_", kind, &wire_to, bytes);
 	report("wire_d2h_", kind, &wire_from, bytes);

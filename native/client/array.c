@@ -150,6 +150,7 @@ static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool 
 	CUDA_MEMCPY3D copy = *given;
 	CUresult result = CUDA_SUCCESS;
 	struct client_session *session;
+	struct client_range range;
 	CUdeviceptr address;
 	size_t pitch, slice;
 
@@ -162,6 +163,14 @@ static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool 
 	    on_host(copy.srcMemoryType, copy.srcHost, &address)) {
 		if (!address)
 			return CUDA_ERROR_INVALID_VALUE;
+		/* A copy ahead in the stream may be still to write there: one whose bytes are to come, or
+		 * the server's own. */
+		if (client_memory_find(address, &range) && range.kind == MEMORY_PINNED &&
+		    (range.shared || client_host_busy()) && !client_stream_captured(stream)) {
+			const struct wire_stream_synchronize wait = { .stream = stream };
+
+			result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
+		}
 		pitch = copy.srcPitch ? copy.srcPitch : copy.WidthInBytes;
 		slice = pitch * (copy.srcHeight ? copy.srcHeight : copy.Height);
 		for (size_t z = 0; z < copy.Depth && result == CUDA_SUCCESS; z++)

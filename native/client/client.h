@@ -16,6 +16,7 @@
 #define FARBUS_CLIENT_CLIENT_H
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -256,6 +257,7 @@ struct client_session {
 	pthread_cond_t receiver_wake;
 	struct client_wait *waits;
 	struct client_target *targets;	/* of asynchronous copies */
+	struct client_target *finished;	/* to be freed by whoever posts */
 	_Atomic unsigned outstanding;	/* host functions and pulled copies */
 	unsigned awaited;		/* gates that nothing is paced behind */
 	pthread_cond_t settled;		/* outstanding has become 0, or the session is dead */
@@ -300,6 +302,7 @@ struct client {
 	_Atomic bool captured;		/* some stream has been captured */
 	_Atomic int capturing;		/* captures that go on */
 	_Atomic bool managed;		/* there is, or was, managed memory */
+	_Atomic bool paging;		/* its pages come when they are touched */
 };
 
 extern struct client farbus_client;
@@ -321,12 +324,20 @@ struct client_thread {
 	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
 	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
 	bool managed;			/* holds the lock of pages.h */
+	unsigned guards;		/* client_guard_begin, nested */
+	sigset_t signals;		/* blocked before the first of them */
 	unsigned depth;
 	CUcontext contexts[CLIENT_CONTEXT_STACK];
 	CUstreamCaptureMode capture_mode;
 };
 
 struct client_thread *client_thread(void);
+
+/* Around holding what a page of managed memory may need to come here: a handler of the
+ * program's that touched it then would wait for its own thread.  Blocks signals where there
+ * is such memory, else it costs a look.  They nest. */
+void client_guard_begin(void);
+void client_guard_end(void);
 /* Once, by cuInit. */
 int client_threads_init(void);
 
@@ -424,6 +435,17 @@ CUresult client_call_wide(const struct client_request *request, struct client_wa
 CUresult client_call_to(const struct client_route *route, const struct client_request *request,
 			struct client_wait *wait);
 CUresult client_post_to(const struct client_route *route, const struct client_request *request);
+/* What was posted leaves now.  0, or -errno. */
+int client_flush(struct client_session *session);
+/* A call of the shim's own: what it reports of earlier work is still the program's to be told.
+ * The call's own result. */
+CUresult client_call_own(const struct client_route *route, const struct client_request *request,
+			 struct client_wait *wait);
+/* Does the server owe bytes of an asynchronous copy to [at, at + bytes)? */
+bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes);
+/* No thread of the program reads the inbox any more (pages.h): whoever reads for all must not be
+ * interrupted by a handler that waits for a page. */
+void client_session_unlead(struct client_session *session);
 /* Post a request whose answer is data for `target`, which it takes over. */
 CUresult client_post_target(const struct client_request *request, struct client_target *target);
 CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,
@@ -502,6 +524,7 @@ struct client_range {
 	struct client_session *session;	/* whose addresses they are; NULL: pinned memory */
 	unsigned flags;
 	bool registered;		/* pinned by cuMemHostRegister */
+	uint64_t shared;		/* pinned memory that the server has too (pinned.c); or 0 */
 	bool global;			/* a module's variable */
 	CUmemoryPool pool;		/* it comes from; NULL: no pool, or the device's own */
 	bool accessible;		/* of what is mapped at reserved addresses */
@@ -551,6 +574,22 @@ CUresult client_memory_place(const struct client_placement *placement, struct cl
 
 /* The context in which to reach a device's memory; NULL: its server has none. */
 struct client_context *client_memory_context(const struct client_range *range);
+
+/* ---- pinned memory that the server has too (pinned.c) ---- */
+
+/* Memory of whole pages and its name at the server, which copies from and to it by itself; NULL:
+ * there is none.  It is the caller's to unmap, behind client_pinned_release. */
+void *client_pinned_share(size_t bytes, uint64_t *pinned);
+/* Wait for what uses it at the server, and take it from there. */
+void client_pinned_release(uint64_t pinned);
+/* Have the server copy between it and a device; `span` is from the first byte of the plane here to
+ * behind its last.  false: neither plane is such memory, or something on its way is to come to it
+ * first that only this process sees; *result is then untouched. */
+struct client_plane;
+struct client_extent;
+bool client_pinned_copy(const struct client_plane *to, const struct client_plane *from,
+			const struct client_extent *extent, size_t span, uint64_t stream,
+			CUresult *result);
 
 /* ---- green contexts (green.c) ---- */
 

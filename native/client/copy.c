@@ -110,12 +110,13 @@ static CUresult send_rows(const struct client_plane *device, const struct client
 }
 
 static CUresult copy_to_device(const struct client_plane *device, const struct client_plane *host,
-			       const struct client_extent *extent, uint64_t stream, bool async)
+			       const struct client_extent *extent, uint64_t stream)
 {
 	bool linear = extent->height == 1 ||
 		      (device->pitch == extent->width && host->pitch == extent->width);
 
-	if (async && host->kind == MEMORY_PINNED && client_host_busy())
+	/* Also one that is waited for may be behind a copy to the same memory. */
+	if (host->kind == MEMORY_PINNED && client_host_busy())
 		return client_host_copy(device->address, device->pitch,
 					(const void *)(uintptr_t)host->address, host->pitch,
 					extent->width, extent->height, stream);
@@ -300,8 +301,11 @@ static CUresult copy_plain(const struct client_plane *to, const struct client_pl
 		return copy_on_device(to, from, extent, stream);
 	if (async && client_stream_captured(stream))
 		return copy_captured(to, from, extent, stream);
+	if (client_pinned_copy(to, from, extent,
+			       plane_span(to->kind == MEMORY_DEVICE ? from : to, extent), stream, &result))
+		return result == CUDA_SUCCESS && !async ? stream_wait(stream) : result;
 	if (to->kind == MEMORY_DEVICE) {
-		result = copy_to_device(to, from, extent, stream, async);
+		result = copy_to_device(to, from, extent, stream);
 		/* A synchronous copy reports what went wrong before it. */
 		if (result == CUDA_SUCCESS && !async)
 			result = stream_wait(stream);

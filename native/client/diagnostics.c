@@ -27,6 +27,18 @@ static struct {
 	char lines[LOG_LINES][LOG_LINE_BYTES];
 } messages = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+static void messages_lock(void)
+{
+	client_guard_begin();
+	pthread_mutex_lock(&messages.lock);
+}
+
+static void messages_unlock(void)
+{
+	pthread_mutex_unlock(&messages.lock);
+	client_guard_end();
+}
+
 /* Held while callbacks run: one that has been unregistered runs no more. */
 static pthread_mutex_t callbacks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUlogsCallbackEntry_st *callbacks;
@@ -40,9 +52,9 @@ void client_log(const char *line, size_t length)
 		length = LOG_LINE_BYTES - 1;
 	memcpy(copy, line, length);
 	copy[length] = '\0';
-	pthread_mutex_lock(&messages.lock);
+	messages_lock();
 	memcpy(messages.lines[messages.count++ % LOG_LINES], copy, length + 1);
-	pthread_mutex_unlock(&messages.lock);
+	messages_unlock();
 	if (in_callback)
 		return;
 	pthread_mutex_lock(&callbacks_lock);
@@ -95,9 +107,9 @@ CUresult cuLogsCurrent(CUlogIterator *iterator_out, unsigned int flags)
 {
 	if (!iterator_out || flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&messages.lock);
+	messages_lock();
 	*iterator_out = messages.count;
-	pthread_mutex_unlock(&messages.lock);
+	messages_unlock();
 	return CUDA_SUCCESS;
 }
 
@@ -111,7 +123,7 @@ static char *log_text(CUlogIterator *iterator, size_t room, size_t *bytes)
 
 	if (!text)
 		return NULL;
-	pthread_mutex_lock(&messages.lock);
+	messages_lock();
 	first = iterator ? *iterator : 0;
 	if (messages.count - first > LOG_LINES)
 		first = messages.count < LOG_LINES ? 0 : messages.count - LOG_LINES;
@@ -131,7 +143,7 @@ static char *log_text(CUlogIterator *iterator, size_t room, size_t *bytes)
 	}
 	if (iterator)
 		*iterator = messages.count;
-	pthread_mutex_unlock(&messages.lock);
+	messages_unlock();
 	return text;
 }
 

@@ -4,7 +4,10 @@
  * finishes other threads' replies on the way: a round trip then costs no switch
  * between threads of this process.  While nobody waits, a receiver thread reads,
  * so that what the server sends by itself (data of asynchronous copies, host
- * functions, errors, printed text) arrives without further calls.
+ * functions, errors, printed text) arrives without further calls.  Where pages of
+ * managed memory come when they are touched, it alone reads: a handler of a signal
+ * may touch one in the midst of any call, and would wait for a reply that its own
+ * thread has to read.
  */
 #include "managed.h"
 
@@ -24,6 +27,25 @@
 #define RECEIVER_PAUSE_NS 1000000u
 /* Rounds of that pause spent behind a leader before it waits to be woken. */
 #define RECEIVER_ROUNDS 4
+/* How long a handler of a signal waits for a thread that is held up by its host functions. */
+#define PACE_ROUND_NS 10000000
+
+static bool paging(void)
+{
+	return atomic_load_explicit(&farbus_client.paging, memory_order_relaxed);
+}
+
+static void wait_lock(struct client_session *session)
+{
+	client_guard_begin();
+	pthread_mutex_lock(&session->wait_lock);
+}
+
+static void wait_unlock(struct client_session *session)
+{
+	pthread_mutex_unlock(&session->wait_lock);
+	client_guard_end();
+}
 
 static void wait_set(struct client_session *session, struct client_wait *wait, uint32_t state)
 {
@@ -117,13 +139,15 @@ void client_session_fail(struct client_session *session, int error)
 			       farbus_client.session_count > 1 ? "that needs it " : "");
 	}
 	/* A leader reads to the end of the stream, and abandons what waits by itself. */
+	client_guard_begin();
 	session->transport.ops->shutdown(&session->transport);
-	pthread_mutex_lock(&session->wait_lock);
+	wait_lock(session);
 	if (!session->leader)
 		session_abandon(session);
 	pthread_cond_broadcast(&session->settled);
 	pthread_cond_signal(&session->receiver_wake);
-	pthread_mutex_unlock(&session->wait_lock);
+	wait_unlock(session);
+	client_guard_end();
 	if (farbus_client.session_count > 1)
 		client_across_lost(session);
 }
@@ -153,6 +177,10 @@ static int read_reply(struct client_session *session, const struct wire_header *
 			rc = inbox_take(inbox, wait->reply, wait->reply_bytes);
 			left -= wait->reply_bytes;
 		}
+		/* All bytes of a copy come before its reply, or the caller would take what was
+		 * in their place for them. */
+		if (wait->target && wait->target->missing && !wait->target->kept)
+			rc = -EPROTO;
 	}
 	if (!rc && left && wait->want_tail) {
 		wait->tail = malloc(left);
@@ -199,9 +227,41 @@ static void target_done(struct client_session *session, uint64_t sequence)
 	target = *link;
 	if (target)
 		*link = target->next;
+	/* Freeing may wait for a thread of the program's that is inside malloc. */
+	if (target && target->owned) {
+		target->next = session->finished;
+		session->finished = target;
+	}
 	pthread_mutex_unlock(&session->wait_lock);
-	if (target && target->owned)
+}
+
+bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes)
+{
+	const struct client_target *target;
+
+	wait_lock(session);
+	for (target = session->targets; target; target = target->next)
+		if (target->host >= at && target->host < at + bytes)
+			break;
+	wait_unlock(session);
+	return target;
+}
+
+/* Free what is finished; by a thread that posts. */
+static void targets_free(struct client_session *session)
+{
+	struct client_target *target;
+
+	wait_lock(session);
+	target = session->finished;
+	session->finished = NULL;
+	wait_unlock(session);
+	while (target) {
+		struct client_target *next = target->next;
+
 		free(target);
+		target = next;
+	}
 }
 
 static int read_data(struct client_session *session, const struct wire_header *header)
@@ -348,17 +408,17 @@ static int read_frame(struct client_session *session, int timeout_ms)
 /* Stop reading: somebody who waits takes over, or the receiver thread. */
 static void leader_step_down(struct client_session *session)
 {
-	pthread_mutex_lock(&session->wait_lock);
+	wait_lock(session);
 	if (atomic_load(&session->dead))
 		session_abandon(session);
 	session->leader = false;
 	session->leader_wait = NULL;
-	if (session->waits)
+	if (session->waits && !paging())
 		wait_set(session, session->waits, WAIT_LEAD);
 	else if (session->receiver_parked || session->targets || session->outstanding ||
-		 session->awaited)
+		 session->awaited || paging())
 		pthread_cond_signal(&session->receiver_wake);
-	pthread_mutex_unlock(&session->wait_lock);
+	wait_unlock(session);
 }
 
 static void wait_for(struct client_session *session, struct client_wait *wait)
@@ -367,13 +427,13 @@ static void wait_for(struct client_session *session, struct client_wait *wait)
 		bool lead;
 		int rc = 0;
 
-		pthread_mutex_lock(&session->wait_lock);
+		wait_lock(session);
 		if (atomic_load(&wait->state) == WAIT_DONE) {
 			/* Woken to lead, but served meanwhile: pass it on. */
-			pthread_mutex_unlock(&session->wait_lock);
+			wait_unlock(session);
 			return;
 		}
-		lead = !session->leader;
+		lead = !session->leader && !paging();
 		if (lead) {
 			session->leader = true;
 			session->leader_wait = wait;
@@ -383,19 +443,18 @@ static void wait_for(struct client_session *session, struct client_wait *wait)
 			/* Too late to lead; but it may be done just now. */
 			atomic_compare_exchange_strong(&wait->state, &nudged, WAIT_PENDING);
 		}
-		pthread_mutex_unlock(&session->wait_lock);
+		wait_unlock(session);
 		if (!lead) {
 			while (atomic_load(&wait->state) == WAIT_PENDING)
 				syscall(SYS_futex, &wait->state, FUTEX_WAIT_PRIVATE, WAIT_PENDING,
 					NULL, NULL, 0);
 			continue;
 		}
-		while (!rc && atomic_load(&wait->state) != WAIT_DONE)
+		while (!rc && atomic_load(&wait->state) != WAIT_DONE && !paging())
 			rc = read_frame(session, -1);
 		if (rc)
 			client_session_fail(session, rc);
 		leader_step_down(session);
-		return;
 	}
 }
 
@@ -413,8 +472,8 @@ static void *receiver_thread(void *opaque)
 
 		/* A caller that waits leads as soon as its request has left.  Where that takes
 		 * long, the server may be unable to read before it is read from. */
-		if (session->leader || (session->waits && !unled) ||
-		    (recent && !expected && !session->waits)) {
+		if (session->leader || (!paging() && ((session->waits && !unled) ||
+						      (recent && !expected && !session->waits)))) {
 			struct timespec until;
 
 			if (session->leader && ++rounds > RECEIVER_ROUNDS) {
@@ -450,7 +509,7 @@ static void *receiver_thread(void *opaque)
 		if (atomic_load(&session->dead))
 			session_abandon(session);
 		session->leader = false;
-		if (session->waits)
+		if (session->waits && !paging())
 			wait_set(session, session->waits, WAIT_LEAD);
 	}
 	pthread_mutex_unlock(&session->wait_lock);
@@ -639,6 +698,29 @@ static CUresult session_offers(struct client_session *session, enum wire_op op)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+static int append(struct client_session *session, struct wire_header *header, const void *fixed,
+		  size_t fixed_bytes, const void *tail, size_t tail_bytes, outbox_register on_sequence,
+		  void *opaque)
+{
+	int rc;
+
+	client_guard_begin();
+	rc = outbox_append(&session->outbox, header, fixed, fixed_bytes, tail, tail_bytes, on_sequence,
+			   opaque);
+	client_guard_end();
+	return rc;
+}
+
+int client_flush(struct client_session *session)
+{
+	int rc;
+
+	client_guard_begin();
+	rc = outbox_flush(&session->outbox);
+	client_guard_end();
+	return rc;
+}
+
 static inline CUresult post(const struct client_route *route, enum wire_op op, const void *fixed,
 			    size_t fixed_bytes, const void *tail, size_t tail_bytes)
 {
@@ -649,8 +731,7 @@ static inline CUresult post(const struct client_route *route, enum wire_op op, c
 	if (result != CUDA_SUCCESS)
 		return result;
 	header_fill(&header, op, route->context);
-	rc = outbox_append(&route->session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes, NULL,
-			   NULL);
+	rc = append(route->session, &header, fixed, fixed_bytes, tail, tail_bytes, NULL, NULL);
 	if (rc) {
 		client_session_fail(route->session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -677,7 +758,9 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 	if (result != CUDA_SUCCESS)
 		return result;
 	header_fill(&header, op, route.context);
+	client_guard_begin();
 	rc = outbox_lend(&route.session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
+	client_guard_end();
 	if (rc) {
 		client_session_fail(route.session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -687,8 +770,10 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 
 void client_settle(const void *at, size_t bytes)
 {
+	client_guard_begin();
 	for (unsigned i = 0; i < farbus_client.session_count; i++)
 		outbox_settle(&farbus_client.sessions[i].outbox, at, bytes);
+	client_guard_end();
 }
 
 CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
@@ -749,15 +834,15 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	wait->session = session;
 	wait->sequence = 0;
 	header_fill(&header, request->op, route->context);
-	rc = outbox_append(&session->outbox, &header, request->fixed, request->fixed_bytes,
-			   request->tail, request->tail_bytes, register_wait, wait);
+	rc = append(session, &header, request->fixed, request->fixed_bytes, request->tail,
+		    request->tail_bytes, register_wait, wait);
 	if (rc && !wait->sequence) {
 		client_session_fail(session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
 	/* Once it is registered, it must not be left before it is told. */
 	if (!rc)
-		rc = outbox_flush(&session->outbox);
+		rc = client_flush(session);
 	if (rc || atomic_load(&session->dead))
 		client_session_fail(session, rc ? rc : -EPIPE);
 	wait_for(session, wait);
@@ -765,6 +850,40 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	if (client_managed_any() && wait->result == CUDA_SUCCESS)
 		client_managed_called(route, request);
 	return result;
+}
+
+CUresult client_call_own(const struct client_route *route, const struct client_request *request,
+			 struct client_wait *wait)
+{
+	CUresult told = client_call_to(route, request, wait);
+	struct client_context *context = client_context_get((CUcontext)(uintptr_t)route->context);
+	CUresult none = CUDA_SUCCESS;
+
+	if (wait->result == CUDA_SUCCESS && told != CUDA_SUCCESS && context)
+		atomic_compare_exchange_strong(&context->late, &none, told);
+	return wait->result;
+}
+
+void client_session_unlead(struct client_session *session)
+{
+	const struct client_route route = { session, client_route_current().context };
+	const struct wire_stream_query fixed = { .stream = (uint64_t)(uintptr_t)CU_STREAM_LEGACY };
+	const struct client_request request = {
+		.op = WIRE_OP_STREAM_QUERY,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	bool led = true;
+
+	/* Whoever leads steps down behind the next frame, which this is answered with. */
+	while (led && !atomic_load(&session->dead)) {
+		struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
+
+		client_call_own(&route, &request, &wait);
+		wait_lock(session);
+		led = session->leader_wait;
+		wait_unlock(session);
+	}
 }
 
 CUresult client_call_wide(const struct client_request *request, struct client_wait *wait)
@@ -817,10 +936,11 @@ CUresult client_post_target_to(const struct client_route *route, const struct cl
 		return target_refused(target, result);
 	target->session = route->session;
 	header_fill(&header, request->op, route->context);
-	rc = outbox_append(&route->session->outbox, &header, request->fixed, request->fixed_bytes,
-			   request->tail, request->tail_bytes, register_target, &registration);
+	targets_free(route->session);
+	rc = append(route->session, &header, request->fixed, request->fixed_bytes, request->tail,
+		    request->tail_bytes, register_target, &registration);
 	if (!rc)
-		rc = outbox_flush(&route->session->outbox);
+		rc = client_flush(route->session);
 	/* Whoever gave up what waits may have done so before this was registered. */
 	if (rc || atomic_load(&route->session->dead)) {
 		client_session_fail(route->session, rc ? rc : -EPIPE);
@@ -832,14 +952,14 @@ CUresult client_post_target_to(const struct client_route *route, const struct cl
 
 void client_outstanding(struct client_session *session, int change)
 {
-	pthread_mutex_lock(&session->wait_lock);
+	wait_lock(session);
 	session->outstanding = (unsigned)((int)session->outstanding + change);
 	if (!session->outstanding) {
 		memset(session->behind, 0, sizeof(session->behind));
 		session->behind_pieces = 0;
 		pthread_cond_broadcast(&session->settled);
 	}
-	pthread_mutex_unlock(&session->wait_lock);
+	wait_unlock(session);
 }
 
 struct client_session *client_stream_session(uint64_t stream)
@@ -852,6 +972,24 @@ struct client_session *client_stream_session(uint64_t stream)
 	return context ? context->session : session_home();
 }
 
+/* With the wait lock.  That may take long, and signals must not be kept out for it. */
+static void settle_wait(struct client_session *session)
+{
+	struct timespec until;
+
+	if (!paging()) {
+		pthread_cond_wait(&session->settled, &session->wait_lock);
+		return;
+	}
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += PACE_ROUND_NS;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	pthread_cond_timedwait(&session->settled, &session->wait_lock, &until);
+	wait_unlock(session);
+	wait_lock(session);
+}
+
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces)
 {
 	struct client_session *session = client_alone() ? farbus_client.sessions
@@ -862,18 +1000,18 @@ void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces)
 	if (!atomic_load_explicit(&session->outstanding, memory_order_relaxed))
 		return;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	pthread_mutex_lock(&session->wait_lock);
+	wait_lock(session);
 	*behind += weight;
 	session->behind_pieces += pieces;
 	if (session->outstanding && (*behind > CLIENT_BEHIND_LIMIT ||
 				     session->behind_pieces > CLIENT_BEHIND_PIECES)) {
 		/* What was posted so far must get there, or nothing ever settles. */
-		pthread_mutex_unlock(&session->wait_lock);
-		outbox_flush(&session->outbox);
-		pthread_mutex_lock(&session->wait_lock);
+		wait_unlock(session);
+		client_flush(session);
+		wait_lock(session);
 		while (session->outstanding && !atomic_load(&session->dead))
-			pthread_cond_wait(&session->settled, &session->wait_lock);
+			settle_wait(session);
 	}
-	pthread_mutex_unlock(&session->wait_lock);
+	wait_unlock(session);
 	pthread_setcancelstate(cancel, &cancel);
 }

@@ -50,9 +50,11 @@ bool client_host_busy(void)
 	for (unsigned i = 0; i < farbus_client.session_count && !busy; i++) {
 		struct client_session *session = &farbus_client.sessions[i];
 
+		client_guard_begin();
 		pthread_mutex_lock(&session->wait_lock);
 		busy = session->outstanding || session->targets;
 		pthread_mutex_unlock(&session->wait_lock);
+		client_guard_end();
 	}
 	return busy;
 }
@@ -141,7 +143,7 @@ static void job_run(struct host_job *job)
 			client_managed_host_end(job->wire);
 		job_tell(job);
 	}
-	outbox_flush(&session->outbox);
+	client_flush(session);
 	/* Asked for again only after the server has what was just sent: it may be queued
 	 * anew by now, and is not touched any more. */
 	if (kept)
@@ -181,6 +183,7 @@ static int job_thread_start(void)
 	pthread_t thread;
 	int rc = 0;
 
+	client_guard_begin();
 	pthread_mutex_lock(&job_lock);
 	if (job_threads < JOB_THREADS && job_threads_idle <= jobs_queued) {
 		pthread_attr_init(&detached);
@@ -196,6 +199,7 @@ static int job_thread_start(void)
 			rc = 0;
 	}
 	pthread_mutex_unlock(&job_lock);
+	client_guard_end();
 	return -rc;
 }
 
@@ -306,9 +310,11 @@ void client_host_drop(uint64_t token)
 
 static void awaited_change(struct client_session *session, int change)
 {
+	client_guard_begin();
 	pthread_mutex_lock(&session->wait_lock);
 	session->awaited = (unsigned)((int)session->awaited + change);
 	pthread_mutex_unlock(&session->wait_lock);
+	client_guard_end();
 }
 
 CUresult client_gate_close(uint64_t stream, bool paced,
@@ -345,7 +351,7 @@ CUresult client_gate_close(uint64_t stream, bool paced,
 			job_cancel(job);
 	}
 	if (result == CUDA_SUCCESS)
-		outbox_flush(&route.session->outbox);
+		client_flush(route.session);
 	else if (!paced)
 		awaited_change(route.session, -1);
 	return result;
@@ -356,7 +362,7 @@ void client_gate_open(struct host_job *gate)
 	struct client_session *session = gate->session;
 
 	job_tell(gate);
-	outbox_flush(&session->outbox);
+	client_flush(session);
 	handle_close(&farbus_client.handles, HANDLE_TOKEN, gate->token);
 	if (gate->quiet)
 		awaited_change(session, -1);
@@ -423,7 +429,7 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 	if (result != CUDA_SUCCESS)
 		job_cancel(job);
 	else
-		outbox_flush(&template.session->outbox);
+		client_flush(template.session);
 	return result;
 }
 
@@ -477,7 +483,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	if (result != CUDA_SUCCESS)
 		job_cancel(job);
 	else
-		outbox_flush(&pending.session->outbox);
+		client_flush(pending.session);
 	return result;
 }
 

@@ -155,8 +155,10 @@ void client_managed_after(uint64_t stream)
 		return;
 	client_pages_lock();
 	client_pages_active(stream, false);
-	if (!client_pages_paging())
+	if (!client_pages_paging()) {
+		client_pages_mark(stream);
 		flush_for(client_managed_key(stream));
+	}
 	client_pages_unlock();
 }
 
@@ -202,8 +204,10 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 		return;
 	client_pages_lock();
 	client_pages_active(stream, false);
-	if (!client_pages_paging())
+	if (!client_pages_paging()) {
+		client_pages_mark(stream);
 		flush_range(address, bytes, false);
+	}
 	client_pages_unlock();
 }
 
@@ -385,12 +389,12 @@ static CUresult region_open(struct client_context *context, uint64_t bytes,
 		.bytes = bytes < SHARED_BYTES ? SHARED_BYTES
 					      : pages_of(bytes) * PAGE_BYTES + PAGE_BYTES,
 	};
-	CUresult result = CUDA_SUCCESS;
-	struct managed_home *home = client_pages_home(context, &result);
+	struct managed_home *home = client_pages_home(context);
+	CUresult result;
 	uint64_t base;
 
 	if (!home)
-		return result;
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	result = client_memory_place(&placement, &range);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -527,6 +531,7 @@ static CUresult allocate(struct client_context *context, uint64_t bytes, unsigne
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
 	CUresult result = client_enter();
+	uint64_t address = 0;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -536,13 +541,19 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytesize > UINT64_MAX / 2)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = client_pages_home_make(client_context_current());
+	if (result != CUDA_SUCCESS)
+		return result;
 	client_pages_lock();
 	result = client_pages_start() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS)
-		result = allocate(client_context_current(), bytesize, flags, (uint64_t *)dptr);
+		result = allocate(client_context_current(), bytesize, flags, &address);
 	if (result == CUDA_SUCCESS)
 		atomic_store(&farbus_client.managed, true);
 	client_pages_unlock();
+	/* It may itself lie in managed memory, and come when it is touched. */
+	if (result == CUDA_SUCCESS)
+		*dptr = address;
 	return result;
 }
 
@@ -674,8 +685,10 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 	const struct managed_piece piece = { address, bytes, library };
 	struct managed_region *region;
 	struct managed_home *home;
-	CUresult result = CUDA_SUCCESS;
+	CUresult result = client_pages_home_make(context);
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	client_pages_lock();
 	if (client_pages_start()) {
 		client_pages_unlock();
@@ -686,11 +699,13 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 		client_pages_unlock();
 		return CUDA_SUCCESS;
 	}
-	home = client_pages_home(context, &result);
+	home = client_pages_home(context);
 	region = home ? region_merge(home, address & ~(PAGE_BYTES - 1),
 				     pages_of(address + bytes) * PAGE_BYTES, &piece)
 		      : NULL;
-	if (home)
+	if (!home)
+		result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	else
 		result = region ? client_pages_known(region) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
 		atomic_store(&farbus_client.managed, true);

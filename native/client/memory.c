@@ -26,6 +26,24 @@ struct range_table {
 };
 
 static pthread_rwlock_t memory_lock = PTHREAD_RWLOCK_INITIALIZER;
+
+static void memory_read(void)
+{
+	client_guard_begin();
+	pthread_rwlock_rdlock(&memory_lock);
+}
+
+static void memory_write(void)
+{
+	client_guard_begin();
+	pthread_rwlock_wrlock(&memory_lock);
+}
+
+static void memory_unlock(void)
+{
+	pthread_rwlock_unlock(&memory_lock);
+	client_guard_end();
+}
 static struct range_table device_table;
 static struct range_table host_table;
 /* What is mapped at addresses that cuMemAddressReserve gave out. */
@@ -142,7 +160,7 @@ bool client_memory_find(uint64_t address, struct client_range *range)
 {
 	struct client_range *found;
 
-	pthread_rwlock_rdlock(&memory_lock);
+	memory_read();
 	found = table_find(&device_table, address);
 	if (found && found->reserved)
 		found = table_find(&mapped_table, address);
@@ -150,7 +168,7 @@ bool client_memory_find(uint64_t address, struct client_range *range)
 		found = table_find(&host_table, address);
 	if (found)
 		*range = *found;
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 	return found;
 }
 
@@ -158,13 +176,13 @@ bool client_memory_find_reserved(uint64_t address, struct client_range *range)
 {
 	const struct client_range *found;
 
-	pthread_rwlock_rdlock(&memory_lock);
+	memory_read();
 	found = table_find(&device_table, address);
 	if (found && found->reserved)
 		*range = *found;
 	else
 		found = NULL;
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 	return found;
 }
 
@@ -195,11 +213,11 @@ int client_memory_opened(uint64_t base, int change)
 	struct client_range *found;
 	int opened = 0;
 
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	found = table_find(&device_table, base);
 	if (found && found->base == base && found->opened)
 		opened = found->opened += change;
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 	return opened;
 }
 
@@ -207,51 +225,51 @@ void client_memory_set_graph(uint64_t address)
 {
 	struct client_range *found;
 
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	found = table_find(&device_table, address);
 	if (found)
 		found->graph = true;
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 }
 
 int client_memory_map(const struct client_range *range)
 {
 	int rc;
 
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	rc = table_insert(&mapped_table, range);
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 	return rc;
 }
 
 void client_memory_unmap(uint64_t base, uint64_t bytes)
 {
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	for (size_t i = mapped_table.count; i-- > 0;)
 		if (mapped_table.ranges[i].base >= base &&
 		    mapped_table.ranges[i].base + mapped_table.ranges[i].bytes <= base + bytes)
 			table_erase(&mapped_table, i);
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 }
 
 void client_memory_access(uint64_t base, uint64_t bytes, bool accessible)
 {
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	for (size_t i = 0; i < mapped_table.count; i++)
 		if (mapped_table.ranges[i].base >= base && mapped_table.ranges[i].base < base + bytes)
 			mapped_table.ranges[i].accessible = accessible;
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 }
 
 bool client_memory_set_sync(uint64_t address, bool sync)
 {
 	struct client_range *found;
 
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	found = table_find(&device_table, address);
 	if (found)
 		found->sync = sync;
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 	return found;
 }
 
@@ -260,12 +278,12 @@ CUresult client_memory_check(uint64_t address, uint64_t bytes)
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
 	const struct client_range *found;
 
-	pthread_rwlock_rdlock(&memory_lock);
+	memory_read();
 	found = table_find(&device_table, address);
 	if (found && bytes <= found->base + found->bytes - address)
 		result = !found->reserved || mapped_all(address, bytes) ? CUDA_SUCCESS
 									: CUDA_ERROR_INVALID_VALUE;
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 	return result;
 }
 
@@ -278,7 +296,7 @@ int client_memory_add(const struct client_range *given)
 
 	if (device && !range.session)
 		range.session = range.context ? range.context->session : client_route_current().session;
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	rc = table_insert(table, &range);
 	if (!rc && device) {
 		size_t index = table_search(table, range.base);
@@ -292,7 +310,7 @@ int client_memory_add(const struct client_range *given)
 				(table->count - index) * sizeof(*table->ranges));
 		}
 	}
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 	return rc;
 }
 
@@ -302,7 +320,7 @@ static bool memory_leave(uint64_t base, struct client_range *range)
 {
 	struct client_range *found;
 
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	found = table_find(&device_table, base);
 	if (found && found->base == base && !found->global && !found->going && !found->opened &&
 	    !found->reserved) {
@@ -311,7 +329,7 @@ static bool memory_leave(uint64_t base, struct client_range *range)
 	} else {
 		found = NULL;
 	}
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 	return found;
 }
 
@@ -320,7 +338,7 @@ static void memory_left(const struct client_range *range, bool freed)
 {
 	struct client_range *found;
 
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	found = table_find(&device_table, range->base);
 	if (found && found->id == range->id) {
 		if (freed)
@@ -328,7 +346,7 @@ static void memory_left(const struct client_range *range, bool freed)
 		else
 			found->going = false;
 	}
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 }
 
 bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range)
@@ -336,7 +354,7 @@ bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct cl
 	struct range_table *table = kind == MEMORY_DEVICE ? &device_table : &host_table;
 	struct client_range *found;
 
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	found = table_find(table, base);
 	if (found && found->base == base && !found->global && !found->going) {
 		*range = *found;
@@ -344,26 +362,30 @@ bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct cl
 	} else {
 		found = NULL;
 	}
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 	return found;
 }
 
 void client_memory_forget_library(struct client_library *library)
 {
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	for (size_t i = device_table.count; i-- > 0;)
 		if (device_table.ranges[i].global && device_table.ranges[i].library == library)
 			table_erase(&device_table, i);
-	pthread_rwlock_unlock(&memory_lock);
+	memory_unlock();
 }
 
 void client_memory_forget_context(struct client_context *context)
 {
-	pthread_rwlock_wrlock(&memory_lock);
+	memory_write();
 	for (size_t i = device_table.count; i-- > 0;)
 		if (device_table.ranges[i].context == context)
 			table_erase(&device_table, i);
-	pthread_rwlock_unlock(&memory_lock);
+	/* What was pinned in it, the server drops; here it is memory still. */
+	for (size_t i = 0; i < host_table.count; i++)
+		if (host_table.ranges[i].context == context)
+			host_table.ranges[i].shared = 0;
+	memory_unlock();
 }
 
 /* ---- device memory ---- */
@@ -652,7 +674,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
 	return CUDA_SUCCESS;
 }
 
-/* ---- pinned memory: it is this process's, the server has no part in it ---- */
+/* ---- pinned memory: this process's, and the server's too where that is on this node ---- */
 
 static size_t page_round(size_t bytes)
 {
@@ -677,15 +699,23 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return result;
 	if (!pp || !bytesize || Flags & ~known)
 		return CUDA_ERROR_INVALID_VALUE;
-	memory = mmap(NULL, page_round(bytesize), PROT_READ | PROT_WRITE,
-		      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (memory == MAP_FAILED)
+	if (bytesize > SIZE_MAX / 2)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	/* As the driver's own pinned memory, it is not the child's after a fork. */
-	madvise(memory, page_round(bytesize), MADV_DONTFORK);
+	memory = client_pinned_share(page_round(bytesize), &range.shared);
+	if (!memory) {
+		range.shared = 0;
+		memory = mmap(NULL, page_round(bytesize), PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (memory == MAP_FAILED)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		/* As the driver's own pinned memory, it is not the child's after a fork. */
+		madvise(memory, page_round(bytesize), MADV_DONTFORK);
+	}
 	range.base = (uint64_t)(uintptr_t)memory;
 	range.context = client_context_current();
 	if (client_memory_add(&range)) {
+		if (range.shared)
+			client_pinned_release(range.shared);
 		munmap(memory, page_round(bytesize));
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -716,7 +746,10 @@ CUresult cuMemFreeHost(void *p)
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
-	client_memory_remove(range.base, MEMORY_PINNED, &range);
+	if (!client_memory_remove(range.base, MEMORY_PINNED, &range))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (range.shared)
+		client_pinned_release(range.shared);
 	munmap(p, page_round(range.bytes));
 	return CUDA_SUCCESS;
 }

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -29,6 +28,15 @@ struct active {
 	CUcontext context;
 	uint16_t lane;			/* of the stream per thread; else 0 */
 	bool graph;			/* a graph was launched there */
+	bool marked;			/* its thread's mark is behind the last of it */
+};
+
+/* Behind the work in a thread's own stream, for other threads to ask for: only that thread
+ * can name the stream. */
+struct mark {
+	struct mark *next;
+	uint16_t lane;
+	CUevent event;
 };
 
 /* A stream that is known to come behind a home's generation. */
@@ -53,35 +61,30 @@ static struct {
 	bool lost_said;
 } managed = { .lock = PTHREAD_MUTEX_INITIALIZER, .pagemap = -1 };
 
-/* What the holder was before; of one thread at a time. */
-static sigset_t signals_before;
+/* What the holder was before. */
 static int cancel_before;
 
 /* A handler of the program's that touched managed memory here would wait for a fault that
  * waits for this thread; a thread that was cancelled here would keep all others out. */
 void client_pages_lock(void)
 {
-	sigset_t all, before;
 	int cancel;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	client_guard_begin();
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&managed.lock);
-	signals_before = before;
 	cancel_before = cancel;
 	client_thread()->managed = true;
 }
 
 void client_pages_unlock(void)
 {
-	sigset_t before = signals_before;
 	int cancel = cancel_before;
 
 	client_thread()->managed = false;
 	pthread_mutex_unlock(&managed.lock);
 	pthread_setcancelstate(cancel, &cancel);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	client_guard_end();
 }
 
 bool client_pages_paging(void)
@@ -103,6 +106,11 @@ int client_pages_start(void)
 	managed.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	if ((size_t)sysconf(_SC_PAGESIZE) == PAGE_BYTES && !(wanted && strcmp(wanted, "copies") == 0))
 		managed.paging = paging_open(any) == 0;
+	if (managed.paging) {
+		atomic_store(&farbus_client.paging, true);
+		for (unsigned i = 0; i < farbus_client.session_count; i++)
+			client_session_unlead(&farbus_client.sessions[i]);
+	}
 	managed.started = true;
 	return 0;
 }
@@ -143,20 +151,6 @@ static CUresult home_post(const struct managed_home *home, enum wire_op op, cons
 	};
 
 	return client_post_to(&route, &request);
-}
-
-/* A call of this library's own: what it reports of earlier work is still the program's to
- * be told.  The call's own result. */
-static CUresult own_call(const struct client_route *route, const struct client_request *request,
-			 struct client_wait *wait)
-{
-	CUresult told = client_call_to(route, request, wait);
-	struct client_context *context = client_context_get((CUcontext)(uintptr_t)route->context);
-	CUresult none = CUDA_SUCCESS;
-
-	if (wait->result == CUDA_SUCCESS && told != CUDA_SUCCESS && context)
-		atomic_compare_exchange_strong(&context->late, &none, told);
-	return wait->result;
 }
 
 /* The home's stream is behind nothing of the program's, so nothing of it is paced. */
@@ -201,7 +195,7 @@ static CUresult fetch_span(struct managed_home *home, uint64_t address, uint64_t
 		.result = CUDA_ERROR_DEVICE_UNAVAILABLE,
 	};
 	unsigned long long generation = home->generation;
-	CUresult result = own_call(&route, &request, &wait);
+	CUresult result = client_call_own(&route, &request, &wait);
 
 	if (result == CUDA_SUCCESS && !home->sent)
 		home->done = generation;
@@ -476,7 +470,15 @@ CUresult client_pages_bring_finish(void)
 
 	for (size_t r = 0; r < managed.count; r++) {
 		struct managed_region *region = managed.regions[r];
+		struct client_session *session = region->home->context->session;
 		size_t run;
+
+		/* A server that says it is done has sent everything before. */
+		if (result == CUDA_SUCCESS &&
+		    client_target_owed(session, region->twin, region->pages * PAGE_BYTES)) {
+			client_session_fail(session, -EPROTO);
+			result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+		}
 
 		for (size_t i = region->warm_low; i < region->warm_high; i += run) {
 			uint64_t address = page_address(region, i);
@@ -685,7 +687,7 @@ CUresult client_pages_settle(void)
 		};
 		struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
 
-		result = own_call(&route, &request, &wait);
+		result = client_call_own(&route, &request, &wait);
 		home->done = home->generation;
 	}
 	return result;
@@ -699,6 +701,7 @@ void client_pages_active(uint64_t stream, bool graph)
 	for (unsigned i = 0; i < managed.active_count; i++) {
 		if (active_same(&managed.active[i], &key)) {
 			managed.active[i].graph |= graph;
+			managed.active[i].marked = false;
 			return;
 		}
 	}
@@ -706,6 +709,41 @@ void client_pages_active(uint64_t stream, bool graph)
 		managed.active[managed.active_count++] = key;
 	else
 		managed.active_others = true;
+}
+
+static struct mark *mark_of(const struct active *at)
+{
+	const struct client_context *context = client_context_get(at->context);
+	struct managed_home *home = context ? client_pages_home(context) : NULL;
+	struct mark *mark = home ? home->marks : NULL;
+
+	while (mark && mark->lane != at->lane)
+		mark = mark->next;
+	if (mark || !home)
+		return mark;
+	mark = calloc(1, sizeof(*mark));
+	if (!mark || cuEventCreate(&mark->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+		free(mark);
+		return NULL;
+	}
+	mark->lane = at->lane;
+	mark->next = home->marks;
+	home->marks = mark;
+	return mark;
+}
+
+void client_pages_mark(uint64_t stream)
+{
+	const struct active key = active_of(stream);
+
+	for (unsigned i = 0; i < managed.active_count && key.lane; i++) {
+		struct active *at = &managed.active[i];
+		struct mark *mark = active_same(at, &key) ? mark_of(at) : NULL;
+
+		if (mark)
+			at->marked = cuEventRecord(mark->event, (CUstream)(uintptr_t)stream) ==
+				     CUDA_SUCCESS;
+	}
 }
 
 static uint64_t active_key(const struct active *at)
@@ -773,6 +811,40 @@ void client_pages_quiet(const struct client_context *context, uint64_t stream)
 		managed.active_others = false;
 }
 
+/* Has the stream come to its end?  A thread's own can be asked for by its mark alone. */
+static CUresult active_ask(const struct active *at, const struct client_context *context)
+{
+	const struct client_route route = { context->session, (uint64_t)(uintptr_t)at->context };
+	const bool own = !at->lane || at->lane == client_thread()->lane;
+	const struct wire_stream_query query = { .stream = at->stream };
+	struct wire_event_query event = { 0 };
+	struct client_request request = {
+		.op = WIRE_OP_STREAM_QUERY,
+		.fixed = &query,
+		.fixed_bytes = sizeof(query),
+	};
+	CUresult result = CUDA_ERROR_NOT_READY;
+
+	if (!own && !at->marked)
+		return result;
+	if (!own) {
+		const struct mark *mark = mark_of(at);
+
+		if (!mark)
+			return result;
+		event.event = (uint64_t)(uintptr_t)mark->event;
+		request.op = WIRE_OP_EVENT_QUERY;
+		request.fixed = &event;
+		request.fixed_bytes = sizeof(event);
+	}
+	for (int n = 0; n < ASK_ATTEMPTS && result == CUDA_ERROR_NOT_READY; n++) {
+		struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
+
+		result = client_call_own(&route, &request, &wait);
+	}
+	return result;
+}
+
 bool client_pages_ask(uint64_t but)
 {
 	unsigned kept = 0;
@@ -780,26 +852,12 @@ bool client_pages_ask(uint64_t but)
 
 	for (unsigned i = 0; i < managed.active_count; i++) {
 		const struct active at = managed.active[i];
-		const struct wire_stream_query fixed = { .stream = at.stream };
-		const struct client_request request = {
-			.op = WIRE_OP_STREAM_QUERY,
-			.fixed = &fixed,
-			.fixed_bytes = sizeof(fixed),
-		};
-		struct client_context *context = client_context_get(at.context);
-		struct client_route route;
+		const struct client_context *context = client_context_get(at.context);
 		CUresult result = CUDA_ERROR_NOT_READY;
 		bool waits = but != CLIENT_PAGES_NONE && client_pages_behind(active_key(&at), but);
 
-		if (context && !waits && (!at.lane || at.lane == client_thread()->lane)) {
-			route = (struct client_route){ context->session,
-						       (uint64_t)(uintptr_t)at.context };
-			for (int n = 0; n < ASK_ATTEMPTS && result == CUDA_ERROR_NOT_READY; n++) {
-				struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
-
-				result = own_call(&route, &request, &wait);
-			}
-		}
+		if (context && !waits)
+			result = active_ask(&at, context);
 		if (result == CUDA_SUCCESS)
 			continue;
 		managed.active[kept++] = at;
@@ -811,34 +869,56 @@ bool client_pages_ask(uint64_t but)
 
 /* ---- homes ---- */
 
-struct managed_home *client_pages_home(struct client_context *context, CUresult *result)
+struct managed_home *client_pages_home(const struct client_context *context)
 {
-	struct managed_home *home;
+	struct managed_home *home = managed.homes;
 
-	for (home = managed.homes; home; home = home->next)
-		if (home->context == context)
-			return home;
-	home = calloc(1, sizeof(*home));
-	*result = home ? cuCtxPushCurrent_v2(context->handle) : CUDA_ERROR_OUT_OF_MEMORY;
-	if (*result == CUDA_SUCCESS) {
-		CUcontext pushed;
-
-		*result = cuStreamCreate(&home->stream, CU_STREAM_NON_BLOCKING);
-		if (*result == CUDA_SUCCESS)
-			*result = cuEventCreate(&home->event, CU_EVENT_DISABLE_TIMING);
-		cuCtxPopCurrent_v2(&pushed);
-	}
-	if (*result != CUDA_SUCCESS) {
-		free(home);
-		return NULL;
-	}
-	home->context = context;
-	home->next = managed.homes;
-	managed.homes = home;
+	while (home && home->context != context)
+		home = home->next;
 	return home;
 }
 
-/* Its stream and event go with the context. */
+CUresult client_pages_home_make(struct client_context *context)
+{
+	struct managed_home *home;
+	CUcontext pushed;
+	CUresult result;
+
+	client_pages_lock();
+	home = client_pages_home(context);
+	client_pages_unlock();
+	if (home)
+		return CUDA_SUCCESS;
+	home = calloc(1, sizeof(*home));
+	result = home ? cuCtxPushCurrent_v2(context->handle) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (result != CUDA_SUCCESS) {
+		free(home);
+		return result;
+	}
+	result = cuStreamCreate(&home->stream, CU_STREAM_NON_BLOCKING);
+	if (result == CUDA_SUCCESS)
+		result = cuEventCreate(&home->event, CU_EVENT_DISABLE_TIMING);
+	if (result == CUDA_SUCCESS) {
+		client_pages_lock();
+		home->context = context;
+		if (!client_pages_home(context)) {
+			home->next = managed.homes;
+			managed.homes = home;
+			home = NULL;
+		}
+		client_pages_unlock();
+	}
+	/* It failed, or another thread was quicker. */
+	if (home && home->event)
+		cuEventDestroy_v2(home->event);
+	if (home && home->stream)
+		cuStreamDestroy_v2(home->stream);
+	free(home);
+	cuCtxPopCurrent_v2(&pushed);
+	return result;
+}
+
+/* Its stream and events go with the context. */
 void client_pages_home_forget(const struct client_context *context)
 {
 	struct managed_home **link = &managed.homes;
@@ -849,6 +929,12 @@ void client_pages_home_forget(const struct client_context *context)
 		struct managed_home *home = *link;
 
 		*link = home->next;
+		while (home->marks) {
+			struct mark *mark = home->marks;
+
+			home->marks = mark->next;
+			free(mark);
+		}
 		memset(managed.ordered, 0, sizeof(managed.ordered));
 		free(home);
 	}

@@ -74,6 +74,7 @@ struct managed_home {
 	struct client_context *context;
 	CUstream stream;
 	CUevent event;
+	struct mark *marks;		/* copies: of threads' own streams */
 	unsigned long long generation;	/* of the event: how often it was recorded */
 	unsigned long long done;	/* a generation that is known to have happened */
 	bool sent;			/* something was, since it was recorded */
@@ -86,8 +87,11 @@ void client_pages_unlock(void);
 int client_pages_start(void);
 bool client_pages_paging(void);
 
-/* The context's; made when first asked for, in the current context.  NULL: *result says why. */
-struct managed_home *client_pages_home(struct client_context *context, CUresult *result);
+/* Make the context's, if it has none.  Called without the lock: making streams takes others, under
+ * which a handler of the program's may wait for a page. */
+CUresult client_pages_home_make(struct client_context *context);
+/* NULL: it has none (any more). */
+struct managed_home *client_pages_home(const struct client_context *context);
 
 struct managed_region *client_pages_find(uint64_t address);
 /* Add a region; it is freed if there is no memory for it. */
@@ -116,6 +120,8 @@ CUresult client_pages_settle(void);
 
 /* Work that may use managed memory has been posted to the stream; it is over. */
 void client_pages_active(uint64_t stream, bool graph);
+/* Copies: it has been posted, and other threads may have to know when it is over. */
+void client_pages_mark(uint64_t stream);
 bool client_pages_is_active(uint64_t key);
 bool client_pages_any_active(void);
 

@@ -64,6 +64,32 @@ struct client_thread *client_thread(void)
 	return thread;
 }
 
+void client_guard_begin(void)
+{
+	sigset_t all, before;
+
+	if (thread_state.guards) {
+		thread_state.guards++;
+		return;
+	}
+	if (!atomic_load_explicit(&farbus_client.paging, memory_order_relaxed))
+		return;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	thread_state.signals = before;
+	thread_state.guards = 1;
+}
+
+void client_guard_end(void)
+{
+	/* What began before there were such pages was not counted. */
+	if (thread_state.guards && !--thread_state.guards) {
+		const sigset_t before = thread_state.signals;
+
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+	}
+}
+
 int client_threads_init(void)
 {
 	return -pthread_key_create(&farbus_client.thread_key, thread_end);

@@ -29,6 +29,12 @@ CUresult serve_context_destroy(struct server_call *call);
 CUresult serve_green_enter(struct server_call *call);
 /* Destroy a green context, and what stood for it (0: nothing did). */
 CUresult serve_green_destroy(struct server_call *call);
+/* The memory whose descriptor came before this, under the client's handle; what may not be shared is dropped. */
+CUresult serve_pinned_offer(struct server_call *call);
+/* Pin it for the driver. */
+CUresult serve_pinned_register(struct server_call *call);
+/* Wait for what uses it, and let go of it. */
+CUresult serve_pinned_release(struct server_call *call);
 /* Bytes for device memory. */
 CUresult serve_copy_to_device(struct server_call *call);
 /* Packed rows for device memory. */
@@ -53,6 +59,8 @@ CUresult serve_array_write(struct server_call *call);
 CUresult serve_array_read(struct server_call *call);
 /* Copy between arrays, or between one and memory of the device, whose pitch's upper half is the slice's height. */
 CUresult serve_array_copy(struct server_call *call);
+/* Copy rows between a device and shared pinned memory, in stream order; no bytes travel. */
+CUresult serve_copy_pinned(struct server_call *call);
 /* Make a stream under the client's handle. */
 CUresult serve_stream_create(struct server_call *call);
 /* Destroy a stream. */

@@ -58,6 +58,12 @@ enum wire_op {
 	WIRE_OP_MEMORY_FREE_ASYNC = 0x0025,
 	/* Free what a graph has allocated, or free it in a captured stream. */
 	WIRE_OP_MEMORY_FREE_GRAPH = 0x0026,
+	/* The memory whose descriptor came before this, under the client's handle; what may not be shared is dropped. */
+	WIRE_OP_PINNED_OFFER = 0x0027,
+	/* Pin it for the driver. */
+	WIRE_OP_PINNED_REGISTER = 0x0028,
+	/* Wait for what uses it, and let go of it. */
+	WIRE_OP_PINNED_RELEASE = 0x0029,
 	/* Bytes for device memory. */
 	WIRE_OP_COPY_TO_DEVICE = 0x0030,
 	/* Packed rows for device memory. */
@@ -84,6 +90,8 @@ enum wire_op {
 	WIRE_OP_ARRAY_READ = 0x003b,
 	/* Copy between arrays, or between one and memory of the device, whose pitch's upper half is the slice's height. */
 	WIRE_OP_ARRAY_COPY = 0x003c,
+	/* Copy rows between a device and shared pinned memory, in stream order; no bytes travel. */
+	WIRE_OP_COPY_PINNED = 0x003d,
 	/* Make a stream under the client's handle. */
 	WIRE_OP_STREAM_CREATE = 0x0040,
 	/* Destroy a stream. */
@@ -339,6 +347,22 @@ struct wire_memory_free_graph {
 };
 _Static_assert(sizeof(struct wire_memory_free_graph) == 16, "wire layout");
 
+struct wire_pinned_offer {
+	uint64_t pinned;
+	uint64_t bytes;
+};
+_Static_assert(sizeof(struct wire_pinned_offer) == 16, "wire layout");
+
+struct wire_pinned_register {
+	uint64_t pinned;
+};
+_Static_assert(sizeof(struct wire_pinned_register) == 8, "wire layout");
+
+struct wire_pinned_release {
+	uint64_t pinned;
+};
+_Static_assert(sizeof(struct wire_pinned_release) == 8, "wire layout");
+
 struct wire_copy_to_device {
 	uint64_t device;
 	uint64_t stream;
@@ -472,6 +496,20 @@ struct wire_array_copy {
 	uint64_t stream;
 };
 _Static_assert(sizeof(struct wire_array_copy) == 128, "wire layout");
+
+struct wire_copy_pinned {
+	uint64_t pinned;
+	uint64_t offset;
+	uint64_t host_pitch;
+	uint64_t device;
+	uint64_t pitch;
+	uint64_t width;
+	uint64_t height;
+	uint32_t to_device;
+	uint32_t reserved;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_copy_pinned) == 72, "wire layout");
 
 struct wire_stream_create {
 	uint64_t stream;

@@ -216,6 +216,7 @@ CUresult serve_primary_release(struct server_call *call)
 
 	if (!context)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	server_pinned_forget(call, context);
 	server_context_gone(call->server, context);
 	result = call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
 	server_libraries_forget(context);
@@ -230,6 +231,7 @@ CUresult serve_primary_reset(struct server_call *call)
 
 	if (!context)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	server_pinned_forget(call, context);
 	server_context_gone(call->server, context);
 	result = call->driver->cuDevicePrimaryCtxReset_v2(context->device);
 	/* The reference of primary_retain outlives a reset. */
@@ -270,6 +272,7 @@ CUresult serve_context_destroy(struct server_call *call)
 
 	if (!context || context->primary)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	server_pinned_forget(call, context);
 	server_context_gone(call->server, context);
 	call->thread->current = NULL;
 	result = call->driver->cuCtxDestroy_v2(context->real);

@@ -540,6 +540,8 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	pthread_mutex_init(&server->leader, NULL);
 	pthread_mutex_init(&server->write, NULL);
 	pthread_mutex_init(&server->lock, NULL);
+	pthread_mutex_init(&server->shared_end, NULL);
+	pthread_mutex_init(&server->shared_lock, NULL);
 	pthread_cond_init(&server->end, NULL);
 	pthread_mutex_init(&server->objects.lock, NULL);
 	pthread_mutex_init(&server->functions.lock, NULL);

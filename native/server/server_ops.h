@@ -167,6 +167,12 @@ struct server {
 	struct server_images *images;	/* kept of earlier programs (images.c); NULL: none are */
 	uint8_t capture_modes[WIRE_LANES];	/* CUstreamCaptureMode of each lane; the leader's */
 
+	pthread_mutex_t shared_end;	/* held while shared memory ends; before shared_lock */
+	pthread_mutex_t shared_lock;	/* over what follows (pinned.c) */
+	struct server_shared *shared;
+	unsigned shared_count;
+	uint64_t shared_bytes;
+
 	pthread_mutex_t lock;		/* over what follows */
 	struct server_capture *captures;
 	_Atomic int capture_count;	/* of those; read without the lock */
@@ -296,6 +302,9 @@ bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);
 /* host.c: give the driver back what the current context has too much of idle pinned
  * memory.  May wait for the device; only where nobody waits for this thread. */
 void server_pinned_trim(struct server_call *call);
+
+/* pinned.c: a context is about to end, and with it what is pinned in it.  May wait for its work. */
+void server_pinned_forget(struct server_call *call, struct server_context *context);
 
 /* text.c: catch what the driver prints; send what is there now. */
 int server_text_start(struct server *server);

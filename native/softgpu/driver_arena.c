@@ -6,6 +6,7 @@
 
 #include "engine.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -22,6 +23,11 @@
 #define ARENA_REGION 0x200000000000ul
 #define ARENA_SLOT (64ul << 30)
 #define ARENA_SLOT_COUNT 256u
+
+/* ThreadSanitizer ends a process that maps memory outside of its own layout.  On x86-64 that
+ * permits addresses below 512 GiB, of which executables use the lowest. */
+#define ARENA_TSAN_REGION 0x001000000000ul
+#define ARENA_TSAN_SLOT_COUNT 7u
 
 /* Consecutive granules that are mapped together, without their slack. */
 struct chunk {
@@ -54,11 +60,15 @@ static size_t round_up(size_t bytes, size_t unit)
 
 static void *reserve(const uint8_t uuid[16], size_t bytes)
 {
+	/* This library, its client's or the program's: one of them is built with it. */
+	bool tsan = dlsym(RTLD_DEFAULT, "__tsan_init");
+	uintptr_t region = tsan ? ARENA_TSAN_REGION : ARENA_REGION;
+	unsigned count = tsan ? ARENA_TSAN_SLOT_COUNT : ARENA_SLOT_COUNT;
 	unsigned first = (unsigned)uuid[0] ^ uuid[9];
 
-	for (unsigned i = 0; i < ARENA_SLOT_COUNT; i++) {
-		unsigned slot = (first + i) % ARENA_SLOT_COUNT;
-		void *wanted = (void *)(ARENA_REGION + slot * ARENA_SLOT);
+	for (unsigned i = 0; i < count; i++) {
+		unsigned slot = (first + i) % count;
+		void *wanted = (void *)(region + slot * ARENA_SLOT);
 		void *got = mmap(wanted, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
 				 MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
 
@@ -72,13 +82,6 @@ static void *reserve(const uint8_t uuid[16], size_t bytes)
 	}
 	return NULL;
 }
-
-/* ThreadSanitizer ends a process that maps memory outside of its own layout. */
-#ifdef __SANITIZE_THREAD__
-#define ARENA_ANYWHERE 1
-#else
-#define ARENA_ANYWHERE 0
-#endif
 
 /* Anywhere, aligned to a granule. */
 static void *reserve_anywhere(size_t bytes)
@@ -112,7 +115,7 @@ int driver_arena_open(struct driver_arena **out, struct board *board, bool stric
 	arena->owner = calloc(arena->granules, sizeof *arena->owner);
 	if (!arena->owner)
 		goto out_free;
-	base = ARENA_ANYWHERE ? NULL : reserve(board_identity(board)->uuid, bytes);
+	base = reserve(board_identity(board)->uuid, bytes);
 	if (!base)
 		base = reserve_anywhere(bytes);
 	if (!base)

@@ -509,7 +509,8 @@ DRIVER_EXPORT CUresult cuCtxWaitEvent(CUcontext handle, CUevent event)
 	if (!streams)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (size_t k = 0; k < count; k++) {
-		if (!result && !streams[k]->capture && (!green || streams[k]->green == green))
+		if (!result && !streams[k]->capture && !driver_stream_has_ended(streams[k]) &&
+		    (!green || streams[k]->green == green))
 			result = driver_event_submit_wait(event, streams[k]);
 		driver_stream_drop(streams[k]);
 	}

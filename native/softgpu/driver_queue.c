@@ -50,19 +50,27 @@ static void stream_drop(struct CUstream_st *stream)
 	free(stream);
 }
 
-/* With the lock: no longer a stream of its context.  Its operations still run,
- * then its worker ends. */
-static void stream_end(struct CUstream_st *stream)
+/* With the lock: no longer a stream of its context, if it was one. */
+static void stream_leave(struct CUstream_st *stream)
 {
 	struct CUstream_st **link = &stream->context->streams;
 
 	while (*link && *link != stream)
 		link = &(*link)->next;
-	if (*link)
-		*link = stream->next;
+	if (!*link)
+		return;
+	*link = stream->next;
+	stream_drop(stream);
+}
+
+/* With the lock: nobody names it any more.  Its operations still run, and until then it is
+ * its context's, for who waits for that; then its worker ends. */
+static void stream_end(struct CUstream_st *stream)
+{
 	stream->ended = true;
 	pthread_cond_signal(&stream->work);
-	stream_drop(stream);
+	if (stream->completed == stream->submitted)
+		stream_leave(stream);
 }
 
 void driver_stream_link(struct CUstream_st *stream)
@@ -141,7 +149,9 @@ void driver_stream_end_context(struct CUctx_st *context)
 	context->legacy = NULL;
 	while (context->streams) {
 		driver_handle_remove(context->streams, DRIVER_KIND_STREAM);
-		stream_end(context->streams);
+		context->streams->ended = true;
+		pthread_cond_signal(&context->streams->work);
+		stream_leave(context->streams);
 	}
 	pthread_mutex_unlock(&queue_lock);
 }
@@ -356,6 +366,8 @@ static void stream_run(struct CUstream_st *stream, struct driver_operation *oper
 	stream->completed = sequence;
 	if (stream->waiters)
 		pthread_cond_broadcast(&stream->done);
+	if (stream->ended && sequence == stream->submitted)
+		stream_leave(stream);
 }
 
 /* With the lock.  The operation may be gone afterwards: a thread that waits for it may

@@ -20,10 +20,12 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -41,6 +43,10 @@
 /* How long a writer looks for room before it sleeps: taking one step lasts some 10 us. */
 #define SHM_ROOM_SPIN_NS 50000u
 #define SHM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+/* Descriptors that have come and nobody has taken: a client of ours passes one at a time. */
+#define SHM_DESCRIPTORS 4u
+/* Reads of the socket for one of them: a client of ours leaves a few wake-ups before it. */
+#define SHM_PASSED_READS 64
 
 struct shm_ring {
 	_Alignas(64) _Atomic uint64_t written;
@@ -70,6 +76,9 @@ struct shm {
 	uint64_t out_taken;		/* as far as the writer knows */
 	uint64_t taken;			/* the reader's */
 	bool hung_up;			/* the reader has met the socket's end */
+	bool server;			/* descriptors are taken: the client alone passes some */
+	unsigned descriptor_count;
+	int descriptors[SHM_DESCRIPTORS];	/* the oldest first */
 };
 
 /* ---- writing ---- */
@@ -277,13 +286,44 @@ static ssize_t shm_read(struct transport *transport, void *buffer, size_t bytes)
 	return got;
 }
 
+/* Take what the socket has: wake-ups, which say nothing once they are read, and descriptors.
+ * false: there was nothing. */
+static bool shm_hear(struct transport *transport)
+{
+	struct shm *shm = transport->shm;
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control;
+	char bells[64];
+	struct iovec vector = { .iov_base = bells, .iov_len = sizeof(bells) };
+	/* What does not fit, the kernel closes: any that a server sends. */
+	struct msghdr message = {
+		.msg_iov = &vector,
+		.msg_iovlen = 1,
+		.msg_control = shm->server ? &control : NULL,
+		.msg_controllen = shm->server ? sizeof(control) : 0,
+	};
+	int cancel = transport_cancel_disable();
+	ssize_t got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	int descriptor;
+
+	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+		shm->hung_up = true;
+	descriptor = got > 0 ? transport_descriptor_of(&message) : -1;
+	if (descriptor >= 0 && shm->descriptor_count < SHM_DESCRIPTORS)
+		shm->descriptors[shm->descriptor_count++] = descriptor;
+	else if (descriptor >= 0)
+		close(descriptor);
+	transport_cancel_restore(cancel);
+	return got > 0;
+}
+
 static int shm_wait(struct transport *transport, int timeout_ms)
 {
 	struct shm *shm = transport->shm;
 	struct shm_ring *ring = shm->in;
-	char bells[64];
-	ssize_t got;
-	int cancel, rc;
+	int rc;
 
 	atomic_store(&ring->reader_asleep, 1);
 	atomic_thread_fence(memory_order_seq_cst);
@@ -295,11 +335,7 @@ static int shm_wait(struct transport *transport, int timeout_ms)
 	atomic_store(&ring->reader_asleep, 0);
 	if (rc)
 		return rc;
-	cancel = transport_cancel_disable();
-	got = recv(transport->descriptor, bells, sizeof(bells), MSG_DONTWAIT);
-	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
-		shm->hung_up = true;
-	transport_cancel_restore(cancel);
+	(void)shm_hear(transport);
 	return 0;
 }
 
@@ -326,25 +362,139 @@ static const struct transport_ops shm_ops = {
 	.shutdown = shm_shutdown,
 };
 
-/* ---- the memory ---- */
+/* ---- memory that both have ---- */
+
+/* Memory that somebody may cut off ends whoever touches it; and who sends it must not have got hold
+ * of somebody else's. */
+static bool memory_may_be_shared(const struct transport *transport, int descriptor, size_t bytes,
+				 bool populated)
+{
+	struct ucred peer;
+	socklen_t size = sizeof(peer);
+	struct stat status;
+	int seals = fcntl(descriptor, F_GET_SEALS);
+
+	return seals >= 0 && (seals & SHM_SEALS) == SHM_SEALS && !(seals & F_SEAL_WRITE) &&
+	       fstat(descriptor, &status) == 0 && (size_t)status.st_size == bytes &&
+	       (!populated || (uint64_t)status.st_blocks * 512 >= bytes) &&
+	       getsockopt(transport->descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+	       peer.uid == status.st_uid;
+}
+
+/* The child of a fork has no part in the session. */
+static void *memory_map(int descriptor, size_t bytes)
+{
+	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+
+	if (memory != MAP_FAILED)
+		(void)madvise(memory, bytes, MADV_DONTFORK);
+	return memory;
+}
+
+/* All of it now: later there may be no memory, and writing to it would be a SIGBUS; and memory is
+ * charged to who touches it first.  A signal would undo what was done so far. */
+static int memory_populate(int descriptor, size_t bytes)
+{
+	struct rlimit limit;
+	sigset_t all, before;
+	int rc;
+
+	/* Beyond it the kernel sends SIGXFSZ. */
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
+		return -EFBIG;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = fallocate(descriptor, 0, 0, (off_t)bytes) < 0 ? -errno : 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return rc;
+}
+
+int transport_memory_make(const char *name, size_t bytes, void **memory, int *descriptor)
+{
+	int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	int rc = made < 0 ? -errno : memory_populate(made, bytes);
+
+	if (!rc && fcntl(made, F_ADD_SEALS, SHM_SEALS) < 0)
+		rc = -errno;
+	if (!rc) {
+		*memory = memory_map(made, bytes);
+		rc = *memory == MAP_FAILED ? -ENOMEM : 0;
+	}
+	if (rc && made >= 0)
+		close(made);
+	if (!rc)
+		*descriptor = made;
+	return rc;
+}
+
+int transport_memory_take(const struct transport *transport, int descriptor, size_t bytes,
+			  void **memory)
+{
+	int rc = -EPROTO;
+
+	if (memory_may_be_shared(transport, descriptor, bytes, true)) {
+		*memory = memory_map(descriptor, bytes);
+		rc = *memory == MAP_FAILED ? -ENOMEM : 0;
+	}
+	close(descriptor);
+	return rc;
+}
+
+int transport_shm_pass(struct transport *transport, int descriptor)
+{
+	union {
+		struct cmsghdr header;
+		char room[CMSG_SPACE(sizeof(int))];
+	} control = { .room = { 0 } };
+	struct iovec vector = { .iov_base = "", .iov_len = 1 };
+	struct msghdr message = {
+		.msg_iov = &vector,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = sizeof(control),
+	};
+	int cancel = transport_cancel_disable(), rc;
+
+	control.header.cmsg_level = SOL_SOCKET;
+	control.header.cmsg_type = SCM_RIGHTS;
+	control.header.cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(&control.header), &descriptor, sizeof(int));
+	rc = sendmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+	transport_cancel_restore(cancel);
+	return rc;
+}
+
+int transport_shm_passed(struct transport *transport)
+{
+	struct shm *shm = transport->shm;
+	int descriptor;
+
+	if (!shm)
+		return -1;
+	for (int i = 0; i < SHM_PASSED_READS && !shm->descriptor_count; i++)
+		if (!shm_hear(transport))
+			break;
+	if (!shm->descriptor_count)
+		return -1;
+	descriptor = shm->descriptors[0];
+	memmove(shm->descriptors, shm->descriptors + 1,
+		--shm->descriptor_count * sizeof(shm->descriptors[0]));
+	return descriptor;
+}
+
+/* ---- the session's memory ---- */
 
 /* Closes the descriptor if it fails. */
 static int shm_map(struct shm **out, int descriptor)
 {
 	struct shm *shm = calloc(1, sizeof(*shm));
-	void *memory = MAP_FAILED;
-	int rc = -ENOMEM;
+	void *memory = shm ? memory_map(descriptor, sizeof(struct shm_memory)) : MAP_FAILED;
 
-	if (shm)
-		memory = mmap(NULL, sizeof(struct shm_memory), PROT_READ | PROT_WRITE, MAP_SHARED,
-			      descriptor, 0);
 	if (memory == MAP_FAILED) {
 		free(shm);
 		close(descriptor);
-		return rc;
+		return -ENOMEM;
 	}
-	/* The child of a fork has no part in the session. */
-	(void)madvise(memory, sizeof(struct shm_memory), MADV_DONTFORK);
 	shm->memory = memory;
 	*out = shm;
 	return 0;
@@ -352,36 +502,27 @@ static int shm_map(struct shm **out, int descriptor)
 
 int transport_shm_make(struct shm **shm, int *descriptor)
 {
-	int made = memfd_create("farbus-remoting-session", MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
+	struct shm *made = calloc(1, sizeof(*made));
+	void *memory;
+	int rc = -ENOMEM;
 
-	if (made < 0)
-		return -errno;
-	/* All of it now: later there may be no memory, and writing to it would be a SIGBUS. */
-	if (fallocate(made, 0, 0, sizeof(struct shm_memory)) < 0 ||
-	    fcntl(made, F_ADD_SEALS, SHM_SEALS) < 0) {
-		rc = -errno;
-		close(made);
+	if (made)
+		rc = transport_memory_make("farbus-remoting-session", sizeof(struct shm_memory), &memory,
+					   descriptor);
+	if (rc) {
+		free(made);
 		return rc;
 	}
-	rc = shm_map(shm, made);
-	if (!rc)
-		*descriptor = made;
-	return rc;
+	made->memory = memory;
+	*shm = made;
+	return 0;
 }
 
 int transport_shm_take(struct shm **shm, const struct transport *transport, int descriptor)
 {
-	struct ucred peer;
-	socklen_t size = sizeof(peer);
-	struct stat status;
-	int seals = fcntl(descriptor, F_GET_SEALS), rc;
+	int rc;
 
-	/* Memory that somebody may cut off ends whoever touches it; and who sends it
-	 * must not have got hold of somebody else's. */
-	if (seals < 0 || (seals & SHM_SEALS) != SHM_SEALS || (seals & F_SEAL_WRITE) ||
-	    fstat(descriptor, &status) < 0 || status.st_size != sizeof(struct shm_memory) ||
-	    getsockopt(transport->descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
-	    peer.uid != status.st_uid) {
+	if (!memory_may_be_shared(transport, descriptor, sizeof(struct shm_memory), false)) {
 		close(descriptor);
 		return -EPROTO;
 	}
@@ -395,6 +536,8 @@ void transport_shm_drop(struct shm *shm)
 {
 	if (!shm)
 		return;
+	while (shm->descriptor_count)
+		close(shm->descriptors[--shm->descriptor_count]);
 	munmap(shm->memory, sizeof(struct shm_memory));
 	free(shm);
 }
@@ -407,6 +550,7 @@ void transport_shm_switch(struct transport *transport, struct shm *shm, bool ser
 	shm->in = server ? &memory->to_server : &memory->to_client;
 	shm->out_bytes = server ? memory->to_client_bytes : memory->to_server_bytes;
 	shm->in_bytes = server ? memory->to_server_bytes : memory->to_client_bytes;
+	shm->server = server;
 	transport->shm = shm;
 	transport->ops = &shm_ops;
 }

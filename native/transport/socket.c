@@ -354,6 +354,29 @@ int transport_write_descriptor(struct transport *transport, const void *data, si
 	return transport_write_all(transport, (const char *)data + sent, bytes - (size_t)sent);
 }
 
+/* In the padding of room for one there is room for a second. */
+int transport_descriptor_of(struct msghdr *message)
+{
+	int taken = -1;
+
+	for (struct cmsghdr *each = CMSG_FIRSTHDR(message); each; each = CMSG_NXTHDR(message, each)) {
+		size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+
+		if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t i = 0; i < count; i++) {
+			int descriptor;
+
+			memcpy(&descriptor, CMSG_DATA(each) + i * sizeof(int), sizeof(int));
+			if (taken < 0)
+				taken = descriptor;
+			else
+				close(descriptor);
+		}
+	}
+	return taken;
+}
+
 int transport_read_descriptor(struct transport *transport, void *data, size_t bytes, int timeout_ms,
 			      int *descriptor)
 {
@@ -373,15 +396,10 @@ int transport_read_descriptor(struct transport *transport, void *data, size_t by
 
 	if (rc)
 		return rc;
-	/* More than one does not fit, and the kernel closes what does not fit. */
 	got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (got <= 0)
 		return got ? -errno : -EPIPE;
-	*descriptor = -1;
-	for (struct cmsghdr *each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each))
-		if (each->cmsg_level == SOL_SOCKET && each->cmsg_type == SCM_RIGHTS &&
-		    each->cmsg_len == CMSG_LEN(sizeof(int)))
-			memcpy(descriptor, CMSG_DATA(each), sizeof(int));
+	*descriptor = transport_descriptor_of(&message);
 	rc = transport_read_all(transport, (char *)data + got, bytes - (size_t)got, timeout_ms);
 	if (rc && *descriptor >= 0) {
 		close(*descriptor);

@@ -103,6 +103,21 @@ void transport_shm_drop(struct shm *shm);
 /* Go on over `shm`, which the transport then owns. */
 void transport_shm_switch(struct transport *transport, struct shm *shm, bool server);
 
+/* Make memory of `bytes` (whole pages) to share with the peer, all of it there and never to be
+ * cut off; `name` is what /proc calls it.  *descriptor is to be passed and then closed.  0 or
+ * -errno; -EFBIG: beyond the process's RLIMIT_FSIZE. */
+int transport_memory_make(const char *name, size_t bytes, void **memory, int *descriptor);
+/* Map what a peer passed, which is closed in any case.  -EPROTO: not what may be shared (size,
+ * seals, pages that are not there, or not of the socket's other user). */
+int transport_memory_take(const struct transport *transport, int descriptor, size_t bytes,
+			  void **memory);
+/* Over shared memory: pass a descriptor to the server, ahead of what is written next.  0 or
+ * -errno, -EAGAIN among them: it never waits. */
+int transport_shm_pass(struct transport *transport, int descriptor);
+/* The oldest descriptor that was passed here and not taken yet, now the caller's; -1: there is
+ * none.  For who reads. */
+int transport_shm_passed(struct transport *transport);
+
 /* Close this process's end without telling the peer (it may be shared). */
 void transport_release(struct transport *transport);
 

@@ -63,9 +63,10 @@ int handle_open(struct handle_table *table, enum handle_kind kind, void *object,
 		else
 			table->used++;
 		made = handle_make(kind, slot->generation, index);
+		/* Often a part of the object, which others find from here on. */
+		*handle = made;
 		atomic_store(&slot->object, object);
 		atomic_store(&slot->handle, made);
-		*handle = made;
 		rc = 0;
 	}
 	pthread_mutex_unlock(&table->lock);

@@ -26,6 +26,7 @@ enum handle_kind {
 	HANDLE_BLOB,
 	HANDLE_TOKEN,
 	HANDLE_NAMED,			/* what the server names: server/named.c */
+	HANDLE_PINNED,			/* pinned memory that both share */
 };
 
 /* Most objects alive in one table: 1,048,576; a handle could name 8 times that. */

@@ -256,6 +256,25 @@ OPERATIONS: Final = (
         "Free what a graph has allocated, or free it in a captured stream.",
         driver="cuMemFreeAsync(address, stream)",
     ),
+    # pinned memory that client and server share
+    _op(
+        0x0027,
+        "pinned_offer",
+        _POSTED,
+        "u64 pinned, u64 bytes",
+        "The memory whose descriptor came before this, under the client's handle; what may not be shared is dropped.",
+        context=False,
+    ),
+    _op(0x0028, "pinned_register", _CALLED, "u64 pinned", "Pin it for the driver.", blocking=True),
+    _op(
+        0x0029,
+        "pinned_release",
+        _CALLED,
+        "u64 pinned",
+        "Wait for what uses it, and let go of it.",
+        context=False,
+        blocking=True,
+    ),
     # copies and fills
     _op(
         0x0030,
@@ -355,6 +374,14 @@ OPERATIONS: Final = (
         " u64 target, u64 target_is_array, u64 target_pitch, u64 target_x, u64 target_y, u64 target_z,"
         " u64 width, u64 height, u64 depth, stream stream",
         "Copy between arrays, or between one and memory of the device, whose pitch's upper half is the slice's height.",
+    ),
+    _op(
+        0x003D,
+        "copy_pinned",
+        _POSTED,
+        "u64 pinned, u64 offset, u64 host_pitch, u64 device, u64 pitch, u64 width, u64 height, "
+        "u32 to_device, u32 reserved, stream stream",
+        "Copy rows between a device and shared pinned memory, in stream order; no bytes travel.",
     ),
     # streams and events
     _op(

@@ -16,8 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from farbus.cli.diagnosis import Verdict, _native_parts
+from farbus.cli.diagnosis import _native_parts
 from farbus.cli.embedded import SHARED_MEMORY
+from farbus.cli.findings import Verdict
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import NotFound
 from tests.cli.conftest import ROOT, Farbus, clean_environment

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from farbus.cli.diagnosis import Verdict, examine
+from farbus.cli.diagnosis import examine
+from farbus.cli.findings import Verdict
 from farbus.linux.diagnosis import KernelFactsReader
 
 

@@ -145,6 +145,14 @@ def test_ctrl_c_at_the_terminal_reaches_the_program_once(cluster: Cluster, tmp_p
     os.close(terminal)
 
 
+def test_a_fault_that_ends_the_program_is_told_and_a_wished_end_is_not(cluster: Cluster, farbus: Farbus) -> None:
+    told = [
+        farbus("run", "-q", "--socket", cluster.socket, "--", "sh", "-c", f"kill -{name} $$").stderr
+        for name in ("SEGV", "TERM")
+    ]
+    assert told == ["farbus: sh was ended by signal 11 (Segmentation fault)\n", ""]
+
+
 def test_lost_devices_are_told(cluster: Cluster, tmp_path: Path) -> None:
     with start(cluster, tmp_path, "--gpu-model", "lost", "--", "cat", stdin=subprocess.PIPE) as process:
         assert process.stderr is not None

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SHIM, Remote, remote_session
+from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SANITIZED, SHIM, Remote, remote_session
+
+
+@pytest.fixture(autouse=True)
+def _nothing_found() -> Iterator[None]:
+    """Fail the test in whose processes a sanitizer found something (make asan, make tsan)."""
+    yield
+    reports = [*Path(SANITIZED, "reports").glob("report.*")] if SANITIZED else []
+    found = "".join(report.read_text(errors="replace") for report in reports)
+    for report in reports:
+        report.unlink()
+    assert not found, found
 
 
 def require(path: Path, hint: str) -> Path:

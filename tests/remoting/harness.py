@@ -20,10 +20,21 @@ from farbus.remoting.supervisor import GRACE_S, IMAGE_BYTES, Supervisor
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 BUILD = ROOT / "native" / "build"
-SHIM = BUILD / "shim"
+#: Shim and server of another build, with sanitizers (make asan, make tsan), whose runtime comes first in every process.
+SANITIZED = os.environ.get("FARBUS_SANITIZED_BUILD", "")
+SANITIZER = os.environ.get("FARBUS_SANITIZER", "")
+SHIM = Path(SANITIZED or BUILD) / "shim"
 
 #: A program here takes well under a second; a hang must not hold the whole run.
-PROGRAM_TIMEOUT_S = 60
+PROGRAM_TIMEOUT_S = 300 if SANITIZED else 60
+
+
+def _server_environment() -> dict[str, str]:
+    """What makes a server load the sanitized engine."""
+    if not SANITIZED:
+        return {}
+    sites = ROOT / "tests" / "remoting" / "sanitized"
+    return {"LD_PRELOAD": SANITIZER, "PYTHONPATH": f"{ROOT}:{sites}:{os.environ.get('PYTHONPATH', '')}"}
 
 
 def hello(
@@ -68,7 +79,10 @@ class Remote:
 
     def environment(self, **changes: str) -> dict[str, str]:
         base = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "LD_"))}
-        return Launch(session=self.session, shim=SHIM).environment(base) | changes
+        environment = Launch(session=self.session, shim=SHIM).environment(base) | changes
+        if SANITIZER:
+            environment["LD_PRELOAD"] = f"{SANITIZER}:{environment['LD_PRELOAD']}".rstrip(":")
+        return environment
 
     def run(self, *command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -109,7 +123,7 @@ def remote_session(
     with Supervisor(
         libcuda=str(libcuda),
         secret=secret,
-        environment=environment,
+        environment=_server_environment() | environment,
         memory_limit=memory_limit,
         grace_s=grace_s,
         tls=tls,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -15,12 +16,14 @@ import pytest
 from farbus.remoting import session as wire
 from farbus.remoting.launcher import UnusableProgram, check_program
 from farbus.remoting.session import Server, write_session
-from tests.remoting.harness import Remote, hello
+from tests.remoting.harness import Remote, hello, listening
 
 Build = Callable[[str], Path]
 
 #: Long enough for a loaded machine, far below any time-out of the code under test.
 PATIENCE_S = 10.0
+#: The fixed part of an event that carries a copy's bytes.
+WIRE_DATA_BYTES = 16
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -69,6 +72,59 @@ def test_killed_server_in_the_midst_of_copies_is_heard_of_by_all_threads(remote:
     out, err = program.communicate(timeout=PATIENCE_S)
     assert program.returncode == 3, out + err
     assert err.count("the connection to the GPU at ") == 1
+
+
+def pass_on(client: socket.socket, server: socket.socket, alter: Callable[[bytes], bytes]) -> None:
+    """Pass bytes both ways until one side ends; what the server says is altered."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(client, selectors.EVENT_READ, (server, bytes))
+        selector.register(server, selectors.EVENT_READ, (client, alter))
+        while True:
+            for key, _ in selector.select():
+                to, change = key.data
+                assert isinstance(key.fileobj, socket.socket)
+                data = key.fileobj.recv(1 << 20)
+                if not data:
+                    return
+                to.sendall(change(data))
+
+
+def run_without_bytes(remote: Remote, program: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    """The server sends the first bytes that are all Z for a copy that nobody asked for."""
+    altered: list[int] = []
+
+    def alter(data: bytes) -> bytes:
+        at = data.find(b"Z" * 64) - WIRE_DATA_BYTES
+        if at < 0 or altered:
+            return data
+        altered.append(at)
+        return data[:at] + b"\xff" * 8 + data[at + 8 :]
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            client, _ = listener.accept()
+            with client, socket.create_connection(remote.supervisor.address) as server:
+                pass_on(client, server, alter)
+
+    with listening(serve) as (address, port):
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
+        done = remote.run(program, FARBUS_TRANSPORT="tcp", **changes)
+    assert len(altered) == 1
+    return done
+
+
+def test_copy_whose_bytes_do_not_come_is_an_error(lease: Callable[..., Remote], build: Build) -> None:
+    done = run_without_bytes(lease(tls=False), build("remoting/short_copy"))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", ["paging", "copies"])
+def test_managed_memory_whose_bytes_do_not_come_is_no_zero(
+    lease: Callable[..., Remote], build: Build, mode: str
+) -> None:
+    done = run_without_bytes(lease(tls=False), build("remoting/unmanaged/short"), FARBUS_MANAGED_MEMORY=mode)
+    assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "touching\n"), done.stdout + done.stderr
+    assert done.stderr.count("the connection to the GPU at ") == 1
 
 
 def test_killed_program_ends_its_server(remote: Remote, build: Build) -> None:

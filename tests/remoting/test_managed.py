@@ -21,6 +21,9 @@ Build = Callable[[str], Path]
 BEHAVIOURS = sorted(path.stem for path in (PROGRAMS / "remoting" / "managed").glob("*.cu"))
 #: Pages that come when they are touched, and copies when the program has waited.
 MODES = ["paging", "copies"]
+#: Random programs: seeds and steps.  30 and 64 have host functions beside a thread's own stream.
+SEEDS = ["1", "5", "30", "64"]
+STEPS = "250"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -30,16 +33,33 @@ def test_program(remote: Remote, build: Build, name: str, mode: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", BEHAVIOURS)
-def test_program_on_the_software_gpu_itself(build: Build, tmp_path: Path, name: str) -> None:
-    done = subprocess.run(
-        [build(f"remoting/managed/{name}")],
-        env=driver_programs.environment(str(tmp_path), "", LD_LIBRARY_PATH=str(BUILD / "softgpu"), LD_BIND_NOW=""),
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_program(remote: Remote, build: Build, seed: str, mode: str) -> None:
+    done = remote.run(build("remoting/managed_random"), seed, STEPS, FARBUS_MANAGED_MEMORY=mode)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
+
+
+def run_on_the_software_gpu(program: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, *arguments],
+        env=driver_programs.environment(str(folder), "", LD_LIBRARY_PATH=str(BUILD / "softgpu"), LD_BIND_NOW=""),
         capture_output=True,
         text=True,
         timeout=PROGRAM_TIMEOUT_S,
         check=False,
     )
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_program_on_the_software_gpu_itself(build: Build, tmp_path: Path, name: str) -> None:
+    done = run_on_the_software_gpu(build(f"remoting/managed/{name}"), tmp_path)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_program_on_the_software_gpu_itself(build: Build, tmp_path: Path, seed: str) -> None:
+    done = run_on_the_software_gpu(build("remoting/managed_random"), tmp_path, seed, STEPS)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 

@@ -59,6 +59,7 @@ def available() -> list[str]:
         "farbus bench                     which there are",
         "farbus bench remoting            calls and copies, beside a bare socket",
         "farbus bench remoting --json     for programs",
+        "farbus bench remoting -- --help  the options that it has of its own: transport, emulated network",
         "farbus bench remoting --libcuda /usr/lib/x86_64-linux-gnu/libcuda.so.1",
         "farbus bench softgpu --against /opt/other/lib   beside another build of a software GPU",
         "farbus bench scheduler --full    also the sizes that take minutes",

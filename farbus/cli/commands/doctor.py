@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from farbus.cli.diagnosis import Finding, Verdict, examine
+from farbus.cli.diagnosis import examine
+from farbus.cli.findings import Finding, Verdict
 from farbus.cli.listing import has_colours, print_json
 from farbus.cli.options import (
     CredentialsOption,

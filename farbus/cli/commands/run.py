@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from enum import StrEnum
@@ -72,6 +73,9 @@ class Wish(Value, frozen=True, kw_only=True):
     goal: Goal
     application: str
 
+
+QUIET_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)
+"""Ends that somebody wished for.  Of other signals a line tells: a shell sees this command exit, and says nothing."""
 
 TELL_ONCE_S = 3.0
 """How long a program's end waits for the agent's answer to its exit code."""
@@ -225,6 +229,8 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
         finally:
             watch.cancel()
             await asyncio.wait({watch})
+        if code < 0 and -code not in QUIET_SIGNALS:
+            say(f"{wish.name} was ended by signal {-code} ({signal.strsignal(-code)})")
         return 128 - code if code < 0 else code
 
 
@@ -303,7 +309,10 @@ async def _wait_for_devices(events: AsyncIterator[HoldEvent], *, quiet: bool) ->
             case HoldReady():
                 return event
             case HoldLost(reason=reason):
-                raise FarbusError(f"the devices were lost before the program started: {reason}", hint="try again")
+                raise FarbusError(
+                    f"the devices were lost before the program started: {reason}",
+                    hint="if that says what to do, do it; else try again",
+                )
     raise FarbusError("the agent ended the request without devices and without a reason", hint="see its log")
 
 

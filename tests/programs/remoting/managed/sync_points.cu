@@ -16,7 +16,7 @@ int main()
 {
 	const int n = 3000;
 	int *data, *plain, wanted = 0, back;
-	cudaStream_t stream, other;
+	cudaStream_t stream, other, gone;
 	cudaEvent_t event;
 
 	CUDA(cudaMallocManaged(&data, n * sizeof(int)));
@@ -68,6 +68,12 @@ int main()
 		CUDA(cudaStreamSynchronize(stream));
 		CUDA(cudaStreamSynchronize(other));
 		CHECKED("two streams");
+		// A stream that was destroyed while it works.
+		CUDA(cudaStreamCreate(&gone));
+		count<<<1, 1, 0, gone>>>(data, n, 20000);
+		CUDA(cudaStreamDestroy(gone));
+		CUDA(cudaDeviceSynchronize());
+		CHECKED("cudaStreamDestroy");
 	}
 	return passed();
 }

@@ -1,0 +1,408 @@
+"""``farbus fabric``: PCIe chassis, what is assigned in them, and an emulated one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from farbus.cli.decoding import decode_file, read_file
+from farbus.cli.listing import Column, print_json, print_listing
+from farbus.cli.options import Output, OutputOption, command_app, examples
+from farbus.cli.tables import format_age
+from farbus.errors import InvalidInput, NotFound
+from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, FabricStep, StepHistory, StepTime
+from farbus.model.value import Value
+
+if TYPE_CHECKING:
+    from farbus.hotplug.fabric.config import FabricConfig
+    from farbus.hotplug.fabric.service import ChassisService
+
+app = command_app()
+
+CONFIG = "/etc/farbus/fabric.toml"
+
+PROGRESS_S = 5.0
+"""Between two lines that say that something is still being done."""
+
+EMULATOR_FILE = (
+    'chassis = [{ name = "falcon", h3 = "127.0.0.1:8801", port = [',
+    '{ id = "30h", node = "alpha" },',
+    '{ id = "31h", node = "beta" }], device = [',
+    '{ id = "001300", uuid = "GPU-1", port = "30h" }] }]',
+)
+"""The smallest that is of use, as the help shows it."""
+
+
+ConfigOption = Annotated[
+    str,
+    typer.Option("--config", "-c", metavar="FILE", envvar="FARBUS_FABRIC", help="The chassis, in TOML or JSON."),
+]
+ChassisOption = Annotated[
+    str, typer.Option("--chassis", metavar="NAME", help="Of this chassis only.", show_default=False)
+]
+DeviceArgument = Annotated[
+    str, typer.Argument(metavar="DEVICE", help="Its id, serial number, or what the chassis calls it.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+
+
+class DeviceRow(Value, frozen=True, kw_only=True):
+    """A device as listings show it: with its chassis, and the node at its port."""
+
+    chassis: str
+    node: str
+    missing: bool
+    device: FabricDevice
+
+
+class PortRow(Value, frozen=True, kw_only=True):
+    """A port as listings show it."""
+
+    chassis: str
+    port: FabricPort
+    devices: tuple[str, ...]
+
+
+def _state(row: DeviceRow) -> str:
+    if row.missing:
+        return "lost"
+    if not row.device.healthy:
+        return "failed"
+    return "free" if row.device.is_free else "assigned"
+
+
+DEVICE_COLUMNS = (
+    Column[DeviceRow]("DEVICE", lambda row: row.device.id, identity=True),
+    Column[DeviceRow]("KIND", lambda row: row.device.kind),
+    Column[DeviceRow]("MODEL", lambda row: row.device.model),
+    Column[DeviceRow]("CHASSIS", lambda row: row.chassis),
+    Column[DeviceRow]("PORT", lambda row: row.device.port),
+    Column[DeviceRow]("NODE", lambda row: row.node),
+    Column[DeviceRow]("STATE", _state, state=True),
+    Column[DeviceRow]("SERIAL", lambda row: row.device.serial, wide=True),
+    Column[DeviceRow]("HANDLE", lambda row: row.device.handle, wide=True),
+    Column[DeviceRow](
+        "PCI",
+        lambda row: f"{row.device.vendor_id:04x}:{row.device.device_id:04x}" if row.device.vendor_id else "",
+        wide=True,
+    ),
+    Column[DeviceRow]("SLOT", lambda row: row.device.slot, wide=True),
+)
+
+PORT_COLUMNS = (
+    Column[PortRow]("PORT", lambda row: row.port.id, identity=True),
+    Column[PortRow]("CHASSIS", lambda row: row.chassis),
+    Column[PortRow]("NODE", lambda row: row.port.node),
+    Column[PortRow]("DEVICES", lambda row: str(len(row.devices)), right=True),
+    Column[PortRow]("WHICH", lambda row: ", ".join(row.devices), wide=True),
+)
+
+
+@app.callback(
+    epilog=examples(
+        "farbus fabric list                       devices of all chassis, and where they are",
+        "farbus fabric assign GPU-8f2d6c1e beta   to the port of a node",
+        "farbus fabric emulate -c emulator.toml   a chassis without hardware",
+        "",
+        "These speak to the chassis itself and ask nobody else: whether a node uses a device is not looked at. "
+        "docs/fabric.md explains configuration files.",
+    )
+)
+def fabric() -> None:
+    """Look at PCIe fabrics, and assign their devices to nodes.  For operators."""
+
+
+@app.command("list", epilog=examples("farbus fabric list", "farbus fabric list -o wide --chassis falcon-1"))
+def list_devices(
+    config: ConfigOption = CONFIG,
+    chassis: ChassisOption = "",
+    output: OutputOption = Output.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """List the devices of all chassis, and the port that each is assigned to."""
+    rows = []
+    for view in _views(config, chassis, quiet=quiet):
+        nodes = {port.id: port.node for port in view.ports}
+        for device in view.devices:
+            node = nodes.get(device.port, "")
+            rows.append(DeviceRow(chassis=view.chassis, node=node, missing=False, device=device))
+        rows += [DeviceRow(chassis=view.chassis, node="", missing=True, device=device) for device in view.missing]
+    print_listing(rows, DEVICE_COLUMNS, output, nothing="no devices")
+
+
+@app.command("ports", epilog=examples("farbus fabric ports", "farbus fabric ports -o json"))
+def list_ports(
+    config: ConfigOption = CONFIG,
+    chassis: ChassisOption = "",
+    output: OutputOption = Output.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """List the ports of all chassis, and the node at each."""
+    rows = [
+        PortRow(chassis=view.chassis, port=port, devices=tuple(device.id for device in view.at(port.id)))
+        for view in _views(config, chassis, quiet=quiet)
+        for port in view.ports
+    ]
+    print_listing(rows, PORT_COLUMNS, output, nothing="no ports")
+
+
+@app.command(
+    epilog=examples(
+        "farbus fabric assign GPU-8f2d6c1e beta         a free device, to the port of a node",
+        "farbus fabric assign S5GXNX0 31h               by serial number and port",
+        "farbus fabric assign --move GPU-8f2d6c1e beta  take it from its port first",
+    )
+)
+def assign(
+    device: DeviceArgument,
+    port: Annotated[str, typer.Argument(metavar="PORT|NODE", help="A port, or the node at one.")],
+    move: Annotated[
+        bool, typer.Option("--move", help="Take it from the port where it is; no node may use it.")
+    ] = False,
+    config: ConfigOption = CONFIG,
+    chassis: ChassisOption = "",
+    output: OutputOption = Output.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """Assign a device to a port, and read the chassis to see that it is there."""
+
+    async def work(service: ChassisService) -> FabricDevice:
+        return await (service.move(device, port) if move else service.assign(device, port))
+
+    steps = [FabricStep.UNASSIGN, FabricStep.ASSIGN] if move else [FabricStep.ASSIGN]
+    done = _do(config, chassis, device, f"assigning {device} to {port}", steps, work, quiet=quiet)
+    _show(done, f"device {done.id} is assigned to port {done.port}", output)
+
+
+@app.command(
+    epilog=examples(
+        "farbus fabric unassign GPU-8f2d6c1e               from wherever it is",
+        "farbus fabric unassign GPU-8f2d6c1e --from alpha  only if it is there",
+    )
+)
+def unassign(
+    device: DeviceArgument,
+    source: Annotated[
+        str, typer.Option("--from", metavar="PORT|NODE", help="Only from this port.", show_default=False)
+    ] = "",
+    config: ConfigOption = CONFIG,
+    chassis: ChassisOption = "",
+    output: OutputOption = Output.TABLE,
+    quiet: QuietOption = False,
+) -> None:
+    """Take a device from its port, and read the chassis to see that it is free."""
+
+    async def work(service: ChassisService) -> FabricDevice:
+        return await service.unassign(device, source=source)
+
+    done = _do(config, chassis, device, f"unassigning {device}", [FabricStep.UNASSIGN], work, quiet=quiet)
+    _show(done, f"device {done.id} is free", output)
+
+
+@app.command(
+    epilog=examples(
+        "farbus fabric emulate -c emulator.toml                   latencies as measured",
+        "farbus fabric emulate -c emulator.toml --speed 0         no latencies",
+        "farbus fabric emulate -c emulator.toml --backend qemu    hot-plug into guests",
+        "",
+        "A file for two nodes and one GPU; docs/fabric.md has faults, latencies and guests:",
+        "",
+        *EMULATOR_FILE,
+    )
+)
+def emulate(
+    config: Annotated[str, typer.Option("--config", "-c", metavar="FILE", help="What is emulated, in TOML or JSON.")],
+    speed: Annotated[
+        float | None,
+        typer.Option("--speed", min=0, metavar="FACTOR", help="Scale latencies: 0 none, 1 as measured.  [default: 1]"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="Of latencies and faults.  [default: the file's]")
+    ] = None,
+    backend: Annotated[str, typer.Option("--backend", metavar="none|qemu", help="What assigning does.")] = "none",
+) -> None:
+    """Serve chassis without hardware, in H3's dialect and in Redfish, until it is stopped."""
+    from farbus.hotplug.fabric.emulator import run  # noqa: PLC0415 - its HTTP server takes time to load
+    from farbus.hotplug.fabric.emulator.config import EmulatorConfig, check  # noqa: PLC0415
+
+    if backend not in list(run.BackendKind):
+        raise InvalidInput(f"--backend {backend}: not one of none, qemu")
+    wanted = decode_file(read_file(config, what="configuration file"), EmulatorConfig, name=config)
+    if speed is not None:
+        wanted = msgspec.structs.replace(wanted, speed=speed)
+    if seed is not None:
+        wanted = msgspec.structs.replace(wanted, seed=seed)
+    check(wanted, name=config)
+
+    def tell(line: str) -> None:
+        typer.echo(line)
+        sys.stdout.flush()
+
+    asyncio.run(run.serve(wanted, Path(config).resolve().parent, backend=run.BackendKind(backend), tell=tell))
+
+
+@app.command(epilog=examples("farbus fabric replay", "farbus fabric replay --seed 7 -o json"))
+def replay(
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of what is drawn.")] = 0,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Replay the reconfigurations of KubeComp's testbed in virtual time, with learned deadlines."""
+    from farbus.hotplug.fabric.emulator import replay as replays  # noqa: PLC0415
+
+    result = replays.replay(seed=seed)
+    if output is Output.JSON:
+        print_json(result)
+    else:
+        typer.echo(replays.to_text(result))
+
+
+def _show(device: FabricDevice, line: str, output: Output) -> None:
+    if output is Output.JSON:
+        print_json(device)
+    else:
+        typer.echo(line)
+
+
+# Services.
+
+
+def _read_config(path: str) -> FabricConfig:
+    from farbus.hotplug.fabric.config import FabricConfig  # noqa: PLC0415 - its HTTP client takes time to load
+
+    config = decode_file(read_file(path, what="configuration file"), FabricConfig, name=path)
+    names = [access.name for access in config.chassis]
+    if not names:
+        raise InvalidInput(f"{path}: has no chassis", hint="docs/fabric.md shows one")
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInput(f"{path}: chassis {name} is there twice")
+    return config
+
+
+@contextlib.asynccontextmanager
+async def _services(path: str, chassis: str, *, quiet: bool) -> AsyncIterator[Sequence[ChassisService]]:
+    """Serve the chassis of a configuration file, or the one of that name, inside the block."""
+    from farbus.hotplug.fabric.config import make_driver  # noqa: PLC0415
+    from farbus.hotplug.fabric.service import ChassisService  # noqa: PLC0415
+    from farbus.linux.clock import SystemClock  # noqa: PLC0415
+
+    config = _read_config(path)
+    chosen = [access for access in config.chassis if chassis in ("", access.name)]
+    if not chosen:
+        names = ", ".join(access.name for access in config.chassis)
+        raise NotFound(f"{path}: no chassis {chassis}", hint=f"it has {names}")
+    clock = SystemClock()
+    async with contextlib.AsyncExitStack() as stack:
+        services = []
+        for access in chosen:
+            kept = Path(config.history) / f"{access.name}.json" if config.history else None
+            times: list[StepTime] = []
+            service = ChassisService(
+                make_driver(access, clock=clock),
+                clock=clock,
+                history=_read_history(kept),
+                on_time=times.append,
+                tell=(lambda _: None) if quiet else _tell,
+            )
+            stack.callback(_keep_history, kept, times)
+            services.append(await stack.enter_async_context(service.running()))
+        yield services
+
+
+def _read_history(path: Path | None) -> StepHistory:
+    from farbus.model.value import from_json  # noqa: PLC0415
+
+    try:
+        return from_json(path.read_bytes(), StepHistory) if path else StepHistory()
+    except (OSError, InvalidInput):
+        # What was learned is worth a warm start, not a failure.
+        return StepHistory()
+
+
+def _keep_history(path: Path | None, times: Sequence[StepTime]) -> None:
+    from farbus.linux.files import write_owned  # noqa: PLC0415
+    from farbus.model.value import to_json  # noqa: PLC0415
+
+    if path is None or not times:
+        return
+    # Read again: another command may have learned meanwhile.
+    history = _read_history(path)
+    for each in times:
+        history = history.with_time(each)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        write_owned(path, to_json(history), account=None, mode=0o644)
+
+
+def _views(config: str, chassis: str, *, quiet: bool) -> list[ChassisView]:
+    async def work() -> list[ChassisView]:
+        async with _services(config, chassis, quiet=quiet) as services:
+            usual_s = max(service.expected_s(FabricStep.LIST) for service in services)
+            with _progress("reading the chassis", usual_s, quiet=quiet):
+                return list(await asyncio.gather(*(service.list() for service in services)))
+
+    return asyncio.run(work())
+
+
+def _do(
+    config: str,
+    chassis: str,
+    device: str,
+    what: str,
+    steps: Sequence[FabricStep],
+    work: Callable[[ChassisService], Awaitable[FabricDevice]],
+    *,
+    quiet: bool,
+) -> FabricDevice:
+    """Do something to a device in the chassis that has it."""
+
+    async def find(services: Sequence[ChassisService]) -> ChassisService:
+        if len(services) == 1:
+            return services[0]
+        views = await asyncio.gather(*(service.list() for service in services))
+        for service, view in zip(services, views, strict=True):
+            with contextlib.suppress(NotFound):
+                view.device(device)
+                return service
+        names = ", ".join(service.chassis for service in services)
+        raise NotFound(f"no device {device} in {names}", hint="farbus fabric list shows what there is")
+
+    async def all_of_it() -> FabricDevice:
+        async with _services(config, chassis, quiet=quiet) as services:
+            reading = FabricStep.LIST
+            usual_s = sum(services[0].expected_s(step) for step in (reading, *steps, reading))
+            with _progress(what, usual_s, quiet=quiet):
+                return await work(await find(services))
+
+    return asyncio.run(all_of_it())
+
+
+def _tell(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+@contextlib.contextmanager
+def _progress(what: str, usual_s: float, *, quiet: bool) -> Iterator[None]:
+    """Say every few seconds what is being done, for how long, and how long it usually takes."""
+    started = time.monotonic()
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            took = format_age(time.monotonic() - started)
+            _tell(f"{what}: {took}, usually {format_age(usual_s)}")
+
+    task = None if quiet else asyncio.get_running_loop().create_task(repeat(), name="progress")
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()

@@ -1,0 +1,216 @@
+"""PCIe fabrics: what a chassis has in its slots, which port each device is assigned to, and how long that takes.
+
+A **chassis** holds devices and has **ports**; a cable leads from a port to a
+node.  Assigning a device to a port makes it appear on that node's bus.  Only
+the chassis knows what is assigned, so all of this is *observed*, by reading.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from farbus.errors import NotFound
+from farbus.model.device import DeviceKind
+from farbus.model.value import Value
+
+
+class Dialect(enum.StrEnum):
+    """How a chassis is spoken to."""
+
+    H3 = "h3"
+    """The REST interface of H3's Falcon chassis."""
+    REDFISH = "redfish"
+    """DMTF's Redfish, with Fabrics and CompositionService."""
+
+
+class RedfishStyle(enum.StrEnum):
+    """By which Redfish resources a chassis says, and is told, what is assigned."""
+
+    ZONES = "zones"
+    CONNECTIONS = "connections"
+    BLOCKS = "blocks"
+
+
+class FabricStep(enum.StrEnum):
+    """What a chassis is asked to do, as it is measured."""
+
+    LIST = "list"
+    ASSIGN = "assign"
+    UNASSIGN = "unassign"
+
+
+class FabricPort(Value, frozen=True, kw_only=True):
+    """An upstream port of a chassis, and the node at the other end of its cable (configured; empty if none)."""
+
+    id: str
+    node: str = ""
+
+
+class FabricDevice(Value, frozen=True, kw_only=True):
+    """A device in a chassis.
+
+    ``id`` is its identity that stays when it moves: a GPU's UUID, a serial
+    number, or else what the chassis calls it for good (H3's ``Dev_GID``), which
+    is ``handle``.  ``port`` is what it is assigned to; empty for none.  The PCI
+    ids are 0 where the chassis does not tell them.
+    """
+
+    id: str
+    handle: str
+    kind: DeviceKind
+    model: str = ""
+    serial: str = ""
+    uuid: str = ""
+    vendor_id: int = 0
+    device_id: int = 0
+    slot: str = ""
+    port: str = ""
+    healthy: bool = True
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it is assigned to no port."""
+        return not self.port
+
+
+def device_uuid(kind: DeviceKind, uuid: str) -> str:
+    """Return a UUID as the node's driver names it: a GPU's is ``GPU-...`` (NVML), whatever the chassis leaves out."""
+    return f"GPU-{uuid}" if kind is DeviceKind.GPU and uuid and not uuid.startswith("GPU-") else uuid
+
+
+class ChassisView(Value, frozen=True, kw_only=True):
+    """What one reading of a chassis gave, checked.
+
+    ``missing`` holds devices, as they were read last, that earlier readings
+    had and several in a row have not: pulled out, or a fault of the chassis.
+    They are told instead of left out, so that nobody takes fewer devices for
+    a smaller chassis.
+    """
+
+    chassis: str
+    ports: tuple[FabricPort, ...]
+    devices: tuple[FabricDevice, ...]
+    missing: tuple[FabricDevice, ...] = ()
+
+    def device(self, name: str) -> FabricDevice:
+        """Return the device whose id, handle, serial or UUID is ``name``; raise :class:`NotFound`."""
+        for device in self.devices:
+            if name and name in (device.id, device.handle, device.serial, device.uuid):
+                return device
+        if any(name in (device.id, device.handle, device.serial, device.uuid) for device in self.missing):
+            raise NotFound(
+                f"chassis {self.chassis}: device {name} was there and is not listed any more",
+                hint="is it pulled out or without power?",
+            )
+        raise NotFound(f"chassis {self.chassis}: no device {name}", hint="farbus fabric list shows what there is")
+
+    def port(self, name: str) -> FabricPort:
+        """Return the port whose id, or whose node, is ``name``; raise :class:`NotFound`.
+
+        A node with several cables in one chassis is named by port only.
+        """
+        for port in self.ports:
+            if port.id == name:
+                return port
+        at_node = [port for port in self.ports if name and port.node == name]
+        if len(at_node) == 1:
+            return at_node[0]
+        if at_node:
+            several = ", ".join(port.id for port in at_node)
+            raise NotFound(f"chassis {self.chassis}: node {name} is at several ports", hint=f"name one of {several}")
+        raise NotFound(f"chassis {self.chassis}: no port {name}", hint="farbus fabric ports shows what there is")
+
+    def at(self, port: str) -> tuple[FabricDevice, ...]:
+        """Return the devices that are assigned to ``port``; the free ones for an empty name."""
+        return tuple(device for device in self.devices if device.port == port)
+
+
+class StrandedDevice(Value, frozen=True, kw_only=True):
+    """A device that was taken from a port and could not be given to the next: nobody has it, and it can be repaired.
+
+    Repair is to assign it to ``target``, or back to ``source``.
+    """
+
+    chassis: str
+    device: str
+    source: str
+    target: str
+    cause: str
+
+
+class StepTime(Value, frozen=True, kw_only=True):
+    """How long one step took, in seconds.
+
+    ``finished`` is false for one that was given up at its deadline: it took
+    longer than ``seconds``, nobody knows how much.
+    """
+
+    step: FabricStep
+    seconds: float
+    finished: bool = True
+
+
+HISTORY_LENGTH = 200
+"""Times kept of each step: enough for a high quantile, few enough that new firmware is learned in days."""
+
+MIN_SAMPLES = 5
+"""Times from which on a deadline is learned; with fewer the cold one holds."""
+
+DEADLINE_QUANTILE = 0.99
+DEADLINE_MARGIN = 1.5
+"""What a deadline is beyond the quantile. It has to end what hangs, not to be close: being late costs a reconfiguration
+that was about to succeed, being generous costs seconds, and only when something is wrong."""
+
+GIVEN_UP_FACTOR = 2.0
+"""What a step that was given up after t seconds counts as, in t: a deadline that is too short grows until it is not."""
+
+COLD_DEADLINE_S = {FabricStep.LIST: 30.0, FabricStep.ASSIGN: 90.0, FabricStep.UNASSIGN: 60.0}
+"""Before anything was measured: some three to five times the slowest of what KubeComp's testbed has logged."""
+
+FLOOR_S = {FabricStep.LIST: 5.0, FabricStep.ASSIGN: 10.0, FabricStep.UNASSIGN: 10.0}
+CEILING_S = 600.0
+"""The longest deadline: who hangs for ten minutes will not answer."""
+
+
+class StepHistory(Value, frozen=True, kw_only=True):
+    """The last times of each step at one chassis, the newest last; what deadlines are learned from.
+
+    It is a value: whoever owns the chassis keeps it over restarts
+    (:func:`farbus.model.value.to_json`).
+    """
+
+    times: dict[FabricStep, tuple[float, ...]] = {}
+    """Seconds; those of a step that was given up, times ``GIVEN_UP_FACTOR``."""
+
+    def with_time(self, time: StepTime) -> StepHistory:
+        """Return the history with one time more; the oldest beyond ``HISTORY_LENGTH`` go."""
+        seconds = max(0.0, time.seconds) * (1.0 if time.finished else GIVEN_UP_FACTOR)
+        kept = (*self.times.get(time.step, ()), seconds)[-HISTORY_LENGTH:]
+        return msgspec.structs.replace(self, times={**self.times, time.step: kept})
+
+    def deadline_s(self, step: FabricStep) -> float:
+        """Return the seconds after which ``step`` is given up: a high quantile of its last times, with a margin."""
+        times = self.times.get(step, ())
+        if len(times) < MIN_SAMPLES:
+            # The cold one is for chassis like those that were measured; a slower one shows in its first times.
+            seconds = max(COLD_DEADLINE_S[step], *(DEADLINE_MARGIN * time for time in times), 0.0)
+        else:
+            seconds = DEADLINE_MARGIN * quantile(times, DEADLINE_QUANTILE)
+        return min(CEILING_S, max(FLOOR_S[step], seconds))
+
+    def expected_s(self, step: FabricStep) -> float:
+        """Return the median of the last times, in seconds; a third of the deadline where there are none."""
+        times = self.times.get(step, ())
+        return quantile(times, 0.5) if times else COLD_DEADLINE_S[step] / 3
+
+
+def quantile(times: Iterable[float], part: float) -> float:
+    """Return the smallest of ``times`` that ``part`` of them do not exceed (inverse of the empirical distribution)."""
+    ordered = sorted(times)
+    if not ordered:
+        raise ValueError("a quantile of nothing")
+    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]

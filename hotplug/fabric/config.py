@@ -1,0 +1,117 @@
+"""Which chassis there are and how to speak to them (``fabric.toml``), and drivers made of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+
+import msgspec
+
+from farbus.errors import InvalidInput, NotPermitted
+from farbus.hotplug.fabric.driver import Driver
+from farbus.hotplug.fabric.h3 import H3Driver, KnownDevice
+from farbus.hotplug.fabric.http import HttpTransport
+from farbus.hotplug.fabric.redfish import Credentials, RedfishDriver
+from farbus.linux.clock import Clock
+from farbus.model.fabric import Dialect, RedfishStyle
+
+MAX_CREDENTIALS_BYTES = 4096
+
+
+class ChassisAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One chassis: where it serves which dialect, and what it can't tell itself.
+
+    ``ports`` names the node at each port; ``devices`` what is known of devices
+    by what an H3 chassis calls them.  ``certificate`` is the very certificate
+    that a Redfish service shows, ``authority`` who signed it (either; the
+    system's authorities without both); ``credentials`` a file with ``user`` and
+    ``password`` that only its owner can read.  ``parallel`` is how many
+    requests it takes at once.
+    """
+
+    name: str
+    dialect: Dialect
+    url: str
+    ports: dict[str, str] = {}
+    devices: dict[str, KnownDevice] = {}
+    certificate: str = ""
+    authority: str = ""
+    credentials: str = ""
+    style: RedfishStyle = RedfishStyle.ZONES
+    chassis_id: str = ""
+    fabric_id: str = ""
+    parallel: int = 1
+
+
+class FabricConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All chassis. ``history`` is a directory where measured times are kept, from which deadlines are learned."""
+
+    chassis: tuple[ChassisAccess, ...]
+    history: str = ""
+
+
+def make_driver(access: ChassisAccess, *, clock: Clock) -> Driver:
+    """Return the driver of one chassis; raise :class:`InvalidInput` for settings that don't go together.
+
+    Nothing is sent yet; its credentials are read now.
+    """
+    at = f"chassis {access.name}"
+    scheme = access.url.partition("://")[0]
+    if scheme not in ("http", "https") or "@" in access.url:
+        raise InvalidInput(f"{at}: url {access.url!r}: not http://HOST:PORT or https://HOST:PORT")
+    if not 1 <= access.parallel <= 64:
+        raise InvalidInput(f"{at}: parallel: {access.parallel} is not from 1 to 64")
+    if access.credentials and scheme != "https":
+        raise InvalidInput(f"{at}: a password would be sent in clear text", hint="give an https:// url")
+    transport = HttpTransport(access.name, access.url, pinned=access.certificate, authority=access.authority)
+    if access.dialect is Dialect.H3:
+        if access.credentials or access.parallel != 1:
+            raise InvalidInput(f"{at}: the h3 dialect has no authentication, and takes one request at a time")
+        return H3Driver(access.name, transport, ports=access.ports, known=access.devices)
+    return RedfishDriver(
+        access.name,
+        transport,
+        clock=clock,
+        credentials=read_credentials(access.credentials, what=at) if access.credentials else None,
+        ports=access.ports,
+        style=access.style,
+        chassis_id=access.chassis_id,
+        fabric_id=access.fabric_id,
+        parallel=access.parallel,
+    )
+
+
+def read_credentials(path: str, *, what: str) -> Credentials:
+    """Read user and password from a TOML file that is its owner's alone, this user's or root's.
+
+    Raises :class:`NotPermitted` for one that others may read, and
+    :class:`InvalidInput`; neither shows what is in it.
+    """
+    try:
+        # Looked at after it is open: a name may lead elsewhere the next moment.  A pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise InvalidInput(f"{what}: credentials {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidInput(f"{what}: credentials {path}: not a file")
+        if status.st_uid not in (0, os.geteuid()):
+            raise NotPermitted(
+                f"{what}: credentials {path}: belongs to user id {status.st_uid}", hint="make it your own"
+            )
+        if status.st_mode & 0o077:
+            raise NotPermitted(f"{what}: credentials {path}: others can read or write it", hint=f"chmod 600 {path}")
+        text = file.read(MAX_CREDENTIALS_BYTES + 1)
+    try:
+        fields = tomllib.loads(text.decode()) if len(text) <= MAX_CREDENTIALS_BYTES else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        # The parser's own words may quote the line that is wrong, and the password with it.
+        fields = {}
+    user, password = fields.get("user"), fields.get("password")
+    if not isinstance(user, str) or not isinstance(password, str) or not user or fields.keys() != {"user", "password"}:
+        raise InvalidInput(
+            f"{what}: credentials {path}: not understood", hint='it has two lines: user = "..." and password = "..."'
+        )
+    return Credentials(user, password)

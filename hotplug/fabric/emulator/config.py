@@ -1,0 +1,120 @@
+"""What is emulated: chassis, their ports and devices, faults, and where it is served (a TOML file)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from farbus.errors import InvalidInput
+from farbus.hotplug.fabric.emulator.faults import Fault, Rates
+from farbus.hotplug.fabric.emulator.latency import KUBECOMP, Measured
+from farbus.model.fabric import FabricStep
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+Name = msgspec.Meta(pattern=NAME)
+
+
+class QemuDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a device is made in a guest: QEMU's ``driver`` with its properties, and a drive that it opens before."""
+
+    driver: str
+    properties: dict[str, str | int | bool] = {}
+    blockdev: dict[str, object] = {}
+    """Arguments of ``blockdev-add``, without ``node-name``; the device gets it as its ``drive``."""
+
+
+class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A device in a slot. ``id`` is what the chassis calls it (H3's ``Dev_GID``); ``port`` where it is at first."""
+
+    id: str
+    type: str = "GPU"
+    uuid: str = ""
+    serial: str = ""
+    model: str = ""
+    vendor_id: int = 0
+    device_id: int = 0
+    class_code: str = "0x030200"
+    port: str = ""
+    qemu: QemuDevice | None = None
+
+
+class PortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A port, and the guest at its cable: its QMP socket, and the root ports that devices are plugged into."""
+
+    id: str
+    node: str = ""
+    qmp: str = ""
+    slots: tuple[str, ...] = ()
+
+
+class ChassisConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One chassis. ``h3`` and ``redfish`` are the addresses where it serves each dialect, ``HOST:PORT``; empty for not.
+
+    ``serial`` chassis do one thing after the other, listing too.  ``tasks``
+    says whether Redfish answers changes at once, by a task.
+    """
+
+    name: str
+    ports: tuple[PortConfig, ...] = msgspec.field(name="port", default=())
+    devices: tuple[DeviceConfig, ...] = msgspec.field(name="device", default=())
+    serial: bool = True
+    tasks: bool = True
+    h3: str = ""
+    redfish: str = ""
+    rates: Rates = msgspec.field(name="faults", default_factory=Rates)
+    script: tuple[Fault, ...] = msgspec.field(name="fault", default=())
+    latency: dict[FabricStep, Measured] = {}
+
+    def port(self, name: str) -> PortConfig | None:
+        """Return the port of that id."""
+        return next((port for port in self.ports if port.id == name), None)
+
+    def measured(self, step: FabricStep) -> Measured:
+        """Return the row that the latency of ``step`` is drawn from."""
+        return self.latency.get(step, KUBECOMP[step])
+
+
+class EmulatorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All that one emulator serves.
+
+    ``state`` is a directory; paths are relative to the file's.  ``speed`` scales
+    latencies: 0 none, 1 as measured.  Redfish is served over TLS with
+    ``certificate`` and ``key``, which are made in ``state`` where none are named,
+    to who logs in as ``credentials`` says (a file with ``user`` and ``password``).
+    """
+
+    chassis: tuple[ChassisConfig, ...]
+    state: str = "state"
+    seed: int = 0
+    speed: float = 1.0
+    certificate: str = ""
+    key: str = ""
+    credentials: str = ""
+
+
+def check(config: EmulatorConfig, *, name: str) -> None:
+    """Raise :class:`InvalidInput` for what can't be emulated; ``name`` is what errors call the file."""
+    _unique([chassis.name for chassis in config.chassis], f"{name}: chassis")
+    _unique(
+        [where for each in config.chassis for where in (each.h3, each.redfish) if where and where[-2:] != ":0"], name
+    )
+    if not 0 <= config.speed <= 1000:
+        raise InvalidInput(f"{name}: speed: {config.speed:g} is not from 0 to 1000")
+    sockets = [port.qmp for chassis in config.chassis for port in chassis.ports if port.qmp]
+    _unique(sockets, f"{name}: qmp")
+    for chassis in config.chassis:
+        at = f"{name}: chassis {chassis.name}"
+        _unique([port.id for port in chassis.ports], f"{at}: port")
+        _unique([device.id for device in chassis.devices], f"{at}: device")
+        for port in chassis.ports:
+            if port.qmp and not port.slots:
+                raise InvalidInput(f"{at}: port {port.id}: a QMP socket without slots", hint='add slots = ["rp1"]')
+        for device in chassis.devices:
+            if device.port and chassis.port(device.port) is None:
+                raise InvalidInput(f"{at}: device {device.id}: there is no port {device.port}")
+
+
+def _unique(names: list[str], what: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidInput(f"{what}: {name} is there twice")

@@ -1,0 +1,73 @@
+"""What an emulated chassis remembers over restarts and kill -9: SQLite, one transaction for each change."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from farbus.errors import Unavailable
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS device (
+    chassis TEXT NOT NULL, id TEXT NOT NULL,
+    port TEXT NOT NULL, holder TEXT NOT NULL, slot TEXT NOT NULL, pending TEXT,
+    PRIMARY KEY (chassis, id)
+) STRICT
+"""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A device's state.
+
+    ``port`` is what it is assigned to.  ``holder`` is the port whose guest may
+    have it: written before it is plugged, cleared when it is known to be gone.
+    ``pending`` is the port that a step that was begun leads to; None for no step.
+    """
+
+    port: str = ""
+    holder: str = ""
+    slot: str = ""
+    pending: str | None = None
+
+
+def _nothing(_: str) -> None:
+    """Where nobody is told of writes."""
+
+
+class Store:
+    """The table of devices. ``on_write`` is called before and after each transaction, for tests that kill there."""
+
+    def __init__(self, path: Path | str, *, durable: bool = True, on_write: Callable[[str], None] = _nothing) -> None:
+        self.on_write = on_write
+        try:
+            self._database = sqlite3.connect(path, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
+            self._database.execute(SCHEMA)
+        except sqlite3.Error as error:
+            raise Unavailable(f"{path}: {error}", hint="is its directory there and writable?") from error
+
+    def read(self, chassis: str) -> dict[str, Row]:
+        """Return the rows of one chassis by id of the device."""
+        rows = self._database.execute(
+            "SELECT id, port, holder, slot, pending FROM device WHERE chassis = ?", (chassis,)
+        ).fetchall()
+        return {
+            id: Row(port=port, holder=holder, slot=slot, pending=pending) for id, port, holder, slot, pending in rows
+        }
+
+    def write(self, chassis: str, device: str, row: Row) -> None:
+        """Replace one row, durably."""
+        self.on_write("before")
+        self._database.execute(
+            "INSERT OR REPLACE INTO device VALUES (?, ?, ?, ?, ?, ?)",
+            (chassis, device, row.port, row.holder, row.slot, row.pending),
+        )
+        self.on_write("after")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()

@@ -1,0 +1,298 @@
+/* Pinned memory that this process shares with the client: the client makes it and passes its
+ * descriptor (native/transport/shm.c), this process maps it and has the driver pin it.  The driver
+ * then copies from there and to there by itself, in stream order.
+ *
+ * What is in it, the client changes at any time, as with the driver's own pinned memory; its
+ * length nobody changes.  Its pages are charged to the client, who has touched them first.
+ */
+#include "server_ops.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Most pieces of one session: a quarter of what Linux lets a process map (vm.max_map_count). */
+#define PINNED_COUNT 16384u
+
+/* A context with work that may use the memory. */
+struct pinned_user {
+	struct pinned_user *next;
+	CUcontext context;
+};
+
+struct server_shared {
+	struct server_shared *next;
+	uint64_t handle;
+	uint8_t *memory;
+	size_t bytes;
+	bool busy;			/* the driver is just pinning it */
+	CUcontext owner;		/* the context that it is pinned in; NULL: none */
+	struct pinned_user *users;
+};
+
+/* Half of the machine's memory: as much as pinned memory may take before the rest suffers. */
+static uint64_t pinned_limit(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Silent where it may not be shared: pinned_register says so, and the client does without. */
+CUresult serve_pinned_offer(struct server_call *call)
+{
+	const struct wire_pinned_offer *request = call->request;
+	struct server *server = call->server;
+	int descriptor = transport_shm_passed(&server->transport);
+	struct server_shared *shared;
+	void *memory;
+	bool room;
+
+	if (descriptor < 0)
+		return CUDA_SUCCESS;
+	pthread_mutex_lock(&server->shared_lock);
+	room = server->shared_count < PINNED_COUNT && request->bytes &&
+	       request->bytes <= pinned_limit() &&
+	       server->shared_bytes <= pinned_limit() - request->bytes;
+	pthread_mutex_unlock(&server->shared_lock);
+	shared = room ? calloc(1, sizeof(*shared)) : NULL;
+	if (!shared) {
+		close(descriptor);
+		return CUDA_SUCCESS;
+	}
+	if (transport_memory_take(&server->transport, descriptor, request->bytes, &memory)) {
+		free(shared);
+		return CUDA_SUCCESS;
+	}
+	shared->handle = request->pinned;
+	shared->memory = memory;
+	shared->bytes = request->bytes;
+	if (handle_bind(&server->objects, HANDLE_PINNED, request->pinned, shared)) {
+		munmap(memory, shared->bytes);
+		free(shared);
+		return SERVER_MALFORMED;
+	}
+	pthread_mutex_lock(&server->shared_lock);
+	shared->next = server->shared;
+	server->shared = shared;
+	server->shared_count++;
+	server->shared_bytes += shared->bytes;
+	pthread_mutex_unlock(&server->shared_lock);
+	return CUDA_SUCCESS;
+}
+
+CUresult serve_pinned_register(struct server_call *call)
+{
+	const struct wire_pinned_register *request = call->request;
+	const struct server_driver *driver = call->driver;
+	struct server *server = call->server;
+	struct server_shared *shared;
+	CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+
+	pthread_mutex_lock(&server->shared_lock);
+	shared = handle_get(&server->objects, HANDLE_PINNED, request->pinned);
+	if (shared && (shared->busy || shared->owner))
+		shared = NULL;
+	if (shared)
+		shared->busy = true;
+	pthread_mutex_unlock(&server->shared_lock);
+	if (!shared)
+		return CUDA_ERROR_INVALID_HANDLE;
+	/* Memory that is not pinned the driver would read at the call, not in its stream. */
+	if (driver->cuMemHostRegister_v2 && driver->cuMemHostUnregister)
+		result = driver->cuMemHostRegister_v2(shared->memory, shared->bytes,
+						      CU_MEMHOSTREGISTER_PORTABLE);
+	pthread_mutex_lock(&server->shared_lock);
+	shared->busy = false;
+	if (result == CUDA_SUCCESS)
+		shared->owner = call->context->real;
+	pthread_mutex_unlock(&server->shared_lock);
+	return result;
+}
+
+/* ---- the end ---- */
+
+static void context_wait(struct server_call *call, CUcontext context)
+{
+	call->thread->current = NULL;
+	if (call->driver->cuCtxSetCurrent(context) == CUDA_SUCCESS)
+		/* Whatever it says, nothing of it runs any more. */
+		(void)call->driver->cuCtxSynchronize();
+}
+
+/* It is in no list any more; `shared_end` is held. */
+static void shared_end(struct server_call *call, struct server_shared *shared)
+{
+	const struct server_driver *driver = call->driver;
+	struct server *server = call->server;
+	struct pinned_user *user;
+
+	while ((user = shared->users)) {
+		shared->users = user->next;
+		context_wait(call, user->context);
+		free(user);
+	}
+	call->thread->current = NULL;
+	if (shared->owner && driver->cuCtxSetCurrent(shared->owner) == CUDA_SUCCESS)
+		(void)driver->cuMemHostUnregister(shared->memory);
+	munmap(shared->memory, shared->bytes);
+	pthread_mutex_lock(&server->shared_lock);
+	server->shared_count--;
+	server->shared_bytes -= shared->bytes;
+	pthread_mutex_unlock(&server->shared_lock);
+	free(shared);
+}
+
+/* Nobody finds it any more; `shared_lock` is held. */
+static void shared_unlink(struct server *server, struct server_shared *shared)
+{
+	struct server_shared **link = &server->shared;
+
+	while (*link != shared)
+		link = &(*link)->next;
+	*link = shared->next;
+	handle_close(&server->objects, HANDLE_PINNED, shared->handle);
+}
+
+CUresult serve_pinned_release(struct server_call *call)
+{
+	const struct wire_pinned_release *request = call->request;
+	struct server *server = call->server;
+	struct server_shared *shared;
+
+	/* No context of its users is destroyed meanwhile. */
+	pthread_mutex_lock(&server->shared_end);
+	pthread_mutex_lock(&server->shared_lock);
+	shared = handle_get(&server->objects, HANDLE_PINNED, request->pinned);
+	if (shared && shared->busy)
+		shared = NULL;
+	if (shared)
+		shared_unlink(server, shared);
+	pthread_mutex_unlock(&server->shared_lock);
+	if (shared)
+		shared_end(call, shared);
+	pthread_mutex_unlock(&server->shared_end);
+	return shared ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+/* One that is pinned in the context; else it is no longer among any's users. */
+static struct server_shared *shared_of(struct server *server, CUcontext context, bool *used)
+{
+	struct server_shared *found = NULL;
+
+	pthread_mutex_lock(&server->shared_lock);
+	for (struct server_shared *each = server->shared; each && !found; each = each->next) {
+		if (each->owner == context && !each->busy)
+			found = each;
+		for (struct pinned_user **link = &each->users; *link && !found;) {
+			struct pinned_user *user = *link;
+
+			if (user->context != context) {
+				link = &user->next;
+				continue;
+			}
+			*used = true;
+			*link = user->next;
+			free(user);
+		}
+	}
+	if (found)
+		shared_unlink(server, found);
+	pthread_mutex_unlock(&server->shared_lock);
+	return found;
+}
+
+void server_pinned_forget(struct server_call *call, struct server_context *context)
+{
+	struct server *server = call->server;
+	struct server_shared *shared;
+	bool used = false;
+
+	pthread_mutex_lock(&server->shared_end);
+	while ((shared = shared_of(server, context->real, &used)))
+		shared_end(call, shared);
+	if (used)
+		context_wait(call, context->real);
+	pthread_mutex_unlock(&server->shared_end);
+}
+
+/* ---- copies ---- */
+
+/* `shared_lock` is held. */
+static bool shared_used(struct server_shared *shared, CUcontext context)
+{
+	struct pinned_user *user;
+
+	for (user = shared->users; user; user = user->next)
+		if (user->context == context)
+			return true;
+	user = malloc(sizeof(*user));
+	if (!user)
+		return false;
+	*user = (struct pinned_user){ .next = shared->users, .context = context };
+	shared->users = user;
+	return true;
+}
+
+static CUresult shared_copy(struct server_call *call, const struct wire_copy_pinned *request,
+			    uint8_t *host, CUstream stream)
+{
+	const struct server_driver *driver = call->driver;
+	size_t bytes = request->width * request->height;
+	CUDA_MEMCPY2D rows = { .WidthInBytes = request->width, .Height = request->height };
+
+	if (request->height == 1 ||
+	    (request->pitch == request->width && request->host_pitch == request->width))
+		return request->to_device
+			       ? driver->cuMemcpyHtoDAsync_v2(request->device, host, bytes, stream)
+			       : driver->cuMemcpyDtoHAsync_v2(host, request->device, bytes, stream);
+	if (request->to_device) {
+		rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+		rows.srcHost = host;
+		rows.srcPitch = request->host_pitch;
+		rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+		rows.dstDevice = request->device;
+		rows.dstPitch = request->pitch;
+	} else {
+		rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+		rows.srcDevice = request->device;
+		rows.srcPitch = request->pitch;
+		rows.dstMemoryType = CU_MEMORYTYPE_HOST;
+		rows.dstHost = host;
+		rows.dstPitch = request->host_pitch;
+	}
+	return driver->cuMemcpy2DAsync_v2(&rows, stream);
+}
+
+CUresult serve_copy_pinned(struct server_call *call)
+{
+	const struct wire_copy_pinned *request = call->request;
+	struct server *server = call->server;
+	struct server_shared *shared;
+	CUcontext context;
+	CUstream stream;
+	uint64_t span;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (!server_plane_sane(request->pitch, request->width, request->height) ||
+	    !server_plane_sane(request->host_pitch, request->width, request->height) ||
+	    __builtin_mul_overflow(request->height - 1, request->host_pitch, &span) ||
+	    __builtin_add_overflow(span, request->width, &span))
+		return SERVER_MALFORMED;
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!stream || !call->driver->cuStreamGetCtx ||
+	    call->driver->cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
+		context = call->context->real;
+	/* Held until it is queued: from then on whoever releases the memory waits for it. */
+	pthread_mutex_lock(&server->shared_lock);
+	shared = handle_get(&server->objects, HANDLE_PINNED, request->pinned);
+	if (!shared || !shared->owner)
+		result = CUDA_ERROR_INVALID_HANDLE;
+	else if (request->offset > shared->bytes || span > shared->bytes - request->offset)
+		result = SERVER_MALFORMED;
+	else if (!shared_used(shared, context))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	else
+		result = shared_copy(call, request, shared->memory + request->offset, stream);
+	pthread_mutex_unlock(&server->shared_lock);
+	return result;
+}

@@ -1,0 +1,166 @@
+"""Moves of devices by an agent: what the next agent makes of them, and which devices are closed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from farbus.agent.journal import Journal
+from farbus.agent.moves import AgentGate, Moves, closed_by
+from farbus.agent.steps import StepRunner
+from farbus.errors import Conflict, TimedOut
+from farbus.hotplug.sequences import HotAttach, HotDetach
+from farbus.hotplug.working import WedgedRemoval
+from farbus.linux.clock import FakeClock
+from farbus.model.holders import Holder, HolderKind, Look
+from tests.hotplug.harness import DRIVE, Node, a_move
+
+ATTACH = HotAttach(move=a_move())
+DETACH = HotDetach(move=a_move(drain_s=0.0))
+
+
+class Agent:
+    """An agent's moves on a node that outlives it."""
+
+    def __init__(self, node: Node, journal: Journal, group: asyncio.TaskGroup, *, boot_id: str) -> None:
+        self.node, self.journal, self.boot_id = node, journal, boot_id
+        self.gate = AgentGate()
+        parts = dataclasses.replace(node.parts, gate=self.gate, appear_s=0.0)
+        runner = StepRunner(journal=journal, clock=FakeClock(), group=group)
+        self.moves = Moves(parts=parts, gate=self.gate, journal=journal, runner=runner)
+
+    async def recover(self) -> dict[str, dict[str, str]]:
+        return await self.moves.recover(boot_id=self.boot_id)
+
+
+@contextlib.asynccontextmanager
+async def agent(directory: Path, *, boot_id: str = "a-boot") -> AsyncIterator[Agent]:
+    journal, _ = await Journal.open(directory / "journal.db", boot_id=boot_id)
+    async with asyncio.TaskGroup() as group:
+        yield Agent(Node(directory / "node"), journal, group, boot_id=boot_id)
+    await journal.close()
+
+
+async def test_what_is_attached_is_adopted_by_the_next_agent(tmp_path: Path) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(ATTACH)
+    async with agent(tmp_path) as second:
+        attached = await second.recover()
+        assert attached[DRIVE]["address"] == "0000:01:00.0"
+        assert second.gate.closed() == {}
+        assert second.node.pci.writes == second.node.fabric.calls == []
+
+
+async def test_what_is_detached_stays_away_and_closed(tmp_path: Path) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(ATTACH)
+        await first.moves.perform(DETACH)
+    async with agent(tmp_path) as second:
+        assert await second.recover() == {}
+        assert await second.gate.is_closed(DRIVE)
+        assert second.node.world()["there"] == []
+        # Until it is attached again.
+        await second.moves.perform(ATTACH)
+        assert second.gate.closed() == {}
+
+
+async def test_after_a_reboot_it_is_as_it_was(tmp_path: Path) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(ATTACH)
+    async with agent(tmp_path, boot_id="another-boot") as second:
+        assert (await second.recover())[DRIVE]["identity"] == DRIVE
+        await second.moves.perform(DETACH)
+    async with agent(tmp_path, boot_id="a-third-boot") as third:
+        assert await third.recover() == {}
+        assert third.node.world()["there"] == []
+        assert third.moves.troubles == {}
+
+
+async def test_what_was_pulled_out_meanwhile_is_given_back(tmp_path: Path) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(ATTACH)
+    async with agent(tmp_path) as second:
+        second.node.pci._forget("0000:01:00.0")
+        assert await second.recover() == {}
+        assert second.node.fabric.ports()[DRIVE] == ""
+
+
+async def test_a_refused_detach_is_no_trouble(tmp_path: Path) -> None:
+    async with agent(tmp_path) as only:
+        await only.moves.perform(ATTACH)
+        only.node.holders.state = Look(holders=(Holder(kind=HolderKind.PROCESS, name="python3", pid=7),))
+        with pytest.raises(Conflict):
+            await only.moves.perform(DETACH)
+        assert only.moves.troubles == {}
+        assert only.gate.closed() == {}
+
+
+async def test_what_can_not_be_undone_is_a_trouble_and_stays_closed(tmp_path: Path) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(ATTACH)
+        first.node.fabric.refuse = "no answer"
+        first.node.pci.no_driver = True
+        # The unassignment fails, and so does the way back: the drive is there without its driver.
+        with pytest.raises(TimedOut, match="no driver"):
+            await first.moves.perform(DETACH)
+        assert DRIVE in first.moves.troubles
+        assert await first.gate.is_closed(DRIVE)
+    async with agent(tmp_path) as second:
+        # The next agent takes it back to where it was: the driver is there again.
+        second.node.pci._forget("0000:01:00.0")
+        await second.recover()
+        assert second.node.world()["drives"] == ["S1"]
+        assert second.gate.closed() == {}
+        assert second.moves.troubles == {}
+
+
+async def test_a_wedged_node_is_told_by_the_next_agent(tmp_path: Path) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(ATTACH)
+        (first.node.pci.directory / "sys/bus/pci/devices/0000:01:00.0/remove").unlink()
+        with pytest.raises(WedgedRemoval):
+            await first.moves.perform(DETACH)
+        assert "wedged" in first.moves.troubles[DRIVE]
+    async with agent(tmp_path) as second:
+        assert await second.recover() == {}
+        assert "wedged: the kernel has not finished removing 0000:01:00.0" in second.moves.troubles[DRIVE]
+        assert await second.gate.is_closed(DRIVE)
+
+
+async def test_what_comes_and_goes_at_a_port_is_expected_while_it_is_being_moved(tmp_path: Path) -> None:
+    async with agent(tmp_path) as only:
+        seen: list[tuple[bool, bool]] = []
+        remove = only.node.pci.remove
+
+        async def removing(address: str) -> None:
+            await remove(address)
+            seen.append((only.moves.is_expected(address), only.moves.is_expected("0000:02:00.0")))
+
+        only.node.pci.remove = removing  # type: ignore[method-assign]
+        await only.moves.perform(ATTACH)
+        assert not only.moves.is_expected("0000:01:00.0")
+        await only.moves.perform(DETACH)
+        assert seen == [(True, False)]
+
+
+async def test_records_say_whether_a_device_is_closed(tmp_path: Path) -> None:
+    async with agent(tmp_path) as only:
+
+        async def closed() -> bool:
+            (records,) = await only.journal.sequences()
+            return closed_by(records)
+
+        await only.moves.perform(ATTACH)
+        assert not await closed()
+        only.node.holders.state = Look(unseen=("something",))
+        with pytest.raises(Conflict):
+            await only.moves.perform(DETACH)
+        assert not await closed()
+        only.node.holders.state = Look()
+        await only.moves.perform(DETACH)
+        assert await closed()

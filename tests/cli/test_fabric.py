@@ -1,0 +1,184 @@
+"""``farbus fabric`` as programs: an emulator in a process of its own, killed and started anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from farbus.cli.commands.fabric import EMULATOR_FILE
+from farbus.cli.decoding import decode_file
+from farbus.hotplug.fabric.emulator.config import EmulatorConfig, check
+
+EMULATOR = """
+seed = 3
+speed = 0.0
+credentials = "credentials"
+
+[[chassis]]
+name = "falcon"
+h3 = "127.0.0.1:{h3}"
+redfish = "127.0.0.1:{redfish}"
+
+[[chassis.port]]
+id = "30h"
+node = "alpha"
+
+[[chassis.port]]
+id = "31h"
+node = "beta"
+
+[[chassis.device]]
+id = "001300"
+uuid = "GPU-1"
+port = "30h"
+
+[[chassis.device]]
+id = "002300"
+type = "NVME"
+serial = "S2"
+model = "drive"
+class_code = "0x010802"
+"""
+
+CLIENT = """
+history = "{directory}/history"
+
+[[chassis]]
+name = "falcon"
+dialect = "h3"
+url = "{h3}"
+ports = {{ 30h = "alpha", 31h = "beta" }}
+devices.002300 = {{ serial = "S2" }}
+
+[[chassis]]
+name = "falcon-by-redfish"
+dialect = "redfish"
+url = "{redfish}"
+ports = {{ 30h = "alpha", 31h = "beta" }}
+certificate = "{directory}/state/redfish.crt"
+credentials = "{directory}/credentials"
+"""
+
+FARBUS = (sys.executable, "-m", "farbus.cli", "fabric")
+
+
+class Site:
+    """An emulator's process, and the command line that speaks to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ports = {"h3": "0", "redfish": "0"}
+        credentials = directory / "credentials"
+        credentials.write_text('user = "operator"\npassword = "secret"\n')
+        credentials.chmod(0o600)
+        self.start()
+
+    def start(self) -> None:
+        """Start it at the ports that it had; return once it is ready."""
+        config = self.directory / "emulator.toml"
+        config.write_text(EMULATOR.format(**self.ports))
+        self.process = subprocess.Popen([*FARBUS, "emulate", "-c", config], stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        urls = {}
+        for line in self.process.stdout:
+            if line == "ready\n":
+                break
+            _, dialect, _, url = line.removeprefix("chassis ").split(" ", 3)
+            urls[dialect] = url.strip()
+        self.ports = {dialect: url.rpartition(":")[2] for dialect, url in urls.items()}
+        (self.directory / "fabric.toml").write_text(CLIENT.format(directory=self.directory, **urls))
+
+    def stop(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "FARBUS_FABRIC": str(self.directory / "fabric.toml")}
+        return subprocess.run(
+            [*FARBUS, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=120
+        )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("fabric"))
+    yield site
+    site.stop(signal.SIGTERM)
+
+
+def test_devices_and_ports_are_listed(site: Site) -> None:
+    done = site("list", "--chassis", "falcon")
+    assert done.stdout.splitlines()[0].split() == ["DEVICE", "KIND", "MODEL", "CHASSIS", "PORT", "NODE", "STATE"]
+    assert "S2" in done.stdout
+    rows = json.loads(site("list", "-o", "json").stdout)
+    assert {(row["chassis"], row["device"]["id"]) for row in rows} == {
+        (chassis, device) for chassis in ("falcon", "falcon-by-redfish") for device in ("GPU-1", "S2")
+    }
+    ports = json.loads(site("ports", "-o", "json", "--chassis", "falcon").stdout)
+    assert [(row["port"]["id"], row["port"]["node"]) for row in ports] == [("30h", "alpha"), ("31h", "beta")]
+
+
+def test_a_device_is_assigned_moved_and_unassigned(site: Site) -> None:
+    by_redfish = ("--chassis", "falcon-by-redfish")
+    assert site("assign", "S2", "alpha", *by_redfish).stdout == "device S2 is assigned to port 30h\n"
+    refused = site("assign", "S2", "beta", *by_redfish)
+    assert refused.returncode == 7
+    assert refused.stderr.startswith("farbus: chassis falcon-by-redfish: device S2 is at port 30h, not free for 31h")
+    assert site("assign", "--move", "S2", "beta", *by_redfish).stdout == "device S2 is assigned to port 31h\n"
+    freed = json.loads(site("unassign", "S2", "--from", "beta", "-o", "json", "--chassis", "falcon").stdout)
+    assert (freed["id"], freed["port"]) == ("S2", "")
+    history = json.loads((site.directory / "history" / "falcon-by-redfish.json").read_text())
+    assert set(history["times"]) == {"list", "assign", "unassign"}
+
+
+def test_state_survives_kill_9(site: Site) -> None:
+    chosen = ("--chassis", "falcon")
+    site("assign", "--move", "GPU-1", "beta", *chosen)
+    assert site.stop(signal.SIGKILL) == -signal.SIGKILL
+    gone = site("list", *chosen, "-q")
+    assert gone.returncode == 6
+    assert gone.stderr.startswith("farbus: chassis falcon: can't be reached")
+    site.start()
+    (row,) = [row for row in json.loads(site("list", *chosen, "-o", "json").stdout) if row["device"]["id"] == "GPU-1"]
+    assert row["device"]["port"] == "31h"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["list", "-c", "none.toml"], 3, "no such configuration file"),
+        (["list", "--chassis", "other"], 3, "no chassis other; it has falcon"),
+        (["assign", "GPU-9", "beta"], 3, "no device GPU-9 in falcon, falcon-by-redfish"),
+        (["assign", "GPU-1", "gamma", "--chassis", "falcon"], 3, "no port gamma"),
+        (["unassign", "GPU-1", "--from", "alpha", "--chassis", "falcon"], 7, "is assigned to port 31h, not 30h"),
+        (["emulate", "-c", "none.toml"], 3, "no such configuration file"),
+        (["emulate", "-c", "none.toml", "--backend", "xen"], 2, "not one of none, qemu"),
+    ],
+)
+def test_errors_are_one_line_with_their_code(site: Site, arguments: list[str], code: int, words: str) -> None:
+    done = site(*arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+    assert words in done.stderr
+
+
+def test_the_file_in_the_help_is_one() -> None:
+    config = decode_file("\n".join(EMULATOR_FILE).encode(), EmulatorConfig, name="help.toml")
+    check(config, name="help.toml")
+    shown = subprocess.run([*FARBUS, "emulate", "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(line in shown for line in EMULATOR_FILE)
+
+
+def test_the_replay_is_printed_with_its_counts() -> None:
+    done = subprocess.run([*FARBUS, "replay", "-o", "json"], capture_output=True, text=True, check=True)
+    result = json.loads(done.stdout)
+    assert (len(result["reconfigurations"]), result["late_by_learned"], result["failed"]) == (53, 0, 0)

@@ -1,0 +1,268 @@
+"""The Redfish driver against services that are wrong: each is an error of one line, and nothing is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+
+from farbus.errors import FarbusError, InvalidInput
+from farbus.hotplug.fabric.emulator.front import LocalTransport
+from farbus.hotplug.fabric.emulator.virtual import LoopClock, run_virtually
+from farbus.hotplug.fabric.errors import BadReply, ChassisBusy, ChassisRefused
+from farbus.hotplug.fabric.http import Reply, Request
+from farbus.hotplug.fabric.redfish import RedfishDriver
+from farbus.model.fabric import RedfishStyle
+from tests.hotplug.fabric.testbed import NODES, USER, Bed, chassis_config, gpu
+
+V1 = "/redfish/v1"
+ZONES = f"{V1}/Fabrics/falcon/Zones?$expand=.($levels=1)"
+ENDPOINTS = f"{V1}/Fabrics/falcon/Endpoints?$expand=.($levels=1)"
+DEVICES = f"{V1}/Chassis/falcon/PCIeDevices?$expand=.($levels=1)"
+
+
+class Tampering(LocalTransport):
+    """A way to the emulator on which replies are changed."""
+
+    def __init__(self, bed: Bed, change: Callable[[Request, Reply], Reply]) -> None:
+        super().__init__("falcon", bed.fronts["redfish"])
+        self.change = change
+        self.asked: list[str] = []
+
+    async def exchange(self, request: Request) -> Reply:
+        self.asked.append(str(request))
+        return self.change(request, await super().exchange(request))
+
+
+def at(path: str, change: Callable[[Any], Any]) -> Callable[[Request, Reply], Reply]:
+    """Change the resource at ``path``."""
+
+    def tamper(request: Request, reply: Reply) -> Reply:
+        if request.method != "GET" or request.path != path:
+            return reply
+        return Reply(reply.status, reply.headers, msgspec.json.encode(change(msgspec.json.decode(reply.body))))
+
+    return tamper
+
+
+def driver_of(bed: Bed, change: Callable[[Request, Reply], Reply], **options: Any) -> RedfishDriver:
+    return RedfishDriver("falcon", Tampering(bed, change), clock=LoopClock(), credentials=USER, ports=NODES, **options)
+
+
+def virtually(work: Coroutine[Any, Any, None]) -> None:
+    run_virtually(work)
+
+
+def both_zones_have(endpoint: str) -> Callable[[Any], Any]:
+    def change(zones: Any) -> Any:
+        for zone in zones["Members"]:
+            zone["Links"]["Endpoints"].append({"@odata.id": f"{V1}/Fabrics/falcon/Endpoints/{endpoint}"})
+        return zones
+
+    return change
+
+
+def first_member(**changes: Any) -> Callable[[Any], Any]:
+    def change(collection: Any) -> Any:
+        collection["Members"][0] |= changes
+        return collection
+
+    return change
+
+
+HOSTILE = {
+    "a device in two zones": (
+        at(ZONES, both_zones_have("device-001300")),
+        "device 001300 is assigned to several ports",
+    ),
+    "a link to elsewhere": (
+        at(f"{V1}/", lambda root: root | {"Chassis": {"@odata.id": "http://evil.example/redfish/v1/Chassis"}}),
+        "is no URI of a Redfish resource",
+    ),
+    "a link out of the service": (
+        at(f"{V1}/", lambda root: root | {"Chassis": {"@odata.id": f"{V1}/../../etc/passwd"}}),
+        "is no URI of a Redfish resource",
+    ),
+    "a link with a line end": (
+        at(f"{V1}/", lambda root: root | {"Chassis": {"@odata.id": f"{V1}/Chassis\r\nX-Auth-Token: a"}}),
+        "is no URI of a Redfish resource",
+    ),
+    "a long link": (
+        at(f"{V1}/", lambda root: root | {"Chassis": {"@odata.id": f"{V1}/{'a' * 5000}"}}),
+        "is no URI of a Redfish resource",
+    ),
+    "pages without end": (
+        at(DEVICES, lambda page: page | {"Members": [], "Members@odata.nextLink": DEVICES}),
+        "more than 64 pages",
+    ),
+    "members without end": (
+        at(DEVICES, lambda page: page | {"Members": page["Members"] * 1000}),
+        "more than 4096 members",
+    ),
+    "the same device twice": (
+        at(DEVICES, lambda page: page | {"Members": page["Members"] + page["Members"][:1]}),
+        "is listed twice",
+    ),
+    "members that are numbers": (at(DEVICES, lambda page: page | {"Members": [7]}), "reply can't be used"),
+    "no members": (at(DEVICES, lambda _: {}), "missing required field `Members`"),
+    "an id with a control character": (at(DEVICES, first_member(Id="a\x1b[2J")), "Id of a device is"),
+    "a serial number that is a list": (at(DEVICES, first_member(SerialNumber=[])), "Expected `str | null`"),
+    "a port with a strange name": (
+        at(ENDPOINTS, first_member(Links={"ConnectedPorts": [{"@odata.id": "/a/\x07"}]})),
+        "a port is called",
+    ),
+    "no fabrics": (
+        at(f"{V1}/", lambda root: {name: each for name, each in root.items() if name != "Fabrics"}),
+        "its service has no Fabrics",
+    ),
+    "a null root": (at(f"{V1}/", lambda _: None), "reply can't be used"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_service_that_contradicts_itself_is_not_read(name: str) -> None:
+    change, words = HOSTILE[name]
+
+    async def read() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            with pytest.raises(BadReply) as caught:
+                await driver_of(bed, change).read()
+        text = str(caught.value)
+        assert text.startswith("chassis falcon: ")
+        assert words in text
+        assert text.isprintable()
+
+    virtually(read())
+
+
+def test_several_chassis_in_one_service_need_a_name() -> None:
+    def twice(page: Any) -> Any:
+        return page | {"Members": [*page["Members"], page["Members"][0] | {"Id": "other"}]}
+
+    async def read() -> None:
+        bed = Bed(":memory:", chassis_config())
+        change = at(f"{V1}/Chassis?$expand=.($levels=1)", twice)
+        async with bed.running():
+            with pytest.raises(InvalidInput, match="has several: falcon, other; set chassis_id"):
+                await driver_of(bed, change).read()
+            assert len((await driver_of(bed, change, chassis_id="falcon").read()).devices) == 8
+
+    virtually(read())
+
+
+def test_a_service_that_can_not_expand_is_read_one_by_one() -> None:
+    async def read() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            expanded = await driver_of(bed, lambda _, reply: reply).read()
+            plain = driver_of(bed, at(f"{V1}/", lambda root: root | {"ProtocolFeaturesSupported": {}}))
+            assert await plain.read() == expanded
+
+    virtually(read())
+
+
+def test_pages_are_followed() -> None:
+    def cut(request: Request, reply: Reply) -> Reply:
+        if not request.path.startswith(f"{V1}/Chassis/falcon/PCIeDevices?"):
+            return reply
+        page = msgspec.json.decode(reply.body)
+        if "$skip" in request.path:
+            page["Members"] = page["Members"][3:]
+        else:
+            page |= {"Members": page["Members"][:3], "Members@odata.nextLink": f"{DEVICES}&$skip=3"}
+        return Reply(reply.status, reply.headers, msgspec.json.encode(page))
+
+    async def read() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            assert len((await driver_of(bed, cut).read()).devices) == 8
+
+    virtually(read())
+
+
+def without_etag(request: Request, reply: Reply) -> Reply:
+    if "/Zones/" not in request.path:
+        return reply
+    zone = msgspec.json.decode(reply.body)
+    del zone["@odata.etag"]
+    return Reply(reply.status, {"content-type": "application/json"}, msgspec.json.encode(zone))
+
+
+def without_monitor(request: Request, reply: Reply) -> Reply:
+    return Reply(202, {}, b"") if request.method == "PATCH" else reply
+
+
+def monitor_elsewhere(request: Request, reply: Reply) -> Reply:
+    return Reply(202, {"location": "http://evil.example/task"}, b"") if request.method == "PATCH" else reply
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        (without_etag, BadReply, "has no ETag, so writers could collide"),
+        (without_monitor, BadReply, "accepted without a task monitor"),
+        (monitor_elsewhere, BadReply, "is no URI of a Redfish resource"),
+        (lambda r, reply: Reply(412, {}, b"") if r.method == "PATCH" else reply, ChassisBusy, "status 412"),
+        (lambda r, reply: Reply(403, {}, b"") if r.method == "PATCH" else reply, ChassisRefused, "status 403"),
+    ],
+)
+def test_changes_that_can_not_be_followed_are_errors(
+    change: Callable[[Request, Reply], Reply], kind: type[FarbusError], words: str
+) -> None:
+    async def ask() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            driver = driver_of(bed, change)
+            device = (await driver.read()).device(gpu(1))
+            with pytest.raises(kind, match=words):
+                await driver.ask_unassign(device)
+
+    virtually(ask())
+
+
+def test_a_task_that_never_ends_is_asked_ever_less() -> None:
+    def running(request: Request, reply: Reply) -> Reply:
+        if "TaskMonitors" not in request.path:
+            return reply
+        return Reply(202, {"location": request.path, "retry-after": "99999999"}, b"")
+
+    async def ask() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            driver = driver_of(bed, running)
+            device = (await driver.read()).device(gpu(1))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(600):
+                    await driver.ask_unassign(device)
+            asked = [line for line in driver._transport.asked if "TaskMonitors" in line]  # type: ignore[attr-defined]
+            assert 50 <= len(asked) <= 60
+
+    virtually(ask())
+
+
+@pytest.mark.parametrize("token", ["", "a\r\nb", "\u00e4", "a" * 5000])
+def test_a_session_without_a_usable_token_is_refused(token: str) -> None:
+    def change(request: Request, reply: Reply) -> Reply:
+        return Reply(201, {"x-auth-token": token}, b"{}") if request.path.endswith("/Sessions") else reply
+
+    async def read() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            with pytest.raises(BadReply, match="session without a usable token"):
+                await driver_of(bed, change).read()
+
+    virtually(read())
+
+
+@pytest.mark.parametrize("style", list(RedfishStyle))
+def test_changes_may_be_answered_at_once(style: RedfishStyle) -> None:
+    async def ask() -> None:
+        bed = Bed(":memory:", chassis_config(tasks=False))
+        async with bed.running(), bed.service(style.value).running() as service:
+            assert (await service.move(gpu(1), "beta")).port == "31h"
+
+    virtually(ask())

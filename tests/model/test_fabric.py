@@ -1,0 +1,125 @@
+"""Fabric values: names of devices and ports, and deadlines that are learned."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farbus.errors import NotFound
+from farbus.model.device import DeviceKind
+from farbus.model.fabric import (
+    CEILING_S,
+    COLD_DEADLINE_S,
+    DEADLINE_MARGIN,
+    FLOOR_S,
+    HISTORY_LENGTH,
+    ChassisView,
+    FabricDevice,
+    FabricPort,
+    FabricStep,
+    StepHistory,
+    StepTime,
+    device_uuid,
+    quantile,
+)
+from farbus.model.value import from_json, to_json
+
+ASSIGN = FabricStep.ASSIGN
+
+VIEW = ChassisView(
+    chassis="falcon",
+    ports=(
+        FabricPort(id="30h", node="alpha"),
+        FabricPort(id="31h", node="beta"),
+        FabricPort(id="32h", node="beta"),
+    ),
+    devices=(FabricDevice(id="GPU-1", handle="001300", kind=DeviceKind.GPU, serial="S1", uuid="GPU-1", port="30h"),),
+    missing=(FabricDevice(id="GPU-2", handle="002300", kind=DeviceKind.GPU),),
+)
+
+seconds = st.floats(0, 500)
+
+
+def learned(*times: float) -> StepHistory:
+    history = StepHistory()
+    for each in times:
+        history = history.with_time(StepTime(step=ASSIGN, seconds=each))
+    return history
+
+
+@pytest.mark.parametrize("name", ["GPU-1", "001300", "S1"])
+def test_a_device_is_found_by_each_of_its_names(name: str) -> None:
+    assert VIEW.device(name).id == "GPU-1"
+
+
+def test_a_missing_device_is_told_as_such() -> None:
+    with pytest.raises(NotFound, match="was there and is not listed any more"):
+        VIEW.device("GPU-2")
+    with pytest.raises(NotFound, match="no device GPU-3"):
+        VIEW.device("GPU-3")
+
+
+def test_a_port_is_found_by_id_and_by_the_only_node_at_it() -> None:
+    assert VIEW.port("31h").id == "31h"
+    assert VIEW.port("alpha").id == "30h"
+    with pytest.raises(NotFound, match="node beta is at several ports; name one of 31h, 32h"):
+        VIEW.port("beta")
+
+
+def test_a_free_device_has_no_name_that_is_empty() -> None:
+    with pytest.raises(NotFound):
+        VIEW.device("")
+    with pytest.raises(NotFound):
+        VIEW.port("")
+
+
+def test_uuids_of_gpus_are_written_as_their_driver_does() -> None:
+    assert device_uuid(DeviceKind.GPU, "1") == device_uuid(DeviceKind.GPU, "GPU-1") == "GPU-1"
+    assert device_uuid(DeviceKind.NVME, "1") == "1"
+    assert device_uuid(DeviceKind.GPU, "") == ""
+
+
+def test_without_history_the_cold_deadline_holds() -> None:
+    assert StepHistory().deadline_s(ASSIGN) == COLD_DEADLINE_S[ASSIGN]
+
+
+def test_a_deadline_is_a_high_quantile_with_a_margin() -> None:
+    assert learned(*range(10, 20)).deadline_s(ASSIGN) == DEADLINE_MARGIN * 19
+
+
+def test_a_slow_chassis_shows_in_its_first_times() -> None:
+    assert learned(100).deadline_s(ASSIGN) == 150
+
+
+@given(st.lists(seconds, max_size=30))
+def test_deadlines_keep_their_bounds_and_exceed_what_was_measured(times: list[float]) -> None:
+    deadline_s = learned(*times).deadline_s(ASSIGN)
+    assert FLOOR_S[ASSIGN] <= deadline_s <= CEILING_S
+    assert deadline_s >= min(CEILING_S, max(times, default=0))
+
+
+@given(st.lists(st.floats(20, 100), min_size=5, max_size=20))
+def test_a_step_that_was_given_up_makes_the_deadline_longer(times: list[float]) -> None:
+    history = learned(*times)
+    before = history.deadline_s(ASSIGN)
+    after = history.with_time(StepTime(step=ASSIGN, seconds=before, finished=False)).deadline_s(ASSIGN)
+    assert after > before
+
+
+def test_old_times_are_forgotten() -> None:
+    history = learned(400, *([12.0] * HISTORY_LENGTH))
+    assert len(history.times[ASSIGN]) == HISTORY_LENGTH
+    assert history.deadline_s(ASSIGN) == DEADLINE_MARGIN * 12
+
+
+def test_history_is_kept_as_json() -> None:
+    history = learned(1, 2, 3)
+    assert from_json(to_json(history), StepHistory) == history
+
+
+@given(st.lists(seconds, min_size=1), st.floats(0, 1))
+def test_a_quantile_is_one_of_the_times(times: list[float], part: float) -> None:
+    found = quantile(times, part)
+    assert found in times
+    assert sum(each <= found for each in times) >= part * len(times)
