@@ -86,7 +86,7 @@ def test_device_too_big_for_the_window_of_the_bridge_above_gets_no_memory(lab: L
     node.unplug("small")
     node.until(f"! test -e {small}")
     node.plug("pci-testdev", "big", port=NARROW_PORT, membar=2**26)
-    node.until("dmesg | grep 'BAR 2.*failed to assign.*size 0x04000000'")
+    node.until("dmesg | grep 'BAR 2.*failed to assign'")
     big = node.until(find).strip()
     assert node.shell(f"sed -n 3p {big}/resource").stdout.split()[:2] == ["0x0000000000000000"] * 2
     node.unplug("big")
