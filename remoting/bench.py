@@ -58,9 +58,9 @@ class Result:
 
     ``value`` and ``reference`` are medians, ``best_ratio`` is of the best of each: what noise of
     the machine spares.  ``wire_ratio`` compares a copy with the transport alone, without a device to come to
-    rest in, and one of pinned memory over shared memory, which the peer of ``reference`` copies by itself, with the bytes'
-    way through the ring (native/bench/remoting_bench.c says what each does).  ``processor_us`` is the program's own processor
-    time per call or copy.
+    rest in, and one of shared pinned memory, which the peer of ``reference`` copies by itself, with the bytes'
+    way through the ring (native/bench/remoting_bench.c says what each does).  ``processor_us`` is the program's
+    own processor time per call or copy.
     """
 
     name: str

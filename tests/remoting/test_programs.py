@@ -11,7 +11,7 @@ import pytest
 from tests.remoting.harness import PROGRAMS, Remote
 
 #: Programs whose output is not just "ok" have tests of their own.
-OTHERS = {"copies_until_lost", "devices", "wait_forever"}
+OTHERS = {"copies_until_lost", "devices", "pinned_steps", "short_copy", "wait_forever"}
 BEHAVIOURS = sorted(path.stem for path in (PROGRAMS / "remoting").glob("*.cu") if path.stem not in OTHERS)
 
 

@@ -8,6 +8,98 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class MoveRequest(_message.Message):
+    __slots__ = ("device", "node", "port", "evict", "drain_s", "dry_run")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    EVICT_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_S_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    node: str
+    port: str
+    evict: bool
+    drain_s: float
+    dry_run: bool
+    def __init__(self, device: _Optional[str] = ..., node: _Optional[str] = ..., port: _Optional[str] = ..., evict: _Optional[bool] = ..., drain_s: _Optional[float] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class MoveStatus(_message.Message):
+    __slots__ = ("id", "device", "from_node", "to_node", "chassis", "port", "state", "says", "step", "steps", "expected_s", "took_s", "by", "at", "error", "hint", "plan", "in_the_way", "path")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    FROM_NODE_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    CHASSIS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SAYS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_S_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    IN_THE_WAY_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    device: str
+    from_node: str
+    to_node: str
+    chassis: str
+    port: str
+    state: str
+    says: str
+    step: int
+    steps: int
+    expected_s: float
+    took_s: float
+    by: str
+    at: str
+    error: str
+    hint: str
+    plan: _containers.RepeatedScalarFieldContainer[str]
+    in_the_way: _containers.RepeatedScalarFieldContainer[str]
+    path: str
+    def __init__(self, id: _Optional[str] = ..., device: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ..., chassis: _Optional[str] = ..., port: _Optional[str] = ..., state: _Optional[str] = ..., says: _Optional[str] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., expected_s: _Optional[float] = ..., took_s: _Optional[float] = ..., by: _Optional[str] = ..., at: _Optional[str] = ..., error: _Optional[str] = ..., hint: _Optional[str] = ..., plan: _Optional[_Iterable[str]] = ..., in_the_way: _Optional[_Iterable[str]] = ..., path: _Optional[str] = ...) -> None: ...
+
+class ListMovesRequest(_message.Message):
+    __slots__ = ("all",)
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    all: bool
+    def __init__(self, all: _Optional[bool] = ...) -> None: ...
+
+class ListMovesReply(_message.Message):
+    __slots__ = ("moves",)
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    moves: _containers.RepeatedCompositeFieldContainer[MoveStatus]
+    def __init__(self, moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ...) -> None: ...
+
+class ListChassisRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListChassisReply(_message.Message):
+    __slots__ = ("chassis",)
+    CHASSIS_FIELD_NUMBER: _ClassVar[int]
+    chassis: _containers.RepeatedCompositeFieldContainer[ChassisStatus]
+    def __init__(self, chassis: _Optional[_Iterable[_Union[ChassisStatus, _Mapping]]] = ...) -> None: ...
+
+class ChassisStatus(_message.Message):
+    __slots__ = ("name", "served_by", "term", "view")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SERVED_BY_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    served_by: str
+    term: int
+    view: bytes
+    def __init__(self, name: _Optional[str] = ..., served_by: _Optional[str] = ..., term: _Optional[int] = ..., view: _Optional[bytes] = ...) -> None: ...
+
 class ReadAuditRequest(_message.Message):
     __slots__ = ("since",)
     SINCE_FIELD_NUMBER: _ClassVar[int]

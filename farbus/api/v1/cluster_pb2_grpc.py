@@ -151,6 +151,21 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileReply.FromString,
                 _registered_method=True)
+        self.MoveDevice = channel.unary_stream(
+                '/farbus.v1.Cluster/MoveDevice',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.MoveRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.MoveStatus.FromString,
+                _registered_method=True)
+        self.ListMoves = channel.unary_unary(
+                '/farbus.v1.Cluster/ListMoves',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesReply.FromString,
+                _registered_method=True)
+        self.ListChassis = channel.unary_unary(
+                '/farbus.v1.Cluster/ListChassis',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisReply.FromString,
+                _registered_method=True)
         self.ReadAudit = channel.unary_stream(
                 '/farbus.v1.Cluster/ReadAudit',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ReadAuditRequest.SerializeToString,
@@ -320,6 +335,28 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MoveDevice(self, request, context):
+        """Have a device come to a node, go from one, or both.  Tells how far it is until it has ended; ending the
+        stream ends nothing.  ABORTED for a device with a lease.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMoves(self, request, context):
+        """Moves that are under way or stuck, and with all those that have ended, as far as they are kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListChassis(self, request, context):
+        """Chassis as their serving agents have read them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadAudit(self, request, context):
         """Who did what, oldest first; for operators.
         """
@@ -444,6 +481,21 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.ForgetProfile,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileReply.SerializeToString,
+            ),
+            'MoveDevice': grpc.unary_stream_rpc_method_handler(
+                    servicer.MoveDevice,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.MoveRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.MoveStatus.SerializeToString,
+            ),
+            'ListMoves': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMoves,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesReply.SerializeToString,
+            ),
+            'ListChassis': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChassis,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisReply.SerializeToString,
             ),
             'ReadAudit': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadAudit,
@@ -1072,6 +1124,87 @@ class Cluster:
             '/farbus.v1.Cluster/ForgetProfile',
             farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.ForgetProfileReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveDevice(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/MoveDevice',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.MoveRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.MoveStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMoves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/ListMoves',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChassis(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/ListChassis',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,19 +25,23 @@ _sym_db = _symbol_database.Default()
 from farbus.api.v1 import types_pb2 as farbus_dot_api_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x61rbus/api/v1/peer.proto\x12\tfarbus.v1\x1a\x19\x66\x61rbus/api/v1/types.proto\"r\n\x0bPeerRequest\x12$\n\x06leases\x18\x01 \x03(\x0b\x32\x14.farbus.v1.PeerLease\x12&\n\x08released\x18\x02 \x03(\x0b\x32\x14.farbus.v1.PeerLease\x12\x15\n\rpeer_endpoint\x18\x03 \x01(\t\"\\\n\tPeerLease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_side\x18\x02 \x01(\x08\x12(\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x17.farbus.v1.LeasedDevice\"*\n\tPeerReply\x12\x0f\n\x07renewed\x18\x01 \x03(\t\x12\x0c\n\x04void\x18\x02 \x03(\t2=\n\x04Peer\x12\x35\n\x05Renew\x12\x16.farbus.v1.PeerRequest\x1a\x14.farbus.v1.PeerReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66\x61rbus/api/v1/peer.proto\x12\tfarbus.v1\x1a\x19\x66\x61rbus/api/v1/types.proto\"[\n\x0e\x43hassisRequest\x12\x0f\n\x07\x63hassis\x18\x01 \x01(\t\x12\x0c\n\x04term\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x04 \x01(\t\x12\x0c\n\x04port\x18\x05 \x01(\t\".\n\x0c\x43hassisReply\x12\r\n\x05value\x18\x01 \x01(\x0c\x12\x0f\n\x07history\x18\x02 \x01(\x0c\"r\n\x0bPeerRequest\x12$\n\x06leases\x18\x01 \x03(\x0b\x32\x14.farbus.v1.PeerLease\x12&\n\x08released\x18\x02 \x03(\x0b\x32\x14.farbus.v1.PeerLease\x12\x15\n\rpeer_endpoint\x18\x03 \x01(\t\"\\\n\tPeerLease\x12\x10\n\x08lease_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_side\x18\x02 \x01(\x08\x12(\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x17.farbus.v1.LeasedDevice\"*\n\tPeerReply\x12\x0f\n\x07renewed\x18\x01 \x03(\t\x12\x0c\n\x04void\x18\x02 \x03(\t2\x7f\n\x04Peer\x12\x35\n\x05Renew\x12\x16.farbus.v1.PeerRequest\x1a\x14.farbus.v1.PeerReply\x12@\n\nAskChassis\x12\x19.farbus.v1.ChassisRequest\x1a\x17.farbus.v1.ChassisReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'farbus.api.v1.peer_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PEERREQUEST']._serialized_start=66
-  _globals['_PEERREQUEST']._serialized_end=180
-  _globals['_PEERLEASE']._serialized_start=182
-  _globals['_PEERLEASE']._serialized_end=274
-  _globals['_PEERREPLY']._serialized_start=276
-  _globals['_PEERREPLY']._serialized_end=318
-  _globals['_PEER']._serialized_start=320
-  _globals['_PEER']._serialized_end=381
+  _globals['_CHASSISREQUEST']._serialized_start=66
+  _globals['_CHASSISREQUEST']._serialized_end=157
+  _globals['_CHASSISREPLY']._serialized_start=159
+  _globals['_CHASSISREPLY']._serialized_end=205
+  _globals['_PEERREQUEST']._serialized_start=207
+  _globals['_PEERREQUEST']._serialized_end=321
+  _globals['_PEERLEASE']._serialized_start=323
+  _globals['_PEERLEASE']._serialized_end=415
+  _globals['_PEERREPLY']._serialized_start=417
+  _globals['_PEERREPLY']._serialized_end=459
+  _globals['_PEER']._serialized_start=461
+  _globals['_PEER']._serialized_end=588
 # @@protoc_insertion_point(module_scope)

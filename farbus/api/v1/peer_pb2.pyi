@@ -7,6 +7,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ChassisRequest(_message.Message):
+    __slots__ = ("chassis", "term", "step", "device", "port")
+    CHASSIS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    chassis: str
+    term: int
+    step: str
+    device: str
+    port: str
+    def __init__(self, chassis: _Optional[str] = ..., term: _Optional[int] = ..., step: _Optional[str] = ..., device: _Optional[str] = ..., port: _Optional[str] = ...) -> None: ...
+
+class ChassisReply(_message.Message):
+    __slots__ = ("value", "history")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    value: bytes
+    history: bytes
+    def __init__(self, value: _Optional[bytes] = ..., history: _Optional[bytes] = ...) -> None: ...
+
 class PeerRequest(_message.Message):
     __slots__ = ("leases", "released", "peer_endpoint")
     LEASES_FIELD_NUMBER: _ClassVar[int]

@@ -39,6 +39,11 @@ class PeerStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_peer__pb2.PeerRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_peer__pb2.PeerReply.FromString,
                 _registered_method=True)
+        self.AskChassis = channel.unary_unary(
+                '/farbus.v1.Peer/AskChassis',
+                request_serializer=farbus_dot_api_dot_v1_dot_peer__pb2.ChassisRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_peer__pb2.ChassisReply.FromString,
+                _registered_method=True)
 
 
 class PeerServicer:
@@ -52,6 +57,15 @@ class PeerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AskChassis(self, request, context):
+        """Ask a chassis for something through the agent that serves it: for the node
+        at the other end of the port alone.  FAILED_PRECONDITION of an agent that
+        does not serve it, or not in this term.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -59,6 +73,11 @@ def add_PeerServicer_to_server(servicer, server):
                     servicer.Renew,
                     request_deserializer=farbus_dot_api_dot_v1_dot_peer__pb2.PeerRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_peer__pb2.PeerReply.SerializeToString,
+            ),
+            'AskChassis': grpc.unary_unary_rpc_method_handler(
+                    servicer.AskChassis,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_peer__pb2.ChassisRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_peer__pb2.ChassisReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -88,6 +107,33 @@ class Peer:
             '/farbus.v1.Peer/Renew',
             farbus_dot_api_dot_v1_dot_peer__pb2.PeerRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_peer__pb2.PeerReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AskChassis(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Peer/AskChassis',
+            farbus_dot_api_dot_v1_dot_peer__pb2.ChassisRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_peer__pb2.ChassisReply.FromString,
             options,
             channel_credentials,
             insecure,

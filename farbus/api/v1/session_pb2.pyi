@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "inventory_changed", "heartbeat", "outcome", "task_changed", "log_data", "lease_ended", "leaving")
+    __slots__ = ("hello", "inventory_changed", "heartbeat", "outcome", "task_changed", "log_data", "lease_ended", "leaving", "move_progress", "chassis_changed")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_CHANGED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,8 @@ class NodeMessage(_message.Message):
     LOG_DATA_FIELD_NUMBER: _ClassVar[int]
     LEASE_ENDED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    MOVE_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CHASSIS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     hello: NodeHello
     inventory_changed: InventoryChanged
     heartbeat: Heartbeat
@@ -26,10 +28,12 @@ class NodeMessage(_message.Message):
     log_data: LogData
     lease_ended: LeaseEnded
     leaving: Leaving
-    def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+    move_progress: MoveProgress
+    chassis_changed: ChassisChanged
+    def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., move_progress: _Optional[_Union[MoveProgress, _Mapping]] = ..., chassis_changed: _Optional[_Union[ChassisChanged, _Mapping]] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "trust_changed", "log_credit")
+    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "trust_changed", "log_credit")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -41,6 +45,9 @@ class SchedulerMessage(_message.Message):
     UNPREPARE_DEVICES_FIELD_NUMBER: _ClassVar[int]
     LOG_REQUEST_FIELD_NUMBER: _ClassVar[int]
     LOG_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    DETACH_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SERVE_CHASSIS_FIELD_NUMBER: _ClassVar[int]
     TRUST_CHANGED_FIELD_NUMBER: _ClassVar[int]
     LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -54,9 +61,12 @@ class SchedulerMessage(_message.Message):
     unprepare_devices: UnprepareDevices
     log_request: LogRequest
     log_cancel: LogCancel
+    detach_device: DetachDevice
+    attach_device: AttachDevice
+    serve_chassis: ServeChassis
     trust_changed: TrustChanged
     log_credit: LogCredit
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., detach_device: _Optional[_Union[DetachDevice, _Mapping]] = ..., attach_device: _Optional[_Union[AttachDevice, _Mapping]] = ..., serve_chassis: _Optional[_Union[ServeChassis, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
 
 class TrustChanged(_message.Message):
     __slots__ = ("revocations", "authorities")
@@ -67,7 +77,7 @@ class TrustChanged(_message.Message):
     def __init__(self, revocations: _Optional[bytes] = ..., authorities: _Optional[bytes] = ...) -> None: ...
 
 class NodeHello(_message.Message):
-    __slots__ = ("protocol", "node", "held", "tasks", "instance", "clients", "lists_clients")
+    __slots__ = ("protocol", "node", "held", "tasks", "instance", "clients", "lists_clients", "moves", "chassis")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
@@ -75,6 +85,8 @@ class NodeHello(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     LISTS_CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    CHASSIS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     node: _types_pb2.Node
     held: _containers.RepeatedCompositeFieldContainer[HeldLease]
@@ -82,7 +94,21 @@ class NodeHello(_message.Message):
     instance: str
     clients: _containers.RepeatedCompositeFieldContainer[HeldClient]
     lists_clients: bool
-    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[HeldClient, _Mapping]]] = ..., lists_clients: _Optional[bool] = ...) -> None: ...
+    moves: _containers.RepeatedCompositeFieldContainer[HeldMove]
+    chassis: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., node: _Optional[_Union[_types_pb2.Node, _Mapping]] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., tasks: _Optional[_Iterable[_Union[HeldTask, _Mapping]]] = ..., instance: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[HeldClient, _Mapping]]] = ..., lists_clients: _Optional[bool] = ..., moves: _Optional[_Iterable[_Union[HeldMove, _Mapping]]] = ..., chassis: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class HeldMove(_message.Message):
+    __slots__ = ("move_id", "device", "attach", "trouble")
+    MOVE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    move_id: str
+    device: str
+    attach: bool
+    trouble: str
+    def __init__(self, move_id: _Optional[str] = ..., device: _Optional[str] = ..., attach: _Optional[bool] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class HeldLease(_message.Message):
     __slots__ = ("lease_id", "device_side", "endpoint", "devices", "trouble")
@@ -322,8 +348,82 @@ class UnprepareDevices(_message.Message):
     lease_id: str
     def __init__(self, command_id: _Optional[str] = ..., lease_id: _Optional[str] = ...) -> None: ...
 
+class DetachDevice(_message.Message):
+    __slots__ = ("command_id", "move_id", "device", "chassis", "evict", "drain_s", "dry_run")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    MOVE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    CHASSIS_FIELD_NUMBER: _ClassVar[int]
+    EVICT_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_S_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    move_id: str
+    device: str
+    chassis: str
+    evict: bool
+    drain_s: float
+    dry_run: bool
+    def __init__(self, command_id: _Optional[str] = ..., move_id: _Optional[str] = ..., device: _Optional[str] = ..., chassis: _Optional[str] = ..., evict: _Optional[bool] = ..., drain_s: _Optional[float] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class AttachDevice(_message.Message):
+    __slots__ = ("command_id", "move_id", "device", "chassis", "port", "functions", "dry_run")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    MOVE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    CHASSIS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    move_id: str
+    device: str
+    chassis: str
+    port: str
+    functions: bytes
+    dry_run: bool
+    def __init__(self, command_id: _Optional[str] = ..., move_id: _Optional[str] = ..., device: _Optional[str] = ..., chassis: _Optional[str] = ..., port: _Optional[str] = ..., functions: _Optional[bytes] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class ServeChassis(_message.Message):
+    __slots__ = ("chassis", "term", "node", "address")
+    CHASSIS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    chassis: str
+    term: int
+    node: str
+    address: str
+    def __init__(self, chassis: _Optional[str] = ..., term: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+
+class MoveProgress(_message.Message):
+    __slots__ = ("move_id", "device", "step", "steps", "says", "expected_s")
+    MOVE_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SAYS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_S_FIELD_NUMBER: _ClassVar[int]
+    move_id: str
+    device: str
+    step: int
+    steps: int
+    says: str
+    expected_s: float
+    def __init__(self, move_id: _Optional[str] = ..., device: _Optional[str] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., says: _Optional[str] = ..., expected_s: _Optional[float] = ...) -> None: ...
+
+class ChassisChanged(_message.Message):
+    __slots__ = ("term", "view", "history")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    view: bytes
+    history: bytes
+    def __init__(self, term: _Optional[int] = ..., view: _Optional[bytes] = ..., history: _Optional[bytes] = ...) -> None: ...
+
 class Outcome(_message.Message):
-    __slots__ = ("command_id", "ok", "error", "endpoint", "environment")
+    __slots__ = ("command_id", "ok", "error", "endpoint", "environment", "move")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -336,12 +436,14 @@ class Outcome(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     ok: bool
     error: str
     endpoint: str
     environment: _containers.ScalarMap[str, str]
-    def __init__(self, command_id: _Optional[str] = ..., ok: _Optional[bool] = ..., error: _Optional[str] = ..., endpoint: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    move: bytes
+    def __init__(self, command_id: _Optional[str] = ..., ok: _Optional[bool] = ..., error: _Optional[str] = ..., endpoint: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., move: _Optional[bytes] = ...) -> None: ...
 
 class TaskChanged(_message.Message):
     __slots__ = ("job_id", "status")

@@ -1,0 +1,84 @@
+"""Moves of devices between nodes: what an operator asks for, what each node does of it, and how far it is."""
+
+from __future__ import annotations
+
+import enum
+
+from farbus.model.pci import Function
+from farbus.model.value import Value
+
+
+class MoveState(enum.StrEnum):
+    """How far a move is."""
+
+    DETACHING = "detaching"
+    ATTACHING = "attaching"
+    DONE = "done"
+    FAILED = "failed"
+    """Refused or stopped before anything was changed."""
+    UNDONE = "undone"
+    """Stopped, and the device is where it was."""
+    STUCK = "stuck"
+    """Neither finished nor undone: somebody has to look."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is done of it."""
+        return self not in (MoveState.DETACHING, MoveState.ATTACHING)
+
+
+class MoveRequest(Value, frozen=True, kw_only=True):
+    """A device is to come to ``node``; with no node it is to go from where it is, and no more.
+
+    ``port`` is the chassis's port of that node, empty where there is one.
+    ``drain_s`` is how long holders have to go by themselves; 0 for the default.
+    """
+
+    device: str
+    node: str = ""
+    port: str = ""
+    evict: bool = False
+    drain_s: float = 0.0
+    dry_run: bool = False
+
+
+class NodeMove(Value, frozen=True, kw_only=True):
+    """What a node says of its part of a move, when it has ended or with ``dry_run``.
+
+    ``functions`` is what it saw of the device, which the next node's preflight
+    needs; ``plan`` its steps in words; ``expected_s`` how long they are likely to
+    take, in seconds.  ``identity`` and ``path`` are the device's where it came to.
+    ``changed`` says whether anything had been done that had to be undone.
+    """
+
+    functions: tuple[Function, ...] = ()
+    plan: tuple[str, ...] = ()
+    in_the_way: tuple[str, ...] = ()
+    expected_s: float = 0.0
+    identity: str = ""
+    path: str = ""
+    changed: bool = False
+
+
+class MoveStatus(Value, frozen=True, kw_only=True):
+    """A move as listings show it; times in seconds, ``at`` since the epoch."""
+
+    id: str
+    device: str
+    from_node: str = ""
+    to_node: str = ""
+    chassis: str = ""
+    port: str = ""
+    state: MoveState
+    says: str = ""
+    step: int = 0
+    steps: int = 0
+    expected_s: float = 0.0
+    took_s: float = 0.0
+    by: str
+    at: float
+    error: str = ""
+    hint: str = ""
+    plan: tuple[str, ...] = ()
+    in_the_way: tuple[str, ...] = ()
+    path: str = ""
