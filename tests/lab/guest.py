@@ -15,8 +15,8 @@ A test boots one, runs commands in it and reaches its hardware over QMP::
 * ``share`` names directories of this machine that it finds, read-only, in ``/media/NAME``.
 * ``join`` joins guests by Ethernet: all those that are given the same :class:`Cable`.  Nothing leads outside.
 * Everything waits for a limited time only, and tells the end of the guest's console when it gave up.
-* QEMU dies with the thread that booted it, also where that is killed (PR_SET_PDEATHSIG); its disk has no name, so that
-  nothing big is left then.
+* QEMU dies with the thread that booted it, also where that is killed (PR_SET_PDEATHSIG); its disk has no name, and the
+  directory with its console is removed by the next guest (:mod:`tests.lab.place`).
 
 Hardware acceleration is not used: a /dev/kvm that opens may still hang a guest.  ``FARBUS_LAB_ACCELERATOR=kvm`` asks
 for it.  ``FARBUS_LAB_PATIENCE=3`` makes all limits three times as long.
@@ -47,6 +47,7 @@ from typing import Any, BinaryIO, ClassVar, Self
 
 from tests.lab.cable import Cable
 from tests.lab.image import KERNELS
+from tests.lab.place import Place
 
 PATIENCE = float(os.environ.get("FARBUS_LAB_PATIENCE", "1"))
 """By this all limits of the lab are multiplied, for machines that are slow or crowded.  What is asserted stays."""
@@ -75,6 +76,9 @@ QUIT_LIMIT_S = patient(10.0)
 
 SHARE_MESSAGE_BYTES = 512_000
 """Most that one request to a shared directory carries; the kernel's default of 128 KiB is slower."""
+
+PREFIX = "farbus-lab."
+"""How directories of guests are called, below ``TMPDIR``."""
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -241,8 +245,9 @@ class Guest:
         self._join = tuple(join)
         self._snapshot = snapshot
         self._saved_in = saved_in
+        self._place = Place(Path(tempfile.gettempdir()), PREFIX)
         #: Where it has its console and its log on this machine.
-        self.place = Path(tempfile.mkdtemp(prefix="farbus-lab."))
+        self.place = self._place.path
         self.monitor = self.place / "monitor"
         """Socket of a second QMP monitor, for one client at a time: a fabric that plugs and unplugs."""
         self._requests = 0
@@ -646,7 +651,7 @@ class Guest:
         self._qmp.close()
         self._disk.close()
         self._disk_to_read.close()
-        shutil.rmtree(self.place, ignore_errors=True)
+        self._place.remove()
         if self in Guest.living:
             Guest.living.remove(self)
 

@@ -16,11 +16,7 @@ test leaves in a node, the next test of its module finds there.
 
 from __future__ import annotations
 
-import compileall
 import hashlib
-import py_compile
-import sys
-import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,21 +25,15 @@ from pathlib import Path
 from typing import Self
 
 from tests.lab.cable import Cable
-from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, nodes_are_ready
+from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, PUT_IN, nodes_are_ready, put_in
 from tests.lab.guest import Guest, Machine, Snapshot
-from tests.lab.image import ADDRESSES, PYTHON
+from tests.lab.image import ADDRESSES
 from tests.lab.snapshot import ClusterStart, Layer, ensure_cluster, ensure_snapshot
 
 NODE = Machine(cables=1)
 """What a node is where a test asks for nothing else."""
 
-PACKAGES = f"/opt/farbus/lib/python{PYTHON}/site-packages"
-
-PUT_IN = """
-/opt/farbus/bin/pip install --quiet --no-deps --no-index --no-compile /var/tmp/*.whl
-rm /var/tmp/*.whl
-ln -sf /opt/farbus/bin/farbus /usr/local/bin/farbus
-[ -e {packages}/farbus/__pycache__ ] || /opt/farbus/bin/python -m compileall -q -j 2 {packages}/farbus
+SET_UP = """
 /opt/farbus/bin/python -c 'if True:
     # In one process: each start of the command takes several seconds here.
     import sys
@@ -55,6 +45,7 @@ ln -sf /opt/farbus/bin/farbus /usr/local/bin/farbus
 END
 # A restart of an agent takes longer here than the leases of a real cluster last.
 sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
+sed -i 's/^# operator_nodes.*/operator_nodes = ["{first}"]/' /etc/farbus/scheduler.toml
 """
 
 
@@ -68,35 +59,18 @@ def farbus_layer(wheel: Path) -> Layer:
         f"ca issue {first} --role scheduler --out /etc/farbus/scheduler",
         *(f"ca issue {name} --role node --out /etc/farbus/nodes/{name}" for name in ADDRESSES),
     ]
-    script = PUT_IN.format(commands="\n".join(commands), packages=PACKAGES)
+    script = SET_UP.format(commands="\n".join(commands), first=first)
 
-    def put_in(guest: Guest) -> None:
-        guest.copy_in(wheel, f"/var/tmp/{wheel.name}")
-        # The guest takes minutes to compile it.
-        if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
-            with tempfile.TemporaryDirectory() as place:
-                guest.copy_in(compiled(wheel, Path(place)), f"{PACKAGES}/farbus")
+    def make(guest: Guest) -> None:
+        put_in(guest, wheel)
         guest.shell(script, limit_s=INSTALL_LIMIT_S)
 
-    content = hashlib.sha256(script.encode())
+    content = hashlib.sha256((PUT_IN + script).encode())
     with zipfile.ZipFile(wheel) as archive:
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
             content.update(f"{entry.filename} {entry.CRC}".encode())
     # Certificates last for a limited time.
-    return Layer(f"{content.hexdigest()} {time.strftime('%Y-%m')}", put_in)
-
-
-def compiled(wheel: Path, place: Path) -> Path:
-    """Return a directory with the compiled modules of a wheel, in ``place``, and nothing else of it."""
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(place)
-    # Sources in the guest are as old as its pip makes them: their times say nothing.
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    compileall.compile_dir(place / "farbus", ddir=f"{PACKAGES}/farbus", quiet=1, invalidation_mode=mode)
-    for file in (place / "farbus").rglob("*"):
-        if file.is_file() and file.suffix != ".pyc":
-            file.unlink()
-    return place / "farbus"
+    return Layer(f"{content.hexdigest()} {time.strftime('%Y-%m')}", make)
 
 
 START = """

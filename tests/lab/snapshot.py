@@ -22,7 +22,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,11 +30,13 @@ from pathlib import Path
 
 from tests.lab.cable import Cable
 from tests.lab.guest import Guest, Machine, Snapshot, qemu_command
+from tests.lab.place import Place
 
 COMPLETE = "complete"
 """Written last: it says that all is there."""
 
 MAKING = "making."
+"""How the directory of a snapshot is called while it is made."""
 
 IDENTITY = "identity"
 """File of a node that comes back as who it is."""
@@ -147,12 +148,13 @@ def _ensure(image: Path, parts: Sequence[str], make: Callable[[Path], None]) -> 
             os.utime(directory / COMPLETE)
             return directory
         _forget_old(directory.parent)
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=MAKING) as place:
-            make(Path(place))
-            (Path(place) / COMPLETE).touch()
-            os.rename(place, directory)
-            # Its own clean-up finds an empty directory.
-            os.mkdir(place)
+        place = Place(directory.parent, MAKING)
+        try:
+            make(place.path)
+            (place.path / COMPLETE).touch()
+            place.path.rename(directory)
+        finally:
+            place.remove()
     return directory
 
 
