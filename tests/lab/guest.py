@@ -210,6 +210,9 @@ class Guest:
     living: ClassVar[list[Guest]] = []
     """All that have not been stopped: whose consoles are kept when a test fails."""
 
+    before_it_ends_in_error: ClassVar[Callable[[Guest], None]] = staticmethod(lambda guest: None)
+    """Called before a guest is stopped because of an exception, while its console is there and it may still answer."""
+
     def __init__(
         self,
         image: Path,
@@ -408,13 +411,16 @@ class Guest:
             else:
                 self._wait_for_boot(limit_s, self._began)
         except BaseException:
+            Guest.before_it_ends_in_error(self)
             self.stop()
             raise
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self in Guest.living:
+            Guest.before_it_ends_in_error(self)
         self.stop()
 
     @property

@@ -94,12 +94,23 @@ def supervisor_of(pair: Pair) -> str:
     return unit
 
 
+SERVING = ("farbus-remoting", "farbus-remoting", "farbus-remoting", "root")
+"""Whose a lease's processes are: supervisor, the program's server, one in reserve for the next; their keeper."""
+
+
+def serving_of(pair: Pair) -> dict[str, tuple[str, ...]]:
+    """Return the processes on b that serve the lease, once the one in reserve is there."""
+    unit = supervisor_of(pair)
+    group = f"/sys/fs/cgroup$(systemctl show --property=ControlGroup --value {unit})"
+    pair.b.until(f"[ $(cat $(find {group} -name cgroup.procs) | wc -l) = {len(SERVING)} ]", limit_s=JOB_LIMIT_S)
+    return processes_of(pair.b, unit)
+
+
 def test_remoting_runs_in_a_sandbox(pair: Pair, tell: Callable[[str], None]) -> None:
     job = use_a_gpu(pair)
     unit = supervisor_of(pair)
-    serving = processes_of(pair.b, unit)
-    # Its keeper, the supervisor and the program's server.
-    assert sorted(process[1] for process in serving.values()) == ["farbus-remoting", "farbus-remoting", "root"]
+    serving = serving_of(pair)
+    assert sorted(process[1] for process in serving.values()) == list(SERVING)
     assert {process[2:] for process in serving.values()} == {("1", "2")}
     tell(f"farbus-lease-*.service: exposure {exposure_of(pair.b, unit):g}")
     enough(pair, job)
@@ -112,7 +123,12 @@ def change_version(guest: Guest, wheel: Path) -> None:
     services = ["scheduler", "agent"] if guest.name == "a" else ["agent"]
     for service in services:
         guest.shell(f"farbus install {service}; systemctl restart farbus-{service}", limit_s=JOB_LIMIT_S)
-    assert guest.run("farbus", "version").stdout.split()[1] == wheel.name.split("-")[1]
+    assert guest.run("farbus", "version").stdout.split()[1] == version_of(wheel)
+
+
+def version_of(wheel: Path) -> str:
+    """Return the version that the name of a wheel tells."""
+    return wheel.name.split("-")[1]
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +148,7 @@ BLOWS: dict[str, Callable[[Guest, dict[str, Path]], object]] = {
 @pytest.mark.parametrize("blow", BLOWS)
 def test_remoting_session_outlives_both_agents(pair: Pair, versions: dict[str, Path], blow: str) -> None:
     job = use_a_gpu(pair)
-    serving = processes_of(pair.b, supervisor_of(pair))
+    serving = serving_of(pair)
     program = pair.a.run("pgrep", "-x", "stay").stdout
     for guest in pair:
         agent = main_pid(guest, "farbus-agent")
@@ -142,6 +158,9 @@ def test_remoting_session_outlives_both_agents(pair: Pair, versions: dict[str, P
             limit_s=JOB_LIMIT_S,
         )
     nodes_are_ready(pair.a, 2)
+    if blow in versions:
+        line = f'"agent_version": "{version_of(versions[blow])}"'
+        pair.a.until(f"[ $(farbus nodes -o json | grep -c '{line}') = 2 ]", limit_s=JOB_LIMIT_S)
     assert processes_of(pair.b, supervisor_of(pair)) == serving
     assert pair.a.run("pgrep", "-x", "stay").stdout == program
     enough(pair, job)
@@ -210,7 +229,7 @@ def test_read_only_disk_keeps_what_runs_and_takes_the_rest_when_it_is_back(pair:
     job = use_a_gpu(pair)
     own = submit(pair.a, "--node", "b", "--", "sh", "-c", LINES)
     log_has(pair.a, own, "line 3")
-    agent, serving = main_pid(pair.b, "farbus-agent"), processes_of(pair.b, supervisor_of(pair))
+    agent, serving = main_pid(pair.b, "farbus-agent"), serving_of(pair)
     since = now(pair.b)
     turn_read_only(pair.b)
     waiting = is_told_and_shut(pair, since, f"{STATE}: Read-only file system")
@@ -232,7 +251,7 @@ def test_disk_that_returns_errors_keeps_what_runs_and_takes_the_rest_after_its_r
     job = use_a_gpu(pair)
     own = submit(pair.a, "--node", "b", "--", "sh", "-c", LINES)
     log_has(pair.a, own, "line 3")
-    agent, serving = main_pid(pair.b, "farbus-agent"), processes_of(pair.b, supervisor_of(pair))
+    agent, serving = main_pid(pair.b, "farbus-agent"), serving_of(pair)
     since = now(pair.b)
     return_errors(pair.b)
     waiting = is_told_and_shut(pair, since, f"{STATE}: ")

@@ -70,7 +70,7 @@ def test_scheduler_runs_as_its_own_user(node: Guest) -> None:
 
 
 def test_repeated_installation_changes_nothing(node: Guest) -> None:
-    said = node.shell("farbus install agent; farbus install scheduler").stdout
+    said = node.shell("farbus install agent; farbus install scheduler", limit_s=JOB_LIMIT_S).stdout
     assert ": made" not in said
     assert ": replaced" not in said
     assert "systemctl restart farbus-agent.service" in said
