@@ -150,6 +150,20 @@ def test_flushed_files_last_through_a_power_cut_and_the_node_stays_itself(guest:
     assert guest.shell(who).stdout == before
 
 
+def test_guest_that_does_not_come_up_is_handed_over_before_it_ends(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+
+    def keep(guest: Guest) -> None:
+        kept.append((guest.place.exists(), guest.is_on))
+
+    monkeypatch.setattr(Guest, "before_it_ends_in_error", keep)
+    with pytest.raises(BootTimeout):
+        Guest.boot(image, memory_mib=512, processors=1, limit_s=0)
+    assert kept == [(True, True)]
+
+
 def test_guest_dies_with_its_test_and_what_it_leaves_with_the_next_one(image: Path) -> None:
     program = (
         "import time; from pathlib import Path; from tests.lab.guest import Guest;"
