@@ -92,6 +92,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
     "/farbus.v1.Enrollment/Renew": frozenset({Role.NODE, Role.USER, Role.OPERATOR}),
     "/farbus.v1.Peer/Renew": frozenset({Role.NODE}),
+    "/farbus.v1.Peer/AskChassis": frozenset({Role.NODE}),
 }
 """Roles that may call each method; a method that is not here may be called by nobody."""
 

@@ -48,7 +48,9 @@ class NodeMove(Value, frozen=True, kw_only=True):
     ``functions`` is what it saw of the device, which the next node's preflight
     needs; ``plan`` its steps in words; ``expected_s`` how long they are likely to
     take, in seconds.  ``identity`` and ``path`` are the device's where it came to.
-    ``changed`` says whether anything had been done that had to be undone.
+    ``changed`` says whether anything had been done that had to be undone;
+    ``stuck`` that it could be neither finished nor undone: the node goes on
+    trying, and may be asked again.
     """
 
     functions: tuple[Function, ...] = ()
@@ -58,6 +60,7 @@ class NodeMove(Value, frozen=True, kw_only=True):
     identity: str = ""
     path: str = ""
     changed: bool = False
+    stuck: bool = False
 
 
 class MoveStatus(Value, frozen=True, kw_only=True):

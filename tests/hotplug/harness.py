@@ -181,7 +181,7 @@ class Node:
             gate=self.gate,
             drives=self.sysfs.nvme_controllers,
             gpus=lambda: self.gpus,
-            fabric=self.fabric,
+            fabrics=lambda _: self.fabric,
         )
 
     def steps(self, work: HotMove) -> Steps:
