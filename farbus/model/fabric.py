@@ -76,6 +76,19 @@ class FabricDevice(Value, frozen=True, kw_only=True):
         """Whether it is assigned to no port."""
         return not self.port
 
+    def answers_to(self, name: str) -> bool:
+        """Say whether ``name`` means it: its id, handle, serial or UUID, or what a node calls it.
+
+        Nodes name drives by serial and model (:func:`farbus.model.pci.nvme_name`),
+        other functions by ids and serial.
+        """
+        if not name:
+            return False
+        return name in (self.id, self.handle, self.serial, self.uuid, device_uuid(self.kind, self.uuid)) or (
+            bool(self.serial)
+            and (name.startswith(f"NVME-{self.serial}-") or (name.startswith("PCI-") and name.endswith(f"-{self.serial}")))
+        )
+
 
 def device_uuid(kind: DeviceKind, uuid: str) -> str:
     """Return a UUID as the node's driver names it: a GPU's is ``GPU-...`` (NVML), whatever the chassis leaves out."""
@@ -97,11 +110,11 @@ class ChassisView(Value, frozen=True, kw_only=True):
     missing: tuple[FabricDevice, ...] = ()
 
     def device(self, name: str) -> FabricDevice:
-        """Return the device whose id, handle, serial or UUID is ``name``; raise :class:`NotFound`."""
+        """Return the device that ``name`` means (:meth:`FabricDevice.answers_to`); raise :class:`NotFound`."""
         for device in self.devices:
-            if name and name in (device.id, device.handle, device.serial, device.uuid):
+            if device.answers_to(name):
                 return device
-        if any(name in (device.id, device.handle, device.serial, device.uuid) for device in self.missing):
+        if any(device.answers_to(name) for device in self.missing):
             raise NotFound(
                 f"chassis {self.chassis}: device {name} was there and is not listed any more",
                 hint="is it pulled out or without power?",
@@ -127,6 +140,15 @@ class ChassisView(Value, frozen=True, kw_only=True):
     def at(self, port: str) -> tuple[FabricDevice, ...]:
         """Return the devices that are assigned to ``port``; the free ones for an empty name."""
         return tuple(device for device in self.devices if device.port == port)
+
+
+class ChassisStatus(Value, frozen=True, kw_only=True):
+    """A chassis as listings show it: the node whose agent serves it, empty for none, and what that has read last."""
+
+    name: str
+    served_by: str = ""
+    term: int = 0
+    view: ChassisView | None = None
 
 
 class StrandedDevice(Value, frozen=True, kw_only=True):
