@@ -76,18 +76,20 @@ class FabricDevice(Value, frozen=True, kw_only=True):
         """Whether it is assigned to no port."""
         return not self.port
 
-    def is_called(self, name: str) -> bool:
-        """Say whether ``name`` is what the chassis calls it, or what a node does that has it on its bus.
+    def answers_to(self, name: str) -> bool:
+        """Say whether ``name`` means it: its id, handle, serial or UUID, or what a node calls it.
 
-        A node names a drive by its serial number and its model
-        (:func:`farbus.model.pci.nvme_name`), others by ids and serial number.
+        Nodes name drives by serial and model (:func:`farbus.model.pci.nvme_name`),
+        other functions by ids and serial.
         """
         if not name:
             return False
-        if name in (self.id, self.handle, self.serial, self.uuid):
-            return True
-        return bool(self.serial) and (
-            name.startswith(f"NVME-{self.serial}-") or (name.startswith("PCI-") and name.endswith(f"-{self.serial}"))
+        return name in (self.id, self.handle, self.serial, self.uuid, device_uuid(self.kind, self.uuid)) or (
+            bool(self.serial)
+            and (
+                name.startswith(f"NVME-{self.serial}-")
+                or (name.startswith("PCI-") and name.endswith(f"-{self.serial}"))
+            )
         )
 
 
@@ -111,11 +113,11 @@ class ChassisView(Value, frozen=True, kw_only=True):
     missing: tuple[FabricDevice, ...] = ()
 
     def device(self, name: str) -> FabricDevice:
-        """Return the device that is called ``name``; raise :class:`NotFound`."""
+        """Return the device that ``name`` means (:meth:`FabricDevice.answers_to`); raise :class:`NotFound`."""
         for device in self.devices:
-            if device.is_called(name):
+            if device.answers_to(name):
                 return device
-        if any(device.is_called(name) for device in self.missing):
+        if any(device.answers_to(name) for device in self.missing):
             raise NotFound(
                 f"chassis {self.chassis}: device {name} was there and is not listed any more",
                 hint="is it pulled out or without power?",
@@ -162,6 +164,15 @@ class ChassisReply(Value, frozen=True, kw_only=True):
 
     value: bytes
     history: bytes = b""
+
+
+class ChassisStatus(Value, frozen=True, kw_only=True):
+    """A chassis as listings show it: the node whose agent serves it, empty for none, and what that has read last."""
+
+    name: str
+    served_by: str = ""
+    term: int = 0
+    view: ChassisView | None = None
 
 
 class StrandedDevice(Value, frozen=True, kw_only=True):

@@ -48,9 +48,8 @@ class NodeMove(Value, frozen=True, kw_only=True):
     ``functions`` is what it saw of the device, which the next node's preflight
     needs; ``plan`` its steps in words; ``expected_s`` how long they are likely to
     take, in seconds.  ``identity`` and ``path`` are the device's where it came to.
-    ``changed`` says whether anything had been done that had to be undone;
-    ``stuck`` that it could be neither finished nor undone: the node goes on
-    trying, and may be asked again.
+    ``changed`` says whether anything had been done that had to be undone, and
+    ``stuck`` that it is neither done nor undone.
     """
 
     functions: tuple[Function, ...] = ()
