@@ -664,6 +664,7 @@ class Agent:
             self._look_soon.set()
 
         self._gate.sessions, self._gate.end_session, self._gate.told = sessions, end_session, told
+        self._moves.changed = self._look_soon.set
         moving = Moving(
             node=config.name,
             boot_id=self._boot_id,

@@ -55,6 +55,10 @@ async def _nobody_told(_device: str, _reason: str) -> None:
     """Do nothing: a gate that nobody watches."""
 
 
+def _nobody_asks() -> None:
+    """Where nobody lists devices."""
+
+
 def _nobody_follows(_: StepNews) -> None:
     """Where nobody wants to hear how far a move is."""
 
@@ -125,6 +129,8 @@ class Moves:
         """The moves that these are of."""
         self.attached: dict[str, Result] = {}
         """What moves have brought to this node, by device, with address and identity."""
+        self.changed: Callable[[], None] = _nobody_asks
+        """Called when a device has come or gone."""
 
     def bridges(self, *, but: str) -> frozenset[str]:
         """Return the ports where something ``but`` one device is being moved, or is stuck."""
@@ -183,10 +189,11 @@ class Moves:
         self._note_free(device)
         if isinstance(work, HotDetach):
             self.attached.pop(device, None)
-            return
-        self.attached[device] = result
-        # A node names what has come as its drivers do, whatever it was asked for by.
-        await self._gate.open(result.get("identity", ""))
+        else:
+            self.attached[device] = result
+            # A node names what has come as its drivers do, whatever it was asked for by.
+            await self._gate.open(result.get("identity", ""))
+        self.changed()
 
     async def remember(self) -> None:
         """Read what earlier agents have moved, and close what may have been closed then."""
