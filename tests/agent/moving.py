@@ -186,8 +186,10 @@ def attach(move: str = "m1", device: str = DRIVE, **fields: object) -> session_p
     return session_pb2.AttachDevice(move_id=move, device=device, chassis=CHASSIS, port=port, **fields)  # type: ignore[arg-type]
 
 
-def detach(move: str = "m2", device: str = DRIVE, **fields: object) -> session_pb2.DetachDevice:
-    return session_pb2.DetachDevice(move_id=move, device=device, chassis=CHASSIS, drain_s=0.1, **fields)  # type: ignore[arg-type]
+def detach(
+    move: str = "m2", device: str = DRIVE, *, drain_s: float = 0.1, **fields: object
+) -> session_pb2.DetachDevice:
+    return session_pb2.DetachDevice(move_id=move, device=device, chassis=CHASSIS, drain_s=drain_s, **fields)  # type: ignore[arg-type]
 
 
 def serve_here(term: int = 1) -> session_pb2.SchedulerMessage:

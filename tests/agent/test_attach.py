@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
+import pytest
 import pytest_asyncio
 
 from farbus.agent.config import AgentConfig
-from farbus.api.v1 import session_pb2
-from farbus.model.fabric import ChassisView
+from farbus.api.authority import Authority, write_credentials
+from farbus.api.conversion import to_message
+from farbus.api.identity import Role
+from farbus.api.peer import PeerClient
+from farbus.api.v1 import session_pb2, types_pb2
+from farbus.errors import NotFound, NotPermitted, Unsatisfiable
+from farbus.model.fabric import ChassisRequest, ChassisView
+from farbus.model.holders import Holder, HolderKind, Look
+from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.value import from_json
-from tests.agent.harness import AgentInProcess, ScriptedScheduler, ScriptedSessions
+from tests.agent.harness import AgentInProcess, ScriptedScheduler, ScriptedSessions, lease
 from tests.agent.moving import CHASSIS, DRIVE, PLAIN, Testbed, attach, detach, open_testbed, serve_here, told
 from tests.hotplug.machines import PORT_A
 
@@ -138,3 +148,155 @@ async def test_an_agent_without_devices_of_its_own_moves_none(
     outcome = await scheduler.sessions.command(detach_device=session_pb2.DetachDevice(move_id="m", device="GPU-1"))
     assert not outcome.ok
     assert "physical_devices is off" in outcome.error
+
+
+# Devices with leases.
+
+
+def lease_of(device: str, number: str = "l1") -> Lease:
+    return msgspec.structs.replace(lease(number, client_node="n9"), devices=(LeasedDevice(device=device, epoch=1),))
+
+
+def prepare(one: Lease) -> session_pb2.PrepareDevices:
+    return session_pb2.PrepareDevices(lease=to_message(one, types_pb2.Lease))
+
+
+async def leased(node: ScriptedSessions) -> None:
+    """Have the drive here, under a lease."""
+    assert (await node.command(attach_device=attach())).ok
+    await node.until(lambda: [DRIVE] in devices_told(node))
+    outcome = await node.command(prepare_devices=prepare(lease_of(DRIVE)))
+    assert outcome.ok, outcome.error
+
+
+async def test_a_device_with_a_lease_stays_and_its_lease_too(node: ScriptedSessions, bed: Testbed) -> None:
+    await leased(node)
+    outcome = await node.command(detach_device=detach())
+    assert not outcome.ok
+    assert "session l1 (farbus cancel j1)" in outcome.error
+    assert not told(outcome).changed
+    assert node.ended_leases() == []
+    assert bed.here("n1") == ["1b36:0010"]
+    # It is offered again, and the lease can be prepared again.
+    assert (await node.command(prepare_devices=prepare(lease_of(DRIVE)))).ok
+    await node.until(lambda: devices_told(node)[-1] == [DRIVE])
+
+
+async def test_evict_ends_the_lease_of_a_device_that_goes(node: ScriptedSessions, bed: Testbed) -> None:
+    await leased(node)
+    outcome = await node.command(detach_device=detach(evict=True))
+    assert outcome.ok, outcome.error
+    await node.until(lambda: bool(node.ended_leases()))
+    assert "evicted from node n1" in node.ended_leases()[0].reason
+    assert bed.here("n1") == []
+
+
+async def test_a_device_that_is_being_moved_gets_no_lease(node: ScriptedSessions, bed: Testbed) -> None:
+    assert (await node.command(attach_device=attach())).ok
+    bed.nodes["n1"].holders.state = Look(holders=(Holder(kind=HolderKind.MOUNT, name="/data", path="/dev/nvme0n1"),))
+    going = asyncio.create_task(node.command(detach_device=detach("m2", drain_s=30.0)))
+    await node.until(lambda: any(one.move_progress.says.startswith("wait until") for one in node.said))
+    refused = await node.command(prepare_devices=prepare(lease_of(DRIVE)))
+    assert not refused.ok
+    assert f"device {DRIVE} is closed on n1: it is detached" in refused.error
+    bed.nodes["n1"].holders.state = Look()
+    assert (await going).ok
+
+
+# Chassis that another agent serves.
+
+
+@pytest_asyncio.fixture
+async def other(
+    tmp_path: Path, config: AgentConfig, node: ScriptedSessions, bed: Testbed, authority: Authority
+) -> AsyncIterator[ScriptedSessions]:
+    """A second node, without credentials for the chassis, in a session of its own."""
+    scheduler = ScriptedScheduler(tmp_path / "second", authority)
+    await scheduler.start()
+    settings = msgspec.structs.replace(
+        config,
+        name="n2",
+        scheduler=scheduler.address,
+        state=str(tmp_path / "state2"),
+        socket=str(tmp_path / "agent2.sock"),
+        credentials=write_credentials(tmp_path / "credentials2", "n2", authority.issue("n2", Role.NODE)),
+    )
+    settings = bed.config(settings, serves=False)
+    agent = AgentInProcess()
+    agent.start(settings, bed.doors(settings))
+    await scheduler.sessions.connected()
+    yield scheduler.sessions
+    await agent.stop()
+    await scheduler.stop()
+
+
+def serve_there(sessions: ScriptedSessions, *, term: int = 1) -> session_pb2.SchedulerMessage:
+    address = sessions.hellos[-1].node.peer_endpoint
+    return session_pb2.SchedulerMessage(
+        serve_chassis=session_pb2.ServeChassis(chassis=CHASSIS, term=term, node="n1", address=address)
+    )
+
+
+async def test_a_device_goes_from_one_node_to_another(
+    node: ScriptedSessions, other: ScriptedSessions, bed: Testbed
+) -> None:
+    await other.tell(serve_there(node))
+    assert (await node.command(attach_device=attach("m1"))).ok
+    went = await node.command(detach_device=detach("m2"))
+    assert went.ok, went.error
+    came = await other.command(
+        attach_device=attach("m2", port="31h", functions=msgspec.json.encode(told(went).functions))
+    )
+    assert came.ok, came.error
+    assert told(came).identity == DRIVE
+    assert bed.here("n1") == []
+    assert bed.here("n2") == ["1b36:0010"]
+    assert bed.chassis.assigned()["001300"] == "31h"
+    assert (await other.command(detach_device=detach("m3"))).ok
+    assert bed.chassis.assigned()["001300"] == ""
+
+
+async def test_a_node_may_ask_for_its_own_ports_alone(
+    node: ScriptedSessions, other: ScriptedSessions, bed: Testbed
+) -> None:
+    await other.tell(serve_there(node))
+    # Its own agent would not ask; so the cable is not where the scheduler believes it.
+    outcome = await other.command(attach_device=attach("m1", port="30h"))
+    assert not outcome.ok
+    assert "leads to node n1, not to n2" in outcome.error
+    assert bed.chassis.assigned()["001300"] == ""
+
+
+async def test_who_serves_refuses_other_terms_and_other_nodes_ports(
+    node: ScriptedSessions,
+    bed: Testbed,
+    tmp_path: Path,
+    authority: Authority,
+) -> None:
+    assert (await node.command(attach_device=attach())).ok
+    client = PeerClient(write_credentials(tmp_path / "c2", "n2", authority.issue("n2", Role.NODE)))
+    address = node.hellos[-1].node.peer_endpoint
+
+    async def ask(step: str, *, term: int = 1, port: str = "") -> None:
+        await client.ask_chassis(
+            "n1", address, ChassisRequest(chassis=CHASSIS, term=term, step=step, device="S1", port=port)
+        )
+
+    await ask("list")
+    with pytest.raises(Unsatisfiable, match="serves it in term 1, not 2"):
+        await ask("list", term=2)
+    with pytest.raises(NotPermitted, match="port 30h leads to node n1, not to n2"):
+        await ask("unassign", port="30h")
+    with pytest.raises(NotFound):
+        await ask("unassign")
+    # Named elsewhere, it serves nobody any more.
+    await node.tell(
+        session_pb2.SchedulerMessage(
+            serve_chassis=session_pb2.ServeChassis(chassis=CHASSIS, term=2, node="n2", address="127.0.0.1:9")
+        )
+    )
+    # Answered after what came before it.
+    assert not (await node.command(detach_device=session_pb2.DetachDevice(move_id="m7", device="none"))).ok
+    with pytest.raises(Unsatisfiable, match="not served by node n1"):
+        await ask("list", term=2)
+    assert bed.chassis.assigned()["001300"] == "30h"
