@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tomllib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from farbus.hotplug.fabric.emulator.config import ChassisConfig, DeviceConfig, E
 from farbus.hotplug.fabric.emulator.emulator import Emulator
 from farbus.hotplug.fabric.emulator.front import LocalTransport
 from farbus.hotplug.fabric.emulator.store import Store
+from farbus.hotplug.fabric.errors import ChassisRefused
 from farbus.hotplug.fabric.h3 import H3Driver
 from farbus.hotplug.fabric.http import Reply, Request
 from farbus.linux.clock import Clock, SystemClock
@@ -84,6 +86,7 @@ class Front:
 
     async def exchange(self, request: Request) -> Reply:
         self._chassis.requests.append(str(request))
+        self._chassis.check(request)
         return await self._chassis.emulator.h3[CHASSIS].exchange(request)
 
 
@@ -91,7 +94,7 @@ class EmulatedFalcon:
     """A chassis with a drive and a plain device, whose cables lead to nodes n1 and n2."""
 
     def __init__(self, directory: Path, buses: Mapping[str, FakePci]) -> None:
-        self._store = Store(directory / "fabric.db", durable=False)
+        self.store = Store(directory / "fabric.db", durable=False)
         config = EmulatorConfig(
             chassis=(
                 ChassisConfig(
@@ -106,11 +109,22 @@ class EmulatedFalcon:
             speed=0.0,
         )
         self.backend = BusBackend(buses)
-        self.emulator = Emulator(config, self._store, clock=SystemClock(), backends={CHASSIS: self.backend})
+        self.emulator = Emulator(config, self.store, clock=SystemClock(), backends={CHASSIS: self.backend})
         self.requests: list[str] = []
+        self._refuses_from = ""
+        self._is_refusing = False
 
     def assigned(self) -> dict[str, str]:
         return self.emulator.chassis[CHASSIS].assigned()
+
+    def refuses_from(self, method: str) -> None:
+        """Refuse the next request of that method and all after it, until this is called with none."""
+        self._refuses_from, self._is_refusing = method, False
+
+    def check(self, request: Request) -> None:
+        self._is_refusing = self._is_refusing or request.method == self._refuses_from
+        if self._is_refusing:
+            raise ChassisRefused(f"chassis {CHASSIS}: {request}: not now")
 
     async def assign(self, device: str, port: str) -> None:
         """As somebody does by hand, past all agents."""
@@ -124,10 +138,10 @@ class EmulatedFalcon:
 
     async def close(self) -> None:
         await self.emulator.stop()
-        self._store.close()
+        self.store.close()
 
 
-ACCESS = msgspec.convert({"name": CHASSIS, "dialect": "h3", "url": "http://127.0.0.1:1", "ports": PORTS}, ChassisAccess)
+ACCESS = msgspec.convert(tomllib.loads(FABRIC_TOML)["chassis"][0], ChassisAccess)
 
 
 class Testbed:

@@ -11,15 +11,18 @@ import pytest
 import pytest_asyncio
 
 from farbus.agent.config import AgentConfig
+from farbus.api.audit import read_records
 from farbus.api.authority import Authority, write_credentials
+from farbus.api.client import ClusterClient
 from farbus.api.conversion import to_message
 from farbus.api.identity import Role
 from farbus.api.peer import PeerClient
 from farbus.api.v1 import session_pb2, types_pb2
-from farbus.errors import NotFound, NotPermitted, Unsatisfiable
+from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unsatisfiable
 from farbus.model.fabric import ChassisRequest, ChassisView
 from farbus.model.holders import Holder, HolderKind, Look
 from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.move import MoveRequest, MoveState, MoveStatus
 from farbus.model.value import from_json
 from tests.agent.harness import AgentInProcess, ScriptedScheduler, ScriptedSessions, lease
 from tests.agent.moving import CHASSIS, DRIVE, PLAIN, Testbed, attach, detach, open_testbed, serve_here, told
@@ -300,3 +303,66 @@ async def test_who_serves_refuses_other_terms_and_other_nodes_ports(
     with pytest.raises(Unsatisfiable, match="not served by node n1"):
         await ask("list", term=2)
     assert bed.chassis.assigned()["001300"] == "30h"
+
+
+# What is neither finished nor undone, and what is done without the scheduler.
+
+
+async def test_what_is_stuck_is_told_and_goes_on_when_it_is_asked_for_again(
+    node: ScriptedSessions, bed: Testbed
+) -> None:
+    assert (await node.command(attach_device=attach())).ok
+    bed.chassis.refuses_from("DELETE")
+    stuck = await node.command(detach_device=detach())
+    assert not stuck.ok
+    assert told(stuck).stuck
+    node.cut()
+    await node.connected(hellos=2)
+    (held,) = node.hellos[-1].moves
+    assert (held.move_id, held.device, held.attach) == ("m2", DRIVE, False)
+    assert held.trouble
+    assert list(node.hellos[-1].node.devices) == []
+    bed.chassis.refuses_from("")
+    again = await node.command(detach_device=detach())
+    # The way back was begun, and that is where it has ended.
+    assert not again.ok
+    assert (told(again).stuck, told(again).changed) == (False, True)
+    assert bed.here("n1") == ["1b36:0010"]
+    await node.until(lambda: devices_told(node)[-1] == [DRIVE])
+
+
+async def move_locally(config: AgentConfig, **fields: object) -> list[MoveStatus]:
+    async with ClusterClient.local(socket=config.socket) as client:
+        request = MoveRequest(device=DRIVE, drain_s=0.1, **fields)  # type: ignore[arg-type]
+        return [status async for status in client.move_device(request, local=True)]
+
+
+async def test_an_operator_of_the_node_moves_a_device_without_the_scheduler(
+    node: ScriptedSessions, scheduler: ScriptedScheduler, config: AgentConfig, bed: Testbed
+) -> None:
+    await scheduler.stop()
+    came = await move_locally(config, node="n1")
+    assert (came[0].state, came[-1].state) == (MoveState.ATTACHING, MoveState.DONE)
+    assert came[-1].path == "/dev/disk/by-id/nvme-FARBUS_Test_Drive_S1"
+    assert {status.says for status in came} >= {f"open {DRIVE} for use"}
+    went = await move_locally(config)
+    assert went[-1].state is MoveState.DONE
+    assert bed.chassis.assigned()["001300"] == ""
+    records = list(read_records(Path(config.state) / "audit.jsonl"))
+    assert [(one.method, one.target, one.outcome) for one in records] == [
+        ("MoveDevice --local", DRIVE, outcome) for outcome in ("begun", "ok", "begun", "ok")
+    ]
+    await scheduler.start()
+
+
+async def test_a_device_with_a_lease_is_not_moved_locally(
+    node: ScriptedSessions, config: AgentConfig, bed: Testbed
+) -> None:
+    await leased(node)
+    with pytest.raises(Conflict, match="lease l1 of job j1 has it; farbus cancel j1"):
+        await move_locally(config)
+    with pytest.raises(InvalidInput, match="to n1 and from it only, not to n2"):
+        await move_locally(config, node="n2")
+    assert bed.here("n1") == ["1b36:0010"]
+    records = list(read_records(Path(config.state) / "audit.jsonl"))
+    assert [one.outcome for one in records] == ["begun", "refused", "begun", "refused"]
