@@ -173,6 +173,8 @@ class ChassisDesk:
         self._patience_s = patience_s
         self._namings = _read(directory / "serving.json", dict[str, Naming], default={})
         self._chassis: dict[str, Chassis] = {}
+        self._soon = asyncio.Event()
+        """Set when chassis are to be read before their time: another agent was named."""
         self.told: Callable[[ChassisNews], None] = _nobody_hears
         """Called with each reading of a chassis served here that differs from the one before."""
         self.read: Callable[[ChassisView], None] = _nobody_reads
@@ -225,6 +227,7 @@ class ChassisDesk:
             _write(self._directory / "serving.json", self._namings)
             chassis.renamed.set()
             chassis.renamed = asyncio.Event()
+            self._soon.set()
         if not self.is_ours(chassis):
             await self._leave(chassis)
             return
@@ -287,8 +290,10 @@ class ChassisDesk:
         """Read the chassis that this agent serves, and those that are ``wanted``, now and then, until cancelled."""
         told: dict[str, str] = {}
         while True:
+            self._soon.clear()
             for chassis in self.known:
-                if not (self.is_ours(chassis) or (chassis.naming.term and wanted(chassis.chassis))):
+                # Where nobody was named yet, all who have the credentials would ask a chassis at once.
+                if not chassis.naming.term or not (self.is_ours(chassis) or wanted(chassis.chassis)):
                     continue
                 trouble = ""
                 try:
@@ -301,7 +306,7 @@ class ChassisDesk:
                 if trouble and trouble != told.get(chassis.chassis):
                     _log.warning("chassis not read", chassis=chassis.chassis, reason=trouble)
                 told[chassis.chassis] = trouble
-            await self._clock.sleep(READ_INTERVAL_S)
+            await self._within(self._soon.wait(), READ_INTERVAL_S)
 
     # Asking.
 

@@ -54,6 +54,7 @@ class LocalMoves:
         self._scheduler = scheduler
         self._audit = audit
         self._clock = clock
+        self._under_way: set[asyncio.Future[MoveOutcome]] = set()
 
     async def move(self, caller: Identity, request: MoveRequest) -> AsyncIterator[MoveStatus]:
         """Move a device to this node, or from it, and yield how far it is until it has ended.
@@ -80,6 +81,9 @@ class LocalMoves:
         news: asyncio.Queue[MoveNews | None] = asyncio.Queue()
         began = self._clock.monotonic()
         work = asyncio.ensure_future(self._perform(moving, caller, request, order, news))
+        # Kept, since who asked may leave.
+        self._under_way.add(work)
+        work.add_done_callback(self._under_way.discard)
         yield status
         while (step := await news.get()) is not None:
             yield msgspec.structs.replace(
