@@ -379,6 +379,10 @@ class Engine:
                     return
                 await changed.wait()
 
+    def recent_moves(self) -> dict[str, MoveStatus]:
+        """Return moves that have ended lately, by id."""
+        return {move_id: status for move_id, status in self._recent_moves.items() if move_id.startswith("m")}
+
     async def watch_move(self, move_id: str) -> AsyncGenerator[MoveStatus, None]:
         """Yield a move now and at every change until it has ended or is stuck; slow readers as in :meth:`watch`."""
         with self.watching((move_id,)) as changed:

@@ -148,10 +148,12 @@ class Operating:
         ended: tuple[MoveStatus, ...] = ()
         if include_ended:
             kept = await asyncio.wrap_future(self._engine.ledger.ended_moves())
-            ended = tuple(status_of(move) for move in kept)
+            # One that has just ended may not be on the disk yet.
+            found = {move.id: status_of(move) for move in kept}
+            ended = tuple({**found, **self._engine.recent_moves()}.values())
         known = {status.id for status in ended}
-        found = ended + tuple(status for status in live if status.id not in known)
-        return tuple(sorted(found, key=lambda status: job_number(status.id, prefix="m")))
+        listed = ended + tuple(status for status in live if status.id not in known)
+        return tuple(sorted(listed, key=lambda status: job_number(status.id, prefix="m")))
 
     async def set_profile(self, caller: Identity, profile: ApplicationProfile) -> ApplicationProfile:
         """Have ``profile`` count; raise :class:`InvalidInput` naming what in it can't be, or where too many are set."""
