@@ -24,6 +24,10 @@ class ServingChassis(Operations):
             for name, record in sorted(self.chassis.items())
         )
 
+    def has_pools(self) -> bool:
+        """Say whether an agent serves a chassis and has read it, so that devices can be moved."""
+        return any(record.served_by and record.view is not None for record in self.chassis.values())
+
     def _node_joined(self, event: events.NodeJoined) -> None:
         super()._node_joined(event)
         name = event.node.name
@@ -33,6 +37,7 @@ class ServingChassis(Operations):
         for record in self.chassis.values():
             if not record.served_by and record.offers:
                 self._name_server(record)
+                self._chassis_changed(record)
             elif self._is_concerned(record, name):
                 self._tell_server(record, name)
 
@@ -45,6 +50,14 @@ class ServingChassis(Operations):
                 record.served_by = ""
                 if record.offers:
                     self._name_server(record)
+                self._chassis_changed(record)
+
+    def _chassis_changed(self, record: ChassisRecord) -> None:
+        """Have rounds look again at what a chassis can give to whom."""
+        self._slots = None
+        self._views.changed_nodes |= record.nodes() & self.nodes.keys()
+        self._views.changed_devices |= self.devices_of_node[""]
+        self._want_round()
 
     def _name_server(self, record: ChassisRecord) -> None:
         record.term += 1
@@ -75,8 +88,10 @@ class ServingChassis(Operations):
         if (record.served_by, record.term) != (event.node, event.term):
             return
         known = record.nodes()
-        record.view, self._slots = event.view, None
+        self._chassis_changed(record)
+        record.view = event.view
         if event.history is not None:
             record.history = event.history
+        self._chassis_changed(record)
         for name in sorted((record.nodes() - known - record.offers) & self.nodes.keys()):
             self._tell_server(record, name)

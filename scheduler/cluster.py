@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobPlacement, Snapshot
-from farbus.model.device import Device, DeviceKind, DeviceStatus, Route, whole_of
+from farbus.model.device import Device, DeviceKind, DeviceStatus, PoolReach, Route, whole_of
 from farbus.model.job import add_room, room_of
 from farbus.model.lease import LeaseStatus
 from farbus.model.move import MoveState
@@ -86,7 +86,10 @@ class ClusterState:
         return (capacity - node.used - node.reserved).within(capacity)
 
     def is_free(self, device: DeviceRecord) -> bool:
-        """Say whether ``device`` may be leased now."""
+        """Say whether ``device`` may be leased now, or where no node has it, moved to one."""
+        if not device.node:
+            idle = not device.reserved and device.cordon is None and not self._is_used_otherwise(device)
+            return idle and self._is_in_pool(device)
         node = self.nodes.get(device.node)
         free = device.present and not device.lease and not device.reserved and device.cordon is None
         return free and node is not None and node.usable and not self._is_used_otherwise(device)
@@ -95,6 +98,28 @@ class ClusterState:
         """Return the shares of a GPU, or the GPU that a share is of: the same hardware by other names."""
         whole = whole_of(device_id)
         return self._shares.get(device_id, ()) if whole == device_id else (whole,)
+
+    def _is_in_pool(self, device: DeviceRecord) -> bool:
+        found = self.slots.find(device.id)
+        return found is not None and found[1].is_free and found[1].healthy and bool(found[0].served_by)
+
+    def pool_of(self, device_id: str) -> str:
+        """Return the fabric pool that a device is of: the chassis that has it, where an agent serves that."""
+        found = self.slots.find(device_id)
+        return found[0].name if found is not None and found[0].served_by else ""
+
+    def reach_of(self, node: str) -> tuple[PoolReach, ...]:
+        """Return the pools that a node is cabled to, with the seconds that attaching a device took there."""
+        return tuple(
+            PoolReach(pool=name, attach_s=record.attach_s)
+            for name, record in sorted(self.chassis.items())
+            if record.served_by and record.ports_of(node)
+        )
+
+    def destination_of(self, device_id: str) -> str:
+        """Return the node to which a device is on its way; empty for none."""
+        move = self.moves.get(self.mover_of(device_id))
+        return move.move.to_node if move is not None and not move.move.state.has_ended else ""
 
     def _is_used_otherwise(self, device: DeviceRecord) -> bool:
         """Say whether a move has it, or a lease from before its node's ``gpu_shares`` changed what it is a part of."""
@@ -290,12 +315,23 @@ class ClusterState:
                     return f"device {place.device} is not what task {task.task} asks for"
                 if place.route not in group.routes or (place.route is Route.LOCAL) != (place.node == task.node):
                     return f"device {place.device} can't reach task {task.task} by route {place.route}"
+                if place.route is Route.RECOMPOSED and (problem := self._moving_problem(place.device, task.node)):
+                    return problem
                 taken.add(place.device)
         for name, taking in room.items():
             node = self.nodes[name]
             free = self.free_of(node) + also_free.get(name, Resources())
             if node.node is None or free.lacks(taking, node.node.capacity):
                 return f"node {name} has no room"
+        return ""
+
+    def _moving_problem(self, device_id: str, node: str) -> str:
+        """Say why a device can't be moved to a node now; an empty string where it can."""
+        found = self.slots.find(device_id)
+        if found is None or not found[0].served_by:
+            return f"device {device_id} is in no chassis that an agent serves"
+        if not found[0].ports_of(node):
+            return f"chassis {found[0].name} has no port of node {node}"
         return ""
 
     def _connected(self, name: str) -> bool:
@@ -440,6 +476,9 @@ class ClusterState:
         granted: Counter[str] = Counter()
         for record in self.leases.values():
             granted[record.lease.user] += len(record.lease.devices)
+        for job in self.jobs.values():
+            granted[job.job.user] += sum(len(run.moved_devices) for run in job.progress.runs if run.moves)
+        granted += Counter()
         assert self.accounts.devices == granted, "the accounts of users' devices"
 
 

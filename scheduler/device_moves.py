@@ -9,6 +9,9 @@ device the first is asked to take it back.  What is neither done nor undone is
 *stuck*, and keeps the device until somebody who has looked asks again.
 
 A dry run goes the same way, holds nothing, and leaves no entry.
+
+A recomposition is the same entry, made by the scheduler for a job that a
+round has placed: the job is given its lease when the device has come.
 """
 
 from __future__ import annotations
@@ -17,16 +20,21 @@ from collections.abc import Iterable
 
 import msgspec
 
+from farbus.model.device import Route
 from farbus.model.fabric import FabricStep
 from farbus.model.move import MoveState, MoveStatus, NodeMove
+from farbus.model.states import JobState
 from farbus.scheduler import events
 from farbus.scheduler.chassis import ServingChassis
 from farbus.scheduler.cluster import persist_device
 from farbus.scheduler.events import Verb
 from farbus.scheduler.move_records import BACK, ChassisRecord, MoveRecord, StoredMove
-from farbus.scheduler.records import NodeRecord
+from farbus.scheduler.records import JobRecord, NodeRecord, TaskRun
 from farbus.scheduler.steps import Step
 from farbus.scheduler.words import describe_time
+
+SCHEDULER = "scheduler"
+"""Who asks for the moves of a recomposition, as listings show it."""
 
 
 class DeviceMoves(ServingChassis):
@@ -106,6 +114,7 @@ class DeviceMoves(ServingChassis):
                 self._drop_move(held, msgspec.structs.replace(held.move, taken_over_by=move.id))
             if move.device not in self.devices:
                 self.devices[move.device] = self.new_device(move.device, "")
+                self.devices_of_node[""].add(move.device)
             device = self.devices[move.device]
             device.epoch += 1
             self._effects.append(persist_device(device))
@@ -127,6 +136,56 @@ class DeviceMoves(ServingChassis):
         for move in moves:
             self.moves[move.id] = MoveRecord(move=move, began=self._now - max(0.0, self._wall - move.at))
             self.hold_device(move.device, move.id)
+
+    # --- for jobs ------------------------------------------------------------------------
+
+    def _begin_moves(self, job: JobRecord, run: TaskRun) -> tuple[str, ...]:
+        """Recompose: what a round has found in a pool comes to the task's node before its job starts."""
+        moves = []
+        for place in run.placement.devices:
+            if place.route is not Route.RECOMPOSED:
+                continue
+            found = self.slots.find(place.device)
+            assert found is not None, f"no chassis has {place.device}"
+            chassis, slot = found
+            move = StoredMove(
+                id=self.new_move_id(dry_run=False),
+                device=place.device,
+                from_node=place.node,
+                to_node=run.node,
+                chassis=chassis.name,
+                from_port=slot.port if place.node else "",
+                port=chassis.ports_of(run.node)[0],
+                by=SCHEDULER,
+                at=self._wall,
+                job=job.job.id,
+                state=MoveState.DETACHING if place.node else MoveState.ATTACHING,
+            )
+            source = f" from node {place.node}" if place.node else ""
+            self._tell(job, f"device {place.device} comes{source} to node {run.node} (move {move.id})")
+            self._move_asked(events.MoveAsked(move=move))
+            moves.append(move.id)
+        return tuple(moves)
+
+    def _tell_job(self, move: StoredMove) -> None:
+        """The job for which a device was moved gets its lease, or goes back into the queue."""
+        job = self.jobs.get(move.job)
+        run = next((run for run in job.progress.runs if move.id in run.moves), None) if job is not None else None
+        if job is None or run is None:
+            return
+        if move.state is not MoveState.DONE:
+            told = f"device {move.device} could not be moved to node {move.to_node}: {move.error}"
+            if run.is_spare:
+                self._drop(job, run, told)
+            else:
+                self._undo(job, JobState.QUEUED, told)
+        elif run.moves == (move.id,):
+            run.moves = ()
+            self._grant_moved(job, run)
+        else:
+            run.moves = tuple(each for each in run.moves if each != move.id)
+            self._persist.add(job.job.id)
+        self._touch(job.job.id)
 
     # --- going on ------------------------------------------------------------------------
 
@@ -233,8 +292,11 @@ class DeviceMoves(ServingChassis):
         )
         if ended.holds:
             self._put_move(record, ended)
+            self.hold_device(ended.device, ended.id)
         else:
             self._drop_move(record, ended)
+        if ended.job:
+            self._tell_job(ended)
 
     def _drop_move(self, record: MoveRecord, ended: StoredMove) -> None:
         """Forget a move that holds its device no more."""
@@ -264,6 +326,7 @@ class DeviceMoves(ServingChassis):
 
     def _gone_from(self, move: StoredMove) -> None:
         """Nobody has the device now."""
+        self._put_at(move, "")
         for name in (move.device, *self.related(move.device)):
             if name in self.devices:
                 self._place(name, "")
@@ -273,11 +336,18 @@ class DeviceMoves(ServingChassis):
 
     def _come_to(self, move: StoredMove, node: str, identity: str) -> None:
         """The device is at a node; that it may be used the inventory of that node says, before this or after."""
+        self._put_at(move, move.from_port if move.returning else move.port)
         if identity and identity != move.device:
             # The chassis called it otherwise.
             self.devices[move.device].device = None
         elif self.devices[move.device].node != node:
             self._place(move.device, node)
+
+    def _put_at(self, move: StoredMove, port: str) -> None:
+        chassis = self.chassis.get(move.chassis)
+        if chassis is not None:
+            chassis.put(move.device, port)
+            self._chassis_changed(chassis)
 
     def _place(self, device_id: str, node: str) -> None:
         device = self.devices[device_id]

@@ -224,6 +224,8 @@ class ClusterMachine(MakingRoom):
                 self.loads.begin(job.id, ends_of(run.placement for run in progress.runs), now)
             self.accounts.take(job.user, jobs=1)
             for run in progress.runs:
+                if run.moves:
+                    self.accounts.take(job.user, devices=len(run.moved_devices))
                 if run.occupies:
                     add_room(used, run.room)
             self._index(found)

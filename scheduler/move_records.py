@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from farbus.model.fabric import ChassisView, FabricDevice, StepHistory, serials_in
+from farbus.model.device import ATTACH_S
+from farbus.model.fabric import ChassisView, FabricDevice, FabricStep, StepHistory, serials_in
 from farbus.model.move import MoveState
 from farbus.model.pci import Function
 from farbus.model.value import Value
@@ -114,6 +115,26 @@ class ChassisRecord(msgspec.Struct, eq=False):
     """Nodes with a session whose agents have its credentials."""
     view: ChassisView | None = None
     history: StepHistory = StepHistory()
+
+    @property
+    def attach_s(self) -> float:
+        """How long it took to have a device moved to a port, with the readings around it; a guess at first."""
+        if not self.history.times.get(FabricStep.ASSIGN):
+            return ATTACH_S
+        return self.history.expected_s(FabricStep.ASSIGN) + 2 * self.history.expected_s(FabricStep.LIST)
+
+    def ports_of(self, node: str) -> tuple[str, ...]:
+        """Return the ports that lead to a node."""
+        return tuple(port.id for port in self.view.ports if port.node == node) if self.view is not None else ()
+
+    def put(self, name: str, port: str) -> None:
+        """Note that a device is at a port now, empty for none, as an agent has verified; the next reading says more."""
+        if self.view is not None:
+            devices = tuple(
+                msgspec.structs.replace(device, port=port) if device.answers_to(name) else device
+                for device in self.view.devices
+            )
+            self.view = msgspec.structs.replace(self.view, devices=devices)
 
     def nodes(self) -> set[str]:
         """Return the nodes that are cabled to it."""

@@ -66,7 +66,7 @@ def plan_move(machine: DeviceMoves, request: MoveRequest, *, by: str, at: float)
         from_node=source,
         to_node=request.node,
         chassis=chassis,
-        from_port=place[1].port if place is not None and source else "",
+        from_port=port_of(place, source),
         port=port,
         evict=request.evict,
         drain_s=request.drain_s,
@@ -75,6 +75,15 @@ def plan_move(machine: DeviceMoves, request: MoveRequest, *, by: str, at: float)
         at=at,
         state=MoveState.DETACHING if source else MoveState.ATTACHING,
     )
+
+
+def port_of(place: Place | None, node: str) -> str:
+    """Return the port by which a node has a device, also where the chassis was read before that; empty for none."""
+    if place is None or not node:
+        return ""
+    chassis, found = place
+    ports = chassis.ports_of(node)
+    return found.port if found.port in ports else next(iter(ports), "")
 
 
 def _name(machine: DeviceMoves, name: str, place: Place | None) -> str:

@@ -111,6 +111,7 @@ class ClusterService(ClusterHandler):
         if job.composites:
             job = self._templates.expand(job)
             validate_job(job)
+        self._check_routes(job)
         job = with_remote_network(job, rules.remote_network_mbit_s)
         check_rules(job, rules, by_operator=caller.is_operator)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
@@ -134,6 +135,15 @@ class ClusterService(ClusterHandler):
         await self._engine.tell(events.JobSubmitted(job=job))
         _log.info("job submitted", job=job.id, user=job.user, name=job.name)
         return job.id, None
+
+    def _check_routes(self, job: Job) -> None:
+        """Refuse recomposition where nothing can be moved; where something can, a round says whether it helps."""
+        wanted = any(Route.RECOMPOSED in group.routes for name in job.flavours for group in job.in_flavour(name).groups)
+        if wanted and not self._engine.machine.has_pools():
+            raise InvalidInput(
+                "routes: recomposed: no agent serves a chassis whose devices could be moved",
+                hint="farbus fabric ports shows chassis; use local, remote or both",
+            )
 
     def _in_turn(self, job: Job) -> Job:
         """Return ``job`` submitted after all others: a wall clock that was set back puts nobody ahead of who waits."""

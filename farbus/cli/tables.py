@@ -42,7 +42,7 @@ def format_devices(devices: Sequence[DevicePlacement]) -> str:
     groups: dict[tuple[str, str], list[str]] = {}
     for device in devices:
         groups.setdefault((device.node, device.route), []).append(device.device)
-    return "; ".join(f"{', '.join(names)} of {node}, {route}" for (node, route), names in groups.items())
+    return "; ".join(f"{', '.join(names)} of {node or 'a pool'}, {route}" for (node, route), names in groups.items())
 
 
 def format_placement(placement: TaskPlacement) -> str:

@@ -57,6 +57,7 @@ def job(
     priority: int = 0,
     submitted_at: float = 0.0,
     min_count: int = 0,
+    routes: tuple[Route, ...] = (Route.LOCAL, Route.REMOTE),
 ) -> Job:
     group = TaskGroup(
         name="main",
@@ -65,6 +66,7 @@ def job(
         min_count=min_count,
         node=on,
         requests=Requests(gpus=gpus, cpu_milli=cpu_milli),
+        routes=routes,
     )
     return Job(
         id=job_id,
@@ -81,11 +83,18 @@ def job(
 def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) -> Decision:
     """The plainest decision maker that keeps the rules."""
     free = {view.name: [view.free.cpu_milli, view.free.memory_bytes] for view in snapshot.nodes}
+    reached = {view.name: {reach.pool for reach in view.pools} for view in snapshot.nodes}
+    movable = {
+        (view.device.id, name)
+        for view in snapshot.devices
+        for name, pools in reached.items()
+        if view.device.pool in pools
+    }
     devices = {view.device.id: view.node for view in snapshot.devices if view.free}
     placements, misses = [], []
     for waiting in pending:
         trial_free, trial_devices = {name: list(left) for name, left in free.items()}, dict(devices)
-        placed = [_fit_group(group, trial_free, trial_devices) for group in waiting.job.groups]
+        placed = [_fit_group(group, trial_free, trial_devices, movable) for group in waiting.job.groups]
         tasks = [task for found in placed for task in found]
         if all(len(found) >= group.least for found, group in zip(placed, waiting.job.groups, strict=True)):
             free, devices = trial_free, trial_devices
@@ -100,37 +109,51 @@ def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) 
     return Decision(placements=tuple(placements), misses=tuple(misses), report=report)
 
 
-def _fit_group(group: TaskGroup, free: dict[str, list[int]], devices: dict[str, str]) -> list[TaskPlacement]:
+def _fit_group(
+    group: TaskGroup, free: dict[str, list[int]], devices: dict[str, str], movable: set[tuple[str, str]]
+) -> list[TaskPlacement]:
     tasks: list[TaskPlacement] = []
     while len(tasks) < group.count:
-        placed = _fit(group, f"{group.name}.{len(tasks)}", free, devices)
+        placed = _fit(group, f"{group.name}.{len(tasks)}", free, devices, movable)
         if placed is None:
             break
         tasks.append(placed)
     return tasks
 
 
-def _fit(group: TaskGroup, task: str, free: dict[str, list[int]], devices: dict[str, str]) -> TaskPlacement | None:
+def _fit(
+    group: TaskGroup, task: str, free: dict[str, list[int]], devices: dict[str, str], movable: set[tuple[str, str]]
+) -> TaskPlacement | None:
     for name, left in free.items():
         if (group.node and group.node != name) or group.requests.cpu_milli > left[0]:
             continue
         if group.requests.memory_bytes > left[1]:
             continue
-        chosen = sorted(devices, key=lambda device: (devices[device] != name, device))[: group.requests.gpus]
+        routes = {device: _route(group, device, devices[device], name, movable) for device in devices}
+        usable = [device for device in devices if routes[device] is not None]
+        chosen = sorted(usable, key=lambda device: (devices[device] != name, device))[: group.requests.gpus]
         if len(chosen) < group.requests.gpus:
             return None
         left[0] -= group.requests.cpu_milli
         left[1] -= group.requests.memory_bytes
         places = tuple(
-            DevicePlacement(
-                device=device, node=devices[device], route=Route.LOCAL if devices[device] == name else Route.REMOTE
-            )
+            DevicePlacement(device=device, node=devices[device], route=route)
             for device in chosen
+            if (route := routes[device]) is not None
         )
         for device in chosen:
             del devices[device]
         return TaskPlacement(task=task, node=name, devices=places, why="first fit")
     return None
+
+
+def _route(group: TaskGroup, device: str, owner: str, node: str, movable: set[tuple[str, str]]) -> Route | None:
+    """Return how a free device can be given to a task."""
+    if owner == node:
+        return Route.LOCAL
+    if Route.RECOMPOSED in group.routes and (device, node) in movable:
+        return Route.RECOMPOSED
+    return Route.REMOTE if owner else None
 
 
 @dataclasses.dataclass

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farbus.errors import Conflict, FarbusError, NotFound
+from farbus.model.device import Route
 from farbus.model.job import TaskState, TaskStatus
 from farbus.model.move import MoveState, NodeMove
 from farbus.model.node import Resources
@@ -22,6 +23,7 @@ from farbus.scheduler.room_planner import RoomPlanner
 from farbus.scheduler.rounds import DecisionMaker, DecisionThread
 from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, first_fit, job, node
 
+ROUTES = (Route.LOCAL, Route.REMOTE, Route.RECOMPOSED)
 MOVES = (events.DetachDevice, events.AttachDevice)
 DEVICES = st.sampled_from(["GPU-a-0", "GPU-a-1", "GPU-b-0"])
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -82,6 +84,7 @@ class AnyOrder(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         moveable=st.booleans(),
         min_count=st.sampled_from([0, 1]),
+        recomposed=st.booleans(),
     )
     def submit(
         self,
@@ -93,6 +96,7 @@ class AnyOrder(RuleBasedStateMachine):
         priority: int,
         moveable: bool,
         min_count: int,
+        recomposed: bool,
     ) -> None:
         self.jobs += 1
         if interactive:
@@ -106,6 +110,7 @@ class AnyOrder(RuleBasedStateMachine):
                 on=on,
                 time_limit_s=limit,
                 priority=priority,
+                routes=ROUTES if recomposed else ROUTES[:2],
             )
             new = msgspec.structs.replace(new, moveable=moveable)
         self.cluster.submit(new)
