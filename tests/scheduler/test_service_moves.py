@@ -12,6 +12,7 @@ from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
 from farbus.errors import Conflict, InvalidInput, NotPermitted
+from farbus.model.device import Route
 from farbus.model.move import MoveRequest, MoveState, MoveStatus
 from farbus.model.states import DeviceState, JobState
 from farbus.scheduler import events
@@ -94,6 +95,25 @@ async def test_a_job_that_waits_for_the_device_gets_it_where_it_is_then(two: Two
     (lease,) = await two.user.list_leases()
     # One for the move, one for the grant.
     assert [(each.device, each.epoch) for each in lease.lease.devices] == [(MOVED, 2)]
+
+
+async def test_a_job_has_a_device_moved_to_it(two: Two) -> None:
+    wanted = job("", gpus=1, on="b", routes=(Route.LOCAL, Route.RECOMPOSED))
+    job_id, _ = await two.user.submit(wanted)
+    async for status in two.user.watch_job(job_id):
+        if status.state is JobState.RUNNING:
+            break
+    (move,) = await two.operator.list_moves(include_ended=True)
+    assert (move.by, move.to_node, move.state) == ("scheduler", "b", MoveState.DONE)
+    (lease,) = await two.user.list_leases()
+    assert (lease.lease.device_node, lease.lease.route) == ("b", Route.LOCAL)
+
+
+async def test_recomposition_is_refused_where_no_chassis_is_served(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    async with site.scheduler(), site.agent(LightAgent(node("a", 1))), site.client() as user:
+        with pytest.raises(InvalidInput, match="recomposed: no agent serves a chassis"):
+            await user.submit(job("", gpus=1, routes=(Route.RECOMPOSED,)))
 
 
 async def test_only_operators_move_devices_and_see_moves(two: Two) -> None:
