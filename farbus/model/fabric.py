@@ -82,15 +82,22 @@ class FabricDevice(Value, frozen=True, kw_only=True):
         Nodes name drives by serial and model (:func:`farbus.model.pci.nvme_name`),
         other functions by ids and serial.
         """
-        if not name:
-            return False
-        return name in (self.id, self.handle, self.serial, self.uuid, device_uuid(self.kind, self.uuid)) or (
-            bool(self.serial)
-            and (
-                name.startswith(f"NVME-{self.serial}-")
-                or (name.startswith("PCI-") and name.endswith(f"-{self.serial}"))
-            )
-        )
+        return bool(name) and (name in self.names or any(serial == self.serial for serial in serials_in(name)))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What it is called, beside names that are made of its serial."""
+        called = (self.id, self.handle, self.serial, self.uuid, device_uuid(self.kind, self.uuid))
+        return frozenset(name for name in called if name)
+
+
+def serials_in(name: str) -> tuple[str, ...]:
+    """Return the serials that a node's name for a device may have: ``NVME-SERIAL-MODEL``, ``PCI-IDS-SERIAL``."""
+    kind, _, rest = name.partition("-")
+    if kind == "PCI":
+        return (rest.partition("-")[2],) if "-" in rest else ()
+    # Either may have a dash.
+    return tuple(rest[:end] for end, each in enumerate(rest) if each == "-" and end) if kind == "NVME" else ()
 
 
 def device_uuid(kind: DeviceKind, uuid: str) -> str:

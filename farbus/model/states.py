@@ -153,7 +153,8 @@ DEVICE_STATES: StateTable[DeviceState] = StateTable(
         # Moving again: who was to look has looked, and asks once more.
         DeviceState.WEDGED: (*_AT_REST, DeviceState.LEASED, DeviceState.MOVING),
         DeviceState.CORDONED: (DeviceState.FREE, DeviceState.MOVING, DeviceState.UNASSIGNED, DeviceState.LOST),
-        DeviceState.MOVING: (*_AT_REST, DeviceState.WEDGED),
+        # Leased at once: it was moved for a job.
+        DeviceState.MOVING: (*_AT_REST, DeviceState.WEDGED, DeviceState.LEASED),
         DeviceState.UNASSIGNED: (DeviceState.FREE, DeviceState.CORDONED, DeviceState.MOVING, DeviceState.LOST),
         # With its node it comes back as it was: the lease has outlived the session.
         DeviceState.LOST: (
