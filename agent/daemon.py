@@ -293,6 +293,15 @@ async def _dial(service: AgentService, session: SessionRunner, moving: Moving | 
     await session.run()
 
 
+def _gpus_of(devices: Sequence[Device]) -> dict[str, str]:
+    """Return the UUIDs of real GPUs by their PCI addresses."""
+    return {
+        device.pci_address: whole_of(device.id)
+        for device in devices
+        if device.kind is DeviceKind.GPU and not device.software and device.pci_address
+    }
+
+
 def _read_times(path: Path) -> BusHistory:
     try:
         return from_json(path.read_bytes(), BusHistory)
@@ -756,11 +765,7 @@ class Agent:
         """Return what devices are called wherever they are, by the address of their first function."""
         if self._parts is None:
             return {}
-        self._gpus = {
-            device.pci_address: whole_of(device.id)
-            for device in devices
-            if device.kind is DeviceKind.GPU and not device.software and device.pci_address
-        }
+        self._gpus = _gpus_of(devices)
         names = self._parts.names(self._parts.pci.tree())
         return {address: identity.name for address, identity in names.items()}
 
@@ -792,6 +797,7 @@ class Agent:
             moved={result.get("address", "") for result in self._moves.attached.values()} if self._moves else (),
         )
         self._devices = {device.id: device for device in found.node.devices}
+        self._gpus = _gpus_of(found.node.devices)
         # What is closed is here, and offered to nobody.
         closed = self._gate.closed()
         offered = tuple(device for device in found.node.devices if whole_of(device.id) not in closed)

@@ -103,33 +103,43 @@ def nvme_devices(controllers: Sequence[NvmeController]) -> tuple[Device, ...]:
     )
 
 
+def _no_names(_: Sequence[Device]) -> Mapping[str, str]:
+    """Where nobody names devices but their drivers."""
+    return {}
+
+
 def accelerator_devices(
     functions: Sequence[PciFunction],
     gpus: Sequence[Device],
     *,
-    names: Mapping[str, str] | None = None,
+    names: Callable[[Sequence[Device]], Mapping[str, str]] = _no_names,
     moved: Collection[str] = (),
 ) -> tuple[Device, ...]:
     """Return accelerators on the bus that no driver here has claimed as a GPU, and what else was ``moved`` here.
 
-    ``names`` are what devices are called wherever they are
+    ``names`` tells what devices are called wherever they are
     (:func:`farbus.model.pci.identities`), by the address of their first
-    function; one without a name has that of its address, and stays.
+    function; it is asked where there are any.  One without a name has that of
+    its address, and stays.
     """
     claimed = {gpu.pci_address for gpu in gpus}
-    names = names or {}
+    found = [
+        function
+        for function in functions
+        if function.address not in claimed
+        and (function.pci_class >> 8 in (_CLASS_3D_CONTROLLER, _CLASS_ACCELERATOR) or function.address in moved)
+    ]
+    called = names(gpus) if found else {}
     return tuple(
         Device(
-            id=names.get(function.address) or f"PCI-{function.address}",
+            id=called.get(function.address) or f"PCI-{function.address}",
             kind=DeviceKind.PCI,
             model=f"{function.vendor:04x}:{function.device:04x}",
             pci_address=function.address,
             numa_node=function.numa_node,
             attributes={"driver": function.driver} if function.driver else {},
         )
-        for function in functions
-        if function.address not in claimed
-        and (function.pci_class >> 8 in (_CLASS_3D_CONTROLLER, _CLASS_ACCELERATOR) or function.address in moved)
+        for function in found
     )
 
 
@@ -150,7 +160,7 @@ async def take_inventory(
     facts: NodeFacts,
     sysfs: Sysfs,
     gpu_sources: Sequence[GpuSource],
-    names: Callable[[Sequence[Device]], Mapping[str, str]] = lambda _: {},
+    names: Callable[[Sequence[Device]], Mapping[str, str]] = _no_names,
     moved: Collection[str] = (),
 ) -> Inventory:
     """Look at the whole node.  A driver that can't answer is a trouble, and its devices are not offered.
@@ -171,7 +181,7 @@ async def take_inventory(
             troubles.append(str(error))
     if config.physical_devices:
         devices += nvme_devices(sysfs.nvme_controllers())
-        devices += accelerator_devices(sysfs.pci_functions(), devices, names=names(devices), moved=moved)
+        devices += accelerator_devices(sysfs.pci_functions(), devices, names=names, moved=moved)
     node = Node(
         name=config.name,
         address=config.address,
