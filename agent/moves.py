@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 _FIRST = frozenset({"CheckRoom", "CloseDevice", "ScanBelow"})
 """Kinds of step that a move begins with: by these its records are known from those of leases and tasks."""
 
-_CLOSES, _OPENS = "CloseDevice", "OpenDevice"
+_CLOSES, _OPENS, _SCANS = "CloseDevice", "OpenDevice", "ScanBelow"
 
 
 def closed_by(records: Sequence[Record]) -> bool:
@@ -193,7 +193,23 @@ class Moves:
             self.attached[device] = result
             # A node names what has come as its drivers do, whatever it was asked for by.
             await self._gate.open(result.get("identity", ""))
+        await self._end_others(device, result.get("identity", device))
         self.changed()
+
+    async def _end_others(self, device: str, identity: str) -> None:
+        """Forget the moves of a device under other names: an agent that comes later would take them back.
+
+        What a chassis calls it is what it comes by for the first time; what its
+        driver says, it goes by.
+        """
+        for name, result in list(self.attached.items()):
+            if name == device or result.get("identity") != identity:
+                continue
+            del self.attached[name]
+            try:
+                await self._journal.sequence_ended(f"device {name}", action=_SCANS, at=self._parts.clock.wall())
+            except FarbusError as error:
+                _log.error("journal not written", object=f"device {name}", error=str(error))
 
     async def remember(self) -> None:
         """Read what earlier agents have moved, and close what may have been closed then."""

@@ -228,11 +228,19 @@ class ScanBelow(HotplugStep):
         return {"address": device[0].address}
 
     async def compensate(self) -> None:
-        """Remove it again, if nobody holds it: all that the port leads to, which was nothing before.
+        """Remove it again, if nobody holds it: all that the port leads to, while it is ours there.
 
         It may not be what was meant, and the fabric is about to take it away.
+        Where the fabric has taken it already, what is below the port has come
+        by another move.
         """
-        await remove_device(self.parts, self.move, whatever=bool(self.move.port))
+        await remove_device(self.parts, self.move, whatever=await self._is_assigned())
+
+    async def _is_assigned(self) -> bool:
+        try:
+            return bool(self.move.port) and await port_of(self.fabric, self.move) == self.move.port
+        except NotFound:
+            return False
 
 
 @dataclass(frozen=True, kw_only=True)

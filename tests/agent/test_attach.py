@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from farbus.agent.config import AgentConfig
+from farbus.agent.orphans import Missing
 from farbus.api.audit import read_records
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.client import ClusterClient
@@ -366,3 +367,26 @@ async def test_a_device_with_a_lease_is_not_moved_locally(
     assert bed.here("n1") == ["1b36:0010"]
     records = list(read_records(Path(config.state) / "audit.jsonl"))
     assert [one.outcome for one in records] == ["begun", "refused", "begun", "refused"]
+
+
+def note_missing(config: AgentConfig, one: Missing) -> None:
+    Path(config.state).mkdir()
+    (Path(config.state) / "orphans.json").write_bytes(msgspec.json.encode({one.key: one}))
+
+
+async def test_what_was_assigned_by_hand_and_not_found_is_looked_for(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, bed: Testbed
+) -> None:
+    await bed.chassis.assign("001300", "30h")
+    assert bed.here("n1") == []
+    settings = bed.config(config)
+    # An agent before this one has missed it first, long ago.
+    note_missing(config, Missing(chassis=CHASSIS, device="S1", port="30h", since=1.0))
+    agent.start(settings, bed.doors(settings))
+    await scheduler.sessions.connected()
+    await scheduler.sessions.tell(serve_here())
+    await scheduler.sessions.until(lambda: [DRIVE] in devices_told(scheduler.sessions))
+    assert bed.here("n1") == ["1b36:0010"]
+    # From then on it is a device like others.
+    assert (await scheduler.sessions.command(detach_device=detach())).ok
+    assert bed.chassis.assigned()["001300"] == ""
