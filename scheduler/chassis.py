@@ -55,6 +55,7 @@ class ServingChassis(Operations):
     def _chassis_changed(self, record: ChassisRecord) -> None:
         """Have rounds look again at what a chassis can give to whom."""
         self._slots = None
+        self.shape += 1
         self._views.changed_nodes |= record.nodes() & self.nodes.keys()
         self._views.changed_devices |= self.devices_of_node[""]
         self._want_round()

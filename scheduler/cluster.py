@@ -129,6 +129,9 @@ class ClusterState:
 
     def mover_of(self, device_id: str) -> str:
         """Return the id of the move that has a device, or the GPU that it is a share of; empty where none has."""
+        if not self.move_of:
+            # Rounds ask of each device that has changed.
+            return ""
         return self.move_of.get(device_id, "") or self.move_of.get(whole_of(device_id), "")
 
     def hold_device(self, device_id: str, move_id: str) -> None:

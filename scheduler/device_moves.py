@@ -354,6 +354,7 @@ class DeviceMoves(ServingChassis):
         self.devices_of_node[device.node].discard(device_id)
         self.devices_of_node[node].add(device_id)
         device.node, device.present = node, False
+        self.shape += 1
         self._effects.append(persist_device(device))
         self.generation += 1
 

@@ -52,8 +52,7 @@ async def until_known(client: ClusterClient, device: str = "GPU-spare") -> None:
 
 
 @contextlib.asynccontextmanager
-async def connected(site: Site) -> AsyncIterator[Two]:
-    a, b = light_agents()
+async def connected(site: Site, a: LightAgent, b: LightAgent) -> AsyncIterator[Two]:
     async with (
         site.agent(a),
         site.agent(b),
@@ -68,7 +67,7 @@ async def connected(site: Site) -> AsyncIterator[Two]:
 @pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[Two]:
     site = Site(tmp_path)
-    async with site.scheduler(), connected(site) as found:
+    async with site.scheduler(), connected(site, *light_agents()) as found:
         yield found
 
 
