@@ -570,7 +570,6 @@ class Agent:
             await server.stop()
             await local.close()
             await peer_server.stop()
-            await desk.close()
             await audit.close()
         if config.end_on_stop:
             await self._end(service, session, runner)

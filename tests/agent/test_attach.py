@@ -390,3 +390,23 @@ async def test_what_was_assigned_by_hand_and_not_found_is_looked_for(
     # From then on it is a device like others.
     assert (await scheduler.sessions.command(detach_device=detach())).ok
     assert bed.chassis.assigned()["001300"] == ""
+
+
+async def test_a_move_that_an_agent_is_stopped_in_is_gone_on_with_by_the_next(
+    node: ScriptedSessions, agent: AgentInProcess, config: AgentConfig, bed: Testbed
+) -> None:
+    assert (await node.command(attach_device=attach())).ok
+    bed.nodes["n1"].holders.state = Look(holders=(Holder(kind=HolderKind.MOUNT, name="/data", path="/dev/nvme0n1"),))
+    going = asyncio.create_task(node.command(detach_device=detach("m2", drain_s=600.0)))
+    await node.until(lambda: any(one.move_progress.says.startswith("wait until") for one in node.said))
+    going.cancel()
+    await agent.stop()
+    assert bed.here("n1") == ["1b36:0010"]
+    bed.nodes["n1"].holders.state = Look()
+    settings = bed.config(config)
+    agent.start(settings, bed.doors(settings))
+    await node.connected(hellos=2)
+    outcome = await node.command(detach_device=detach("m2"))
+    assert outcome.ok, outcome.error
+    assert [one.ids for one in told(outcome).functions] == ["1b36:0010"]
+    assert bed.chassis.assigned()["001300"] == ""
