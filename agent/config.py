@@ -11,6 +11,7 @@ from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
 from farbus.model.device import MAX_SHARES
+from farbus.model.pci import Address
 from farbus.model.value import Value
 from farbus.remoting.session import CONNECTIONS_LIMIT
 
@@ -52,6 +53,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     With 0 nothing is counted against it."""
     physical_devices: bool = True
     """Offer NVIDIA's GPUs and NVMe drives.  Off where several agents share a machine."""
+    fabric: str = ""
+    """File of the chassis that this node has the credentials for (``/etc/farbus/fabric.toml``); empty for none."""
+    fabric_ports: dict[str, tuple[str, ...]] = {}
+    """Bridges of this node that ports of chassis lead to, in the order in which the chassis fills them
+    (``"falcon-1/30h" = ["0000:00:03.0"]``); left out, the only hot-plug port that is free."""
     softgpu: str = ""
     """FARBUS_SOFTGPU for this node's software GPUs (``count=2,mem=1GiB``); empty for none."""
     softgpu_node: str = ""
@@ -147,6 +153,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         for pattern, shares in self.gpu_shares.items():
             if not 2 <= shares <= MAX_SHARES:
                 raise InvalidInput(f"gpu_shares: {pattern!r} = {shares} is not from 2 to {MAX_SHARES}")
+        for port, bridges in self.fabric_ports.items():
+            if not all(port.partition("/")) or not bridges:
+                raise InvalidInput(f"fabric_ports: {port!r}: not CHASSIS/PORT with the addresses of bridges")
+            for bridge in bridges:
+                Address.parse(bridge)
         if self.program_units not in PROGRAM_UNITS:
             raise InvalidInput(
                 f"program_units: {self.program_units!r} is none of {', '.join(PROGRAM_UNITS)}", hint="leave it out"

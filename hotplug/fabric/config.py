@@ -52,6 +52,21 @@ class FabricConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     history: str = ""
 
 
+def read_config(path: str) -> FabricConfig:
+    """Read ``fabric.toml``; raise :class:`InvalidInput` for what is none."""
+    try:
+        with open(path, "rb") as file:
+            fields = tomllib.load(file)
+    except OSError as error:
+        raise InvalidInput(f"fabric: {path}: {error.strerror}", hint="leave fabric out where there is none") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"fabric: {path}: not TOML: {error}") from error
+    try:
+        return msgspec.convert(fields, FabricConfig)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"fabric: {path}: {error}") from error
+
+
 def make_driver(access: ChassisAccess, *, clock: Clock) -> Driver:
     """Return the driver of one chassis; raise :class:`InvalidInput` for settings that don't go together.
 

@@ -104,7 +104,7 @@ class ChassisService:
     Inside ``async with service.running():`` its workers take calls in their
     order, as many at once as the driver says; two steps of one device never
     overlap.  ``on_time`` is called with each measured time, so that its owner
-    can keep ``history``; ``tell`` with one line about whatever had to be tried
+    can keep ``history``; ``on_view`` with each reading; ``tell`` with one line about whatever had to be tried
     again.
     """
 
@@ -115,6 +115,7 @@ class ChassisService:
         clock: Clock,
         history: StepHistory | None = None,
         on_time: Callable[[StepTime], None] = _nothing,
+        on_view: Callable[[ChassisView], None] = _nothing,
         tell: Callable[[str], None] = _nothing,
     ) -> None:
         self.chassis = driver.chassis
@@ -123,6 +124,7 @@ class ChassisService:
         self._driver = driver
         self._clock = clock
         self._on_time = on_time
+        self._on_view = on_view
         self._tell = tell
         self._queue: asyncio.Queue[_Call] = asyncio.Queue(MAX_WAITING)
         self._known: dict[str, FabricDevice] = {}
@@ -257,6 +259,7 @@ class ChassisService:
             self._note_stranded(device)
         view = msgspec.structs.replace(view, missing=tuple(self._missing[name] for name in sorted(self._missing)))
         self._last = (self._clock.monotonic(), view)
+        self._on_view(view)
         return view
 
     def _note_stranded(self, device: FabricDevice) -> None:
