@@ -96,15 +96,19 @@ int client_pages_start(void)
 {
 	const char *wanted = getenv("FARBUS_MANAGED_MEMORY");
 	bool any = wanted && strcmp(wanted, "paging") == 0;
+	bool copies = wanted && strcmp(wanted, "copies") == 0;
 
 	if (managed.started)
 		return 0;
+	if (wanted && *wanted && !any && !copies)
+		client_message("FARBUS_MANAGED_MEMORY is \"%s\": set it to paging or copies; taking what "
+			       "this process may do", wanted);
 	managed.bounce = mmap(NULL, RUN_MOST * PAGE_BYTES, PROT_READ | PROT_WRITE,
 			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (managed.bounce == MAP_FAILED)
 		return -ENOMEM;
 	managed.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	if ((size_t)sysconf(_SC_PAGESIZE) == PAGE_BYTES && !(wanted && strcmp(wanted, "copies") == 0))
+	if ((size_t)sysconf(_SC_PAGESIZE) == PAGE_BYTES && !copies)
 		managed.paging = paging_open(any) == 0;
 	if (managed.paging) {
 		atomic_store(&farbus_client.paging, true);
