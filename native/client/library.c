@@ -593,8 +593,8 @@ static CUresult load_anyhow(struct client_library *library, const struct client_
 	return result;
 }
 
-/* Programs often check no error, and then compute with what was there before: say it, once for
- * each image in turn. */
+/* Programs often check no error, and then compute with what was there before: pass on what a
+ * software GPU says, once for each image in turn.  NVIDIA's driver says nothing. */
 static void image_refused(const struct client_library *library, const struct loaded *loaded,
 			  size_t bytes)
 {
@@ -602,18 +602,16 @@ static void image_refused(const struct client_library *library, const struct loa
 	const struct wire_device *device = &farbus_client.devices[loaded->device].snapshot;
 	int major = device->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
 	int minor = device->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
-	char advice[128];
 	Dl_info file;
 
-	if (library->origin && atomic_exchange(&last, library->origin) == library->origin)
+	if (!loaded->reason[0])
 		return;
-	if (!library->origin || !dladdr(library->origin, &file) || !file.dli_fname)
+	if (!dladdr(library->origin, &file) || !file.dli_fname)
 		file.dli_fname = "memory";
-	snprintf(advice, sizeof(advice), "no code for it; compile with -gencode "
-		 "arch=compute_%d%d,code=[sm_%d%d,compute_%d%d]", major, minor, major, minor, major, minor);
+	else if (atomic_exchange(&last, library->origin) == library->origin)
+		return;
 	client_message("the kernel image of %zu bytes in %s can't run on %s (compute capability %d.%d): %s",
-		       bytes, file.dli_fname, device->name, major, minor,
-		       loaded->reason[0] ? loaded->reason : advice);
+		       bytes, file.dli_fname, device->name, major, minor, loaded->reason);
 }
 
 static CUresult library_send(struct client_library *library, struct client_session *session,

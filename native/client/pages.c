@@ -381,16 +381,47 @@ static CUresult send_changed(struct managed_region *region, size_t first, size_t
 	return result;
 }
 
+static int drop(uint64_t address, uint64_t bytes)
+{
+	int rc = madvise(pointer(address), bytes, MADV_DONTNEED);
+
+	/* The program has locked what it has (mlockall): the kernel drops no locked pages. */
+	if (rc && errno == EINVAL && !munlock(pointer(address), bytes))
+		rc = madvise(pointer(address), bytes, MADV_DONTNEED);
+	return rc;
+}
+
 /* Pages of any state but FREE, registered where faults are served, are away from here on; who
  * touches them waits, or is wrong. */
 static CUresult take_away(struct managed_region *region, size_t first, size_t count)
 {
 	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
 
-	if (managed.paging ? madvise(pointer(address), bytes, MADV_DONTNEED)
-			   : mprotect(pointer(address), bytes, PROT_NONE))
+	if (managed.paging ? drop(address, bytes) : mprotect(pointer(address), bytes, PROT_NONE))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	state_set(region, first, count, PAGE_AWAY);
+	return CUDA_SUCCESS;
+}
+
+static const uint8_t zeros[PAGE_BYTES];
+
+/* What the program itself has dropped (madvise) is zero, as with memory of its own.  To be read by
+ * the holder of the lock it must be there: who would serve its fault waits for the lock. */
+static CUresult refill_dropped(const struct managed_region *region, size_t first, size_t count)
+{
+	bool there[PAGEMAP_ENTRIES];
+
+	while (count) {
+		size_t now = count < PAGEMAP_ENTRIES ? count : PAGEMAP_ENTRIES;
+
+		populated(page_address(region, first), now, there);
+		for (size_t i = 0; i < now; i++)
+			if (!there[i] &&
+			    paging_fill(page_address(region, first + i), zeros, PAGE_BYTES, false))
+				return CUDA_ERROR_OPERATING_SYSTEM;
+		first += now;
+		count -= now;
+	}
 	return CUDA_SUCCESS;
 }
 
@@ -416,7 +447,9 @@ CUresult client_pages_flush(struct managed_region *region, size_t first, size_t 
 				result = send_changed(region, i, run);
 				break;
 			}
-			result = hold(region, i, run);
+			result = refill_dropped(region, i, run);
+			if (result == CUDA_SUCCESS)
+				result = hold(region, i, run);
 			if (result == CUDA_SUCCESS) {
 				result = transfer(region, SEND, i, run, NULL);
 				state_set(region, i, run, PAGE_CLEAN);
@@ -561,12 +594,28 @@ static void fault_missing(struct managed_region *region, size_t page, bool write
 		paging_wake(address, PAGE_BYTES);
 }
 
-/* It was to be sent when the session was lost. */
-static void fault_fresh(struct managed_region *region, size_t page)
+/* It was to be sent when the session was lost, or the program has dropped it. */
+static void fault_fresh(const struct managed_region *region, size_t page)
 {
-	memset(managed.bounce, 0, PAGE_BYTES);
-	if (paging_fill(page_address(region, page), managed.bounce, PAGE_BYTES, false))
+	if (paging_fill(page_address(region, page), zeros, PAGE_BYTES, false))
 		paging_wake(page_address(region, page), PAGE_BYTES);
+}
+
+/* A page that is here: another thread's fault has brought it meanwhile, or the program has dropped
+ * it (madvise).  Then its bytes are the GPU's, or as with memory of its own, zero. */
+static void fault_dropped(struct managed_region *region, size_t page, bool write)
+{
+	bool there;
+
+	populated(page_address(region, page), 1, &there);
+	if (there) {
+		paging_wake(page_address(region, page), PAGE_BYTES);
+	} else if (region->state[page] == PAGE_CLEAN) {
+		state_set(region, page, 1, PAGE_AWAY);
+		fault_missing(region, page, write);
+	} else {
+		fault_fresh(region, page);
+	}
 }
 
 /* A page that is to be written becomes DIRTY, and so do those behind it when that goes on. */
@@ -604,6 +653,8 @@ void client_pages_fault(uint64_t address, bool write, bool protected_page)
 			fault_missing(region, page, write);
 		else if (region->state[page] == PAGE_FRESH)
 			fault_fresh(region, page);
+		else if (region->state[page] != PAGE_FREE)
+			fault_dropped(region, page, write);
 		else
 			paging_wake(page_address(region, page), PAGE_BYTES);
 	} else {
