@@ -28,14 +28,15 @@ struct active {
 	CUcontext context;
 	uint16_t lane;			/* of the stream per thread; else 0 */
 	bool graph;			/* a graph was launched there */
-	bool marked;			/* its thread's mark is behind the last of it */
+	bool marked;			/* its mark is behind the last of it */
+	struct mark *mark;		/* or NULL; its home's */
 };
 
-/* Behind the work in a thread's own stream, for other threads to ask for: only that thread
- * can name the stream. */
+/* Copies: behind the work in a stream.  Whether that is over it says and the stream does not, which
+ * may have to wait for others by then; and a thread's own stream no other thread can name. */
 struct mark {
 	struct mark *next;
-	uint16_t lane;
+	bool taken;			/* by a stream that may have work */
 	CUevent event;
 };
 
@@ -766,37 +767,48 @@ void client_pages_active(uint64_t stream, bool graph)
 		managed.active_others = true;
 }
 
-static struct mark *mark_of(const struct active *at)
+static struct mark *mark_take(const struct active *at)
 {
 	const struct client_context *context = client_context_get(at->context);
 	struct managed_home *home = context ? client_pages_home(context) : NULL;
 	struct mark *mark = home ? home->marks : NULL;
 
-	while (mark && mark->lane != at->lane)
+	while (mark && mark->taken)
 		mark = mark->next;
-	if (mark || !home)
-		return mark;
-	mark = calloc(1, sizeof(*mark));
-	if (!mark || cuEventCreate(&mark->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-		free(mark);
-		return NULL;
+	if (!mark && home) {
+		mark = calloc(1, sizeof(*mark));
+		if (!mark || cuEventCreate(&mark->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+			free(mark);
+			return NULL;
+		}
+		mark->next = home->marks;
+		home->marks = mark;
 	}
-	mark->lane = at->lane;
-	mark->next = home->marks;
-	home->marks = mark;
+	if (mark)
+		mark->taken = true;
 	return mark;
+}
+
+/* The stream is not one that may have work any more. */
+static void active_end(const struct active *at)
+{
+	if (at->mark)
+		at->mark->taken = false;
 }
 
 void client_pages_mark(uint64_t stream)
 {
 	const struct active key = active_of(stream);
 
-	for (unsigned i = 0; i < managed.active_count && key.lane; i++) {
+	for (unsigned i = 0; i < managed.active_count; i++) {
 		struct active *at = &managed.active[i];
-		struct mark *mark = active_same(at, &key) ? mark_of(at) : NULL;
 
-		if (mark)
-			at->marked = cuEventRecord(mark->event, (CUstream)(uintptr_t)stream) ==
+		if (!active_same(at, &key))
+			continue;
+		if (!at->mark)
+			at->mark = mark_take(at);
+		if (at->mark)
+			at->marked = cuEventRecord(at->mark->event, (CUstream)(uintptr_t)stream) ==
 				     CUDA_SUCCESS;
 	}
 }
@@ -858,7 +870,9 @@ void client_pages_quiet(const struct client_context *context, uint64_t stream)
 			quiet = active_same(at, &key) ||
 				(quiet && stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY &&
 				 blocking(at->stream));
-		if (!quiet)
+		if (quiet)
+			active_end(at);
+		else
 			managed.active[kept++] = *at;
 	}
 	managed.active_count = kept;
@@ -866,13 +880,14 @@ void client_pages_quiet(const struct client_context *context, uint64_t stream)
 		managed.active_others = false;
 }
 
-/* Has the stream come to its end?  A thread's own can be asked for by its mark alone. */
+/* Has the stream's work come to its end?  Of a thread's own stream only the mark can be asked. */
 static CUresult active_ask(const struct active *at, const struct client_context *context)
 {
 	const struct client_route route = { context->session, (uint64_t)(uintptr_t)at->context };
-	const bool own = !at->lane || at->lane == client_thread()->lane;
 	const struct wire_stream_query query = { .stream = at->stream };
-	struct wire_event_query event = { 0 };
+	const struct wire_event_query event = {
+		.event = at->mark ? (uint64_t)(uintptr_t)at->mark->event : 0,
+	};
 	struct client_request request = {
 		.op = WIRE_OP_STREAM_QUERY,
 		.fixed = &query,
@@ -880,17 +895,12 @@ static CUresult active_ask(const struct active *at, const struct client_context 
 	};
 	CUresult result = CUDA_ERROR_NOT_READY;
 
-	if (!own && !at->marked)
-		return result;
-	if (!own) {
-		const struct mark *mark = mark_of(at);
-
-		if (!mark)
-			return result;
-		event.event = (uint64_t)(uintptr_t)mark->event;
+	if (at->marked) {
 		request.op = WIRE_OP_EVENT_QUERY;
 		request.fixed = &event;
 		request.fixed_bytes = sizeof(event);
+	} else if (at->lane && at->lane != client_thread()->lane) {
+		return result;
 	}
 	for (int n = 0; n < ASK_ATTEMPTS && result == CUDA_ERROR_NOT_READY; n++) {
 		struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
@@ -913,8 +923,10 @@ bool client_pages_ask(uint64_t but)
 
 		if (context && !waits)
 			result = active_ask(&at, context);
-		if (result == CUDA_SUCCESS)
+		if (result == CUDA_SUCCESS) {
+			active_end(&at);
 			continue;
+		}
 		managed.active[kept++] = at;
 		busy = busy || !waits;
 	}
@@ -978,6 +990,7 @@ void client_pages_home_forget(const struct client_context *context)
 {
 	struct managed_home **link = &managed.homes;
 
+	client_pages_quiet(context, 0);
 	while (*link && (*link)->context != context)
 		link = &(*link)->next;
 	if (*link) {
@@ -993,7 +1006,6 @@ void client_pages_home_forget(const struct client_context *context)
 		memset(managed.ordered, 0, sizeof(managed.ordered));
 		free(home);
 	}
-	client_pages_quiet(context, 0);
 }
 
 /* ---- regions ---- */

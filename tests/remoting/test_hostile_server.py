@@ -27,7 +27,7 @@ PROGRAMS = ["copies_of_all_sizes", "streams_pinned", "symbols", "host_functions"
 FIRST, _, LAST = os.environ.get("HOSTILE_SEEDS", "0:12").partition(":")
 
 STALLED_S = 1.0
-"""Nothing comes any more, since nobody knows what was asked: the connection ends, as that of a server that is killed."""
+"""Nothing comes any more, for nobody knows what was asked: the connection ends, as that of a killed server."""
 
 PATIENCE_S = 60
 
@@ -95,9 +95,12 @@ def run_altered(remote: Remote, program: Path, seed: int, **changes: str) -> sub
         # Of a resumed session each connection is altered elsewhere.
         for number in range(1_000):
             client, _ = listener.accept()
-            with client, contextlib.suppress(ConnectionError):
-                with socket.create_connection(remote.supervisor.address) as server:
-                    pass_on(client, server, Altering(seed + 1_000_000 * number))
+            with (
+                client,
+                contextlib.suppress(ConnectionError),
+                socket.create_connection(remote.supervisor.address) as server,
+            ):
+                pass_on(client, server, Altering(seed + 1_000_000 * number))
 
     with listening(serve) as (address, port):
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
