@@ -12,6 +12,7 @@ from farbus.errors import InvalidInput
 from farbus.model.address import split_address
 from farbus.model.device import MAX_SHARES
 from farbus.model.value import Value
+from farbus.remoting.session import CONNECTIONS_LIMIT
 
 # sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
 SOCKET_PATH_LIMIT = 100
@@ -69,6 +70,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     are trusted).  Programs and servers on nodes that differ in this refuse each other."""
     remoting_grace_s: float = 30.0
     """How long a remoting server waits for its program when their connection was cut; 0: not at all."""
+    remoting_connections: int | None = None
+    """TCP connections of each session between a program of this node and another node's GPU; None for one, and several
+    where the round trip is long."""
     remoting_image_bytes: int = 2 * 2**30
     """GPU code that is kept on this node of each user's programs, so that it travels once; 0 for none."""
 
@@ -134,6 +138,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         if self.remoting_tls not in REMOTING_TLS:
             raise InvalidInput(
                 f"remoting_tls: {self.remoting_tls!r} is none of {', '.join(REMOTING_TLS)}", hint="leave it out"
+            )
+        connections = self.remoting_connections
+        if connections is not None and not 1 <= connections <= CONNECTIONS_LIMIT:
+            raise InvalidInput(
+                f"remoting_connections: {connections} is not from 1 to {CONNECTIONS_LIMIT}", hint="leave it out"
             )
         for pattern, shares in self.gpu_shares.items():
             if not 2 <= shares <= MAX_SHARES:

@@ -885,6 +885,7 @@ class Keeper:
     def finish(self) -> None:
         """Complete the log, save the status, tell it."""
         self.drained_at = None
+        self.take_rest()
         for descriptor in list(self.outputs):
             self.stop_waiting(descriptor)
             os.close(descriptor)
@@ -899,6 +900,18 @@ class Keeper:
         self.state = "ended"
         self.save_exit()
         self.tell_all(event="exited", code=self.code, reason=self.reason, saved=self.saved)
+
+    def take_rest(self) -> None:
+        """Read what the pipes hold: a disk may have kept this process for longer than the time to do so.
+
+        No more than a pipe can hold, for somebody may be writing still.
+        """
+        for descriptor in list(self.outputs):
+            waiting = select.poll()
+            waiting.register(descriptor, select.POLLIN)
+            for _ in range(0, fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ), PIECE_BYTES):
+                if descriptor in self.outputs and waiting.poll(0):
+                    self.ready[descriptor]()
 
     def out_of_memory(self) -> bool:
         """Say whether the kernel has killed for the limit of the program's control group."""

@@ -33,6 +33,7 @@ class RedfishStyle(enum.StrEnum):
     ZONES = "zones"
     CONNECTIONS = "connections"
     BLOCKS = "blocks"
+    COMPOSED = "composed"
 
 
 class FabricStep(enum.StrEnum):

@@ -12,7 +12,8 @@ from farbus.errors import InvalidInput, NotPermitted
 from farbus.hotplug.fabric.driver import Driver
 from farbus.hotplug.fabric.h3 import H3Driver, KnownDevice
 from farbus.hotplug.fabric.http import HttpTransport
-from farbus.hotplug.fabric.redfish import Credentials, RedfishDriver
+from farbus.hotplug.fabric.redfish import RedfishDriver
+from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.linux.clock import Clock
 from farbus.model.fabric import Dialect, RedfishStyle
 

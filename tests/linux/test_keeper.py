@@ -262,6 +262,15 @@ async def test_output_that_never_ends_a_line_is_kept(door: Door) -> None:
     assert await output_of(child) == bytes(1_000_000)
 
 
+async def test_what_the_pipe_holds_is_kept_when_there_is_no_time_left(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is heard of after the first pieces, and with no time to drain at once acted on."""
+    change_keepers(monkeypatch, "keeper.OUTPUT_DRAIN_S = 0; keeper.PIECE_BYTES = 1000")
+    child = await spawn(door(), shell("head -c 60000 /dev/zero"))
+    assert len(await output_of(child)) == 60_000
+
+
 # Keepers die.
 
 # One process that has left its session and its parent, one that has closed all it had besides.

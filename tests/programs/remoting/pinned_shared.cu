@@ -105,7 +105,7 @@ static void rows()
 {
 	const size_t width = 1000, height = 300, pitch = 1536, from = 4097;
 	fill(pinned, BYTES, 4);
-	CUDA(cudaMemset(device, 0, BYTES));
+	CUDA(cudaMemsetAsync(device, 0, BYTES, stream));
 	CUDA(cudaMemcpy2DAsync(device + 64, 2048, pinned + from, pitch, width, height, cudaMemcpyHostToDevice, stream));
 	std::memset(second, 0xee, BYTES);
 	CUDA(cudaMemcpy2DAsync(second + 3, pitch + 1, device + 64, 2048, width, height, cudaMemcpyDeviceToHost, stream));

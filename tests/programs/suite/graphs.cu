@@ -222,7 +222,7 @@ static void with_memory()
 	CUDA(cudaStreamEndCapture(stream, &graph));
 	CUDA(cudaGraphInstantiate(&executable, graph, 0));
 	for (int launch = 0; launch < 2; launch++) {
-		CUDA(cudaMemset(sum, 0, COUNT * sizeof *sum));
+		CUDA(cudaMemsetAsync(sum, 0, COUNT * sizeof *sum, stream));
 		CUDA(cudaGraphLaunch(executable, stream));
 		CUDA(cudaStreamSynchronize(stream));
 		check("with its own memory", to_host(sum).data(), 13);
