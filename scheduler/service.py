@@ -30,7 +30,7 @@ from farbus.model.decision import Decision
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
 from farbus.model.fabric import ChassisStatus
-from farbus.model.job import NO_GOAL, FlavourCheck, Goal, Job, JobStatus, Miss, Requests, TaskPlacement
+from farbus.model.job import GPU_SHARE, NO_GOAL, FlavourCheck, Goal, Job, JobStatus, Miss, Requests, TaskPlacement
 from farbus.model.lease import LeaseStatus
 from farbus.model.move import MoveRequest, MoveStatus
 from farbus.model.node import NodeStatus, Resources
@@ -125,7 +125,7 @@ class ClusterService(ClusterHandler):
             told = "; ".join(miss.message for miss in impossible)
             raise Unsatisfiable(
                 f"job {job.name} can never fit on this cluster: {told}",
-                hint="ask for less, or add nodes (farbus nodes and farbus devices say what there is)",
+                hint=_advice(impossible),
             )
         if check_only:
             return "", await self._would_be(job)
@@ -459,3 +459,10 @@ def _node_of(status: JobStatus, task: str) -> str:
         if each.task == task and (started or each.state != "pending"):
             return each.node
     return ""
+
+
+def _advice(misses: Sequence[Miss]) -> str:
+    """Return what to do where a job never fits: one advice, which does not contradict that of the misses' own words."""
+    if all(miss.resource == GPU_SHARE for miss in misses):
+        return "farbus devices says what is offered"
+    return "ask for less, or add nodes (farbus nodes and farbus devices say what there is)"

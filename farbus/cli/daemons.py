@@ -19,6 +19,7 @@ import msgspec
 
 from farbus.cli.connection import find_credentials
 from farbus.cli.decoding import convert_fields, decode_fields, read_file
+from farbus.cli.options import CREDENTIALS_VARIABLE
 from farbus.errors import ExitCode, InvalidInput
 from farbus.linux.children import become, die_with_parent
 from farbus.linux.settings import SETTINGS_VARIABLE
@@ -41,8 +42,16 @@ def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) ->
             raise InvalidInput(f"{path}: expected a table of settings", hint="docs/cli.md shows one")
         settings |= decoded
     settings |= {name: value for name, value in options.items() if value not in (None, "")}
+    named = settings.get("credentials")
+    if credentials and credentials == os.environ.get(CREDENTIALS_VARIABLE):
+        # It may be an operator's own, for commands, and not meant for a daemon.
+        before = f"; it counts before those of {path}: unset it to take these" if path and named else ""
+        print(  # noqa: T201
+            f"farbus: taking the credentials in {credentials}, which {CREDENTIALS_VARIABLE} names{before}",
+            file=sys.stderr,
+        )
     # A file may name a directory as well.
-    if isinstance(named := settings.get("credentials"), str):
+    if isinstance(named, str):
         credentials = credentials or named
     if credentials:
         files = find_credentials(credentials)

@@ -7,11 +7,13 @@ directory, so that a ``farbus up`` of the same user is not disturbed.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shlex
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -42,6 +44,14 @@ STARTS_WITHIN_S = 60.0
 LOOK_EVERY_S = 0.1
 READING_PAUSE_S = 1.5
 
+PLACES = Path("/tmp")  # noqa: S108 - sockets want a short path
+"""Where each demo makes a directory of its own, which it holds locked."""
+
+PREFIX = "farbus-demo-"
+
+ENDS_WITHIN_S = 10.0
+"""How long what has been killed may take to be gone."""
+
 KEPT_LOGS = Path(".demo") / "logs"
 """Where the cluster's logs go when a step fails."""
 
@@ -51,14 +61,11 @@ class Tour:
 
     def __init__(self, *, programs: str = "") -> None:
         self._programs = _find_programs(programs)
-        self._place = Path(tempfile.mkdtemp(prefix="farbus-demo-", dir="/tmp"))
+        self._place, self._lock = _make_place()
         self._work = self._place / "work"
-        root = str(package_root())
-        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("FARBUS_")}
-        self._environment["XDG_RUNTIME_DIR"] = str(self._place)
+        self._environment = _environment_in(self._place)
         # Named, since an agent of this machine would be found first.
         self._environment["FARBUS_SOCKET"] = str(self._place / "farbus" / "up" / "sockets" / "gamma.sock")
-        self._environment["PYTHONPATH"] = ":".join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         self._devices: list[str] = []
         self._terminal = sys.stdout.isatty()
         self._colours = has_colours()
@@ -72,6 +79,8 @@ class Tour:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
         try:
             self._say("Farbus: CUDA programs on a node without a GPU.  Everything happens on this machine.")
+            for left in end_killed_demos():
+                self._say(f"A demo that was killed had left its cluster and {left}: both are gone.")
             toolchain = self._toolchain()
             self._start_cluster()
             self._show_cluster()
@@ -238,12 +247,80 @@ class Tour:
                 print(f"farbus: the cluster's logs are in {KEPT_LOGS}", file=sys.stderr)  # noqa: T201
 
     def _remove(self, *, force: bool) -> None:
+        # Once begun, this goes on to its end: a second signal would leave the cluster running.
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
         if force:
-            with contextlib.suppress(FarbusError):
-                for arguments in (("down",), ("down", "--force")):
-                    if runtime.lock_holder(self._place / "farbus") is not None:
-                        run_tool([sys.executable, "-P", "-m", "farbus.cli", *arguments], environment=self._environment)
+            _end_cluster(self._place, self._environment)
         shutil.rmtree(self._place, ignore_errors=True)
+        os.close(self._lock)
+
+
+def end_killed_demos() -> list[Path]:
+    """End the clusters of this user's demos that were killed, and remove their directories, which are returned."""
+    ended = []
+    for place in sorted(PLACES.glob(f"{PREFIX}*")):
+        with contextlib.suppress(OSError):
+            facts = place.lstat()
+            if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+                continue
+            handle = _lock_place(place)
+            if handle is None:
+                continue
+            _end_cluster(place, _environment_in(place))
+            shutil.rmtree(place, ignore_errors=True)
+            os.close(handle)
+            ended.append(place)
+    return ended
+
+
+def _make_place() -> tuple[Path, int]:
+    """Make a demo's directory; return it and the descriptor that locks it."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACES))
+        handle = _lock_place(place)
+        # Another demo may have come between, and taken it for one that is left.
+        if handle is not None and os.fstat(handle).st_nlink:
+            return place, handle
+        if handle is not None:
+            os.close(handle)
+
+
+def _lock_place(place: Path) -> int | None:
+    """Lock a demo's directory for as long as this process lives; None where the demo itself does, or it is gone."""
+    try:
+        handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _environment_in(place: Path) -> dict[str, str]:
+    """Return the environment of commands whose runtime directory is ``place``."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FARBUS_")}
+    environment["XDG_RUNTIME_DIR"] = str(place)
+    environment["PYTHONPATH"] = ":".join(filter(None, [str(package_root()), os.environ.get("PYTHONPATH", "")]))
+    return environment
+
+
+def _end_cluster(place: Path, environment: dict[str, str]) -> None:
+    """Stop the ``farbus up`` of ``place`` if there is one, and kill whatever else names the directory."""
+    with contextlib.suppress(FarbusError):
+        for arguments in (("down",), ("down", "--force")):
+            if arguments == ("down",) or runtime.lock_holder(place / "farbus") is not None:
+                run_tool([sys.executable, "-P", "-m", "farbus.cli", *arguments], environment=environment)
+    # A cluster that was only about to start has no lock yet.
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while (left := processes_naming(str(place))) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(LOOK_EVERY_S)
 
 
 def _expect(truth: bool, otherwise: str) -> None:

@@ -16,7 +16,7 @@ from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.runtime import find_running_cluster
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import FarbusError
-from farbus.linux.diagnosis import KernelFactsReader
+from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader
 from farbus.model.quantity import format_bytes
 from farbus.remoting.paths import CURE, native_parts
 
@@ -48,6 +48,7 @@ def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Ite
     else:
         yield _note("nvidia driver", "none: this node has no NVIDIA GPU of its own", "software GPUs need none")
     yield _cgroups(facts.cgroup_version, facts.cgroup_writable)
+    yield _managed_memory(facts)
     yield from _modules()
     yield from examine_pci()
     yield from _own_certificates()
@@ -110,6 +111,23 @@ def _cgroups(version: int, writable: bool) -> Finding:
     return _note(
         "cgroups", f"{found}: tasks get no cgroup of their own", "run the agent as root under cgroup version 2"
     )
+
+
+def _managed_memory(facts: KernelFacts) -> Finding:
+    """Say how programs started here get cudaMallocManaged's memory from a remote GPU (docs/wire.md)."""
+    check = "managed memory"
+    if facts.faults is FaultServing.SERVED:
+        return _ok(check, f"paging: fetched when it is touched (userfaultfd, by {facts.faults_by})")
+    copies = "copies: all of it is fetched at each wait, and a page touched while the GPU works ends the program"
+    if facts.faults is FaultServing.NOT_THERE:
+        return _note(
+            check, f"{copies}; the kernel has no userfaultfd",
+            "right, but slow in loops; to change it, a kernel with CONFIG_USERFAULTFD",
+        )  # fmt: skip
+    return _note(
+        check, f"{copies}; this user may not use userfaultfd",
+        "right, but slow in loops; to change it, sysctl vm.unprivileged_userfaultfd=1 or open /dev/userfaultfd to it",
+    )  # fmt: skip
 
 
 def _modules() -> Iterator[Finding]:

@@ -29,6 +29,8 @@ OutputOption = Annotated[
     typer.Option("--output", "-o", help="table, wide (more columns) or json (every field, for programs)."),
 ]
 
+CREDENTIALS_VARIABLE = "FARBUS_CREDENTIALS"
+
 SocketOption = Annotated[
     str,
     typer.Option(
@@ -56,7 +58,7 @@ CredentialsOption = Annotated[
     typer.Option(
         "--credentials",
         metavar="DIR",
-        envvar="FARBUS_CREDENTIALS",
+        envvar=CREDENTIALS_VARIABLE,
         help="Directory with ca.crt and one NAME.crt with its NAME.key (farbus ca issue).",
         show_default=False,
     ),

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from pathlib import Path
 
 from farbus.model.value import Value
+
+CAP_SYS_PTRACE = 19
+"""linux/capability.h"""
+
+
+class FaultServing(enum.StrEnum):
+    """May a program of this user serve its own page faults (userfaultfd(2)), those of system calls among them?"""
+
+    SERVED = "served"
+    NOT_PERMITTED = "not permitted"
+    NOT_THERE = "not there"
+    """The kernel is built without it."""
 
 
 class KernelFacts(Value, frozen=True, kw_only=True):
@@ -19,6 +32,9 @@ class KernelFacts(Value, frozen=True, kw_only=True):
     """Version of NVIDIA's driver, empty for none."""
     shared_memory_bytes: int
     """Free space of /dev/shm; 0 where it can't be written."""
+    faults: FaultServing
+    faults_by: str
+    """What permits that: a capability, a sysctl or a file; empty where nothing does."""
 
 
 class KernelFactsReader:
@@ -32,12 +48,15 @@ class KernelFactsReader:
 
     def read(self) -> KernelFacts:
         """Return the facts; what can't be read counts as not there."""
+        faults, faults_by = self._faults()
         return KernelFacts(
             release=os.uname().release,
             cgroup_version=self._cgroup_version(),
             cgroup_writable=os.access(self._path("/sys/fs/cgroup/cgroup.procs"), os.W_OK),
             nvidia_driver=self._nvidia_driver(),
             shared_memory_bytes=self._shared_memory(),
+            faults=faults,
+            faults_by=faults_by,
         )
 
     def has_module(self, name: str) -> bool:
@@ -81,3 +100,34 @@ class KernelFactsReader:
         if not os.access(self._path("/dev/shm"), os.W_OK):  # noqa: S108
             return 0
         return facts.f_bavail * facts.f_frsize
+
+    def _faults(self) -> tuple[FaultServing, str]:
+        # Documentation/admin-guide/mm/userfaultfd.rst: the system call wants the capability or the sysctl.
+        allowed = self._path("/proc/sys/vm/unprivileged_userfaultfd")
+        device = self._path("/dev/userfaultfd")
+        if self._has_capability(CAP_SYS_PTRACE):
+            # The sysctl is there where the kernel has the system call, since Linux 5.2.
+            by = "CAP_SYS_PTRACE" if allowed.exists() else ""
+        elif self._text(allowed).strip() == "1":
+            by = "vm.unprivileged_userfaultfd=1"
+        elif os.access(device, os.R_OK | os.W_OK):
+            by = "/dev/userfaultfd"
+        else:
+            by = ""
+        if by:
+            return FaultServing.SERVED, by
+        there = allowed.exists() or device.exists()
+        return FaultServing.NOT_PERMITTED if there else FaultServing.NOT_THERE, ""
+
+    def _has_capability(self, number: int) -> bool:
+        for line in self._text(self._path("/proc/self/status")).splitlines():
+            name, _, value = line.partition(":")
+            if name == "CapEff":
+                return bool(int(value, 16) >> number & 1)
+        return False
+
+    def _text(self, path: Path) -> str:
+        try:
+            return path.read_text()
+        except OSError:
+            return ""

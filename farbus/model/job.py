@@ -361,6 +361,10 @@ class TaskStatus(Value, frozen=True, kw_only=True):
     """It has ended before its program began, through no fault of the job's: another attempt may do better."""
 
 
+GPU_SHARE = "gpu share"
+"""The resource of a miss where GPUs are offered otherwise than asked for: its message says what to ask for."""
+
+
 class Miss(Value, frozen=True, kw_only=True):
     """Why a job waits: one phase's nearest miss."""
 

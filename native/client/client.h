@@ -128,6 +128,7 @@ struct client_library {
 	CUlibrary handle;
 	struct client_context *context;	/* of a module; NULL: a library */
 	struct client_session *session;	/* that described its kernels */
+	const void *origin;		/* where the program had the image: for messages alone */
 	struct client_library *next;
 	pthread_mutex_t lock;		/* over functions */
 	struct client_function **functions;

@@ -5,15 +5,19 @@
 #include "client.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* "the driver keeps the last 100 messages" */
 #define LOG_LINES 100u
 #define LOG_LINE_BYTES 512u
 /* Most that cuLogsDumpToMemory gives. */
 #define LOG_DUMP_BYTES 25600u
+/* Lines that wait for the thread that tells callbacks; of more, callbacks hear nothing. */
+#define LOG_PENDING 16u
 
 struct CUlogsCallbackEntry_st {
 	struct CUlogsCallbackEntry_st *next;
@@ -25,7 +29,11 @@ static struct {
 	pthread_mutex_t lock;
 	unsigned count;			/* of all lines ever */
 	char lines[LOG_LINES][LOG_LINE_BYTES];
-} messages = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	pid_t teller;			/* the process whose thread tells callbacks, or 0 */
+	pthread_cond_t wake;
+	unsigned pending, told;		/* counts of lines for it */
+	char later[LOG_PENDING][LOG_LINE_BYTES];
+} messages = { .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER };
 
 static void messages_lock(void)
 {
@@ -44,6 +52,67 @@ static pthread_mutex_t callbacks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUlogsCallbackEntry_st *callbacks;
 static __thread bool in_callback;
 
+static void callbacks_tell(char *line)
+{
+	pthread_mutex_lock(&callbacks_lock);
+	in_callback = true;
+	for (struct CUlogsCallbackEntry_st *entry = callbacks; entry; entry = entry->next)
+		entry->function(entry->opaque, CU_LOG_LEVEL_ERROR, line, strlen(line));
+	in_callback = false;
+	pthread_mutex_unlock(&callbacks_lock);
+}
+
+static void *teller_thread(void *opaque)
+{
+	(void)opaque;
+	for (;;) {
+		char line[LOG_LINE_BYTES];
+
+		messages_lock();
+		while (messages.told == messages.pending)
+			pthread_cond_wait(&messages.wake, &messages.lock);
+		memcpy(line, messages.later[messages.told++ % LOG_PENDING], sizeof(line));
+		messages_unlock();
+		callbacks_tell(line);
+	}
+	return NULL;
+}
+
+/* Start it in this process, if it is not there. */
+static int teller_start(void)
+{
+	pthread_attr_t detached;
+	sigset_t all, before;
+	pthread_t thread;
+	int rc = 0;
+
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	messages_lock();
+	if (messages.teller != getpid()) {
+		rc = pthread_create(&thread, &detached, teller_thread, NULL);
+		messages.teller = rc ? 0 : getpid();
+		messages.told = messages.pending;
+	}
+	messages_unlock();
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&detached);
+	return -rc;
+}
+
+/* A callback may touch managed memory, for which other threads of this library's may need what
+ * this one holds, or this one itself.  Both is so only where signals are blocked: see
+ * client_guard_begin. */
+static bool callback_would_hang(void)
+{
+	sigset_t blocked;
+
+	pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+	return sigismember(&blocked, SIGSEGV);
+}
+
 void client_log(const char *line, size_t length)
 {
 	char copy[LOG_LINE_BYTES];
@@ -57,12 +126,16 @@ void client_log(const char *line, size_t length)
 	messages_unlock();
 	if (in_callback)
 		return;
-	pthread_mutex_lock(&callbacks_lock);
-	in_callback = true;
-	for (struct CUlogsCallbackEntry_st *entry = callbacks; entry; entry = entry->next)
-		entry->function(entry->opaque, CU_LOG_LEVEL_ERROR, copy, length);
-	in_callback = false;
-	pthread_mutex_unlock(&callbacks_lock);
+	if (!callback_would_hang()) {
+		callbacks_tell(copy);
+		return;
+	}
+	messages_lock();
+	if (messages.teller && messages.pending - messages.told < LOG_PENDING) {
+		memcpy(messages.later[messages.pending++ % LOG_PENDING], copy, length + 1);
+		pthread_cond_signal(&messages.wake);
+	}
+	messages_unlock();
 }
 
 CUresult cuLogsRegisterCallback(CUlogsCallback callbackFunc, void *userData,
@@ -73,8 +146,10 @@ CUresult cuLogsRegisterCallback(CUlogsCallback callbackFunc, void *userData,
 	if (!callbackFunc || in_callback)
 		return in_callback ? CUDA_ERROR_NOT_PERMITTED : CUDA_ERROR_INVALID_VALUE;
 	entry = malloc(sizeof(*entry));
-	if (!entry)
+	if (!entry || teller_start()) {
+		free(entry);
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	entry->function = callbackFunc;
 	entry->opaque = userData;
 	pthread_mutex_lock(&callbacks_lock);

@@ -7,8 +7,10 @@
  */
 #include "managed.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -437,6 +439,9 @@ bool client_session_has(const struct client_session *session, enum wire_op op)
 	return session->operations[op / 8] >> op % 8 & 1;
 }
 
+/* Most that is shown of what a driver says. */
+#define REASON_BYTES 320u
+
 /* What a server has answered to the loading of an image. */
 struct loaded {
 	CUresult result;
@@ -447,6 +452,7 @@ struct loaded {
 	void *tail;			/* malloc'ed, with the descriptions in it */
 	const uint8_t *described;
 	size_t described_bytes;
+	char reason[REASON_BYTES];	/* why not, in the driver's words, where the program has not asked */
 };
 
 /* As older servers do it: without logs, and with the image alone. */
@@ -505,7 +511,7 @@ static CUresult load_image(struct client_library *library, const struct client_r
 		.is_module = library->context != NULL,
 		.jit_count = options->count,
 		.info_bytes = options->info.room,
-		.error_bytes = options->error.room,
+		.error_bytes = options->error.room ? options->error.room : REASON_BYTES,
 	};
 	const struct client_request request = {
 		.op = WIRE_OP_IMAGE_LOAD,
@@ -553,6 +559,9 @@ static CUresult load_image(struct client_library *library, const struct client_r
 		.described = reader.at,
 		.described_bytes = reader.left,
 	};
+	if (!options->error.room)
+		snprintf(loaded->reason, sizeof(loaded->reason), "%.*s", (int)reply.error_bytes,
+			 (const char *)error);
 	return CUDA_SUCCESS;
 }
 
@@ -584,6 +593,27 @@ static CUresult load_anyhow(struct client_library *library, const struct client_
 	return result;
 }
 
+/* Programs often check no error, and then compute with what was there before: pass on what a
+ * software GPU says, once for each image in turn.  NVIDIA's driver says nothing. */
+static void image_refused(const struct client_library *library, const struct loaded *loaded,
+			  size_t bytes)
+{
+	static _Atomic(const void *) last;
+	const struct wire_device *device = &farbus_client.devices[loaded->device].snapshot;
+	int major = device->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR];
+	int minor = device->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
+	Dl_info file;
+
+	if (!loaded->reason[0])
+		return;
+	if (!dladdr(library->origin, &file) || !file.dli_fname)
+		file.dli_fname = "memory";
+	else if (atomic_exchange(&last, library->origin) == library->origin)
+		return;
+	client_message("the kernel image of %zu bytes in %s can't run on %s (compute capability %d.%d): %s",
+		       bytes, file.dli_fname, device->name, major, minor, loaded->reason);
+}
+
 static CUresult library_send(struct client_library *library, struct client_session *session,
 			     const void *packed, size_t bytes,
 			     const struct client_jit_options *options)
@@ -595,6 +625,8 @@ static CUresult library_send(struct client_library *library, struct client_sessi
 
 	if (result == CUDA_SUCCESS)
 		result = loaded.result;
+	if (loaded.result == CUDA_ERROR_NO_BINARY_FOR_GPU)
+		image_refused(library, &loaded, bytes);
 	if (result == CUDA_SUCCESS) {
 		/* From here on it is to be unloaded there, too. */
 		atomic_fetch_or(&library->loaded, 1u << session->index);
@@ -677,6 +709,7 @@ static CUresult library_load(const void *image, uint64_t left, bool module,
 	library->handle = (CUlibrary)(uintptr_t)handle;
 	library->context = module ? client_context_current() : NULL;
 	library->session = client_route_current().session;
+	library->origin = image;
 	pthread_mutex_init(&library->lock, NULL);
 	result = library_send(library, library->session, packed, bytes, options);
 	if (library_keep(library, packed, bytes, options) && result == CUDA_SUCCESS)

@@ -28,14 +28,15 @@ struct active {
 	CUcontext context;
 	uint16_t lane;			/* of the stream per thread; else 0 */
 	bool graph;			/* a graph was launched there */
-	bool marked;			/* its thread's mark is behind the last of it */
+	bool marked;			/* its mark is behind the last of it */
+	struct mark *mark;		/* or NULL; its home's */
 };
 
-/* Behind the work in a thread's own stream, for other threads to ask for: only that thread
- * can name the stream. */
+/* Copies: behind the work in a stream.  Whether that is over it says and the stream does not, which
+ * may have to wait for others by then; and a thread's own stream no other thread can name. */
 struct mark {
 	struct mark *next;
-	uint16_t lane;
+	bool taken;			/* by a stream that may have work */
 	CUevent event;
 };
 
@@ -96,15 +97,19 @@ int client_pages_start(void)
 {
 	const char *wanted = getenv("FARBUS_MANAGED_MEMORY");
 	bool any = wanted && strcmp(wanted, "paging") == 0;
+	bool copies = wanted && strcmp(wanted, "copies") == 0;
 
 	if (managed.started)
 		return 0;
+	if (wanted && *wanted && !any && !copies)
+		client_message("FARBUS_MANAGED_MEMORY is \"%s\": set it to paging or copies; taking what "
+			       "this process may do", wanted);
 	managed.bounce = mmap(NULL, RUN_MOST * PAGE_BYTES, PROT_READ | PROT_WRITE,
 			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (managed.bounce == MAP_FAILED)
 		return -ENOMEM;
 	managed.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	if ((size_t)sysconf(_SC_PAGESIZE) == PAGE_BYTES && !(wanted && strcmp(wanted, "copies") == 0))
+	if ((size_t)sysconf(_SC_PAGESIZE) == PAGE_BYTES && !copies)
 		managed.paging = paging_open(any) == 0;
 	if (managed.paging) {
 		atomic_store(&farbus_client.paging, true);
@@ -377,16 +382,47 @@ static CUresult send_changed(struct managed_region *region, size_t first, size_t
 	return result;
 }
 
+static int drop(uint64_t address, uint64_t bytes)
+{
+	int rc = madvise(pointer(address), bytes, MADV_DONTNEED);
+
+	/* The program has locked what it has (mlockall): the kernel drops no locked pages. */
+	if (rc && errno == EINVAL && !munlock(pointer(address), bytes))
+		rc = madvise(pointer(address), bytes, MADV_DONTNEED);
+	return rc;
+}
+
 /* Pages of any state but FREE, registered where faults are served, are away from here on; who
  * touches them waits, or is wrong. */
 static CUresult take_away(struct managed_region *region, size_t first, size_t count)
 {
 	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
 
-	if (managed.paging ? madvise(pointer(address), bytes, MADV_DONTNEED)
-			   : mprotect(pointer(address), bytes, PROT_NONE))
+	if (managed.paging ? drop(address, bytes) : mprotect(pointer(address), bytes, PROT_NONE))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	state_set(region, first, count, PAGE_AWAY);
+	return CUDA_SUCCESS;
+}
+
+static const uint8_t zeros[PAGE_BYTES];
+
+/* What the program itself has dropped (madvise) is zero, as with memory of its own.  To be read by
+ * the holder of the lock it must be there: who would serve its fault waits for the lock. */
+static CUresult refill_dropped(const struct managed_region *region, size_t first, size_t count)
+{
+	bool there[PAGEMAP_ENTRIES];
+
+	while (count) {
+		size_t now = count < PAGEMAP_ENTRIES ? count : PAGEMAP_ENTRIES;
+
+		populated(page_address(region, first), now, there);
+		for (size_t i = 0; i < now; i++)
+			if (!there[i] &&
+			    paging_fill(page_address(region, first + i), zeros, PAGE_BYTES, false))
+				return CUDA_ERROR_OPERATING_SYSTEM;
+		first += now;
+		count -= now;
+	}
 	return CUDA_SUCCESS;
 }
 
@@ -412,7 +448,9 @@ CUresult client_pages_flush(struct managed_region *region, size_t first, size_t 
 				result = send_changed(region, i, run);
 				break;
 			}
-			result = hold(region, i, run);
+			result = refill_dropped(region, i, run);
+			if (result == CUDA_SUCCESS)
+				result = hold(region, i, run);
 			if (result == CUDA_SUCCESS) {
 				result = transfer(region, SEND, i, run, NULL);
 				state_set(region, i, run, PAGE_CLEAN);
@@ -557,12 +595,28 @@ static void fault_missing(struct managed_region *region, size_t page, bool write
 		paging_wake(address, PAGE_BYTES);
 }
 
-/* It was to be sent when the session was lost. */
-static void fault_fresh(struct managed_region *region, size_t page)
+/* It was to be sent when the session was lost, or the program has dropped it. */
+static void fault_fresh(const struct managed_region *region, size_t page)
 {
-	memset(managed.bounce, 0, PAGE_BYTES);
-	if (paging_fill(page_address(region, page), managed.bounce, PAGE_BYTES, false))
+	if (paging_fill(page_address(region, page), zeros, PAGE_BYTES, false))
 		paging_wake(page_address(region, page), PAGE_BYTES);
+}
+
+/* A page that is here: another thread's fault has brought it meanwhile, or the program has dropped
+ * it (madvise).  Then its bytes are the GPU's, or as with memory of its own, zero. */
+static void fault_dropped(struct managed_region *region, size_t page, bool write)
+{
+	bool there;
+
+	populated(page_address(region, page), 1, &there);
+	if (there) {
+		paging_wake(page_address(region, page), PAGE_BYTES);
+	} else if (region->state[page] == PAGE_CLEAN) {
+		state_set(region, page, 1, PAGE_AWAY);
+		fault_missing(region, page, write);
+	} else {
+		fault_fresh(region, page);
+	}
 }
 
 /* A page that is to be written becomes DIRTY, and so do those behind it when that goes on. */
@@ -600,6 +654,8 @@ void client_pages_fault(uint64_t address, bool write, bool protected_page)
 			fault_missing(region, page, write);
 		else if (region->state[page] == PAGE_FRESH)
 			fault_fresh(region, page);
+		else if (region->state[page] != PAGE_FREE)
+			fault_dropped(region, page, write);
 		else
 			paging_wake(page_address(region, page), PAGE_BYTES);
 	} else {
@@ -711,37 +767,48 @@ void client_pages_active(uint64_t stream, bool graph)
 		managed.active_others = true;
 }
 
-static struct mark *mark_of(const struct active *at)
+static struct mark *mark_take(const struct active *at)
 {
 	const struct client_context *context = client_context_get(at->context);
 	struct managed_home *home = context ? client_pages_home(context) : NULL;
 	struct mark *mark = home ? home->marks : NULL;
 
-	while (mark && mark->lane != at->lane)
+	while (mark && mark->taken)
 		mark = mark->next;
-	if (mark || !home)
-		return mark;
-	mark = calloc(1, sizeof(*mark));
-	if (!mark || cuEventCreate(&mark->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-		free(mark);
-		return NULL;
+	if (!mark && home) {
+		mark = calloc(1, sizeof(*mark));
+		if (!mark || cuEventCreate(&mark->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+			free(mark);
+			return NULL;
+		}
+		mark->next = home->marks;
+		home->marks = mark;
 	}
-	mark->lane = at->lane;
-	mark->next = home->marks;
-	home->marks = mark;
+	if (mark)
+		mark->taken = true;
 	return mark;
+}
+
+/* The stream is not one that may have work any more. */
+static void active_end(const struct active *at)
+{
+	if (at->mark)
+		at->mark->taken = false;
 }
 
 void client_pages_mark(uint64_t stream)
 {
 	const struct active key = active_of(stream);
 
-	for (unsigned i = 0; i < managed.active_count && key.lane; i++) {
+	for (unsigned i = 0; i < managed.active_count; i++) {
 		struct active *at = &managed.active[i];
-		struct mark *mark = active_same(at, &key) ? mark_of(at) : NULL;
 
-		if (mark)
-			at->marked = cuEventRecord(mark->event, (CUstream)(uintptr_t)stream) ==
+		if (!active_same(at, &key))
+			continue;
+		if (!at->mark)
+			at->mark = mark_take(at);
+		if (at->mark)
+			at->marked = cuEventRecord(at->mark->event, (CUstream)(uintptr_t)stream) ==
 				     CUDA_SUCCESS;
 	}
 }
@@ -803,7 +870,9 @@ void client_pages_quiet(const struct client_context *context, uint64_t stream)
 			quiet = active_same(at, &key) ||
 				(quiet && stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY &&
 				 blocking(at->stream));
-		if (!quiet)
+		if (quiet)
+			active_end(at);
+		else
 			managed.active[kept++] = *at;
 	}
 	managed.active_count = kept;
@@ -811,13 +880,14 @@ void client_pages_quiet(const struct client_context *context, uint64_t stream)
 		managed.active_others = false;
 }
 
-/* Has the stream come to its end?  A thread's own can be asked for by its mark alone. */
+/* Has the stream's work come to its end?  Of a thread's own stream only the mark can be asked. */
 static CUresult active_ask(const struct active *at, const struct client_context *context)
 {
 	const struct client_route route = { context->session, (uint64_t)(uintptr_t)at->context };
-	const bool own = !at->lane || at->lane == client_thread()->lane;
 	const struct wire_stream_query query = { .stream = at->stream };
-	struct wire_event_query event = { 0 };
+	const struct wire_event_query event = {
+		.event = at->mark ? (uint64_t)(uintptr_t)at->mark->event : 0,
+	};
 	struct client_request request = {
 		.op = WIRE_OP_STREAM_QUERY,
 		.fixed = &query,
@@ -825,17 +895,12 @@ static CUresult active_ask(const struct active *at, const struct client_context 
 	};
 	CUresult result = CUDA_ERROR_NOT_READY;
 
-	if (!own && !at->marked)
-		return result;
-	if (!own) {
-		const struct mark *mark = mark_of(at);
-
-		if (!mark)
-			return result;
-		event.event = (uint64_t)(uintptr_t)mark->event;
+	if (at->marked) {
 		request.op = WIRE_OP_EVENT_QUERY;
 		request.fixed = &event;
 		request.fixed_bytes = sizeof(event);
+	} else if (at->lane && at->lane != client_thread()->lane) {
+		return result;
 	}
 	for (int n = 0; n < ASK_ATTEMPTS && result == CUDA_ERROR_NOT_READY; n++) {
 		struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
@@ -858,8 +923,10 @@ bool client_pages_ask(uint64_t but)
 
 		if (context && !waits)
 			result = active_ask(&at, context);
-		if (result == CUDA_SUCCESS)
+		if (result == CUDA_SUCCESS) {
+			active_end(&at);
 			continue;
+		}
 		managed.active[kept++] = at;
 		busy = busy || !waits;
 	}
@@ -923,6 +990,7 @@ void client_pages_home_forget(const struct client_context *context)
 {
 	struct managed_home **link = &managed.homes;
 
+	client_pages_quiet(context, 0);
 	while (*link && (*link)->context != context)
 		link = &(*link)->next;
 	if (*link) {
@@ -938,7 +1006,6 @@ void client_pages_home_forget(const struct client_context *context)
 		memset(managed.ordered, 0, sizeof(managed.ordered));
 		free(home);
 	}
-	client_pages_quiet(context, 0);
 }
 
 /* ---- regions ---- */

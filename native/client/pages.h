@@ -74,7 +74,7 @@ struct managed_home {
 	struct client_context *context;
 	CUstream stream;
 	CUevent event;
-	struct mark *marks;		/* copies: of threads' own streams */
+	struct mark *marks;		/* copies: behind the work of streams */
 	unsigned long long generation;	/* of the event: how often it was recorded */
 	unsigned long long done;	/* a generation that is known to have happened */
 	bool sent;			/* something was, since it was recorded */

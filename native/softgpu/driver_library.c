@@ -16,7 +16,7 @@ static CUresult library_of(CUlibrary library)
 }
 
 /* Takes over the image. */
-static CUresult library_make(CUlibrary *out, void *image, unsigned count,
+static CUresult library_make(CUlibrary *out, void *image, const void *origin, unsigned count,
 			     const CUjit_option *options, void **values)
 {
 	struct engine_diagnostic why = { "" };
@@ -36,6 +36,7 @@ static CUresult library_make(CUlibrary *out, void *image, unsigned count,
 		goto out_free;
 	}
 	library->image = image;
+	library->origin = origin;
 	/* Load at once, so that a bad image is reported here. */
 	driver_module_lock();
 	result = driver_module_load(context, library, image, &why, &module);
@@ -70,7 +71,7 @@ DRIVER_EXPORT CUresult cuLibraryLoadData(CUlibrary *out, const void *image, CUji
 	if (!out || !image)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = driver_image_copy(image, &copy);
-	return result ? result : library_make(out, copy, count, options, values);
+	return result ? result : library_make(out, copy, image, count, options, values);
 }
 
 DRIVER_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path,
@@ -87,7 +88,7 @@ DRIVER_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path,
 	if (!out || !path)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = driver_image_read(path, &image);
-	return result ? result : library_make(out, image, count, options, values);
+	return result ? result : library_make(out, image, image, count, options, values);
 }
 
 DRIVER_EXPORT CUresult cuLibraryUnload(CUlibrary library)

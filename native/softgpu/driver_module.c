@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "driver_module.h"
 
 #include "driver_handle.h"
@@ -5,6 +6,7 @@
 #include "driver_reference.h"
 #include "driver_stream.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +57,17 @@ static void give_variable(void *opaque, void *address)
 	driver_memory_give((uintptr_t)address);
 }
 
+/* Programs often check no error: which image it was, and why. */
+static void say_refused(const void *origin, const struct engine_diagnostic *why)
+{
+	Dl_info file;
+
+	if (!dladdr(origin, &file) || !file.dli_fname)
+		file.dli_fname = "memory";
+	fprintf(stderr, "softgpu: module not loaded: the kernel image in %s: %s\n", file.dli_fname,
+		why->text[0] ? why->text : "no reason given");
+}
+
 CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 			    const void *image, struct engine_diagnostic *why,
 			    struct CUmod_st **out)
@@ -72,8 +85,7 @@ CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 	why->text[0] = '\0';
 	result = driver_engine_result(engine_module_load(&module->engine, image, &options, why));
 	if (result) {
-		fprintf(stderr, "softgpu: module not loaded: %s\n",
-			why->text[0] ? why->text : "no reason given");
+		say_refused(library ? library->origin : image, why);
 		free(module);
 		return result;
 	}

@@ -54,6 +54,7 @@ struct CUkern_st {
 
 struct CUlib_st {
 	void *image;
+	const void *origin;		/* where the program had it: for messages alone */
 	struct CUkern_st *kernels;
 };
 

@@ -16,6 +16,7 @@
 #define WRAPPER_MAGIC 0x466243b1u
 #define CONTAINER_MAGIC 0xba55ed50u
 #define ENTRY_KIND_PTX 1
+#define ENTRY_KIND_CUBIN 2
 #define ENTRY_LZ4 0x2000u
 #define ENTRY_ZSTD 0x8000u
 #define ENTRY_DEVICE 0x100000u		/* compute_90a */
@@ -168,6 +169,29 @@ static enum engine_status best_entry(const char *at, const char *end, unsigned s
 	return ENGINE_OK;
 }
 
+/* Say what a sound container has instead of PTX that this device runs. */
+static void explain_misfit(const char *at, const char *end, unsigned sm, struct engine_diagnostic *why)
+{
+	char found[160] = "";
+	size_t length = 0;
+
+	while ((size_t)(end - at) >= sizeof(struct entry) && length < sizeof(found)) {
+		struct entry entry;
+
+		memcpy(&entry, at, sizeof(entry));
+		length += (size_t)snprintf(found + length, sizeof(found) - length, "%s%s%u", length ? ", " : "",
+					   entry.kind == ENTRY_KIND_PTX     ? "PTX for compute_"
+					   : entry.kind == ENTRY_KIND_CUBIN ? "machine code for sm_"
+									    : "something for sm_",
+					   entry.arch);
+		at += entry.header_bytes + entry.padded_bytes;
+	}
+	snprintf(why->text, sizeof(why->text),
+		 "it has no PTX for compute capability %u.%u or older, which a software GPU runs, but %s; "
+		 "compile with -arch=compute_%u, or -gencode arch=compute_%u,code=compute_%u beside others",
+		 sm / 10, sm % 10, found, sm, sm, sm);
+}
+
 static enum engine_status add_text(struct fatbin_texts *texts, char *text)
 {
 	char **more = realloc(texts->texts, (texts->count + 1) * sizeof(*more));
@@ -205,9 +229,7 @@ static enum engine_status read_container(const char *image, size_t bytes, unsign
 	if (status != ENGINE_OK || !count)
 		return status;
 	if (!data) {
-		snprintf(why->text, sizeof(why->text),
-			 "none of %u images is PTX for compute capability %u.%u or older; "
-			 "compile with -arch=compute_%u or embed PTX", count, sm / 10, sm % 10, sm);
+		explain_misfit(image, image + container.payload_bytes, sm, why);
 		return ENGINE_NO_BINARY;
 	}
 	status = entry_text(&entry, data, &text, why);
@@ -282,7 +304,7 @@ static enum engine_status read_object(const void *image, size_t bytes, unsigned 
 	}
 	if (!count)
 		snprintf(why->text, sizeof(why->text),
-			 "a cubin holds machine code only; the software GPU runs PTX");
+			 "a cubin has machine code only, and a software GPU runs PTX: load that instead");
 	return !count || (any_left_out && texts->count == before) ? ENGINE_NO_BINARY : ENGINE_OK;
 }
 

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 
 #define TEXTURES_MAX 65536u
+/* So many slots have been left before one is used again. */
+#define FREE_LEAST 1024u
 #define FRACTION_BITS 8
 /* Coordinates beyond this many texels stand for infinity. */
 #define COORDINATE_MAX 1e9f
@@ -22,6 +24,7 @@
 static struct {
 	pthread_mutex_t mutex;
 	struct texture *objects[TEXTURES_MAX];	/* never freed: a kernel may hold a stale handle */
+	uint32_t made, used;	/* slots below `made` have an object, so many of them one that is in use */
 	uint32_t next;		/* where to look first, so that handles come back late */
 } textures = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
@@ -47,18 +50,22 @@ static uint64_t image_bytes(const struct engine_image *image, uint32_t texel_byt
 
 static struct texture *free_slot(uint32_t *index)
 {
-	for (uint32_t tried = 0; tried < TEXTURES_MAX; tried++) {
-		uint32_t at = textures.next++ % TEXTURES_MAX;
-		struct texture *texture = textures.objects[at];
+	struct texture *texture;
 
-		if (texture && texture->generation % 2)
+	if (textures.made - textures.used < FREE_LEAST && textures.made < TEXTURES_MAX) {
+		texture = calloc(1, sizeof(*texture));
+		if (!texture)
+			return NULL;
+		*index = textures.made++;
+		__atomic_store_n(&textures.objects[*index], texture, __ATOMIC_RELEASE);
+		return texture;
+	}
+	for (uint32_t tried = 0; tried < textures.made; tried++) {
+		uint32_t at = textures.next++ % textures.made;
+
+		texture = textures.objects[at];
+		if (texture->generation % 2)
 			continue;
-		if (!texture) {
-			texture = calloc(1, sizeof(*texture));
-			if (!texture)
-				return NULL;
-			__atomic_store_n(&textures.objects[at], texture, __ATOMIC_RELEASE);
-		}
 		*index = at;
 		return texture;
 	}
@@ -86,6 +93,7 @@ static enum engine_status add(const struct engine_mipmap *mipmap,
 		if (sampler && sampler->srgb)
 			fill_srgb(texture->srgb);
 		texture->generation++;
+		textures.used++;
 		*handle = (uint64_t)texture->generation << 32 | (index + 1);
 	}
 	pthread_mutex_unlock(&textures.mutex);
@@ -123,8 +131,10 @@ void engine_texture_remove(uint64_t handle)
 
 	pthread_mutex_lock(&textures.mutex);
 	texture = texture_find(handle);
-	if (texture)
+	if (texture) {
 		texture->generation++;
+		textures.used--;
+	}
 	pthread_mutex_unlock(&textures.mutex);
 }
 

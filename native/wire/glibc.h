@@ -17,6 +17,7 @@
 
 #define GLIBC_BIND(name, version) __asm__(".symver " #name "," #name "@GLIBC_" #version)
 
+GLIBC_BIND(dladdr, 2.2.5);
 GLIBC_BIND(dlclose, 2.2.5);
 GLIBC_BIND(dlerror, 2.2.5);
 GLIBC_BIND(dlopen, 2.2.5);

@@ -9,7 +9,7 @@ import numpy as np
 
 from farbus.model.decision import PendingJob
 from farbus.model.device import Device, DeviceKind, GpuFilter, Route
-from farbus.model.job import Miss, TaskGroup
+from farbus.model.job import GPU_SHARE, Miss, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.scheduler.phases.base import Flags
 from farbus.scheduler.phases.cluster import Cluster
@@ -83,4 +83,4 @@ class GpuPhase(DevicePhase):
             message = "no GPU of the cluster is offered in shares (gpu_shares of a node's agent); ask for a whole one"
         else:
             message = f"no share of a GPU is {wanted.share_milli / 10:g} % of it; the largest is {max(shares) / 10:g} %"
-        return Miss(phase=self.name, resource="gpu share", message=message, permanent=True)
+        return Miss(phase=self.name, resource=GPU_SHARE, message=message, permanent=True)

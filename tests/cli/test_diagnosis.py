@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from farbus.cli.diagnosis import examine
+from farbus.cli.diagnosis import _managed_memory, examine
 from farbus.cli.findings import Verdict
-from farbus.linux.diagnosis import KernelFactsReader
+from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader
 
 
 @pytest.fixture
@@ -83,3 +83,49 @@ def test_a_socket_that_was_named_and_is_not_there_is_broken(tmp_path: Path) -> N
     findings = list(examine(socket=str(tmp_path / "none.sock")))
     assert findings[-1].verdict is Verdict.BROKEN
     assert "no agent listens there" in findings[-1].found
+
+
+SYSCTL = "/proc/sys/vm/unprivileged_userfaultfd"
+STATUS = "/proc/self/status"
+
+
+@pytest.mark.parametrize(
+    ("files", "serving", "by"),
+    [
+        ({}, FaultServing.NOT_THERE, ""),
+        ({STATUS: "CapEff:\t0000000000080000\n"}, FaultServing.NOT_THERE, ""),
+        ({SYSCTL: "0\n", STATUS: "CapEff:\t0000000000080000\n"}, FaultServing.SERVED, "CAP_SYS_PTRACE"),
+        ({SYSCTL: "0\n", STATUS: "CapEff:\t000001ffff07ffff\n"}, FaultServing.NOT_PERMITTED, ""),
+        ({SYSCTL: "1\n"}, FaultServing.SERVED, "vm.unprivileged_userfaultfd=1"),
+        ({SYSCTL: "0\n", "/dev/userfaultfd": ""}, FaultServing.SERVED, "/dev/userfaultfd"),
+    ],
+)
+def test_who_may_serve_page_faults_is_told(
+    machine: KernelFactsReader, tmp_path: Path, files: dict[str, str], serving: FaultServing, by: str
+) -> None:
+    for path, text in files.items():
+        record(tmp_path, path, text)
+    facts = machine.read()
+    assert (facts.faults, facts.faults_by) == (serving, by)
+
+
+@pytest.mark.parametrize(
+    ("serving", "verdict", "mode", "cure"),
+    [
+        (FaultServing.SERVED, Verdict.OK, "paging", ""),
+        (FaultServing.NOT_PERMITTED, Verdict.NOTE, "copies", "vm.unprivileged_userfaultfd=1"),
+        (FaultServing.NOT_THERE, Verdict.NOTE, "copies", "CONFIG_USERFAULTFD"),
+    ],
+)
+def test_how_managed_memory_will_come_is_told_with_its_cure(
+    serving: FaultServing, verdict: Verdict, mode: str, cure: str
+) -> None:
+    finding = _managed_memory(
+        KernelFacts(
+            release="6.1", cgroup_version=2, cgroup_writable=True, nvidia_driver="", shared_memory_bytes=0,
+            faults=serving, faults_by="",
+        )
+    )  # fmt: skip
+    assert (finding.check, finding.verdict) == ("managed memory", verdict)
+    assert finding.found.startswith(mode)
+    assert cure in finding.cure

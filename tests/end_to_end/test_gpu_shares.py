@@ -63,3 +63,4 @@ def test_a_whole_gpu_is_not_to_be_had_there(shared: Cluster) -> None:
     done = shared.run("submit", "--check", "--gpus", "1", "--", "true")
     assert done.returncode != 0
     assert "all GPUs of the cluster are offered in shares" in done.stderr
+    assert "ask for less" not in done.stderr

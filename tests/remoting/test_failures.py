@@ -211,3 +211,11 @@ def test_script_is_judged_by_its_interpreter(tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\necho hello\n")
     script.chmod(0o755)
     assert check_program(str(script)) == script
+
+
+def test_a_kernel_image_that_does_not_fit_is_named_with_the_cure(remote: Remote, build: Build) -> None:
+    done = remote.run(build("remoting/refused/machine_code"))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "refused/machine_code can't run on Farbus Software GPU" in line
+    assert "machine code for sm_80; compile with -arch=compute_" in line

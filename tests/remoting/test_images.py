@@ -86,7 +86,9 @@ ret;
 
 def loaded(remote: Remote, *paths: Path, how: str = "whole") -> list[list[int]]:
     done = remote.run(sys.executable, "-c", LOADER, how, *paths, FARBUS_TRANSPORT="tcp")
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    # An image that does not fit is named.
+    others = [line for line in done.stderr.splitlines() if "can't run on Farbus Software GPU" not in line]
+    assert (done.returncode, others) == (0, []), done.stderr
     rows: list[list[int]] = json.loads(done.stdout)
     return rows
 

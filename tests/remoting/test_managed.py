@@ -91,3 +91,28 @@ def test_memory_of_a_lost_gpu_is_no_zero_and_no_hang(
     out, err = program.communicate("\n", timeout=PATIENCE_S)
     assert (program.returncode, out) == (-signal.SIGSEGV, "touching\n"), out + err
     assert err.count("touching it ends the program") == (mode == "paging")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pages_that_the_program_drops_are_as_memory_of_its_own(remote: Remote, build: Build, mode: str) -> None:
+    done = remote.run(build("remoting/unmanaged/dropped"), FARBUS_MANAGED_MEMORY=mode)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
+
+
+def test_a_mode_that_there_is_not_is_named(remote: Remote, build: Build) -> None:
+    done = remote.run(build("remoting/managed/add"), FARBUS_MANAGED_MEMORY="foo")
+    assert (done.returncode, done.stdout) == (0, "ok\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith('farbus: FARBUS_MANAGED_MEMORY is "foo": set it to paging or copies;')
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_callback_of_the_log_that_touches_a_lost_page_does_not_hang(
+    remote: Remote, build: Build, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setenv("FARBUS_MANAGED_MEMORY", mode)
+    program = waiting_program(remote, build, "unmanaged/lost_told")
+    (server,) = remote.supervisor.pids
+    os.kill(server, signal.SIGKILL)
+    out, err = program.communicate("\n", timeout=PATIENCE_S)
+    assert program.returncode == -signal.SIGSEGV, out + err

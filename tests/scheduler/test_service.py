@@ -18,7 +18,7 @@ from farbus.api.conversion import to_message
 from farbus.api.identity import Identity, Role
 from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable, Unsatisfiable
-from farbus.model.job import Job
+from farbus.model.job import GPU_SHARE, Job, Miss
 from farbus.model.metrics import series
 from farbus.model.rules import Quota, QuotaStatus
 from farbus.model.series import SeriesEncoder
@@ -27,6 +27,7 @@ from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Contents, Ledger
+from farbus.scheduler.service import _advice
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import job, node
 from tests.scheduler.site import Site
@@ -124,6 +125,20 @@ async def test_what_can_never_fit_is_refused(site: Site) -> None:
         with pytest.raises(Unsatisfiable, match="2 GPUs"):
             await client.submit(asked(gpus=2))
         assert await client.list_jobs(include_ended=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("resources", "advice"),
+    [
+        ((GPU_SHARE,), "farbus devices says what is offered"),
+        ((GPU_SHARE, "gpus"), "ask for less, or add nodes"),
+        (("gpus",), "ask for less, or add nodes"),
+    ],
+)
+def test_what_never_fits_is_given_one_advice(resources: tuple[str, ...], advice: str) -> None:
+    """Of a GPU that is offered otherwise, the miss itself says what to ask for."""
+    misses = [Miss(phase="gpu", resource=resource, message="", permanent=True) for resource in resources]
+    assert _advice(misses).startswith(advice)
 
 
 async def test_what_users_have_is_listed_to_themselves_and_to_operators(site: Site) -> None:

@@ -290,12 +290,15 @@ def _detach(directory: Path, options: list[str], state: str) -> int:
     environment["PYTHONPATH"] = ":".join(filter(None, [root, environment.get("PYTHONPATH", "")]))
     if state:
         options = [*options, f"--state={Path(state).resolve()}"]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # As Ctrl-C: what was started is ended with this.
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         arguments = [sys.executable, "-P", "-m", "farbus.cli", "up", *options]
         pid = start_detached(arguments, environment=environment, output=said.fileno())
         try:
             _wait_for(pid, said)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit):
             os.kill(pid, signal.SIGTERM)
             raise
         said.seek(0)

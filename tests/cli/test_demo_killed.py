@@ -1,0 +1,100 @@
+"""A demo that is ended, once or twice, leaves nothing; what one that was killed has left the next one removes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farbus.cli import demo, runtime
+from farbus.cli.commands import up
+from farbus.linux.children import Finished, start_detached
+
+SLEEPS = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where demos make their directories."""
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setattr(demo, "PLACES", Path(directory))
+        yield Path(directory)
+
+
+def starting(place: Path) -> subprocess.Popen[bytes]:
+    """A process of a cluster that has no lock yet."""
+    return subprocess.Popen(SLEEPS, env={**os.environ, "XDG_RUNTIME_DIR": str(place)})
+
+
+def test_a_second_signal_does_not_end_the_removal(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tour = demo.Tour()
+
+    def interrupted(*_arguments: Any, **_options: Any) -> Finished:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Finished(0, "", "")
+
+    monkeypatch.setattr(demo, "run_tool", interrupted)
+    monkeypatch.setattr(runtime, "lock_holder", lambda _: 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    tour._remove(force=True)
+    assert list(places.iterdir()) == []
+
+
+def test_a_cluster_that_only_starts_is_ended(places: Path) -> None:
+    tour = demo.Tour()
+    with starting(tour._place) as process:
+        tour._remove(force=True)
+        assert process.wait() == -signal.SIGKILL
+    assert list(places.iterdir()) == []
+
+
+def test_the_next_demo_ends_what_a_killed_one_has_left(places: Path) -> None:
+    running, killed = demo.Tour(), demo.Tour()
+    os.close(killed._lock)
+    with starting(killed._place) as process:
+        assert demo.end_killed_demos() == [killed._place]
+        assert process.wait() == -signal.SIGKILL
+    assert list(places.iterdir()) == [running._place]
+    running._remove(force=False)
+
+
+def test_what_is_no_directory_of_a_demo_is_left_alone(places: Path, tmp_path: Path) -> None:
+    (places / f"{demo.PREFIX}link").symlink_to(tmp_path)
+    (places / f"{demo.PREFIX}file").touch()
+    assert demo.end_killed_demos() == []
+    assert tmp_path.is_dir()
+    assert len(list(places.iterdir())) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_up_that_is_killed_while_it_waits_ends_what_it_started(
+    places: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    started = []
+
+    def start(_arguments: list[str], **options: Any) -> int:
+        started.append(start_detached(SLEEPS, **options))
+        return started[0]
+
+    monkeypatch.setattr(up, "start_detached", start)
+    monkeypatch.setattr(up, "_wait_for", lambda *_: os.kill(os.getpid(), number))
+    with pytest.raises(SystemExit):
+        up._detach(places / "farbus", [], "")
+    assert os.waitstatus_to_exitcode(os.waitpid(started[0], 0)[1]) == -signal.SIGTERM
+    shutil.rmtree(places / "farbus", ignore_errors=True)
