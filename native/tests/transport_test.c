@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +156,51 @@ static void test_memory_that_its_maker_could_cut_off_is_refused(void)
 	transport_release(&server);
 }
 
+/* The first processor that this process may use, or the one behind `before`; -1: there is none. */
+static int processor_behind(int before)
+{
+	cpu_set_t may;
+
+	assert(sched_getaffinity(0, sizeof(may), &may) == 0);
+	for (int i = before + 1; i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, &may))
+			return i;
+	return -1;
+}
+
+static void processor_enter(int processor)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(processor, &set);
+	assert(sched_setaffinity(0, sizeof(set), &set) == 0);
+}
+
+static void test_a_reader_knows_whether_the_writer_was_on_its_processor(void)
+{
+	int first = processor_behind(-1), second = processor_behind(first);
+	struct transport client, server;
+	uint64_t *memory;
+	cpu_set_t before;
+
+	pair_make(&client, &server, &memory);
+	assert(!server.ops->apart(&server));
+	assert(sched_getaffinity(0, sizeof(before), &before) == 0);
+	processor_enter(first);
+	assert(transport_write_all(&client, "x", 1) == 0);
+	assert(!server.ops->apart(&server));
+	if (second >= 0) {
+		processor_enter(second);
+		assert(server.ops->apart(&server));
+		assert(transport_write_all(&client, "x", 1) == 0);
+		assert(!server.ops->apart(&server));
+	}
+	assert(sched_setaffinity(0, sizeof(before), &before) == 0);
+	transport_release(&client);
+	transport_release(&server);
+}
+
 static void test_digests_are_as_the_standard_s_examples(void)
 {
 	static const uint8_t abc[4] = { 0xba, 0x78, 0x16, 0xbf }, two[4] = { 0x24, 0x8d, 0x6a, 0x61 };
@@ -173,6 +219,7 @@ int main(void)
 	test_a_shutdown_wakes_the_reader();
 	test_impossible_indices_are_refused();
 	test_memory_that_its_maker_could_cut_off_is_refused();
+	test_a_reader_knows_whether_the_writer_was_on_its_processor();
 	test_digests_are_as_the_standard_s_examples();
 	puts("ok");
 	return 0;
