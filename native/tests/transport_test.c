@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../transport/inbox.h"
 #include "../transport/transport.h"
 #include "../wire/digest.h"
 
@@ -201,6 +202,59 @@ static void test_a_reader_knows_whether_the_writer_was_on_its_processor(void)
 	transport_release(&server);
 }
 
+/* A peer that answers at the second look, or when it has been slept for. */
+static struct {
+	bool apart;
+	int looks;
+	int sleeps;
+} peer;
+
+static ssize_t peer_read(struct transport *transport, void *buffer, size_t bytes)
+{
+	(void)transport;
+	(void)bytes;
+	if (++peer.looks % 2)
+		return -EAGAIN;
+	*(uint8_t *)buffer = 1;
+	return 1;
+}
+
+static int peer_wait(struct transport *transport, int timeout_ms)
+{
+	(void)transport;
+	(void)timeout_ms;
+	peer.sleeps++;
+	return 0;
+}
+
+static bool peer_apart(struct transport *transport)
+{
+	(void)transport;
+	return peer.apart;
+}
+
+static void test_waits_that_do_not_spin_do_so_where_the_peer_is_on_another_processor(void)
+{
+	static const struct transport_ops ops = {
+		.name = "peer",
+		.read = peer_read,
+		.wait = peer_wait,
+		.apart = peer_apart,
+	};
+	struct transport transport = { .ops = &ops, .descriptor = -1 };
+	struct inbox inbox;
+	uint8_t byte;
+
+	assert(inbox_init(&inbox, &transport) == 0);
+	inbox.sleeps = 2;
+	assert(inbox_take(&inbox, &byte, 1) == 0);
+	assert(peer.sleeps == 1);
+	peer.apart = true;
+	assert(inbox_take(&inbox, &byte, 1) == 0);
+	assert(peer.sleeps == 1 && inbox.sleeps == 0);
+	inbox_release(&inbox);
+}
+
 static void test_digests_are_as_the_standard_s_examples(void)
 {
 	static const uint8_t abc[4] = { 0xba, 0x78, 0x16, 0xbf }, two[4] = { 0x24, 0x8d, 0x6a, 0x61 };
@@ -220,6 +274,7 @@ int main(void)
 	test_impossible_indices_are_refused();
 	test_memory_that_its_maker_could_cut_off_is_refused();
 	test_a_reader_knows_whether_the_writer_was_on_its_processor();
+	test_waits_that_do_not_spin_do_so_where_the_peer_is_on_another_processor();
 	test_digests_are_as_the_standard_s_examples();
 	puts("ok");
 	return 0;
