@@ -596,7 +596,7 @@ struct client_plane;
 struct client_extent;
 bool client_pinned_copy(const struct client_plane *to, const struct client_plane *from,
 			const struct client_extent *extent, size_t span, uint64_t stream,
-			CUresult *result);
+			bool async, CUresult *result);
 
 /* ---- green contexts (green.c) ---- */
 

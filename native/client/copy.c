@@ -302,7 +302,8 @@ static CUresult copy_plain(const struct client_plane *to, const struct client_pl
 	if (async && client_stream_captured(stream))
 		return copy_captured(to, from, extent, stream);
 	if (client_pinned_copy(to, from, extent,
-			       plane_span(to->kind == MEMORY_DEVICE ? from : to, extent), stream, &result))
+			       plane_span(to->kind == MEMORY_DEVICE ? from : to, extent), stream, async,
+			       &result))
 		return result == CUDA_SUCCESS && !async ? stream_wait(stream) : result;
 	if (to->kind == MEMORY_DEVICE) {
 		result = copy_to_device(to, from, extent, stream);

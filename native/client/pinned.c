@@ -130,7 +130,7 @@ static CUresult copy_post(struct wire_copy_pinned *request)
 
 bool client_pinned_copy(const struct client_plane *to, const struct client_plane *from,
 			const struct client_extent *extent, size_t span, uint64_t stream,
-			CUresult *result)
+			bool async, CUresult *result)
 {
 	const bool to_device = to->kind == MEMORY_DEVICE;
 	const struct client_plane *host = to_device ? from : to, *device = to_device ? to : from;
@@ -151,6 +151,7 @@ bool client_pinned_copy(const struct client_plane *to, const struct client_plane
 		.width = extent->width,
 		.height = extent->height,
 		.to_device = to_device,
+		.waited = !async,
 		.stream = stream,
 	};
 	if (request.host_pitch <= SHARED_PITCH_MOST) {

@@ -59,7 +59,7 @@ CUresult serve_array_write(struct server_call *call);
 CUresult serve_array_read(struct server_call *call);
 /* Copy between arrays, or between one and memory of the device, whose pitch's upper half is the slice's height. */
 CUresult serve_array_copy(struct server_call *call);
-/* Copy rows between a device and shared pinned memory, in stream order; no bytes travel. */
+/* Copy rows between a device and shared pinned memory, in stream order; no bytes travel.  waited: the sender waits for it at once. */
 CUresult serve_copy_pinned(struct server_call *call);
 /* Make a stream under the client's handle. */
 CUresult serve_stream_create(struct server_call *call);

@@ -90,7 +90,7 @@ enum wire_op {
 	WIRE_OP_ARRAY_READ = 0x003b,
 	/* Copy between arrays, or between one and memory of the device, whose pitch's upper half is the slice's height. */
 	WIRE_OP_ARRAY_COPY = 0x003c,
-	/* Copy rows between a device and shared pinned memory, in stream order; no bytes travel. */
+	/* Copy rows between a device and shared pinned memory, in stream order; no bytes travel.  waited: the sender waits for it at once. */
 	WIRE_OP_COPY_PINNED = 0x003d,
 	/* Make a stream under the client's handle. */
 	WIRE_OP_STREAM_CREATE = 0x0040,
@@ -506,7 +506,7 @@ struct wire_copy_pinned {
 	uint64_t width;
 	uint64_t height;
 	uint32_t to_device;
-	uint32_t reserved;
+	uint32_t waited;
 	uint64_t stream;
 };
 _Static_assert(sizeof(struct wire_copy_pinned) == 72, "wire layout");

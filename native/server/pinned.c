@@ -13,6 +13,10 @@
 
 /* Most pieces of one session: a quarter of what Linux lets a process map (vm.max_map_count). */
 #define PINNED_COUNT 16384u
+/* Up to this size the lead is kept for a copy that the client waits for: a worker of the driver's and
+ * another leader, one waked behind the other, cost as much as a good part of a MiB.  What is
+ * larger would keep other threads' calls waiting for longer than that. */
+#define PINNED_AT_ONCE_BYTES (4u << 20)
 
 /* A context with work that may use the memory. */
 struct pinned_user {
@@ -238,9 +242,15 @@ static CUresult shared_copy(struct server_call *call, const struct wire_copy_pin
 	const struct server_driver *driver = call->driver;
 	size_t bytes = request->width * request->height;
 	CUDA_MEMCPY2D rows = { .WidthInBytes = request->width, .Height = request->height };
+	const bool linear = request->height == 1 || (request->pitch == request->width &&
+						     request->host_pitch == request->width);
 
-	if (request->height == 1 ||
-	    (request->pitch == request->width && request->host_pitch == request->width))
+	/* There is nothing that it would wait for, and its end is what the client asks for next. */
+	if (linear && request->waited && bytes <= PINNED_AT_ONCE_BYTES && server_is_alone(call->server) &&
+	    driver->cuMemcpyHtoD_v2 && driver->cuMemcpyDtoH_v2 && server_stream_is_idle(call, stream))
+		return request->to_device ? driver->cuMemcpyHtoD_v2(request->device, host, bytes)
+					  : driver->cuMemcpyDtoH_v2(host, request->device, bytes);
+	if (linear)
 		return request->to_device
 			       ? driver->cuMemcpyHtoDAsync_v2(request->device, host, bytes, stream)
 			       : driver->cuMemcpyDtoHAsync_v2(host, request->device, bytes, stream);

@@ -194,12 +194,17 @@ static void server_pass_lead(struct server *server)
 	pthread_mutex_unlock(&server->leader);
 }
 
+/* Nothing is put into a stream meanwhile: whoever does that leads, or has led and is not yet
+ * back, and there is no such thread. */
+bool server_is_alone(const struct server *server)
+{
+	return atomic_load(&server->threads) - atomic_load(&server->waiting) == 1;
+}
+
 /* Is this a call that might wait, and will not?  Then the lead need not be passed on, which
- * costs as much as a small copy.  Nothing is put into the stream meanwhile: whoever does that
- * leads, or has led and is not yet back, and there is no such thread. */
+ * costs as much as a small copy. */
 static bool call_is_due(struct server_call *call)
 {
-	struct server *server = call->server;
 	uint64_t handle;
 	CUstream stream;
 
@@ -209,8 +214,7 @@ static bool call_is_due(struct server_call *call)
 		handle = ((const struct wire_copy_to_host *)call->request)->stream;
 	else
 		return false;
-	return atomic_load(&server->threads) - atomic_load(&server->waiting) == 1 &&
-	       call_context(call) == CUDA_SUCCESS &&
+	return server_is_alone(call->server) && call_context(call) == CUDA_SUCCESS &&
 	       server_resolve_stream(call, handle, &stream) == CUDA_SUCCESS &&
 	       server_stream_is_idle(call, stream);
 }

@@ -221,6 +221,8 @@ CUresult server_take(struct server_call *call, void *target, size_t bytes);
 /* Has a stream come to its end, and so has what it would wait for?  Also false where that
  * can't be asked. */
 bool server_stream_is_idle(struct server_call *call, CUstream stream);
+/* Is the thread that leads, which asks, the only one that is in the driver? */
+bool server_is_alone(const struct server *server);
 
 /* Begin a frame that the caller finishes: it writes `tail_bytes` to the transport, and lets
  * go of server->write whatever this returns. */

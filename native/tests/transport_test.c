@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../transport/inbox.h"
 #include "../transport/transport.h"
 #include "../wire/digest.h"
 
@@ -155,6 +157,104 @@ static void test_memory_that_its_maker_could_cut_off_is_refused(void)
 	transport_release(&server);
 }
 
+/* The first processor that this process may use, or the one behind `before`; -1: there is none. */
+static int processor_behind(int before)
+{
+	cpu_set_t may;
+
+	assert(sched_getaffinity(0, sizeof(may), &may) == 0);
+	for (int i = before + 1; i < CPU_SETSIZE; i++)
+		if (CPU_ISSET(i, &may))
+			return i;
+	return -1;
+}
+
+static void processor_enter(int processor)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(processor, &set);
+	assert(sched_setaffinity(0, sizeof(set), &set) == 0);
+}
+
+static void test_a_reader_knows_whether_the_writer_was_on_its_processor(void)
+{
+	int first = processor_behind(-1), second = processor_behind(first);
+	struct transport client, server;
+	uint64_t *memory;
+	cpu_set_t before;
+
+	pair_make(&client, &server, &memory);
+	assert(!server.ops->apart(&server));
+	assert(sched_getaffinity(0, sizeof(before), &before) == 0);
+	processor_enter(first);
+	assert(transport_write_all(&client, "x", 1) == 0);
+	assert(!server.ops->apart(&server));
+	if (second >= 0) {
+		processor_enter(second);
+		assert(server.ops->apart(&server));
+		assert(transport_write_all(&client, "x", 1) == 0);
+		assert(!server.ops->apart(&server));
+	}
+	assert(sched_setaffinity(0, sizeof(before), &before) == 0);
+	transport_release(&client);
+	transport_release(&server);
+}
+
+/* A peer that answers at the second look, or when it has been slept for. */
+static struct {
+	bool apart;
+	int looks;
+	int sleeps;
+} peer;
+
+static ssize_t peer_read(struct transport *transport, void *buffer, size_t bytes)
+{
+	(void)transport;
+	(void)bytes;
+	if (++peer.looks % 2)
+		return -EAGAIN;
+	*(uint8_t *)buffer = 1;
+	return 1;
+}
+
+static int peer_wait(struct transport *transport, int timeout_ms)
+{
+	(void)transport;
+	(void)timeout_ms;
+	peer.sleeps++;
+	return 0;
+}
+
+static bool peer_apart(struct transport *transport)
+{
+	(void)transport;
+	return peer.apart;
+}
+
+static void test_waits_that_do_not_spin_do_so_where_the_peer_is_on_another_processor(void)
+{
+	static const struct transport_ops ops = {
+		.name = "peer",
+		.read = peer_read,
+		.wait = peer_wait,
+		.apart = peer_apart,
+	};
+	struct transport transport = { .ops = &ops, .descriptor = -1 };
+	struct inbox inbox;
+	uint8_t byte;
+
+	assert(inbox_init(&inbox, &transport) == 0);
+	inbox.sleeps = 2;
+	assert(inbox_take(&inbox, &byte, 1) == 0);
+	assert(peer.sleeps == 1);
+	peer.apart = true;
+	assert(inbox_take(&inbox, &byte, 1) == 0);
+	assert(peer.sleeps == 1 && inbox.sleeps == 0);
+	inbox_release(&inbox);
+}
+
 static void test_digests_are_as_the_standard_s_examples(void)
 {
 	static const uint8_t abc[4] = { 0xba, 0x78, 0x16, 0xbf }, two[4] = { 0x24, 0x8d, 0x6a, 0x61 };
@@ -173,6 +273,8 @@ int main(void)
 	test_a_shutdown_wakes_the_reader();
 	test_impossible_indices_are_refused();
 	test_memory_that_its_maker_could_cut_off_is_refused();
+	test_a_reader_knows_whether_the_writer_was_on_its_processor();
+	test_waits_that_do_not_spin_do_so_where_the_peer_is_on_another_processor();
 	test_digests_are_as_the_standard_s_examples();
 	puts("ok");
 	return 0;

@@ -77,6 +77,19 @@ static ssize_t inbox_try(struct inbox *inbox, void *target, size_t bytes)
 		      : transport->ops->peek(transport, &inbox->peeked, bytes);
 }
 
+/* Is this one of the waits that do not spin?  Not where the peer is known to have gone to another processor:
+ * two that sleep in turn on one are never both ready to run, so that the scheduler would see no
+ * reason to part them, and when it did, calls would still cost two wake-ups each. */
+static bool inbox_sleeps(struct inbox *inbox)
+{
+	struct transport *transport = inbox->transport;
+
+	if (!inbox->sleeps)
+		return false;
+	inbox->sleeps--;
+	return !transport->ops->apart || !transport->ops->apart(transport);
+}
+
 /* Read at least one byte into [target, target + bytes), or only find it if there is no
  * target: spin a while, then sleep. */
 static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int timeout_ms)
@@ -92,9 +105,7 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	}
 	start = now = transport_now_ns();
 	inbox_rest(inbox->meter, start);
-	if (inbox->sleeps) {
-		inbox->sleeps--;
-	} else {
+	if (!inbox_sleeps(inbox)) {
 		do {
 			transport_relax();
 			got = inbox_try(inbox, target, bytes);

@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -50,6 +51,7 @@
 
 struct shm_ring {
 	_Alignas(64) _Atomic uint64_t written;
+	_Atomic uint32_t processor;	/* where that was written last, plus one; 0: an older peer */
 	_Alignas(64) _Atomic uint64_t taken;
 	_Alignas(64) _Atomic uint32_t reader_asleep;
 	_Alignas(64) _Atomic uint32_t writer_asleep;
@@ -83,12 +85,19 @@ struct shm {
 
 /* ---- writing ---- */
 
+/* Let the reader see what was written, and from where. */
+static void shm_show(struct shm *shm)
+{
+	atomic_store_explicit(&shm->out->processor, (uint32_t)(sched_getcpu() + 1), memory_order_relaxed);
+	atomic_store_explicit(&shm->out->written, shm->written, memory_order_release);
+}
+
 /* Let the reader see what was written, and wake it if it sleeps. */
 static int shm_publish(struct transport *transport)
 {
 	struct shm *shm = transport->shm;
 
-	atomic_store_explicit(&shm->out->written, shm->written, memory_order_release);
+	shm_show(shm);
 	/* With the fence in shm_wait: one of the two sees what the other wrote. */
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&shm->out->reader_asleep, memory_order_relaxed))
@@ -128,7 +137,7 @@ static int shm_publish_part(struct transport *transport, bool first)
 		return -EPROTO;
 	if (first || shm->written - shm->out_taken >= SHM_WAKE_BYTES)
 		return shm_publish(transport);
-	atomic_store_explicit(&shm->out->written, shm->written, memory_order_release);
+	shm_show(shm);
 	return 0;
 }
 
@@ -339,6 +348,14 @@ static int shm_wait(struct transport *transport, int timeout_ms)
 	return 0;
 }
 
+static bool shm_apart(struct transport *transport)
+{
+	uint32_t theirs = atomic_load_explicit(&transport->shm->in->processor, memory_order_relaxed);
+	uint32_t ours = (uint32_t)(sched_getcpu() + 1);
+
+	return theirs && ours && theirs != ours;
+}
+
 static void shm_shutdown(struct transport *transport)
 {
 	struct shm_ring *ring = transport->shm->out;
@@ -358,6 +375,7 @@ static const struct transport_ops shm_ops = {
 	.taken = shm_taken,
 	.room = shm_room_at,
 	.written = shm_written,
+	.apart = shm_apart,
 	.memory = shm_memory,
 	.shutdown = shm_shutdown,
 };

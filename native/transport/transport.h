@@ -51,6 +51,9 @@ struct transport_ops {
 	/* Like write, but it may leave together with what is written next, which follows at once;
 	 * NULL where that saves nothing. */
 	int (*append)(struct transport *transport, struct iovec *vector, int count);
+	/* Did the peer write what came last on another processor than this thread's?  Where that is so,
+	 * to spin for an answer keeps it from nothing.  NULL, and false: not known. */
+	bool (*apart)(struct transport *transport);
 	/* All the memory that peek and room lead into. */
 	void (*memory)(struct transport *transport, void **at, size_t *bytes);
 	/* End the stream in both directions: waiters and writers wake. */

@@ -380,8 +380,9 @@ OPERATIONS: Final = (
         "copy_pinned",
         _POSTED,
         "u64 pinned, u64 offset, u64 host_pitch, u64 device, u64 pitch, u64 width, u64 height, "
-        "u32 to_device, u32 reserved, stream stream",
-        "Copy rows between a device and shared pinned memory, in stream order; no bytes travel.",
+        "u32 to_device, u32 waited, stream stream",
+        "Copy rows between a device and shared pinned memory, in stream order; no bytes travel.  waited: "
+        "the sender waits for it at once.",
     ),
     # streams and events
     _op(

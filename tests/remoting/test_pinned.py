@@ -188,9 +188,21 @@ class Shared(Session):
         self.send("pinned_offer", struct.pack("<QQ", pinned, size))
         return self.call("pinned_register", struct.pack("<Q", pinned), context=CONTEXT)
 
-    def copy(self, *, pinned: int = PINNED, offset: int = 0, pitch: int = 64, width: int = 64, height: int = 1) -> None:
-        device = self.device()
-        fixed = struct.pack("<7QII", pinned, offset, pitch, device, pitch, width, height, 1, 0) + WORD.pack(1)
+    def copy(
+        self,
+        *,
+        pinned: int = PINNED,
+        offset: int = 0,
+        pitch: int = 64,
+        width: int = 64,
+        height: int = 1,
+        device: int = 0,
+        to_device: bool = True,
+        waited: bool = False,
+    ) -> None:
+        device = device or self.device()
+        fixed = struct.pack("<7QII", pinned, offset, pitch, device, pitch, width, height, to_device, waited)
+        fixed += WORD.pack(1)
         self.send("copy_pinned", fixed, context=CONTEXT)
 
     def device(self) -> int:
@@ -317,6 +329,7 @@ def test_a_name_that_is_taken_ends_the_session(shared_session: Shared) -> None:
     [
         {"offset": BYTES},
         {"offset": BYTES - 63},
+        {"offset": BYTES - 63, "waited": True},
         {"offset": (1 << 64) - 1},
         {"offset": 1 << 63, "width": 1},
         {"width": BYTES + 1},
@@ -341,6 +354,19 @@ def test_a_copy_of_memory_that_is_not_pinned_is_refused(shared_session: Shared) 
     opcode, _, payload = shared_session.receive()
     assert opcode == 0x0103, "a failure"
     assert struct.unpack_from("<QQi", payload)[2] == INVALID_HANDLE
+
+
+@pytest.mark.parametrize("waited", [False, True])
+def test_a_copy_moves_its_bytes(shared_session: Shared, waited: bool) -> None:
+    made = memory()
+    with mmap.mmap(made, 0) as pages:
+        assert shared_session.offer(made) == 0
+        device = shared_session.device()
+        pages[:64] = bytes(range(64))
+        shared_session.copy(device=device, waited=waited)
+        shared_session.copy(device=device, offset=BYTES - 64, to_device=False, waited=waited)
+        assert shared_session.call("stream_synchronize", WORD.pack(1), context=CONTEXT) == 0
+        assert pages[BYTES - 64 :] == bytes(range(64))
 
 
 def test_released_with_copies_in_flight(shared_session: Shared) -> None:
