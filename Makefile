@@ -51,8 +51,9 @@ demo: build
 	@$(BIN)/farbus demo
 
 # The order of sets of strings goes by the hash seed: with one seed, the model tests take the same examples each time.
+# A process for each processor, each with files of its own; with more than four the compilers would want the memory.
 test: build
-	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -q
+	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 lint: build
 	@$(BIN)/python -m pytest -q tests/test_repository.py

@@ -11,7 +11,9 @@ from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
 from farbus.model.device import MAX_SHARES
+from farbus.model.pci import Address
 from farbus.model.value import Value
+from farbus.remoting.session import CONNECTIONS_LIMIT
 
 # sun_path of a Unix socket's address has 108 bytes (unix(7)); farbus.api keeps some for itself.
 SOCKET_PATH_LIMIT = 100
@@ -51,6 +53,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     With 0 nothing is counted against it."""
     physical_devices: bool = True
     """Offer NVIDIA's GPUs and NVMe drives.  Off where several agents share a machine."""
+    fabric: str = ""
+    """File of the chassis that this node has the credentials for (``/etc/farbus/fabric.toml``); empty for none."""
+    fabric_ports: dict[str, tuple[str, ...]] = {}
+    """Bridges of this node that ports of chassis lead to, in the order in which the chassis fills them
+    (``"falcon-1/30h" = ["0000:00:03.0"]``); left out, the only hot-plug port that is free."""
     softgpu: str = ""
     """FARBUS_SOFTGPU for this node's software GPUs (``count=2,mem=1GiB``); empty for none."""
     softgpu_node: str = ""
@@ -69,6 +76,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     are trusted).  Programs and servers on nodes that differ in this refuse each other."""
     remoting_grace_s: float = 30.0
     """How long a remoting server waits for its program when their connection was cut; 0: not at all."""
+    remoting_connections: int | None = None
+    """TCP connections of each session between a program of this node and another node's GPU; None for one, and several
+    where the round trip is long."""
     remoting_image_bytes: int = 2 * 2**30
     """GPU code that is kept on this node of each user's programs, so that it travels once; 0 for none."""
 
@@ -135,9 +145,19 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"remoting_tls: {self.remoting_tls!r} is none of {', '.join(REMOTING_TLS)}", hint="leave it out"
             )
+        connections = self.remoting_connections
+        if connections is not None and not 1 <= connections <= CONNECTIONS_LIMIT:
+            raise InvalidInput(
+                f"remoting_connections: {connections} is not from 1 to {CONNECTIONS_LIMIT}", hint="leave it out"
+            )
         for pattern, shares in self.gpu_shares.items():
             if not 2 <= shares <= MAX_SHARES:
                 raise InvalidInput(f"gpu_shares: {pattern!r} = {shares} is not from 2 to {MAX_SHARES}")
+        for port, bridges in self.fabric_ports.items():
+            if not all(port.partition("/")) or not bridges:
+                raise InvalidInput(f"fabric_ports: {port!r}: not CHASSIS/PORT with the addresses of bridges")
+            for bridge in bridges:
+                Address.parse(bridge)
         if self.program_units not in PROGRAM_UNITS:
             raise InvalidInput(
                 f"program_units: {self.program_units!r} is none of {', '.join(PROGRAM_UNITS)}", hint="leave it out"

@@ -9,7 +9,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,26 +17,35 @@ import structlog
 
 from farbus.agent.actions import Report
 from farbus.agent.bus import BusWatch
+from farbus.agent.chassis import ChassisDesk, driver_of
 from farbus.agent.config import AgentConfig
-from farbus.agent.events import DevicesVanished, Event, LeasesVoided
+from farbus.agent.events import DeviceClosed, DeviceOpened, DevicesVanished, Event, LeasesVoided
 from farbus.agent.executor import Executor
 from farbus.agent.inventory import GpuSource, Inventory, take_inventory
 from farbus.agent.jobs import TaskRunner
 from farbus.agent.journal import Journal
 from farbus.agent.local import Identifier, LocalCluster
+from farbus.agent.local_moves import LocalMoves
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
+from farbus.agent.moves import AgentGate, Moves
+from farbus.agent.moving import Moving
+from farbus.agent.orders import Orders
+from farbus.agent.orphans import Orphans
 from farbus.agent.peers import Peers
+from farbus.agent.ports import bridges_of, names_by_chassis
 from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.staging import Staging
 from farbus.agent.state_disk import StateDisk
+from farbus.agent.steps import StepRunner
 from farbus.agent.telemetry.collectors import Sources, make_collectors
 from farbus.agent.telemetry.export import Exporter
 from farbus.agent.telemetry.gpu import ProcessMemory
 from farbus.agent.telemetry.pipeline import Pipeline
+from farbus.api.audit import FILE_NAME, AuditLog
 from farbus.api.client import ClusterClient
 from farbus.api.enrollment import is_due, renew_at
 from farbus.api.identity import Role
@@ -44,15 +53,22 @@ from farbus.api.peer import PeerClient, serve_peers
 from farbus.api.server import RunningServer, serve_local
 from farbus.api.session import SessionDialer
 from farbus.api.staging import NodeStaging, StagingForwarder, add_staging
-from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
+from farbus.errors import Conflict, ExitCode, FarbusError, NotFound, NotPermitted, first_error
+from farbus.hotplug.fabric.config import ChassisAccess, read_config
+from farbus.hotplug.fabric.driver import Driver
+from farbus.hotplug.parts import Move, Parts
+from farbus.hotplug.sequences import HotScan
+from farbus.hotplug.times import BusHistory, BusTimes
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.files import FileLock, make_directory, write_owned
+from farbus.linux.holders import Holders, KernelHolders
 from farbus.linux.kept import KeptProcesses
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
+from farbus.linux.nvidia import DriverNvidia, Nvidia
 from farbus.linux.nvml import WorkerNvml
 from farbus.linux.pci import KernelPci, Pci
 from farbus.linux.processes import Processes
@@ -63,8 +79,12 @@ from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.uevents import KernelUevents, Uevents
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.address import host_and_port
-from farbus.model.device import Device
+from farbus.model.device import Device, DeviceKind, whole_of
+from farbus.model.fabric import ChassisView, FabricDevice
+from farbus.model.holders import Holder, HolderKind
 from farbus.model.node import Node
+from farbus.model.pci import PciTree
+from farbus.model.value import from_json, to_json
 from farbus.remoting import paths
 
 _log = structlog.get_logger()
@@ -88,6 +108,11 @@ STOP_MARGIN_S = 20.0
 
 RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "network_mbit_s", "operators"})
 """Settings that a running agent can change."""
+
+NO_MOVES = (
+    "this agent offers no devices of its machine (physical_devices is off, as under farbus up), and so moves none"
+)
+"""Why an order to move a device is refused where it is."""
 
 Reread = Callable[[], Awaitable[AgentConfig]]
 """Reads the settings again; raises :class:`FarbusError`."""
@@ -113,6 +138,10 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     pci: Pci | None = None
     uevents: Uevents | None = None
     """Both where the machine's own devices are offered: what comes and goes is listed at once."""
+    holders: Holders | None = None
+    nvidia: Nvidia | None = None
+    """Both where devices can be moved."""
+    chassis_driver: Callable[[ChassisAccess, Clock], Driver] = driver_of
 
 
 def real_doors(config: AgentConfig) -> Doors:
@@ -143,6 +172,8 @@ def real_doors(config: AgentConfig) -> Doors:
         shared=KernelSharedMemory(),
         pci=KernelPci() if config.physical_devices else None,
         uevents=KernelUevents() if config.physical_devices else None,
+        holders=KernelHolders(clock=SystemClock()) if config.physical_devices else None,
+        nvidia=DriverNvidia() if config.physical_devices else None,
     )
 
 
@@ -249,15 +280,43 @@ def instance_id(path: Path, *, boot_id: str) -> str:
     return instance
 
 
-async def _dial(service: AgentService, session: SessionRunner) -> None:
+async def _dial(service: AgentService, session: SessionRunner, moving: Moving | None) -> None:
     """Keep a session, once it is settled what this node holds."""
     try:
         async with asyncio.timeout(RECOVERY_LIMIT_S):
             await service.restored.wait()
             await service.until(lambda machine: not machine.is_giving_up())
+            if moving is not None:
+                await moving.recovered.wait()
     except TimeoutError:
-        _log.error("what an earlier agent left is not given up yet", seconds=RECOVERY_LIMIT_S)
+        _log.error("what an earlier agent left is not given up or finished yet", seconds=RECOVERY_LIMIT_S)
     await session.run()
+
+
+def _gpus_of(devices: Sequence[Device]) -> dict[str, str]:
+    """Return the UUIDs of real GPUs by their PCI addresses."""
+    return {
+        device.pci_address: whole_of(device.id)
+        for device in devices
+        if device.kind is DeviceKind.GPU and not device.software and device.pci_address
+    }
+
+
+def _read_times(path: Path) -> BusHistory:
+    try:
+        return from_json(path.read_bytes(), BusHistory)
+    except FileNotFoundError:
+        return BusHistory()
+    except (OSError, FarbusError) as error:
+        _log.warning("times of the bus not read; they are learned anew", file=str(path), error=str(error))
+        return BusHistory()
+
+
+def _keep_times(path: Path, history: BusHistory) -> None:
+    try:
+        write_owned(path, to_json(history), account=None)
+    except OSError as error:
+        _log.error("times of the bus not written", file=str(path), error=error.strerror)
 
 
 class _StoppedError(Exception):
@@ -277,7 +336,15 @@ class Agent:
         self._inventory: Inventory | None = None
         self._devices: dict[str, Device] = {}
         self._looking = asyncio.Lock()
+        self._look_soon = asyncio.Event()
+        """Set when devices are to be listed before their time."""
         self._peer_endpoint = ""
+        self._gate = AgentGate()
+        self._gpus: dict[str, str] = {}
+        """UUIDs of this node's GPUs, by PCI address."""
+        self._desk: ChassisDesk | None = None
+        self._moves: Moves | None = None
+        self._parts = self._make_parts()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, serve until ``stop`` is set, end what was started."""
@@ -301,6 +368,23 @@ class Agent:
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors
+        state = Path(config.state)
+        accesses = {one.name: one for one in read_config(config.fabric).chassis} if config.fabric else {}
+        peer_client = PeerClient(config.credentials)
+        desk = self._desk = ChassisDesk(
+            node=config.name,
+            accesses=accesses,
+            asker=peer_client,
+            clock=doors.clock,
+            group=group,
+            directory=state / "fabric",
+            driver=doors.chassis_driver,
+        )
+        step_runner = StepRunner(journal=self._journal, clock=doors.clock, group=group)
+        if self._parts is not None:
+            self._moves = Moves(parts=self._parts, gate=self._gate, journal=self._journal, runner=step_runner)
+            # What is gone from here, or on its way, is offered to nobody.
+            await self._moves.remember()
         await self._look()
         logs = LogStore(
             config.logs_directory, limit_bytes_per_task=config.log_bytes_per_task, limit_bytes=config.log_bytes
@@ -316,9 +400,10 @@ class Agent:
         peers = Peers(
             machine=machine,
             membership=membership,
-            asker=PeerClient(config.credentials),
+            asker=peer_client,
             clock=doors.clock,
             post=service.post,
+            chassis=desk,
         )
         host = RemotingHost(
             config=config,
@@ -346,8 +431,11 @@ class Agent:
             clock=doors.clock,
             post=service.post,
             membership=membership,
-            instance=instance_id(Path(config.state) / "instance", boot_id=self._boot_id),
+            instance=instance_id(state / "instance", boot_id=self._boot_id),
         )
+        moving = self._make_moving(service, session, group)
+        desk.told = session.chassis_changed
+        session.orders = Orders(moving=moving, why=NO_MOVES, desk=desk, group=group, answer=session.move_ended)
         exporter = Exporter(
             pipeline=pipeline,
             facts=doors.facts,
@@ -386,6 +474,7 @@ class Agent:
             term=membership.term,
             lease_ttl_s=membership.lease_ttl_s,
         )
+        restored = msgspec.structs.replace(restored, closed=self._gate.closed())
         group.create_task(logs.look(), name="look for logs")
         local = LocalCluster(
             node=config.name,
@@ -395,6 +484,17 @@ class Agent:
             scheduler=session,
             service=service,
             group=group,
+            clock=doors.clock,
+        )
+        audit = AuditLog(state / FILE_NAME)
+        local.moves = LocalMoves(
+            node=config.name,
+            moving=moving,
+            why=NO_MOVES,
+            desk=desk,
+            held=machine.held,
+            scheduler=local.devices_if_connected,
+            audit=audit,
             clock=doors.clock,
         )
         session.on_lost = local.reconnect
@@ -416,11 +516,18 @@ class Agent:
             group.create_task(service.run(executor, report, restored), name="events")
             group.create_task(peers.run(service.until), name="peers")
             group.create_task(service.watch_expiry(), name="expiry")
-            group.create_task(_dial(service, session), name="session")
+            group.create_task(_dial(service, session, moving), name="session")
+            if moving is not None and self._moves is not None:
+                group.create_task(moving.recover(), name="moves")
+                group.create_task(self._moves.keep_trying(boot_id=self._boot_id), name="stuck moves")
+            group.create_task(desk.keep_reading(self._has_ports), name="chassis")
             group.create_task(self._keep_looking(session, service.post), name="inventory")
             if doors.pci is not None and doors.uevents is not None:
                 bus = BusWatch(
-                    pci=doors.pci, uevents=doors.uevents, changed=lambda: self._look_again(session, service.post)
+                    pci=doors.pci,
+                    uevents=doors.uevents,
+                    changed=lambda: self._look_again(session, service.post),
+                    expected=self._moves.is_expected if self._moves is not None else lambda _: False,
                 )
                 group.create_task(bus.run(), name="bus")
             group.create_task(self._disk.watch(), name="disk")
@@ -463,6 +570,7 @@ class Agent:
             await server.stop()
             await local.close()
             await peer_server.stop()
+            await audit.close()
         if config.end_on_stop:
             await self._end(service, session, runner)
         else:
@@ -501,6 +609,165 @@ class Agent:
         peers.endpoint = self._peer_endpoint = host_and_port(config.address, server.port)
         return server
 
+    # Devices that come and go.
+
+    def _make_parts(self) -> Parts | None:
+        """Return what moves work with; None where this agent offers no devices of the machine."""
+        doors = self._doors
+        nvml = next((source.nvml for source in doors.gpu_sources if not source.software), None)
+        if not self._config.physical_devices or nvml is None:
+            return None
+        if doors.pci is None or doors.uevents is None or doors.holders is None or doors.nvidia is None:
+            return None
+        times = Path(self._config.state) / "bus_times.json"
+        return Parts(
+            pci=doors.pci,
+            holders=doors.holders,
+            nvidia=doors.nvidia,
+            nvml=nvml,
+            uevents=doors.uevents,
+            clock=doors.clock,
+            gate=self._gate,
+            drives=doors.sysfs.nvme_controllers,
+            gpus=lambda: self._gpus,
+            fabrics=lambda name: self._chassis().of(name),
+            called=self._called,
+            times=BusTimes(_read_times(times), keep=functools.partial(_keep_times, times)),
+        )
+
+    def _make_moving(self, service: AgentService, session: SessionRunner, group: asyncio.TaskGroup) -> Moving | None:
+        if self._parts is None or self._moves is None:
+            return None
+        config, machine = self._config, service.machine
+
+        def sessions(device: str) -> tuple[Holder, ...]:
+            return tuple(
+                Holder(
+                    kind=HolderKind.SESSION,
+                    name=held.lease.id,
+                    user=held.lease.user,
+                    cure=f"farbus cancel {held.lease.job}",
+                )
+                for held in machine.held()
+                if held.device_side and any(whole_of(one.device) == device for one in held.lease.devices)
+            )
+
+        async def end_session(holder: Holder) -> None:
+            reason = f"evicted from node {config.name}: its device is moved"
+            service.post(LeasesVoided(lease_ids=(holder.name,), reason=reason))
+            # One that can't be given up is told by the next look at who holds the device.
+            await service.until(
+                lambda machine: all(
+                    held.lease.id != holder.name or not held.device_side or held.trouble for held in machine.held()
+                )
+            )
+
+        async def told(device: str, reason: str) -> None:
+            if reason:
+                service.post(DeviceClosed(device=device, reason=reason))
+            else:
+                service.post(DeviceOpened(device=device))
+            # Requests that came before it are answered by then: who looks at holders afterwards sees theirs.
+            await service.until(lambda machine: machine.is_closed(device) == bool(reason))
+            self._look_soon.set()
+
+        self._gate.sessions, self._gate.end_session, self._gate.told = sessions, end_session, told
+        self._moves.changed = self._look_soon.set
+        moving = Moving(
+            node=config.name,
+            boot_id=self._boot_id,
+            moves=self._moves,
+            gate=self._gate,
+            parts=self._parts,
+            ports=config.fabric_ports,
+            group=group,
+            told=session.move_progress,
+        )
+        orphans = Orphans(
+            Path(config.state) / "orphans.json",
+            node=config.name,
+            ports=config.fabric_ports,
+            clock=self._doors.clock,
+            tree=self._parts.pci.tree,
+            names=self._parts.names,
+            busy=self._is_moved,
+            scan=self._scan_for,
+        )
+        moving.orphans = orphans.troubles
+        looks: set[str] = set()
+
+        async def look(view: ChassisView) -> None:
+            try:
+                await moving.recovered.wait()
+                await orphans.look(view)
+            finally:
+                looks.discard(view.chassis)
+
+        def read(view: ChassisView) -> None:
+            # One at a time: a scan for what is missing takes a while, and leads to readings of its own.
+            if view.chassis not in looks:
+                looks.add(view.chassis)
+                group.create_task(look(view), name=f"orphans of chassis {view.chassis}")
+
+        self._chassis().read = read
+        return moving
+
+    def _chassis(self) -> ChassisDesk:
+        assert self._desk is not None
+        return self._desk
+
+    def _has_ports(self, chassis: str) -> bool:
+        """Say whether cables of a chassis are known to lead to this node."""
+        return any(port.partition("/")[0] == chassis for port in self._config.fabric_ports)
+
+    def _called(self, tree: PciTree) -> dict[str, str]:
+        """Return what moves and chassis call devices that have no name of their own, by address."""
+        views = [chassis.view for chassis in self._chassis().known if chassis.view is not None] if self._desk else []
+        found = names_by_chassis(tree, self._config.fabric_ports, views, node=self._config.name)
+        attached = self._moves.attached if self._moves is not None else {}
+        return {**found, **{result["address"]: device for device, result in attached.items() if "address" in result}}
+
+    def _is_moved(self, device: FabricDevice) -> bool:
+        moves = self._moves
+        return moves is not None and any(device.answers_to(name) for name in (*moves.under_way, *moves.stuck))
+
+    async def _scan_for(self, device: FabricDevice, view: ChassisView) -> None:
+        """Look for a device that a chassis has assigned to this node, below each bridge where it may be."""
+        assert self._parts is not None
+        assert self._moves is not None
+        tree = self._parts.pci.tree()
+        bridges = bridges_of(tree, self._config.fabric_ports, chassis=view.chassis, port=device.port)
+        for bridge in bridges:
+            if tree.below(bridge):
+                continue
+            move = Move(
+                device=device.id,
+                bridge=bridge,
+                chassis=view.chassis,
+                port=device.port,
+                uuid=device.uuid,
+                serial=device.serial,
+                vendor=device.vendor_id,
+                device_id=device.device_id,
+                asked_at=self._doors.clock.wall(),
+            )
+            async with self._moves.turn(device.id):
+                try:
+                    await self._moves.perform(HotScan(move=move))
+                except FarbusError as error:
+                    _log.warning("not there", device=device.id, bridge=bridge, error=str(error))
+                else:
+                    return
+        raise NotFound(f"device {device.id}: below none of {', '.join(bridges) or 'no bridges'}", hint="see dmesg")
+
+    def _named(self, devices: Sequence[Device]) -> dict[str, str]:
+        """Return what devices are called wherever they are, by the address of their first function."""
+        if self._parts is None:
+            return {}
+        self._gpus = _gpus_of(devices)
+        names = self._parts.names(self._parts.pci.tree())
+        return {address: identity.name for address, identity in names.items()}
+
     def _node(self) -> Node:
         return msgspec.structs.replace(
             self._known().node, peer_endpoint=self._peer_endpoint, trouble=self._disk.trouble
@@ -520,28 +787,48 @@ class Agent:
     async def _look(self) -> bool:
         """List the node's devices; say whether anything has changed."""
         doors = self._doors
-        found = await take_inventory(self._config, facts=doors.facts, sysfs=doors.sysfs, gpu_sources=doors.gpu_sources)
+        found = await take_inventory(
+            self._config,
+            facts=doors.facts,
+            sysfs=doors.sysfs,
+            gpu_sources=doors.gpu_sources,
+            names=self._named,
+            moved={result.get("address", "") for result in self._moves.attached.values()} if self._moves else (),
+        )
+        self._devices = {device.id: device for device in found.node.devices}
+        self._gpus = _gpus_of(found.node.devices)
+        # What is closed is here, and offered to nobody.
+        closed = self._gate.closed()
+        offered = tuple(device for device in found.node.devices if whole_of(device.id) not in closed)
+        found = msgspec.structs.replace(found, node=msgspec.structs.replace(found.node, devices=offered))
         before, self._inventory = self._inventory, found
         for trouble in found.troubles:
             if before is None or trouble not in before.troubles:
                 _log.error("devices not listed", reason=trouble)
-        self._devices = {device.id: device for device in found.node.devices}
         return before is None or before.node != found.node
 
     async def _keep_looking(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         while True:
-            await self._doors.clock.sleep(INVENTORY_INTERVAL_S)
+            timer = asyncio.create_task(self._doors.clock.sleep(INVENTORY_INTERVAL_S), name="next inventory")
+            soon = asyncio.create_task(self._look_soon.wait(), name="inventory soon")
+            try:
+                await asyncio.wait({timer, soon}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+                soon.cancel()
+            self._look_soon.clear()
             await self._look_again(session, post)
 
     async def _look_again(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         # Of two looks at a time the one that began first might end last, and bring back what is gone.
         async with self._looking:
             before = set(self._devices)
-            if await self._look():
-                _log.info("inventory changed", devices=sorted(self._devices))
-                # A driver that does not answer has not lost its devices.
-                if not self._known().troubles and (gone := before - set(self._devices)):
-                    post(DevicesVanished(devices=tuple(sorted(gone))))
+            changed = await self._look()
+            # A driver that does not answer has not lost its devices.
+            if not self._known().troubles and (gone := before - set(self._devices)):
+                post(DevicesVanished(devices=tuple(sorted(gone))))
+            if changed:
+                _log.info("inventory changed", devices=sorted(device.id for device in self._known().node.devices))
                 session.inventory_changed(self._node())
 
     async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:

@@ -226,6 +226,21 @@ class NodeRestored(Value, frozen=True, kw_only=True):
     clients: tuple[RestoredClient, ...] = ()
     tasks: tuple[RestoredTask, ...] = ()
     ended_tasks: tuple[tuple[str, TaskStatus], ...] = ()
+    closed: dict[str, str] = {}
+    """Devices that are being moved, or are gone from here, with why."""
+
+
+class DeviceClosed(Value, frozen=True, kw_only=True):
+    """Nobody may be given a device any more: it is being moved, for the ``reason``.  Who has it keeps it."""
+
+    device: str
+    reason: str
+
+
+class DeviceOpened(Value, frozen=True, kw_only=True):
+    """It may be given again."""
+
+    device: str
 
 
 class TimePassed(Value, frozen=True, kw_only=True):
@@ -252,5 +267,7 @@ Event = (
     | WedgeEnded
     | DevicesVanished
     | HoldClaimed
+    | DeviceClosed
+    | DeviceOpened
     | TimePassed
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -103,20 +103,43 @@ def nvme_devices(controllers: Sequence[NvmeController]) -> tuple[Device, ...]:
     )
 
 
-def accelerator_devices(functions: Sequence[PciFunction], gpus: Sequence[Device]) -> tuple[Device, ...]:
-    """Return accelerators on the bus that no driver here has claimed as a GPU."""
+def _no_names(_: Sequence[Device]) -> Mapping[str, str]:
+    """Where nobody names devices but their drivers."""
+    return {}
+
+
+def accelerator_devices(
+    functions: Sequence[PciFunction],
+    gpus: Sequence[Device],
+    *,
+    names: Callable[[Sequence[Device]], Mapping[str, str]] = _no_names,
+    moved: Collection[str] = (),
+) -> tuple[Device, ...]:
+    """Return accelerators on the bus that no driver here has claimed as a GPU, and what else was ``moved`` here.
+
+    ``names`` tells what devices are called wherever they are
+    (:func:`farbus.model.pci.identities`), by the address of their first
+    function; it is asked where there are any.  One without a name has that of
+    its address, and stays.
+    """
     claimed = {gpu.pci_address for gpu in gpus}
+    found = [
+        function
+        for function in functions
+        if function.address not in claimed
+        and (function.pci_class >> 8 in (_CLASS_3D_CONTROLLER, _CLASS_ACCELERATOR) or function.address in moved)
+    ]
+    called = names(gpus) if found else {}
     return tuple(
         Device(
-            id=f"PCI-{function.address}",
+            id=called.get(function.address) or f"PCI-{function.address}",
             kind=DeviceKind.PCI,
             model=f"{function.vendor:04x}:{function.device:04x}",
             pci_address=function.address,
             numa_node=function.numa_node,
             attributes={"driver": function.driver} if function.driver else {},
         )
-        for function in functions
-        if function.pci_class >> 8 in (_CLASS_3D_CONTROLLER, _CLASS_ACCELERATOR) and function.address not in claimed
+        for function in found
     )
 
 
@@ -132,9 +155,20 @@ async def _network_mbit_s(config: AgentConfig, facts: NodeFacts) -> int:
 
 
 async def take_inventory(
-    config: AgentConfig, *, facts: NodeFacts, sysfs: Sysfs, gpu_sources: Sequence[GpuSource]
+    config: AgentConfig,
+    *,
+    facts: NodeFacts,
+    sysfs: Sysfs,
+    gpu_sources: Sequence[GpuSource],
+    names: Callable[[Sequence[Device]], Mapping[str, str]] = _no_names,
+    moved: Collection[str] = (),
 ) -> Inventory:
-    """Look at the whole node.  A driver that can't answer is a trouble, and its devices are not offered."""
+    """Look at the whole node.  A driver that can't answer is a trouble, and its devices are not offered.
+
+    ``names`` is asked, with the GPUs and drives that were found, what devices
+    are called by the addresses of their first functions; ``moved`` are the
+    addresses of devices that were moved to this node.
+    """
     devices: list[Device] = []
     troubles = []
     for source in gpu_sources:
@@ -147,7 +181,7 @@ async def take_inventory(
             troubles.append(str(error))
     if config.physical_devices:
         devices += nvme_devices(sysfs.nvme_controllers())
-        devices += accelerator_devices(sysfs.pci_functions(), devices)
+        devices += accelerator_devices(sysfs.pci_functions(), devices, names=names, moved=moved)
     node = Node(
         name=config.name,
         address=config.address,

@@ -271,6 +271,20 @@ class Journal:
 
         await self._write("task forgotten", write)
 
+    async def sequence_ended(self, object: str, *, action: str, at: float) -> None:
+        """Record that nothing is left of an object's last sequence; ``action`` is the kind of its first step."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO step (boot_id, object, action, body, started_at, completed_at, error, direction, sequence)"
+                " SELECT ?, object, ?, '{}', ?, ?, '', 'ended', max(sequence) FROM step WHERE object = ?"
+                " GROUP BY object",
+                (self._boot_id, action, at, at, object),
+            )
+            self._prune(connection)
+
+        await self._write("sequence ended", write)
+
     def _mark_ended(self, connection: sqlite3.Connection, job: str, task: str, data: str, at: float) -> None:
         name = f"task {job}/{task}"
         connection.execute(

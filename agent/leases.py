@@ -43,7 +43,7 @@ from farbus.agent.objects import (
     same_leases,
 )
 from farbus.agent.tasks import Tasks
-from farbus.model.device import Route
+from farbus.model.device import Route, whole_of
 from farbus.model.lease import Lease
 
 HOLD_GRACE_S = 15.0
@@ -64,6 +64,8 @@ class Leases:
         """The lease that has each device."""
         self._fences: dict[str, int] = {}
         """The least epoch of each device that is not stale."""
+        self._closed: dict[str, str] = {}
+        """Why no new lease may have each device."""
         self.ttl_s = 0.0
 
     # Questions.
@@ -129,6 +131,7 @@ class Leases:
         """Take over what an earlier agent held; give up what is not observed any more."""
         self.ttl_s = event.lease_ttl_s
         self._fences = dict(event.fences)
+        self._closed = dict(event.closed)
         until = event.now + self.ttl_s
         for devices in event.devices:
             self._restore_devices(devices, until)
@@ -203,6 +206,8 @@ class Leases:
         for leased in lease.devices:
             if (holder := self._holders.get(leased.device)) is not None:
                 return self._devices[holder].told(f"device {leased.device} is held by lease {holder} on {self._node}")
+            if (reason := self._closed.get(whole_of(leased.device))) is not None:
+                return f"device {leased.device} is closed on {self._node}: {reason}"
             if leased.epoch < (least := self._fences.get(leased.device, 0)):
                 return (
                     f"lease {lease.id} is stale: its epoch of device {leased.device} is {leased.epoch},"
@@ -275,6 +280,22 @@ class Leases:
         for device in event.devices:
             if (lease_id := self._holders.get(device)) is not None:
                 yield from self.end((lease_id,), f"device {device} is gone from node {self._node}")
+
+    # Devices that are being moved.
+
+    def is_closed(self, device: str) -> bool:
+        """Say whether no new lease may have a device."""
+        return device in self._closed
+
+    def close(self, device: str, reason: str) -> Actions:
+        """Give a device to no new lease, nor a share of it; the one that has it keeps it."""
+        self._closed[device] = reason
+        return iter(())
+
+    def open(self, device: str) -> Actions:
+        """Let it be given again."""
+        self._closed.pop(device, None)
+        return iter(())
 
     # The client side.
 

@@ -13,6 +13,7 @@ import structlog
 
 from farbus import __version__
 from farbus.agent.events import HoldClaimed
+from farbus.agent.local_moves import LocalMoves
 from farbus.agent.service import AgentService
 from farbus.agent.session import Backoff, heed_cancellation
 from farbus.api.audit import AuditRecord
@@ -25,8 +26,10 @@ from farbus.linux.users import Users
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
+from farbus.model.fabric import ChassisStatus
 from farbus.model.job import NO_GOAL, Goal, Job, JobStatus, Requests, TaskGroup
 from farbus.model.lease import LeaseStatus
+from farbus.model.move import MoveRequest, MoveStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import ApplicationProfile
@@ -100,7 +103,10 @@ class LocalCluster(ClusterHandler):
         service: AgentService,
         group: asyncio.TaskGroup,
         clock: Clock,
+        moves: LocalMoves | None = None,
     ) -> None:
+        self.moves = moves
+        """Moves devices of this node without the scheduler."""
         self._node = node
         self._connect = connect
         self._scheduler = scheduler
@@ -272,6 +278,35 @@ class LocalCluster(ClusterHandler):
         """Forward."""
         async with self._client(caller) as client:
             return await client.forget(node)
+
+    async def move_device(
+        self, caller: Identity, request: MoveRequest, *, local: bool = False
+    ) -> AsyncIterator[MoveStatus]:
+        """Forward; with ``local`` do it here."""
+        if not local:
+            async with self._client(caller) as client, _closing(client.move_device(request)) as found:
+                async for status in found:
+                    yield status
+            return
+        if self.moves is None:
+            raise Unavailable(f"node {self._node}: this agent moves no devices by itself")
+        async with _closing(self.moves.move(caller, request)) as found:
+            async for status in found:
+                yield status
+
+    async def devices_if_connected(self, caller: Identity) -> tuple[DeviceStatus, ...] | None:
+        """Return the cluster's devices; None where there is no session with a scheduler."""
+        return None if self._scheduler.error else await self.list_devices(caller)
+
+    async def list_moves(self, caller: Identity, *, include_ended: bool) -> tuple[MoveStatus, ...]:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.list_moves(include_ended=include_ended)
+
+    async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.list_chassis()
 
     async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
         """Forward."""

@@ -24,6 +24,8 @@ from farbus.agent.events import (
     ActionDone,
     ClientReleased,
     ClientRequested,
+    DeviceClosed,
+    DeviceOpened,
     DevicesReleased,
     DevicesRequested,
     DevicesVanished,
@@ -100,6 +102,10 @@ class NodeMachine:
         side = self._leases.client((job, task))
         return side.user if side and side.interactive and side.wanted else None
 
+    def is_closed(self, device: str) -> bool:
+        """Say whether no new lease may have a device."""
+        return self._leases.is_closed(device)
+
     def next_expiry(self) -> float | None:
         """Return the monotonic time at which a lease or a hold expires first; None when none is held."""
         return self._leases.next_expiry()
@@ -136,6 +142,10 @@ class NodeMachine:
                 return self._wedge_ended(event.object)
             case DevicesVanished():
                 return self._leases.devices_vanished(event)
+            case DeviceClosed():
+                return self._leases.close(event.device, event.reason)
+            case DeviceOpened():
+                return self._leases.open(event.device)
             case HoldClaimed():
                 return self._leases.hold_claimed((event.job, event.task))
             case NodeRestored():

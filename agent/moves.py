@@ -7,24 +7,26 @@ it follows from the records (:func:`closed_by`), so it can't contradict them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import structlog
 
 from farbus.agent.journal import Direction, Journal, Record
-from farbus.agent.steps import Result, StepRunner, Steps, WedgedError
+from farbus.agent.reconcile import Verdict, results_of, verdict_of
+from farbus.agent.steps import Result, StepNews, StepRunner, Steps, WedgedError
 from farbus.errors import FarbusError, InvalidInput
 from farbus.hotplug.parts import Parts
-from farbus.hotplug.sequences import HotMove, from_body, object_of, steps_of
+from farbus.hotplug.sequences import HotDetach, HotMove, from_body, object_of, steps_of
 from farbus.model.holders import Holder
 
 _log = structlog.get_logger()
 
-_FIRST = frozenset({"CheckRoom", "CloseDevice"})
+_FIRST = frozenset({"CheckRoom", "CloseDevice", "ScanBelow"})
 """Kinds of step that a move begins with: by these its records are known from those of leases and tasks."""
 
-_CLOSES, _OPENS = "CloseDevice", "OpenDevice"
+_CLOSES, _OPENS, _SCANS = "CloseDevice", "OpenDevice", "ScanBelow"
 
 
 def closed_by(records: Sequence[Record]) -> bool:
@@ -45,18 +47,41 @@ def closed_by(records: Sequence[Record]) -> bool:
     return not detaching
 
 
+RETRY_INTERVAL_S = 60.0
+"""Between two attempts to bring to an end what could be neither finished nor undone."""
+
+
+async def _nobody_told(_device: str, _reason: str) -> None:
+    """Do nothing: a gate that nobody watches."""
+
+
+def _nobody_asks() -> None:
+    """Where nobody lists devices."""
+
+
+def _nobody_follows(_: StepNews) -> None:
+    """Where nobody wants to hear how far a move is."""
+
+
 class AgentGate:
-    """Which devices nobody may have, and who has those that are still in use."""
+    """Which devices nobody may have, and who has those that are still in use.
+
+    ``told`` is awaited with each device that closes, and why, and with an
+    empty reason for each that opens: once it has returned nobody is given the
+    device any more.
+    """
 
     def __init__(
         self,
         *,
         sessions: Callable[[str], tuple[Holder, ...]] = lambda _: (),
         end_session: Callable[[Holder], Awaitable[None]] | None = None,
+        told: Callable[[str, str], Awaitable[None]] = _nobody_told,
     ) -> None:
         self._closed: dict[str, str] = {}
-        self._sessions = sessions
-        self._end_session = end_session
+        self.sessions = sessions
+        self.end_session = end_session
+        self.told = told
 
     def closed(self) -> dict[str, str]:
         """Return why each closed device is closed."""
@@ -65,10 +90,12 @@ class AgentGate:
     async def close(self, device: str, *, reason: str) -> None:
         """Close it."""
         self._closed[device] = reason
+        await self.told(device, reason)
 
     async def open(self, device: str) -> None:
         """Open it."""
-        self._closed.pop(device, None)
+        if self._closed.pop(device, None) is not None:
+            await self.told(device, "")
 
     async def is_closed(self, device: str) -> bool:
         """Say whether it is closed."""
@@ -76,12 +103,12 @@ class AgentGate:
 
     async def holders(self, device: str) -> tuple[Holder, ...]:
         """Return the leases by which it is used."""
-        return self._sessions(device)
+        return self.sessions(device)
 
     async def evict(self, holder: Holder) -> None:
         """End one of them."""
-        if self._end_session is not None:
-            await self._end_session(holder)
+        if self.end_session is not None:
+            await self.end_session(holder)
 
 
 class Moves:
@@ -92,10 +119,27 @@ class Moves:
         self._gate = gate
         self._journal = journal
         self._runner = runner
-        self._under_way: set[str] = set()
-        """Ports where something is being moved: what comes and goes there is expected."""
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._remembered: list[tuple[Sequence[Record], HotMove]] | None = None
+        self.under_way: dict[str, HotMove] = {}
+        """By device.  What comes and goes at its port is expected."""
         self.troubles: dict[str, str] = {}
         """What could neither be finished nor undone, by device."""
+        self.stuck: dict[str, HotMove] = {}
+        """The moves that these are of."""
+        self.attached: dict[str, Result] = {}
+        """What moves have brought to this node, by device, with address and identity."""
+        self.changed: Callable[[], None] = _nobody_asks
+        """Called when a device has come or gone."""
+
+    def bridges(self, *, but: str) -> frozenset[str]:
+        """Return the ports where something ``but`` one device is being moved, or is stuck."""
+        works = (*self.under_way.values(), *self.stuck.values())
+        return frozenset(work.move.bridge for work in works if work.move.device != but)
+
+    def turn(self, device: str) -> asyncio.Lock:
+        """Return what whoever looks at a device and then moves it holds meanwhile."""
+        return self._turns.setdefault(device, asyncio.Lock())
 
     def is_expected(self, address: str) -> bool:
         """Say whether a function that came or went is one that is being moved (:class:`TreeWatch`)."""
@@ -104,68 +148,154 @@ class Moves:
         bridges = [function.parent] if function is not None else []
         # One that is gone is known by the bus that it was on.
         bridges += [port.address for port in tree.functions if port.secondary_bus == address.rpartition(":")[0]]
-        return any(bridge in self._under_way for bridge in bridges)
+        return any(work.move.bridge in bridges for work in self.under_way.values())
 
-    async def perform(self, work: HotMove) -> Result:
+    async def perform(self, work: HotMove, *, told: Callable[[StepNews], None] = _nobody_follows) -> Result:
         """Do a move, or nothing of it.  Raises what stopped it; where it could not be undone, that."""
-        device, steps = work.move.device, self._steps(work)
-        self._under_way.add(work.move.bridge)
+        device, steps = work.move.device, self._steps(work, told)
+        self.under_way[device] = work
         try:
             result = await self._runner.forward(steps)
         except WedgedError as error:
             # Nothing can be undone before it has ended.
-            self.troubles[device] = str(error)
+            self._note_stuck(work, error)
             raise
         except Exception:
-            await self._undo(device, steps)
+            await self._undo(work, steps)
             raise
         finally:
-            self._under_way.discard(work.move.bridge)
-        self.troubles.pop(device, None)
+            self.under_way.pop(device, None)
+        await self._note_done(work, result)
         return result
 
-    async def _undo(self, device: str, steps: Steps) -> None:
+    async def _undo(self, work: HotMove, steps: Steps) -> None:
         try:
             await self._runner.back(steps)
-        except FarbusError as error:
-            self.troubles[device] = str(error)
+        except (FarbusError, OSError) as error:
+            self._note_stuck(work, error)
             raise
+        self._note_free(work.move.device)
+
+    def _note_stuck(self, work: HotMove, error: Exception) -> None:
+        self.troubles[work.move.device] = str(error)
+        self.stuck[work.move.device] = work
+
+    def _note_free(self, device: str) -> None:
+        self.troubles.pop(device, None)
+        self.stuck.pop(device, None)
+
+    async def _note_done(self, work: HotMove, result: Result) -> None:
+        device = work.move.device
+        self._note_free(device)
+        if isinstance(work, HotDetach):
+            self.attached.pop(device, None)
+        else:
+            self.attached[device] = result
+            # A node names what has come as its drivers do, whatever it was asked for by.
+            await self._gate.open(result.get("identity", ""))
+        await self._end_others(device, result.get("identity", device))
+        self.changed()
+
+    async def _end_others(self, device: str, identity: str) -> None:
+        """Forget the moves of a device under other names: an agent that comes later would take them back.
+
+        What a chassis calls it is what it comes by for the first time; what its
+        driver says, it goes by.
+        """
+        for name, result in list(self.attached.items()):
+            if name == device or result.get("identity") != identity:
+                continue
+            del self.attached[name]
+            try:
+                await self._journal.sequence_ended(f"device {name}", action=_SCANS, at=self._parts.clock.wall())
+            except FarbusError as error:
+                _log.error("journal not written", object=f"device {name}", error=str(error))
+
+    async def remember(self) -> None:
+        """Read what earlier agents have moved, and close what may have been closed then."""
+        if self._remembered is not None:
+            return
+        sequences = [records for records in await self._journal.sequences() if records[0].action in _FIRST]
+        self._remembered = [(records, work) for records in sequences if (work := self._understood(records)) is not None]
+        for records, work in self._remembered:
+            # What was taken back of an attach has left nothing here that could be closed.
+            if closed_by(records) and verdict_of(tuple(records), boot_id="", resumable=True) is not Verdict.OVER:
+                await self._gate.close(work.move.device, reason="it was being moved when the agent before ended")
 
     async def recover(self, *, boot_id: str) -> dict[str, Result]:
         """Take up the moves of an earlier agent: bring each to one of its ends; return what is attached now, by device.
 
         What can't be brought to an end is a trouble and stays closed; it is
-        tried again by whoever asks for the move again.
+        tried again by :meth:`keep_trying`, and by whoever asks for the move again.
         """
-        attached: dict[str, Result] = {}
-        sequences = [records for records in await self._journal.sequences() if records[0].action in _FIRST]
         # All of them before the first is gone on with: a step asks whether its device is closed.
-        known = [(records, work) for records in sequences if (work := self._understood(records)) is not None]
+        await self.remember()
+        known, self._remembered = self._remembered or [], []
         for records, work in known:
-            if closed_by(records):
-                await self._gate.close(work.move.device, reason="it was being moved when the agent before ended")
-        for records, work in known:
-            device = work.move.device
-            self._under_way.add(work.move.bridge)
-            try:
-                result = await self._runner.recover(self._steps(work), records, boot_id=boot_id)
-            except (FarbusError, OSError) as error:
-                self.troubles[device] = str(error)
+            async with self.turn(work.move.device):
+                await self._take_up(records, work, boot_id=boot_id)
+        return dict(self.attached)
+
+    async def _take_up(self, records: Sequence[Record], work: HotMove, *, boot_id: str) -> None:
+        device = work.move.device
+        self.under_way[device] = work
+        try:
+            result = await self._runner.recover(self._steps(work), records, boot_id=boot_id)
+        except (FarbusError, OSError) as error:
+            if self.troubles.get(device) != str(error):
                 _log.error("move not finished", device=device, error=str(error))
-                continue
-            finally:
-                self._under_way.discard(work.move.bridge)
-            if result is not None and "identity" in result:
-                attached[device] = result
-        return attached
+            self._note_stuck(work, error)
+            return
+        finally:
+            self.under_way.pop(device, None)
+        if result is None:
+            self._note_free(device)
+        else:
+            await self._note_done(work, result)
+
+    async def last_of(self, device: str) -> tuple[Sequence[Record], HotMove] | None:
+        """Return the last move of a device, by the journal."""
+        for records in await self._journal.sequences():
+            if records[0].object == f"device {device}" and (work := self._understood(records)) is not None:
+                return records, work
+        return None
+
+    async def try_again(self, *, boot_id: str) -> None:
+        """Bring to an end what is stuck, where that goes now."""
+        for device in tuple(self.stuck):
+            async with self.turn(device):
+                await self.unstick(device, boot_id=boot_id)
+
+    async def unstick(self, device: str, *, boot_id: str) -> None:
+        """Bring one device's stuck move to an end, where that goes; who calls has its turn."""
+        if device in self.stuck and (last := await self.last_of(device)) is not None:
+            await self._take_up(*last, boot_id=boot_id)
+
+    async def keep_trying(self, *, boot_id: str) -> None:
+        """Do so again and again, until cancelled: a chassis comes back, a removal that hung ends."""
+        while True:
+            await self._parts.clock.sleep(RETRY_INTERVAL_S)
+            await self.try_again(boot_id=boot_id)
 
     def _understood(self, records: Sequence[Record]) -> HotMove | None:
+        if records[0].action not in _FIRST:
+            return None
         try:
             return from_body(records[0].body)
         except InvalidInput as error:
             _log.warning("record not understood", record=f"{records[0].object}: {error}")
             return None
 
-    def _steps(self, work: HotMove) -> Steps:
+    def _steps(self, work: HotMove, told: Callable[[StepNews], None] = _nobody_follows) -> Steps:
         body = msgspec.json.encode(work).decode()
-        return Steps(object=object_of(work.move), body=body, steps=steps_of(self._parts, work), resumable=True)
+        return Steps(
+            object=object_of(work.move), body=body, steps=steps_of(self._parts, work), resumable=True, told=told
+        )
+
+
+def result_of(records: Sequence[Record]) -> Result:
+    """Return what all steps of a recorded move gave, as one."""
+    whole: Result = {}
+    for _, result in sorted(results_of(tuple(records)).items()):
+        whole |= result
+    return whole

@@ -25,6 +25,7 @@ from typing import Protocol
 import structlog
 
 from farbus.agent.actions import Report, ReportLeaseEnded
+from farbus.agent.chassis import ChassisDesk
 from farbus.agent.events import Event, LeasesRenewed, LeasesVoided
 from farbus.agent.machine import LeaseSide, NodeMachine
 from farbus.agent.membership import Membership
@@ -33,6 +34,7 @@ from farbus.api.identity import Identity
 from farbus.api.peer import PeerHandler
 from farbus.errors import FarbusError, InvalidInput, NotPermitted, TimedOut, Unavailable
 from farbus.linux.clock import Clock
+from farbus.model.fabric import ChassisReply, ChassisRequest
 from farbus.model.lease import PeerLease, PeerReply, PeerRequest
 
 _log = structlog.get_logger()
@@ -84,7 +86,9 @@ class Peers(PeerHandler):
         clock: Clock,
         post: Callable[[Event], None],
         new_backoff: Callable[[], Backoff] = Backoff,
+        chassis: ChassisDesk | None = None,
     ) -> None:
+        self._chassis = chassis
         self._machine = machine
         self._membership = membership
         self._asker = asker
@@ -126,6 +130,12 @@ class Peers(PeerHandler):
         if ended:
             self._post(LeasesVoided(lease_ids=tuple(ended), reason=f"node {caller.name} has ended its side"))
         return PeerReply(renewed=tuple(renewed), void=tuple(void))
+
+    async def ask_chassis(self, caller: Identity, request: ChassisRequest) -> ChassisReply:
+        """Ask a chassis that this agent serves, for another node."""
+        if self._chassis is None:
+            return await super().ask_chassis(caller, request)
+        return await self._chassis.answer(caller, request)
 
     # --- asking --------------------------------------------------------------------------
 

@@ -120,6 +120,7 @@ class SupervisorProgram:
                     secret=bytes.fromhex(each.secret),
                     devices=each.devices,
                     tls=each.tls,
+                    connections=each.connections,
                 )
                 for each in servers
             ]
@@ -139,6 +140,7 @@ class RemoteServer:
     secret: str = field(repr=False)
     devices: tuple[str, ...]
     tls: bool
+    connections: int | None
 
 
 @dataclass
@@ -432,9 +434,9 @@ class RemotingHost:
         if not any(_needs_supervisor(prepared.lease) for prepared in leases):
             return self._local_environment(leases)
         path = self._session_path(job, task)
-        tls = self._config.remoting_tls == "on"
         servers = [
-            await _remote_server(await self._served_here(prepared), tls=tls) for prepared in _nearest_first(leases)
+            await _remote_server(await self._served_here(prepared), config=self._config)
+            for prepared in _nearest_first(leases)
         ]
         account = self._account(user)
         self._sessions.add(path.name)
@@ -553,7 +555,7 @@ class RemotingHost:
             raise FarbusError(f"remove session file {name}: {error.strerror}") from error
 
 
-async def _remote_server(prepared: PreparedLease, *, tls: bool) -> RemoteServer:
+async def _remote_server(prepared: PreparedLease, *, config: AgentConfig) -> RemoteServer:
     """Return a lease's server with its address in numbers: the shim, a guest in its program, resolves no names."""
     host, _, port = prepared.endpoint.rpartition(":")
     try:
@@ -570,7 +572,8 @@ async def _remote_server(prepared: PreparedLease, *, tls: bool) -> RemoteServer:
         port=int(port),
         secret=prepared.lease.secret,
         devices=tuple(whole_of(leased.device) for leased in prepared.lease.devices),
-        tls=tls,
+        tls=config.remoting_tls == "on",
+        connections=config.remoting_connections,
     )
 
 

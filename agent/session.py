@@ -14,6 +14,7 @@ from typing import Protocol
 import structlog
 
 from farbus.agent.actions import Answer, Report, ReportClientEnded, ReportLeaseEnded, ReportTask
+from farbus.agent.chassis import ChassisNews, Naming
 from farbus.agent.events import (
     ClientReleased,
     ClientRequested,
@@ -32,6 +33,7 @@ from farbus.agent.log_streams import LogStreams
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
+from farbus.agent.moving import HeldMove, MoveNews, MoveOrder, MoveOutcome, parse_functions
 from farbus.agent.objects import STORY_LENGTH
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
@@ -44,6 +46,7 @@ from farbus.model.node import Node
 from farbus.model.series import SeriesEncoder, TelemetryUpdate
 from farbus.model.states import SESSION_STATES, SessionState
 from farbus.model.telemetry import Telemetry
+from farbus.model.value import to_json
 
 _log = structlog.get_logger()
 
@@ -78,6 +81,27 @@ class Stream(Protocol):
         ...
 
 
+class OrderTaker(Protocol):
+    """Does what concerns a node's devices and chassis: :class:`farbus.agent.orders.Orders`."""
+
+    @property
+    def chassis(self) -> tuple[str, ...]:
+        """Chassis that this agent has the credentials for."""
+        ...
+
+    def held(self) -> tuple[HeldMove, ...]:
+        """Return the moves that are under way or stuck."""
+        ...
+
+    def move(self, command: str, order: MoveOrder) -> None:
+        """Begin a move; it is answered when it has ended (:meth:`SessionRunner.move_ended`)."""
+        ...
+
+    def serve(self, chassis: str, naming: Naming) -> None:
+        """Take in who serves a chassis now."""
+        ...
+
+
 class Backoff:
     """Waits that grow, each drawn evenly from its upper half, so that a thousand agents don't return at once."""
 
@@ -108,7 +132,9 @@ def heed_cancellation() -> None:
         raise asyncio.CancelledError
 
 
-def hello(machine: NodeMachine, node: Node, *, instance: str) -> session_pb2.NodeMessage:
+def hello(
+    machine: NodeMachine, node: Node, *, instance: str, orders: OrderTaker | None = None
+) -> session_pb2.NodeMessage:
     """Return the first message of a session: the node, and all that it holds."""
     message = session_pb2.NodeHello(protocol=PROTOCOL_VERSION, node=to_message(node, types_pb2.Node), instance=instance)
     for held in machine.held():
@@ -124,6 +150,10 @@ def hello(machine: NodeMachine, node: Node, *, instance: str) -> session_pb2.Nod
         message.clients.add(job_id=job, task=task)
     for job, status in machine.task_statuses():
         message.tasks.add(job_id=job, status=to_message(status, types_pb2.TaskStatus))
+    if orders is not None:
+        message.chassis.extend(orders.chassis)
+        for move in orders.held():
+            message.moves.add(move_id=move.id, device=move.device, attach=move.attach, trouble=move.trouble)
     return session_pb2.NodeMessage(hello=message)
 
 
@@ -211,6 +241,37 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float, term: in
     return None
 
 
+def move_order(message: session_pb2.SchedulerMessage) -> tuple[str, MoveOrder] | None:
+    """Return the command's id and the move that a message asks for; None where it asks for none.
+
+    Raises :class:`InvalidInput`.
+    """
+    match message.WhichOneof("message"):
+        case "detach_device":
+            go = message.detach_device
+            return go.command_id, MoveOrder(
+                id=go.move_id,
+                device=go.device,
+                attach=False,
+                chassis=go.chassis,
+                evict=go.evict,
+                drain_s=go.drain_s,
+                dry_run=go.dry_run,
+            )
+        case "attach_device":
+            come = message.attach_device
+            return come.command_id, MoveOrder(
+                id=come.move_id,
+                device=come.device,
+                attach=True,
+                chassis=come.chassis,
+                port=come.port,
+                functions=parse_functions(come.functions),
+                dry_run=come.dry_run,
+            )
+    return None
+
+
 def peers_in(message: session_pb2.SchedulerMessage) -> Iterator[tuple[str, str]]:
     """Yield the nodes that a command's leases are shared with, and where their agents serve others."""
     match message.WhichOneof("message"):
@@ -243,7 +304,9 @@ class SessionRunner:
         membership: Membership,
         instance: str = "",
         backoff: Backoff | None = None,
+        orders: OrderTaker | None = None,
     ) -> None:
+        self.orders = orders
         self._membership = membership
         self._open_stream = open_stream
         self._machine = machine
@@ -277,6 +340,29 @@ class SessionRunner:
         """Tell what the node has now."""
         changed = session_pb2.InventoryChanged(node=to_message(node, types_pb2.Node))
         self._put(session_pb2.NodeMessage(inventory_changed=changed))
+
+    def move_ended(self, command: str, outcome: MoveOutcome) -> None:
+        """Answer a command to move a device."""
+        error = f"{outcome.error}; {outcome.hint}" if outcome.hint else outcome.error
+        answer = session_pb2.Outcome(command_id=command, ok=outcome.ok, error=error, move=to_json(outcome.move))
+        self._put(session_pb2.NodeMessage(outcome=answer))
+
+    def move_progress(self, news: MoveNews) -> None:
+        """Tell that a step of a move begins."""
+        progress = session_pb2.MoveProgress(
+            move_id=news.id,
+            device=news.device,
+            step=news.step,
+            steps=news.steps,
+            says=news.says,
+            expected_s=news.expected_s,
+        )
+        self._put(session_pb2.NodeMessage(move_progress=progress))
+
+    def chassis_changed(self, news: ChassisNews) -> None:
+        """Tell what a chassis holds that this agent serves."""
+        changed = session_pb2.ChassisChanged(term=news.term, view=to_json(news.view), history=to_json(news.history))
+        self._put(session_pb2.NodeMessage(chassis_changed=changed))
 
     def leaving(self) -> None:
         """Tell that this agent stops, and that another takes up what goes on here."""
@@ -326,7 +412,7 @@ class SessionRunner:
 
     async def _serve_one(self) -> None:
         async with self._open_stream() as stream:
-            greeting = hello(self._machine, self._node(), instance=self._instance)
+            greeting = hello(self._machine, self._node(), instance=self._instance, orders=self.orders)
             self._early = []
             self._go(SessionState.GREETING)
             incoming = aiter(stream)
@@ -362,6 +448,7 @@ class SessionRunner:
                 clock=self._clock,
                 post=self._post,
                 learn=self._membership.learn,
+                orders=self.orders,
             )
             self._current = session
             for message in self._early:
@@ -388,8 +475,10 @@ class _Session:
         clock: Clock,
         post: Callable[[Event], None],
         learn: Callable[[str, str], None],
+        orders: OrderTaker | None,
     ) -> None:
         self._learn = learn
+        self._orders = orders
         self._stream = stream
         self._machine = machine
         self._heartbeat_s = heartbeat_s
@@ -495,11 +584,19 @@ class _Session:
                 self._log_streams.give(message.log_credit)
             case "log_cancel":
                 self._log_streams.cancel(message.log_cancel.request_id)
+            case "serve_chassis":
+                served = message.serve_chassis
+                if self._orders is not None:
+                    naming = Naming(term=served.term, node=served.node, address=served.address)
+                    self._orders.serve(served.chassis, naming)
             case _:
                 self._receive_command(message)
 
     def _receive_command(self, message: session_pb2.SchedulerMessage) -> None:
         try:
+            if self._orders is not None and (asked := move_order(message)) is not None:
+                self._orders.move(*asked)
+                return
             event = command_event(message, now=self._clock.monotonic(), term=self._term)
             if event is None:
                 raise InvalidInput("this agent does not know the command", hint="upgrade the agent")

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 import structlog
@@ -88,19 +88,35 @@ class TellsOverdue(Protocol):
         ...
 
 
+class StepNews(NamedTuple):
+    """A step begins; ``does`` is false where it was found done already."""
+
+    step: Step
+    position: int
+    length: int
+    direction: Direction
+    does: bool
+
+
+def _nobody_listens(_: StepNews) -> None:
+    """Where nobody wants to hear how far a sequence is."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Steps:
     """What is done to one object, in order.
 
     ``body`` is JSON from which the steps can be made again.  ``resumable``
     says that it is enough to go on forward; a sequence that needs a secret is
-    not, and one that was interrupted is taken back.
+    not, and one that was interrupted is taken back.  ``told`` hears of each
+    step once its begin is on record.
     """
 
     object: str
     body: str
     steps: tuple[Step, ...]
     resumable: bool = False
+    told: Callable[[StepNews], None] = _nobody_listens
 
 
 class WedgedError(TimedOut):
@@ -304,6 +320,9 @@ class StepRunner:
                 forward = operation.direction is Direction.FORWARD
                 found = await step.observe(known) if forward else None
                 number = await self._record_start(steps, position, operation)
+                steps.told(
+                    StepNews(step, position, len(steps.steps), operation.direction, not forward or found is None)
+                )
                 problem: Exception | None = None
                 result = found or {}
                 # Cut off in here, it stays "started", as after a crash.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from farbus.errors import Unavailable
 from farbus.hotplug.fabric.driver import Fabric
+from farbus.hotplug.times import BusStep, BusTimes
 from farbus.linux.clock import Clock
 from farbus.linux.holders import Holders
 from farbus.linux.nvidia import Nvidia
@@ -20,12 +22,6 @@ from farbus.model.value import Value
 
 TURN = "pci"
 """The turn of all removals and scans of a node: in the kernel they have one lock (pci_rescan_remove_lock)."""
-
-APPEAR_S = 60.0
-"""For a device to appear with all its attributes, from the scan: a GPU's driver initialises for some seconds."""
-
-REMOVE_S = 60.0
-"""For the kernel to let go of a device: a drive flushes, a GPU's driver unloads its state."""
 
 DRAIN_S = 30.0
 """For holders to go by themselves."""
@@ -46,6 +42,8 @@ class Move(Value, frozen=True, kw_only=True):
 
     device: str
     bridge: str
+    id: str = ""
+    """Names the request, so that the same one is not done twice; empty for one without."""
     chassis: str = ""
     port: str = ""
     uuid: str = ""
@@ -60,6 +58,11 @@ class Move(Value, frozen=True, kw_only=True):
     """Whether a GPU's driver kept it initialised before it was told not to."""
     asked_at: float = 0.0
     """Wall time of the request, in seconds."""
+
+    @property
+    def pci_class(self) -> int:
+        """The class of the device as it was seen, 24 bits; 0 where nobody has seen it."""
+        return self.functions[0].pci_class if self.functions else 0
 
 
 class Gate(Protocol):
@@ -86,6 +89,14 @@ class Gate(Protocol):
         ...
 
 
+def _no_fabric(name: str) -> Fabric:
+    raise Unavailable(f"chassis {name}: this node knows of none")
+
+
+def _nobody_calls(_: PciTree) -> Mapping[str, str]:
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts:
     """The doors of a node, the chassis that it is cabled to, and its gate."""
@@ -100,13 +111,32 @@ class Parts:
     drives: Callable[[], tuple[NvmeController, ...]] = tuple
     gpus: Callable[[], Mapping[str, str]] = dict
     """UUIDs of this node's GPUs by PCI address, as the inventory has them."""
-    fabric: Fabric | None = None
-    appear_s: float = APPEAR_S
-    remove_s: float = REMOVE_S
+    fabrics: Callable[[str], Fabric] = _no_fabric
+    """The chassis of that name, whoever serves it; asked for only where a move names one."""
+    called: Callable[[PciTree], Mapping[str, str]] = _nobody_calls
+    """What others call devices, by PCI address, that nothing on this node tells apart: the chassis's own names."""
+    times: BusTimes = field(default_factory=BusTimes)
+    appear_s: float | None = None
+    """For a device to appear with all its attributes, in seconds; None for what was learned."""
+    remove_s: float | None = None
+    """For the kernel to let go of a device."""
+
+    def scan_limit_s(self, move: Move) -> float:
+        """Return how long the device of a move has to appear, from the scan."""
+        return self.times.history.deadline_s(BusStep.SCAN, move.pci_class) if self.appear_s is None else self.appear_s
+
+    def remove_limit_s(self, move: Move) -> float:
+        """Return how long the kernel has to let go of it."""
+        return self.times.history.deadline_s(BusStep.REMOVE, move.pci_class) if self.remove_s is None else self.remove_s
 
     def names(self, tree: PciTree) -> dict[str, Identity]:
-        """Name the devices of a tree by what drivers say of them."""
-        return identities(tree, known=known_names(self.drives(), self.gpus()))
+        """Name the devices of a tree by what drivers say of them, and what nothing tells apart as its chassis does."""
+        names = identities(tree, known=known_names(self.drives(), self.gpus()))
+        if any(identity.weak for identity in names.values()):
+            for address, name in self.called(tree).items():
+                if address in names and names[address].weak:
+                    names[address] = Identity(name=name, kind=IdentityKind.CHASSIS)
+        return names
 
 
 def known_names(drives: tuple[NvmeController, ...], gpus: Mapping[str, str]) -> dict[str, Identity]:
@@ -141,6 +171,8 @@ def is_meant(move: Move, function: Function, identity: Identity | None) -> bool:
 
 def device_at(parts: Parts, tree: PciTree, move: Move) -> tuple[Function, ...]:
     """Return the functions of the moved device below its port; empty where it is not there."""
+    if not move.bridge:
+        return ()
     names = parts.names(tree)
     for first in tree.below(move.bridge):
         if first.is_bridge:

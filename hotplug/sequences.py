@@ -21,14 +21,12 @@ from farbus.hotplug.steps import (
     UnassignDevice,
     VerifyDevice,
 )
+from farbus.hotplug.times import BusStep
 from farbus.hotplug.working import look_at
 from farbus.model.fabric import FabricStep
 from farbus.model.holders import Look
-from farbus.model.pci import PciTree
+from farbus.model.pci import IdentityKind, PciTree
 from farbus.model.value import Value
-
-SCAN_EXPECTED_S, REMOVE_EXPECTED_S = 3.0, 3.0
-"""What a scan with its driver and a removal take where nobody has measured them: a drive in a guest took one each."""
 
 MoveStep = (
     CheckRoom | AssignDevice | ScanBelow | VerifyDevice | OpenDevice
@@ -48,7 +46,13 @@ class HotDetach(Value, frozen=True, kw_only=True, tag="detach"):
     move: Move
 
 
-HotMove = HotAttach | HotDetach
+class HotScan(Value, frozen=True, kw_only=True, tag="scan"):
+    """A device that is assigned to this node is to be looked for: nothing is assigned, and nothing is given back."""
+
+    move: Move
+
+
+HotMove = HotAttach | HotDetach | HotScan
 
 _DECODER: msgspec.json.Decoder[HotMove] = msgspec.json.Decoder(HotMove)
 
@@ -72,13 +76,21 @@ def steps_of(parts: Parts, work: HotMove) -> tuple[MoveStep, ...]:
     They need nothing that is not in ``work``: a sequence that was cut off can
     be gone on with (``resumable``).
     """
-    return _attach(parts, work.move) if isinstance(work, HotAttach) else _detach(parts, work.move)
+    if isinstance(work, HotAttach):
+        return _attach(parts, work.move)
+    return _detach(parts, work.move) if isinstance(work, HotDetach) else _arrive(parts, work.move)
 
 
 def _attach(parts: Parts, move: Move) -> tuple[MoveStep, ...]:
     return (
         CheckRoom(parts=parts, move=move),
         *((AssignDevice(parts=parts, move=move),) if move.port else ()),
+        *_arrive(parts, move),
+    )
+
+
+def _arrive(parts: Parts, move: Move) -> tuple[MoveStep, ...]:
+    return (
         ScanBelow(parts=parts, move=move),
         VerifyDevice(parts=parts, move=move),
         OpenDevice(parts=parts, move=move),
@@ -98,11 +110,15 @@ def _detach(parts: Parts, move: Move) -> tuple[MoveStep, ...]:
 def find_device(parts: Parts, tree: PciTree, name: str) -> tuple[str, Move]:
     """Return where a device is by its name, and what there is to know of it for a move.
 
-    Raises :class:`NotFound`; a name that is weak fits only the place where it was given.
+    Also by its serial number alone, as a chassis calls it.  Raises
+    :class:`NotFound`; a name that is weak fits only the place where it was given.
     """
     for address, identity in parts.names(tree).items():
-        if identity.name != name:
+        if identity.name != name and not (
+            identity.kind is IdentityKind.SERIAL and identity.name.startswith(f"NVME-{name}-")
+        ):
             continue
+        name = identity.name
         device = tree.device_of(address)
         parent = device[0].parent
         if not parent:
@@ -152,7 +168,7 @@ def expected_s(steps: Sequence[HotplugStep]) -> float:
         elif isinstance(step, UnassignDevice):
             seconds += step.fabric.expected_s(FabricStep.UNASSIGN)
         elif isinstance(step, ScanBelow):
-            seconds += SCAN_EXPECTED_S
+            seconds += step.parts.times.history.expected_s(BusStep.SCAN, step.move.pci_class)
         elif isinstance(step, RemoveFunctions):
-            seconds += REMOVE_EXPECTED_S
+            seconds += step.parts.times.history.expected_s(BusStep.REMOVE, step.move.pci_class)
     return seconds

@@ -78,8 +78,7 @@ class HotplugStep:
     @property
     def fabric(self) -> Fabric:
         """The chassis; there is one wherever a step needs it."""
-        assert self.parts.fabric is not None
-        return self.parts.fabric
+        return self.parts.fabrics(self.move.chassis)
 
 
 async def noted(known: Result | None) -> Result | None:
@@ -174,7 +173,9 @@ class AssignDevice(HotplugStep):
         return f"assign {self.move.device} to port {self.move.port} of chassis {self.move.chassis} ({seconds:.0f} s)"
 
     async def observe(self, known: Result | None) -> Result | None:
-        """Read the chassis."""
+        """Read the chassis, unless the device is on the bus: then it is ours, whatever a chassis that is away says."""
+        if known is not None and self.here()[1]:
+            return known
         return {"port": self.move.port} if await port_of(self.fabric, self.move) == self.move.port else None
 
     async def do(self) -> Result:
@@ -202,7 +203,7 @@ class ScanBelow(HotplugStep):
     @property
     def deadline_s(self) -> float:
         """For the scan and all that follows it."""
-        return self.parts.appear_s + MARGIN_S
+        return self.parts.scan_limit_s(self.move) + MARGIN_S
 
     def overdue(self) -> FarbusError | None:
         """Tell of a removal that hangs, if that is what holds it up."""
@@ -227,11 +228,19 @@ class ScanBelow(HotplugStep):
         return {"address": device[0].address}
 
     async def compensate(self) -> None:
-        """Remove it again, if nobody holds it: all that the port leads to, which was nothing before.
+        """Remove it again, if nobody holds it: all that the port leads to, while it is ours there.
 
         It may not be what was meant, and the fabric is about to take it away.
+        Where the fabric has taken it already, what is below the port has come
+        by another move.
         """
-        await remove_device(self.parts, self.move, whatever=bool(self.move.port))
+        await remove_device(self.parts, self.move, whatever=await self._is_assigned())
+
+    async def _is_assigned(self) -> bool:
+        try:
+            return bool(self.move.port) and await port_of(self.fabric, self.move) == self.move.port
+        except NotFound:
+            return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -465,7 +474,7 @@ class RemoveFunctions(HotplugStep):
     @property
     def deadline_s(self) -> float:
         """For the kernel, and the last look before."""
-        return self.parts.remove_s + MARGIN_S
+        return self.parts.remove_limit_s(self.move) + MARGIN_S
 
     def overdue(self) -> FarbusError | None:
         """Tell which functions hang."""
@@ -488,7 +497,7 @@ class RemoveFunctions(HotplugStep):
 
     async def compensate(self) -> None:
         """Scan for it, where it is still assigned to us."""
-        if self.parts.fabric is not None and await port_of(self.parts.fabric, self.move) != self.move.port:
+        if self.move.port and await port_of(self.fabric, self.move) != self.move.port:
             return
         await appear(self.parts, self.move)
 
@@ -512,7 +521,9 @@ class UnassignDevice(HotplugStep):
         return f"unassign {self.move.device} in chassis {self.move.chassis} ({seconds:.0f} s)"
 
     async def observe(self, known: Result | None) -> Result | None:
-        """Read the chassis: whoever else may have it by now, we have not."""
+        """Read the chassis, once: whoever else may have it by now, we have not."""
+        if known is not None:
+            return known
         return {} if await port_of(self.fabric, self.move) != self.move.port else None
 
     async def do(self) -> Result:

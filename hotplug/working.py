@@ -11,6 +11,7 @@ from farbus.errors import Conflict, FarbusError, TimedOut, Unavailable
 from farbus.hotplug.fabric.driver import Fabric
 from farbus.hotplug.fabric.errors import DeviceElsewhere
 from farbus.hotplug.parts import Move, Parts, device_at
+from farbus.hotplug.times import BusStep
 from farbus.model.fabric import FabricStep
 from farbus.model.holders import Look
 from farbus.model.pci import CLASS_NVME, Function, Lost, Uevent
@@ -86,8 +87,10 @@ async def remove_device(parts: Parts, move: Move, *, whatever: bool = False) -> 
         if not look.clear:
             raise Conflict(f"remove {move.device}: {look.told()}", hint="it was held again; detach it once more")
         await parts.holders.prove([function.address for function in device])
+        began = parts.clock.monotonic()
         for function in removal_order(device):
             await parts.pci.remove(function.address)
+        parts.times.measure(BusStep.REMOVE, device[0].pci_class, parts.clock.monotonic() - began)
     left = [one.address for one in parts.pci.tree().functions if one.address in {f.address for f in device}]
     if left:
         raise Unavailable(f"remove {move.device}: {', '.join(left)} came back or did not go", hint="see dmesg")
@@ -100,7 +103,8 @@ async def appear(parts: Parts, move: Move) -> None:
     is waited for just so: nothing but what there is decides.  Raises
     :class:`TimedOut` with what was missing in the end.
     """
-    until = parts.clock.monotonic() + parts.appear_s
+    began, limit_s = parts.clock.monotonic(), parts.scan_limit_s(move)
+    until = began + limit_s
     async with parts.uevents.listen() as messages:
         news = _News(messages.__anext__)
         try:
@@ -123,11 +127,16 @@ async def appear(parts: Parts, move: Move) -> None:
                 device = device_at(parts, tree, move)
                 lacking = missing(parts, device)
                 if not lacking:
+                    parts.times.measure(BusStep.SCAN, device[0].pci_class, parts.clock.monotonic() - began)
                     return
                 left = until - parts.clock.monotonic()
                 if left <= 0:
+                    if device or move.pci_class:
+                        # Of what has not come nobody knows what it is.
+                        pci_class = device[0].pci_class if device else move.pci_class
+                        parts.times.measure(BusStep.SCAN, pci_class, limit_s, finished=False)
                     raise TimedOut(
-                        f"attach {move.device}: {lacking} below {move.bridge} after {parts.appear_s:g} s",
+                        f"attach {move.device}: {lacking} below {move.bridge} after {limit_s:g} s",
                         hint="see dmesg; is the slot powered, and the cable of the fabric in this port?",
                     )
                 await news.wait(parts.clock.sleep(min(LOOK_INTERVAL_S, left)))

@@ -5,7 +5,8 @@ shim over each transport, and reports medians: ``posted_call`` (microseconds on 
 calling thread), ``round_trip`` beside a bare ping-pong, ``h2d`` and ``d2h`` beside a
 bare copy, TLS's ``handshake``, ``exec_to_first_kernel`` beside the driver without
 remoting (``_cold``: where no server is in reserve), and ``first_launch_round_trips``,
-counted on the wire.  ``--rtt`` and ``--gbps`` put an emulated network between the two sides.
+counted on the wire.  ``--rtt``, ``--gbps`` and ``--gbps-per-connection`` put an
+emulated network between the two sides.
 Nothing here needs more than the standard library and cffi.
 """
 
@@ -74,19 +75,29 @@ class Result:
     transport: str | None = None
     rtt_us: float | None = None
     gbps: float | None = None
+    connection_gbps: float | None = None
     bytes: int | None = None
     memory: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """An emulated network: round-trip time in microseconds, rate in 10^9 bits per second (0: unlimited)."""
+    """An emulated network: round-trip time in microseconds, rate in 10^9 bits per second (0: unlimited).
+
+    ``connection_gbps`` is the most that one connection gets of it, as through a network card's or provider's queues.
+    """
 
     rtt_us: float = 0.0
     gbps: float = 0.0
+    connection_gbps: float = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self.rtt_us or self.gbps)
+        return bool(self.rtt_us or self.gbps or self.connection_gbps)
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """The network as the program's arguments."""
+        return str(self.rtt_us), str(self.gbps), str(self.connection_gbps)
 
 
 class CountingProxy:
@@ -178,6 +189,7 @@ def _parse(output: str, *, transport: str, network: Network) -> list[Result]:
                 transport=transport,
                 rtt_us=network.rtt_us or None,
                 gbps=network.gbps or None,
+                connection_gbps=network.connection_gbps or None,
                 bytes=count or None,
                 memory=memory if copy else None,
             )
@@ -191,7 +203,7 @@ def _through(network: Network, address: tuple[str, int]) -> Iterator[tuple[str, 
     if not network:
         yield address
         return
-    command = [str(paths.remoting_bench_program()), "emulate", str(address[1]), str(network.rtt_us), str(network.gbps)]
+    command = [str(paths.remoting_bench_program()), "emulate", str(address[1]), *network.words]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
         assert emulator.stdin is not None
         assert emulator.stdout is not None
@@ -247,9 +259,10 @@ def measure(
                 (address, port), mine = (supervised if crosses else supervisor.address), secret
             write_session(session, [Server(address=address, port=port, secret=mine, tls=transport != "tcp")])
             emulated = network if crosses else Network()
-            words = (str(emulated.rtt_us), str(emulated.gbps))
             results += _parse(
-                run("measure", transport, *words, environment=environment), transport=transport, network=emulated
+                run("measure", transport, *emulated.words, environment=environment),
+                transport=transport,
+                network=emulated,
             )
             for name, pause_s in (("exec_to_first_kernel", RESERVE_READY_S), ("exec_to_first_kernel_cold", 0.0)):
                 if pause_s and transport == "tcp":
@@ -271,6 +284,7 @@ def measure(
                         transport=transport,
                         rtt_us=emulated.rtt_us or None,
                         gbps=emulated.gbps or None,
+                        connection_gbps=emulated.connection_gbps or None,
                     )
                 )
         # What is counted must be seen: the same frames without encryption, whose handshake is one round trip more,
@@ -309,11 +323,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--rtt", type=_microseconds, default=0.0, help="emulated round-trip time, such as 100us")
     parser.add_argument("--gbps", type=float, default=0.0, help="emulated rate, in 10^9 bits per second")
+    parser.add_argument(
+        "--gbps-per-connection", type=float, default=0.0, help="the most that one emulated connection gets of it"
+    )
     options = parser.parse_args(list(arguments))
-    network = Network(rtt_us=options.rtt, gbps=options.gbps)
+    network = Network(rtt_us=options.rtt, gbps=options.gbps, connection_gbps=options.gbps_per_connection)
     transports = tuple(options.transport or (REMOTE if network else TRANSPORTS))
     if network and not set(transports) <= set(REMOTE):
-        parser.error("--rtt and --gbps are for --transport tls and tcp")
+        parser.error("--rtt, --gbps and --gbps-per-connection are for --transport tls and tcp")
     try:
         results = measure(
             libcuda=options.libcuda, shim=paths.shim_library().parent, transports=transports, network=network

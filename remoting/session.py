@@ -40,6 +40,9 @@ HELLO_REPLY = struct.Struct("<IHHIIQQiiII64s")
 LOCAL_NAME, LOCAL_DOMAIN, LOCAL_HEX = "farbus-remoting-", b"farbus remoting local 1", 48
 HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY, HELLO_TLS, HELLO_USER, HELLO_SESSION = range(8)
 CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME, CAPABILITY_WINDOWS, CAPABILITY_IMAGES = 1, 2, 4, 8, 16
+CAPABILITY_CONNECTIONS = 32
+#: Most TCP connections of one session (native/transport/bundle.h).
+CONNECTIONS_LIMIT = 8
 
 # wire/proof.h
 _PROOF_LABEL = b"farbus remoting proof 2"
@@ -56,10 +59,14 @@ class Server:
     devices: Sequence[str] = ()
     tls: bool = True
     """Encrypt what goes over TCP.  The client believes nobody else about it."""
+    connections: int | None = None
+    """How many TCP connections the session has, 1 to ``CONNECTIONS_LIMIT``; None: by the round trip."""
 
     def __post_init__(self) -> None:
         if len(self.secret) != SECRET_BYTES:
             raise ValueError(f"secret: expected {SECRET_BYTES} bytes, got {len(self.secret)}")
+        if self.connections is not None and not 1 <= self.connections <= CONNECTIONS_LIMIT:
+            raise ValueError(f"connections: {self.connections} is not from 1 to {CONNECTIONS_LIMIT}")
 
 
 def render_session(servers: Sequence[Server]) -> str:
@@ -71,6 +78,8 @@ def render_session(servers: Sequence[Server]) -> str:
         else:
             lines.append(f"server {'tls' if server.tls else 'tcp'} {server.address} {server.port}")
         lines.append(f"secret {server.secret.hex()}")
+        if server.connections is not None:
+            lines.append(f"connections {server.connections}")
         lines += [f"device {device}" for device in server.devices]
     return "\n".join(lines) + "\n"
 

@@ -387,7 +387,7 @@ class Supervisor:
         self._reap()
         if fields[6]:
             self._remember(nonce)
-            self._resume(connection, fields[6], peer)
+            self._resume(connection, fields[6], peer, also=bool(capabilities & session.CAPABILITY_CONNECTIONS))
             return True
         if len(self._processes) >= self._processes_limit:
             self._refuse(
@@ -410,8 +410,11 @@ class Supervisor:
         if len(self._nonces) > NONCES_LIMIT:
             del self._nonces[next(iter(self._nonces))]
 
-    def _resume(self, connection: socket.socket, number: int, peer: str) -> None:
-        """Hand a connection to the server whose session goes on over it; the server asks for the session's token."""
+    def _resume(self, connection: socket.socket, number: int, peer: str, *, also: bool) -> None:
+        """Hand a connection to the server whose session goes on over it, or ``also`` over it.
+
+        The server asks for the session's token.
+        """
         pid, channel = self._channels.get(number, (0, None))
         if channel is None:
             self._log(f"refused {peer}: it would go on with a session that has ended")
@@ -425,7 +428,7 @@ class Supervisor:
             # It is ending, or has not taken the ones before: the client comes again.
             self._log(f"hand {peer} to server {pid}: {error}")
             return
-        self._log(f"session of server {pid} goes on from {peer}")
+        self._log(f"session of server {pid} {'has another connection' if also else 'goes on'} from {peer}")
 
     def _encrypts(self, connection: socket.socket) -> bool:
         return self._tls and connection.family != socket.AF_UNIX

@@ -67,20 +67,40 @@ class Attempts(Commander):
         for task in tasks:
             leases = []
             for (node, route), devices in _by_route(task).items():
+                if route is Route.RECOMPOSED:
+                    continue
                 lease_id = f"{job.job.id}-{progress.attempt}-{progress.leases}"
                 progress.leases += 1
                 self._grant_lease(job, task, lease_id, node, route, devices)
                 leases.append(lease_id)
             group = asked.groups[groups[task.task]]
             requests = group.requests
-            progress.runs.append(
-                TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases), late=late)
-            )
+            run = TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases), late=late)
+            progress.runs.append(run)
+            run.moves = self._begin_moves(job, run)
+            if run.moves:
+                # Its lease is granted where they are then; to the user's quota they count from now on.
+                self.accounts.take(job.job.user, devices=len(run.moved_devices))
             for node, room in room_of(requests, task).items():
                 self.occupy(node, room)
             self._tell(job, describe_placement(task))
         self.generation += 1
         self._index(job)
+        self._persist.add(job.job.id)
+
+    def _begin_moves(self, job: JobRecord, run: TaskRun) -> tuple[str, ...]:
+        """Have devices moved to the node of a task; return the ids of the moves."""
+        del job
+        assert not run.moved_devices, "nobody moves devices here"
+        return ()
+
+    def _grant_moved(self, job: JobRecord, run: TaskRun) -> None:
+        """All devices have come: they are the node's own now."""
+        self.accounts.give(job.job.user, devices=len(run.moved_devices))
+        lease_id = f"{job.job.id}-{job.progress.attempt}-{job.progress.leases}"
+        job.progress.leases += 1
+        self._grant_lease(job, run.placement, lease_id, run.node, Route.LOCAL, list(run.moved_devices))
+        run.leases += (lease_id,)
         self._persist.add(job.job.id)
 
     def _leave_queue(self, job: JobRecord) -> None:
@@ -168,6 +188,8 @@ class Attempts(Commander):
 
     def _prepare(self, job: JobRecord, run: TaskRun) -> None:
         """Ask for the next step towards the start of a task."""
+        if run.moves:
+            return
         waiting = [lease for lease in run.leases if self.leases[lease].state is LeaseState.GRANTED]
         for lease_id in waiting:
             lease = self.leases[lease_id].lease
@@ -437,6 +459,11 @@ class Attempts(Commander):
 
     def _undo_run(self, job: JobRecord, run: TaskRun) -> bool:
         """Take the next step back; say whether nothing is left that could be waited for."""
+        if run.moves:
+            # They go on to their end: the devices are then wherever that is, and nobody's.
+            run.moves = ()
+            self.accounts.give(job.job.user, devices=len(run.moved_devices))
+            self._persist.add(job.job.id)
         if self.is_gone(run.node):
             self._abandon(job, run)
         # One step at a time: what is under way is answered before it is undone.

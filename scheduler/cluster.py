@@ -12,9 +12,10 @@ from types import MappingProxyType
 
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobPlacement, Snapshot
-from farbus.model.device import Device, DeviceKind, DeviceStatus, Route, whole_of
+from farbus.model.device import Device, DeviceKind, DeviceStatus, PoolReach, Route, whole_of
 from farbus.model.job import add_room, room_of
 from farbus.model.lease import LeaseStatus
+from farbus.model.move import MoveState
 from farbus.model.node import Node, NodeStatus, Resources
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, JobState, NodeState
@@ -22,6 +23,7 @@ from farbus.model.value import to_json
 from farbus.scheduler.costs.inference import InferenceEngine
 from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.loads import RunLoads
+from farbus.scheduler.move_records import ChassisRecord, MoveRecord, Slots
 from farbus.scheduler.queue import JobQueue, task_names
 from farbus.scheduler.quotas import Accounts
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
@@ -49,6 +51,15 @@ class ClusterState:
         """Leases of the node's devices that are not released."""
         self.devices_of_node: defaultdict[str, set[str]] = defaultdict(set)
         """Devices whose last known owner the node is."""
+        self.moves: dict[str, MoveRecord] = {}
+        """Moves of devices that hold them, and dry runs that have not ended."""
+        self.move_of: dict[str, str] = {}
+        """The move that holds a device, by the device's id."""
+        self.chassis: dict[str, ChassisRecord] = {}
+        """The chassis that agents have, or had, credentials for."""
+        self._slots: Slots | None = None
+        self._claims: defaultdict[str, set[str]] = defaultdict(set)
+        """Nodes that reported a device while it was another's."""
         self.links: dict[str, tuple[LinkLoad, ...]] = {}
         """Loads of the links of nodes whose heartbeats told of them."""
         self.inference = InferenceEngine()
@@ -75,7 +86,10 @@ class ClusterState:
         return (capacity - node.used - node.reserved).within(capacity)
 
     def is_free(self, device: DeviceRecord) -> bool:
-        """Say whether ``device`` may be leased now."""
+        """Say whether ``device`` may be leased now, or where no node has it, moved to one."""
+        if not device.node:
+            idle = not device.reserved and device.cordon is None and not self._is_used_otherwise(device)
+            return idle and self._is_in_pool(device)
         node = self.nodes.get(device.node)
         free = device.present and not device.lease and not device.reserved and device.cordon is None
         return free and node is not None and node.usable and not self._is_used_otherwise(device)
@@ -85,9 +99,50 @@ class ClusterState:
         whole = whole_of(device_id)
         return self._shares.get(device_id, ()) if whole == device_id else (whole,)
 
+    def _is_in_pool(self, device: DeviceRecord) -> bool:
+        found = self.slots.find(device.id)
+        return found is not None and found[1].is_free and found[1].healthy and bool(found[0].served_by)
+
+    def pool_of(self, device_id: str) -> str:
+        """Return the fabric pool that a device is of: the chassis that has it, where an agent serves that."""
+        found = self.slots.find(device_id)
+        return found[0].name if found is not None and found[0].served_by else ""
+
+    def reach_of(self, node: str) -> tuple[PoolReach, ...]:
+        """Return the pools that a node is cabled to, with the seconds that attaching a device took there."""
+        return tuple(
+            PoolReach(pool=name, attach_s=record.attach_s)
+            for name, record in sorted(self.chassis.items())
+            if record.served_by and record.ports_of(node)
+        )
+
+    def destination_of(self, device_id: str) -> str:
+        """Return the node to which a device is on its way; empty for none."""
+        move = self.moves.get(self.mover_of(device_id))
+        return move.move.to_node if move is not None and not move.move.state.has_ended else ""
+
     def _is_used_otherwise(self, device: DeviceRecord) -> bool:
-        """Say whether a lease from before its node's ``gpu_shares`` changed has what this device is a part of."""
-        return any(other in self.devices and self.devices[other].lease for other in self.related(device.id))
+        """Say whether a move has it, or a lease from before its node's ``gpu_shares`` changed what it is a part of."""
+        return bool(self.mover_of(device.id)) or any(
+            other in self.devices and self.devices[other].lease for other in self.related(device.id)
+        )
+
+    def mover_of(self, device_id: str) -> str:
+        """Return the id of the move that has a device, or the GPU that it is a share of; empty where none has."""
+        if not self.move_of:
+            # Rounds ask of each device that has changed.
+            return ""
+        return self.move_of.get(device_id, "") or self.move_of.get(whole_of(device_id), "")
+
+    def hold_device(self, device_id: str, move_id: str) -> None:
+        """Have a move hold a device, or with an empty id none."""
+        if move_id:
+            self.move_of[device_id] = move_id
+        else:
+            self.move_of.pop(device_id, None)
+        self._views.changed_devices.update(
+            name for name in (device_id, *self.related(device_id)) if name in self.devices
+        )
 
     def snapshot(self, now: float) -> Snapshot:
         """Return the cluster as a round sees it."""
@@ -108,8 +163,9 @@ class ClusterState:
         )
 
     def device_statuses(self) -> tuple[DeviceStatus, ...]:
-        """Return all devices that a node has, or had when it was lost, by id."""
-        return tuple(self._device_statuses(sorted(self.devices)))
+        """Return all devices that a node has, or had when it was lost, and those free in a chassis, by id."""
+        found = [*self._device_statuses(self.devices), *self._unassigned_devices()]
+        return tuple(sorted(found, key=lambda status: status.device.id))
 
     def device_statuses_of(self, node: str) -> tuple[DeviceStatus, ...]:
         """Return the devices of one node, by id."""
@@ -120,23 +176,71 @@ class ClusterState:
             if record.device is None:
                 continue
             lease = self.leases[record.lease].lease if record.lease else None
-            if not self._connected(record.node) or not record.present:
-                state = DeviceState.LOST
-            elif lease is not None:
-                state = DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
-            else:
-                state = DeviceState.FREE if record.reserved or self.is_free(record) else DeviceState.CORDONED
+            move = self.moves.get(self.mover_of(record.id))
+            trouble = self.leases[record.lease].trouble if record.lease else ""
+            if move is not None and move.move.state is MoveState.STUCK:
+                trouble = f"move {move.move.id} is stuck: {move.move.error}"
             yield DeviceStatus(
                 device=record.device,
                 node=record.node,
-                state=state,
+                state=self._device_state(record, move),
                 epoch=record.epoch,
                 lease=record.lease,
                 job=lease.job if lease else "",
                 used_by=f"{lease.user} on {lease.client_node}" if lease else "",
-                trouble=self.leases[record.lease].trouble if record.lease else "",
-                cordon=describe_cordon(record.cordon) or describe_closed(self.node(record.node)),
+                trouble=trouble,
+                cordon=describe_cordon(record.cordon)
+                or (describe_closed(self.nodes[record.node]) if record.node in self.nodes else ""),
+                chassis=move.move.chassis if move is not None else self._chassis_of(record),
+                move=move.move.id if move is not None else "",
             )
+
+    def _device_state(self, record: DeviceRecord, move: MoveRecord | None) -> DeviceState:
+        if move is not None:
+            return DeviceState.WEDGED if move.move.state is MoveState.STUCK else DeviceState.MOVING
+        if not record.node:
+            return DeviceState.UNASSIGNED
+        if not self._connected(record.node) or not record.present:
+            return DeviceState.LOST
+        if record.lease:
+            return DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
+        return DeviceState.FREE if record.reserved or self.is_free(record) else DeviceState.CORDONED
+
+    @property
+    def slots(self) -> Slots:
+        """What was read last of all chassis."""
+        if self._slots is None:
+            self._slots = Slots(self.chassis.values())
+        return self._slots
+
+    def _chassis_of(self, record: DeviceRecord) -> str:
+        """Return the chassis that a device is in, as far as one was read."""
+        found = self.slots.find(record.id)
+        return found[0].name if found is not None else ""
+
+    def _unassigned_devices(self) -> Iterator[DeviceStatus]:
+        """Yield what is free in a chassis, or on its way, and is not in the books by a name that a node gave it."""
+        if not any(record.view is not None for record in self.chassis.values()):
+            return
+        known_here = (self.slots.find(record.id) for record in self.devices.values() if record.device is not None)
+        listed = {found[1] for found in known_here if found is not None}
+        for chassis in self.chassis.values():
+            for device in chassis.view.devices if chassis.view is not None else ():
+                move = self.moves.get(self.move_of.get(device.id, ""))
+                if device in listed or (not device.is_free and move is None):
+                    continue
+                state = DeviceState.UNASSIGNED
+                if move is not None:
+                    state = DeviceState.WEDGED if move.move.state is MoveState.STUCK else DeviceState.MOVING
+                known = self.devices.get(device.id)
+                yield DeviceStatus(
+                    device=Device(id=device.id, kind=device.kind, model=device.model),
+                    node="",
+                    state=state,
+                    epoch=known.epoch if known is not None else 0,
+                    chassis=chassis.name,
+                    move=move.move.id if move is not None else "",
+                )
 
     def cordons(self) -> tuple[Cordon, ...]:
         """Return the cordons of nodes, then those of devices, by name."""
@@ -214,12 +318,23 @@ class ClusterState:
                     return f"device {place.device} is not what task {task.task} asks for"
                 if place.route not in group.routes or (place.route is Route.LOCAL) != (place.node == task.node):
                     return f"device {place.device} can't reach task {task.task} by route {place.route}"
+                if place.route is Route.RECOMPOSED and (problem := self._moving_problem(place.device, task.node)):
+                    return problem
                 taken.add(place.device)
         for name, taking in room.items():
             node = self.nodes[name]
             free = self.free_of(node) + also_free.get(name, Resources())
             if node.node is None or free.lacks(taking, node.node.capacity):
                 return f"node {name} has no room"
+        return ""
+
+    def _moving_problem(self, device_id: str, node: str) -> str:
+        """Say why a device can't be moved to a node now; an empty string where it can."""
+        found = self.slots.find(device_id)
+        if found is None or not found[0].served_by:
+            return f"device {device_id} is in no chassis that an agent serves"
+        if not found[0].ports_of(node):
+            return f"chassis {found[0].name} has no port of node {node}"
         return ""
 
     def _connected(self, name: str) -> bool:
@@ -270,25 +385,56 @@ class ClusterState:
 
         A device that another connected node still reports, or that a lease
         holds on another node, stays where it is: two nodes can't have one.
+        One that is moved is where it moves to.  Whoever reports a device that
+        is another's has it as soon as that one reports it no more.
         """
         changed = []
         reported = {device.id: device for device in node.devices}
         for device_id in self.devices_of_node[node.name] - set(reported):
             self.devices[device_id].present = False
-        for device_id, device in reported.items():
-            record = self.devices.get(device_id) or self.new_device(device_id, node.name)
-            if record.node != node.name and (record.lease or (record.present and self._connected(record.node))):
-                continue
-            if device_id not in self.devices or record.node != node.name or record.device != device:
-                self.devices_of_node[record.node].discard(device_id)
-                self.devices_of_node[node.name].add(device_id)
-                record.node, record.device = node.name, device
-                self.devices[device_id] = record
-                changed.append(persist_device(record))
-            record.present = True
+            changed += self._settle_claims(device_id)
+        for device in reported.values():
+            changed += self._take_device(node, device)
         self.generation += 1
         self.shape += 1
         return changed
+
+    def _take_device(self, node: Node, device: Device) -> list[PersistDevice]:
+        """Note that ``node`` has a device, or that it says so."""
+        known = self.devices.get(device.id)
+        record = known or self.new_device(device.id, node.name)
+        if record.node != node.name and not self._may_take(record, node.name):
+            # What is said during a move may be old: who has the device then, the move says.
+            if not self.mover_of(device.id):
+                self._claims[device.id].add(node.name)
+            return []
+        changed = known is None or record.node != node.name or record.device != device
+        if changed:
+            self.devices_of_node[record.node].discard(device.id)
+            self.devices_of_node[node.name].add(device.id)
+            record.node, record.device = node.name, device
+            self.devices[device.id] = record
+        record.present = True
+        return [persist_device(record)] if changed else []
+
+    def _may_take(self, record: DeviceRecord, node: str) -> bool:
+        """Say whether a node that reports a device of another's has it now."""
+        move = self.moves.get(self.mover_of(record.id))
+        if move is not None and not move.move.state.has_ended:
+            return move.move.node == node
+        return not record.lease and not (record.present and self._connected(record.node))
+
+    def _settle_claims(self, device_id: str) -> list[PersistDevice]:
+        """Give a device that nobody has any more to a node that reported it meanwhile and still does."""
+        for name in sorted(self._claims.pop(device_id, ())):
+            node = self.nodes[name].node
+            device = next((each for each in node.devices if each.id == device_id), None) if node is not None else None
+            if node is not None and device is not None and self._connected(name):
+                # Where it still is another's it is claimed again.
+                changed = self._take_device(node, device)
+                if changed:
+                    return changed
+        return []
 
     def check_invariants(self, *, now: float | None = None) -> None:
         """Raise AssertionError where the books are wrong; for tests.  ``now``: also in what a round sees then."""
@@ -302,6 +448,16 @@ class ClusterState:
                 assert leased.device not in holders, f"{leased.device} is under {holders[leased.device]} and {lease_id}"
                 holders[leased.device] = lease_id
                 assert self.devices[leased.device].epoch == leased.epoch, "a newer grant exists"
+        for device_id, move_id in self.move_of.items():
+            move = self.moves[move_id].move
+            assert move.holds, f"{device_id} is held by move {move_id}, which is over"
+            assert move.device == device_id
+            assert self.devices[device_id].epoch == move.epoch, "a newer grant exists"
+            for name in (device_id, *self.related(device_id)):
+                assert name not in holders, f"{name} is under {holders[name]} and move {move_id}"
+        for move_id, entry in self.moves.items():
+            holds = self.move_of.get(entry.move.device) == move_id
+            assert entry.move.holds == holds, f"move {move_id} of {entry.move.device}"
         for device_id, device in self.devices.items():
             assert device.lease == holders.get(device_id, ""), f"{device_id} says {device.lease!r}"
         used: dict[str, Resources] = {}
@@ -323,6 +479,9 @@ class ClusterState:
         granted: Counter[str] = Counter()
         for record in self.leases.values():
             granted[record.lease.user] += len(record.lease.devices)
+        for job in self.jobs.values():
+            granted[job.job.user] += sum(len(run.moved_devices) for run in job.progress.runs if run.moves)
+        granted += Counter()
         assert self.accounts.devices == granted, "the accounts of users' devices"
 
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from farbus.errors import FarbusError, NotFound, TimedOut
 from farbus.model.decision import Decision, PendingJob, RoundReport
 from farbus.model.job import JobStatus
+from farbus.model.move import MoveStatus
 from farbus.scheduler import events
 from farbus.scheduler.deciding import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event
@@ -117,6 +118,7 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._recent: OrderedDict[str, JobStatus] = OrderedDict()
+        self._recent_moves: OrderedDict[str, MoveStatus] = OrderedDict()
         self._failure: BaseException | None = None
         self._sessions = 0
 
@@ -130,6 +132,9 @@ class Engine:
             cordons=contents.cordons,
             runs=contents.runs,
             profiles=contents.profiles,
+            moves=contents.moves,
+            chassis=contents.chassis,
+            next_move=contents.next_move,
             now=asyncio.get_running_loop().time(),
             wall=time.time(),
         )
@@ -161,10 +166,18 @@ class Engine:
                 self._recent[effect.job_id] = effect.ended
                 while len(self._recent) > RECENT_ENDED:
                     self._recent.popitem(last=False)
+            elif isinstance(effect, events.MoveChanged) and effect.ended is not None:
+                self._note_move(effect.ended)
         self._waiting.append((effects, future))
         self._wake.set()
         self._set_timer(loop)
         return future
+
+    def _note_move(self, status: MoveStatus) -> None:
+        _log.info("move ended", move=status.id, device=status.device, state=status.state.value, error=status.error)
+        self._recent_moves[status.id] = status
+        while len(self._recent_moves) > RECENT_ENDED:
+            self._recent_moves.popitem(last=False)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -264,8 +277,8 @@ class Engine:
                     port.close(reason)
             case events.RunRound():
                 self._round_asked.set()
-            case events.JobChanged(job_id=job_id):
-                for watcher in self._watchers.get(job_id, ()):
+            case events.JobChanged(job_id=changed) | events.MoveChanged(move_id=changed):
+                for watcher in self._watchers.get(changed, ()):
                     watcher.set()
 
     async def _decide(self) -> None:
@@ -366,9 +379,29 @@ class Engine:
                     return
                 await changed.wait()
 
+    def recent_moves(self) -> dict[str, MoveStatus]:
+        """Return moves that have ended lately, by id."""
+        return {move_id: status for move_id, status in self._recent_moves.items() if move_id.startswith("m")}
+
+    async def watch_move(self, move_id: str) -> AsyncGenerator[MoveStatus, None]:
+        """Yield a move now and at every change until it has ended or is stuck; slow readers as in :meth:`watch`."""
+        with self.watching((move_id,)) as changed:
+            while True:
+                changed.clear()
+                record = self.machine.moves.get(move_id)
+                if record is None:
+                    if move_id in self._recent_moves:
+                        yield self._recent_moves[move_id]
+                    return
+                status = self.machine.move_status(record, now=asyncio.get_running_loop().time())
+                yield status
+                if status.state.has_ended:
+                    return
+                await changed.wait()
+
     @contextlib.contextmanager
     def watching(self, job_ids: Iterable[str]) -> Iterator[asyncio.Event]:
-        """Return an event that is set at every change of these jobs."""
+        """Return an event that is set at every change of these jobs, or moves."""
         changed = asyncio.Event()
         watched = tuple(job_ids)
         for job_id in watched:

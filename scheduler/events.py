@@ -10,8 +10,10 @@ from __future__ import annotations
 import enum
 
 from farbus.model.decision import Decision, JobPlacement
+from farbus.model.fabric import ChassisView, StepHistory
 from farbus.model.job import Job, JobStatus, Requests, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.move import MoveStatus, NodeMove
 from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.profile import ApplicationProfile, ObservedRun
@@ -19,6 +21,7 @@ from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
+from farbus.scheduler.move_records import StoredMove
 
 # --- what nodes and people told ---------------------------------------------------------
 
@@ -41,6 +44,15 @@ class HeldTask(Value, frozen=True, kw_only=True):
     status: TaskStatus
 
 
+class HeldMove(Value, frozen=True, kw_only=True):
+    """A move of a device that an agent has under way, or that is stuck there: then with the ``trouble``."""
+
+    move_id: str
+    device: str
+    attach: bool = False
+    trouble: str = ""
+
+
 class NodeJoined(Value, frozen=True, kw_only=True):
     """An agent opened a session; ``session`` numbers it."""
 
@@ -52,6 +64,9 @@ class NodeJoined(Value, frozen=True, kw_only=True):
     """New for each boot of the node."""
     clients: frozenset[tuple[str, str]] | None = None
     """(job, task) of every client side that the agent holds; None from an agent that does not tell."""
+    moves: tuple[HeldMove, ...] = ()
+    chassis: tuple[str, ...] = ()
+    """Chassis that the agent has the credentials for."""
 
 
 class NodeLost(Value, frozen=True, kw_only=True):
@@ -95,6 +110,31 @@ class OutcomeArrived(Value, frozen=True, kw_only=True):
     error: str = ""
     endpoint: str = ""
     environment: dict[str, str] = {}
+    move: NodeMove | None = None
+    """Of a detach or attach: what the node says of it."""
+
+
+class MoveProgressed(Value, frozen=True, kw_only=True):
+    """A node is at a step of its part of a move: ``step`` counts from 0, of ``steps``."""
+
+    node: str
+    session: int
+    move_id: str
+    step: int
+    steps: int
+    says: str
+    expected_s: float
+
+
+class ChassisReported(Value, frozen=True, kw_only=True):
+    """The agent that serves a chassis in ``term`` has read it."""
+
+    node: str
+    session: int
+    term: int
+    view: ChassisView
+    history: StepHistory | None = None
+    """How long its steps took; None where the agent did not tell."""
 
 
 class TaskReported(Value, frozen=True, kw_only=True):
@@ -176,6 +216,12 @@ class NodeForgotten(Value, frozen=True, kw_only=True):
     reason: str
 
 
+class MoveAsked(Value, frozen=True, kw_only=True):
+    """An operator wants a device moved; it has been checked, and gets its number now."""
+
+    move: StoredMove
+
+
 class RoundDecided(Value, frozen=True, kw_only=True):
     """A round ended; ``decision`` is None when it failed, with the error."""
 
@@ -215,6 +261,8 @@ Event = (
     | InventoryChanged
     | HeartbeatArrived
     | OutcomeArrived
+    | MoveProgressed
+    | ChassisReported
     | TaskReported
     | LeaseEndedByNode
     | JobSubmitted
@@ -225,6 +273,7 @@ Event = (
     | Uncordoned
     | JobEvicted
     | NodeForgotten
+    | MoveAsked
     | RoundDecided
     | RoomPlanned
     | RulesChanged
@@ -243,6 +292,8 @@ class Verb(enum.StrEnum):
     STOP_TASK = "stop-task"
     UNPREPARE_CLIENT = "unprepare-client"
     UNPREPARE_DEVICES = "unprepare-devices"
+    DETACH_DEVICE = "detach-device"
+    ATTACH_DEVICE = "attach-device"
 
 
 class PrepareDevices(Value, frozen=True, kw_only=True):
@@ -315,6 +366,39 @@ class UnprepareDevices(Value, frozen=True, kw_only=True):
     lease_id: str
 
 
+class DetachDevice(Value, frozen=True, kw_only=True):
+    """Have a device go from the node; with ``dry_run`` only say how."""
+
+    command_id: str
+    move_id: str
+    device: str
+    chassis: str = ""
+    evict: bool = False
+    drain_s: float = 0.0
+    dry_run: bool = False
+
+
+class AttachDevice(Value, frozen=True, kw_only=True):
+    """Have a device come to the node; ``functions`` is JSON of a list of :class:`farbus.model.pci.Function`."""
+
+    command_id: str
+    move_id: str
+    device: str
+    chassis: str = ""
+    port: str = ""
+    functions: bytes = b""
+    dry_run: bool = False
+
+
+class ServeChassis(Value, frozen=True, kw_only=True):
+    """Say who asks for a chassis from now on; ``address`` is empty where it is the node that is told."""
+
+    chassis: str
+    term: int
+    node: str
+    address: str = ""
+
+
 class HeartbeatReply(Value, frozen=True, kw_only=True):
     """Which leases hold for another lease time, and which the ledger does not know.
 
@@ -326,7 +410,18 @@ class HeartbeatReply(Value, frozen=True, kw_only=True):
     telemetry_lost: bool = False
 
 
-Command = PrepareDevices | PrepareClient | StartTask | StopTask | UnprepareClient | UnprepareDevices | HeartbeatReply
+Command = (
+    PrepareDevices
+    | PrepareClient
+    | StartTask
+    | StopTask
+    | UnprepareClient
+    | UnprepareDevices
+    | DetachDevice
+    | AttachDevice
+    | ServeChassis
+    | HeartbeatReply
+)
 
 # --- effects -----------------------------------------------------------------------------
 
@@ -396,6 +491,19 @@ class PersistCordon(Value, frozen=True, kw_only=True):
     cordon: Cordon | None
 
 
+class PersistMove(Value, frozen=True, kw_only=True):
+    """Write a move."""
+
+    move: StoredMove
+
+
+class PersistChassis(Value, frozen=True, kw_only=True):
+    """Write in which term somebody is named to serve a chassis."""
+
+    name: str
+    term: int
+
+
 class PersistRun(Value, frozen=True, kw_only=True):
     """Write a run that tells of its application."""
 
@@ -432,6 +540,13 @@ class JobChanged(Value, frozen=True, kw_only=True):
     ended: JobStatus | None = None
 
 
+class MoveChanged(Value, frozen=True, kw_only=True):
+    """Wake who watches the move; ``ended`` is its last status once it has ended."""
+
+    move_id: str
+    ended: MoveStatus | None = None
+
+
 Persist = (
     PersistJob
     | PersistLease
@@ -440,8 +555,10 @@ Persist = (
     | ForgetNode
     | PersistCordon
     | PersistWaits
+    | PersistMove
+    | PersistChassis
     | PersistRun
     | PersistProfile
     | ForgetProfile
 )
-Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged
+Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged | MoveChanged

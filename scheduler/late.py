@@ -18,7 +18,7 @@ from farbus.model.job import Job, Miss
 from farbus.model.states import JobState
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.attempts import MAX_FAILURES
-from farbus.scheduler.operations import Operations
+from farbus.scheduler.device_moves import DeviceMoves
 from farbus.scheduler.queue import MAX_PRIORITY
 from farbus.scheduler.quotas import QUOTA, Admitted
 from farbus.scheduler.records import JobRecord
@@ -31,11 +31,11 @@ FAULT_PAUSE_S = 60.0
 """How long they are set aside where no decision comes about with them."""
 
 
-class Late(Operations):
+class Late(DeviceMoves):
     """The tasks that running jobs lack, as rounds see them."""
 
     def __init__(self, **settings: object) -> None:
-        super().__init__(**settings)  # type: ignore[arg-type]
+        super().__init__(**settings)
         self.late_jobs: dict[str, tuple[str, int, Job]] = {}
         """For each job that stands for such tasks, by its id: the running job, the number of the group, the job."""
         self.late = Situations()

@@ -1,4 +1,4 @@
-"""The ledger: jobs, leases, epochs and the scheduler's term, surviving kill -9.
+"""The ledger: jobs, leases, moves of devices, epochs and the scheduler's term, surviving kill -9.
 
 The only truth about who may use what.  Jobs that have not ended and leases
 that are not released are loaded whole at the start; the others stay in the
@@ -30,15 +30,18 @@ from farbus.scheduler.events import (
     ForgetNode,
     ForgetProfile,
     Persist,
+    PersistChassis,
     PersistCordon,
     PersistDevice,
     PersistJob,
     PersistLease,
+    PersistMove,
     PersistNode,
     PersistProfile,
     PersistRun,
     PersistWaits,
 )
+from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.records import StoredProgress, job_status
 from farbus.scheduler.store import Store
 
@@ -83,6 +86,14 @@ CREATE TABLE profiles (application TEXT NOT NULL, user TEXT NOT NULL, profile BL
 """
 _SCHEMA += _PROFILES
 
+_MOVES = """
+CREATE TABLE moves (
+    seq INTEGER PRIMARY KEY, device TEXT NOT NULL, live INTEGER NOT NULL, state TEXT NOT NULL, move BLOB NOT NULL);
+CREATE UNIQUE INDEX moves_live ON moves (device) WHERE live;
+CREATE TABLE chassis (name TEXT PRIMARY KEY, term INTEGER NOT NULL) WITHOUT ROWID
+"""
+_SCHEMA += ";" + _MOVES
+
 _UPGRADES = (
     """
 ALTER TABLE jobs ADD COLUMN rounds_waited INTEGER NOT NULL DEFAULT 0;
@@ -90,6 +101,7 @@ CREATE TABLE cordons (kind TEXT NOT NULL, name TEXT NOT NULL, cordon BLOB NOT NU
     WITHOUT ROWID
 """,
     _PROFILES,
+    _MOVES,
 )
 """What makes each older format the next one, beginning with format 1."""
 
@@ -107,6 +119,11 @@ class Contents(Value, frozen=True, kw_only=True):
     profiles: list[ApplicationProfile]
     """Those that operators have set."""
     next_job: int
+    moves: list[StoredMove] = []
+    """Those that hold their devices."""
+    chassis: list[tuple[str, int]] = []
+    """Each with the term in which somebody was last named to serve it."""
+    next_move: int = 1
 
 
 class Ledger:
@@ -194,16 +211,32 @@ class Ledger:
             )
         )
 
+    def move(self, move_id: str) -> concurrent.futures.Future[StoredMove | None]:
+        """Find a move, ended or not."""
+        number = job_number(move_id, prefix="m")
+
+        def work(connection: sqlite3.Connection) -> StoredMove | None:
+            row = connection.execute("SELECT move FROM moves WHERE seq = ?", (number,)).fetchone()
+            return _MOVE.decode(row[0]) if row is not None else None
+
+        return self._store.read(work)
+
+    def ended_moves(self) -> concurrent.futures.Future[tuple[StoredMove, ...]]:
+        """Return the latest moves that hold their devices no more, oldest first."""
+        return self._store.read(
+            lambda connection: tuple(_MOVE.decode(move) for (move,) in _latest(connection, "moves", "move", None))
+        )
+
 
 def job_id_of(number: int) -> str:
     """Return the id of the ``number``-th job of the ledger."""
     return f"j{number}"
 
 
-def job_number(job_id: str) -> int:
-    """Return the number in a job's id, or -1, which no job has."""
+def job_number(job_id: str, *, prefix: str = "j") -> int:
+    """Return the number in a job's id, or with ``prefix`` in another's, or -1, which none has."""
     digits = job_id[1:]
-    valid = job_id[:1] == "j" and digits.isascii() and digits.isdigit() and len(digits) <= 18
+    valid = job_id[:1] == prefix and digits.isascii() and digits.isdigit() and len(digits) <= 18
     return int(digits) if valid else -1
 
 
@@ -215,6 +248,7 @@ _NODE = msgspec.json.Decoder(Node)
 _CORDON = msgspec.json.Decoder(Cordon)
 _RUN = msgspec.json.Decoder(ObservedRun)
 _PROFILE = msgspec.json.Decoder(ApplicationProfile)
+_MOVE = msgspec.json.Decoder(StoredMove)
 
 
 def _begin_term(connection: sqlite3.Connection) -> int:
@@ -243,7 +277,10 @@ def _load(connection: sqlite3.Connection) -> Contents:
     cordons = [_CORDON.decode(cordon) for (cordon,) in connection.execute("SELECT cordon FROM cordons")]
     runs = [_RUN.decode(run) for (run,) in connection.execute("SELECT run FROM runs ORDER BY seq")]
     profiles = [_PROFILE.decode(profile) for (profile,) in connection.execute("SELECT profile FROM profiles")]
+    moves = [_MOVE.decode(move) for (move,) in connection.execute("SELECT move FROM moves WHERE live ORDER BY seq")]
+    chassis = list(connection.execute("SELECT name, term FROM chassis ORDER BY name"))
     (last,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM jobs").fetchone()
+    (last_move,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM moves").fetchone()
     return Contents(
         jobs=jobs,
         leases=leases,
@@ -253,6 +290,9 @@ def _load(connection: sqlite3.Connection) -> Contents:
         runs=runs,
         profiles=profiles,
         next_job=last + 1,
+        moves=moves,
+        chassis=chassis,
+        next_move=last_move + 1,
     )
 
 
@@ -263,7 +303,7 @@ def _with_waits(progress: StoredProgress, rounds_waited: int) -> StoredProgress:
 
 
 def _prune(connection: sqlite3.Connection) -> None:
-    for table in ("jobs", "leases"):
+    for table in ("jobs", "leases", "moves"):
         connection.execute(
             f"DELETE FROM {table} WHERE NOT live AND seq <= "  # noqa: S608 - the names are ours
             f"(SELECT seq FROM {table} WHERE NOT live ORDER BY seq DESC LIMIT 1 OFFSET {KEEP_ENDED})"
@@ -366,6 +406,23 @@ def _write_waits(connection: sqlite3.Connection, effect: PersistWaits) -> None:
     )
 
 
+def _write_move(connection: sqlite3.Connection, effect: PersistMove) -> None:
+    move = effect.move
+    connection.execute(
+        "INSERT INTO moves (seq, device, live, state, move) VALUES (?, ?, ?, ?, ?) ON CONFLICT (seq) DO UPDATE SET "
+        "live = excluded.live, state = excluded.state, move = excluded.move",
+        (job_number(move.id, prefix="m"), move.device, move.holds, move.state.value, msgspec.json.encode(move)),
+    )
+
+
+def _write_chassis(connection: sqlite3.Connection, effect: PersistChassis) -> None:
+    connection.execute(
+        "INSERT INTO chassis (name, term) VALUES (?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET term = MAX(term, excluded.term)",
+        (effect.name, effect.term),
+    )
+
+
 def _write_run(connection: sqlite3.Connection, effect: PersistRun) -> None:
     run = effect.run
     connection.execute(
@@ -398,6 +455,8 @@ _WRITERS: dict[type[Persist], Callable[[sqlite3.Connection, Any], None]] = {
     ForgetNode: _forget_node,
     PersistCordon: _write_cordon,
     PersistWaits: _write_waits,
+    PersistMove: _write_move,
+    PersistChassis: _write_chassis,
     PersistRun: _write_run,
     PersistProfile: _write_profile,
     ForgetProfile: _forget_profile,

@@ -10,6 +10,8 @@ The machine is built in layers, each of which knows those below it:
 (steps and effects), :mod:`farbus.scheduler.attempts` (jobs),
 :mod:`farbus.scheduler.liveness` (nodes and leases),
 :mod:`farbus.scheduler.operations` (operators),
+:mod:`farbus.scheduler.chassis` (who serves which chassis),
+:mod:`farbus.scheduler.device_moves` (devices between nodes),
 :mod:`farbus.scheduler.late` (tasks that running jobs lack),
 :mod:`farbus.scheduler.deciding` (rounds),
 :mod:`farbus.scheduler.making_room` (jobs that end for others), and this module:
@@ -37,6 +39,7 @@ from farbus.scheduler.costs.inference import ends_of
 from farbus.scheduler.deciding import NO_RULES
 from farbus.scheduler.events import Effect, Event, Verb
 from farbus.scheduler.making_room import MakingRoom
+from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
 from farbus.scheduler.situations import Situations
 from farbus.scheduler.steps import DEADLINES
@@ -88,6 +91,9 @@ class ClusterMachine(MakingRoom):
             events.ProfileSet: self._profile_set,
             events.ProfileForgotten: self._profile_forgotten,
             events.NodeForgotten: self._node_forgotten,
+            events.MoveAsked: self._move_asked,
+            events.MoveProgressed: self._move_progressed,
+            events.ChassisReported: self._chassis_reported,
             events.RoundDecided: self._round_decided,
             events.RoomPlanned: self._room_planned,
             events.RulesChanged: self._rules_changed,
@@ -154,6 +160,9 @@ class ClusterMachine(MakingRoom):
         cordons: Iterable[Cordon] = (),
         runs: Iterable[ObservedRun] = (),
         profiles: Iterable[ApplicationProfile] = (),
+        moves: Iterable[StoredMove] = (),
+        chassis: Iterable[tuple[str, int]] = (),
+        next_move: int = 1,
         now: float,
         wall: float,
     ) -> None:
@@ -177,7 +186,9 @@ class ClusterMachine(MakingRoom):
         for device_id, owner, epoch, device in devices:
             self.devices[device_id] = self.new_device(device_id, owner, device=device, epoch=epoch)
             self.devices_of_node[owner].add(device_id)
-            self.node(owner)
+            if owner:
+                self.node(owner)
+        self.restore_moves(moves, chassis, next_move=next_move)
         for cordon in cordons:
             if cordon.kind is CordonKind.NODE or cordon.name in self.devices:
                 self._record_of(cordon.kind, cordon.name).cordon = cordon
@@ -213,6 +224,8 @@ class ClusterMachine(MakingRoom):
                 self.loads.begin(job.id, ends_of(run.placement for run in progress.runs), now)
             self.accounts.take(job.user, jobs=1)
             for run in progress.runs:
+                if run.moves:
+                    self.accounts.take(job.user, devices=len(run.moved_devices))
                 if run.occupies:
                     add_room(used, run.room)
             self._index(found)
@@ -239,6 +252,9 @@ class ClusterMachine(MakingRoom):
     def _settle(self, key: str, outcome: events.OutcomeArrived, *, answered: bool = True) -> None:
         """A step was answered, or its deadline passed."""
         step = self.steps.end_command(key)
+        if step.move:
+            self._settle_move(key, step, outcome, answered=answered)
+            return
         if step.stray:
             self._settle_stray(key, step, outcome)
             return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator
 
@@ -10,11 +12,15 @@ import structlog
 
 from farbus.api.identity import Identity
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
+from farbus.model.move import MoveRequest, MoveStatus
 from farbus.model.operation import Cordon, CordonKind, CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import ApplicationProfile
 from farbus.scheduler import events
+from farbus.scheduler.device_moves import status_of
 from farbus.scheduler.engine import Engine
+from farbus.scheduler.ledger import job_number
 from farbus.scheduler.lifecycle import ClusterMachine
+from farbus.scheduler.move_requests import plan_move
 
 _log = structlog.get_logger()
 
@@ -118,6 +124,36 @@ class Operating:
             raise Conflict(f"the cluster has changed: the plan for job {job_id} does not hold", hint="try again")
         _log.info("defragmenting", job=job_id, moved=event.moved, by=_who(caller))
         return msgspec.structs.replace(plan, begun=True)
+
+    async def move_device(self, caller: Identity, request: MoveRequest) -> AsyncGenerator[MoveStatus, None]:
+        """Have a device moved and yield how far it is, until it has ended; the caller may leave before that."""
+        move = plan_move(self._machine, request, by=_who(caller), at=time.time())
+        _log.info(
+            "move asked for",
+            move=move.id,
+            device=move.device,
+            came_from=move.from_node,
+            goes_to=move.to_node,
+            by=move.by,
+        )
+        await self._engine.tell(events.MoveAsked(move=move))
+        async with contextlib.aclosing(self._engine.watch_move(move.id)) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def list_moves(self, *, include_ended: bool) -> tuple[MoveStatus, ...]:
+        """Return the moves that are under way or stuck, and with ``include_ended`` those that have ended."""
+        # First, as of jobs.
+        live = self._machine.move_statuses()
+        ended: tuple[MoveStatus, ...] = ()
+        if include_ended:
+            kept = await asyncio.wrap_future(self._engine.ledger.ended_moves())
+            # One that has just ended may not be on the disk yet.
+            found = {move.id: status_of(move) for move in kept}
+            ended = tuple({**found, **self._engine.recent_moves()}.values())
+        known = {status.id for status in ended}
+        listed = ended + tuple(status for status in live if status.id not in known)
+        return tuple(sorted(listed, key=lambda status: job_number(status.id, prefix="m")))
 
     async def set_profile(self, caller: Identity, profile: ApplicationProfile) -> ApplicationProfile:
         """Have ``profile`` count; raise :class:`InvalidInput` naming what in it can't be, or where too many are set."""

@@ -64,7 +64,7 @@ G = TypeVar("G", TaskGroup, GroupVariant)
 
 _GROUP_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SERVED_ROUTES = (Route.LOCAL, Route.REMOTE)
+_STORAGE_ROUTES = (Route.LOCAL, Route.REMOTE)
 
 
 def _check_text(text: str, field: str, *, most: int, empty: bool = True, is_line: bool = False) -> None:
@@ -114,10 +114,6 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
         _check_text(value, f"{field}.labels.{key}", most=MAX_NAME, is_line=True)
     _validate_requests(group.requests, f"{field}.requests")
     check(bool(group.routes), f"{field}.routes", "is empty", hint="use local, remote or both")
-    for route in group.routes:
-        check(
-            route in _SERVED_ROUTES, f"{field}.routes", f"{route} is not served yet", hint="use local, remote or both"
-        )
     check(len(set(group.routes)) == len(group.routes), f"{field}.routes", "names a route twice")
     check(len(group.storage) <= MAX_STORAGE, f"{field}.storage", f"has more than {MAX_STORAGE} entries")
     for index, request in enumerate(group.storage):
@@ -139,7 +135,7 @@ def _validate_storage(request: StorageRequest, field: str) -> None:
     check(good, f"{field}.name", f"{request.name[:80]!r} is not a name")
     _check_text(request.profile, f"{field}.profile", most=MAX_NAME, is_line=True)
     for route in request.routes:
-        served = route in _SERVED_ROUTES
+        served = route in _STORAGE_ROUTES
         check(served, f"{field}.routes", f"{route[:80]!r} is not served yet", hint="use local or remote")
     check(len(set(request.routes)) == len(request.routes), f"{field}.routes", "names a route twice")
 

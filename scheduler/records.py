@@ -12,7 +12,7 @@ import enum
 import msgspec
 
 from farbus.model.decision import JobPlacement
-from farbus.model.device import Device
+from farbus.model.device import Device, Route
 from farbus.model.job import (
     GroupVariant,
     Job,
@@ -72,6 +72,8 @@ class TaskRun(msgspec.Struct, kw_only=True):
     group: int
     requests: Requests
     leases: tuple[str, ...] = ()
+    moves: tuple[str, ...] = ()
+    """Moves that bring devices to its node and have not ended; their lease is granted when all have."""
     late: bool = False
     """It was placed while its job ran already: until its program has begun the job can do without it."""
     dropped: str = ""
@@ -97,8 +99,14 @@ class TaskRun(msgspec.Struct, kw_only=True):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes that take part in it: its own, and those of its devices."""
-        return (self.node, *(place.node for place in self.placement.devices))
+        """The nodes that take part in it: its own, and those that lend it devices."""
+        lenders = (place.node for place in self.placement.devices if place.route is not Route.RECOMPOSED)
+        return (self.node, *lenders)
+
+    @property
+    def moved_devices(self) -> tuple[str, ...]:
+        """The devices that are moved to its node for it."""
+        return tuple(place.device for place in self.placement.devices if place.route is Route.RECOMPOSED)
 
     @property
     def room(self) -> dict[str, Resources]:

@@ -6,18 +6,24 @@ report goes into the arithmetic of rounds and into everybody's listings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
+import structlog
 
 from farbus.api.conversion import from_message
 from farbus.api.identity import Identity
 from farbus.api.v1 import types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.device import Device, PoolReach
+from farbus.model.fabric import ChassisView, StepHistory
 from farbus.model.job import MAX_RESOURCE
+from farbus.model.move import NodeMove
 from farbus.model.node import DIMENSIONS, Link, Node, amounts_of
 from farbus.model.quantity import MAX_BYTES, format_bytes
+from farbus.model.value import from_json
+
+_log = structlog.get_logger()
 
 MAX_DEVICES = 4_096
 """Devices of one node."""
@@ -27,6 +33,10 @@ MAX_POOLS = 256
 """Fabric pools that one node reaches."""
 MAX_ATTACH_S = 3_600.0
 """Longest that attaching a device is believed to take."""
+MAX_CHASSIS = 256
+"""Chassis that one node has the credentials for."""
+MAX_EXPECTED_S = 86_400.0
+"""Longest that a move is believed to take."""
 MAX_PAIRS = 256
 """Labels of a node, or attributes of a device."""
 MAX_NODE_BYTES = 4 * 2**20
@@ -73,6 +83,64 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
     for index, link in enumerate(node.links):
         report.link(f"links[{index}]", link)
     return msgspec.structs.replace(node, trouble=in_words(node.trouble))
+
+
+def believed_s(seconds: float) -> float:
+    """Return how long something is likely to take, as far as a node is believed; 0 where it does not know."""
+    return seconds if 0 < seconds <= MAX_EXPECTED_S else 0.0
+
+
+def read_chassis_names(node: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the chassis that a node's agent has the credentials for."""
+    if len(names) > MAX_CHASSIS:
+        raise InvalidInput(f"node {node} reports more than {MAX_CHASSIS} chassis")
+    report = _Report(node)
+    for index, name in enumerate(names):
+        report.text(f"chassis[{index}]", name, MAX_WORD, empty=False)
+    return tuple(dict.fromkeys(names))
+
+
+def read_chassis(node: str, view: bytes, history: bytes) -> tuple[ChassisView, StepHistory | None]:
+    """Return what a node's agent has read of a chassis, and how long steps take there, None where it does not tell."""
+    for field, text in (("view", view), ("history", history)):
+        if len(text) > MAX_NODE_BYTES:
+            raise InvalidInput(f"node {node} reports a chassis's {field} of more than {format_bytes(MAX_NODE_BYTES)}")
+    read = from_json(view, ChassisView)
+    report = _Report(node)
+    report.text("chassis", read.chassis, MAX_WORD, empty=False)
+    for items in (read.ports, read.devices, read.missing):
+        if len(items) > MAX_DEVICES:
+            raise InvalidInput(f"node {node} reports a chassis with more than {MAX_DEVICES} ports or devices")
+    for index, port in enumerate(read.ports):
+        report.text(f"ports[{index}].id", port.id, MAX_WORD, empty=False)
+        report.text(f"ports[{index}].node", port.node, MAX_WORD)
+    for index, device in enumerate((*read.devices, *read.missing)):
+        report.text(f"devices[{index}].id", device.id, MAX_WORD, empty=False)
+        for name in ("handle", "model", "serial", "uuid", "slot", "port"):
+            report.text(f"devices[{index}].{name}", getattr(device, name), MAX_WORD)
+    return read, from_json(history, StepHistory) if history else None
+
+
+def read_node_move(node: str, text: bytes) -> NodeMove | None:
+    """Return what a node says of its part of a move; None where it says nothing that is understood.
+
+    It is never refused: that the part has ended must be heard.
+    """
+    if not text or len(text) > MAX_NODE_BYTES:
+        return None
+    try:
+        told = from_json(text, NodeMove)
+    except InvalidInput as error:
+        _log.warning("what a node says of a move is not understood", node=node, error=str(error))
+        return None
+    return msgspec.structs.replace(
+        told,
+        plan=tuple(map(in_words, told.plan[:MAX_PAIRS])),
+        in_the_way=tuple(map(in_words, told.in_the_way[:MAX_PAIRS])),
+        identity=in_words(told.identity)[:MAX_WORD],
+        path=in_words(told.path),
+        expected_s=believed_s(told.expected_s),
+    )
 
 
 def in_words(text: str) -> str:

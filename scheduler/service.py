@@ -29,8 +29,10 @@ from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
 from farbus.model.decision import Decision
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
+from farbus.model.fabric import ChassisStatus
 from farbus.model.job import NO_GOAL, FlavourCheck, Goal, Job, JobStatus, Miss, Requests, TaskPlacement
 from farbus.model.lease import LeaseStatus
+from farbus.model.move import MoveRequest, MoveStatus
 from farbus.model.node import NodeStatus, Resources
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import ApplicationProfile
@@ -109,6 +111,7 @@ class ClusterService(ClusterHandler):
         if job.composites:
             job = self._templates.expand(job)
             validate_job(job)
+        self._check_routes(job)
         job = with_remote_network(job, rules.remote_network_mbit_s)
         check_rules(job, rules, by_operator=caller.is_operator)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
@@ -132,6 +135,15 @@ class ClusterService(ClusterHandler):
         await self._engine.tell(events.JobSubmitted(job=job))
         _log.info("job submitted", job=job.id, user=job.user, name=job.name)
         return job.id, None
+
+    def _check_routes(self, job: Job) -> None:
+        """Refuse recomposition where nothing can be moved; where something can, a round says whether it helps."""
+        wanted = any(Route.RECOMPOSED in group.routes for name in job.flavours for group in job.in_flavour(name).groups)
+        if wanted and not self._engine.machine.has_pools():
+            raise InvalidInput(
+                "routes: recomposed: no agent serves a chassis whose devices could be moved",
+                hint="farbus fabric ports shows chassis; use local, remote or both",
+            )
 
     def _in_turn(self, job: Job) -> Job:
         """Return ``job`` submitted after all others: a wall clock that was set back puts nobody ahead of who waits."""
@@ -362,6 +374,24 @@ class ClusterService(ClusterHandler):
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         """Release what a node holds that is off for good."""
         return await self._operating.forget(caller, node)
+
+    async def move_device(
+        self, caller: Identity, request: MoveRequest, *, local: bool = False
+    ) -> AsyncIterator[MoveStatus]:
+        """Have a device moved and yield how far it is, until it has ended."""
+        if local:
+            raise InvalidInput("the scheduler moves no device without itself", hint="use --local on the device's node")
+        async with contextlib.aclosing(self._operating.move_device(caller, request)) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def list_moves(self, caller: Identity, *, include_ended: bool) -> tuple[MoveStatus, ...]:
+        """Return moves of devices."""
+        return await self._operating.list_moves(include_ended=include_ended)
+
+    async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
+        """Return all chassis."""
+        return self._engine.machine.chassis_statuses()
 
     async def set_profile(self, caller: Identity, profile: ApplicationProfile) -> ApplicationProfile:
         """Have a profile count before what is learned."""

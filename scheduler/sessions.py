@@ -21,7 +21,15 @@ from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.relay import CREDIT_BYTES, LogRelay
-from farbus.scheduler.reports import MAX_WORD, in_words, read_node
+from farbus.scheduler.reports import (
+    MAX_WORD,
+    believed_s,
+    in_words,
+    read_chassis,
+    read_chassis_names,
+    read_node,
+    read_node_move,
+)
 
 _log = structlog.get_logger()
 
@@ -41,6 +49,9 @@ _FIELDS: dict[type[events.Command], str] = {
     events.StopTask: "stop_task",
     events.UnprepareClient: "unprepare_client",
     events.UnprepareDevices: "unprepare_devices",
+    events.DetachDevice: "detach_device",
+    events.AttachDevice: "attach_device",
+    events.ServeChassis: "serve_chassis",
     events.HeartbeatReply: "heartbeat_reply",
 }
 
@@ -166,6 +177,8 @@ class Sessions(SessionHandler):
             tasks=tuple(events.HeldTask(job_id=task.job_id, status=_read_status(task.status)) for task in hello.tasks),
             instance=hello.instance,
             clients=frozenset((held.job_id, held.task) for held in hello.clients) if hello.lists_clients else None,
+            moves=tuple(_read_held_move(held) for held in hello.moves),
+            chassis=read_chassis_names(node.name, hello.chassis),
         )
 
     async def _serve(
@@ -281,7 +294,23 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 error=in_words(outcome.error) or ("" if outcome.ok else "no reason was given"),
                 endpoint=in_words(outcome.endpoint),
                 environment=dict(outcome.environment),
+                move=read_node_move(name, outcome.move),
             )
+        case "move_progress":
+            progress = message.move_progress
+            return events.MoveProgressed(
+                node=name,
+                session=session,
+                move_id=progress.move_id,
+                step=progress.step,
+                steps=progress.steps,
+                says=in_words(progress.says),
+                expected_s=believed_s(progress.expected_s),
+            )
+        case "chassis_changed":
+            chassis = message.chassis_changed
+            view, history = read_chassis(name, chassis.view, chassis.history)
+            return events.ChassisReported(node=name, session=session, term=chassis.term, view=view, history=history)
         case "task_changed":
             changed = message.task_changed
             return events.TaskReported(
@@ -312,6 +341,11 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
 def _read_held(message: session_pb2.HeldLease) -> events.HeldLease:
     held = from_message(message, events.HeldLease)
     return msgspec.structs.replace(held, endpoint=in_words(held.endpoint), trouble=in_words(held.trouble))
+
+
+def _read_held_move(message: session_pb2.HeldMove) -> events.HeldMove:
+    held = from_message(message, events.HeldMove)
+    return msgspec.structs.replace(held, trouble=in_words(held.trouble))
 
 
 def _read_status(message: types_pb2.TaskStatus) -> TaskStatus:

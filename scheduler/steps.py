@@ -19,6 +19,9 @@ STOP_GRACE_S = 10.0
 UNDO_DEADLINE_S = 20.0
 """Longest time for a step of undo before it is asked again: more than STOP_GRACE_S, and more than an agent waits
 for a supervisor to end."""
+MOVE_DEADLINE_S = 1_800.0
+"""Longest time that a node's part of a move may take before it is asked again: a chassis's slowest steps, with their
+tries, and the time that holders are given.  That nothing was said is no failure: only the node knows where it is."""
 
 DEADLINES = {
     Verb.PREPARE_DEVICES: PREPARE_DEADLINE_S,
@@ -27,6 +30,8 @@ DEADLINES = {
     Verb.STOP_TASK: UNDO_DEADLINE_S,
     Verb.UNPREPARE_CLIENT: UNDO_DEADLINE_S,
     Verb.UNPREPARE_DEVICES: UNDO_DEADLINE_S,
+    Verb.DETACH_DEVICE: MOVE_DEADLINE_S,
+    Verb.ATTACH_DEVICE: MOVE_DEADLINE_S,
 }
 
 
@@ -39,6 +44,7 @@ class Step:
     job: str = ""
     task: str = ""
     lease: str = ""
+    move: str = ""
     stray: bool = False
     command_id: str = ""
     """The outstanding command; empty between tries."""

@@ -13,9 +13,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import DeviceView, NodeView, Snapshot
-from farbus.model.device import Route
+from farbus.model.device import PoolReach, Route
 from farbus.model.node import Resources, amounts_of
 from farbus.scheduler.records import DeviceRecord, LeaseRecord, NodeRecord
 
@@ -77,6 +79,18 @@ class Books(Protocol):
 
     def is_free(self, device: DeviceRecord) -> bool:
         """Say whether a device may be leased now."""
+        ...
+
+    def pool_of(self, device_id: str) -> str:
+        """Return the fabric pool that a device is of; empty where none has it."""
+        ...
+
+    def reach_of(self, node: str) -> tuple[PoolReach, ...]:
+        """Return the fabric pools that a node is cabled to."""
+        ...
+
+    def destination_of(self, device_id: str) -> str:
+        """Return the node to which a device is on its way; empty for none."""
         ...
 
 
@@ -159,7 +173,7 @@ class Views:
                 free=self._books.free_of(record),
                 labels=record.node.labels,
                 rack=record.node.labels.get("rack", ""),
-                pools=record.node.pools,
+                pools=self._pools(record),
             )
         before = self._nodes.get(record.name)
         if view is not None and _has_more(before, view):
@@ -172,6 +186,7 @@ class Views:
     def _look_at_device(self, record: DeviceRecord) -> None:
         node = self._books.nodes.get(record.node)
         view = None
+        pool = self._books.pool_of(record.id) if record.device is not None and not record.device.pool else ""
         # What a node that is there does not report any more is gone; what one had that is away may come back.
         if (
             record.device is not None
@@ -179,17 +194,32 @@ class Views:
             and (record.present or node is None or not node.connected)
         ):
             view = DeviceView(
-                device=record.device,
+                device=replace(record.device, pool=pool) if pool else record.device,
                 node=record.node,
                 free=self._books.is_free(record),
                 destination=self._destination(record),
+            )
+        elif record.device is not None and not record.node and pool:
+            view = DeviceView(
+                device=replace(record.device, pool=pool),
+                node="",
+                free=self._books.is_free(record),
+                destination=self._books.destination_of(record.id),
             )
         if view is not None and _is_gain(self._devices.get(record.id), view):
             self._gained_devices[record.id] = view
         self._put(self._devices, record.id, view)
 
+    def _pools(self, record: NodeRecord) -> tuple[PoolReach, ...]:
+        """Return the pools that a node reaches: those that it reports, and the chassis that it is cabled to."""
+        assert record.node is not None
+        told = {reach.pool for reach in record.node.pools}
+        return (*record.node.pools, *(reach for reach in self._books.reach_of(record.name) if reach.pool not in told))
+
     def _destination(self, record: DeviceRecord) -> str:
         """Return where a fabric takes a device, from the grant of its lease until its node reports that it is there."""
+        if destination := self._books.destination_of(record.id):
+            return destination
         lease = self._books.leases[record.lease].lease if record.lease else None
         moves = lease is not None and lease.route is Route.RECOMPOSED and lease.client_node != record.node
         return lease.client_node if lease is not None and moves else ""

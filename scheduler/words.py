@@ -55,7 +55,10 @@ def describe_exit(run: TaskRun) -> str:
 
 def describe_placement(task: TaskPlacement) -> str:
     """Say where a task was placed and why."""
-    devices = [f"{place.device} of node {place.node} ({place.route})" for place in task.devices]
+    devices = [
+        f"{place.device} of {f'node {place.node}' if place.node else 'a pool'} ({place.route})"
+        for place in task.devices
+    ]
     told = f"task {task.task} placed on node {task.node}"
     if devices:
         told += f" with {', '.join(devices)}"

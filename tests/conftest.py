@@ -7,7 +7,9 @@ import importlib.util
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -47,3 +49,10 @@ def _collected() -> Iterator[None]:
     """Collect what a module's tests have left."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory with a short path: below it lie Unix sockets, whose paths have 108 bytes (unix(7))."""
+    with tempfile.TemporaryDirectory(prefix="farbus-") as directory:
+        yield Path(directory)

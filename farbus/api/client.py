@@ -12,8 +12,8 @@ import grpc.aio
 
 from farbus.api.audit import AuditRecord
 from farbus.api.authority import SCHEDULER_SERVER_NAME, Credentials
-from farbus.api.conversion import from_message, to_message
-from farbus.api.identity import ROLE_METADATA, USER_METADATA, Identity
+from farbus.api.conversion import chassis_from_message, from_message, to_message
+from farbus.api.identity import LOCAL_METADATA, ROLE_METADATA, USER_METADATA, Identity
 from farbus.api.server import MAX_MESSAGE_BYTES, WINDOW_OPTIONS
 from farbus.api.status import converted
 from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, profile_pb2, types_pb2
@@ -21,8 +21,10 @@ from farbus.errors import FarbusError, TimedOut
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
+from farbus.model.fabric import ChassisStatus
 from farbus.model.job import NO_GOAL, Goal, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
+from farbus.model.move import MoveRequest, MoveStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import ApplicationProfile
@@ -108,9 +110,11 @@ class ClusterClient:
         with converted(self.peer):
             return await getattr(self._stub, method)(request, metadata=self.metadata, timeout=CALL_TIMEOUT_S)
 
-    async def _stream(self, method: str, request: Any) -> AsyncGenerator[Any, None]:
+    async def _stream(
+        self, method: str, request: Any, *, also: Sequence[tuple[str, str]] = ()
+    ) -> AsyncGenerator[Any, None]:
         with converted(self.peer):
-            call = getattr(self._stub, method)(request, metadata=self.metadata)
+            call = getattr(self._stub, method)(request, metadata=(*self.metadata, *also))
             try:
                 async for message in call:
                     yield message
@@ -266,6 +270,26 @@ class ClusterClient:
         )
         async for message in self._stream("Hold", request):
             yield _hold_event(message)
+
+    async def move_device(self, request: MoveRequest, *, local: bool = False) -> AsyncIterator[MoveStatus]:
+        """Have a device moved and yield how far it is, at every change, until it has ended; for operators.
+
+        A stream that is closed ends nothing.  ``local`` asks an agent's socket to do it without the scheduler.
+        """
+        also = ((LOCAL_METADATA, "1"),) if local else ()
+        message = to_message(request, cluster_pb2.MoveRequest)
+        async for status in self._stream("MoveDevice", message, also=also):
+            yield from_message(status, MoveStatus)
+
+    async def list_moves(self, *, include_ended: bool = False) -> tuple[MoveStatus, ...]:
+        """Return the moves that are under way or stuck, and with ``include_ended`` those that have ended."""
+        reply = await self._call("ListMoves", cluster_pb2.ListMovesRequest(all=include_ended))
+        return tuple(from_message(each, MoveStatus) for each in reply.moves)
+
+    async def list_chassis(self) -> tuple[ChassisStatus, ...]:
+        """Return the chassis that agents have credentials for, as they were read last."""
+        reply = await self._call("ListChassis", cluster_pb2.ListChassisRequest())
+        return tuple(chassis_from_message(each) for each in reply.chassis)
 
     async def read_audit(self, *, since: str = "") -> AsyncIterator[AuditRecord]:
         """Yield the records of the audit log from ``since`` (RFC 3339, UTC) on; for operators."""

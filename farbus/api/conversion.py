@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 import msgspec
 from google.protobuf.message import Message
 
+from farbus.api.v1 import cluster_pb2
 from farbus.errors import InvalidInput
-from farbus.model.value import Value
+from farbus.model.fabric import ChassisStatus, ChassisView
+from farbus.model.value import Value, from_json, to_json
 
 V = TypeVar("V", bound=Value)
 M = TypeVar("M", bound=Message)
@@ -146,3 +148,15 @@ def _enum_member(kind: type[enum.Enum], item: Any, path: str) -> enum.Enum:
     except ValueError as error:
         allowed = ", ".join(str(member.value) for member in kind)
         raise InvalidInput(f"{path}: {item!r} is not one of {allowed}") from error
+
+
+def chassis_to_message(status: ChassisStatus) -> cluster_pb2.ChassisStatus:
+    """Return the message of a chassis; what was read of it travels as JSON."""
+    view = to_json(status.view) if status.view is not None else b""
+    return cluster_pb2.ChassisStatus(name=status.name, served_by=status.served_by, term=status.term, view=view)
+
+
+def chassis_from_message(message: cluster_pb2.ChassisStatus) -> ChassisStatus:
+    """Return the chassis of a message; raise :class:`InvalidInput` where what was read of it is not understood."""
+    view = from_json(message.view, ChassisView) if message.view else None
+    return ChassisStatus(name=message.name, served_by=message.served_by, term=message.term, view=view)

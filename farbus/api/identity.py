@@ -18,6 +18,8 @@ from farbus.model.value import Value
 
 USER_METADATA = "farbus-user"
 ROLE_METADATA = "farbus-role"
+LOCAL_METADATA = "farbus-local"
+"""``1`` asks the agent whose socket it is to move a device by itself, without the scheduler."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.@][A-Za-z0-9_.@-]{0,62}")
 
@@ -81,6 +83,9 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/Forget": OPERATORS,
     "/farbus.v1.Cluster/SetProfile": OPERATORS,
     "/farbus.v1.Cluster/ForgetProfile": OPERATORS,
+    "/farbus.v1.Cluster/MoveDevice": OPERATORS,
+    "/farbus.v1.Cluster/ListMoves": OPERATORS,
+    "/farbus.v1.Cluster/ListChassis": OPERATORS,
     "/farbus.v1.Cluster/ReadAudit": OPERATORS,
     "/farbus.v1.Staging/Missing": PEOPLE,
     "/farbus.v1.Staging/Put": PEOPLE,
@@ -92,6 +97,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.NodeSession/Session": frozenset({Role.NODE}),
     "/farbus.v1.Enrollment/Renew": frozenset({Role.NODE, Role.USER, Role.OPERATOR}),
     "/farbus.v1.Peer/Renew": frozenset({Role.NODE}),
+    "/farbus.v1.Peer/AskChassis": frozenset({Role.NODE}),
 }
 """Roles that may call each method; a method that is not here may be called by nobody."""
 
@@ -110,6 +116,8 @@ READ_METHODS = frozenset(
         "/farbus.v1.Cluster/GetTelemetry",
         "/farbus.v1.Cluster/ListQuotas",
         "/farbus.v1.Cluster/ListProfiles",
+        "/farbus.v1.Cluster/ListMoves",
+        "/farbus.v1.Cluster/ListChassis",
         "/farbus.v1.Cluster/ReadAudit",
         "/farbus.v1.Staging/Missing",
         "/farbus.v1.Staging/Get",

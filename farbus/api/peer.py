@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -18,8 +20,9 @@ from farbus.api.server import SERVER_OPTIONS, RunningServer, gated_server, tls_c
 from farbus.api.status import converted
 from farbus.api.trust import Trust
 from farbus.api.v1 import peer_pb2, peer_pb2_grpc
-from farbus.errors import Conflict, Unavailable
+from farbus.errors import Conflict, Unavailable, Unsatisfiable
 from farbus.model.address import host_and_port
+from farbus.model.fabric import ChassisReply, ChassisRequest
 from farbus.model.lease import PeerReply, PeerRequest
 
 MAX_PEER_MESSAGE_BYTES = 16 * 2**20
@@ -40,6 +43,15 @@ class PeerHandler(abc.ABC):
         between the caller's node and this one.
         """
 
+    async def ask_chassis(self, caller: Identity, request: ChassisRequest) -> ChassisReply:
+        """Ask a chassis that this node serves for what concerns the caller's node.
+
+        Raises :class:`farbus.errors.Unsatisfiable` where this agent does not
+        serve it, or not in the term that is asked for, and
+        :class:`farbus.errors.NotPermitted` for a port of another node.
+        """
+        raise Unsatisfiable(f"chassis {request.chassis}: not served by this agent")
+
 
 class _PeerServicer(peer_pb2_grpc.PeerServicer):
     def __init__(self, handler: PeerHandler) -> None:
@@ -52,6 +64,13 @@ class _PeerServicer(peer_pb2_grpc.PeerServicer):
             check_elements(request, most=MAX_PEER_ELEMENTS, what="leases")
             reply = await self._handler.renew(caller, from_message(request, PeerRequest))
             return to_message(reply, peer_pb2.PeerReply)
+
+    async def AskChassis(self, request: peer_pb2.ChassisRequest, context: Any) -> Any:
+        path = "/farbus.v1.Peer/AskChassis"
+        async with errors_become_status(context, path):
+            caller = caller_of_call(context, path)
+            reply = await self._handler.ask_chassis(caller, from_message(request, ChassisRequest))
+            return to_message(reply, peer_pb2.ChassisReply)
 
 
 async def serve_peers(*, handler: PeerHandler, address: str, port: int, credentials: Credentials) -> RunningServer:
@@ -101,6 +120,20 @@ class PeerClient:
         Waits for as long as the other side keeps the connection: the caller
         has the deadline.
         """
+        with converted(f"the agent of node {node} at {endpoint}"):
+            async with self._stub(node, endpoint) as stub:
+                reply = await stub.Renew(to_message(request, peer_pb2.PeerRequest))
+        return from_message(reply, PeerReply)
+
+    async def ask_chassis(self, node: str, endpoint: str, request: ChassisRequest) -> ChassisReply:
+        """Ask the agent of ``node`` for a chassis that it serves; as :meth:`renew`."""
+        with converted(f"the agent of node {node} at {endpoint}"):
+            async with self._stub(node, endpoint) as stub:
+                reply = await stub.AskChassis(to_message(request, peer_pb2.ChassisRequest))
+        return from_message(reply, ChassisReply)
+
+    @contextlib.asynccontextmanager
+    async def _stub(self, node: str, endpoint: str) -> AsyncIterator[Any]:
         pem = self._credentials.read()
         channel = grpc.aio.secure_channel(
             # With its scheme: a host may be called "unix".
@@ -114,9 +147,6 @@ class PeerClient:
             ],
         )
         try:
-            stub: Any = peer_pb2_grpc.PeerStub(channel)
-            with converted(f"the agent of node {node} at {endpoint}"):
-                reply = await stub.Renew(to_message(request, peer_pb2.PeerRequest))
-            return from_message(reply, PeerReply)
+            yield peer_pb2_grpc.PeerStub(channel)
         finally:
             await channel.close()

@@ -17,10 +17,10 @@ import grpc.aio
 
 from farbus.api.audit import AuditLog, AuditRecord
 from farbus.api.authority import Credentials
-from farbus.api.conversion import check_elements, from_message, to_message
+from farbus.api.conversion import chassis_to_message, check_elements, from_message, to_message
 from farbus.api.front import AddService, Caller, LocalFront
 from farbus.api.gate import Gate, caller_of_call, errors_become_status, peer_of_call
-from farbus.api.identity import BELIEVE_USERS, Identity, Vouching
+from farbus.api.identity import BELIEVE_USERS, LOCAL_METADATA, Identity, Vouching
 from farbus.api.trust import Peer, Trust
 from farbus.api.v1 import (
     cluster_pb2,
@@ -36,8 +36,10 @@ from farbus.errors import Conflict, InvalidInput, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
+from farbus.model.fabric import ChassisStatus
 from farbus.model.job import MAX_GROUPS, MAX_JOB_BYTES, NO_GOAL, Goal, Job, JobStatus, Requests
 from farbus.model.lease import LeaseStatus
+from farbus.model.move import MoveRequest, MoveStatus
 from farbus.model.node import NodeStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import MAX_TIMES, ApplicationProfile
@@ -210,6 +212,24 @@ class ClusterHandler(abc.ABC):
     @abc.abstractmethod
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         """Release what a node without a session holds: the operator's word that it is off."""
+
+    async def move_device(
+        self, caller: Identity, request: MoveRequest, *, local: bool = False
+    ) -> AsyncIterator[MoveStatus]:
+        """Have a device moved and yield how far it is, at every change, until it has ended.
+
+        ``local``: by this node alone, without the scheduler; only an agent's socket does it.
+        """
+        raise Unavailable("no devices are moved here")
+        yield  # makes this a generator
+
+    async def list_moves(self, caller: Identity, *, include_ended: bool) -> tuple[MoveStatus, ...]:
+        """Return the moves that are under way or stuck, and with ``include_ended`` those that have ended."""
+        raise Unavailable("no devices are moved here")
+
+    async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
+        """Return the chassis that agents have credentials for, as they were read last."""
+        raise Unavailable("no chassis are known here")
 
     async def read_audit(self, caller: Identity, *, since: str) -> AsyncIterator[AuditRecord]:
         """Yield what is in the audit log from ``since`` (RFC 3339, UTC) on."""
@@ -567,6 +587,28 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             return to_message(await self._handler.forget(caller, request.node), cluster_pb2.ForgetReply)
 
         return await self._call("Forget", context, answer)
+
+    async def MoveDevice(self, request: cluster_pb2.MoveRequest, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[MoveStatus]:
+            local = dict(context.invocation_metadata() or ()).get(LOCAL_METADATA) == "1"
+            return self._handler.move_device(caller, from_message(request, MoveRequest), local=local)
+
+        async for status in self._stream("MoveDevice", context, answers):
+            yield to_message(status, cluster_pb2.MoveStatus)
+
+    async def ListMoves(self, request: cluster_pb2.ListMovesRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListMovesReply:
+            moves = await self._handler.list_moves(caller, include_ended=request.all)
+            return cluster_pb2.ListMovesReply(moves=[to_message(move, cluster_pb2.MoveStatus) for move in moves])
+
+        return await self._call("ListMoves", context, answer)
+
+    async def ListChassis(self, request: cluster_pb2.ListChassisRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListChassisReply:
+            chassis = await self._handler.list_chassis(caller)
+            return cluster_pb2.ListChassisReply(chassis=[chassis_to_message(each) for each in chassis])
+
+        return await self._call("ListChassis", context, answer)
 
     async def ReadAudit(self, request: cluster_pb2.ReadAuditRequest, context: Any) -> AsyncIterator[Any]:
         async for record in self._stream(

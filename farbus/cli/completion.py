@@ -58,7 +58,21 @@ def complete_device(ctx: Any, incomplete: str) -> Words:
 
     async def question(client: ClusterClient) -> Words:
         devices = await client.list_devices()
-        return [(s.device.id, f"{s.device.model} of {s.node}") for s in devices if s.device.id.startswith(incomplete)]
+        return [
+            (s.device.id, f"{s.device.model} of {s.node or s.chassis}")
+            for s in devices
+            if s.device.id.startswith(incomplete)
+        ]
+
+    return _ask(ctx, question)
+
+
+def complete_move(ctx: Any, incomplete: str) -> Words:
+    """Complete the id of a move, also of one that has ended."""
+
+    async def question(client: ClusterClient) -> Words:
+        moves = await client.list_moves(include_ended=True)
+        return [(s.id, f"{s.device}, {s.state}") for s in moves if s.id.startswith(incomplete)]
 
     return _ask(ctx, question)
 

@@ -10,6 +10,7 @@ from farbus.cli.listing import Column, printable
 from farbus.model.device import DeviceKind, DeviceStatus
 from farbus.model.job import DevicePlacement, Job, JobStatus, TaskPlacement, TaskState, TaskStatus
 from farbus.model.lease import LeaseStatus
+from farbus.model.move import MoveStatus
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes, format_cpu, format_network
 from farbus.model.states import JOB_STATES
@@ -41,7 +42,7 @@ def format_devices(devices: Sequence[DevicePlacement]) -> str:
     groups: dict[tuple[str, str], list[str]] = {}
     for device in devices:
         groups.setdefault((device.node, device.route), []).append(device.device)
-    return "; ".join(f"{', '.join(names)} of {node}, {route}" for (node, route), names in groups.items())
+    return "; ".join(f"{', '.join(names)} of {node or 'a pool'}, {route}" for (node, route), names in groups.items())
 
 
 def format_placement(placement: TaskPlacement) -> str:
@@ -180,16 +181,36 @@ DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
     Column("MODEL", lambda status: status.device.model),
     Column("MEMORY", lambda status: format_bytes(status.device.memory_bytes) if status.device.memory_bytes else ""),
     Column("STATE", lambda status: status.state.value, state=True),
-    Column("USED BY", lambda status: status.used_by or status.job),
+    Column("USED BY", lambda s: s.used_by or s.job or (f"move {s.move}" if s.move else "")),
     Column("JOB", lambda status: status.job, wide=True),
     Column("LEASE", lambda status: status.lease, wide=True),
     Column("EPOCH", lambda status: str(status.epoch), wide=True, right=True),
     Column("COMPUTE", lambda status: status.device.compute_capability, wide=True),
     Column("PCI", lambda status: status.device.pci_address, wide=True),
+    Column("CHASSIS", lambda status: status.chassis, wide=True),
+    Column("MOVE", lambda status: status.move, wide=True),
     Column("CORDONED BY", lambda status: status.cordon, wide=True),
     Column("SHARE", lambda s: f"{s.device.share_milli / 10:g} %" if s.device.share_milli else "", wide=True),
     Column("SOFTWARE", lambda status: "yes" if status.device.software else "no", wide=True),
     Column("TROUBLE", lambda status: status.trouble, wide=True),
+)
+
+MOVE_COLUMNS: tuple[Column[MoveStatus], ...] = (
+    Column("ID", lambda status: status.id),
+    Column("DEVICE", lambda status: status.device, identity=True),
+    Column("FROM", lambda status: status.from_node),
+    Column("TO", lambda status: status.to_node),
+    Column("STATE", lambda status: status.state.value, state=True),
+    Column("STEP", lambda status: f"{status.step + 1}/{status.steps}" if status.steps else ""),
+    Column("TOOK", lambda status: format_age(status.took_s), right=True),
+    Column("USUALLY", lambda status: format_age(status.expected_s) if status.expected_s else "", right=True),
+    Column("BY", lambda status: status.by),
+    Column("SAYS", lambda status: status.error or status.says),
+    Column("CHASSIS", lambda status: status.chassis, wide=True),
+    Column("PORT", lambda status: status.port, wide=True),
+    Column("PATH", lambda status: status.path, wide=True),
+    Column("BEGUN", lambda status: format_moment(status.at), wide=True),
+    Column("HINT", lambda status: status.hint, wide=True),
 )
 
 LEASE_COLUMNS: tuple[Column[LeaseStatus], ...] = (

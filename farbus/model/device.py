@@ -117,3 +117,7 @@ class DeviceStatus(Value, frozen=True, kw_only=True):
     cordon: str = ""
     trouble: str = ""
     """Why its node can't take it back, with the story; empty when nothing is wrong."""
+    chassis: str = ""
+    """The chassis that it is in; empty where none is known."""
+    move: str = ""
+    """The move that has it; empty where none has."""

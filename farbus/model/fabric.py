@@ -33,6 +33,7 @@ class RedfishStyle(enum.StrEnum):
     ZONES = "zones"
     CONNECTIONS = "connections"
     BLOCKS = "blocks"
+    COMPOSED = "composed"
 
 
 class FabricStep(enum.StrEnum):
@@ -76,6 +77,29 @@ class FabricDevice(Value, frozen=True, kw_only=True):
         """Whether it is assigned to no port."""
         return not self.port
 
+    def answers_to(self, name: str) -> bool:
+        """Say whether ``name`` means it: its id, handle, serial or UUID, or what a node calls it.
+
+        Nodes name drives by serial and model (:func:`farbus.model.pci.nvme_name`),
+        other functions by ids and serial.
+        """
+        return bool(name) and (name in self.names or any(serial == self.serial for serial in serials_in(name)))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What it is called, beside names that are made of its serial."""
+        called = (self.id, self.handle, self.serial, self.uuid, device_uuid(self.kind, self.uuid))
+        return frozenset(name for name in called if name)
+
+
+def serials_in(name: str) -> tuple[str, ...]:
+    """Return the serials that a node's name for a device may have: ``NVME-SERIAL-MODEL``, ``PCI-IDS-SERIAL``."""
+    kind, _, rest = name.partition("-")
+    if kind == "PCI":
+        return (rest.partition("-")[2],) if "-" in rest else ()
+    # Either may have a dash.
+    return tuple(rest[:end] for end, each in enumerate(rest) if each == "-" and end) if kind == "NVME" else ()
+
 
 def device_uuid(kind: DeviceKind, uuid: str) -> str:
     """Return a UUID as the node's driver names it: a GPU's is ``GPU-...`` (NVML), whatever the chassis leaves out."""
@@ -97,11 +121,11 @@ class ChassisView(Value, frozen=True, kw_only=True):
     missing: tuple[FabricDevice, ...] = ()
 
     def device(self, name: str) -> FabricDevice:
-        """Return the device whose id, handle, serial or UUID is ``name``; raise :class:`NotFound`."""
+        """Return the device that ``name`` means (:meth:`FabricDevice.answers_to`); raise :class:`NotFound`."""
         for device in self.devices:
-            if name and name in (device.id, device.handle, device.serial, device.uuid):
+            if device.answers_to(name):
                 return device
-        if any(name in (device.id, device.handle, device.serial, device.uuid) for device in self.missing):
+        if any(device.answers_to(name) for device in self.missing):
             raise NotFound(
                 f"chassis {self.chassis}: device {name} was there and is not listed any more",
                 hint="is it pulled out or without power?",
@@ -127,6 +151,36 @@ class ChassisView(Value, frozen=True, kw_only=True):
     def at(self, port: str) -> tuple[FabricDevice, ...]:
         """Return the devices that are assigned to ``port``; the free ones for an empty name."""
         return tuple(device for device in self.devices if device.port == port)
+
+
+class ChassisRequest(Value, frozen=True, kw_only=True):
+    """What one agent asks of a chassis through the agent that serves it in ``term``.
+
+    ``step`` is a :class:`FabricStep`; ``port`` is where the device is to come
+    to, or where the caller believes it to be.
+    """
+
+    chassis: str
+    term: int
+    step: str
+    device: str = ""
+    port: str = ""
+
+
+class ChassisReply(Value, frozen=True, kw_only=True):
+    """The answer: JSON of the :class:`ChassisView` or of the :class:`FabricDevice`, and of the :class:`StepHistory`."""
+
+    value: bytes
+    history: bytes = b""
+
+
+class ChassisStatus(Value, frozen=True, kw_only=True):
+    """A chassis as listings show it: the node whose agent serves it, empty for none, and what that has read last."""
+
+    name: str
+    served_by: str = ""
+    term: int = 0
+    view: ChassisView | None = None
 
 
 class StrandedDevice(Value, frozen=True, kw_only=True):
@@ -188,24 +242,32 @@ class StepHistory(Value, frozen=True, kw_only=True):
 
     def with_time(self, time: StepTime) -> StepHistory:
         """Return the history with one time more; the oldest beyond ``HISTORY_LENGTH`` go."""
-        seconds = max(0.0, time.seconds) * (1.0 if time.finished else GIVEN_UP_FACTOR)
-        kept = (*self.times.get(time.step, ()), seconds)[-HISTORY_LENGTH:]
+        kept = with_time(self.times.get(time.step, ()), time.seconds, finished=time.finished)
         return msgspec.structs.replace(self, times={**self.times, time.step: kept})
 
     def deadline_s(self, step: FabricStep) -> float:
         """Return the seconds after which ``step`` is given up: a high quantile of its last times, with a margin."""
-        times = self.times.get(step, ())
-        if len(times) < MIN_SAMPLES:
-            # The cold one is for chassis like those that were measured; a slower one shows in its first times.
-            seconds = max(COLD_DEADLINE_S[step], *(DEADLINE_MARGIN * time for time in times), 0.0)
-        else:
-            seconds = DEADLINE_MARGIN * quantile(times, DEADLINE_QUANTILE)
-        return min(CEILING_S, max(FLOOR_S[step], seconds))
+        return learned_deadline_s(self.times.get(step, ()), cold_s=COLD_DEADLINE_S[step], floor_s=FLOOR_S[step])
 
     def expected_s(self, step: FabricStep) -> float:
         """Return the median of the last times, in seconds; a third of the deadline where there are none."""
         times = self.times.get(step, ())
         return quantile(times, 0.5) if times else COLD_DEADLINE_S[step] / 3
+
+
+def with_time(times: tuple[float, ...], seconds: float, *, finished: bool) -> tuple[float, ...]:
+    """Return kept times with one more, without the oldest beyond ``HISTORY_LENGTH``."""
+    return (*times, max(0.0, seconds) * (1.0 if finished else GIVEN_UP_FACTOR))[-HISTORY_LENGTH:]
+
+
+def learned_deadline_s(times: tuple[float, ...], *, cold_s: float, floor_s: float) -> float:
+    """Return the seconds after which is given up what took ``times`` before; ``cold_s`` while they are few."""
+    if len(times) < MIN_SAMPLES:
+        # The cold one is for machines like those that were measured; a slower one shows in its first times.
+        seconds = max(cold_s, *(DEADLINE_MARGIN * time for time in times), 0.0)
+    else:
+        seconds = DEADLINE_MARGIN * quantile(times, DEADLINE_QUANTILE)
+    return min(CEILING_S, max(floor_s, seconds))
 
 
 def quantile(times: Iterable[float], part: float) -> float:

@@ -48,7 +48,8 @@ class NodeMove(Value, frozen=True, kw_only=True):
     ``functions`` is what it saw of the device, which the next node's preflight
     needs; ``plan`` its steps in words; ``expected_s`` how long they are likely to
     take, in seconds.  ``identity`` and ``path`` are the device's where it came to.
-    ``changed`` says whether anything had been done that had to be undone.
+    ``changed`` says whether anything had been done that had to be undone, and
+    ``stuck`` that it is neither done nor undone.
     """
 
     functions: tuple[Function, ...] = ()
@@ -58,6 +59,7 @@ class NodeMove(Value, frozen=True, kw_only=True):
     identity: str = ""
     path: str = ""
     changed: bool = False
+    stuck: bool = False
 
 
 class MoveStatus(Value, frozen=True, kw_only=True):

@@ -264,6 +264,8 @@ class IdentityKind(enum.StrEnum):
     UUID = "uuid"
     SERIAL = "serial"
     DSN = "device serial number"
+    CHASSIS = "chassis"
+    """What the chassis calls that has assigned it to this node."""
     POSITION = "position"
 
 

@@ -50,6 +50,10 @@ class DeviceState(enum.StrEnum):
     WEDGED = "wedged"
     """Its lease is over, but its node can't take it back: an operation on it has failed or does not end."""
     CORDONED = "cordoned"
+    MOVING = "moving"
+    """On its way from a node, to one, or both."""
+    UNASSIGNED = "unassigned"
+    """At no node: free in its chassis, or taken from a node's bus."""
     LOST = "lost"
 
 
@@ -132,16 +136,35 @@ LEASE_STATES: StateTable[LeaseState] = StateTable(
     },
 )
 
+_AT_REST = (DeviceState.FREE, DeviceState.CORDONED, DeviceState.UNASSIGNED, DeviceState.LOST)
+
 DEVICE_STATES: StateTable[DeviceState] = StateTable(
     "device",
     {
-        DeviceState.FREE: (DeviceState.LEASED, DeviceState.CORDONED, DeviceState.LOST),
+        DeviceState.FREE: (
+            DeviceState.LEASED,
+            DeviceState.CORDONED,
+            DeviceState.MOVING,
+            DeviceState.UNASSIGNED,
+            DeviceState.LOST,
+        ),
         DeviceState.LEASED: (DeviceState.FREE, DeviceState.WEDGED, DeviceState.CORDONED, DeviceState.LOST),
         # Leased again: its agent was restarted, and goes on giving it up.
-        DeviceState.WEDGED: (DeviceState.FREE, DeviceState.LEASED, DeviceState.CORDONED, DeviceState.LOST),
-        DeviceState.CORDONED: (DeviceState.FREE, DeviceState.LOST),
+        # Moving again: who was to look has looked, and asks once more.
+        DeviceState.WEDGED: (*_AT_REST, DeviceState.LEASED, DeviceState.MOVING),
+        DeviceState.CORDONED: (DeviceState.FREE, DeviceState.MOVING, DeviceState.UNASSIGNED, DeviceState.LOST),
+        # Leased at once: it was moved for a job.
+        DeviceState.MOVING: (*_AT_REST, DeviceState.WEDGED, DeviceState.LEASED),
+        DeviceState.UNASSIGNED: (DeviceState.FREE, DeviceState.CORDONED, DeviceState.MOVING, DeviceState.LOST),
         # With its node it comes back as it was: the lease has outlived the session.
-        DeviceState.LOST: (DeviceState.FREE, DeviceState.LEASED, DeviceState.WEDGED, DeviceState.CORDONED),
+        DeviceState.LOST: (
+            DeviceState.FREE,
+            DeviceState.LEASED,
+            DeviceState.WEDGED,
+            DeviceState.CORDONED,
+            DeviceState.MOVING,
+            DeviceState.UNASSIGNED,
+        ),
     },
 )
 

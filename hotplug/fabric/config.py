@@ -12,7 +12,8 @@ from farbus.errors import InvalidInput, NotPermitted
 from farbus.hotplug.fabric.driver import Driver
 from farbus.hotplug.fabric.h3 import H3Driver, KnownDevice
 from farbus.hotplug.fabric.http import HttpTransport
-from farbus.hotplug.fabric.redfish import Credentials, RedfishDriver
+from farbus.hotplug.fabric.redfish import RedfishDriver
+from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.linux.clock import Clock
 from farbus.model.fabric import Dialect, RedfishStyle
 
@@ -49,6 +50,21 @@ class FabricConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     chassis: tuple[ChassisAccess, ...]
     history: str = ""
+
+
+def read_config(path: str) -> FabricConfig:
+    """Read ``fabric.toml``; raise :class:`InvalidInput` for what is none."""
+    try:
+        with open(path, "rb") as file:
+            fields = tomllib.load(file)
+    except OSError as error:
+        raise InvalidInput(f"fabric: {path}: {error.strerror}", hint="leave fabric out where there is none") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"fabric: {path}: not TOML: {error}") from error
+    try:
+        return msgspec.convert(fields, FabricConfig)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"fabric: {path}: {error}") from error
 
 
 def make_driver(access: ChassisAccess, *, clock: Clock) -> Driver:

@@ -153,8 +153,16 @@ class Block(msgspec.Struct):
     """ResourceBlock."""
 
     uri: str = msgspec.field(name="@odata.id")
+    ComputerSystems: list[Link] = []
+    """The nodes in it, where it is a block of such."""
     Links: BlockLinks = msgspec.field(default_factory=BlockLinks)
     etag: str = msgspec.field(name="@odata.etag", default="")
+
+
+class SystemLinks(msgspec.Struct):
+    """Links of a computer system."""
+
+    ResourceBlocks: list[Link] = []
 
 
 class System(msgspec.Struct):
@@ -162,6 +170,7 @@ class System(msgspec.Struct):
 
     uri: str = msgspec.field(name="@odata.id")
     Id: str
+    Links: SystemLinks = msgspec.field(default_factory=SystemLinks)
     etag: str = msgspec.field(name="@odata.etag", default="")
 
 

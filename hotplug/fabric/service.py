@@ -104,7 +104,7 @@ class ChassisService:
     Inside ``async with service.running():`` its workers take calls in their
     order, as many at once as the driver says; two steps of one device never
     overlap.  ``on_time`` is called with each measured time, so that its owner
-    can keep ``history``; ``tell`` with one line about whatever had to be tried
+    can keep ``history``; ``on_view`` with each reading; ``tell`` with one line about whatever had to be tried
     again.
     """
 
@@ -115,6 +115,7 @@ class ChassisService:
         clock: Clock,
         history: StepHistory | None = None,
         on_time: Callable[[StepTime], None] = _nothing,
+        on_view: Callable[[ChassisView], None] = _nothing,
         tell: Callable[[str], None] = _nothing,
     ) -> None:
         self.chassis = driver.chassis
@@ -123,6 +124,7 @@ class ChassisService:
         self._driver = driver
         self._clock = clock
         self._on_time = on_time
+        self._on_view = on_view
         self._tell = tell
         self._queue: asyncio.Queue[_Call] = asyncio.Queue(MAX_WAITING)
         self._known: dict[str, FabricDevice] = {}
@@ -133,6 +135,9 @@ class ChassisService:
         self._last: tuple[float, ChassisView] | None = None
         """When the newest reading ended, and what it gave; None once something was asked for since."""
         self._is_running = False
+        self._listing: asyncio.Future[ChassisView] | None = None
+        """The listing that waits as the last of all calls; done or None where none does."""
+        self._listeners = 0
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[ChassisService]:
@@ -163,8 +168,26 @@ class ChassisService:
         return self.history.deadline_s(step)
 
     async def list(self) -> ChassisView:
-        """See :class:`Fabric`."""
-        return await self._call(self._read)
+        """See :class:`Fabric`. Callers share a reading that has not begun, unless a step was asked for in between."""
+        listing = self._listing
+        if listing is None or listing.done():
+            listing = self._queued(self._list)
+            self._listing, self._listeners = listing, 0
+        self._listeners += 1
+        try:
+            # One caller who leaves does not end what others wait for.
+            return await asyncio.shield(listing)
+        except asyncio.CancelledError:
+            if self._listing is listing:
+                self._listeners -= 1
+                if not self._listeners:
+                    listing.cancel()
+            raise
+
+    async def _list(self) -> ChassisView:
+        # Who comes now could be told what was there before the call: that is the next reading's.
+        self._listing = None
+        return await self._read()
 
     async def assign(self, device: str, port: str) -> FabricDevice:
         """See :class:`Fabric`."""
@@ -179,6 +202,10 @@ class ChassisService:
         return await self._call(lambda: self._move(device, port))
 
     async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
+        self._listing = None
+        return await self._queued(work)
+
+    def _queued(self, work: Callable[[], Awaitable[T]]) -> asyncio.Future[T]:
         if not self._is_running:
             raise Unavailable(f"chassis {self.chassis}: is not served here now")
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -188,7 +215,7 @@ class ChassisService:
             raise Unavailable(
                 f"chassis {self.chassis}: {MAX_WAITING} calls wait for it already", hint="try again later"
             ) from None
-        return await done
+        return done
 
     async def _work(self) -> None:
         while True:
@@ -232,6 +259,7 @@ class ChassisService:
             self._note_stranded(device)
         view = msgspec.structs.replace(view, missing=tuple(self._missing[name] for name in sorted(self._missing)))
         self._last = (self._clock.monotonic(), view)
+        self._on_view(view)
         return view
 
     def _note_stranded(self, device: FabricDevice) -> None:

@@ -32,8 +32,15 @@ struct chunk {
 	uint8_t *data;
 };
 
+/* What all connections share of one direction. */
+struct link {
+	pthread_mutex_t lock;
+	uint64_t free_ns;		/* when it has sent what it was given */
+};
+
 struct line {
 	const struct emulated *network;
+	struct link *link;
 	int from;
 	int to;
 	pthread_mutex_t lock;
@@ -98,6 +105,16 @@ static void *line_write(void *opaque)
 	return NULL;
 }
 
+/* When so many bytes have left, from now on and behind those before. */
+static uint64_t sent_by(uint64_t *free_ns, uint64_t now, size_t bytes, double gbps)
+{
+	if (*free_ns < now)
+		*free_ns = now;
+	if (gbps > 0)
+		*free_ns += (uint64_t)((double)bytes * 8 / gbps);
+	return *free_ns;
+}
+
 static void *line_read(void *opaque)
 {
 	struct line *line = opaque;
@@ -106,7 +123,7 @@ static void *line_read(void *opaque)
 
 	while (got > 0) {
 		struct chunk *chunk;
-		uint64_t now;
+		uint64_t now, shared_ns;
 
 		pthread_mutex_lock(&line->lock);
 		while (line->count == CHUNKS)
@@ -119,12 +136,12 @@ static void *line_read(void *opaque)
 		if (got <= 0)
 			break;
 		now = transport_now_ns();
-		if (free_ns < now)
-			free_ns = now;
-		if (line->network->gbps > 0)
-			free_ns += (uint64_t)((double)got * 8 / line->network->gbps);
+		sent_by(&free_ns, now, (size_t)got, line->network->connection_gbps);
+		pthread_mutex_lock(&line->link->lock);
+		shared_ns = sent_by(&line->link->free_ns, now, (size_t)got, line->network->gbps);
+		pthread_mutex_unlock(&line->link->lock);
 		chunk->bytes = (size_t)got;
-		chunk->due_ns = free_ns + line->network->rtt_ns / 2;
+		chunk->due_ns = (free_ns > shared_ns ? free_ns : shared_ns) + line->network->rtt_ns / 2;
 		pthread_mutex_lock(&line->lock);
 		line->count++;
 		pthread_cond_signal(&line->changed);
@@ -137,7 +154,7 @@ static void *line_read(void *opaque)
 	return NULL;
 }
 
-static void line_start(const struct emulated *network, int from, int to)
+static void line_start(const struct emulated *network, struct link *link, int from, int to)
 {
 	struct line *line = calloc(1, sizeof(*line));
 	pthread_t thread;
@@ -145,6 +162,7 @@ static void line_start(const struct emulated *network, int from, int to)
 	if (!line)
 		_exit(1);
 	line->network = network;
+	line->link = link;
 	line->from = from;
 	line->to = to;
 	pthread_mutex_init(&line->lock, NULL);
@@ -157,6 +175,8 @@ static void line_start(const struct emulated *network, int from, int to)
 
 static void emulate(const struct emulated *network, int listener, const struct sockaddr_in *target)
 {
+	static struct link links[2] = { { .lock = PTHREAD_MUTEX_INITIALIZER }, { .lock = PTHREAD_MUTEX_INITIALIZER } };
+
 	for (;;) {
 		int client = accept(listener, NULL, NULL), one = 1;
 		int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -170,8 +190,8 @@ static void emulate(const struct emulated *network, int listener, const struct s
 		}
 		setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 		setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-		line_start(network, client, server);
-		line_start(network, server, client);
+		line_start(network, &links[0], client, server);
+		line_start(network, &links[1], server, client);
 	}
 }
 

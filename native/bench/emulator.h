@@ -6,7 +6,8 @@
 
 struct emulated {
 	uint64_t rtt_ns;	/* half of it in each direction */
-	double gbps;		/* 10^9 bits per second and direction; 0: not limited */
+	double gbps;		/* 10^9 bits per second and direction, for all connections; 0: not limited */
+	double connection_gbps;	/* the same for each connection */
 };
 
 /* Pass on connections to a listener on the loopback, each to `port` there, in a child

@@ -512,12 +512,13 @@ static void measure(const char *transport, const struct emulated *network)
 	waitpid(child, NULL, 0);
 }
 
-/* "MICROSECONDS" and "GBPS" of the emulated network; NULL: none. */
+/* "MICROSECONDS", "GBPS" and "GBPS" for each connection of the emulated network; NULL: none. */
 static const struct emulated *network_of(struct emulated *network, char **words)
 {
 	network->rtt_ns = (uint64_t)(atof(words[0]) * 1e3);
 	network->gbps = atof(words[1]);
-	return network->rtt_ns || network->gbps > 0 ? network : NULL;
+	network->connection_gbps = atof(words[2]);
+	return network->rtt_ns || network->gbps > 0 || network->connection_gbps > 0 ? network : NULL;
 }
 
 int main(int argc, char **argv)
@@ -532,11 +533,11 @@ int main(int argc, char **argv)
 		printf("%llu\n", (unsigned long long)transport_now_ns());
 		return 0;
 	}
-	if (argc == 5 && strcmp(argv[1], "measure") == 0) {
+	if (argc == 6 && strcmp(argv[1], "measure") == 0) {
 		measure(argv[2], network_of(&network, argv + 3));
 		return 0;
 	}
-	if (argc == 5 && strcmp(argv[1], "emulate") == 0) {
+	if (argc == 6 && strcmp(argv[1], "emulate") == 0) {
 		(void)network_of(&network, argv + 3);
 		port = emulator_start(&network, (uint16_t)atoi(argv[2]));
 		if (port < 0)
@@ -547,8 +548,8 @@ int main(int argc, char **argv)
 			;
 		return 0;
 	}
-	fprintf(stderr, "usage: remoting_bench measure TRANSPORT RTT_US GBPS\n"
+	fprintf(stderr, "usage: remoting_bench measure TRANSPORT RTT_US GBPS GBPS_PER_CONNECTION\n"
 			"       remoting_bench first-launch\n"
-			"       remoting_bench emulate PORT RTT_US GBPS\n");
+			"       remoting_bench emulate PORT RTT_US GBPS GBPS_PER_CONNECTION\n");
 	return 2;
 }

@@ -250,6 +250,8 @@ struct client_session {
 	char peer[160];			/* for messages */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 	uint16_t major, minor;		/* of the protocol that the server speaks */
+	uint64_t connection;		/* wire_hello_connection of the hello that it began with */
+	unsigned connections;		/* how many it is to have */
 	bool keeps_images;		/* and may be asked for one by its digest */
 	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
@@ -468,6 +470,10 @@ uint32_t client_resume_grace_ms(void);
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
 			const uint8_t secret[WIRE_SECRET_BYTES],
 			const struct wire_hello_reply *reply);
+/* How many connections a session is to have whose first one is this, where nobody has said it. */
+unsigned client_connections(const struct transport *transport);
+/* All sessions are open: connect the further ones, on a thread. */
+void client_resume_connect(struct client_session *session);
 /* Around a fork, in the parent; the end also in the child. */
 void client_resume_fork_begin(void);
 void client_resume_fork_end(void);

@@ -2,12 +2,17 @@
 #include "client.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../transport/bundle.h"
 #include "../transport/resume.h"
 #include "../transport/socket.h"
 #include "../transport/tls.h"
@@ -26,6 +31,17 @@
 #define QUIET_NS 2000000000u
 #define GRANT_TIMEOUT_MS 10000
 
+/* One connection fills a network within a building.  Where a round trip takes so long, what the kernel's buffers
+ * hold (4 to 6 MiB) is less than the network does: 20 Gb/s for 2 ms. */
+#define FAR_US 2000u
+#define FAR_CONNECTIONS 4u
+
+/* A socket that a fork must not leave to the child. */
+struct dialled {
+	int descriptor;
+	ino_t inode;			/* 0: none */
+};
+
 struct client_resume {
 	char *address;
 	char *port;
@@ -33,9 +49,12 @@ struct client_resume {
 	uint8_t token[WIRE_TOKEN_BYTES];
 	uint64_t session;
 	bool tls;
-	/* The socket of the last attempt, under dial_lock: the child of a fork knows its copy by these. */
-	int dialled;
-	ino_t dialled_inode;
+	/* The sockets of the last attempts, under dial_lock: the child of a fork knows its copies by
+	 * these.  The first is what the session goes on over. */
+	struct dialled dialled[BUNDLE_CONNECTIONS];
+	uint64_t connection;		/* wire_hello_connection of the first one's */
+	bool bundles;			/* the server has granted further connections */
+	pthread_mutex_t joining;	/* by who connects those */
 	/* Of the cut that goes on. */
 	uint64_t cut_ns;
 	uint64_t refused_ns;		/* since when every attempt was; 0: the last was not */
@@ -70,28 +89,66 @@ void client_session_let_go(struct client_session *session)
 	struct client_resume *resume = session->resume;
 
 	/* The dialled one is on its number, or already on the session's: there may be both. */
-	if (resume && resume->dialled_inode) {
-		close_socket(resume->dialled, resume->dialled_inode);
-		close_socket(session->transport.descriptor, resume->dialled_inode);
-	}
+	if (resume && resume->dialled[0].inode)
+		close_socket(session->transport.descriptor, resume->dialled[0].inode);
+	for (unsigned i = 0; resume && i < BUNDLE_CONNECTIONS; i++)
+		if (resume->dialled[i].inode)
+			close_socket(resume->dialled[i].descriptor, resume->dialled[i].inode);
 	close_socket(session->transport.descriptor, session->socket_inode);
+	if (session->transport.resume)
+		transport_resume_let_go(&session->transport);
 	session->transport.descriptor = -1;
 }
 
-/* The server's socket, noted before a fork can copy it.  The descriptor, or -errno. */
-static int dial_socket(struct client_resume *resume, struct transport_target *target)
+/* The server's socket, noted before a fork can copy it; not below `lowest`, if that can be.  The
+ * descriptor, or -errno. */
+static int dial_socket(struct client_resume *resume, unsigned which, int lowest,
+		       struct transport_target *target)
 {
 	struct stat status;
-	int descriptor;
+	int descriptor, high;
 
 	pthread_mutex_lock(&dial_lock);
 	descriptor = transport_tcp_socket(resume->address, resume->port, target);
-	if (descriptor >= 0 && fstat(descriptor, &status) == 0) {
-		resume->dialled = descriptor;
-		resume->dialled_inode = status.st_ino;
+	if (descriptor >= 0 && descriptor < lowest) {
+		high = fcntl(descriptor, F_DUPFD_CLOEXEC, lowest);
+		if (high >= 0) {
+			close(descriptor);
+			descriptor = high;
+		}
 	}
+	if (descriptor >= 0 && fstat(descriptor, &status) == 0)
+		resume->dialled[which] = (struct dialled){ descriptor, status.st_ino };
 	pthread_mutex_unlock(&dial_lock);
 	return descriptor;
+}
+
+/* Is the peer at this machine's own address?  Then a long round trip is a busy processor. */
+static bool is_near(int descriptor)
+{
+	struct sockaddr_storage here = { 0 }, there = { 0 };
+	socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
+
+	if (getsockname(descriptor, (struct sockaddr *)&here, &here_bytes) < 0 ||
+	    getpeername(descriptor, (struct sockaddr *)&there, &there_bytes) < 0)
+		return true;
+	if (here.ss_family == AF_INET)
+		return ((struct sockaddr_in *)&here)->sin_addr.s_addr ==
+		       ((struct sockaddr_in *)&there)->sin_addr.s_addr;
+	return memcmp(&((struct sockaddr_in6 *)&here)->sin6_addr,
+		      &((struct sockaddr_in6 *)&there)->sin6_addr, sizeof(struct in6_addr)) == 0;
+}
+
+unsigned client_connections(const struct transport *transport)
+{
+	socklen_t size = sizeof(struct tcp_info);
+	struct tcp_info info;
+
+	memset(&info, 0, sizeof(info));
+	if (is_near(transport->descriptor) ||
+	    getsockopt(transport->descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0)
+		return 1;
+	return info.tcpi_rtt >= FAR_US ? FAR_CONNECTIONS : 1;
 }
 
 uint32_t client_resume_grace_ms(void)
@@ -141,6 +198,7 @@ static void resumed(void *opaque)
 	resume->cut_ns = 0;
 	resume->refused_ns = 0;
 	resume->said = false;
+	client_resume_connect(session);
 }
 
 /* Say the hello: whole in the clear, or first without the token, which only the server's TLS hears.
@@ -172,9 +230,10 @@ static int hello_say(const struct client_resume *resume, struct transport *fresh
 	return transport_write_all(fresh, hello, sizeof(*hello));
 }
 
-/* Say which session goes on here, and hear what the server has of it. */
-static int resume_hello(struct client_session *session, struct transport *fresh, uint64_t received,
-			int timeout_ms, uint64_t *peer_received)
+/* Say which session goes on here, and hear what the server has of it; or to which connection of it
+ * this one is added, and hear its number. */
+static int resume_hello(struct client_session *session, struct transport *fresh, bool also,
+			uint64_t received, int timeout_ms, uint64_t *peer_received)
 {
 	struct client_resume *resume = session->resume;
 	struct wire_hello hello = {
@@ -183,7 +242,8 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 		.minor = WIRE_PROTOCOL_MINOR,
 		.byte_order = WIRE_BYTE_ORDER,
 		.spec_version = WIRE_SPEC_VERSION,
-		.capabilities = WIRE_CAPABILITY_RESUME | (resume->tls ? WIRE_CAPABILITY_TLS : 0),
+		.capabilities = WIRE_CAPABILITY_RESUME | (resume->tls ? WIRE_CAPABILITY_TLS : 0) |
+				(also ? WIRE_CAPABILITY_CONNECTIONS : 0),
 		.session = resume->session,
 		.received = received,
 	};
@@ -194,6 +254,8 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 	int rc;
 
 	rc = hello_say(resume, fresh, timeout_ms, &hello);
+	if (!also)
+		resume->connection = wire_hello_connection(&hello);
 	explicit_bzero(&hello, sizeof(hello));
 	/* Nor will there be encryption later. */
 	if (rc == -EPROTONOSUPPORT)
@@ -230,12 +292,12 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	int rc;
 
 	say_cut(session, left_ms);
-	rc = dial_socket(resume, &target);
+	rc = dial_socket(resume, 0, 0, &target);
 	if (rc >= 0)
 		rc = transport_tcp_join(fresh, rc, &target, timeout_ms);
 	if (!rc) {
 		resume->refused_ns = 0;
-		rc = resume_hello(session, fresh, received, timeout_ms, peer_received);
+		rc = resume_hello(session, fresh, false, received, timeout_ms, peer_received);
 		if (rc)
 			transport_release(fresh);
 		return rc;
@@ -249,6 +311,83 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	return -EAGAIN;
 }
 
+/* ---- further connections ---- */
+
+struct joining {
+	struct client_session *session;
+	uint64_t connection;		/* the one that they are added to */
+	uint64_t generation;
+};
+
+/* Add one.  0, or there is no use in another. */
+static int join(const struct joining *joining, unsigned which)
+{
+	struct client_session *session = joining->session;
+	struct transport fresh = { .descriptor = -1 };
+	struct transport_target target;
+	uint64_t number;
+	int rc = dial_socket(session->resume, which, session->transport.descriptor, &target);
+
+	if (rc >= 0)
+		rc = transport_tcp_join(&fresh, rc, &target, DIAL_TIMEOUT_MS);
+	if (rc)
+		return rc;
+	rc = resume_hello(session, &fresh, true, joining->connection, DIAL_TIMEOUT_MS, &number);
+	if (!rc && (!number || number >= BUNDLE_CONNECTIONS))
+		rc = -EPROTO;
+	if (!rc)
+		rc = transport_resume_join(&session->transport, &fresh, joining->generation,
+					   (unsigned)number);
+	if (rc < 0)
+		transport_release(&fresh);
+	return rc < 0 ? rc : 0;
+}
+
+/* Without one of them the session does with those that there are. */
+static void *join_thread(void *opaque)
+{
+	struct joining *joining = opaque;
+	struct client_session *session = joining->session;
+	struct client_resume *resume = session->resume;
+
+	pthread_mutex_lock(&resume->joining);
+	for (unsigned i = 1; i < session->connections; i++)
+		if (transport_resume_generation(&session->transport) != joining->generation ||
+		    join(joining, i))
+			break;
+	pthread_mutex_unlock(&resume->joining);
+	free(joining);
+	return NULL;
+}
+
+void client_resume_connect(struct client_session *session)
+{
+	struct client_resume *resume = session->resume;
+	struct joining *joining;
+	pthread_attr_t detached;
+	sigset_t all, before;
+	pthread_t thread;
+
+	if (!resume || !resume->bundles || session->connections < 2)
+		return;
+	joining = malloc(sizeof(*joining));
+	if (!joining)
+		return;
+	*joining = (struct joining){
+		.session = session,
+		.connection = resume->connection,
+		.generation = transport_resume_generation(&session->transport),
+	};
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	if (pthread_create(&thread, &detached, join_thread, joining))
+		free(joining);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&detached);
+}
+
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
 			const uint8_t secret[WIRE_SECRET_BYTES],
 			const struct wire_hello_reply *reply)
@@ -258,6 +397,7 @@ int client_resume_begin(struct client_session *session, const char *address, con
 		.resumed = resumed,
 		.opaque = session,
 		.grows = reply->capabilities & WIRE_CAPABILITY_WINDOWS,
+		.bundles = session->connections > 1 && reply->capabilities & WIRE_CAPABILITY_CONNECTIONS,
 	};
 	struct wire_resume_grant grant;
 	struct client_resume *resume;
@@ -275,6 +415,9 @@ int client_resume_begin(struct client_session *session, const char *address, con
 	explicit_bzero(grant.token, sizeof(grant.token));
 	resume->session = reply->session;
 	resume->tls = session->transport.tls != NULL;
+	resume->connection = session->connection;
+	resume->bundles = options.bundles;
+	pthread_mutex_init(&resume->joining, NULL);
 	/* Longer than the server waits is waiting for nothing. */
 	options.grace_ms = client_resume_grace_ms();
 	if (options.grace_ms > grant.grace_ms)

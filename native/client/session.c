@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../transport/bundle.h"
 #include "../transport/tls.h"
 #include "../wire/digest.h"
 #include "../wire/proof.h"
@@ -32,6 +33,7 @@ struct session_server {
 	const char *port;
 	uint8_t secret[WIRE_SECRET_BYTES];
 	bool has_secret;
+	unsigned connections;		/* how many there are to be; 0: by the round trip */
 };
 
 struct session_file {
@@ -53,6 +55,15 @@ static bool hex_decode(const char *text, uint8_t *out, size_t bytes)
 		out[i] = (uint8_t)value;
 	}
 	return true;
+}
+
+/* How many connections a setting asks for; 0: it is none. */
+static unsigned connections_decode(const char *text)
+{
+	_Static_assert(BUNDLE_CONNECTIONS < 10, "one digit");
+
+	return text && *text >= '1' && *text <= (char)('0' + BUNDLE_CONNECTIONS) && !text[1]
+		       ? (unsigned)(*text - '0') : 0;
 }
 
 static int session_file_load(struct session_file *file, const char *path)
@@ -113,6 +124,8 @@ static int session_file_parse(struct session_file *file, const char *path)
 			const char *hex = strtok_r(NULL, " \t", &words);
 
 			server->has_secret = hex && hex_decode(hex, server->secret, sizeof(server->secret));
+		} else if (strcmp(key, "connections") == 0 && server) {
+			server->connections = connections_decode(strtok_r(NULL, " \t", &words));
 		}
 	}
 	whole = versioned && file->count;
@@ -266,6 +279,13 @@ static int session_hello(struct client_session *session, const struct session_se
 	bool refused;
 	int rc;
 
+	if (!session_may_resume(session))
+		session->connections = 1;
+	else
+		session->connections = server->connections ? server->connections
+							   : client_connections(&session->transport);
+	if (session->connections > 1)
+		hello.capabilities |= WIRE_CAPABILITY_CONNECTIONS;
 	/* Within a machine a copy costs less than a digest. */
 	if (strcmp(session->transport.ops->name, "tcp") == 0 && wire_digest_is_fast())
 		hello.capabilities |= WIRE_CAPABILITY_IMAGES;
@@ -277,6 +297,7 @@ static int session_hello(struct client_session *session, const struct session_se
 		memcpy(hello.program, whole.program, sizeof(hello.program));
 	}
 	rc = wire_hello_prove(&hello, server->secret);
+	session->connection = wire_hello_connection(&hello);
 	if (rc && shm)
 		close(descriptor);
 	if (rc)
@@ -672,7 +693,8 @@ static int devices_number(struct client *client)
 
 CUresult client_sessions_open(struct client *client)
 {
-	const char *path = getenv("FARBUS_SESSION");
+	const char *path = getenv("FARBUS_SESSION"), *text = getenv("FARBUS_CONNECTIONS");
+	unsigned connections = connections_decode(text);
 	enum choice choice = session_choice();
 	struct session_file *file;
 	CUresult result;
@@ -681,6 +703,11 @@ CUresult client_sessions_open(struct client *client)
 	if (choice == CHOICE_UNKNOWN) {
 		client_message("FARBUS_TRANSPORT is \"%s\": set it to auto, shm, unix or tcp",
 			       getenv("FARBUS_TRANSPORT"));
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (text && *text && !connections) {
+		client_message("FARBUS_CONNECTIONS is \"%s\": set it to a number from 1 to %u", text,
+			       BUNDLE_CONNECTIONS);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	if (!path) {
@@ -694,6 +721,9 @@ CUresult client_sessions_open(struct client *client)
 	rc = session_file_load(file, path);
 	if (!rc)
 		rc = session_file_parse(file, path);
+	/* The program's word counts before its agent's. */
+	for (unsigned i = 0; connections && i < file->count; i++)
+		file->servers[i].connections = connections;
 	if (!rc)
 		result = sessions_open(client, file, choice);
 	else
@@ -719,6 +749,7 @@ CUresult client_sessions_open(struct client *client)
 			client->driver_version = session->driver_version;
 		if (fstat(session->transport.descriptor, &status) == 0)
 			session->socket_inode = status.st_ino;
+		client_resume_connect(session);
 	}
 	return CUDA_SUCCESS;
 }

@@ -130,6 +130,26 @@ static int hello_encrypt(const struct server *server, struct transport *fresh, s
 	return memcmp(&clear, hello, sizeof(clear)) ? -EPROTO : 0;
 }
 
+/* It is one more of the session's, beside the one that it names.  Who adds it tells its number, and
+ * nothing else is written to it before the answer has gone. */
+static void connection_add(struct server *server, struct transport *fresh, const struct wire_hello *hello)
+{
+	struct transport added = *fresh;
+	int number = -ESTALE;
+
+	if (hello_has_token(server, hello) && server->resume.bundles &&
+	    hello->received == server->resume.connection)
+		number = transport_resume_join(&server->transport, fresh, server->resume.generation, 0);
+	/* The session may read from it by now.  It is closed by the session's next connection alone, which
+	 * waits for the lock that is held. */
+	resume_answer(&added, server, number > 0 ? WIRE_HELLO_OK : WIRE_HELLO_SESSION,
+		      number > 0 ? (uint64_t)number : 0);
+	if (number > 0)
+		transport_resume_joined(&server->transport, server->resume.generation, (unsigned)number);
+	if (number < 0)
+		transport_release(fresh);
+}
+
 static void connection_take(struct server *server, int descriptor, uint64_t number)
 {
 	struct transport fresh;
@@ -148,6 +168,11 @@ static void connection_take(struct server *server, int descriptor, uint64_t numb
 		return;
 	}
 	pthread_mutex_lock(&server->resume.lock);
+	if (hello.capabilities & WIRE_CAPABILITY_CONNECTIONS) {
+		connection_add(server, &fresh, &hello);
+		pthread_mutex_unlock(&server->resume.lock);
+		return;
+	}
 	accepted = hello_has_token(server, &hello) && number > server->resume.taken &&
 		   !transport_resume_hold(&server->transport, hello.received, &received);
 	resume_answer(&fresh, server, accepted ? WIRE_HELLO_OK : WIRE_HELLO_SESSION,
@@ -155,6 +180,8 @@ static void connection_take(struct server *server, int descriptor, uint64_t numb
 	if (accepted) {
 		server->resume.taken = number;
 		(void)transport_resume_adopt(&server->transport, &fresh, hello.received);
+		server->resume.connection = wire_hello_connection(&hello);
+		server->resume.generation = transport_resume_generation(&server->transport);
 	} else {
 		transport_release(&fresh);
 	}
@@ -240,7 +267,7 @@ bool server_resume_may(const struct server *server, const struct server_options 
 
 /* While the options have the secret. */
 void server_resume_prepare(struct server *server, const struct server_options *options,
-			   uint64_t granted)
+			   const struct wire_hello *hello, uint64_t granted)
 {
 	pthread_mutex_init(&server->resume.lock, NULL);
 	server->resume.channel = options->resume_channel;
@@ -248,6 +275,8 @@ void server_resume_prepare(struct server *server, const struct server_options *o
 	server->resume.grace_ms = options->grace_ms;
 	server->resume.tls = options->tls;
 	server->resume.grows = granted & WIRE_CAPABILITY_WINDOWS;
+	server->resume.bundles = granted & WIRE_CAPABILITY_CONNECTIONS;
+	server->resume.connection = wire_hello_connection(hello);
 	wire_resume_key(options->secret, options->session, server->resume.key);
 }
 
@@ -269,6 +298,7 @@ int server_resume_start(struct server *server)
 	const struct resume_options options = {
 		.grace_ms = server->resume.grace_ms,
 		.grows = server->resume.grows,
+		.bundles = server->resume.bundles,
 		.closed_grace_ms = server->resume.grace_ms < CLOSED_GRACE_MS ? server->resume.grace_ms
 									     : CLOSED_GRACE_MS,
 	};

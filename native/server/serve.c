@@ -454,10 +454,11 @@ static int server_hello(struct server *server, const struct server_options *opti
 	}
 	granted = shm ? WIRE_CAPABILITY_SHARED_MEMORY
 		  : server_resume_may(server, options) && hello.capabilities & WIRE_CAPABILITY_RESUME
-			    ? hello.capabilities & (WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS)
+			    ? hello.capabilities & (WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS |
+						    WIRE_CAPABILITY_CONNECTIONS)
 			    : 0;
 	if (granted & WIRE_CAPABILITY_RESUME)
-		server_resume_prepare(server, options, granted);
+		server_resume_prepare(server, options, &hello, granted);
 	if (options->image_directory && hello.capabilities & WIRE_CAPABILITY_IMAGES && wire_digest_is_fast())
 		server->images = server_images_open(options->image_directory, options->image_bytes);
 	if (server->images)

@@ -126,12 +126,15 @@ struct server_resume {
 	uint64_t session;		/* its number; 0: it is never resumed */
 	bool tls;			/* they are encrypted behind their hello */
 	bool grows;			/* the client knows of windows that grow */
+	bool bundles;			/* and of several connections */
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	uint8_t token[WIRE_TOKEN_BYTES];
 
 	pthread_mutex_t lock;		/* over the session's going on, and what follows */
 	uint64_t handed;		/* connections that came, which numbers them */
 	uint64_t taken;			/* the number of the one that the session goes on over */
+	uint64_t connection;		/* wire_hello_connection of that one */
+	uint64_t generation;		/* and what the transport calls it */
 	unsigned waiting;		/* connections that have not proved yet whose they are */
 };
 
@@ -335,7 +338,7 @@ void server_driver_describe(struct server *server, CUdevice device, struct wire_
 /* May this session be resumed?  Then tell the client how, as the hello's end, and go on so. */
 bool server_resume_may(const struct server *server, const struct server_options *options);
 void server_resume_prepare(struct server *server, const struct server_options *options,
-			   uint64_t granted);
+			   const struct wire_hello *hello, uint64_t granted);
 int server_resume_grant(struct server *server);
 int server_resume_start(struct server *server);
 

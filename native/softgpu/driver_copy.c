@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* Copies of at most this many bytes run in the caller when their turn is now:
- * waking a worker would take longer. */
-#define SHORT_MAX (64ul << 10)
+ * waking a worker, and whoever waits for it, takes as long (some 100 us). */
+#define SHORT_MAX (1ul << 20)
 /* Pageable memory is copied aside for an asynchronous copy up to this size; a
  * larger copy waits for its turn instead, as CUDA's staging buffers do. */
 #define STAGE_MAX (1ul << 20)

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../transport/bundle.h"
 #include "../transport/resume.h"
 
 #undef NDEBUG
@@ -26,7 +27,45 @@ struct pair {
 	unsigned dials;
 	unsigned refusals;	/* dials to come that fail */
 	bool away;		/* nobody answers any more */
+	unsigned connections;	/* that a stream is to have */
 };
+
+/* Give both ends further connections, as client and server do: the server first. */
+static void pair_join(struct pair *pair, uint64_t client, uint64_t server)
+{
+	for (unsigned i = 1; i < pair->connections; i++) {
+		struct transport near, far;
+		int ends[2], number;
+
+		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		assert(transport_socket_init(&near, ends[0]) == 0);
+		assert(transport_socket_init(&far, ends[1]) == 0);
+		number = transport_resume_join(&pair->server, &far, server, 0);
+		if (number > 0) {
+			assert(number == (int)i);
+			transport_resume_joined(&pair->server, server, i);
+			number = transport_resume_join(&pair->client, &near, client, i);
+		} else {
+			transport_release(&far);
+		}
+		if (number < 0) {
+			assert(number == -ESTALE);
+			transport_release(&near);
+			return;
+		}
+	}
+}
+
+static void resumed(void *opaque)
+{
+	struct pair *pair = opaque;
+	uint64_t client = transport_resume_generation(&pair->client), server;
+
+	pthread_mutex_lock(&pair->lock);
+	server = transport_resume_generation(&pair->server);
+	pthread_mutex_unlock(&pair->lock);
+	pair_join(pair, client, server);
+}
 
 static int dial(void *opaque, uint64_t received, int left_ms, struct transport *fresh,
 		uint64_t *peer_received)
@@ -56,15 +95,16 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	return rc;
 }
 
-static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
+static void bundle_make(struct pair *pair, uint32_t grace_ms, bool grows, unsigned connections)
 {
 	struct resume_options options = {
 		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .grows = grows, .dial = dial,
-		.opaque = pair,
+		.bundles = connections > 0, .resumed = resumed, .opaque = pair,
 	};
 	int ends[2];
 
 	memset(pair, 0, sizeof(*pair));
+	pair->connections = connections;
 	pthread_mutex_init(&pair->lock, NULL);
 	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
 	assert(transport_socket_init(&pair->client, ends[0]) == 0);
@@ -72,6 +112,12 @@ static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
 	assert(transport_resume_wrap(&pair->client, &options) == 0);
 	options.dial = NULL;
 	assert(transport_resume_wrap(&pair->server, &options) == 0);
+	pair_join(pair, 0, 0);
+}
+
+static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
+{
+	bundle_make(pair, grace_ms, grows, 0);
 }
 
 static uint8_t pattern(size_t at)
@@ -154,37 +200,47 @@ static void *read_all(void *opaque)
 	return NULL;
 }
 
-static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows)
+static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows, unsigned connections)
 {
 	_Atomic bool done[2] = { false, false };
-	struct pair pair;
+	/* Never freed: the thread that dials may still be at it when all has arrived. */
+	struct pair *pair = malloc(sizeof(*pair));
 	struct end ends[4] = {
-		{ &pair.client, 1, true, false, NULL }, { &pair.server, 2, false, true, NULL },
-		{ &pair.server, 3, false, false, &done[0] }, { &pair.client, 4, false, false, &done[1] },
+		{ &pair->client, 1, true, false, NULL }, { &pair->server, 2, false, true, NULL },
+		{ &pair->server, 3, false, false, &done[0] }, { &pair->client, 4, false, false, &done[1] },
 	};
 	pthread_t threads[4];
-	unsigned cuts = 0;
+	unsigned cuts = 0, dials;
 	uint32_t seed = 5;
 
-	pair_make(&pair, PATIENCE_MS, grows);
+	assert(pair);
+	bundle_make(pair, PATIENCE_MS, grows, connections);
 	for (int i = 0; i < 4; i++)
 		assert(pthread_create(&threads[i], NULL, i < 2 ? write_all : read_all, &ends[i]) == 0);
 	while (!atomic_load(&done[0]) || !atomic_load(&done[1])) {
+		char none;
+
 		usleep(random_next(&seed) % 4000);
-		pthread_mutex_lock(&pair.lock);
-		pair.refusals = random_next(&seed) % 8 ? 0 : 1;
-		pthread_mutex_unlock(&pair.lock);
+		/* Who dials must hear of a cut, though there is nothing more to read. */
+		if (atomic_load(&done[1]))
+			assert(pair->client.ops->read(&pair->client, &none, 1) == -EAGAIN);
+		pthread_mutex_lock(&pair->lock);
+		pair->refusals = random_next(&seed) % 8 ? 0 : 1;
+		pthread_mutex_unlock(&pair->lock);
 		/* Either end, one direction or both. */
-		shutdown(random_next(&seed) % 2 ? pair.client.descriptor : pair.server.descriptor,
+		shutdown(random_next(&seed) % 2 ? pair->client.descriptor : pair->server.descriptor,
 			 (int)(random_next(&seed) % 3));
 		cuts++;
 	}
 	for (int i = 0; i < 4; i++)
 		pthread_join(threads[i], NULL);
-	assert(pair.dials > 3);
-	printf("%u cuts, %u connections\n", cuts, pair.dials);
-	pair.client.ops->shutdown(&pair.client);
-	pair.server.ops->shutdown(&pair.server);
+	pthread_mutex_lock(&pair->lock);
+	dials = pair->dials;
+	pthread_mutex_unlock(&pair->lock);
+	assert(dials > 3);
+	printf("%u cuts, %u connections\n", cuts, dials);
+	pair->client.ops->shutdown(&pair->client);
+	pair->server.ops->shutdown(&pair->server);
 }
 
 struct bytes_read {
@@ -253,6 +309,135 @@ static void test_who_sleeps_meets_the_new_connection(void)
 	pair.client.ops->shutdown(&pair.client);
 	pair.server.ops->shutdown(&pair.server);
 	pthread_join(thread, NULL);
+	(void)sched_setaffinity(0, sizeof(before), &before);
+}
+
+/* Both threads of a test on this processor, until the mask that it returns is set again. */
+static cpu_set_t one_processor(void)
+{
+	cpu_set_t before, one;
+
+	assert(sched_getaffinity(0, sizeof(before), &before) == 0);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	(void)sched_setaffinity(0, sizeof(one), &one);
+	return before;
+}
+
+struct record_header {
+	uint32_t length;
+	uint32_t acknowledged;
+};
+
+/* One end of a stream, whose peer is the test. */
+static int alone_make(struct transport *transport)
+{
+	const struct resume_options options = { .grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS };
+	int ends[2];
+
+	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+	assert(transport_socket_init(transport, ends[0]) == 0);
+	assert(transport_resume_wrap(transport, &options) == 0);
+	return ends[1];
+}
+
+struct windows_written {
+	struct transport *transport;
+	_Atomic unsigned count;
+};
+
+static void *write_windows(void *opaque)
+{
+	const struct sched_param none = { 0 };
+	struct windows_written *written = opaque;
+	uint8_t *bytes = calloc(1, RESUME_WINDOW_BYTES);
+
+	/* Woken, it lets the other thread go on first. */
+	(void)sched_setscheduler(0, SCHED_BATCH, &none);
+	while (transport_write_all(written->transport, bytes, RESUME_WINDOW_BYTES) == 0)
+		atomic_fetch_add(&written->count, 1);
+	free(bytes);
+	return NULL;
+}
+
+static void *read_to_nowhere(void *opaque)
+{
+	int descriptor = *(int *)opaque;
+	char bytes[1 << 16];
+
+	while (read(descriptor, bytes, sizeof(bytes)) > 0)
+		;
+	return NULL;
+}
+
+/* Who waits for room hears of the acknowledgement that another thread has taken. */
+static void test_a_reader_wakes_the_writer_whose_acknowledgement_it_took(void)
+{
+	cpu_set_t before = one_processor();
+	struct windows_written written = { 0 };
+	struct transport transport;
+	pthread_t writer, peer;
+	int end = alone_make(&transport);
+	char byte;
+
+	written.transport = &transport;
+	assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);
+	assert(pthread_create(&writer, NULL, write_windows, &written) == 0);
+	alarm(PATIENCE_MS / 1000);
+	for (unsigned round = 1; round <= 30; round++) {
+		const struct record_header record = { 0, round * RESUME_WINDOW_BYTES };
+
+		/* One window is written, the writer of the next sleeps. */
+		while (atomic_load(&written.count) < round)
+			sched_yield();
+		yield();
+		assert(write(end, &record, sizeof(record)) == sizeof(record));
+		assert(transport.ops->read(&transport, &byte, 1) == -EAGAIN);
+	}
+	while (atomic_load(&written.count) < 31)
+		sched_yield();
+	alarm(0);
+	transport.ops->shutdown(&transport);
+	pthread_join(writer, NULL);
+	pthread_join(peer, NULL);
+	close(end);
+	(void)sched_setaffinity(0, sizeof(before), &before);
+}
+
+/* Who sleeps for bytes hears of those that a writer without room has read ahead. */
+static void test_a_writer_wakes_the_reader_whose_bytes_it_took(void)
+{
+	cpu_set_t before = one_processor();
+	struct bytes_read bytes = { 0 };
+	struct windows_written written = { 0 };
+	struct transport transport;
+	pthread_t reader, writer, peer;
+	int end = alone_make(&transport);
+
+	bytes.transport = written.transport = &transport;
+	assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);
+	assert(pthread_create(&reader, NULL, read_rounds, &bytes) == 0);
+	assert(pthread_create(&writer, NULL, write_windows, &written) == 0);
+	while (atomic_load(&written.count) < 1)
+		sched_yield();
+	alarm(PATIENCE_MS / 1000);
+	for (unsigned round = 1; round <= 100; round++) {
+		const struct { struct record_header header; char byte; } __attribute__((packed)) record = {
+			{ 1, RESUME_WINDOW_BYTES }, 'x'
+		};
+
+		/* Both sleep on the connection, and either may come first. */
+		yield();
+		assert(write(end, &record, sizeof(record)) == sizeof(record));
+		while (atomic_load(&bytes.count) < round)
+			sched_yield();
+	}
+	alarm(0);
+	transport.ops->shutdown(&transport);
+	pthread_join(reader, NULL);
+	pthread_join(writer, NULL);
+	pthread_join(peer, NULL);
+	close(end);
 	(void)sched_setaffinity(0, sizeof(before), &before);
 }
 
@@ -447,6 +632,61 @@ static void test_a_peer_can_t_have_what_was_never_sent(void)
 	pair.server.ops->shutdown(&pair.server);
 }
 
+static void test_a_chunk_that_lies_is_the_end(void)
+{
+	const struct { uint32_t length; uint8_t next, zero[3]; } lies[] = {
+		{ 0, 0, { 0 } },		/* nothing */
+		{ (1 << 20) + 1, 0, { 0 } },	/* more than there may be */
+		{ UINT32_MAX, 0, { 0 } },
+		{ 8, 1, { 0 } },		/* a connection that is not there */
+		{ 8, BUNDLE_CONNECTIONS, { 0 } },
+		{ 8, UINT8_MAX, { 0 } },
+		{ 8, 0, { 0, 0, 1 } },
+	};
+
+	for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+		const struct resume_options options = {
+			.grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .bundles = true,
+		};
+		struct transport transport;
+		int ends[2];
+		char byte;
+
+		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		assert(transport_socket_init(&transport, ends[0]) == 0);
+		assert(transport_resume_wrap(&transport, &options) == 0);
+		assert(write(ends[1], &lies[i], sizeof(lies[i])) == sizeof(lies[i]));
+		assert(transport_read_all(&transport, &byte, 1, PATIENCE_MS) == -EPROTO);
+		assert(transport_write_all(&transport, "x", 1) == -EPIPE);
+		close(ends[1]);
+	}
+}
+
+static void test_a_connection_is_added_to_the_one_that_it_was_made_for(void)
+{
+	struct transport fresh[BUNDLE_CONNECTIONS];
+	struct pair pair;
+	uint64_t generation;
+	int ends[2];
+
+	bundle_make(&pair, PATIENCE_MS, false, 1);
+	for (unsigned i = 0; i < BUNDLE_CONNECTIONS; i++) {
+		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		assert(transport_socket_init(&fresh[i], ends[0]) == 0);
+	}
+	generation = transport_resume_generation(&pair.server);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation + 1, 0) == -ESTALE);
+	for (int i = 1; i < (int)BUNDLE_CONNECTIONS; i++)
+		assert(transport_resume_join(&pair.server, &fresh[i], generation, 0) == i);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation, 0) == -ENOSPC);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation, 3) == -EEXIST);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation, BUNDLE_CONNECTIONS) == -ENOSPC);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	assert(transport_resume_join(&pair.server, &fresh[0], generation, 0) == -ESTALE);
+	transport_release(&fresh[0]);
+}
+
 int main(void)
 {
 	test_an_end_that_is_said_is_not_waited_for();
@@ -454,9 +694,16 @@ int main(void)
 	test_a_peer_can_t_have_what_was_never_sent();
 	test_after_the_grace_time_reading_and_writing_are_errors();
 	test_who_sleeps_meets_the_new_connection();
+	test_a_reader_wakes_the_writer_whose_acknowledgement_it_took();
+	test_a_writer_wakes_the_reader_whose_bytes_it_took();
 	test_two_writers_whom_nobody_reads_do_not_wait_for_each_other();
-	test_both_streams_arrive_whole_however_often_they_are_cut(false);
-	test_both_streams_arrive_whole_however_often_they_are_cut(true);
+	test_both_streams_arrive_whole_however_often_they_are_cut(false, 0);
+	test_both_streams_arrive_whole_however_often_they_are_cut(true, 0);
+	test_both_streams_arrive_whole_however_often_they_are_cut(false, 1);
+	test_both_streams_arrive_whole_however_often_they_are_cut(true, 3);
+	test_both_streams_arrive_whole_however_often_they_are_cut(true, BUNDLE_CONNECTIONS);
+	test_a_chunk_that_lies_is_the_end();
+	test_a_connection_is_added_to_the_one_that_it_was_made_for();
 	test_a_window_grows_with_what_the_network_holds();
 	puts("ok");
 	return 0;

@@ -26,11 +26,12 @@ void inbox_release(struct inbox *inbox)
 }
 
 /* How long to spin next time: as long as it pays.  A wait that spinning would have
- * covered makes it longer, also when this one slept; a longer wait makes it shorter, but
- * little: on a busy machine many are long only because another process ran meanwhile. */
-static void inbox_adapt(struct inbox *inbox, uint64_t waited_ns)
+ * covered makes it longer, also when this one slept, which took its wake-up besides; a longer
+ * wait makes it shorter, but little: on a busy machine many are long only because another
+ * process ran meanwhile. */
+static void inbox_adapt(struct inbox *inbox, uint64_t waited_ns, bool slept)
 {
-	if (waited_ns < INBOX_SPIN_MAX_NS)
+	if (waited_ns < INBOX_SPIN_MAX_NS + (slept ? INBOX_WAKE_NS : 0))
 		inbox->spin_ns += inbox->spin_ns / 2;
 	else
 		inbox->spin_ns -= inbox->spin_ns / 32;
@@ -83,6 +84,7 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	struct transport *transport = inbox->transport;
 	ssize_t got = inbox_try(inbox, target, bytes);
 	uint64_t start, now;
+	bool slept = false;
 
 	if (got != -EAGAIN) {
 		inbox_count(inbox->meter, got);
@@ -102,8 +104,9 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 			inbox->missed = 0;
 	}
 	if (got == -EAGAIN) {
-		uint64_t slept = now;
+		uint64_t gave_up = now;
 
+		slept = true;
 		do {
 			int rc = transport->ops->wait(transport, timeout_ms);
 
@@ -112,9 +115,9 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 			got = inbox_try(inbox, target, bytes);
 		} while (got == -EAGAIN);
 		now = transport_now_ns();
-		inbox_missed(inbox, start, slept, now);
+		inbox_missed(inbox, start, gave_up, now);
 	}
-	inbox_adapt(inbox, now - start);
+	inbox_adapt(inbox, now - start, slept);
 	if (inbox->meter)
 		inbox->meter->woken_ns = now;
 	inbox_count(inbox->meter, got);

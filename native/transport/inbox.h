@@ -38,9 +38,11 @@ struct inbox {
 /* Bounds of the spinning time.  A blocking wake-up costs some 50 us, a spinning
  * one about 10: spinning pays as long as replies come sooner than that.  The least is
  * what a spinning peer's reply takes: with less, two sides that both sleep would never
- * find out that they need not. */
+ * find out that they need not.  A wait that slept was measured with its wake-up: without taking that
+ * off, replies that come after 40 us would be slept for ever once they were slept for. */
 #define INBOX_SPIN_MIN_NS 15000u
 #define INBOX_SPIN_MAX_NS 60000u
+#define INBOX_WAKE_NS 50000u
 /* An answer that comes so soon after spinning was given up had waited for this processor:
  * the peer shares it.  The scheduler moves one of the two within milliseconds if another
  * processor is idle; after so many such waits none is, and the next ones sleep at once, which

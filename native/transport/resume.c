@@ -20,7 +20,9 @@
  *
  * A writer without room in the window must hear of acknowledgements, and there may be nobody who
  * reads.  It then reads ahead, which takes at most the peer's window: both sides can always
- * take in all that the other may send, so that two writers never wait for each other.
+ * take in all that the other may send, so that two writers never wait for each other.  One of the two
+ * may take from the connection what the other sleeps for, and poll(2) then sleeps on: so each
+ * sleeps on an eventfd(2) too, by which the other wakes it.
  *
  *	UP	connected
  *	CUT	not: who reads, waits; who writes goes on until the window is full
@@ -34,6 +36,7 @@
  * Locks, in the order in which they are taken: out > in > state_lock.
  */
 #include "resume.h"
+#include "bundle.h"
 #include "socket.h"
 
 #include <errno.h>
@@ -46,8 +49,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,9 +72,6 @@ _Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
 #define RESUME_LOANS 512u
 /* A loan costs a place in the list: less than this is copied sooner than that. */
 #define RESUME_LOAN_BYTES (16u << 10)
-/* How often a writer without room looks by itself: another reader may have taken the
- * acknowledgement that it sleeps for. */
-#define RESUME_ROOM_MS 5
 /* No answer from the peer's kernel to what was sent for so long: the network between is gone,
  * though nothing has said so.  The kernel itself would go on for a quarter of an hour. */
 #define RESUME_SILENCE_NS 20000000000u
@@ -98,11 +100,20 @@ struct loan {
 
 enum { UP, CUT, OVER };
 
+/* Who reads, or who wants to write, in poll(2) on the descriptor. */
+struct sleeper {
+	int wake;			/* an eventfd: look again; -1: none */
+	ino_t inode;			/* all of them have one */
+	_Atomic bool asleep;
+};
+
 struct resume {
 	struct transport lower;
 	struct transport_ops ops;
 	struct resume_options options;
 	int descriptor;
+	_Atomic int reading;		/* the descriptor from which the next byte comes */
+	_Atomic int writing;		/* the one to which the next one goes */
 	bool buffers;			/* the lower transport holds bytes that the kernel has not */
 
 	size_t most;			/* bytes that a window may ever have, and the ring's */
@@ -148,6 +159,8 @@ struct resume {
 	bool dialling;			/* a thread is at it */
 	bool ending;			/* this side is about to say the end: no cut matters any more */
 	_Atomic unsigned sleepers;	/* in poll(2) on the descriptor */
+	struct sleeper reader;
+	struct sleeper writer;
 	uint64_t silent_ns;		/* since when nothing was answered, 0: it was */
 	uint64_t looked_ns;
 };
@@ -181,6 +194,17 @@ static void until_set(struct timespec *until, uint64_t ns)
 {
 	until->tv_sec = (time_t)(ns / 1000000000u);
 	until->tv_nsec = (long)(ns % 1000000000u);
+}
+
+/* What it may sleep for has come, and perhaps only this thread has seen it.  It says that it sleeps
+ * before it looks for the last time, and this is called when there is something to see. */
+static void sleeper_wake(struct sleeper *sleeper)
+{
+	const uint64_t one = 1;
+
+	/* A write fails where it has been woken as often as a counter can hold. */
+	if (atomic_load(&sleeper->asleep) && sleeper->wake >= 0)
+		(void)!write(sleeper->wake, &one, sizeof(one));
 }
 
 /* Start a thread that gets no signals.  0 or -errno. */
@@ -269,27 +293,44 @@ static int up_await(struct resume *resume, int timeout_ms)
 	return rc;
 }
 
+enum { HEARD, AWAITED, SILENT };
+
+/* Has the peer's kernel anything to answer there, and has it not since then? */
+static int silence(int descriptor, uint64_t since_ns, uint64_t now)
+{
+	socklen_t size = sizeof(struct tcp_info);
+	struct tcp_info info;
+
+	memset(&info, 0, sizeof(info));
+	if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
+	    (!info.tcpi_unacked && !info.tcpi_probes))
+		return HEARD;
+	return !since_ns || (uint64_t)info.tcpi_last_ack_recv * 1000000u < now - since_ns ? AWAITED
+											 : SILENT;
+}
+
 /* Is the network still there?  Only the kernel knows whether the peer's answers. */
 static void look(struct resume *resume)
 {
+	int all[BUNDLE_CONNECTIONS] = { resume->descriptor };
 	uint64_t now = transport_now_ns();
-	socklen_t size = sizeof(struct tcp_info);
-	struct tcp_info info;
+	unsigned count = 1;
+	int worst = HEARD;
 
 	pthread_mutex_lock(&resume->state_lock);
 	if (!is_up(resume) || now - resume->looked_ns < (uint64_t)TRANSPORT_LOOK_MS * 1000000u / 2)
 		goto out;
 	resume->looked_ns = now;
-	memset(&info, 0, sizeof(info));
-	if (getsockopt(resume->descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
-	    (!info.tcpi_unacked && !info.tcpi_probes)) {
-		resume->silent_ns = 0;
-		goto out;
+	if (resume->lower.bundle)
+		count = transport_bundle_all(&resume->lower, all);
+	for (unsigned i = 0; i < count; i++) {
+		int each = silence(all[i], resume->silent_ns, now);
+
+		worst = each > worst ? each : worst;
 	}
-	if (!resume->silent_ns ||
-	    (uint64_t)info.tcpi_last_ack_recv * 1000000u < now - resume->silent_ns)
-		resume->silent_ns = now;
-	if (now - resume->silent_ns >= RESUME_SILENCE_NS)
+	if (worst != SILENT)
+		resume->silent_ns = worst == HEARD ? 0 : now;
+	else if (now - resume->silent_ns >= RESUME_SILENCE_NS)
 		cut_locked(resume, -ETIMEDOUT);
 out:
 	pthread_mutex_unlock(&resume->state_lock);
@@ -409,6 +450,8 @@ static bool record_send(struct resume *resume, bool bare)
 	vector[0] = (struct iovec){ .iov_base = &record, .iov_len = sizeof(record) };
 	atomic_store(&resume->due, false);
 	rc = resume->lower.ops->write(&resume->lower, vector, count);
+	if (resume->lower.bundle)
+		atomic_store(&resume->writing, transport_bundle_writing(&resume->lower));
 	if (rc) {
 		/* What was lent and is no memory would be none over the next connection. */
 		if (rc == -EFAULT)
@@ -434,7 +477,7 @@ static int stream_flush(struct resume *resume)
 
 static bool socket_writable(struct resume *resume)
 {
-	return transport_poll(resume->descriptor, POLLOUT, 0) == 0;
+	return transport_poll(atomic_load(&resume->writing), POLLOUT, 0) == 0;
 }
 
 /* Acknowledge if that is due, and if nobody writes: who does, does it, here, afterwards.  It
@@ -492,6 +535,8 @@ static int header_take(struct resume *resume)
 		return -EPROTO;
 	atomic_store(&resume->acknowledged, acknowledged);
 	window_learn(resume, acknowledged);
+	if (acknowledged != before)
+		sleeper_wake(&resume->writer);
 	if (resume->header.length == RECORD_END)
 		return -ESHUTDOWN;
 	if (resume->header.length > resume->most)
@@ -549,6 +594,8 @@ static ssize_t stream_read(struct resume *resume, uint8_t *buffer, size_t bytes)
 		if (got > 0)
 			got = records_walk(resume, buffer, (size_t)got);
 	} while (!got);
+	if (resume->lower.bundle)
+		atomic_store(&resume->reading, transport_bundle_reading(&resume->lower));
 	return got;
 }
 
@@ -558,8 +605,8 @@ static ssize_t read_failed(struct resume *resume, ssize_t error)
 	if (error == -EAGAIN)
 		return -EAGAIN;
 	/* The peer's word, and not the connection's. */
-	if (resume->failed) {
-		error = resume->failed == -ESHUTDOWN ? -EPIPE : resume->failed;
+	if (resume->failed || error == -EPROTO) {
+		error = resume->failed == -ESHUTDOWN ? -EPIPE : error;
 		over(resume, (int)error);
 		return error;
 	}
@@ -571,6 +618,7 @@ static ssize_t read_failed(struct resume *resume, ssize_t error)
 static ssize_t ahead_read(struct resume *resume)
 {
 	size_t bytes = atomic_load(&resume->ahead_bytes);
+	int reading = atomic_load(&resume->reading);
 	ssize_t got;
 
 	if (!resume->ahead) {
@@ -588,9 +636,12 @@ static ssize_t ahead_read(struct resume *resume)
 		return read_failed(resume, -EPROTO);
 	}
 	got = stream_read(resume, resume->ahead + bytes, resume->most + RESUME_BULK_BYTES - bytes);
+	if (atomic_load(&resume->reading) != reading)
+		sleeper_wake(&resume->reader);
 	if (got < 0)
 		return read_failed(resume, got);
 	atomic_store(&resume->ahead_bytes, bytes + (size_t)got);
+	sleeper_wake(&resume->reader);
 	return 0;
 }
 
@@ -612,9 +663,15 @@ static ssize_t resume_read(struct transport *transport, void *buffer, size_t byt
 			resume->ahead_start += (size_t)got;
 			atomic_store(&resume->ahead_bytes, ahead - (size_t)got);
 		} else {
+			int reading = atomic_load(&resume->reading);
+
 			got = stream_read(resume, buffer, bytes);
 			if (got < 0)
 				got = read_failed(resume, got);
+			/* An acknowledgement may lie in what it has read and not given, or come over
+			 * another connection than before. */
+			if ((resume->buffers && got > 0) || atomic_load(&resume->reading) != reading)
+				sleeper_wake(&resume->writer);
 		}
 	}
 	if (got > 0) {
@@ -643,17 +700,66 @@ static bool lower_has(struct resume *resume)
 	return has;
 }
 
-/* Sleep until the descriptor has something, or the connection is cut. */
-static int descriptor_sleep(struct resume *resume, int timeout_ms)
+static bool reader_has(struct resume *resume)
 {
-	short events = atomic_load(&resume->due) ? POLLIN | POLLOUT : POLLIN;
+	return atomic_load(&resume->ahead_bytes) || lower_has(resume);
+}
+
+static bool writer_has(struct resume *resume)
+{
+	return window_room(resume) || lower_has(resume);
+}
+
+/* All connections, for none of which anybody may look for long: what was written to one may be lost
+ * with it, and the peer read from that one. */
+static unsigned others(struct resume *resume, struct pollfd *on)
+{
+	int all[BUNDLE_CONNECTIONS];
+	unsigned count = 0;
+
+	pthread_mutex_lock(&resume->state_lock);
+	if (is_up(resume))
+		count = transport_bundle_all(&resume->lower, all);
+	pthread_mutex_unlock(&resume->state_lock);
+	/* Errors are told unasked. */
+	for (unsigned i = 0; i < count; i++)
+		on[i] = (struct pollfd){ .fd = all[i] };
+	return count;
+}
+
+/* Sleep until the descriptor has something, the connection is cut, or the other has taken what
+ * this one `has` then. */
+static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*has)(struct resume *),
+			    int timeout_ms)
+{
+	struct pollfd poll_on[3 + BUNDLE_CONNECTIONS] = {
+		{ .events = POLLIN },
+		{ .fd = self->wake, .events = POLLIN },
+		{ .fd = -1, .events = POLLOUT },
+	};
+	uint64_t generation = atomic_load(&resume->generation), woken;
+	unsigned count = 3;
 	int rc = 0;
 
 	/* Counted before the state is looked at, as transport_resume_adopt looks after it was set:
 	 * either this sees the cut, or it is waited for. */
 	atomic_fetch_add(&resume->sleepers, 1);
-	if (is_up(resume))
-		rc = transport_poll(resume->descriptor, events, timeout_ms);
+	atomic_store(&self->asleep, true);
+	poll_on[0].fd = atomic_load(&resume->reading);
+	if (atomic_load(&resume->due))
+		poll_on[2].fd = atomic_load(&resume->writing);
+	if (resume->options.bundles)
+		count += others(resume, poll_on + 3);
+	if (is_up(resume) && !has(resume))
+		rc = transport_poll_all(poll_on, count, timeout_ms);
+	for (unsigned i = 3; i < count && !poll_on[0].revents; i++)
+		if (poll_on[i].revents)
+			cut(resume, generation, -ECONNRESET);
+	atomic_store(&self->asleep, false);
+	if (poll_on[1].revents & POLLIN)
+		(void)!read(self->wake, &woken, sizeof(woken));
+	else if (poll_on[1].revents)
+		self->wake = -1;	/* the program has closed all descriptors */
 	if (atomic_fetch_sub(&resume->sleepers, 1) == 1 && !is_up(resume)) {
 		pthread_mutex_lock(&resume->state_lock);
 		pthread_cond_broadcast(&resume->changed);
@@ -697,10 +803,10 @@ static int resume_wait(struct transport *transport, int timeout_ms)
 				return rc;
 			continue;
 		}
-		if (atomic_load(&resume->ahead_bytes) || lower_has(resume))
+		if (reader_has(resume))
 			return 0;
 		/* The last acknowledgement found the socket full. */
-		rc = descriptor_sleep(resume, left);
+		rc = descriptor_sleep(resume, &resume->reader, reader_has, left);
 		acknowledge(resume);
 		if (rc != -ETIMEDOUT)
 			return 0;
@@ -732,7 +838,7 @@ static int window_await(struct resume *resume)
 			pthread_mutex_unlock(&resume->in);
 			/* What was just read may have been the acknowledgement. */
 			if (read == -EAGAIN && is_up(resume) && !window_room(resume))
-				(void)transport_poll(resume->descriptor, POLLIN, RESUME_ROOM_MS);
+				(void)descriptor_sleep(resume, &resume->writer, writer_has, TRANSPORT_LOOK_MS);
 			else if (read == -ENOMEM)
 				rc = -ENOMEM;
 			look(resume);
@@ -967,6 +1073,12 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 	bool replay = false;
 	int rc = 0;
 
+	if (resume->options.bundles)
+		rc = transport_bundle_wrap(fresh, resume->options.dial);
+	if (rc) {
+		transport_release(fresh);
+		return rc;
+	}
 	/* Who holds these for long does so over a connection that was shut down. */
 	pthread_mutex_lock(&resume->out);
 	pthread_mutex_lock(&resume->in);
@@ -984,6 +1096,10 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		resume->lower = *fresh;
 		close(resume->lower.descriptor);
 		resume->lower.descriptor = resume->descriptor;
+		if (resume->lower.bundle)
+			transport_bundle_renumber(&resume->lower);
+		atomic_store(&resume->reading, resume->descriptor);
+		atomic_store(&resume->writing, resume->descriptor);
 		/* What else it has; the descriptor is the new one's. */
 		old.descriptor = -1;
 		*fresh = old;
@@ -1013,6 +1129,39 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 	if (replay && thread_start(replay_thread, resume))
 		replay_thread(resume);
 	return rc;
+}
+
+uint64_t transport_resume_generation(struct transport *transport)
+{
+	return atomic_load(&transport->resume->generation);
+}
+
+int transport_resume_join(struct transport *transport, struct transport *fresh, uint64_t generation,
+			  unsigned number)
+{
+	struct resume *resume = transport->resume;
+	int rc = -ESTALE;
+
+	/* It has the connections' bundle, and not the streams: who writes may wait for long. */
+	pthread_mutex_lock(&resume->state_lock);
+	if (is_up(resume) && !resume->ending && resume->lower.bundle &&
+	    atomic_load(&resume->generation) == generation)
+		rc = transport_bundle_add(&resume->lower, number, fresh);
+	pthread_mutex_unlock(&resume->state_lock);
+	/* Who sleeps does not know of it. */
+	sleeper_wake(&resume->reader);
+	sleeper_wake(&resume->writer);
+	return rc;
+}
+
+void transport_resume_joined(struct transport *transport, uint64_t generation, unsigned number)
+{
+	struct resume *resume = transport->resume;
+
+	pthread_mutex_lock(&resume->state_lock);
+	if (atomic_load(&resume->generation) == generation)
+		transport_bundle_ready(&resume->lower, number);
+	pthread_mutex_unlock(&resume->state_lock);
 }
 
 /* One attempt.  0, -EAGAIN, or why there is no use in another. */
@@ -1095,6 +1244,37 @@ static const struct transport_ops resume_ops = {
 	.shutdown = resume_shutdown,
 };
 
+/* Beside the connection, away from the low numbers that programs close and reuse. */
+static bool sleeper_make(struct sleeper *sleeper, int beside)
+{
+	int low = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	int high = low >= 0 && low < beside ? fcntl(low, F_DUPFD_CLOEXEC, beside) : -1;
+	struct stat status = { .st_ino = 0 };
+
+	sleeper->wake = high >= 0 ? high : low;
+	if (high >= 0)
+		close(low);
+	if (sleeper->wake >= 0 && fstat(sleeper->wake, &status) == 0)
+		sleeper->inode = status.st_ino;
+	return sleeper->wake >= 0;
+}
+
+/* A program that has closed all descriptors may own the number now. */
+static void sleeper_drop(struct sleeper *sleeper)
+{
+	struct stat status;
+
+	if (sleeper->wake >= 0 && fstat(sleeper->wake, &status) == 0 && status.st_ino == sleeper->inode)
+		close(sleeper->wake);
+	sleeper->wake = -1;
+}
+
+void transport_resume_let_go(struct transport *transport)
+{
+	sleeper_drop(&transport->resume->reader);
+	sleeper_drop(&transport->resume->writer);
+}
+
 int transport_resume_wrap(struct transport *transport, const struct resume_options *options)
 {
 	struct resume *resume = calloc(1, sizeof(*resume));
@@ -1114,10 +1294,27 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 		return -ENOMEM;
 	}
 	(void)madvise(resume->ring, resume->most, MADV_DONTFORK);
+	resume->writer.wake = -1;
+	if (!sleeper_make(&resume->reader, transport->descriptor) ||
+	    !sleeper_make(&resume->writer, transport->descriptor)) {
+		sleeper_drop(&resume->reader);
+		munmap(resume->ring, resume->most);
+		free(resume);
+		return -EMFILE;
+	}
 	resume->lower = *transport;
 	resume->options = *options;
+	if (options->bundles && transport_bundle_wrap(&resume->lower, options->dial)) {
+		sleeper_drop(&resume->reader);
+		sleeper_drop(&resume->writer);
+		munmap(resume->ring, resume->most);
+		free(resume);
+		return -ENOMEM;
+	}
 	resume->descriptor = transport->descriptor;
-	resume->buffers = strcmp(transport->ops->name, "tcp") != 0;
+	atomic_store(&resume->reading, transport->descriptor);
+	atomic_store(&resume->writing, transport->descriptor);
+	resume->buffers = options->bundles || strcmp(transport->ops->name, "tcp") != 0;
 	resume->ops = resume_ops;
 	resume->ops.name = transport->ops->name;
 	pthread_mutex_init(&resume->out, NULL);
@@ -1143,6 +1340,8 @@ void transport_resume_drop(struct resume *resume)
 		return;
 	resume->lower.descriptor = -1;
 	transport_release(&resume->lower);
+	sleeper_drop(&resume->reader);
+	sleeper_drop(&resume->writer);
 	munmap(resume->ring, resume->most);
 	free(resume->ahead);
 	free(resume);

@@ -26,6 +26,7 @@
 struct resume_options {
 	uint32_t grace_ms;	/* how long a cut may last */
 	bool grows;		/* the peer knows of windows that grow */
+	bool bundles;		/* and of several connections (bundle.h), which who dials names */
 	/* The same where the peer's machine has closed or reset the connection, and not gone
 	 * silent: mostly the peer's process is gone, and a peer that is not notices at once. */
 	uint32_t closed_grace_ms;
@@ -40,9 +41,11 @@ struct resume_options {
 	void *opaque;
 };
 
-/* Go on over `transport`, which begins its stream here.  0 or -ENOMEM, and it is as it was. */
+/* Go on over `transport`, which begins its stream here.  0, -ENOMEM or -EMFILE, and it is as it was. */
 int transport_resume_wrap(struct transport *transport, const struct resume_options *options);
 void transport_resume_drop(struct resume *resume);
+/* In the child of a fork: close what else than the connection it has a copy of. */
+void transport_resume_let_go(struct transport *transport);
 
 /* A peer that has received so much of this side's stream comes with a new connection: give up the
  * one there is, whatever it looks like, and say what was received.  -EPROTO: it can't have; then
@@ -51,6 +54,16 @@ int transport_resume_hold(struct transport *transport, uint64_t peer_received, u
 /* Go on over `fresh`, which is taken over in any case.  0, -EPROTO or -EPIPE, as above. */
 int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 			   uint64_t peer_received);
+
+/* Which connection it goes on over, for what is to be added to that one alone. */
+uint64_t transport_resume_generation(struct transport *transport);
+/* Add another connection to the one of that generation, under that number (0: any).  Its number,
+ * and *fresh is taken over; -ESTALE: that connection is cut; -ENOSPC or -EEXIST (bundle.h). */
+int transport_resume_join(struct transport *transport, struct transport *fresh, uint64_t generation,
+			  unsigned number);
+
+/* Where connections are given: the caller has written its last to that one himself. */
+void transport_resume_joined(struct transport *transport, uint64_t generation, unsigned number);
 
 /* For who waits elsewhere: is the network still there?  As often as it likes, but at least every
  * TRANSPORT_LOOK_MS, for a thread that writes can't look itself. */

@@ -1,4 +1,5 @@
 #include "transport.h"
+#include "bundle.h"
 #include "resume.h"
 #include "socket.h"
 #include "tls.h"
@@ -41,15 +42,14 @@ void transport_cancel_restore(int before)
 }
 
 /* Signals do not prolong the time-out: a program's interval timer may fire often. */
-int transport_poll(int descriptor, short events, int timeout_ms)
+int transport_poll_all(struct pollfd *on, unsigned count, int timeout_ms)
 {
-	struct pollfd poll_on = { .fd = descriptor, .events = events };
 	uint64_t end = transport_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
 	int cancel = transport_cancel_disable();
 	int rc;
 
 	for (;;) {
-		rc = poll(&poll_on, 1, timeout_ms);
+		rc = poll(on, count, timeout_ms);
 		if (rc >= 0 || errno != EINTR)
 			break;
 		if (timeout_ms > 0) {
@@ -64,6 +64,13 @@ int transport_poll(int descriptor, short events, int timeout_ms)
 		rc = rc ? 0 : -ETIMEDOUT;
 	transport_cancel_restore(cancel);
 	return rc;
+}
+
+int transport_poll(int descriptor, short events, int timeout_ms)
+{
+	struct pollfd on = { .fd = descriptor, .events = events };
+
+	return transport_poll_all(&on, 1, timeout_ms);
 }
 
 /* What is sent happens before what is then received: the peer answers, and orders its streams.
@@ -190,6 +197,7 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	transport->shm = NULL;
 	transport->resume = NULL;
 	transport->tls = NULL;
+	transport->bundle = NULL;
 	return 0;
 }
 
@@ -303,6 +311,8 @@ void transport_release(struct transport *transport)
 	transport->resume = NULL;
 	transport_tls_drop(transport->tls);
 	transport->tls = NULL;
+	transport_bundle_drop(transport->bundle);
+	transport->bundle = NULL;
 }
 
 int transport_write_all(struct transport *transport, const void *data, size_t bytes)

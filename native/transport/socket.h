@@ -2,6 +2,7 @@
 #ifndef FARBUS_TRANSPORT_SOCKET_H
 #define FARBUS_TRANSPORT_SOCKET_H
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "transport.h"
@@ -11,7 +12,8 @@
 int transport_cancel_disable(void);
 void transport_cancel_restore(int before);
 
-/* poll(2) on one descriptor, prolonged by no signal.  0, -ETIMEDOUT or -errno. */
+/* poll(2), prolonged by no signal; on several descriptors, or on one.  0, -ETIMEDOUT or -errno. */
+int transport_poll_all(struct pollfd *on, unsigned count, int timeout_ms);
 int transport_poll(int descriptor, short events, int timeout_ms);
 
 /* The two halves of transport_tcp_connect: where a socket is to be connected to. */

@@ -1,7 +1,7 @@
 /* transport.h - an ordered stream of bytes in each direction, whatever carries it.
  *
  * The one interface of TCP and Unix sockets (socket.c), of shared memory (shm.c), of TLS
- * over TCP (tls.h), and of streams that outlive their connection (resume.h); above it
+ * over TCP (tls.h), of several connections (bundle.h), and of streams that outlive their connection (resume.h); above it
  * (outbox.h, inbox.h) nothing knows which one it is.
  * RDMA verbs fit as shared memory does: a ring in registered memory that the peer
  * writes, `write` posting work requests, `wait` sleeping on the completion channel.
@@ -60,6 +60,7 @@ struct transport_ops {
 struct shm;
 struct resume;
 struct tls;
+struct bundle;
 
 struct transport {
 	const struct transport_ops *ops;
@@ -67,6 +68,7 @@ struct transport {
 	struct shm *shm;		/* of a transport over shared memory */
 	struct resume *resume;		/* of one that outlives its connection */
 	struct tls *tls;		/* of one that encrypts */
+	struct bundle *bundle;		/* of one over several connections */
 };
 
 /* Take over a connected socket (TCP or Unix). */

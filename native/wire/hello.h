@@ -16,6 +16,7 @@
 #define FARBUS_WIRE_HELLO_H
 
 #include <stdint.h>
+#include <string.h>
 
 #define WIRE_HELLO_MAGIC 0x0a0d5355u	/* "US\r\n": a text protocol never starts so */
 #define WIRE_PROTOCOL_MAJOR 2u		/* peers that differ refuse each other */
@@ -42,7 +43,8 @@ struct wire_hello {
 	uint32_t spec_version;
 	uint64_t capabilities;		/* enum wire_capability bits */
 	uint64_t session;		/* 0: a new one; else the one that goes on here */
-	uint64_t received;		/* then: how many bytes of its stream have come */
+	uint64_t received;		/* then: how many bytes of its stream have come, or
+					 * WIRE_CAPABILITY_CONNECTIONS */
 	uint32_t process;
 	uint32_t reserved;
 	uint8_t nonce[WIRE_NONCE_BYTES]; /* random, never used again */
@@ -51,6 +53,15 @@ struct wire_hello {
 					 * session that goes on, WIRE_TOKEN_BYTES of its token */
 };
 _Static_assert(sizeof(struct wire_hello) == 128, "wire layout");
+
+/* Which connection that is, for those that are to be added to it. */
+static inline uint64_t wire_hello_connection(const struct wire_hello *hello)
+{
+	uint64_t connection;
+
+	memcpy(&connection, hello->nonce, sizeof(connection));
+	return connection;
+}
 
 /* Bits of wire_hello.capabilities, and of the reply's: what both will use. */
 enum wire_capability {
@@ -69,6 +80,10 @@ enum wire_capability {
 	/* Asked for over TCP; granted: the server keeps images for later programs, and may be
 	 * asked to load one by its digest (image_load). */
 	WIRE_CAPABILITY_IMAGES = 16,
+	/* Asked for with WIRE_CAPABILITY_RESUME; granted: the stream is one of chunks, and may
+	 * have further connections (native/transport/bundle.h).  Of a session that goes on: this is
+	 * one of those, and `received` the beginning of the nonce of the hello to whose connection it is added. */
+	WIRE_CAPABILITY_CONNECTIONS = 32,
 };
 
 /* A supervisor also listens on a Unix socket of the abstract namespace, named
@@ -115,7 +130,8 @@ struct wire_resume_grant {
 _Static_assert(sizeof(struct wire_resume_grant) == 40, "wire layout");
 
 struct wire_resumed {
-	uint64_t received;		/* how many bytes of the session's stream have come */
+	uint64_t received;		/* how many bytes of the session's stream have come; of a further
+					 * connection, its number */
 };
 _Static_assert(sizeof(struct wire_resumed) == 8, "wire layout");
 

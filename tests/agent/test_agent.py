@@ -254,6 +254,23 @@ def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_and_images
     assert command[command.index("--grace") + 1] == "7.5"
 
 
+async def test_how_many_connections_a_session_has_is_told_where_the_operator_says_so(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(msgspec.structs.replace(config, remoting_connections=4), doors_with_gpu(config))
+    sessions = scheduler.sessions
+    await sessions.connected()
+    devices = await sessions.command(prepare_devices=prepare_devices(lease()))
+    client = await sessions.command(prepare_client=prepare_client(lease(), devices.endpoint))
+    assert "\nconnections 4\n" in text_of(Path(client.environment["FARBUS_SESSION"]))
+
+
+@pytest.mark.parametrize("connections", [0, 9])
+def test_connections_of_which_there_are_never_so_many_are_refused(config: AgentConfig, connections: int) -> None:
+    with pytest.raises(InvalidInput, match=f"remoting_connections: {connections} is not from 1 to 8"):
+        msgspec.structs.replace(config, remoting_connections=connections).check()
+
+
 def test_an_unknown_kind_of_encryption_is_refused(config: AgentConfig) -> None:
     with pytest.raises(InvalidInput, match="remoting_tls: 'maybe' is none of on, off"):
         msgspec.structs.replace(config, remoting_tls="maybe").check()

@@ -149,3 +149,16 @@ async def test_a_gpu_that_is_shared_is_told_in_equal_parts() -> None:
 def test_shares_that_can_not_be(shares: int) -> None:
     with pytest.raises(InvalidInput, match="gpu_shares: 'A\\*'"):
         changed(gpu_shares={"A*": shares}).check()
+
+
+async def test_an_accelerator_has_the_name_that_it_has_anywhere_and_what_was_moved_here_is_told() -> None:
+    plain = PciFunction(address="0000:20:00.0", vendor=0x1234, device=0x11E8, pci_class=0x00FF00)
+    found = await take_inventory(
+        CONFIG,
+        facts=FakeNodeFacts(),
+        sysfs=FakeSysfs((*FUNCTIONS, plain)),
+        gpu_sources=[GpuSource(FakeNvml(GpuList(gpus=(GPU,))), False)],
+        names=lambda _: {"0000:18:00.0": "PCI-1ec0:0001-00-01", "0000:20:00.0": "001400"},
+        moved=("0000:20:00.0",),
+    )
+    assert [device.id for device in found.node.devices] == ["GPU-1", "PCI-1ec0:0001-00-01", "001400"]

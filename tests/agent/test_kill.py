@@ -133,3 +133,14 @@ def test_a_plan_is_prepared_or_gone_wherever_its_agent_is_killed(tmp_path: Path)
     assert told.to_old
     assert told.to_new
     assert running(tmp_path) == []
+
+
+@pytest.mark.parametrize(("scenario", "fail"), [("AttachAtChassis", (3,)), ("DetachAtChassis", (4,))])
+def test_a_device_is_here_or_not_wherever_its_agent_and_its_chassis_are_killed(
+    scenario: str, fail: tuple[int, ...], tmp_path: Path
+) -> None:
+    told = kill_everywhere(f"tests.agent.kill_moves:{scenario}", tmp_path, fail=fail)
+    assert told.to_old
+    assert told.to_new
+    # The chassis writes twice for each step of its own: it is killed around those too.
+    assert told.kills > sum(2 * len(records) for records in told.records.values())

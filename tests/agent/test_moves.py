@@ -19,6 +19,7 @@ from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.model.holders import Holder, HolderKind, Look
 from tests.hotplug.harness import DRIVE, Node, a_move
+from tests.hotplug.machines import PORT_A
 
 ATTACH = HotAttach(move=a_move())
 DETACH = HotDetach(move=a_move(drain_s=0.0))
@@ -164,3 +165,28 @@ async def test_records_say_whether_a_device_is_closed(tmp_path: Path) -> None:
         only.node.holders.state = Look()
         await only.moves.perform(DETACH)
         assert await closed()
+
+
+async def test_what_came_by_its_chassis_name_and_went_by_its_own_is_not_taken_back_again(tmp_path: Path) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(HotAttach(move=a_move("S1", serial="S1")))
+        await first.moves.perform(DETACH)
+        # Another device comes to the same port.
+        await first.moves.perform(HotAttach(move=a_move("0011", port="30h")))
+        first.node.fabric.calls.clear()
+        first.node.pci.writes.clear()
+    async with agent(tmp_path) as second:
+        assert list(await second.recover()) == ["0011"]
+        assert second.node.fabric.calls == second.node.pci.writes == []
+
+
+async def test_what_was_pulled_out_does_not_take_along_what_came_after_it(tmp_path: Path) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(ATTACH)
+        # Somebody takes it away, past all agents, and another device comes to its port.
+        first.node.pci.unplug(PORT_A)
+        await first.node.fabric.unassign(DRIVE)
+        await first.moves.perform(HotAttach(move=a_move("0011")))
+    async with agent(tmp_path) as second:
+        assert list(await second.recover()) == ["0011"]
+        assert [one.ids for one in second.node.pci.tree().below(PORT_A)] == ["1234:11e8"]

@@ -19,6 +19,7 @@ from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable, Unsatis
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.explanation import Explanation
+from farbus.model.fabric import ChassisStatus, ChassisView, FabricDevice, FabricPort
 from farbus.model.job import (
     NO_GOAL,
     DevicePlacement,
@@ -33,6 +34,7 @@ from farbus.model.job import (
     TaskStatus,
 )
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
+from farbus.model.move import MoveRequest, MoveState, MoveStatus
 from farbus.model.node import Node, NodeStatus, Resources
 from farbus.model.operation import CordonKind, CordonResult, DrainStatus, ForgottenNode, MovedJob, RoomPlan
 from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
@@ -42,6 +44,7 @@ from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import ClusterTelemetry, GpuTelemetry, LinkTelemetry, NodeTelemetry, SessionTelemetry
 
 GPU = Device(id="GPU-0001", kind=DeviceKind.GPU, model="Farbus Software GPU", memory_bytes=2**30, software=True)
+MOVING = Device(id="GPU-0002", kind=DeviceKind.GPU, model="Farbus Software GPU")
 PLACEMENT = TaskPlacement(
     task="main.0",
     node="gamma",
@@ -214,6 +217,7 @@ class RehearsedCluster(ClusterHandler):
             DeviceStatus(
                 device=GPU, node="alpha", state=DeviceState.LEASED, epoch=7, lease="l-1", job="j-1", used_by="ada"
             ),
+            DeviceStatus(device=MOVING, node="", state=DeviceState.MOVING, chassis="falcon", move="m8"),
         )
 
     async def list_leases(self, caller: Identity, *, include_released: bool) -> tuple[LeaseStatus, ...]:
@@ -268,6 +272,66 @@ class RehearsedCluster(ClusterHandler):
         if node == "gamma":
             raise Conflict(f"node {node} is connected")
         return ForgottenNode(node=node, leases=("l-1",), devices=("GPU-0001",), jobs=("j-1",))
+
+    async def move_device(
+        self, caller: Identity, request: MoveRequest, *, local: bool = False
+    ) -> AsyncIterator[MoveStatus]:
+        print(f"move {msgspec.json.encode(request).decode()}{' local' if local else ''}", flush=True)
+        if request.device == "GPU-none":
+            raise NotFound("there is no device GPU-none", hint="farbus devices lists them")
+        begun = MoveStatus(
+            id="m7", device=request.device, from_node="alpha", to_node=request.node, chassis="falcon",
+            state=MoveState.DETACHING, says="wait for holders", step=1, steps=5, expected_s=40.0, took_s=2.0,
+            by="ada", at=1e9,
+        )  # fmt: skip
+        if request.dry_run:
+            yield msgspec.structs.replace(
+                begun,
+                state=MoveState.FAILED if request.device == "GPU-held" else MoveState.DONE,
+                error="node alpha: it is in use" if request.device == "GPU-held" else "",
+                plan=("alpha: close it", "beta: scan the bus"),
+                in_the_way=("alpha: pid 7 (python3)",) if request.device == "GPU-held" else (),
+            )
+            return
+        yield begun
+        if request.device == "GPU-slow":
+            await asyncio.Event().wait()
+        if request.device == "GPU-torn":
+            raise Unavailable("the agent is restarted")
+        ends = {
+            "GPU-refused": (MoveState.FAILED, "node alpha: still open in pid 7 (python3)"),
+            "GPU-back": (MoveState.UNDONE, "node beta: no room for BAR 2"),
+            "GPU-stuck": (MoveState.STUCK, "node alpha: wedged"),
+        }
+        state, error = ends.get(request.device, (MoveState.DONE, ""))
+        path = "/dev/nvidia3" if request.node and state is MoveState.DONE else ""
+        hint = "have a look" if state is MoveState.STUCK else ""
+        yield msgspec.structs.replace(begun, state=state, error=error, hint=hint, took_s=31.0, path=path)
+
+    async def list_moves(self, caller: Identity, *, include_ended: bool) -> tuple[MoveStatus, ...]:
+        ended = MoveStatus(
+            id="m7", device="GPU-torn", from_node="alpha", to_node="beta", chassis="falcon", state=MoveState.DONE,
+            took_s=33.0, by="ada", at=1e9,
+        )  # fmt: skip
+        live = MoveStatus(
+            id="m8", device="GPU-0002", to_node="beta", chassis="falcon", port="31h", state=MoveState.ATTACHING,
+            says="scan the bus", step=2, steps=5, expected_s=20.0, took_s=4.0, by="ann", at=1e9,
+        )  # fmt: skip
+        return (ended, live) if include_ended else (live,)
+
+    async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
+        view = ChassisView(
+            chassis="falcon",
+            ports=(FabricPort(id="30h", node="alpha"), FabricPort(id="31h", node="beta")),
+            devices=(
+                FabricDevice(id="GPU-0001", handle="001300", kind=DeviceKind.GPU, port="30h"),
+                FabricDevice(id="S2", handle="002300", kind=DeviceKind.NVME, serial="S2"),
+            ),
+        )
+        return (
+            ChassisStatus(name="falcon", served_by="alpha", term=3, view=view),
+            ChassisStatus(name="pod", served_by="beta", term=1),
+        )
 
     async def list_profiles(self, caller: Identity, *, application: str) -> tuple[ApplicationProfile, ...]:
         if not application:

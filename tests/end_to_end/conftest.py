@@ -135,6 +135,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     return compile_program
 
 
+@pytest.fixture
+def tmp_path(short_path: Path) -> Path:
+    return short_path
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One ``farbus up`` for all tests here; at its end nothing may be left."""

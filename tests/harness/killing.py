@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from farbus.agent.journal import Journal
 from farbus.agent.reconcile import Verdict, verdict_of
@@ -70,26 +70,34 @@ class Scenario(Protocol):
         ...
 
 
+@runtime_checkable
+class Passing(Protocol):
+    """A scenario with points of its own to be killed at: it calls ``passing`` at each."""
+
+    passing: Callable[[], None]
+
+
 class KillingJournal(Journal):
     """A journal that ends its process before or after a record."""
 
     kill_at = -1
-    """The point at which to die: twice the record's number, and one more for after it."""
+    """The point at which to die, counted from 0."""
     points = 0
     records: list[str]
 
     async def _write(self, what: str, operation: Callable[[sqlite3.Connection], T]) -> T:
         self.records.append(what)
-        self._pass()
+        self.passing()
         result = await super()._write(what, operation)
-        self._pass()
+        self.passing()
         return result
 
     async def hurry(self) -> None:
         """Do not wait for the disk: SIGKILL, unlike a power cut, loses nothing that was written."""
         await self._run(lambda connection: connection.execute("PRAGMA synchronous = OFF"))
 
-    def _pass(self) -> None:
+    def passing(self) -> None:
+        """Go by a point, or die there."""
         if self.points == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         self.points += 1
@@ -117,6 +125,8 @@ class Outcome:
     records: tuple[str, ...]
     verdict: str
     """What the journal says in the end: held, over, or nothing."""
+    points: int = 0
+    """At how many points it could have been killed: before and after each record, and the scenario's own."""
 
 
 async def _live(scenario: Scenario, directory: Path, way: str, kill_at: int) -> Outcome:
@@ -124,6 +134,8 @@ async def _live(scenario: Scenario, directory: Path, way: str, kill_at: int) -> 
     journal, _ = await KillingJournal.open(directory / "journal.db", boot_id=BOOT_ID)
     assert isinstance(journal, KillingJournal)
     journal.kill_at, journal.records = kill_at, []
+    if isinstance(scenario, Passing):
+        scenario.passing = journal.passing
     await journal.hurry()
     try:
         async with asyncio.TaskGroup() as group, scenario.steps() as steps:
@@ -150,7 +162,7 @@ async def _live(scenario: Scenario, directory: Path, way: str, kill_at: int) -> 
                     pass
             records = {one[0].object: one for one in await journal.sequences()}.get(steps.object)
             verdict = verdict_of(records, boot_id=BOOT_ID, resumable=False) if records else Verdict.OVER
-            return Outcome(tuple(journal.records), verdict.name)
+            return Outcome(tuple(journal.records), verdict.name, journal.points)
     finally:
         await journal.close()
 
@@ -174,7 +186,7 @@ def _serve() -> None:
                 os.close(heard)
                 directory = Path(order["directory"])
                 outcome = asyncio.run(_live(kind(directory / "world"), directory, order["way"], order["kill_at"]))
-                os.write(told, json.dumps([outcome.records, outcome.verdict]).encode())
+                os.write(told, json.dumps([outcome.records, outcome.verdict, outcome.points]).encode())
                 status = 0
             except BaseException:
                 traceback.print_exc()
@@ -211,8 +223,8 @@ class _Forker:
         if said["code"] == -signal.SIGKILL:
             return None
         assert said["code"] == 0, f"{way} ended with {said['code']}, see its standard error"
-        records, verdict = json.loads(said["answer"])
-        return Outcome(tuple(records), verdict)
+        records, verdict, points = json.loads(said["answer"])
+        return Outcome(tuple(records), verdict, points)
 
     def close(self) -> None:
         """End it."""
@@ -286,7 +298,7 @@ class _Killer:
             outcome = self.start(directory, way, -1)
             assert outcome is not None
             self.told.records[way] = outcome.records
-            return 2 * len(outcome.records)
+            return outcome.points
 
     def kill(self, way: str, kill_at: int, *, again_at: int = -1) -> bool:
         """Kill one process at a point, and the one that recovers too; say whether that one got so far."""

@@ -70,7 +70,7 @@ class FileFabric:
             chassis=CHASSIS,
             ports=tuple(FabricPort(id=port) for port in (*PORTS, "40h")),
             devices=tuple(
-                FabricDevice(id=name, handle=name, kind=DeviceKind.PCI, port=port)
+                FabricDevice(id=name, handle=name, kind=DeviceKind.PCI, port=port, serial="S1" if name == DRIVE else "")
                 for name, port in self.ports().items()
             ),
         )
@@ -79,7 +79,8 @@ class FileFabric:
         self.calls.append(f"assign {device} {port}")
         if self.refuse:
             raise Unavailable(self.refuse)
-        there = (await self.list()).device(device).port
+        found = (await self.list()).device(device)
+        device, there = found.id, found.port
         if there not in ("", port):
             raise DeviceElsewhere(f"{device} is at port {there}")
         self._save({**self.ports(), device: port})
@@ -91,7 +92,8 @@ class FileFabric:
         self.calls.append(f"unassign {device}")
         if self.refuse:
             raise Unavailable(self.refuse)
-        there = (await self.list()).device(device).port
+        found = (await self.list()).device(device)
+        device, there = found.id, found.port
         if source and there not in ("", source):
             raise DeviceElsewhere(f"{device} is at port {there}")
         if there in PORTS:
@@ -181,7 +183,7 @@ class Node:
             gate=self.gate,
             drives=self.sysfs.nvme_controllers,
             gpus=lambda: self.gpus,
-            fabric=self.fabric,
+            fabrics=lambda _: self.fabric,
         )
 
     def steps(self, work: HotMove) -> Steps:

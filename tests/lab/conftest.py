@@ -45,15 +45,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.line(line)
 
 
+def logs_of(item: pytest.Item) -> Path:
+    """Return where what guests have said in a test is kept."""
+    return LOGS / re.sub(r"[^\w.-]+", "-", f"{item.path.stem}.{item.name}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Keep what guests have said that an error ends, as it does those from which a snapshot was to be made."""
+    directory = logs_of(item)
+    shutil.rmtree(directory, ignore_errors=True)
+    Guest.before_it_ends_in_error = lambda guest: keep_logs(guest, directory)
+    return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep what the guests have said when a test has failed."""
+    """Keep what the other guests have said when a test has failed."""
     report = yield
-    if report.failed and Guest.living and item.path.is_relative_to(HERE):
-        directory = LOGS / re.sub(r"[^\w.-]+", "-", f"{item.path.stem}.{item.name}")
+    if report.failed and item.path.is_relative_to(HERE):
         for guest in Guest.living:
-            keep_logs(guest, directory)
-        report.sections.append(("lab", f"consoles and journals: {directory}"))
+            keep_logs(guest, logs_of(item))
+        if logs_of(item).exists():
+            report.sections.append(("lab", f"consoles and journals: {logs_of(item)}"))
     return report
 
 
@@ -63,7 +77,8 @@ def keep_logs(guest: Guest, directory: Path) -> None:
     for name in ("qemu.log", "console.log"):
         with contextlib.suppress(FileNotFoundError):
             shutil.copyfile(guest.place / name, directory / f"{guest.name}.{name}")
-    if guest.is_on:
+    # One that has not come up has no journal to give.
+    if guest.is_on and guest.boot_id:
         journal = directory / f"{guest.name}.journal.log"
         with contextlib.suppress(GuestError, OSError):
             said = guest.run("journalctl", "--no-pager", "--boot", limit_s=JOURNAL_LIMIT_S, margin_s=JOURNAL_LIMIT_S)
@@ -152,6 +167,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("FARBUS_", "PYTHON", "MAKE"))
     }
+    # The same tree makes the same wheel, wherever it is built: snapshots are found by its contents.
+    environment["CFLAGS"] = f"-O2 -g -ffile-prefix-map={place}=."
     command = [sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check", "--wheel"]
     done = subprocess.run(
         [*command, "--outdir", str(place / "dist"), str(place / "tree")],

@@ -11,12 +11,12 @@ A test boots one, runs commands in it and reaches its hardware over QMP::
 * A guest's disk is the image of :mod:`tests.lab.image`; what it writes lasts through its reboots and through its
   power being off, and ends with it.
 * With a :class:`Snapshot` (:mod:`tests.lab.snapshot`) it does not boot: it goes on where another has been saved, within
-  seconds, under its own name, machine id, addresses, time and random numbers.
+  seconds, under its own name, machine id, boot id, addresses, time and random numbers.
 * ``share`` names directories of this machine that it finds, read-only, in ``/media/NAME``.
 * ``join`` joins guests by Ethernet: all those that are given the same :class:`Cable`.  Nothing leads outside.
 * Everything waits for a limited time only, and tells the end of the guest's console when it gave up.
-* QEMU dies with the thread that booted it, also where that is killed (PR_SET_PDEATHSIG); its disk has no name, so that
-  nothing big is left then.
+* QEMU dies with the thread that booted it, also where that is killed (PR_SET_PDEATHSIG); its disk has no name, and the
+  directory with its console is removed by the next guest (:mod:`tests.lab.place`).
 
 Hardware acceleration is not used: a /dev/kvm that opens may still hang a guest.  ``FARBUS_LAB_ACCELERATOR=kvm`` asks
 for it.  ``FARBUS_LAB_PATIENCE=3`` makes all limits three times as long.
@@ -47,6 +47,7 @@ from typing import Any, BinaryIO, ClassVar, Self
 
 from tests.lab.cable import Cable
 from tests.lab.image import KERNELS
+from tests.lab.place import Place
 
 PATIENCE = float(os.environ.get("FARBUS_LAB_PATIENCE", "1"))
 """By this all limits of the lab are multiplied, for machines that are slow or crowded.  What is asserted stays."""
@@ -76,6 +77,11 @@ QUIT_LIMIT_S = patient(10.0)
 SHARE_MESSAGE_BYTES = 512_000
 """Most that one request to a shared directory carries; the kernel's default of 128 KiB is slower."""
 
+PREFIX = "farbus-lab."
+"""How directories of guests are called, below ``TMPDIR``."""
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
 CONSOLE_TAIL_BYTES = 4000
 FIRST_CABLE_SLOT = 0x10
 """Where network devices begin on the guest's bus; QEMU gives the lower slots to others."""
@@ -85,6 +91,15 @@ PORTS = ("64M", "64M", "64M", "")
 
 The firmware gives a port without a size the usual 2 MiB of one that can be plugged into: too small for a GPU.
 """
+
+NARROW_PORT = "narrow"
+"""Port whose window is really too small for 64 MiB, of a machine with the devices :data:`NARROW`."""
+
+NARROW = (
+    *("-device", f"x3130-upstream,bus=port{len(PORTS)},id=upstream"),
+    *("-device", f"xio3130-downstream,bus=upstream,id={NARROW_PORT},chassis=9,slot=9"),
+)
+"""A switch in the last port: the kernel makes the window of a port bigger, and not that of the bridge above it."""
 
 DRIVERS_LEFT_OUT = ("kvm", "kvm_amd", "iTCO_wdt", "lpc_ich", "pcspkr", "powernow_k8")
 """Of devices that the emulation has and no test needs: loading them takes seconds."""
@@ -142,6 +157,8 @@ class Snapshot:
 
     directory: Path
     machine: Machine
+    identity: uuid.UUID | None = None
+    """Who was saved and comes back; without it, each restored guest becomes one of its own."""
 
     @property
     def disk(self) -> Path:
@@ -193,6 +210,9 @@ class Guest:
     living: ClassVar[list[Guest]] = []
     """All that have not been stopped: whose consoles are kept when a test fails."""
 
+    before_it_ends_in_error: ClassVar[Callable[[Guest], None]] = staticmethod(lambda guest: None)
+    """Called before a guest is stopped because of an exception, while its console is there and it may still answer."""
+
     def __init__(
         self,
         image: Path,
@@ -222,13 +242,15 @@ class Guest:
         # virtio-net-pci in the given slots: systemd names an interface after its slot (systemd.net-naming-scheme(7)).
         self.cables = tuple(f"enp0s{FIRST_CABLE_SLOT + number}" for number in range(len(join)))
         """Names of the network interfaces in the guest, in the order of ``join``."""
-        self._identity = uuid.uuid4()
+        self.identity = (snapshot.identity if snapshot else None) or uuid.uuid4()
+        """Its machine id; network addresses come from it."""
         self._share = dict(share or {})
         self._join = tuple(join)
         self._snapshot = snapshot
         self._saved_in = saved_in
+        self._place = Place(Path(tempfile.gettempdir()), PREFIX)
         #: Where it has its console and its log on this machine.
-        self.place = Path(tempfile.mkdtemp(prefix="farbus-lab."))
+        self.place = self._place.path
         self.monitor = self.place / "monitor"
         """Socket of a second QMP monitor, for one client at a time: a fabric that plugs and unplugs."""
         self._requests = 0
@@ -315,7 +337,7 @@ class Guest:
         control, qmp = socket.socketpair(), socket.socketpair()
         ends = [cable.plug(self.name) for cable in self._join]
         command = [
-            *qemu_command(self.image, self.machine, self._identity, self.name, self.place, self._share),
+            *qemu_command(self.image, self.machine, self.identity, self.name, self.place, self._share),
             *("-chardev", f"socket,id=control,fd={control[1].fileno()}"),
             *("-device", "virtserialport,chardev=control,name=lab.control"),
             *("-chardev", f"socket,id=qmp,fd={qmp[1].fileno()}", "-mon", "chardev=qmp,mode=control"),
@@ -379,7 +401,7 @@ class Guest:
 
     def _mac(self, number: int) -> str:
         """Return the address of a network device: a locally administered one (IEEE 802: bit 1 of the first octet)."""
-        return f"52:54:{number:02x}:{self._identity.bytes[:3].hex(':')}"
+        return f"52:54:{number:02x}:{self.identity.bytes[:3].hex(':')}"
 
     def wait_for_boot(self, limit_s: float = BOOT_LIMIT_S) -> None:
         """Return once it runs commands; where it does not come up, end it and raise :class:`GuestError`."""
@@ -389,13 +411,16 @@ class Guest:
             else:
                 self._wait_for_boot(limit_s, self._began)
         except BaseException:
+            Guest.before_it_ends_in_error(self)
             self.stop()
             raise
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self in Guest.living:
+            Guest.before_it_ends_in_error(self)
         self.stop()
 
     @property
@@ -632,26 +657,31 @@ class Guest:
         self._qmp.close()
         self._disk.close()
         self._disk_to_read.close()
-        shutil.rmtree(self.place, ignore_errors=True)
+        self._place.remove()
         if self in Guest.living:
             Guest.living.remove(self)
 
     def _adopt(self, limit_s: float) -> None:
-        """Make a guest that was restored one of its own: time, name, machine id and addresses.
+        """Tell a guest that was restored the time, and make it one of its own where it is to be.
 
         Its random numbers have been reseeded by the kernel (QEMU's device vmgenid).
         """
         self._migrated("restored")
         self.resume()
-        script = [
-            f"date --set=@{time.time():.3f} > /dev/null",
-            f"echo {self._identity.hex} > /etc/machine-id; echo {self.name} > /etc/hostname; hostname {self.name}",
-        ]
-        script += [f"ip link set dev {device} address {self._mac(i)}" for i, device in enumerate(self.cables)]
-        if self.address:
-            script += [f"echo {self.address} > /etc/lab-address; systemctl start lab-network"]
-        # Its journal is kept under the machine id.
-        script += ["systemctl restart systemd-journald", "cat /proc/sys/kernel/random/boot_id"]
+        script = [f"date --set=@{time.time():.3f} > /dev/null"]
+        if self._snapshot is None or self._snapshot.identity is None:
+            script += [
+                f"echo {self.identity.hex} > /etc/machine-id; echo {self.name} > /etc/hostname; hostname {self.name}",
+                # Until its first reboot: the kernel's own is that of the boot that was saved.
+                f"echo {uuid.uuid4()} > /run/lab-boot-id",
+                f"grep -q ' {BOOT_ID} ' /proc/mounts || mount --bind /run/lab-boot-id {BOOT_ID}",
+            ]
+            script += [f"ip link set dev {device} address {self._mac(i)}" for i, device in enumerate(self.cables)]
+            if self.address:
+                script += [f"echo {self.address} > /etc/lab-address; systemctl start lab-network"]
+            # Its journal is kept under the machine id.
+            script += ["systemctl restart systemd-journald"]
+        script += [f"cat {BOOT_ID}"]
         self.boot_id = self.shell("\n".join(script), limit_s=limit_s).stdout.strip()
         self.boot_s = time.monotonic() - self._began
         self._mount_shares()

@@ -16,34 +16,24 @@ test leaves in a node, the next test of its module finds there.
 
 from __future__ import annotations
 
-import compileall
 import hashlib
-import py_compile
-import sys
-import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 from tests.lab.cable import Cable
-from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, nodes_are_ready
-from tests.lab.guest import Guest, Machine
-from tests.lab.image import ADDRESSES, PYTHON
-from tests.lab.snapshot import Layer, ensure_snapshot
+from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, PUT_IN, nodes_are_ready, put_in
+from tests.lab.guest import Guest, Machine, Snapshot
+from tests.lab.image import ADDRESSES
+from tests.lab.snapshot import ClusterStart, Layer, ensure_cluster, ensure_snapshot
 
 NODE = Machine(cables=1)
 """What a node is where a test asks for nothing else."""
 
-PACKAGES = f"/opt/farbus/lib/python{PYTHON}/site-packages"
-
-PUT_IN = """
-/opt/farbus/bin/pip install --quiet --no-deps --no-index --no-compile /var/tmp/*.whl
-rm /var/tmp/*.whl
-ln -sf /opt/farbus/bin/farbus /usr/local/bin/farbus
-[ -e {packages}/farbus/__pycache__ ] || /opt/farbus/bin/python -m compileall -q -j 2 {packages}/farbus
+SET_UP = """
 /opt/farbus/bin/python -c 'if True:
     # In one process: each start of the command takes several seconds here.
     import sys
@@ -55,6 +45,7 @@ ln -sf /opt/farbus/bin/farbus /usr/local/bin/farbus
 END
 # A restart of an agent takes longer here than the leases of a real cluster last.
 sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
+sed -i 's/^# operator_nodes.*/operator_nodes = ["{first}"]/' /etc/farbus/scheduler.toml
 """
 
 
@@ -68,35 +59,47 @@ def farbus_layer(wheel: Path) -> Layer:
         f"ca issue {first} --role scheduler --out /etc/farbus/scheduler",
         *(f"ca issue {name} --role node --out /etc/farbus/nodes/{name}" for name in ADDRESSES),
     ]
-    script = PUT_IN.format(commands="\n".join(commands), packages=PACKAGES)
+    script = SET_UP.format(commands="\n".join(commands), first=first)
 
-    def put_in(guest: Guest) -> None:
-        guest.copy_in(wheel, f"/var/tmp/{wheel.name}")
-        # The guest takes minutes to compile it.
-        if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
-            with tempfile.TemporaryDirectory() as place:
-                guest.copy_in(compiled(wheel, Path(place)), f"{PACKAGES}/farbus")
+    def make(guest: Guest) -> None:
+        put_in(guest, wheel)
         guest.shell(script, limit_s=INSTALL_LIMIT_S)
 
-    content = hashlib.sha256(script.encode())
+    content = hashlib.sha256((PUT_IN + script).encode())
     with zipfile.ZipFile(wheel) as archive:
         for entry in sorted(archive.infolist(), key=lambda entry: entry.filename):
             content.update(f"{entry.filename} {entry.CRC}".encode())
     # Certificates last for a limited time.
-    return Layer(f"{content.hexdigest()} {time.strftime('%Y-%m')}", put_in)
+    return Layer(f"{content.hexdigest()} {time.strftime('%Y-%m')}", make)
 
 
-def compiled(wheel: Path, place: Path) -> Path:
-    """Return a directory with the compiled modules of a wheel, in ``place``, and nothing else of it."""
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(place)
-    # Sources in the guest are as old as its pip makes them: their times say nothing.
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    compileall.compile_dir(place / "farbus", ddir=f"{PACKAGES}/farbus", quiet=1, invalidation_mode=mode)
-    for file in (place / "farbus").rglob("*"):
-        if file.is_file() and file.suffix != ".pyc":
-            file.unlink()
-    return place / "farbus"
+START = """
+# How long a unit may take to start is its own affair, and is as much too short here as all else.
+for unit in {services}; do
+    mkdir -p /run/systemd/system/$unit.service.d
+    printf '[Service]\\nTimeoutStartSec={limit_s:g}\\n' > /run/systemd/system/$unit.service.d/lab.conf
+done
+systemctl daemon-reload
+cp /etc/farbus/nodes/{name}/* /etc/farbus/node/
+[ {gpus} = 0 ] || sed -i 's/^# softgpu =.*/softgpu = "count={gpus},mem=256MiB"/' /etc/farbus/agent.toml
+systemctl start {services}
+"""
+
+
+def cluster_start(gpus: Mapping[str, int]) -> ClusterStart:
+    """Return what starts the scheduler on the first node and an agent, with so many software GPUs, on each."""
+
+    def run(guests: Sequence[Guest]) -> None:
+        starting = []
+        for guest in guests:
+            services = "farbus-scheduler farbus-agent" if guest is guests[0] else "farbus-agent"
+            script = START.format(name=guest.name, gpus=gpus.get(guest.name, 0), services=services, limit_s=JOB_LIMIT_S)
+            starting.append(guest.start("bash", "-ec", script, limit_s=JOB_LIMIT_S))
+        for one in starting:
+            one.wait()
+        nodes_are_ready(guests[0], len(guests))
+
+    return ClusterStart(f"{START} {sorted(gpus.items())}", run)
 
 
 class Lab:
@@ -126,17 +129,7 @@ class Lab:
         if new:
             layers = [farbus_layer(self._wheel())] if farbus else []
             snapshot = ensure_snapshot(self._image, machine, layers)
-            for name in new:
-                self._nodes[name] = Guest(
-                    self._image,
-                    machine,
-                    name=name,
-                    join=[self.network, *(Cable() for _ in range(machine.cables - 1))],
-                    address=f"{ADDRESSES[name]}/24",
-                    snapshot=snapshot,
-                )
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(lambda name: self._nodes[name].wait_for_boot(), new))
+            self._wait([self._restore(name, machine, snapshot) for name in new])
         return tuple(self._nodes[name] for name in names)
 
     def discard(self, name: str) -> None:
@@ -144,20 +137,39 @@ class Lab:
         if guest := self._nodes.pop(name, None):
             guest.stop()
 
-    def cluster(self, *names: str, machine: Machine = NODE) -> tuple[Guest, ...]:
-        """Return nodes with a running agent in each and the scheduler in the first one, which is ``a``."""
+    def cluster(self, *names: str, machine: Machine = NODE, gpus: Mapping[str, int] | None = None) -> tuple[Guest, ...]:
+        """Return nodes with a running agent in each and the scheduler in the first one, which is ``a``.
+
+        ``gpus`` says how many software GPUs a node has.
+        """
         assert names[0] == next(iter(ADDRESSES)), "the certificates are made for a scheduler on a"
-        guests = self.nodes(*names, machine=machine, farbus=True)
-        starting = [
-            guest.start(
-                *("bash", "-ec"),
-                f"cp /etc/farbus/nodes/{guest.name}/* /etc/farbus/node/\n"
-                f"systemctl start {'farbus-scheduler' if guest is guests[0] else ''} farbus-agent",
-                limit_s=JOB_LIMIT_S,
-            )
-            for guest in guests
-        ]
-        for one in starting:
-            one.wait()
+        assert not set(names) & set(self._nodes), "nodes of a cluster are restored together"
+        snapshots = ensure_cluster(
+            self._image,
+            machine,
+            [farbus_layer(self._wheel())],
+            {name: f"{ADDRESSES[name]}/24" for name in names},
+            cluster_start(gpus or {}),
+        )
+        guests = tuple(self._restore(name, machine, snapshots[name]) for name in names)
+        self._wait(guests)
         nodes_are_ready(guests[0], len(guests))
         return guests
+
+    def _restore(self, name: str, machine: Machine, snapshot: Snapshot) -> Guest:
+        """Begin to restore a node."""
+        self._nodes[name] = Guest(
+            self._image,
+            machine,
+            name=name,
+            join=[self.network, *(Cable() for _ in range(machine.cables - 1))],
+            address=f"{ADDRESSES[name]}/24",
+            snapshot=snapshot,
+        )
+        return self._nodes[name]
+
+    @staticmethod
+    def _wait(guests: Iterable[Guest]) -> None:
+        """Wait side by side until nodes run commands."""
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda guest: guest.wait_for_boot(), guests))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import pytest
 
 from farbus.hotplug.fabric.config import ChassisAccess, make_driver
 from farbus.hotplug.fabric.emulator.config import ChassisConfig, DeviceConfig, EmulatorConfig, PortConfig, QemuDevice
@@ -12,9 +14,12 @@ from farbus.hotplug.fabric.emulator.run import BackendKind, serving
 from farbus.hotplug.fabric.service import ChassisService
 from farbus.linux.clock import SystemClock
 from farbus.model.fabric import Dialect
-from tests.lab.guest import Guest
+from tests.lab.guest import Guest, patient
+from tests.lab.nodes import Lab
 
-NODES = {"30h": "alpha", "31h": "beta"}
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(900))]
+
+NODES = {"30h": "a", "31h": "b"}
 DRIVE, CARD = "001300", "002300"
 CONTENT = b"farbus"
 MOVES = 6
@@ -30,7 +35,7 @@ HAS_NEITHER = (
 )
 
 
-def make_config(directory: Path) -> EmulatorConfig:
+def make_config(directory: Path, guests: Mapping[str, Guest]) -> EmulatorConfig:
     image = directory / "drive.img"
     image.write_bytes(CONTENT.ljust(8 << 20, b"\0"))
     drive = QemuDevice(
@@ -42,7 +47,7 @@ def make_config(directory: Path) -> EmulatorConfig:
         name="lab",
         h3="127.0.0.1:0",
         ports=tuple(
-            PortConfig(id=port, node=node, qmp=str(directory / f"{node}.qmp"), slots=("port1", "port2"))
+            PortConfig(id=port, node=node, qmp=str(guests[node].monitor), slots=("port1", "port2"))
             for port, node in NODES.items()
         ),
         devices=(
@@ -53,25 +58,14 @@ def make_config(directory: Path) -> EmulatorConfig:
     return EmulatorConfig(chassis=(chassis,), speed=0.0)
 
 
-def test_a_drive_and_a_card_move_between_guests(image: Path, tmp_path: Path, tell: Callable[[str], None]) -> None:
-    config = make_config(tmp_path)
-    guests: dict[str, Guest] = {}
-    try:
-        for port in config.chassis[0].ports:
-            guests[port.node] = Guest.power_on(
-                # A monitor of its own: QEMU serves one client at each.
-                image, name=port.node, memory_mib=768, processors=1,
-                devices=["-qmp", f"unix:{port.qmp},server=on,wait=off"],
-            )  # fmt: skip
-        for guest in guests.values():
-            guest.wait_for_boot()
-        asyncio.run(move(config, tmp_path, guests, tell))
-    finally:
-        for guest in guests.values():
-            guest.stop()
+def test_a_drive_and_a_card_move_between_guests(lab: Lab, tmp_path: Path, tell: Callable[[str], None]) -> None:
+    guests = dict(zip(NODES.values(), lab.nodes(*NODES.values()), strict=True))
+    asyncio.run(move(make_config(tmp_path, guests), tmp_path, guests, tell))
 
 
-async def move(config: EmulatorConfig, directory: Path, guests: dict[str, Guest], tell: Callable[[str], None]) -> None:
+async def move(
+    config: EmulatorConfig, directory: Path, guests: Mapping[str, Guest], tell: Callable[[str], None]
+) -> None:
     async def until(node: str, script: str) -> None:
         await asyncio.to_thread(guests[node].until, script)
 
@@ -80,7 +74,7 @@ async def move(config: EmulatorConfig, directory: Path, guests: dict[str, Guest]
         driver = make_driver(access, clock=SystemClock())
         async with ChassisService(driver, clock=SystemClock(), tell=tell).running() as service:
             for turn in range(MOVES):
-                node, other = ("alpha", "beta") if turn % 2 == 0 else ("beta", "alpha")
+                node, other = ("a", "b") if turn % 2 == 0 else ("b", "a")
                 for device in (DRIVE, CARD):
                     assert (await service.move(device, node)).port in NODES
                 await until(node, HAS_BOTH)
@@ -88,7 +82,7 @@ async def move(config: EmulatorConfig, directory: Path, guests: dict[str, Guest]
                 read = await asyncio.to_thread(guests[node].shell, f"head -c {len(CONTENT)} /dev/nvme0n1")
                 assert read.stdout == CONTENT.decode()
             # The guest that has them loses power: the chassis can give them to the other.
-            await asyncio.to_thread(guests["beta"].stop)
+            await asyncio.to_thread(guests["b"].power_off)
             for device in (DRIVE, CARD):
-                await service.move(device, "alpha")
-            await until("alpha", HAS_BOTH)
+                await service.move(device, "a")
+            await until("a", HAS_BOTH)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.guest import BootTimeout, Guest, GuestError, patient
+from tests.lab.guest import PREFIX, BootTimeout, Guest, GuestError, patient
 from tests.lab.nodes import Lab
+from tests.lab.place import Place
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(900))]
 
@@ -150,20 +150,36 @@ def test_flushed_files_last_through_a_power_cut_and_the_node_stays_itself(guest:
     assert guest.shell(who).stdout == before
 
 
-def test_guest_dies_with_its_test(image: Path) -> None:
+def test_guest_that_does_not_come_up_is_handed_over_before_it_ends(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+
+    def keep(guest: Guest) -> None:
+        kept.append((guest.place.exists(), guest.is_on))
+
+    monkeypatch.setattr(Guest, "before_it_ends_in_error", keep)
+    with pytest.raises(BootTimeout):
+        Guest.boot(image, memory_mib=512, processors=1, limit_s=0)
+    assert kept == [(True, True)]
+
+
+def test_guest_dies_with_its_test_and_what_it_leaves_with_the_next_one(image: Path) -> None:
     program = (
         "import time; from pathlib import Path; from tests.lab.guest import Guest;"
         f"guest = Guest.boot(Path({str(image)!r}), memory_mib=512, processors=1);"
-        "print(guest.pid, flush=True); time.sleep(9999)"
+        "print(guest.pid, guest.place, flush=True); time.sleep(9999)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent.parent
     ) as test:
         assert test.stdout is not None
-        descriptor = os.pidfd_open(int(test.stdout.readline()))
+        pid, place = test.stdout.readline().split()
+        descriptor = os.pidfd_open(int(pid))
         test.kill()
-    try:
-        signal.pidfd_send_signal(descriptor, 0)
-    except ProcessLookupError:
-        return
+    # Readable once the process has ended (pidfd_open(2)).
     assert select.select([descriptor], [], [], patient(60))[0]
+    # Its console, and the socket of its monitor.
+    assert Path(place).exists()
+    Place(Path(place).parent, PREFIX).remove()
+    assert not Path(place).exists()

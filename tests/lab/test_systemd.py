@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -16,13 +15,16 @@ from tests.lab.cluster import (
     log_has,
     main_pid,
     nodes_are_ready,
-    put_in,
+    now,
     submit,
     units_of_programs,
 )
 from tests.lab.guest import Guest, GuestError, patient
+from tests.lab.nodes import Lab, cluster_start
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(1800))]
+
+SERVICES = ("farbus-scheduler", "farbus-agent")
 
 #: Everything that an installation may change; what others write there meanwhile is left out.
 LISTING = (
@@ -33,42 +35,23 @@ LISTING = (
 
 
 @pytest.fixture(scope="module")
-def machine(image: Path, wheel: Path, tell: Callable[[str], None]) -> Iterator[Guest]:
-    """A machine on which pip has installed Farbus."""
-    with Guest.boot(image, name="alpha", share={"wheel": wheel}, memory_mib=3072) as guest:
-        tell(f"guest {guest.name} booted in {guest.boot_s:.0f} s")
-        put_in(guest, "wheel").wait()
-        yield guest
+def before(lab: Lab) -> str:
+    """What there is where nothing is installed."""
+    plain = lab.node("h")
+    # pip's, and not the installation's: it stays.
+    plain.run("ln", "-s", "/opt/farbus/bin/farbus", "/usr/local/bin/farbus")
+    listed = plain.shell(LISTING, check=False).stdout
+    lab.discard("h")
+    return listed
 
 
 @pytest.fixture(scope="module")
-def before(machine: Guest) -> str:
-    """What there was before the installation."""
-    return machine.shell(LISTING, check=False).stdout
-
-
-@pytest.fixture(scope="module")
-def node(machine: Guest, before: str) -> Guest:
-    """The machine with both services, as docs/install.md says; it has two software GPUs."""
-    del before
-    machine.shell(
-        """
-        farbus install scheduler
-        farbus install agent
-        farbus ca init
-        farbus ca issue control --role scheduler --out /etc/farbus/scheduler
-        farbus ca issue alpha --role node --out /etc/farbus/node
-        # A restart of the agent takes longer here than the leases of a real cluster last.
-        sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
-        sed -i 's/^# operator_nodes.*/operator_nodes = ["alpha"]/' /etc/farbus/scheduler.toml
-        sed -i 's/^# softgpu.*/softgpu = "count=2,mem=256MiB"/' /etc/farbus/agent.toml
-        sed -i 's/^# address.*/address = "127.0.0.1"/' /etc/farbus/agent.toml
-        systemctl enable --now farbus-scheduler farbus-agent
-        """,
-        limit_s=JOB_LIMIT_S,
-    )
-    nodes_are_ready(machine)
-    return machine
+def node(lab: Lab) -> Guest:
+    """A machine with both services, as docs/install.md says; it has two software GPUs."""
+    node = lab.node("a", farbus=True)
+    cluster_start({"a": 2}).run([node])
+    node.run("systemctl", "enable", "--quiet", *SERVICES)
+    return node
 
 
 def test_units_are_right(node: Guest) -> None:
@@ -76,7 +59,7 @@ def test_units_are_right(node: Guest) -> None:
     assert node.run("systemd-analyze", "verify", "--man=no", *units).stderr == ""
 
 
-@pytest.mark.parametrize("unit", ["farbus-agent", "farbus-scheduler"])
+@pytest.mark.parametrize("unit", SERVICES)
 def test_service_is_green(node: Guest, unit: str) -> None:
     node.run("systemctl", "is-enabled", unit)
     assert "active (running)" in node.run("systemctl", "status", unit).stdout
@@ -87,7 +70,7 @@ def test_scheduler_runs_as_its_own_user(node: Guest) -> None:
 
 
 def test_repeated_installation_changes_nothing(node: Guest) -> None:
-    said = node.shell("farbus install agent; farbus install scheduler").stdout
+    said = node.shell("farbus install agent; farbus install scheduler", limit_s=JOB_LIMIT_S).stdout
     assert ": made" not in said
     assert ": replaced" not in said
     assert "systemctl restart farbus-agent.service" in said
@@ -130,26 +113,6 @@ def test_agent_may_open_devices_whose_driver_comes_later(node: Guest) -> None:
     ]  # fmt: skip
 
 
-@pytest.fixture
-def drop_in(node: Guest) -> Iterator[str]:
-    path = "/etc/systemd/system/farbus-agent.service.d/test.conf"
-    yield path
-    node.shell(f"rm -r {Path(path).parent}; systemctl daemon-reload; systemctl restart farbus-agent")
-
-
-def test_agent_that_hangs_is_started_again(node: Guest, drop_in: str) -> None:
-    node.write(drop_in, "[Service]\nWatchdogSec=8\n")
-    node.shell("systemctl daemon-reload; systemctl restart farbus-agent")
-    hung = main_pid(node, "farbus-agent")
-    node.run("kill", "-STOP", hung)
-    node.until(
-        f"pid=$(systemctl show --property=MainPID --value farbus-agent); [ $pid != {hung} ] && [ $pid != 0 ]"
-        " && systemctl is-active --quiet farbus-agent",
-        limit_s=JOB_LIMIT_S,
-    )
-    assert "watchdog" in node.run("journalctl", "-u", "farbus-agent", "-n", "50").stdout.lower()
-
-
 def test_reload_takes_new_settings_in(node: Guest) -> None:
     node.shell("printf '\\n[labels]\\nrack = \"r12\"\\n' >> /etc/farbus/agent.toml; systemctl reload farbus-agent")
     node.until("farbus nodes -o json | grep -q r12", limit_s=JOB_LIMIT_S)
@@ -178,6 +141,43 @@ COUNT = (
 )
 
 
+class Counting(NamedTuple):
+    """A job that prints lines until it is told to end."""
+
+    node: Guest
+    job: str
+    program: str
+
+    @classmethod
+    def begin(cls, node: Guest) -> Counting:
+        """Submit one; return it once it prints."""
+        job = submit(node, "--", "sh", "-c", COUNT)
+        log_has(node, job, "line 3")
+        return cls(node, job, cls._program(node))
+
+    @staticmethod
+    def _program(node: Guest) -> str:
+        return node.run("pgrep", "-o", "-u", "alice", "-f", "echo line").stdout
+
+    def goes_on(self) -> None:
+        """Check that its program is the same process as in the beginning."""
+        assert self._program(self.node) == self.program
+
+    def end(self) -> None:
+        """Let it end; check that its end and all that it has printed is known."""
+        self.node.run("touch", f"/run/go.{self.job}")
+        job_until(self.node, self.job, "failed")
+        assert '"exit_code": 5' in job_seen(self.node, self.job)
+        lines = self.node.run("farbus", "logs", self.job, user="alice").stdout.splitlines()
+        assert lines == [*(f"line {number}" for number in range(1, len(lines))), "last"]
+
+
+def services_are_active(node: Guest) -> None:
+    """Wait until both services have started and know each other."""
+    node.until(" && ".join(f"systemctl is-active --quiet {unit}" for unit in SERVICES), limit_s=JOB_LIMIT_S)
+    nodes_are_ready(node)
+
+
 @pytest.mark.parametrize(
     "blow",
     [
@@ -187,20 +187,67 @@ COUNT = (
     ],
 )
 def test_job_outlives(node: Guest, blow: str) -> None:
-    job = submit(node, "--", "sh", "-c", COUNT)
-    node.until(f"farbus logs {job} | grep 'line 3'", limit_s=JOB_LIMIT_S, user="alice")
-    program = node.run("pgrep", "-o", "-u", "alice", "-f", "echo line").stdout
-    node.shell(blow)
-    node.until(
-        "systemctl is-active --quiet farbus-agent && systemctl is-active --quiet farbus-scheduler", limit_s=JOB_LIMIT_S
-    )
-    nodes_are_ready(node)
-    assert node.run("pgrep", "-o", "-u", "alice", "-f", "echo line").stdout == program
-    node.run("touch", f"/run/go.{job}")
-    job_until(node, job, "failed")
-    assert '"exit_code": 5' in json.dumps(json.loads(job_seen(node, job)))
-    lines = node.run("farbus", "logs", job, user="alice").stdout.splitlines()
-    assert lines == [*(f"line {number}" for number in range(1, len(lines))), "last"]
+    counting = Counting.begin(node)
+    node.shell(blow, limit_s=JOB_LIMIT_S)
+    services_are_active(node)
+    counting.goes_on()
+    counting.end()
+
+
+def test_services_that_are_stopped_end_well_and_find_what_runs_when_they_start(node: Guest) -> None:
+    counting = Counting.begin(node)
+    node.run("systemctl", "stop", *SERVICES, limit_s=JOB_LIMIT_S)
+    for unit in SERVICES:
+        state = node.run("systemctl", "show", "--property=ActiveState,Result,ExecMainStatus", unit).stdout
+        assert set(state.split()) == {"ActiveState=inactive", "Result=success", "ExecMainStatus=0"}
+    counting.goes_on()
+    node.run("systemctl", "start", *SERVICES, limit_s=JOB_LIMIT_S)
+    services_are_active(node)
+    counting.goes_on()
+    counting.end()
+
+
+def test_services_that_hang_are_killed_by_the_watchdog_and_started_again(node: Guest) -> None:
+    counting = Counting.begin(node)
+    since = now(node)
+    hung = {unit: main_pid(node, unit) for unit in SERVICES}
+    node.run("kill", "-STOP", *hung.values())
+    for unit, pid in hung.items():
+        node.until(
+            f"pid=$(systemctl show --property=MainPID --value {unit}); [ $pid != {pid} ] && [ $pid != 0 ]"
+            f" && systemctl is-active --quiet {unit}",
+            limit_s=JOB_LIMIT_S,
+        )
+        said = node.shell(f"journalctl -u {unit} --since={since} -o cat").stdout
+        assert f"{unit}.service: Watchdog timeout" in said
+        assert f"{unit}.service: Failed with result 'watchdog'" in said
+    services_are_active(node)
+    counting.goes_on()
+    counting.end()
+
+
+LOAD_JOBS = 6
+"""Three times as many as the node runs at a time."""
+
+LOAD = (
+    "mktemp /var/tmp/ran/$FARBUS_JOB.XXXXXX; i=0;"
+    " until [ -e /run/load-ends ]; do i=$((i + 1)); echo line $i; done; echo last"
+)
+"""Without a pause: it takes a processor and fills a log."""
+
+
+def test_restarts_under_load_lose_nothing_and_repeat_nothing(node: Guest) -> None:
+    node.run("install", "-d", "-m", "1777", "/var/tmp/ran")
+    jobs = [submit(node, "--cpus", "1", "--", "sh", "-c", LOAD) for _ in range(LOAD_JOBS)]
+    node.until("[ $(ls /var/tmp/ran | wc -l) = 2 ]", limit_s=JOB_LIMIT_S)
+    for unit in SERVICES:
+        node.run("systemctl", "restart", unit, limit_s=JOB_LIMIT_S)
+    services_are_active(node)
+    node.run("touch", "/run/load-ends")
+    for job in jobs:
+        job_until(node, job, "succeeded")
+    ran = node.shell("ls /var/tmp/ran").stdout.split()
+    assert sorted(name.split(".")[0] for name in ran) == sorted(jobs)
 
 
 def test_task_whose_unit_is_stopped_has_not_succeeded(node: Guest) -> None:
@@ -246,7 +293,7 @@ def test_reboot_keeps_history_and_ends_what_ran(node: Guest) -> None:
 def test_uninstallation_leaves_nothing(node: Guest, before: str) -> None:
     node.shell(
         "farbus install agent --uninstall --purge --force; farbus install scheduler --uninstall --purge;"
-        "rm -r /etc/farbus/ca; rmdir /etc/farbus",
+        "rm -r /etc/farbus/ca /etc/farbus/nodes; rmdir /etc/farbus",
         limit_s=JOB_LIMIT_S,
     )
     assert node.shell(LISTING, check=False).stdout == before

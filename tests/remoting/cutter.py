@@ -7,15 +7,17 @@ taken in and not passed on is lost with the connection, as in a real network.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import enum
+import select
 import selectors
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from farbus.remoting import session as wire
 
@@ -142,33 +144,17 @@ def _close(connection: socket.socket, *, reset: bool) -> None:
     connection.close()
 
 
-class Cutter:
-    """Listens on the loopback and passes connections on to ``target``, one after the other."""
+class Network(abc.ABC):
+    """Listens on the loopback, for connections to ``target``."""
 
-    def __init__(
-        self,
-        target: tuple[str, int],
-        decide: Decide,
-        kind: Kind = Kind.RESET,
-        hello_cut: Callable[[int], bool] = lambda _: False,
-        cut_bytes: Callable[[], int] | None = None,
-    ) -> None:
-        """``hello_cut``: is the connection of that number, from 1, to be cut behind its hello?
-
-        ``cut_bytes``: what travels can't be read, and each connection is cut behind so many bytes of both directions.
-        """
+    def __init__(self, target: tuple[str, int], kind: Kind) -> None:
         self._target = target
         self._kind = kind
-        self._hello_cut = hello_cut
-        self._cut_bytes = cut_bytes
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._streams = {side: Stream(side, decide) for side in Side}
         self._half_open: list[socket.socket] = []
-        self._received = 0
-        self.cuts = 0
-        self.connections = 0
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self.cuts = 0
 
     @property
     def address(self) -> tuple[str, int]:
@@ -185,12 +171,52 @@ class Cutter:
         self._thread.join()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._wake.close()
-        self._thread.join()
-        self._listener.close()
-        self._woken.close()
-        for each in self._half_open:
+        self.stop()
+        for each in (self._listener, self._woken, *self._half_open):
             each.close()
+
+    @abc.abstractmethod
+    def _run(self) -> None:
+        """Pass connections on until there is something to read at ``_woken``."""
+
+    def _accept(self) -> tuple[socket.socket, socket.socket] | None:
+        """Accept a connection; return it and one to the target, if that is there."""
+        client, _ = self._listener.accept()
+        try:
+            return client, socket.create_connection(self._target)
+        except OSError:
+            client.close()
+            return None
+
+    def _cut(self, client: socket.socket, server: socket.socket) -> None:
+        _close(client, reset=self._kind is not Kind.END)
+        if self._kind is Kind.HALF:
+            self._half_open.append(server)
+        else:
+            _close(server, reset=self._kind is Kind.RESET)
+
+
+class Cutter(Network):
+    """Passes connections on one after the other."""
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        decide: Decide,
+        kind: Kind = Kind.RESET,
+        hello_cut: Callable[[int], bool] = lambda _: False,
+        cut_bytes: Callable[[], int] | None = None,
+    ) -> None:
+        """``hello_cut``: is the connection of that number, from 1, to be cut behind its hello?
+
+        ``cut_bytes``: what travels can't be read, and each connection is cut behind so many bytes of both directions.
+        """
+        super().__init__(target, kind)
+        self._hello_cut = hello_cut
+        self._cut_bytes = cut_bytes
+        self._streams = {side: Stream(side, decide) for side in Side}
+        self._received = 0
+        self.connections = 0
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -200,14 +226,11 @@ class Cutter:
                 ready = [key.fileobj for key, _ in selector.select()]
                 if self._woken in ready:
                     return
-                client, _ = self._listener.accept()
-                try:
-                    server = socket.create_connection(self._target)
-                except OSError:
-                    client.close()
+                accepted = self._accept()
+                if not accepted:
                     continue
                 self.connections += 1
-                if not self._pass(client, server):
+                if not self._pass(*accepted):
                     return
 
     def _begins_to_server(self, greeting: bytes) -> int | None:
@@ -272,9 +295,91 @@ class Cutter:
                             server.close()
                         return True
 
-    def _cut(self, client: socket.socket, server: socket.socket) -> None:
-        _close(client, reset=self._kind is not Kind.END)
-        if self._kind is Kind.HALF:
-            self._half_open.append(server)
-        else:
-            _close(server, reset=self._kind is Kind.RESET)
+
+class Line(NamedTuple):
+    """One connection through a relay."""
+
+    client: socket.socket
+    server: socket.socket
+    number: int
+    end: int | None  # behind how many bytes it is cut
+
+    def across(self, side: socket.socket) -> socket.socket:
+        return self.server if side is self.client else self.client
+
+
+class Relay(Network):
+    """Passes any number of connections on at once, and cuts each by itself.
+
+    None of them waits for another, nor one direction for the other.  ``cut_bytes``: behind how many bytes of both
+    directions the connection of that number, from 1, is cut; None: never.
+    """
+
+    def __init__(
+        self,
+        target: tuple[str, int],
+        cut_bytes: Callable[[int], int | None] = lambda _: None,
+        kind: Kind = Kind.RESET,
+    ) -> None:
+        super().__init__(target, kind)
+        self._cut_bytes = cut_bytes
+        self._lines: dict[socket.socket, Line] = {}
+        self._held: dict[socket.socket, bytes] = {}  # what each side has sent and the other has not taken
+        #: Bytes that each connection has carried.
+        self.carried: list[int] = []
+
+    def _run(self) -> None:
+        while True:
+            readable, writable, _ = select.select(
+                [self._woken, self._listener, *(side for side in self._lines if not self._held[side])],
+                [side for side, line in self._lines.items() if self._held[line.across(side)]],
+                [],
+            )
+            if self._woken in readable:
+                for side in self._lines:
+                    side.close()
+                return
+            if self._listener in readable:
+                accepted = self._accept()
+                if accepted:
+                    self._begin(*accepted)
+            for sides, take in ((readable, True), (writable, False)):
+                for side in sides:
+                    line = self._lines.get(side)
+                    if line:
+                        self._pass(line, side, take=take)
+
+    def _begin(self, client: socket.socket, server: socket.socket) -> None:
+        self.carried.append(0)
+        number = len(self.carried)
+        line = Line(client, server, number, self._cut_bytes(number))
+        for side in (client, server):
+            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            side.setblocking(False)
+            self._lines[side] = line
+            self._held[side] = b""
+
+    def _pass(self, line: Line, side: socket.socket, *, take: bool) -> None:
+        """Take what a side has sent, or give it what the other has sent."""
+        at = line.number - 1
+        try:
+            if take:
+                self._held[side] = side.recv(PIECE_BYTES)
+                ended = not self._held[side]
+            else:
+                data = self._held[line.across(side)]
+                sent = side.send(data if line.end is None else data[: line.end - self.carried[at]])
+                self._held[line.across(side)] = data[sent:]
+                self.carried[at] += sent
+                ended = False
+        except OSError:
+            ended = True
+        if ended or self.carried[at] == line.end:
+            for each in (line.client, line.server):
+                del self._lines[each], self._held[each]
+            if ended:
+                line.client.close()
+                line.server.close()
+            else:
+                self.cuts += 1
+                self._cut(line.client, line.server)

@@ -170,15 +170,16 @@ def started(remote: Remote, program: Path, **changes: str) -> subprocess.Popen[s
 
 
 @contextlib.contextmanager
-def cut_off(remote: Remote, program: Path, **changes: str) -> Iterator[subprocess.Popen[str]]:
-    """A program at work whose network has gone, and does not come back."""
+def cut_off(remote: Remote, program: Path, **changes: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A program at work whose network has gone, and does not come back; and its server, which may end at once."""
     with Cutter(remote.supervisor.address, lambda *_: None) as network:
         address, port = network.address
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
         running = started(remote, program, **changes)
+        (server,) = remote.supervisor.pids
         try:
             network.stop()
-            yield running
+            yield running, server
         finally:
             running.kill()
             running.communicate()
@@ -190,9 +191,8 @@ def test_after_the_grace_time_every_thread_gets_an_error_and_the_server_goes(
 ) -> None:
     with (
         remote_session(libcuda=libcuda, folder=tmp_path, environment={}, grace_s=1, tls=False) as remote,
-        cut_off(remote, build(f"remoting/{name}")) as program,
+        cut_off(remote, build(f"remoting/{name}")) as (program, server),
     ):
-        (server,) = remote.supervisor.pids
         _, err = program.communicate(timeout=PATIENCE_S)
         assert program.returncode == 3
         assert err.count("it was cut and did not come back in time") == 1
@@ -200,14 +200,13 @@ def test_after_the_grace_time_every_thread_gets_an_error_and_the_server_goes(
 
 
 def test_the_program_may_have_less_patience_than_the_server(remote: Remote, build: Build) -> None:
-    with cut_off(remote, build("remoting/wait_forever"), FARBUS_GRACE_S="1") as program:
+    with cut_off(remote, build("remoting/wait_forever"), FARBUS_GRACE_S="1") as (program, _):
         program.communicate(timeout=PATIENCE_S)
         assert program.returncode == 3
 
 
 def test_without_grace_a_cut_is_the_end(remote: Remote, build: Build) -> None:
-    with cut_off(remote, build("remoting/wait_forever"), FARBUS_GRACE_S="0") as program:
-        (server,) = remote.supervisor.pids
+    with cut_off(remote, build("remoting/wait_forever"), FARBUS_GRACE_S="0") as (program, server):
         _, err = program.communicate(timeout=PATIENCE_S)
         assert program.returncode == 3
         assert "the server or its lease has ended" in err
@@ -215,7 +214,7 @@ def test_without_grace_a_cut_is_the_end(remote: Remote, build: Build) -> None:
 
 
 def test_a_program_that_ends_while_it_is_cut_ends(remote: Remote, build: Build) -> None:
-    with cut_off(remote, build("remoting/wait_forever")) as program:
+    with cut_off(remote, build("remoting/wait_forever")) as (program, _):
         program.terminate()
         program.communicate(timeout=PATIENCE_S)
         assert program.returncode == -signal.SIGTERM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from farbus.api.authority import Credentials
 from farbus.api.conversion import from_message, to_message
@@ -13,6 +13,7 @@ from farbus.api.v1 import cluster_pb2, session_pb2, types_pb2
 from farbus.model.cluster import LogChunk
 from farbus.model.job import TaskState, TaskStatus
 from farbus.model.node import Node
+from farbus.model.value import to_json
 from farbus.scheduler import events
 from tests.scheduler.scripted import ScriptedAgent
 
@@ -23,6 +24,9 @@ _COMMANDS = {
     "stop_task": events.StopTask,
     "unprepare_client": events.UnprepareClient,
     "unprepare_devices": events.UnprepareDevices,
+    "detach_device": events.DetachDevice,
+    "attach_device": events.AttachDevice,
+    "serve_chassis": events.ServeChassis,
     "heartbeat_reply": events.HeartbeatReply,
 }
 
@@ -35,6 +39,8 @@ class LightAgent:
         self.instance = instance
         self.welcome: asyncio.Future[session_pb2.SchedulerMessage] = asyncio.get_running_loop().create_future()
         self.commands: list[events.Command] = []
+        self.holds_back: tuple[type[events.Command], ...] = ()
+        """Commands that it does not answer."""
         self.logs: dict[tuple[str, str], list[bytes]] = {}
         self._stream: NodeStream | None = None
         self._changed = asyncio.Event()
@@ -48,6 +54,7 @@ class LightAgent:
                 held=[to_message(held, session_pb2.HeldLease) for held in said.held],
                 tasks=[to_message(task, session_pb2.HeldTask) for task in said.tasks],
                 instance=self.instance,
+                chassis=said.chassis,
             )
         )
 
@@ -79,14 +86,41 @@ class LightAgent:
             elif name not in ("log_cancel", "log_credit"):
                 command = from_message(getattr(message, name), _COMMANDS[name])
                 self.commands.append(command)
+                if isinstance(command, self.holds_back):
+                    self._wake()
+                    continue
                 outcome = self.state.do(command)
                 if outcome is not None:
-                    await self.send(outcome=to_message(outcome, session_pb2.Outcome))
+                    await self.answer(outcome)
+                if isinstance(command, events.DetachDevice | events.AttachDevice):
+                    await self.send(
+                        inventory_changed=session_pb2.InventoryChanged(node=to_message(self.state.node, types_pb2.Node))
+                    )
             self._wake()
 
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    async def answer(self, outcome: events.OutcomeArrived) -> None:
+        """Answer a command; what is said of a move travels as JSON."""
+        message = session_pb2.Outcome(
+            command_id=outcome.command_id,
+            ok=outcome.ok,
+            error=outcome.error,
+            endpoint=outcome.endpoint,
+            environment=outcome.environment,
+            move=to_json(outcome.move) if outcome.move is not None else b"",
+        )
+        await self.send(outcome=message)
+
+    async def read_chassis(self, nodes: Iterable[str]) -> None:
+        """Wait until this agent serves a chassis, read it, and tell."""
+        await self.until(events.ServeChassis, "")
+        (serving,) = self.state.serves.values()
+        assert self.state.fabric is not None
+        view = self.state.fabric.view(nodes)
+        await self.send(chassis_changed=session_pb2.ChassisChanged(term=serving.term, view=to_json(view)))
 
     async def send(self, **message: object) -> None:
         assert self._stream is not None

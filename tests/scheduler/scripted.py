@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterable
 
 import msgspec
 
 from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, RoundReport, Snapshot
 from farbus.model.device import Device, DeviceKind, Route
+from farbus.model.fabric import ChassisView, FabricDevice, FabricPort
 from farbus.model.job import DevicePlacement, Job, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
+from farbus.model.move import MoveRequest, MoveStatus, NodeMove
 from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon
 from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.states import DEVICE_STATES, DeviceState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.lifecycle import ClusterMachine
+from farbus.scheduler.move_records import StoredMove
+from farbus.scheduler.move_requests import plan_move
 from farbus.scheduler.records import StoredProgress
 
 GIB = 2**30
@@ -52,6 +57,7 @@ def job(
     priority: int = 0,
     submitted_at: float = 0.0,
     min_count: int = 0,
+    routes: tuple[Route, ...] = (Route.LOCAL, Route.REMOTE),
 ) -> Job:
     group = TaskGroup(
         name="main",
@@ -60,6 +66,7 @@ def job(
         min_count=min_count,
         node=on,
         requests=Requests(gpus=gpus, cpu_milli=cpu_milli),
+        routes=routes,
     )
     return Job(
         id=job_id,
@@ -76,11 +83,18 @@ def job(
 def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) -> Decision:
     """The plainest decision maker that keeps the rules."""
     free = {view.name: [view.free.cpu_milli, view.free.memory_bytes] for view in snapshot.nodes}
+    reached = {view.name: {reach.pool for reach in view.pools} for view in snapshot.nodes}
+    movable = {
+        (view.device.id, name)
+        for view in snapshot.devices
+        for name, pools in reached.items()
+        if view.device.pool in pools
+    }
     devices = {view.device.id: view.node for view in snapshot.devices if view.free}
     placements, misses = [], []
     for waiting in pending:
         trial_free, trial_devices = {name: list(left) for name, left in free.items()}, dict(devices)
-        placed = [_fit_group(group, trial_free, trial_devices) for group in waiting.job.groups]
+        placed = [_fit_group(group, trial_free, trial_devices, movable) for group in waiting.job.groups]
         tasks = [task for found in placed for task in found]
         if all(len(found) >= group.least for found, group in zip(placed, waiting.job.groups, strict=True)):
             free, devices = trial_free, trial_devices
@@ -95,37 +109,77 @@ def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) 
     return Decision(placements=tuple(placements), misses=tuple(misses), report=report)
 
 
-def _fit_group(group: TaskGroup, free: dict[str, list[int]], devices: dict[str, str]) -> list[TaskPlacement]:
+def _fit_group(
+    group: TaskGroup, free: dict[str, list[int]], devices: dict[str, str], movable: set[tuple[str, str]]
+) -> list[TaskPlacement]:
     tasks: list[TaskPlacement] = []
     while len(tasks) < group.count:
-        placed = _fit(group, f"{group.name}.{len(tasks)}", free, devices)
+        placed = _fit(group, f"{group.name}.{len(tasks)}", free, devices, movable)
         if placed is None:
             break
         tasks.append(placed)
     return tasks
 
 
-def _fit(group: TaskGroup, task: str, free: dict[str, list[int]], devices: dict[str, str]) -> TaskPlacement | None:
+def _fit(
+    group: TaskGroup, task: str, free: dict[str, list[int]], devices: dict[str, str], movable: set[tuple[str, str]]
+) -> TaskPlacement | None:
     for name, left in free.items():
         if (group.node and group.node != name) or group.requests.cpu_milli > left[0]:
             continue
         if group.requests.memory_bytes > left[1]:
             continue
-        chosen = sorted(devices, key=lambda device: (devices[device] != name, device))[: group.requests.gpus]
+        routes = {device: _route(group, device, devices[device], name, movable) for device in devices}
+        usable = [device for device in devices if routes[device] is not None]
+        chosen = sorted(usable, key=lambda device: (devices[device] != name, device))[: group.requests.gpus]
         if len(chosen) < group.requests.gpus:
             return None
         left[0] -= group.requests.cpu_milli
         left[1] -= group.requests.memory_bytes
         places = tuple(
-            DevicePlacement(
-                device=device, node=devices[device], route=Route.LOCAL if devices[device] == name else Route.REMOTE
-            )
+            DevicePlacement(device=device, node=devices[device], route=route)
             for device in chosen
+            if (route := routes[device]) is not None
         )
         for device in chosen:
             del devices[device]
         return TaskPlacement(task=task, node=name, devices=places, why="first fit")
     return None
+
+
+def _route(group: TaskGroup, device: str, owner: str, node: str, movable: set[tuple[str, str]]) -> Route | None:
+    """Return how a free device can be given to a task."""
+    if owner == node:
+        return Route.LOCAL
+    if Route.RECOMPOSED in group.routes and (device, node) in movable:
+        return Route.RECOMPOSED
+    return Route.REMOTE if owner else None
+
+
+@dataclasses.dataclass
+class Fabric:
+    """A chassis, with a port for each node, that never gives a device to two."""
+
+    devices: dict[str, Device]
+    at: dict[str, str]
+    """The node that each device is assigned to; empty for none."""
+    name: str = "falcon"
+
+    def assign(self, device: str, node: str) -> None:
+        assert self.at[device] in ("", node), f"{device} is assigned to {self.at[device]}, and to be to {node}"
+        self.at[device] = node
+
+    def unassign(self, device: str, node: str) -> None:
+        assert self.at[device] == node
+        self.at[device] = ""
+
+    def view(self, nodes: Iterable[str]) -> ChassisView:
+        devices = tuple(
+            FabricDevice(id=name, handle=f"h-{name}", kind=device.kind, port=self.at[name] and f"port-{self.at[name]}")
+            for name, device in self.devices.items()
+        )
+        ports = tuple(FabricPort(id=f"port-{name}", node=name) for name in nodes)
+        return ChassisView(chassis=self.name, ports=ports, devices=devices)
 
 
 @dataclasses.dataclass
@@ -142,6 +196,12 @@ class ScriptedAgent:
     epochs: dict[str, int] = dataclasses.field(default_factory=dict)
     late: list[events.PrepareDevices] = dataclasses.field(default_factory=list)
     """Preparations of an ended session that are still under way: no hello tells of them."""
+    chassis: tuple[str, ...] = ()
+    """Chassis that it has the credentials for."""
+    fabric: Fabric | None = None
+    moves: dict[str, NodeMove] = dataclasses.field(default_factory=dict)
+    """Its parts of moves that are done, by the id under which they were asked for: what its journal has."""
+    serves: dict[str, events.ServeChassis] = dataclasses.field(default_factory=dict)
     used_cpu_milli: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -159,6 +219,7 @@ class ScriptedAgent:
             held=(*self.device_side.values(), *client),
             tasks=tasks,
             instance=f"{self.node.name}-{self.deaths}",
+            chassis=self.chassis,
         )
 
     def cut(self) -> None:
@@ -220,7 +281,41 @@ class ScriptedAgent:
                 self.tasks.pop((job_id, task), None)
             case events.UnprepareDevices(lease_id=lease_id):
                 self.device_side.pop(lease_id, None)
+            case events.ServeChassis(chassis=chassis):
+                assert command.term >= self.serves.get(chassis, command).term, "an old naming came back"
+                self.serves[chassis] = command
+                return None
+            case events.DetachDevice() | events.AttachDevice():
+                return self._move(command)
         return self.answer(command, endpoint=endpoint, environment=environment)
+
+    def _move(self, command: events.DetachDevice | events.AttachDevice) -> events.OutcomeArrived:
+        """Do this node's part of a move, once."""
+        attach = isinstance(command, events.AttachDevice)
+        verb = "attach" if attach else "detach"
+        if command.dry_run:
+            there = NodeMove(plan=(f"{verb} {command.device}",), expected_s=4.0 if attach else 3.0)
+            return msgspec.structs.replace(self.answer(command), move=there)
+        if command.move_id not in self.moves:
+            for held in self.device_side.values():
+                assert all(leased.device != command.device for leased in held.devices), "it is under a lease"
+            held_here = {device.id: device for device in self.node.devices}
+            if isinstance(command, events.AttachDevice):
+                assert self.fabric is not None
+                self.fabric.assign(command.device, self.name)
+                held_here[command.device] = self.fabric.devices[command.device]
+            else:
+                del held_here[command.device]
+                if self.fabric is not None:
+                    self.fabric.unassign(command.device, self.name)
+            self.node = msgspec.structs.replace(self.node, devices=tuple(held_here.values()))
+            path = f"/dev/{command.device}" if attach else ""
+            self.moves[command.move_id] = NodeMove(identity=command.device, path=path, changed=True)
+        return msgspec.structs.replace(self.answer(command), move=self.moves[command.move_id])
+
+    def inventory(self) -> events.InventoryChanged:
+        """Say what it has now."""
+        return events.InventoryChanged(node=self.node, session=self.session)
 
     def exit(self, job_id: str, task: str, code: int = 0, reason: str = "") -> events.TaskReported:
         status = TaskStatus(task=task, state=TaskState.EXITED, node=self.name, exit_code=code, reason=reason)
@@ -235,7 +330,7 @@ class ScriptedAgent:
         endpoint: str = "",
         environment: dict[str, str] | None = None,
     ) -> events.OutcomeArrived:
-        assert not isinstance(command, events.HeartbeatReply)
+        assert not isinstance(command, events.HeartbeatReply | events.ServeChassis)
         return events.OutcomeArrived(
             node=self.name,
             session=self.session,
@@ -257,6 +352,9 @@ class Memory:
         self.nodes: dict[str, events.PersistNode] = {}
         self.cordons: dict[tuple[str, str], Cordon] = {}
         self.waits: dict[str, int] = {}
+        self.moves: dict[str, bytes] = {}
+        self.ended_moves: dict[str, StoredMove] = {}
+        self.chassis: dict[str, int] = {}
         self.runs: list[bytes] = []
         self.profiles: dict[tuple[str, str], ApplicationProfile] = {}
 
@@ -282,6 +380,18 @@ class Memory:
                 self.cordons[effect.kind, effect.name] = cordon
             case events.PersistWaits():
                 self.waits.update(effect.rounds)
+            case events.PersistMove(move=move):
+                assert move.id not in self.ended_moves, "an ended move came back"
+                if move.holds:
+                    self.moves[move.id] = msgspec.json.encode(move)
+                    live = [each.device for each in self.live_moves()]
+                    assert len(set(live)) == len(live), "a device has two moves"
+                else:
+                    del self.moves[move.id]
+                    self.ended_moves[move.id] = move
+            case events.PersistChassis(name=name, term=term):
+                assert term > self.chassis.get(name, 0), "a term was given twice"
+                self.chassis[name] = term
             case events.PersistRun(run=run):
                 self.runs.append(msgspec.json.encode(run))
             case events.PersistProfile(profile=profile):
@@ -297,6 +407,9 @@ class Memory:
                     for text, run in zip(self.runs, self.decoded_runs(), strict=True)
                     if run.application != application or user not in (None, run.user)
                 ]
+
+    def live_moves(self) -> list[StoredMove]:
+        return [msgspec.json.decode(text, type=StoredMove) for text in self.moves.values()]
 
     def decoded_runs(self) -> list[ObservedRun]:
         return [msgspec.json.decode(text, type=ObservedRun) for text in self.runs]
@@ -318,6 +431,9 @@ class Memory:
             cordons=self.cordons.values(),
             runs=self.decoded_runs(),
             profiles=self.profiles.values(),
+            moves=self.live_moves(),
+            chassis=self.chassis.items(),
+            next_move=len(self.moves) + len(self.ended_moves) + 1,
             now=now,
             wall=wall,
         )
@@ -331,6 +447,8 @@ class Cluster:
         self.agents = {each.name: ScriptedAgent(each) for each in nodes}
         self.memory = Memory()
         self.ended: dict[str, events.JobStatus] = {}
+        self.moves: dict[str, MoveStatus] = {}
+        """Moves that have ended."""
         self.sent: list[tuple[str, events.Command]] = []
         self._sessions = itertools.count(1)
         self._secrets = itertools.count(1)
@@ -378,12 +496,15 @@ class Cluster:
         self.machine.check_invariants(now=self.now)
 
     def tell(self, event: events.Event) -> None:
-        for effect in self.machine.handle(event, now=self.now, wall=self.wall):
+        self.carry_out(self.machine.handle(event, now=self.now, wall=self.wall))
+
+    def carry_out(self, effects: Iterable[events.Effect]) -> None:
+        for effect in effects:
             match effect:
                 case events.SendToNode(node=name, session=session, command=command):
                     if self.agents[name].session == session:
                         self.sent.append((name, command))
-                        if isinstance(command, events.HeartbeatReply):
+                        if isinstance(command, events.HeartbeatReply | events.ServeChassis):
                             self.agents[name].do(command)
                         else:
                             self.agents[name].inbox.append(command)
@@ -396,6 +517,10 @@ class Cluster:
                     if ended is not None:
                         assert job_id not in self.ended, "a job ended twice"
                         self.ended[job_id] = ended
+                case events.MoveChanged(move_id=move_id, ended=over):
+                    if over is not None:
+                        assert move_id not in self.moves, "a move ended twice"
+                        self.moves[move_id] = over
                 case _:
                     self.memory.write(effect)
         self.machine.check_invariants(now=self.now)
@@ -428,6 +553,34 @@ class Cluster:
         for each in jobs:
             self.tell(events.JobSubmitted(job=each))
 
+    def give_fabric(self, *free: Device, to: Iterable[str] | None = None) -> Fabric:
+        """Put all devices of the nodes, and ``free`` ones, into a chassis whose credentials the nodes ``to`` have."""
+        at = {device.id: agent.name for agent in self.agents.values() for device in agent.node.devices}
+        devices = {device.id: device for agent in self.agents.values() for device in agent.node.devices}
+        fabric = Fabric(devices | {device.id: device for device in free}, at | {device.id: "" for device in free})
+        for name, agent in self.agents.items():
+            agent.fabric = fabric
+            agent.chassis = (fabric.name,) if to is None or name in to else ()
+        return fabric
+
+    def read_chassis(self) -> None:
+        """Have the serving agent read the chassis, and tell."""
+        for record in self.machine.chassis.values():
+            agent = self.agents.get(record.served_by)
+            if agent is not None and agent.fabric is not None and agent.session:
+                self.tell(
+                    events.ChassisReported(
+                        node=agent.name, session=agent.session, term=record.term, view=agent.fabric.view(self.agents)
+                    )
+                )
+
+    def move(self, device: str, to: str = "", **more: object) -> str:
+        """Ask for a move; return its id."""
+        request = MoveRequest(device=device, node=to, **more)  # type: ignore[arg-type]
+        move = plan_move(self.machine, request, by="ann", at=self.wall)
+        self.tell(events.MoveAsked(move=move))
+        return move.id
+
     def decide(self) -> None:
         """Run the round that was asked for."""
         self.round_asked = False
@@ -444,6 +597,8 @@ class Cluster:
         outcome = agent.do(command)
         if outcome is not None:
             self.tell(outcome)
+        if isinstance(command, events.DetachDevice | events.AttachDevice):
+            self.tell(agent.inventory())
         return command
 
     def settle(self) -> None:

@@ -14,13 +14,16 @@ import pytest
 from farbus.errors import Conflict
 from farbus.model.device import Route
 from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.move import MoveState
 from farbus.model.operation import Cordon, CordonKind
+from farbus.model.pci import Function
 from farbus.model.profile import ObservedRun
 from farbus.model.states import JobState, LeaseState
 from farbus.model.value import to_json
 from farbus.scheduler import events, ledger
 from farbus.scheduler.ledger import Ledger, job_id_of, job_number
 from farbus.scheduler.lifecycle import ClusterMachine
+from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.records import StoredProgress
 from tests.scheduler.scripted import gpu, job, node
 
@@ -173,6 +176,7 @@ def test_a_ledger_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
         connection.execute("DROP TABLE cordons")
         connection.execute("DROP TABLE runs")
         connection.execute("DROP TABLE profiles")
+        drop_moves(connection)
         connection.execute("PRAGMA user_version = 1")
     connection.close()
     again = Ledger(tmp_path)
@@ -193,6 +197,7 @@ def test_a_ledger_without_profiles_is_taken_over(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
         connection.execute("DROP TABLE runs")
         connection.execute("DROP TABLE profiles")
+        drop_moves(connection)
         connection.execute("PRAGMA user_version = 2")
     connection.close()
     again = Ledger(tmp_path)
@@ -201,6 +206,75 @@ def test_a_ledger_without_profiles_is_taken_over(tmp_path: Path) -> None:
     contents = again.load()
     again.close()
     assert (contents.runs, len(contents.jobs)) == ([run], 1)
+
+
+def drop_moves(connection: sqlite3.Connection) -> None:
+    """Make a ledger of the third format, or an older one."""
+    connection.execute("DROP TABLE moves")
+    connection.execute("DROP TABLE chassis")
+
+
+def put_move(number: int = 1, state: MoveState = MoveState.DETACHING, *, device: str = "GPU-1") -> events.PersistMove:
+    function = Function(address="0000:17:00.0", vendor=0x10DE, device=0x2330, pci_class=0x030200)
+    move = StoredMove(
+        id=f"m{number}",
+        device=device,
+        from_node="a",
+        to_node="b",
+        by="ann",
+        at=1.0,
+        state=state,
+        functions=(function,),
+        epoch=8,
+    )
+    return events.PersistMove(move=move)
+
+
+def test_a_ledger_without_moves_is_taken_over(tmp_path: Path) -> None:
+    third = Ledger(tmp_path)
+    third.write([put_job(1)]).result()
+    third.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        drop_moves(connection)
+        connection.execute("PRAGMA user_version = 3")
+    connection.close()
+    again = Ledger(tmp_path)
+    again.write([put_move()]).result()
+    contents = again.load()
+    again.close()
+    assert (contents.moves, contents.next_move, len(contents.jobs)) == ([put_move().move], 2, 1)
+
+
+def test_moves_that_hold_their_devices_are_loaded_and_others_listed(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    opened.write([put_move(1), put_move(1, MoveState.STUCK)])
+    opened.write([put_move(2, device="GPU-2"), put_move(2, MoveState.DONE, device="GPU-2")])
+    opened.write([put_move(3, device="GPU-2"), put_move(3, MoveState.ATTACHING, device="GPU-2")]).result()
+    contents = opened.load()
+    assert [(move.id, move.state) for move in contents.moves] == [("m1", "stuck"), ("m3", "attaching")]
+    assert contents.next_move == 4
+    assert [move.id for move in opened.ended_moves().result()] == ["m2"]
+    found = opened.move("m2").result()
+    assert found is not None
+    assert found.state is MoveState.DONE
+    assert opened.move("j2").result() is None
+    opened.close()
+
+
+def test_no_device_has_two_live_moves(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    opened.write([put_move(1)]).result()
+    with pytest.raises(Exception, match="UNIQUE"):
+        opened.write([put_move(2)]).result()
+    opened.close()
+
+
+def test_the_term_of_a_chassis_never_goes_back(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    opened.write([events.PersistChassis(name="falcon", term=3)])
+    opened.write([events.PersistChassis(name="falcon", term=2)]).result()
+    assert opened.load().chassis == [("falcon", 3)]
+    opened.close()
 
 
 def test_cordons_end_and_nodes_are_forgotten(tmp_path: Path) -> None:

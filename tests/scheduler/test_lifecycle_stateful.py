@@ -10,16 +10,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from farbus.errors import Conflict, NotFound
+from farbus.errors import Conflict, FarbusError, NotFound
+from farbus.model.device import Route
 from farbus.model.job import TaskState, TaskStatus
+from farbus.model.move import MoveState, NodeMove
 from farbus.model.node import Resources
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.rules import Quota, Rules
+from farbus.model.states import DeviceState
 from farbus.scheduler import events
 from farbus.scheduler.room_planner import RoomPlanner
 from farbus.scheduler.rounds import DecisionMaker, DecisionThread
 from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, first_fit, job, node
 
+ROUTES = (Route.LOCAL, Route.REMOTE, Route.RECOMPOSED)
+MOVES = (events.DetachDevice, events.AttachDevice)
+DEVICES = st.sampled_from(["GPU-a-0", "GPU-a-1", "GPU-b-0"])
 NAMES = st.sampled_from(["a", "b", "c"])
 
 
@@ -36,7 +42,9 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cluster = Cluster(node("a", 2, cpu_milli=2000), node("b", 1, cpu_milli=2000), node("c", cpu_milli=3000))
+        self.fabric = self.cluster.give_fabric(to=("a", "b"))
         self.cluster.join()
+        self.cluster.read_chassis()
         self.jobs = 0
         self.answered: list[events.OutcomeArrived] = []
 
@@ -76,6 +84,7 @@ class AnyOrder(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         moveable=st.booleans(),
         min_count=st.sampled_from([0, 1]),
+        recomposed=st.booleans(),
     )
     def submit(
         self,
@@ -87,6 +96,7 @@ class AnyOrder(RuleBasedStateMachine):
         priority: int,
         moveable: bool,
         min_count: int,
+        recomposed: bool,
     ) -> None:
         self.jobs += 1
         if interactive:
@@ -100,6 +110,7 @@ class AnyOrder(RuleBasedStateMachine):
                 on=on,
                 time_limit_s=limit,
                 priority=priority,
+                routes=ROUTES if recomposed else ROUTES[:2],
             )
             new = msgspec.structs.replace(new, moveable=moveable)
         self.cluster.submit(new)
@@ -179,9 +190,15 @@ class AnyOrder(RuleBasedStateMachine):
         """A command fails, having done its work or not."""
         agent = self.busy(index)
         command = agent.inbox.pop(0)
+        outcome = agent.answer(command, error="it failed")
+        if isinstance(command, MOVES):
+            # A node that says no has undone it, or is stuck.
+            if command.move_id not in agent.moves:
+                self.cluster.tell(msgspec.structs.replace(outcome, move=NodeMove(stuck=done)))
+            return
         if done:
             agent.do(command)
-        self.cluster.tell(agent.answer(command, error="it failed"))
+        self.cluster.tell(outcome)
 
     @precondition(has_work)
     @rule(index=INDEX, done=st.booleans())
@@ -190,6 +207,8 @@ class AnyOrder(RuleBasedStateMachine):
         command = agent.inbox.pop(0)
         if done:
             agent.do(command)
+        if isinstance(command, MOVES):
+            self.cluster.lose(agent.name)
 
     @rule(name=NAMES, code=st.sampled_from([0, 0, 0, 1, -9]), told=st.booleans())
     def exit(self, name: str, code: int, told: bool) -> None:
@@ -295,6 +314,21 @@ class AnyOrder(RuleBasedStateMachine):
         number = data.draw(st.integers(1, self.jobs))
         self.cluster.tell(events.JobCancelled(job_id=f"j{number}", reason="cancelled"))
 
+    @rule(device=DEVICES, to=st.sampled_from(["", "a", "b", "c"]), dry_run=st.booleans())
+    def move(self, device: str, to: str, dry_run: bool) -> None:
+        """An operator has a device moved, where that is not refused."""
+        with contextlib.suppress(FarbusError):
+            self.cluster.move(device, to, dry_run=dry_run)
+
+    @rule()
+    def read_chassis(self) -> None:
+        self.cluster.read_chassis()
+
+    @rule(name=NAMES)
+    def tell_inventory(self, name: str) -> None:
+        if self.cluster.agents[name].session:
+            self.cluster.tell(self.cluster.agents[name].inventory())
+
     @rule(name=st.sampled_from(["a", "b", "c", "GPU-a-0"]), on=st.booleans())
     def cordon(self, name: str, on: bool) -> None:
         kind = CordonKind.DEVICE if name.startswith("GPU") else CordonKind.NODE
@@ -330,6 +364,9 @@ class AnyOrder(RuleBasedStateMachine):
         machine, memory = self.cluster.machine, self.cluster.memory
         assert set(memory.leases) == set(machine.leases)
         assert set(memory.jobs) == set(machine.jobs)
+        assert {move.id: move for move in memory.live_moves()} == {
+            move_id: record.move for move_id, record in machine.moves.items() if not record.move.dry_run
+        }
         for job_id, kept in memory.jobs.items():
             assert kept.state is machine.jobs[job_id].state
 
@@ -346,6 +383,7 @@ class AnyOrder(RuleBasedStateMachine):
             cluster.settle()
             cluster.pass_time(130.0, step_s=HEARTBEAT_S)
         cluster.settle()
+        self.settle_moves()
         for agent in cluster.agents.values():
             for (job_id, task), status in agent.tasks.items():
                 wanted = job_id in cluster.machine.jobs and cluster.machine.jobs[job_id].run(task) is not None
@@ -379,6 +417,29 @@ class AnyOrder(RuleBasedStateMachine):
             assert record.reserved == Resources()
             assert not record.strays
         assert len(cluster.ended) + len(waiting) == self.jobs
+
+    def settle_moves(self) -> None:
+        """Nobody is on the way any more; what is stuck or free is brought to a node, and every device is at one."""
+        cluster = self.cluster
+        cluster.read_chassis()
+        assert all(record.move.state is MoveState.STUCK for record in cluster.machine.moves.values())
+        for device, node_name in self.fabric.at.items():
+            if cluster.machine.mover_of(device) or not node_name:
+                move = cluster.move(device, node_name or "a")
+                cluster.settle()
+                assert cluster.moves[move].state is MoveState.DONE, cluster.moves[move]
+        assert not cluster.machine.moves
+        assert not cluster.memory.moves
+        for name in cluster.agents:
+            cluster.tell(cluster.agents[name].inventory())
+        for agent in cluster.agents.values():
+            assert {device.id for device in agent.node.devices} == {
+                device for device, node_name in self.fabric.at.items() if node_name == agent.name
+            }
+        for status in cluster.machine.device_statuses():
+            assert status.node == self.fabric.at[status.device.id], status
+            assert status.state in (DeviceState.FREE, DeviceState.LEASED), status
+        cluster.settle()
 
 
 AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=40)

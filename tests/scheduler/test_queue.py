@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from farbus.errors import InvalidInput, Unavailable
 from farbus.model.decision import PendingJob, Snapshot
-from farbus.model.device import Route
 from farbus.model.job import Alternative, GroupVariant, Job, Requests, ServiceRequest, StorageRequest
 from farbus.scheduler import queue as queue_module
 from farbus.scheduler.costs.default import DefaultPolicy
@@ -57,7 +56,6 @@ def test_a_plain_job_is_accepted() -> None:
         (with_group(count=0), "groups[0].count: 0 is less than 1"),
         (with_group(count=5000), "groups[0].count: 5000 is more than 4096"),
         (with_group(routes=()), "groups[0].routes: is empty; use local, remote or both"),
-        (with_group(routes=(Route.RECOMPOSED,)), "groups[0].routes: recomposed is not served yet"),
         (with_group(storage=(StorageRequest(name="s", size_bytes=0),)), "groups[0].storage[0].size_bytes: 0 is less"),
         (with_group(storage=(StorageRequest(name="/", size_bytes=1),)), "groups[0].storage[0].name: '/' is not a name"),
         (

@@ -16,12 +16,14 @@ import pytest
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.errors import ExitCode, FarbusError
+from farbus.model.move import MoveState
 from farbus.model.states import JobState, LeaseState
 from farbus.model.value import to_json
 from farbus.scheduler import events
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import job, node
 from tests.scheduler.site import Site
+from tests.scheduler.test_service_moves import MOVED, connected, light_agents, until_known
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -33,12 +35,17 @@ class Process:
         self.site = site
         self.child: asyncio.subprocess.Process | None = None
 
-    async def start(self, **changes: object) -> None:
+    async def start(self, *, dies: str = "", **changes: object) -> None:
         path = self.site.directory / "scheduler.json"
         changes.setdefault("listen", f"127.0.0.1:{self.site.port}")
         path.write_bytes(to_json(self.site.config(**changes)))
         self.child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.scheduler.scheduler_process", str(path), stderr=asyncio.subprocess.PIPE
+            sys.executable,
+            "-m",
+            "tests.scheduler.scheduler_process",
+            str(path),
+            *((dies,) if dies else ()),
+            stderr=asyncio.subprocess.PIPE,
         )
         assert self.child.stderr is not None
         async for line in self.child.stderr:
@@ -104,6 +111,33 @@ async def test_a_running_job_is_adopted(process: Process) -> None:
         assert [status.state async for status in client.watch_job(job_id)][-1] is JobState.SUCCEEDED
         assert await client.list_leases() == ()
     assert sum(isinstance(command, events.StartTask) for command in c.commands) == 1
+
+
+@pytest.mark.parametrize("dies", [f"{when}:{number}" for number in range(3) for when in ("before", "after")])
+async def test_a_move_goes_on_when_the_scheduler_is_killed_at_a_write_of_it(process: Process, dies: str) -> None:
+    await process.stop()
+    await process.start(dies=dies)
+    a, b = light_agents()
+    with contextlib.suppress(FarbusError):
+        async with connected(process.site, a, b) as two:
+            await two.move()
+    assert process.child is not None
+    assert process.child.stderr is not None
+    await asyncio.gather(process.child.wait(), process.child.stderr.read())
+    assert process.child.returncode == -signal.SIGKILL
+    await process.start()
+    async with connected(process.site, a, b) as two:
+        if not await two.operator.list_moves(include_ended=True):
+            await two.move()
+        while await two.operator.list_moves():
+            pass
+        (ended,) = await two.operator.list_moves(include_ended=True)
+        assert (ended.state, ended.path) == (MoveState.DONE, f"/dev/{MOVED}")
+        await until_known(two.operator, MOVED)
+        devices = {status.device.id: (status.node, status.epoch) for status in await two.operator.list_devices()}
+        assert devices[MOVED] == ("b", 1)
+        assert a.state.fabric is not None
+        assert a.state.fabric.at[MOVED] == "b"
 
 
 async def test_a_job_that_was_being_prepared_goes_on(process: Process) -> None:

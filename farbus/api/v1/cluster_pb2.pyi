@@ -58,13 +58,13 @@ class MoveStatus(_message.Message):
     expected_s: float
     took_s: float
     by: str
-    at: str
+    at: float
     error: str
     hint: str
     plan: _containers.RepeatedScalarFieldContainer[str]
     in_the_way: _containers.RepeatedScalarFieldContainer[str]
     path: str
-    def __init__(self, id: _Optional[str] = ..., device: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ..., chassis: _Optional[str] = ..., port: _Optional[str] = ..., state: _Optional[str] = ..., says: _Optional[str] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., expected_s: _Optional[float] = ..., took_s: _Optional[float] = ..., by: _Optional[str] = ..., at: _Optional[str] = ..., error: _Optional[str] = ..., hint: _Optional[str] = ..., plan: _Optional[_Iterable[str]] = ..., in_the_way: _Optional[_Iterable[str]] = ..., path: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., device: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ..., chassis: _Optional[str] = ..., port: _Optional[str] = ..., state: _Optional[str] = ..., says: _Optional[str] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., expected_s: _Optional[float] = ..., took_s: _Optional[float] = ..., by: _Optional[str] = ..., at: _Optional[float] = ..., error: _Optional[str] = ..., hint: _Optional[str] = ..., plan: _Optional[_Iterable[str]] = ..., in_the_way: _Optional[_Iterable[str]] = ..., path: _Optional[str] = ...) -> None: ...
 
 class ListMovesRequest(_message.Message):
     __slots__ = ("all",)

@@ -60,7 +60,7 @@ def devices(
     server: ServerOption = "",
     credentials: CredentialsOption = "",
 ) -> None:
-    """List devices, or show one."""
+    """List devices, or show one: those of nodes, and those that are free in a chassis or on their way."""
     if tree:
         _show_tree(names, node, kind, output, socket=socket, server=server, credentials=credentials)
         return

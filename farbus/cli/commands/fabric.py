@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from farbus.cli.connection import Target, ask, find_target
 from farbus.cli.decoding import decode_file, read_file
-from farbus.cli.listing import Column, print_json, print_listing
-from farbus.cli.options import Output, OutputOption, command_app, examples
+from farbus.cli.listing import Column, choose, print_json, print_listing
+from farbus.cli.options import (
+    CredentialsOption,
+    Output,
+    OutputOption,
+    ServerOption,
+    SocketOption,
+    command_app,
+    examples,
+)
 from farbus.cli.tables import format_age
 from farbus.errors import InvalidInput, NotFound
 from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, FabricStep, StepHistory, StepTime
@@ -44,6 +53,17 @@ EMULATOR_FILE = (
 ConfigOption = Annotated[
     str,
     typer.Option("--config", "-c", metavar="FILE", envvar="FARBUS_FABRIC", help="The chassis, in TOML or JSON."),
+]
+ReadConfigOption = Annotated[
+    str,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        envvar="FARBUS_FABRIC",
+        help="Ask the chassis of this file themselves, not the cluster.",
+        show_default=False,
+    ),
 ]
 ChassisOption = Annotated[
     str, typer.Option("--chassis", metavar="NAME", help="Of this chassis only.", show_default=False)
@@ -112,24 +132,36 @@ PORT_COLUMNS = (
         "farbus fabric assign GPU-8f2d6c1e beta   to the port of a node",
         "farbus fabric emulate -c emulator.toml   a chassis without hardware",
         "",
-        "These speak to the chassis itself and ask nobody else: whether a node uses a device is not looked at. "
-        "docs/fabric.md explains configuration files.",
+        "list and ports show what the cluster's agents have read, or with --config what the chassis say. The others "
+        "speak to the chassis itself and ask nobody else: whether a node uses a device is not looked at; farbus attach "
+        "and detach look. docs/fabric.md explains configuration files.",
     )
 )
 def fabric() -> None:
     """Look at PCIe fabrics, and assign their devices to nodes.  For operators."""
 
 
-@app.command("list", epilog=examples("farbus fabric list", "farbus fabric list -o wide --chassis falcon-1"))
+@app.command(
+    "list",
+    epilog=examples(
+        "farbus fabric list                            as the cluster's agents have read them",
+        "farbus fabric list -c fabric.toml             asks the chassis themselves",
+        "farbus fabric list -o wide --chassis falcon-1",
+    ),
+)
 def list_devices(
-    config: ConfigOption = CONFIG,
+    config: ReadConfigOption = "",
     chassis: ChassisOption = "",
     output: OutputOption = Output.TABLE,
     quiet: QuietOption = False,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
 ) -> None:
     """List the devices of all chassis, and the port that each is assigned to."""
+    target = None if config else find_target(socket=socket, server=server, credentials=credentials)
     rows = []
-    for view in _views(config, chassis, quiet=quiet):
+    for view in _views(config, chassis, target, quiet=quiet):
         nodes = {port.id: port.node for port in view.ports}
         for device in view.devices:
             node = nodes.get(device.port, "")
@@ -138,17 +170,27 @@ def list_devices(
     print_listing(rows, DEVICE_COLUMNS, output, nothing="no devices")
 
 
-@app.command("ports", epilog=examples("farbus fabric ports", "farbus fabric ports -o json"))
+@app.command(
+    "ports",
+    epilog=examples(
+        "farbus fabric ports                   as the cluster's agents have read them",
+        "farbus fabric ports -c fabric.toml    asks the chassis themselves",
+    ),
+)
 def list_ports(
-    config: ConfigOption = CONFIG,
+    config: ReadConfigOption = "",
     chassis: ChassisOption = "",
     output: OutputOption = Output.TABLE,
     quiet: QuietOption = False,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
 ) -> None:
     """List the ports of all chassis, and the node at each."""
+    target = None if config else find_target(socket=socket, server=server, credentials=credentials)
     rows = [
         PortRow(chassis=view.chassis, port=port, devices=tuple(device.id for device in view.at(port.id)))
-        for view in _views(config, chassis, quiet=quiet)
+        for view in _views(config, chassis, target, quiet=quiet)
         for port in view.ports
     ]
     print_listing(rows, PORT_COLUMNS, output, nothing="no ports")
@@ -342,7 +384,11 @@ def _keep_history(path: Path | None, times: Sequence[StepTime]) -> None:
         write_owned(path, to_json(history), account=None, mode=0o644)
 
 
-def _views(config: str, chassis: str, *, quiet: bool) -> list[ChassisView]:
+def _views(config: str, chassis: str, target: Target | None, *, quiet: bool) -> list[ChassisView]:
+    """Return what there is in chassis: as the cluster's agents have read it, or with a file as they say themselves."""
+    if target is not None:
+        return _known_views(target, chassis)
+
     async def work() -> list[ChassisView]:
         async with _services(config, chassis, quiet=quiet) as services:
             usual_s = max(service.expected_s(FabricStep.LIST) for service in services)
@@ -350,6 +396,22 @@ def _views(config: str, chassis: str, *, quiet: bool) -> list[ChassisView]:
                 return list(await asyncio.gather(*(service.list() for service in services)))
 
     return asyncio.run(work())
+
+
+def _known_views(target: Target, chassis: str) -> list[ChassisView]:
+    known = choose(
+        ask(target, lambda client: client.list_chassis()),
+        [chassis] if chassis else None,
+        key=lambda status: status.name,
+        noun="chassis",
+        command="fabric ports",
+    )
+    for status in known:
+        if not status.served_by:
+            _tell(f"chassis {status.name}: no agent serves it now" + (", as it was read last" if status.view else ""))
+        elif status.view is None:
+            _tell(f"chassis {status.name}: the agent of node {status.served_by} has not read it yet")
+    return [status.view for status in known if status.view is not None]
 
 
 def _do(

@@ -14,7 +14,7 @@ from farbus.errors import FarbusError
 from farbus.hotplug.fabric.emulator.config import ChassisConfig, DeviceConfig, PortConfig
 from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind, Faults
 from farbus.hotplug.fabric.emulator.latency import fit
-from farbus.hotplug.fabric.emulator.store import Row, Store
+from farbus.hotplug.fabric.emulator.store import Row, Store, SystemRow
 from farbus.linux.clock import Clock
 from farbus.model.fabric import FabricStep
 
@@ -110,6 +110,7 @@ class EmulatedChassis:
                 self._rows[name] = msgspec.structs.replace(row, port="")
             if name not in kept:
                 store.write(config.name, name, self._rows[name])
+        self._systems = store.read_systems(config.name)
         self._before: dict[str, str] = self.assigned()
 
     def assigned(self) -> dict[str, str]:
@@ -119,6 +120,21 @@ class EmulatedChassis:
     def row(self, device: str) -> Row:
         """Return the state of one device."""
         return self._rows[device]
+
+    def system(self, port: str) -> SystemRow:
+        """Return the system that the node at a port is part of."""
+        return self._systems.get(port, SystemRow())
+
+    def compose(self, port: str, name: str = "") -> None:
+        """Compose a system of the node at a port; devices are assigned to it then."""
+        self._write_system(port, SystemRow(name=name))
+
+    def decompose(self, port: str) -> bool:
+        """Take the system of a port away; return false where a device is assigned to it, or is about to be."""
+        if any(port in (row.port, row.pending) for row in self._rows.values()):
+            return False
+        self._write_system(port, SystemRow(is_composed=False))
+        return True
 
     # What dialects ask.
 
@@ -211,7 +227,14 @@ class EmulatedChassis:
         self._store.write(self.config.name, device, row)
         self._rows[device] = row
 
+    def _write_system(self, port: str, row: SystemRow) -> None:
+        self._store.write_system(self.config.name, port, row)
+        self._systems[port] = row
+
     def _begin(self, device: str, target: str) -> None:
+        if target and not self.system(target).is_composed:
+            # Who assigns by other means than composition gives the node a system too: all styles say the same.
+            self.compose(target)
         self._write(device, msgspec.structs.replace(self._rows[device], pending=target))
 
     def _give_up(self, device: str, remark: str) -> Outcome:

@@ -10,7 +10,7 @@ from farbus.hotplug.fabric.emulator.front import Running
 from farbus.hotplug.fabric.emulator.h3 import H3Front
 from farbus.hotplug.fabric.emulator.redfish import RedfishFront
 from farbus.hotplug.fabric.emulator.store import Store
-from farbus.hotplug.fabric.redfish import Credentials
+from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.linux.clock import Clock
 
 

@@ -15,8 +15,23 @@ CREATE TABLE IF NOT EXISTS device (
     chassis TEXT NOT NULL, id TEXT NOT NULL,
     port TEXT NOT NULL, holder TEXT NOT NULL, slot TEXT NOT NULL, pending TEXT,
     PRIMARY KEY (chassis, id)
+) STRICT;
+CREATE TABLE IF NOT EXISTS system (
+    chassis TEXT NOT NULL, port TEXT NOT NULL,
+    is_composed INTEGER NOT NULL, name TEXT NOT NULL,
+    PRIMARY KEY (chassis, port)
 ) STRICT
 """
+
+
+class SystemRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the node at a port is part of a composed system, and how that is called (empty: as the node is).
+
+    A port without a row has one, of its node and whatever is assigned to it.
+    """
+
+    is_composed: bool = True
+    name: str = ""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +53,7 @@ def _nothing(_: str) -> None:
 
 
 class Store:
-    """The table of devices. ``on_write`` is called before and after each transaction, for tests that kill there."""
+    """The tables of devices and systems. ``on_write`` is called before and after each write, for tests."""
 
     def __init__(self, path: Path | str, *, durable: bool = True, on_write: Callable[[str], None] = _nothing) -> None:
         self.on_write = on_write
@@ -46,7 +61,7 @@ class Store:
             self._database = sqlite3.connect(path, isolation_level=None)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
-            self._database.execute(SCHEMA)
+            self._database.executescript(SCHEMA)
         except sqlite3.Error as error:
             raise Unavailable(f"{path}: {error}", hint="is its directory there and writable?") from error
 
@@ -65,6 +80,21 @@ class Store:
         self._database.execute(
             "INSERT OR REPLACE INTO device VALUES (?, ?, ?, ?, ?, ?)",
             (chassis, device, row.port, row.holder, row.slot, row.pending),
+        )
+        self.on_write("after")
+
+    def read_systems(self, chassis: str) -> dict[str, SystemRow]:
+        """Return the systems of one chassis by their port."""
+        rows = self._database.execute(
+            "SELECT port, is_composed, name FROM system WHERE chassis = ?", (chassis,)
+        ).fetchall()
+        return {port: SystemRow(is_composed=bool(is_composed), name=name) for port, is_composed, name in rows}
+
+    def write_system(self, chassis: str, port: str, row: SystemRow) -> None:
+        """Replace one system, durably."""
+        self.on_write("before")
+        self._database.execute(
+            "INSERT OR REPLACE INTO system VALUES (?, ?, ?, ?)", (chassis, port, row.is_composed, row.name)
         )
         self.on_write("after")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -292,3 +293,39 @@ def test_a_script_goes_before_rates() -> None:
 def test_configurations_that_can_not_be_are_refused(config: EmulatorConfig, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         check(config, name="emulator.toml")
+
+
+def test_a_system_is_composed_changed_and_given_back(tmp_path: Path) -> None:
+    async def compose() -> None:
+        blocks = f"{V1}/CompositionService/ResourceBlocks"
+
+        def of(*names: str) -> Any:
+            return {"Links": {"ResourceBlocks": [{"@odata.id": f"{blocks}/{name}"} for name in names]}}
+
+        async with emulated(tmp_path / "state.db") as bed:
+            client = Client(bed)
+            await client.log_in()
+            system = f"{V1}/Systems/30h"
+            assert (await client.ask("POST", f"{V1}/Systems", of("node:30h"))).status == 409
+            assert (await client.ask("DELETE", system, If_Match='"old"')).status == 412
+            assert (await client.finish(await client.ask("DELETE", system))).status == 204
+            assert (await client.ask("GET", system)).status == 404
+            await bed.stop()
+            await bed.start()
+            await client.log_in()
+            assert (await client.ask("GET", system)).status == 404
+            assert (await client.ask("POST", f"{V1}/Systems", of("001300"))).status == 400
+            made = await client.finish(await client.ask("POST", f"{V1}/Systems", of("node:30h", "001300")))
+            assert (made.status, made.headers["location"]) == (201, system)
+            etag = (await client.ask("GET", system)).headers["etag"]
+            assert (await client.ask("PATCH", system, of("node:30h"))).status == 428
+            more = of("node:30h", "002300")
+            assert (await client.finish(await client.ask("PATCH", system, more, If_Match=etag))).status == 204
+            assert (await client.ask("PATCH", system, more, If_Match=etag)).status == 412
+            assert (await client.get(system))["Links"] == more["Links"]
+            await client.finish(await client.ask("DELETE", system))
+            gpus = {"Processors": {"Members": [{"@Redfish.RequestedCount": 2, "ProcessorType": "GPU"}]}}
+            assert (await client.finish(await client.ask("POST", f"{V1}/Systems", gpus))).status == 201
+            assert len((await client.get(system))["Links"]["ResourceBlocks"]) == 3
+
+    virtually(compose())

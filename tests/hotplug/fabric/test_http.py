@@ -23,7 +23,7 @@ from farbus.hotplug.fabric.emulator.server import make_certificate
 from farbus.hotplug.fabric.errors import BadReply, ChassisRefused, ChassisUnavailable
 from farbus.hotplug.fabric.h3 import H3Driver
 from farbus.hotplug.fabric.http import HttpTransport, Request
-from farbus.hotplug.fabric.redfish import Credentials
+from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.hotplug.fabric.service import ChassisService
 from farbus.linux.clock import SystemClock
 from farbus.model.fabric import Dialect, FabricStep, RedfishStyle
@@ -294,7 +294,7 @@ async def test_sessions_are_closed_at_the_end(tmp_path: Path) -> None:
         async with here.service(here.access(Dialect.REDFISH)) as service:
             await service.list()
             driver = service._driver
-            listed = await driver.ask("GET", "/redfish/v1/SessionService/Sessions")  # type: ignore[attr-defined]
+            listed = await driver._client.ask("GET", "/redfish/v1/SessionService/Sessions")  # type: ignore[attr-defined]
             assert msgspec.json.decode(listed.body)["Members@odata.count"] == 1
 
 

@@ -238,7 +238,7 @@ def test_a_task_that_never_ends_is_asked_ever_less() -> None:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(600):
                     await driver.ask_unassign(device)
-            asked = [line for line in driver._transport.asked if "TaskMonitors" in line]  # type: ignore[attr-defined]
+            asked = [line for line in driver._client._transport.asked if "TaskMonitors" in line]  # type: ignore[attr-defined]
             assert 50 <= len(asked) <= 60
 
     virtually(ask())

@@ -296,7 +296,7 @@ def test_a_zone_that_changed_meanwhile_is_read_again() -> None:
         async with bed.running(), bed.service("zones").running() as service:
             for number in (1, 2):
                 assert (await bed.chassis.unassign(f"00{number}300")).done
-            service._driver._transport = Meddling("falcon", bed.fronts["redfish"])
+            service._driver._client._transport = Meddling("falcon", bed.fronts["redfish"])
             await service.assign(gpu(1), "31h")
             assert bed.ports()[gpu(1)] == bed.ports()[gpu(2)] == "31h"
             assert "412" in bed.told[0]
@@ -375,7 +375,7 @@ def test_a_session_that_the_chassis_forgot_is_opened_anew() -> None:
     async def forget() -> None:
         async with emulated() as bed, bed.service("zones").running() as service:
             await service.list()
-            bed.emulator.redfish["falcon"]._sessions.clear()
+            bed.emulator.redfish["falcon"]._sessions._sessions.clear()
             assert len((await service.list()).devices) == 8
 
     virtually(forget())
@@ -408,3 +408,33 @@ def test_a_killed_emulator_has_the_old_state_or_the_new_one(dialect: str, tmp_pa
 
     for at in range(1, 7):
         virtually(kill(at))
+
+
+def test_callers_who_wait_for_a_listing_share_one_reading() -> None:
+    async def ask() -> None:
+        async with emulated() as bed, bed.service("h3").running() as service:
+            reads = 0
+            read = service._driver.read
+
+            async def count() -> Any:
+                nonlocal reads
+                reads += 1
+                return await read()
+
+            service._driver.read = count  # type: ignore[method-assign]
+            views = await asyncio.gather(*(service.list() for _ in range(5)))
+            assert (reads, len(set(map(id, views)))) == (1, 1)
+
+    virtually(ask())
+
+
+def test_a_caller_who_leaves_does_not_end_the_listing_of_others() -> None:
+    async def ask() -> None:
+        async with emulated() as bed, bed.service("h3").running() as service:
+            leaving, staying = asyncio.ensure_future(service.list()), asyncio.ensure_future(service.list())
+            await asyncio.sleep(0)
+            leaving.cancel()
+            assert len((await staying).devices) == 8
+            assert leaving.cancelled()
+
+    virtually(ask())

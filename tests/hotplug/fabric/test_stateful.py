@@ -174,6 +174,7 @@ TestH3 = _machine("h3")
 TestZones = _machine("zones")
 TestConnections = _machine("connections")
 TestBlocks = _machine("blocks")
+TestComposed = _machine("composed")
 
 
 # Seeds 1, 2 and 10: a stale reading hid that what was taken for failed had been done after all.

@@ -19,11 +19,12 @@ from farbus.hotplug.fabric.emulator.store import Store
 from farbus.hotplug.fabric.emulator.virtual import LoopClock
 from farbus.hotplug.fabric.h3 import H3Driver
 from farbus.hotplug.fabric.http import Reply, Request
-from farbus.hotplug.fabric.redfish import Credentials, RedfishDriver
+from farbus.hotplug.fabric.redfish import RedfishDriver
+from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.hotplug.fabric.service import ChassisService
 from farbus.model.fabric import RedfishStyle, StepHistory
 
-DIALECTS = ("h3", "zones", "connections", "blocks")
+DIALECTS = ("h3", "zones", "connections", "blocks", "composed")
 USER = Credentials("operator", "secret")
 NODES = {"30h": "alpha", "31h": "beta"}
 

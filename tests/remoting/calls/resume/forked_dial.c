@@ -1,26 +1,10 @@
 /* Forks while the shim dials a server again: prints how many sockets the child has then. */
 #include "../calls.h"
+#include "sockets.h"
 
-#include <dirent.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static int sockets(void)
-{
-	DIR *folder = opendir("/proc/self/fd");
-	struct dirent *entry;
-	int count = 0;
-
-	while ((entry = readdir(folder))) {
-		char target[64];
-		ssize_t length = readlinkat(dirfd(folder), entry->d_name, target, sizeof target);
-
-		count += length > 7 && memcmp(target, "socket:", 7) == 0;
-	}
-	closedir(folder);
-	return count;
-}
 
 int main(void)
 {

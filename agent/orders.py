@@ -1,0 +1,55 @@
+"""What the scheduler asks of a node's devices and chassis: moves, and who serves which chassis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from farbus.agent.chassis import ChassisDesk, Naming
+from farbus.agent.moving import HeldMove, MoveOrder, MoveOutcome, Moving
+
+
+class Orders:
+    """Takes orders from the session, and answers each by ``answer`` with its command's id.
+
+    Without ``moving`` every move is refused, with ``why``.
+    """
+
+    def __init__(
+        self,
+        *,
+        moving: Moving | None,
+        why: str,
+        desk: ChassisDesk,
+        group: asyncio.TaskGroup,
+        answer: Callable[[str, MoveOutcome], None],
+    ) -> None:
+        self._moving = moving
+        self._why = why
+        self._desk = desk
+        self._group = group
+        self._answer = answer
+
+    @property
+    def chassis(self) -> tuple[str, ...]:
+        """Chassis that this agent has the credentials for."""
+        return self._desk.names
+
+    def held(self) -> tuple[HeldMove, ...]:
+        """Return the moves that are under way or stuck."""
+        return self._moving.held() if self._moving is not None else ()
+
+    def move(self, command: str, order: MoveOrder) -> None:
+        """Begin a move, or wait with who has asked for it before; the answer comes when it has ended."""
+        if self._moving is None:
+            verb = "attach" if order.attach else "detach"
+            self._answer(command, MoveOutcome(error=f"{verb} {order.device}: {self._why}"))
+            return
+        self._group.create_task(self._perform(self._moving, command, order), name=f"order {command}")
+
+    async def _perform(self, moving: Moving, command: str, order: MoveOrder) -> None:
+        self._answer(command, await moving.perform(order))
+
+    def serve(self, chassis: str, naming: Naming) -> None:
+        """Take in who serves a chassis now."""
+        self._group.create_task(self._desk.name(chassis, naming), name=f"chassis {chassis} named")

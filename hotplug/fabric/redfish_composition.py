@@ -1,0 +1,146 @@
+"""Styles of Redfish's composition (DSP2050): blocks that actions move, and systems composed of them."""
+
+from __future__ import annotations
+
+from farbus.hotplug.fabric import redfish_resources as resources
+from farbus.hotplug.fabric.driver import Answer
+from farbus.hotplug.fabric.errors import BadReply, ChassisBusy
+from farbus.hotplug.fabric.http import remark
+from farbus.hotplug.fabric.redfish_client import RedfishClient
+from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name
+from farbus.model.fabric import FabricDevice
+
+
+async def _collections(client: RedfishClient, root: resources.Root) -> tuple[str, str]:
+    """Return the URIs of the collections of blocks and of systems."""
+    if root.CompositionService is None or root.Systems is None:
+        raise BadReply(
+            f"chassis {client.chassis}: its service has no CompositionService", hint="does another style fit?"
+        )
+    service = await client.get(client.uri(root.CompositionService.uri), resources.Service)
+    return service.ResourceBlocks.uri, root.Systems.uri
+
+
+class Blocks:
+    """Each device is a resource block, each port a computer system; actions add and remove blocks."""
+
+    def __init__(self, client: RedfishClient) -> None:
+        self._client = client
+
+    async def read(self, root: resources.Root, devices: Devices) -> Assigned:
+        """See :class:`Style`."""
+        all_blocks, all_systems = await _collections(self._client, root)
+        systems = await self._client.members(all_systems, resources.System)
+        port_at = {system.uri: system.Id for system in systems}
+        port_of: dict[str, str] = {}
+        blocks: dict[str, str] = {}
+        for block in await self._client.members(all_blocks, resources.Block):
+            for link in block.Links.PCIeDevices:
+                if link.uri not in devices:
+                    continue
+                handle = devices[link.uri].Id
+                blocks[handle] = self._client.uri(block.uri)
+                at = [port_at[system.uri] for system in block.Links.ComputerSystems if system.uri in port_at]
+                if len(at) > 1:
+                    raise BadReply(f"chassis {self._client.chassis}: device {handle} is assigned to several ports")
+                if at:
+                    port_of[handle] = at[0]
+        return Assigned(port_of, blocks, {system.Id: self._client.uri(system.uri) for system in systems})
+
+    async def assign(self, known: Assigned, device: FabricDevice, port: str) -> Answer:
+        """See :class:`Style`."""
+        return await self._act("AddResourceBlock", known, device, port)
+
+    async def unassign(self, known: Assigned, device: FabricDevice) -> Answer:
+        """See :class:`Style`."""
+        return await self._act("RemoveResourceBlock", known, device, device.port)
+
+    async def _act(self, action: str, known: Assigned, device: FabricDevice, port: str) -> Answer:
+        if device.handle not in known.uris or port not in known.ports:
+            raise BadReply(f"chassis {self._client.chassis}: no block of device {device.id}, or no system {port}")
+        block = await self._client.get(known.uris[device.handle], resources.Block)
+        system = known.ports[port]
+        body = {"ResourceBlock": {"@odata.id": block.uri}, "ResourceBlockETag": block.etag}
+        return await self._client.change("POST", f"{system}/Actions/ComputerSystem.{action}", body)
+
+
+class Composed:
+    """A system is composed of a node's own block and of devices' blocks, by ``POST``, and changed by ``PATCH``.
+
+    A port is a node's block: it has that before it has a system, and after.
+    """
+
+    def __init__(self, client: RedfishClient) -> None:
+        self._client = client
+
+    async def read(self, root: resources.Root, devices: Devices) -> Assigned:
+        """See :class:`Style`."""
+        all_blocks, self._systems = await _collections(self._client, root)
+        targets: dict[str, str] = {}
+        nodes: dict[str, str] = {}
+        for block in await self._client.members(all_blocks, resources.Block):
+            uri = self._client.uri(block.uri)
+            if block.ComputerSystems:
+                name = block.ComputerSystems[0].uri.rstrip("/").rpartition("/")[2]
+                if not is_name(name):
+                    raise BadReply(f"chassis {self._client.chassis}: a port is called {remark(name)!r}")
+                nodes[name] = uri
+            targets |= {devices[link.uri].Id: uri for link in block.Links.PCIeDevices if link.uri in devices}
+        port_of: dict[str, str] = {}
+        systems: dict[str, str] = {}
+        for system in await self._client.members(self._systems, resources.System):
+            blocks = {link.uri for link in system.Links.ResourceBlocks}
+            ports = [port for port, uri in nodes.items() if uri in blocks]
+            having = [handle for handle, uri in targets.items() if uri in blocks]
+            if having and len(ports) != 1:
+                # Neither free nor at a port: to call it either would be to give it away.
+                raise BadReply(
+                    f"chassis {self._client.chassis}: device {having[0]} is in system {remark(system.Id)}, "
+                    f"which has {len(ports)} nodes"
+                )
+            for port in ports:
+                if port in systems:
+                    raise BadReply(f"chassis {self._client.chassis}: port {port} is in several systems")
+                systems[port] = self._client.uri(system.uri)
+            for handle in having:
+                if handle in port_of:
+                    raise BadReply(f"chassis {self._client.chassis}: device {handle} is assigned to several ports")
+                port_of[handle] = ports[0]
+        return Assigned(port_of, targets, nodes, systems)
+
+    async def assign(self, known: Assigned, device: FabricDevice, port: str) -> Answer:
+        """See :class:`Style`."""
+        block = self._block(known, device)
+        if port not in known.ports:
+            raise BadReply(f"chassis {self._client.chassis}: no node's block is that of port {port}")
+        if port not in known.holders:
+            body = _blocks([known.ports[port], block])
+            return await self._client.change("POST", self._client.uri(self._systems), body)
+        return await self._patch(known.holders[port], block, present=True)
+
+    async def unassign(self, known: Assigned, device: FabricDevice) -> Answer:
+        """See :class:`Style`. The system stays, though nothing but its node be left of it."""
+        block = self._block(known, device)
+        if device.port not in known.holders:
+            raise ChassisBusy(f"chassis {self._client.chassis}: system of port {device.port} is gone meanwhile")
+        return await self._patch(known.holders[device.port], block, present=False)
+
+    def _block(self, known: Assigned, device: FabricDevice) -> str:
+        if device.handle not in known.uris:
+            raise BadReply(f"chassis {self._client.chassis}: device {device.id} has no resource block")
+        return known.uris[device.handle]
+
+    async def _patch(self, uri: str, block: str, *, present: bool) -> Answer:
+        # Read anew, so that the list that is written is the one that its ETag stands for.
+        system = await self._client.get(uri, resources.System)
+        if not system.etag:
+            raise BadReply(
+                f"chassis {self._client.chassis}: system {remark(system.Id)} has no ETag, so writers could collide"
+            )
+        others = [link.uri for link in system.Links.ResourceBlocks if link.uri != block]
+        body = _blocks(others + ([block] if present else []))
+        return await self._client.change("PATCH", uri, body, etag=system.etag)
+
+
+def _blocks(uris: list[str]) -> dict[str, object]:
+    return {"Links": {"ResourceBlocks": [{"@odata.id": uri} for uri in uris]}}

@@ -1,0 +1,155 @@
+"""Styles of a Redfish fabric: zones and connections of endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from farbus.hotplug.fabric import redfish_resources as resources
+from farbus.hotplug.fabric.driver import Answer
+from farbus.hotplug.fabric.errors import BadReply, ChassisBusy
+from farbus.hotplug.fabric.http import remark
+from farbus.hotplug.fabric.redfish_client import RedfishClient
+from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name
+from farbus.model.fabric import FabricDevice
+
+
+class _Endpoints:
+    """What zones and connections have in common: endpoints of devices and of ports."""
+
+    def __init__(self, client: RedfishClient, fabric_id: str) -> None:
+        self._client = client
+        self._fabric_id = fabric_id
+
+    async def _fabric(self, root: resources.Root) -> resources.Fabric:
+        """Read the fabric that the chassis' devices are in."""
+        if root.Fabrics is None:
+            raise BadReply(
+                f"chassis {self._client.chassis}: its service has no Fabrics", hint="does another style fit?"
+            )
+        return await self._client.one_of(root.Fabrics, resources.Fabric, self._fabric_id, what="fabric")
+
+    async def _endpoints(self, fabric: resources.Fabric, devices: Devices) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the URIs of endpoints by the ``Id`` of their device, and by the id of their port."""
+        targets: dict[str, str] = {}
+        ports: dict[str, str] = {}
+        for endpoint in await self._client.members(fabric.Endpoints.uri, resources.Endpoint):
+            for entity in endpoint.ConnectedEntities:
+                link = entity.EntityLink.uri if entity.EntityLink else ""
+                if entity.EntityRole == "Initiator":
+                    connected = endpoint.Links.ConnectedPorts
+                    name = connected[0].uri.rstrip("/").rpartition("/")[2] if connected else endpoint.Id
+                    if not is_name(name):
+                        raise BadReply(f"chassis {self._client.chassis}: a port is called {remark(name)!r}")
+                    ports[name] = self._client.uri(endpoint.uri)
+                elif link in devices:
+                    targets[devices[link].Id] = self._client.uri(endpoint.uri)
+        return targets, ports
+
+    def _assign(
+        self,
+        assigned: dict[str, str],
+        *,
+        initiators: Sequence[resources.Link],
+        targets: Sequence[resources.Link],
+        devices: Mapping[str, str],
+        ports: Mapping[str, str],
+    ) -> tuple[list[str], list[str]]:
+        """Enter what one zone or connection says; return its ports and devices."""
+        at = [port for port, uri in ports.items() if any(link.uri == uri for link in initiators)]
+        having = [handle for handle, uri in devices.items() if any(link.uri == uri for link in targets)]
+        for handle in having if at else []:
+            if len(at) > 1 or assigned.get(handle, at[0]) != at[0]:
+                raise BadReply(
+                    f"chassis {self._client.chassis}: device {handle} is assigned to several ports",
+                    hint="its service contradicts itself; nothing is done before that is mended",
+                )
+            assigned[handle] = at[0]
+        return at, having
+
+    def _uris(self, known: Assigned, device: FabricDevice, port: str) -> tuple[str, str]:
+        if device.handle not in known.uris:
+            raise BadReply(f"chassis {self._client.chassis}: device {device.id} has no endpoint")
+        if port not in known.ports:
+            raise BadReply(f"chassis {self._client.chassis}: port {port} has no endpoint")
+        return known.uris[device.handle], known.ports[port]
+
+
+class Zones(_Endpoints):
+    """A port has a zone, which has its endpoint and those of its devices."""
+
+    async def read(self, root: resources.Root, devices: Devices) -> Assigned:
+        """See :class:`Style`."""
+        fabric = await self._fabric(root)
+        if fabric.Zones is None:
+            raise BadReply(f"chassis {self._client.chassis}: its fabric has no Zones", hint="does another style fit?")
+        targets, ports = await self._endpoints(fabric, devices)
+        port_of: dict[str, str] = {}
+        zones: dict[str, str] = {}
+        for zone in await self._client.members(fabric.Zones.uri, resources.Zone):
+            links = zone.Links.Endpoints
+            at, _ = self._assign(port_of, initiators=links, targets=links, devices=targets, ports=ports)
+            zones |= {port: self._client.uri(zone.uri) for port in at}
+        return Assigned(port_of, targets, ports, zones)
+
+    async def assign(self, known: Assigned, device: FabricDevice, port: str) -> Answer:
+        """See :class:`Style`."""
+        return await self._write(known, device, port, present=True)
+
+    async def unassign(self, known: Assigned, device: FabricDevice) -> Answer:
+        """See :class:`Style`."""
+        return await self._write(known, device, device.port, present=False)
+
+    async def _write(self, known: Assigned, device: FabricDevice, port: str, *, present: bool) -> Answer:
+        endpoint, _ = self._uris(known, device, port)
+        if port not in known.holders:
+            raise BadReply(f"chassis {self._client.chassis}: port {port} has no zone")
+        # Read anew, so that the list that is written is the one that its ETag stands for.
+        zone = await self._client.get(known.holders[port], resources.Zone)
+        links = [link.uri for link in zone.Links.Endpoints if link.uri != endpoint] + ([endpoint] if present else [])
+        body = {"Links": {"Endpoints": [{"@odata.id": uri} for uri in links]}}
+        if not zone.etag:
+            raise BadReply(f"chassis {self._client.chassis}: zone of port {port} has no ETag, so writers could collide")
+        return await self._client.change("PATCH", known.holders[port], body, etag=zone.etag)
+
+
+class Connections(_Endpoints):
+    """A connection leads from a port's endpoint to that of each of its devices."""
+
+    async def read(self, root: resources.Root, devices: Devices) -> Assigned:
+        """See :class:`Style`."""
+        fabric = await self._fabric(root)
+        if fabric.Connections is None:
+            raise BadReply(
+                f"chassis {self._client.chassis}: its fabric has no Connections", hint="does another style fit?"
+            )
+        self._collection = self._client.uri(fabric.Connections.uri)
+        targets, ports = await self._endpoints(fabric, devices)
+        port_of: dict[str, str] = {}
+        connections: dict[str, str] = {}
+        for connection in await self._client.members(fabric.Connections.uri, resources.Connection):
+            _, having = self._assign(
+                port_of,
+                initiators=connection.Links.InitiatorEndpoints,
+                targets=connection.Links.TargetEndpoints,
+                devices=targets,
+                ports=ports,
+            )
+            connections |= {handle: self._client.uri(connection.uri) for handle in having}
+        return Assigned(port_of, targets, ports, connections)
+
+    async def assign(self, known: Assigned, device: FabricDevice, port: str) -> Answer:
+        """See :class:`Style`."""
+        target, initiator = self._uris(known, device, port)
+        body = {
+            "Links": {
+                "InitiatorEndpoints": [{"@odata.id": initiator}],
+                "TargetEndpoints": [{"@odata.id": target}],
+            }
+        }
+        return await self._client.change("POST", self._collection, body)
+
+    async def unassign(self, known: Assigned, device: FabricDevice) -> Answer:
+        """See :class:`Style`."""
+        if device.handle not in known.holders:
+            raise ChassisBusy(f"chassis {self._client.chassis}: connection of device {device.id} is gone meanwhile")
+        return await self._client.change("DELETE", known.holders[device.handle])

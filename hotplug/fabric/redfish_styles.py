@@ -1,0 +1,53 @@
+"""How styles of Redfish say what is assigned: what each reads, and what it asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from farbus.hotplug.fabric import redfish_resources as resources
+from farbus.hotplug.fabric.driver import Answer
+from farbus.model.fabric import FabricDevice
+
+MAX_NAME = 256
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/ -]*")
+
+Devices = Mapping[str, resources.PCIeDevice]
+"""All devices by their URI."""
+
+
+def is_name(text: str) -> bool:
+    """Say whether ``text`` can be the name of a device or a port."""
+    return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """What a style has read: which port each device (by its handle) is assigned to, and where to change that."""
+
+    port_of: Mapping[str, str]
+    uris: Mapping[str, str]
+    """By handle of a device: its endpoint's URI, or its block's."""
+    ports: Mapping[str, str]
+    """By id of a port: its endpoint's URI, its system's, or its node's block's."""
+    holders: Mapping[str, str] = field(default_factory=dict)
+    """By id of a port its zone's URI or its composed system's; or by handle of a device its connection's."""
+
+
+class Style(Protocol):
+    """One way to say and to change what is assigned."""
+
+    async def read(self, root: resources.Root, devices: Devices) -> Assigned:
+        """Read what is assigned; raise as :meth:`farbus.hotplug.fabric.driver.Driver.read` does."""
+        ...
+
+    async def assign(self, known: Assigned, device: FabricDevice, port: str) -> Answer:
+        """Ask for a free device to be assigned to a port."""
+        ...
+
+    async def unassign(self, known: Assigned, device: FabricDevice) -> Answer:
+        """Ask for a device to be taken from its port."""
+        ...

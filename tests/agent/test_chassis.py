@@ -1,0 +1,186 @@
+"""Chassis as an agent reaches them: who serves, in which term, and what becomes of that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from farbus.agent.chassis import ChassisDesk, ChassisNews, Naming
+from farbus.api.identity import Identity, Role
+from farbus.errors import FarbusError, NotPermitted, Unavailable, Unsatisfiable
+from farbus.hotplug.fabric.errors import DeviceElsewhere
+from farbus.linux.clock import SystemClock
+from farbus.model.fabric import ChassisReply, ChassisRequest
+from tests.agent.moving import ACCESS, CHASSIS, EmulatedFalcon
+from tests.hotplug.machines import two_ports
+
+HERE, THERE = Naming(term=1, node="n1"), Naming(term=1, node="n1", address="10.0.0.1:7412")
+
+
+class Wire:
+    """Other agents, by their addresses: as over a network, errors lose their kind but for the status."""
+
+    def __init__(self) -> None:
+        self.desks: dict[str, ChassisDesk] = {}
+        self.caller = "n2"
+
+    async def ask_chassis(self, node: str, endpoint: str, request: ChassisRequest) -> ChassisReply:
+        if endpoint not in self.desks:
+            raise Unavailable(f"the agent of node {node} at {endpoint} can't be reached")
+        try:
+            return await self.desks[endpoint].answer(Identity(name=self.caller, role=Role.NODE), request)
+        except FarbusError as error:
+            kind = next(kind for kind in type(error).__mro__ if kind.__module__ == "farbus.errors")
+            raise kind(error.message, hint=error.hint) from error
+
+
+class Bench:
+    """A chassis, two agents with its credentials and one without."""
+
+    def __init__(self, directory: Path, group: asyncio.TaskGroup) -> None:
+        self._directory, self._group = directory, group
+        self.chassis = EmulatedFalcon(
+            directory, {"30h": two_ports(directory / "bus1"), "31h": two_ports(directory / "bus2")}
+        )
+        self.wire = Wire()
+        self.news: list[ChassisNews] = []
+        self.opened: list[ChassisDesk] = []
+
+    def desk(self, node: str, *, serves: bool = True) -> ChassisDesk:
+        """Return an agent's desk; made again for a node it is that of the next agent."""
+        desk = ChassisDesk(
+            node=node,
+            accesses={CHASSIS: ACCESS} if serves else {},
+            asker=self.wire,
+            clock=SystemClock(),
+            group=self._group,
+            directory=self._directory / f"fabric of {node}",
+            driver=self.chassis.driver,
+            patience_s=0.0,
+        )
+        desk.told = self.news.append
+        self.opened.append(desk)
+        return desk
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with asyncio.TaskGroup() as group:
+        found = Bench(tmp_path, group)
+        assert await found.chassis.emulator.reconcile() == []
+        yield found
+        for desk in found.opened:
+            await desk.close()
+        await found.chassis.close()
+
+
+async def test_a_chassis_is_asked_through_the_agent_that_serves_it(bench: Bench) -> None:
+    serving, other = bench.desk("n1"), bench.desk("n2", serves=False)
+    bench.wire.desks[THERE.address] = serving
+    await serving.name(CHASSIS, HERE)
+    await other.name(CHASSIS, THERE)
+    assert (await other.of(CHASSIS).assign("S1", "31h")).port == "31h"
+    assert bench.chassis.assigned()["001300"] == "31h"
+    # What that agent has measured counts for this one too.
+    assert other.of(CHASSIS).expected_s is not None
+    assert bench.news[-1].term == 1
+    assert bench.news[-1].view.device("S1").port == "31h"
+
+
+async def test_a_device_that_is_elsewhere_is_told_as_such_over_the_network_too(bench: Bench) -> None:
+    serving, other = bench.desk("n1"), bench.desk("n2", serves=False)
+    bench.wire.desks[THERE.address] = serving
+    await serving.name(CHASSIS, HERE)
+    await other.name(CHASSIS, THERE)
+    await serving.of(CHASSIS).assign("S1", "30h")
+    with pytest.raises(DeviceElsewhere) as caught:
+        await other.of(CHASSIS).unassign("S1", source="31h")
+    assert caught.value.at == "30h"
+
+
+async def test_who_is_named_no_more_serves_nobody_and_asks_the_new_one(bench: Bench) -> None:
+    first, second = bench.desk("n1"), bench.desk("n2")
+    await first.name(CHASSIS, HERE)
+    await first.of(CHASSIS).list()
+    bench.wire.desks["10.0.0.2:7412"] = second
+    await second.name(CHASSIS, Naming(term=2, node="n2"))
+    await first.name(CHASSIS, Naming(term=2, node="n2", address="10.0.0.2:7412"))
+    asked = ChassisRequest(chassis=CHASSIS, term=2, step="list")
+    with pytest.raises(Unsatisfiable, match="not served by node n1"):
+        await first.answer(Identity(name="n3", role=Role.NODE), asked)
+    bench.wire.caller = "n1"
+    assert (await first.of(CHASSIS).assign("S1", "30h")).port == "30h"
+    # News of an older term changes nothing.
+    await first.name(CHASSIS, HERE)
+    with pytest.raises(Unsatisfiable):
+        await first.answer(Identity(name="n3", role=Role.NODE), asked)
+
+
+async def test_a_call_goes_on_with_the_agent_that_is_named_meanwhile(bench: Bench) -> None:
+    gone = Naming(term=1, node="n3", address="10.0.0.3:7412")
+    other, serving = bench.desk("n2", serves=False), bench.desk("n1")
+    other._patience_s = 60.0
+    await other.name(CHASSIS, gone)
+    asking = asyncio.create_task(other.of(CHASSIS).list())
+    await asyncio.sleep(0)
+    await serving.name(CHASSIS, Naming(term=2, node="n1"))
+    bench.wire.desks["10.0.0.1:7412"] = serving
+    await other.name(CHASSIS, Naming(term=2, node="n1", address="10.0.0.1:7412"))
+    assert (await asking).chassis == CHASSIS
+
+
+async def test_a_restarted_agent_goes_on_serving_and_asking_as_it_was_named(bench: Bench) -> None:
+    for node, naming in (("n1", HERE), ("n2", THERE)):
+        await bench.desk(node, serves=node == "n1").name(CHASSIS, naming)
+    bench.wire.desks[THERE.address] = bench.desk("n1")
+    assert (await bench.desk("n2", serves=False).of(CHASSIS).list()).chassis == CHASSIS
+
+
+async def test_nobody_who_serves_is_an_error_that_says_so(bench: Bench) -> None:
+    with pytest.raises(Unavailable, match="no agent serves it"):
+        await bench.desk("n2", serves=False).of(CHASSIS).list()
+
+
+async def test_who_was_never_named_asks_for_itself_and_serves_nobody(bench: Bench) -> None:
+    desk = bench.desk("n1")
+    assert (await desk.of(CHASSIS).list()).chassis == CHASSIS
+    assert bench.news == []
+    with pytest.raises(Unsatisfiable):
+        await desk.answer(Identity(name="n2", role=Role.NODE), ChassisRequest(chassis=CHASSIS, term=0, step="list"))
+
+
+async def test_times_that_were_measured_outlive_the_agent(bench: Bench) -> None:
+    first = bench.desk("n1")
+    await first.of(CHASSIS).list()
+    assert bench.desk("n1").known[0].history == first.known[0].history
+    assert first.known[0].history.times
+
+
+async def test_a_port_of_another_node_is_refused(bench: Bench) -> None:
+    desk = bench.desk("n1")
+    await desk.name(CHASSIS, HERE)
+    for step in ("assign", "unassign"):
+        with pytest.raises(NotPermitted, match="port 30h leads to node n1, not to n2"):
+            await desk.answer(
+                Identity(name="n2", role=Role.NODE),
+                ChassisRequest(chassis=CHASSIS, term=1, step=step, device="S1", port="30h"),
+            )
+
+
+async def test_a_chassis_is_read_as_soon_as_its_agent_is_named(bench: Bench) -> None:
+    desk = bench.desk("n1")
+    read = asyncio.Event()
+    desk.read = lambda _: read.set()
+    reading = asyncio.create_task(desk.keep_reading(lambda _: False))
+    await asyncio.sleep(0)
+    assert not read.is_set()
+    await desk.name(CHASSIS, HERE)
+    async with asyncio.timeout(30):
+        await read.wait()
+    reading.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await reading

@@ -1,0 +1,549 @@
+"""Moves of devices between nodes, step by step: who is asked for what, and where the device is afterwards."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
+from farbus.model.fabric import FabricStep, StepHistory
+from farbus.model.move import MoveState, NodeMove
+from farbus.model.operation import Cordon, CordonKind
+from farbus.model.pci import Function
+from farbus.model.states import DeviceState
+from farbus.scheduler import events
+from tests.scheduler.scripted import TTL_S, Cluster, gpu, job, node
+
+MOVED = "GPU-a-0"
+
+
+def cabled(*, free: bool = False) -> Cluster:
+    """Nodes a (with a GPU) and b in one chassis, whose credentials both have; c has no cable."""
+    cluster = Cluster(node("a", 1), node("b"), node("c"))
+    fabric = cluster.give_fabric(*((gpu("spare"),) if free else ()), to=("a", "b"))
+    assert fabric.name == "falcon"
+    cluster.join()
+    cluster.read_chassis()
+    return cluster
+
+
+def status(cluster: Cluster, device: str = MOVED) -> tuple[str, DeviceState, str]:
+    """Return node, state and move of a device."""
+    (found,) = [each for each in cluster.machine.device_statuses() if each.device.id == device]
+    return found.node, found.state, found.move
+
+
+def asked(cluster: Cluster) -> list[tuple[str, events.Command]]:
+    return [each for each in cluster.sent if isinstance(each[1], events.DetachDevice | events.AttachDevice)]
+
+
+def refuse(cluster: Cluster, name: str, error: str, **told: object) -> None:
+    """Have a node answer its next command with a no."""
+    agent = cluster.agents[name]
+    command = agent.inbox.pop(0)
+    move = NodeMove(**told)  # type: ignore[arg-type]
+    cluster.tell(msgspec.structs.replace(agent.answer(command, error=error), move=move))
+
+
+def test_a_device_is_detached_here_and_attached_there() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b", evict=True, drain_s=5.0)
+    assert status(cluster) == ("a", DeviceState.MOVING, move)
+    cluster.settle()
+    first, second = asked(cluster)
+    assert first == (
+        "a",
+        events.DetachDevice(
+            command_id="m1.detach-device", move_id="m1", device=MOVED, chassis="falcon", evict=True, drain_s=5.0
+        ),
+    )
+    assert second == (
+        "b",
+        events.AttachDevice(command_id="m1.attach-device", move_id="m1", device=MOVED, chassis="falcon", port="port-b"),
+    )
+    assert (cluster.moves[move].state, cluster.moves[move].path) == (MoveState.DONE, "/dev/GPU-a-0")
+    assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+def test_the_next_node_learns_what_the_first_one_saw() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    agent = cluster.agents["a"]
+    command = agent.inbox.pop(0)
+    function = Function(address="0000:17:00.0", vendor=0x10DE, device=0x2330, pci_class=0x030200)
+    outcome = agent.do(command)
+    assert outcome is not None
+    cluster.tell(msgspec.structs.replace(outcome, move=NodeMove(functions=(function,))))
+    _, attach = asked(cluster)[-1]
+    assert isinstance(attach, events.AttachDevice)
+    assert msgspec.json.decode(attach.functions, type=tuple[Function, ...]) == (function,)
+
+
+def test_a_moving_device_is_given_to_nobody_and_its_epoch_has_risen() -> None:
+    cluster = cabled()
+    before = cluster.machine.devices[MOVED].epoch
+    cluster.move(MOVED, "b")
+    assert cluster.machine.devices[MOVED].epoch == before + 1
+    cluster.submit(job(gpus=1))
+    while cluster.round_asked:
+        cluster.decide()
+    assert cluster.state_of("j1") == "queued"
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    assert cluster.machine.leases["j1-1-0"].lease.devices[0].epoch == before + 2
+
+
+def test_a_placement_on_a_device_that_is_moved_meanwhile_is_refused() -> None:
+    cluster = cabled()
+    cluster.submit(job(gpus=1))
+    cluster.round_asked = False
+    snapshot, pending, generation = cluster.machine.round_input(cluster.now)
+    from tests.scheduler.scripted import first_fit
+
+    cluster.move(MOVED, "b")
+    cluster.tell(events.RoundDecided(decision=first_fit(snapshot, pending), generation=generation))
+    assert not cluster.machine.leases
+    assert cluster.state_of("j1") == "queued"
+
+
+def test_a_device_with_a_lease_is_not_moved_and_its_job_is_named() -> None:
+    cluster = cabled()
+    cluster.submit(job(gpus=1))
+    cluster.settle()
+    with pytest.raises(Conflict, match="device GPU-a-0 is used by job j1 of ada on node a; farbus cancel j1"):
+        cluster.move(MOVED, "b")
+
+
+def test_a_device_on_its_way_is_not_moved_again() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    with pytest.raises(Conflict, match=r"on its way to node b \(move m1\)"):
+        cluster.move(MOVED)
+
+
+@pytest.mark.parametrize(
+    ("device", "to", "more", "error"),
+    [
+        ("GPU-none", "b", {}, NotFound("there is no device GPU-none")),
+        (MOVED, "d", {}, NotFound("there is no node d")),
+        (MOVED, "a", {}, Conflict("device GPU-a-0 is on node a already")),
+        (MOVED, "b", {"port": "port-a"}, InvalidInput("port: port-a of chassis falcon leads to node a, not to node b")),
+        (MOVED, "b", {"port": "nowhere"}, NotFound("chassis falcon: no port nowhere")),
+        (MOVED, "", {"port": "port-b"}, InvalidInput("port: it is that of a node, and none is named")),
+        (MOVED, "b", {"drain_s": -1.0}, InvalidInput("drain_s: -1 is not from 0 to 86400")),
+        ("", "b", {}, InvalidInput("device: none is named")),
+    ],
+)
+def test_what_can_not_be_is_refused(device: str, to: str, more: dict[str, object], error: FarbusError) -> None:
+    cluster = cabled()
+    with pytest.raises(type(error)) as told:
+        cluster.move(device, to, **more)
+    assert told.value.message.startswith(error.message)
+    assert not cluster.machine.moves
+
+
+def test_nothing_brings_a_device_without_a_chassis_to_another_node() -> None:
+    cluster = Cluster(node("a", 1), node("b"))
+    cluster.join()
+    with pytest.raises(Conflict, match="no chassis has device GPU-a-0: nothing brings it from node a to node b"):
+        cluster.move(MOVED, "b")
+    move = cluster.move(MOVED)
+    cluster.settle()
+    assert cluster.moves[move].state is MoveState.DONE
+    assert asked(cluster)[0][1].chassis == ""  # type: ignore[union-attr]
+    assert status(cluster) == ("", DeviceState.UNASSIGNED, "")
+
+
+def test_a_node_that_is_away_is_neither_asked_nor_told() -> None:
+    cluster = cabled()
+    cluster.lose("b")
+    with pytest.raises(Unavailable, match="node b can't be reached now"):
+        cluster.move(MOVED, "b")
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+def test_a_detach_that_is_refused_has_changed_nothing() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    refuse(cluster, "a", "still open in pid 7 (python3)")
+    assert cluster.moves[move].state is MoveState.FAILED
+    assert cluster.moves[move].error == "node a: still open in pid 7 (python3)"
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+def test_a_detach_that_was_undone_says_so() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    refuse(cluster, "a", "the chassis said no", changed=True)
+    assert cluster.moves[move].state is MoveState.UNDONE
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+def test_an_attach_that_fails_has_the_first_node_take_it_back() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    cluster.step("a")
+    refuse(cluster, "b", "no room for BAR 2")
+    assert cluster.machine.move_statuses()[0].says == "node a is asked to take it back"
+    cluster.settle()
+    name, back = asked(cluster)[-1]
+    assert isinstance(back, events.AttachDevice)
+    assert (name, back.move_id, back.port) == ("a", "m1.back", "port-a")
+    assert cluster.moves[move].state is MoveState.UNDONE
+    assert cluster.moves[move].error == "node b: no room for BAR 2"
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+def test_what_nobody_can_take_is_stuck_with_its_story_and_keeps_the_device() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    cluster.step("a")
+    refuse(cluster, "b", "no room")
+    refuse(cluster, "a", "the chassis does not answer")
+    (stuck,) = cluster.machine.move_statuses()
+    assert stuck.state is MoveState.STUCK
+    assert stuck.error == "node b: no room; and it was not taken back: node a: the chassis does not answer"
+    assert "farbus attach" in stuck.hint
+    assert status(cluster) == ("", DeviceState.WEDGED, move)
+    cluster.restart()
+    cluster.join()
+    assert cluster.machine.move_statuses()[0].state is MoveState.STUCK
+    assert cluster.machine.mover_of(MOVED) == move
+
+
+def test_a_stuck_device_moves_when_it_is_asked_for_again() -> None:
+    cluster = cabled()
+    first = cluster.move(MOVED, "b")
+    cluster.step("a")
+    refuse(cluster, "b", "it hangs", stuck=True)
+    assert cluster.machine.moves[first].move.state is MoveState.STUCK
+    cluster.read_chassis()
+    second = cluster.move(MOVED, "b")
+    assert cluster.memory.ended_moves[first].taken_over_by == second
+    cluster.settle()
+    assert cluster.moves[second].state is MoveState.DONE
+    assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+def test_a_device_that_is_stuck_where_it_is_to_be_is_attached_there_again() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    cluster.step("a")
+    agent = cluster.agents["b"]
+    agent.fabric.assign(MOVED, "b")  # type: ignore[union-attr]
+    refuse(cluster, "b", "the driver hangs", stuck=True)
+    cluster.read_chassis()
+    again = cluster.move(MOVED, "b")
+    assert cluster.machine.moves[again].move.from_node == ""
+    cluster.settle()
+    assert cluster.moves[again].state is MoveState.DONE
+
+
+def test_a_device_that_was_free_and_can_not_be_attached_is_free_again() -> None:
+    cluster = cabled(free=True)
+    move = cluster.move("GPU-spare", "b")
+    refuse(cluster, "b", "no room")
+    assert cluster.moves[move].state is MoveState.FAILED
+    assert status(cluster, "GPU-spare") == ("", DeviceState.UNASSIGNED, "")
+
+
+# --- nodes and schedulers that go ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("away", ["a", "b"])
+def test_a_node_that_is_lost_in_the_middle_is_waited_for(away: str) -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    if away == "b":
+        cluster.step("a")
+    cluster.lose(away)
+    cluster.pass_time(10 * TTL_S)
+    (waiting,) = cluster.machine.move_statuses()
+    assert waiting.says.startswith(f"waits for node {away}, which can't be reached, last heard at 2023-")
+    assert cluster.machine.mover_of(MOVED) == move
+    cluster.join(away)
+    cluster.settle()
+    assert cluster.moves[move].state is MoveState.DONE
+    assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+def test_an_answer_that_was_lost_with_its_session_is_asked_for_again() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    agent = cluster.agents["a"]
+    agent.do(agent.inbox.pop(0))
+    cluster.lose("a")
+    cluster.join("a")
+    assert status(cluster) == ("a", DeviceState.MOVING, move)
+    cluster.settle()
+    assert [name for name, _ in asked(cluster)] == ["a", "a", "b"]
+    assert cluster.moves[move].state is MoveState.DONE
+
+
+def test_a_silent_node_is_asked_again_and_nothing_is_concluded() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    cluster.agents["a"].inbox.clear()
+    cluster.pass_time(2000.0, step_s=3.0)
+    assert [command.command_id for _, command in asked(cluster)] == ["m1.detach-device", "m1.detach-device.1.1"]  # type: ignore[union-attr]
+    assert cluster.machine.move_statuses()[0].state is MoveState.DETACHING
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_restarted_scheduler_goes_on_with_it(steps: int) -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    for name in ("a", "b")[:steps]:
+        cluster.step(name)
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    if steps < 2:
+        assert cluster.moves[move].state is MoveState.DONE
+    assert cluster.memory.ended_moves[move].state is MoveState.DONE
+    assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+def test_a_restart_in_the_middle_of_the_way_back_goes_on_with_that() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    cluster.step("a")
+    refuse(cluster, "b", "no room")
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert cluster.memory.ended_moves[move].state is MoveState.UNDONE
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+def test_every_move_has_a_number_of_its_own_over_restarts() -> None:
+    cluster = cabled()
+    assert cluster.move(MOVED, "b") == "m1"
+    cluster.settle()
+    cluster.restart()
+    cluster.join()
+    cluster.read_chassis()
+    assert cluster.move(MOVED, "a") == "m2"
+
+
+def test_a_move_whose_node_is_off_for_good_is_stuck() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    cluster.lose("a")
+    cluster.tell(events.NodeForgotten(node="a", reason="node a is off, says ann"))
+    (stuck,) = cluster.machine.move_statuses()
+    assert (stuck.state, stuck.error) == (MoveState.STUCK, "node a is off, says ann")
+
+
+def test_an_outcome_of_another_node_changes_nothing() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    liar = cluster.agents["c"]
+    cluster.tell(events.OutcomeArrived(node="c", session=liar.session, command_id="m1.detach-device", ok=True))
+    cluster.tell(
+        events.MoveProgressed(
+            node="c", session=liar.session, move_id="m1", step=1, steps=2, says="a lie", expected_s=1.0
+        )
+    )
+    (waiting,) = cluster.machine.move_statuses()
+    assert (waiting.state, waiting.says) == (MoveState.DETACHING, "node a is asked to give it")
+
+
+# --- progress, dry runs --------------------------------------------------------------------------
+
+
+def test_progress_is_told_with_the_expected_time_of_the_whole() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    agent = cluster.agents["a"]
+    progress = events.MoveProgressed(
+        node="a", session=agent.session, move_id="m1", step=2, steps=5, says="wait for holders", expected_s=9.0
+    )
+    cluster.tell(progress)
+    (moving,) = cluster.machine.move_statuses()
+    assert (moving.step, moving.steps, moving.says, moving.expected_s) == (2, 5, "wait for holders", 0.0)
+    times = {FabricStep.ASSIGN: (20.0,), FabricStep.UNASSIGN: (10.0,), FabricStep.LIST: (1.0,)}
+    record = cluster.machine.chassis["falcon"]
+    cluster.tell(
+        events.ChassisReported(
+            node="a",
+            session=agent.session,
+            term=record.term,
+            view=record.view,
+            history=StepHistory(times=times),  # type: ignore[arg-type]
+        )
+    )
+    assert cluster.machine.move_statuses()[0].expected_s == 9.0 + 22.0
+
+
+def test_a_dry_run_tells_both_nodes_plans_and_leaves_no_entry() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b", dry_run=True)
+    cluster.settle()
+    over = cluster.moves[move]
+    assert (over.state, over.plan) == (MoveState.DONE, ("a: detach GPU-a-0", "b: attach GPU-a-0"))
+    assert over.expected_s == 7.0
+    assert not cluster.memory.moves
+    assert not cluster.memory.ended_moves
+    assert cluster.machine.devices[MOVED].epoch == 0
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+def test_a_dry_run_tells_who_is_in_the_way() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b", dry_run=True)
+    refuse(cluster, "a", "it is in use", plan=("close it",), in_the_way=("pid 7 (python3)",))
+    assert cluster.moves[move].state is MoveState.FAILED
+    assert (cluster.moves[move].plan, cluster.moves[move].in_the_way) == (("a: close it",), ("a: pid 7 (python3)",))
+
+
+def test_a_dry_run_ends_with_the_node_that_it_asks() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b", dry_run=True)
+    cluster.lose("a")
+    assert (cluster.moves[move].state, cluster.moves[move].error) == (MoveState.FAILED, "node a was lost")
+    assert not len(cluster.machine.steps)
+
+
+# --- inventories ---------------------------------------------------------------------------------
+
+
+def test_the_node_that_has_a_moved_device_reports_it_before_it_answers() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    cluster.step("a")
+    agent = cluster.agents["b"]
+    outcome = agent.do(agent.inbox.pop(0))
+    cluster.tell(agent.inventory())
+    assert status(cluster)[:2] == ("b", DeviceState.MOVING)
+    assert outcome is not None
+    cluster.tell(outcome)
+    assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+def test_what_a_node_still_reports_of_a_device_that_it_gave_is_not_believed() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    before = cluster.agents["a"].inventory()
+    agent = cluster.agents["a"]
+    outcome = agent.do(agent.inbox.pop(0))
+    assert outcome is not None
+    cluster.tell(outcome)
+    cluster.tell(before)
+    assert status(cluster)[0] == ""
+    cluster.settle()
+    assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+def test_a_device_that_somebody_moved_by_hand_is_taken_over_whoever_reports_first() -> None:
+    cluster = Cluster(node("a", 1), node("b"))
+    cluster.join()
+    a, b = cluster.agents["a"], cluster.agents["b"]
+    b.node = msgspec.structs.replace(b.node, devices=a.node.devices)
+    a.node = msgspec.structs.replace(a.node, devices=())
+    cluster.tell(b.inventory())
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+    cluster.tell(a.inventory())
+    assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+def test_a_cordon_moves_with_the_device() -> None:
+    cluster = cabled()
+    cluster.tell(events.Cordoned(cordon=Cordon(kind=CordonKind.DEVICE, name=MOVED, by="ann", at=0.0)))
+    cluster.move(MOVED, "b")
+    cluster.settle()
+    assert status(cluster) == ("b", DeviceState.CORDONED, "")
+
+
+# --- chassis -------------------------------------------------------------------------------------
+
+
+def test_one_agent_serves_a_chassis_and_all_that_are_cabled_to_it_are_told() -> None:
+    cluster = cabled()
+    assert {name: agent.serves.get("falcon") for name, agent in cluster.agents.items()} == {
+        "a": events.ServeChassis(chassis="falcon", term=1, node="a"),
+        "b": events.ServeChassis(chassis="falcon", term=1, node="a", address=""),
+        "c": events.ServeChassis(chassis="falcon", term=1, node="a", address=""),
+    }
+
+
+def test_another_agent_serves_in_a_higher_term_when_the_session_of_the_first_ends() -> None:
+    cluster = cabled()
+    cluster.lose("a")
+    (chassis,) = cluster.machine.chassis_statuses()
+    assert (chassis.served_by, chassis.term) == ("b", 2)
+    assert cluster.agents["b"].serves["falcon"].node == "b"
+    cluster.join("a")
+    assert cluster.agents["a"].serves["falcon"] == events.ServeChassis(chassis="falcon", term=2, node="b")
+    cluster.lose("a")
+    cluster.lose("b")
+    assert cluster.machine.chassis_statuses()[0].served_by == ""
+    cluster.join("b")
+    assert (cluster.machine.chassis_statuses()[0].served_by, cluster.machine.chassis_statuses()[0].term) == ("b", 3)
+
+
+def test_the_term_of_a_chassis_grows_over_restarts() -> None:
+    cluster = cabled()
+    cluster.restart()
+    cluster.join()
+    assert cluster.machine.chassis_statuses()[0].term == 2
+
+
+def test_what_an_agent_read_in_an_earlier_term_is_not_believed() -> None:
+    cluster = cabled(free=True)
+    before = cluster.machine.chassis["falcon"].view
+    assert before is not None
+    cluster.lose("a")
+    cluster.join("a")
+    session = cluster.agents["a"].session
+    gone = msgspec.structs.replace(before, devices=())
+    for term in (1, 2):
+        cluster.tell(events.ChassisReported(node="a", session=session, term=term, view=gone))
+    assert cluster.machine.chassis["falcon"].view == before
+
+
+def test_no_device_is_moved_in_a_chassis_that_nobody_serves() -> None:
+    cluster = Cluster(node("a", 1), node("b"), node("c"))
+    cluster.give_fabric(to=("c",))
+    cluster.join()
+    cluster.read_chassis()
+    cluster.lose("c")
+    with pytest.raises(Unavailable, match="no agent serves chassis falcon"):
+        cluster.move(MOVED, "b")
+
+
+def test_a_node_is_told_who_serves_before_it_is_asked() -> None:
+    cluster = cabled()
+    del cluster.agents["a"].serves["falcon"]
+    cluster.move(MOVED, "b")
+    assert cluster.agents["a"].serves["falcon"].term == 1
+
+
+def test_devices_that_are_free_in_a_chassis_are_listed_and_can_be_attached() -> None:
+    cluster = cabled(free=True)
+    assert status(cluster, "GPU-spare") == ("", DeviceState.UNASSIGNED, "")
+    move = cluster.move("h-GPU-spare", "b")
+    assert status(cluster, "GPU-spare") == ("", DeviceState.MOVING, move)
+    cluster.settle()
+    assert [name for name, _ in asked(cluster)] == ["b"]
+    assert status(cluster, "GPU-spare") == ("b", DeviceState.FREE, "")
+    assert {each.chassis for each in cluster.machine.device_statuses()} == {"falcon"}
+
+
+def test_the_shares_of_a_gpu_go_with_it() -> None:
+    shares = tuple(msgspec.structs.replace(gpu("a-0"), id=f"GPU-a-0/{number}", share_milli=500) for number in (1, 2))
+    cluster = Cluster(msgspec.structs.replace(node("a"), devices=(gpu("a-0"),)), node("b"))
+    fabric = cluster.give_fabric()
+    cluster.agents["a"].node = msgspec.structs.replace(cluster.agents["a"].node, devices=shares)
+    cluster.join()
+    cluster.read_chassis()
+    with pytest.raises(InvalidInput, match="GPU-a-0/1 is a share of GPU-a-0"):
+        cluster.move("GPU-a-0/1", "b")
+    cluster.move(MOVED, "b")
+    assert {each.state for each in cluster.machine.device_statuses() if "/" in each.device.id} == {DeviceState.MOVING}
+    cluster.agents["a"].node = msgspec.structs.replace(cluster.agents["a"].node, devices=(gpu("a-0"),))
+    cluster.settle()
+    assert fabric.at[MOVED] == "b"
+    assert status(cluster) == ("b", DeviceState.FREE, "")
