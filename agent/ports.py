@@ -41,7 +41,7 @@ def bridge_for(
         raise Conflict(f"{what}: no hot-plug port of {where} is free", hint="detach what is there, or set fabric_ports")
     raise Conflict(
         f"{what}: {len(free)} hot-plug ports are free, and nothing says which of them is port {named} of the chassis",
-        hint=f"set it in this node's agent.toml, such as {setting}; lspci -t shows the ports",
+        hint=f"set it in this node's agent.toml, such as {setting}; farbus devices --tree shows the bridges",
     )
 
 
@@ -82,7 +82,8 @@ def _set_for(tree: PciTree, addresses: Collection[str], named: str) -> Iterator[
     for address in addresses:
         if tree.get(address) is None:
             raise Conflict(
-                f"fabric_ports: {named}: there is no bridge {address} on this node", hint="lspci -t shows the ports"
+                f"fabric_ports: {named}: there is no bridge {address} on this node",
+                hint="farbus devices --tree shows the bridges",
             )
         yield from _ends(tree, address)
 

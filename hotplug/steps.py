@@ -111,7 +111,10 @@ class CheckRoom(HotplugStep):
         tree, device = self.here()
         port = tree.at(self.move.bridge)
         if not port.is_bridge:
-            raise Conflict(f"attach {self.move.device}: {port.address} is no bridge", hint="lspci -t shows the ports")
+            raise Conflict(
+                f"attach {self.move.device}: {port.address} is no bridge",
+                hint="farbus devices --tree shows the bridges",
+            )
         if device:
             raise Conflict(
                 f"attach {self.move.device}: it is at {device[0].address} already",

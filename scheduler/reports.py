@@ -16,7 +16,7 @@ from farbus.api.identity import Identity
 from farbus.api.v1 import types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.device import Device, PoolReach
-from farbus.model.fabric import ChassisView, StepHistory
+from farbus.model.fabric import HISTORY_LENGTH, ChassisView, StepHistory
 from farbus.model.job import MAX_RESOURCE
 from farbus.model.move import NodeMove
 from farbus.model.node import DIMENSIONS, Link, Node, amounts_of
@@ -118,7 +118,14 @@ def read_chassis(node: str, view: bytes, history: bytes) -> tuple[ChassisView, S
         report.text(f"devices[{index}].id", device.id, MAX_WORD, empty=False)
         for name in ("handle", "model", "serial", "uuid", "slot", "port"):
             report.text(f"devices[{index}].{name}", getattr(device, name), MAX_WORD)
-    return read, from_json(history, StepHistory) if history else None
+    times = from_json(history, StepHistory) if history else None
+    for step, kept in times.times.items() if times is not None else ():
+        if len(kept) > HISTORY_LENGTH:
+            raise report.refuse(f"history.{step}", f"with more than {HISTORY_LENGTH} times")
+        for seconds in kept:
+            if not 0 <= seconds <= MAX_EXPECTED_S:
+                raise report.refuse(f"history.{step}", f"{seconds:g}, which is not from 0 to {MAX_EXPECTED_S:g} s")
+    return read, times
 
 
 def read_node_move(node: str, text: bytes) -> NodeMove | None:

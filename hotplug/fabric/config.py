@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,6 +19,8 @@ from farbus.linux.clock import Clock
 from farbus.model.fabric import Dialect, RedfishStyle
 
 MAX_CREDENTIALS_BYTES = 4096
+MAX_NAME = 256
+"""Characters of the name of a chassis, a port, a node."""
 
 
 class ChassisAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -72,9 +75,10 @@ def make_driver(access: ChassisAccess, *, clock: Clock) -> Driver:
 
     Nothing is sent yet; its credentials are read now.
     """
+    _check_names(access)
     at = f"chassis {access.name}"
     scheme = access.url.partition("://")[0]
-    if scheme not in ("http", "https") or "@" in access.url:
+    if not _is_url(access.url):
         raise InvalidInput(f"{at}: url {access.url!r}: not http://HOST:PORT or https://HOST:PORT")
     if not 1 <= access.parallel <= 64:
         raise InvalidInput(f"{at}: parallel: {access.parallel} is not from 1 to 64")
@@ -96,6 +100,27 @@ def make_driver(access: ChassisAccess, *, clock: Clock) -> Driver:
         fabric_id=access.fabric_id,
         parallel=access.parallel,
     )
+
+
+def _check_names(access: ChassisAccess) -> None:
+    """Refuse what the scheduler would end the session over, or ``fabric_ports`` (CHASSIS/PORT) could not name."""
+    name = access.name
+    if not 0 < len(name) <= MAX_NAME or not name.isprintable() or "/" in name:
+        raise InvalidInput(f"chassis {name!r}: its name is not 1 to {MAX_NAME} printable characters without a slash")
+    for port, node in access.ports.items():
+        if not port or any(len(each) > MAX_NAME or not each.isprintable() for each in (port, node)):
+            raise InvalidInput(
+                f"chassis {name}: ports: {port!r} = {node!r}: not at most {MAX_NAME} printable characters each"
+            )
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # The port is read when it is asked for.
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and "@" not in url
+    except ValueError:
+        return False
 
 
 def read_credentials(path: str, *, what: str) -> Credentials:

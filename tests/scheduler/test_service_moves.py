@@ -13,6 +13,7 @@ from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
 from farbus.errors import Conflict, InvalidInput, NotPermitted
 from farbus.model.device import Route
+from farbus.model.fabric import HISTORY_LENGTH
 from farbus.model.move import MoveRequest, MoveState, MoveStatus
 from farbus.model.states import DeviceState, JobState
 from farbus.scheduler import events
@@ -197,6 +198,15 @@ async def test_chassis_are_listed_with_who_serves_them(two: Two) -> None:
 @pytest.mark.parametrize("view", [b"nonsense", b'{"chassis": "", "ports": [], "devices": []}'])
 async def test_the_session_of_who_talks_nonsense_of_a_chassis_ends(two: Two, view: bytes) -> None:
     await two.a.send(chassis_changed=session_pb2.ChassisChanged(term=1, view=view))
+    while (await two.operator.list_chassis())[0].served_by:
+        pass
+
+
+@pytest.mark.parametrize("seconds", ["1e300", "-1", f"1{', 1' * HISTORY_LENGTH}"])
+async def test_the_session_of_who_tells_impossible_times_of_a_chassis_ends(two: Two, seconds: str) -> None:
+    view = b'{"chassis": "falcon", "ports": [], "devices": []}'
+    history = f'{{"times": {{"assign": [{seconds}]}}}}'.encode()
+    await two.a.send(chassis_changed=session_pb2.ChassisChanged(term=1, view=view, history=history))
     while (await two.operator.list_chassis())[0].served_by:
         pass
 
