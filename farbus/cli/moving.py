@@ -28,7 +28,10 @@ EvictOption = Annotated[
     bool, typer.Option("--evict", help="End programs and sessions that hold it; never mounts, arrays and exports.")
 ]
 DrainOption = Annotated[
-    float, typer.Option("--drain", metavar="SECONDS", min=0, help="How long holders have.  [default: the node's]")
+    float,
+    typer.Option(
+        "--drain", metavar="SECONDS", min=0, show_default=False, help="How long holders have.  [default: the node's]"
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and who is in the way.")]
 LocalOption = Annotated[

@@ -413,11 +413,16 @@ static void leader_step_down(struct client_session *session)
 		session_abandon(session);
 	session->leader = false;
 	session->leader_wait = NULL;
-	if (session->waits && !paging())
+	if (session->waits && !paging()) {
 		wait_set(session, session->waits, WAIT_LEAD);
-	else if (session->receiver_parked || session->targets || session->outstanding ||
-		 session->awaited || paging())
+		/* Its request may not have left yet, and not leave before somebody reads: the
+		 * receiver thread is to look after it. */
+		if (session->receiver_parked)
+			pthread_cond_signal(&session->receiver_wake);
+	} else if (session->receiver_parked || session->targets || session->outstanding ||
+		   session->awaited || paging()) {
 		pthread_cond_signal(&session->receiver_wake);
+	}
 	wait_unlock(session);
 }
 

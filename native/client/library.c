@@ -302,7 +302,9 @@ void client_jit_log_write(const struct client_jit_log *log, const void *text, si
 		return;
 	if (bytes > log->room - 1)
 		bytes = log->room - 1;
-	memcpy(log->buffer, text, bytes);
+	/* An empty text may be nowhere. */
+	if (bytes)
+		memcpy(log->buffer, text, bytes);
 	log->buffer[bytes] = 0;
 	*log->filled = (void *)bytes;
 }

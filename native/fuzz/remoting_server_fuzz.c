@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,6 +20,7 @@
 #include "../server/server.h"
 #include "../transport/transport.h"
 #include "../wire/frame.h"
+#include "../wire/handle.h"
 #include "../wire/hello.h"
 #include "../wire/image.h"
 #include "../wire/proof.h"
@@ -29,6 +31,8 @@
 #define SESSION_MAX_S 20u
 
 #define CONTEXT (1ull << 43 | 1ull << 4)
+#define MEMORY_BYTES 8192u
+#define PINNED_BYTES 16384u
 
 static uint8_t secret[WIRE_SECRET_BYTES];
 static uint64_t random_state, memory;
@@ -49,7 +53,13 @@ static uint64_t random_below(uint64_t bound)
 /* A handle as a client makes them: kind, generation, slot. */
 static uint64_t random_handle(void)
 {
-	return random_below(9) << 43 | random_below(2) << 27 | random_below(3) << 4;
+	return random_below(HANDLE_PINNED + 1) << 43 | random_below(2) << 27 | random_below(3) << 4;
+}
+
+/* Most of the time of the kind that is wanted: few of any kind would be one. */
+static uint64_t random_of_kind(enum handle_kind kind)
+{
+	return random_below(8) ? (uint64_t)kind << 43 | (1 + random_below(4)) << 4 : random_handle();
 }
 
 static uint64_t random_word(void)
@@ -67,7 +77,7 @@ static uint64_t random_word(void)
 	case 5:
 		return memory;
 	case 6:
-		return memory + random_below(8192);
+		return memory + random_below(MEMORY_BYTES);
 	case 7:
 		return random_below(4096);
 	case 8:
@@ -167,7 +177,7 @@ static bool session_begin(int descriptor)
 		.capabilities = WIRE_CAPABILITY_IMAGES,
 	};
 	const struct wire_primary_retain retain = { .context = CONTEXT };
-	const struct wire_memory_alloc alloc = { .bytes = 8192 };
+	const struct wire_memory_alloc alloc = { .bytes = MEMORY_BYTES };
 	struct wire_memory_alloc_reply allocated;
 	struct wire_hello_reply reply;
 	struct wire_device device;
@@ -246,17 +256,163 @@ static bool frame_send(int descriptor)
 	return send_all(descriptor, frame, sizeof(header) + fixed + tail);
 }
 
+static bool frame_write(int descriptor, enum wire_op op, const void *fixed, size_t bytes)
+{
+	const struct wire_header header = {
+		.length = (uint32_t)bytes,
+		.opcode = (uint16_t)op,
+		.lane = (uint16_t)(1 + random_below(4)),
+		.argument = CONTEXT,
+	};
+
+	return send_all(descriptor, &header, sizeof(header)) && send_all(descriptor, fixed, bytes);
+}
+
+/* ---- pinned memory that both share ---- */
+
+static uint64_t random_pinned(void)
+{
+	return random_of_kind(HANDLE_PINNED);
+}
+
+/* Of the memory's own bytes, or somebody's wish. */
+static uint64_t random_pinned_bytes(void)
+{
+	return random_below(8) ? PINNED_BYTES : random_word();
+}
+
+/* Memory as a client makes it, with too few seals, with holes, or none at all. */
+static int random_descriptor(void)
+{
+	int descriptor = -1;
+	void *mapped;
+
+	if (random_below(4)) {
+		if (transport_memory_make("farbus-remoting-pinned", PINNED_BYTES, &mapped, &descriptor))
+			return -1;
+		munmap(mapped, PINNED_BYTES);
+		return descriptor;
+	}
+	if (!random_below(3))
+		return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	descriptor = memfd_create("farbus-remoting-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (descriptor >= 0 && ftruncate(descriptor, (off_t)random_below(2 * PINNED_BYTES)) < 0) {
+		close(descriptor);
+		return -1;
+	}
+	return descriptor;
+}
+
+/* Rows that fit the memory of both sides, most of the time. */
+static struct wire_copy_pinned random_pinned_copy(void)
+{
+	struct wire_copy_pinned copy = {
+		.pinned = random_pinned(),
+		.offset = random_below(PINNED_BYTES / 2),
+		.device = memory + random_below(MEMORY_BYTES / 2),
+		.width = 1 + random_below(128),
+		.height = 1 + random_below(16),
+		.to_device = (uint32_t)random_below(2),
+		.stream = random_below(4) ? 1 + random_below(2) : random_handle(),
+	};
+	uint64_t *const fields[] = {
+		&copy.pinned, &copy.offset, &copy.host_pitch, &copy.device,
+		&copy.pitch,  &copy.width,  &copy.height,     &copy.stream,
+	};
+
+	copy.host_pitch = copy.width + random_below(2) * random_below(128);
+	copy.pitch = copy.width + random_below(2) * random_below(128);
+	while (!random_below(12))
+		*fields[random_below(sizeof(fields) / sizeof(fields[0]))] = random_word();
+	return copy;
+}
+
+/* Some of its life, in any order: offered with a descriptor or without, pinned, copied from and
+ * to, and let go of. */
+static bool pinned_send(int descriptor)
+{
+	unsigned steps = (unsigned)(1 + random_below(16));
+
+	while (steps--) {
+		const uint64_t pinned = random_pinned();
+		const struct wire_pinned_offer offer = { .pinned = pinned, .bytes = random_pinned_bytes() };
+		const struct wire_pinned_register named = { .pinned = pinned };
+		const struct wire_copy_pinned copy = random_pinned_copy();
+		const struct wire_primary_reset reset = { 0 };
+		int passed = -1;
+		bool sent;
+
+		switch (random_below(8)) {
+		case 0:
+			if (over_memory && random_below(8))
+				passed = random_descriptor();
+			if (passed >= 0) {
+				/* Where there is no room for it, nobody waits: the offer then has none. */
+				(void)transport_shm_pass(&shared, passed);
+				close(passed);
+			}
+			sent = frame_write(descriptor, WIRE_OP_PINNED_OFFER, &offer, sizeof(offer));
+			if (sent && random_below(8))
+				sent = frame_write(descriptor, WIRE_OP_PINNED_REGISTER, &named, sizeof(named));
+			break;
+		case 1:
+			sent = frame_write(descriptor, WIRE_OP_PINNED_REGISTER, &named, sizeof(named));
+			break;
+		case 2:
+			sent = frame_write(descriptor, WIRE_OP_PINNED_RELEASE, &named, sizeof(named));
+			break;
+		case 3:
+			/* It goes with its context. */
+			sent = random_below(4) ||
+			       frame_write(descriptor, WIRE_OP_PRIMARY_RESET, &reset, sizeof(reset));
+			break;
+		default:
+			sent = frame_write(descriptor, WIRE_OP_COPY_PINNED, &copy, sizeof(copy));
+		}
+		if (!sent)
+			return false;
+	}
+	return true;
+}
+
+/* ---- images ---- */
+
+/* What a client with managed memory asks an image for: a variable that is managed, one that is not,
+ * and none. */
+static bool variables_send(int descriptor, uint64_t library)
+{
+	static const char *const names[] = { "managed", "plain", "f", "", "nothing" };
+	struct {
+		struct wire_library_variable fixed;
+		char name[16];
+	} request = { .fixed = { .library = library } };
+	unsigned times = (unsigned)random_below(4);
+
+	while (times--) {
+		const char *name = names[random_below(sizeof(names) / sizeof(names[0]))];
+		size_t bytes = strlen(name) + (random_below(64) ? 1 : 0);
+
+		memcpy(request.name, name, bytes);
+		if (!frame_write(descriptor, WIRE_OP_LIBRARY_VARIABLE, &request,
+				 sizeof(request.fixed) + bytes))
+			return false;
+	}
+	return true;
+}
+
 /* PTX or a container, whole but for some bytes: sent, loaded, and loaded again by its digest, which
  * may be another's.  Some are large enough to be kept. */
 static bool image_send(int descriptor)
 {
 	static const char text[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+				   ".visible .global .attribute(.managed) .align 8 .b8 managed[100];\n"
+				   ".visible .global .align 8 .b8 plain[100];\n"
 				   ".visible .entry f()\n{\nret;\n}\n//";
 	static uint8_t frame[sizeof(struct wire_header) + sizeof(struct wire_image_load) + 256 + TAIL_MAX];
 	struct wire_header header = { .lane = 1, .argument = CONTEXT };
 	struct wire_image head = { .form = WIRE_IMAGE_PTX, .part_count = 1 };
-	struct wire_blob_part part = { .blob = random_handle() };
-	struct wire_image_load load = { .library = random_handle(), .blob = part.blob };
+	struct wire_blob_part part = { .blob = random_of_kind(HANDLE_BLOB) };
+	struct wire_image_load load = { .library = random_of_kind(HANDLE_LIBRARY), .blob = part.blob };
 	uint64_t size = sizeof(text) + random_below(1000);
 	uint8_t *image = frame + sizeof(header) + sizeof(part);
 
@@ -293,10 +449,11 @@ static bool image_send(int descriptor)
 
 			memcpy(frame + sizeof(header) + sizeof(load) + at, &word, sizeof(word));
 		}
-		if (!send_all(descriptor, frame, sizeof(header) + header.length))
+		if (!send_all(descriptor, frame, sizeof(header) + header.length) ||
+		    !variables_send(descriptor, load.library))
 			return false;
 		load.blob = 0;
-		load.library = random_handle();
+		load.library = random_of_kind(HANDLE_LIBRARY);
 	}
 	return true;
 }
@@ -343,6 +500,18 @@ static void preface_send(int descriptor)
 	}
 }
 
+static bool something_send(int descriptor)
+{
+	switch (random_below(20)) {
+	case 0:
+		return image_send(descriptor);
+	case 1:
+		return pinned_send(descriptor);
+	default:
+		return frame_send(descriptor);
+	}
+}
+
 /* The client's side, in a process of its own. */
 static void attack(int descriptor, uint64_t number)
 {
@@ -363,7 +532,10 @@ static void attack(int descriptor, uint64_t number)
 		_exit(3);
 	}
 	frames = (unsigned)random_below(FRAMES_MAX);
-	while (frames-- && (random_below(20) ? frame_send(descriptor) : image_send(descriptor)))
+	/* Most sessions end early, by what nobody should send. */
+	if (over_memory && random_below(2) && !pinned_send(descriptor))
+		frames = 0;
+	while (frames-- && something_send(descriptor))
 		;
 	while (over_memory && drop_answers(descriptor) && random_below(64))
 		;

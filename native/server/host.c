@@ -565,6 +565,19 @@ CUresult serve_capture_copy_to_host(struct server_call *call)
 	return result;
 }
 
+/* The bytes that a pull waits for, after so many came.  A graph's replay asks anew, and nothing
+ * but the client's manners keeps its bytes from coming at that very moment. */
+static size_t pull_missing(struct host_token *token, size_t came)
+{
+	size_t missing;
+
+	pthread_mutex_lock(&token->lock);
+	token->missing -= came;
+	missing = token->missing;
+	pthread_mutex_unlock(&token->lock);
+	return missing;
+}
+
 CUresult serve_pull_data(struct server_call *call)
 {
 	const struct wire_pull_data *request = call->request;
@@ -573,13 +586,12 @@ CUresult serve_pull_data(struct server_call *call)
 	CUresult result;
 
 	if (!token || token->event != WIRE_EVENT_PULL || request->offset > token->total ||
-	    bytes > token->total - request->offset || bytes > token->missing)
+	    bytes > token->total - request->offset || bytes > pull_missing(token, 0))
 		return SERVER_MALFORMED;
 	result = server_take(call, token->pinned->memory + request->offset, bytes);
 	if (result != CUDA_SUCCESS)
 		return result;
-	token->missing -= bytes;
-	if (!token->missing)
+	if (!pull_missing(token, bytes))
 		token_done(token);
 	return CUDA_SUCCESS;
 }

@@ -24,6 +24,12 @@ def clean_environment(runtime: Path, **variables: str) -> dict[str, str]:
 
 
 @pytest.fixture
+def tmp_path(short_path: Path) -> Path:
+    """Below it lie the sockets of clusters."""
+    return short_path
+
+
+@pytest.fixture
 def farbus(tmp_path: Path) -> Farbus:
     """Run ``farbus ARGUMENTS...`` and return how it ended; it finds no cluster unless it is told of one."""
 

@@ -95,11 +95,6 @@ def start(runtime: Path, *arguments: str) -> Up:
 
 
 @pytest.fixture
-def tmp_path(short_path: Path) -> Path:
-    return short_path
-
-
-@pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
     """A cluster of two nodes."""
     running = start(tmp_path)

@@ -137,6 +137,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def tmp_path(short_path: Path) -> Path:
+    """Below it lie the sockets of clusters."""
     return short_path
 
 

@@ -18,12 +18,15 @@ from farbus.api.conversion import to_message
 from farbus.api.identity import Identity, Role
 from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable, Unsatisfiable
+from farbus.model.device import DeviceKind
+from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, StepHistory
 from farbus.model.job import GPU_SHARE, Job, Miss
 from farbus.model.metrics import series
 from farbus.model.rules import Quota, QuotaStatus
 from farbus.model.series import SeriesEncoder
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 from farbus.model.telemetry import Telemetry
+from farbus.model.value import to_json
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import Contents, Ledger
@@ -648,6 +651,8 @@ async def test_a_cordon_is_there_after_a_restart(site: Site) -> None:
 def lies(job_id: str, lease_id: str) -> dict[str, object]:
     exited = types_pb2.TaskStatus(task="main.0", state="exited", node="c", exit_code=1)
     other = types_pb2.Node(name="a", address="127.0.0.1", boot_id="b", capacity=types_pb2.Resources(cpu_milli=1))
+    device = FabricDevice(id="GPU-a-0", handle="1", kind=DeviceKind.GPU, port="p")
+    chassis = ChassisView(chassis="box", ports=(FabricPort(id="p", node="liar"),), devices=(device,))
     return {
         "heartbeat": session_pb2.Heartbeat(lease_ids=[lease_id]),
         "outcome": session_pb2.Outcome(command_id=f"{lease_id}.unprepare-devices", ok=True),
@@ -656,6 +661,8 @@ def lies(job_id: str, lease_id: str) -> dict[str, object]:
         "log_data": session_pb2.LogData(request_id="1", end=True, error="a lie"),
         # It has no name in it: the scheduler waits longer for the liar alone.
         "leaving": session_pb2.Leaving(),
+        "move_progress": session_pb2.MoveProgress(move_id="m1", device="GPU-a-0", steps=1, says="a lie"),
+        "chassis_changed": session_pb2.ChassisChanged(term=1, view=to_json(chassis), history=to_json(StepHistory())),
         "inventory_changed": session_pb2.InventoryChanged(node=other),
         "hello": session_pb2.NodeHello(protocol=1, node=other),
     }
