@@ -402,7 +402,8 @@ class DrainDevice(HotplugStep):
                 continue
             left = until - self.parts.clock.monotonic()
             if left <= 0:
-                hint = "end what holds it" if self.move.evict else "end what holds it, or use --evict"
+                helps = look.others and not self.move.evict and all(holder.evictable for holder in look.others)
+                hint = "end what holds it, or use --evict" if helps else "end what holds it"
                 raise Conflict(
                     f"detach {self.move.device}: still held after {self.move.drain_s:g} s: {look.told()}", hint=hint
                 )

@@ -56,6 +56,10 @@ class Sysfs(Protocol):
         ...
 
 
+_NO_SUBSYSTEM = frozenset({"(null)", "(efault)"})
+"""What the kernel prints of a controller before it has asked it who it is (check_pointer_msg, lib/vsprintf.c)."""
+
+
 class KernelSysfs:
     """Reads a sysfs tree."""
 
@@ -84,16 +88,19 @@ class KernelSysfs:
         return tuple(found)
 
     def nvme_controllers(self) -> tuple[NvmeController, ...]:
-        """Read class/nvme."""
+        """Read class/nvme; a controller that has not told yet who it is does not count."""
         found = []
         for directory in _children(self.root / "class/nvme"):
             if not _CONTROLLER.fullmatch(directory.name):
                 continue
             try:
+                serial = _text(directory / "serial")
+                if serial in _NO_SUBSYSTEM:
+                    continue
                 found.append(
                     NvmeController(
                         name=directory.name,
-                        serial=_text(directory / "serial"),
+                        serial=serial,
                         model=_text(directory / "model"),
                         transport=_text(directory / "transport"),
                         address=_text(directory / "address"),

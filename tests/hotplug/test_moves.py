@@ -204,7 +204,7 @@ async def test_a_held_device_is_not_touched_and_its_holders_are_told(bench: Benc
         await bench.perform(bench.detach())
     assert str(caught.value) == (
         f"detach {DRIVE}: still held after 0 s: /dev/nvme0n1 is open in pid 812 (python3) of alice (end it); "
-        "/dev/nvme0n1 is mounted on /data (umount /data); end what holds it, or use --evict"
+        "/dev/nvme0n1 is mounted on /data (umount /data); end what holds it"
     )
     assert bench.node.world() == before
     assert bench.node.pci.writes == []
@@ -246,6 +246,13 @@ async def test_a_disk_that_the_kernel_uses_is_not_removed(bench: Bench) -> None:
     with pytest.raises(Conflict, match="/dev/nvme0n1 is in use by the kernel; lsblk shows what stands on it"):
         await bench.perform(bench.detach())
     assert bench.node.pci.writes == []
+
+
+async def test_eviction_is_a_cure_where_nothing_but_programs_holds_a_device(bench: Bench) -> None:
+    await bench.attached()
+    bench.node.holders.state = Look(holders=(PROCESS,))
+    with pytest.raises(Conflict, match=r"\(end it\); end what holds it, or use --evict$"):
+        await bench.perform(bench.detach())
 
 
 async def test_programs_and_sessions_are_evicted_where_that_is_asked_for(bench: Bench) -> None:

@@ -26,11 +26,15 @@ class Place:
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
             self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._held = True
 
     def remove(self) -> None:
-        """Remove it, unless it has been renamed, and let go of it."""
+        """Remove it, unless it has been renamed, and let go of it; nothing the second time."""
         shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        if self._held:
+            # Once: by then the number may be somebody else's.
+            self._held = False
+            os.close(self._lock)
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:

@@ -37,3 +37,12 @@ def test_place_that_was_renamed_stays(tmp_path: Path) -> None:
     place.path.rename(tmp_path / "kept")
     place.remove()
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_place_that_is_removed_twice_closes_nothing_of_others(tmp_path: Path) -> None:
+    place = Place(tmp_path, PREFIX)
+    place.remove()
+    # Numbers of descriptors are given again.
+    with (tmp_path / "file").open("w") as file:
+        place.remove()
+        file.write("x")

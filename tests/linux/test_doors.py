@@ -351,6 +351,15 @@ def test_devices_are_read_and_broken_ones_left_out(sysfs: Sysfs) -> None:
     assert sysfs.nvme_controllers() == (CONTROLLER,)
 
 
+def test_a_drive_that_the_kernel_is_still_asking_who_it_is_is_left_out(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    controller = tmp_path / "class/nvme/nvme0"
+    # Linux 6.1, for a tenth of a second after the drive has come.
+    for name in ("serial", "model", "subsysnqn"):
+        (controller / name).write_text("(efault)\n")
+    assert KernelSysfs(str(tmp_path)).nvme_controllers() == ()
+
+
 def test_a_tree_without_devices_is_empty(tmp_path: Path) -> None:
     assert KernelSysfs(str(tmp_path)).pci_functions() == ()
     assert KernelSysfs(str(tmp_path)).nvme_controllers() == ()
