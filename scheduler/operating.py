@@ -11,8 +11,8 @@ import msgspec
 import structlog
 
 from farbus.api.identity import Identity
-from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
-from farbus.model.move import MoveRequest, MoveStatus
+from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.model.move import MoveRequest, MoveState, MoveStatus
 from farbus.model.operation import Cordon, CordonKind, CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import ApplicationProfile
 from farbus.scheduler import events
@@ -126,7 +126,14 @@ class Operating:
         return msgspec.structs.replace(plan, begun=True)
 
     async def move_device(self, caller: Identity, request: MoveRequest) -> AsyncGenerator[MoveStatus, None]:
-        """Have a device moved and yield how far it is, until it has ended; the caller may leave before that."""
+        """Have a device moved and yield how far it is, until it has ended; the caller may leave before that.
+
+        A node that gives a device has touched it before the next one is asked.
+        So both are asked first what they would do; :class:`Conflict` where
+        the second one can't have it.
+        """
+        if request.node and not request.dry_run:
+            await self._look_ahead(caller, request)
         move = plan_move(self._machine, request, by=_who(caller), at=time.time())
         _log.info(
             "move asked for",
@@ -140,6 +147,24 @@ class Operating:
         async with contextlib.aclosing(self._engine.watch_move(move.id)) as statuses:
             async for status in statuses:
                 yield status
+
+    async def _look_ahead(self, caller: Identity, request: MoveRequest) -> None:
+        """Raise :class:`Conflict` where a dry run says that the move can't be; who holds it may still let go."""
+        rehearsal = msgspec.structs.replace(request, dry_run=True)
+        if not plan_move(self._machine, rehearsal, by=_who(caller), at=time.time()).from_node:
+            # Its own first step looks for room.
+            return
+        async with contextlib.aclosing(self.move_device(caller, rehearsal)) as statuses:
+            said = [status async for status in statuses]
+        if not said:
+            raise Unavailable(f"device {request.device}: nobody has said whether it can be moved", hint="ask again")
+        last = said[-1]
+        if last.state is MoveState.FAILED:
+            raise Conflict(f"device {last.device} is not moved: {last.error}", hint=last.hint)
+        prefix = f"{request.node}: "
+        refused = [line.removeprefix(prefix) for line in last.in_the_way if line.startswith(prefix)]
+        if refused:
+            raise Conflict(f"device {last.device} is not moved: node {request.node}: {'; '.join(refused)}")
 
     async def list_moves(self, *, include_ended: bool) -> tuple[MoveStatus, ...]:
         """Return the moves that are under way or stuck, and with ``include_ended`` those that have ended."""

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 
+import msgspec
+
 from farbus.api.authority import Credentials
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION, NodeStream, open_session
@@ -41,6 +43,10 @@ class LightAgent:
         self.commands: list[events.Command] = []
         self.holds_back: tuple[type[events.Command], ...] = ()
         """Commands that it does not answer."""
+        self.rehearsals: list[events.DetachDevice | events.AttachDevice] = []
+        """Parts of moves of which it was asked what it would do."""
+        self.in_the_way: tuple[str, ...] = ()
+        """What it says then."""
         self.logs: dict[tuple[str, str], list[bytes]] = {}
         self._stream: NodeStream | None = None
         self._changed = asyncio.Event()
@@ -85,6 +91,9 @@ class LightAgent:
                 await self._send_log(message.log_request)
             elif name not in ("log_cancel", "log_credit"):
                 command = from_message(getattr(message, name), _COMMANDS[name])
+                if isinstance(command, events.DetachDevice | events.AttachDevice) and command.dry_run:
+                    await self._rehearse(command)
+                    continue
                 self.commands.append(command)
                 if isinstance(command, self.holds_back):
                     self._wake()
@@ -97,6 +106,14 @@ class LightAgent:
                         inventory_changed=session_pb2.InventoryChanged(node=to_message(self.state.node, types_pb2.Node))
                     )
             self._wake()
+
+    async def _rehearse(self, command: events.DetachDevice | events.AttachDevice) -> None:
+        self.rehearsals.append(command)
+        outcome = self.state.do(command)
+        assert outcome is not None
+        assert outcome.move is not None
+        move = msgspec.structs.replace(outcome.move, in_the_way=self.in_the_way)
+        await self.answer(msgspec.structs.replace(outcome, move=move))
 
     def _wake(self) -> None:
         self._changed.set()

@@ -165,6 +165,20 @@ async def test_who_leaves_the_stream_ends_nothing(two: Two) -> None:
     assert (ended.id, ended.state, ended.path) == (first.id, MoveState.DONE, "/dev/GPU-a-0")
 
 
+async def test_a_node_that_can_not_have_the_device_is_asked_before_the_other_gives_it(two: Two) -> None:
+    two.b.in_the_way = ("bridge 3 has room for 2 MiB at most",)
+    with pytest.raises(Conflict, match="GPU-a-0 is not moved: node b: bridge 3 has room for 2 MiB at most"):
+        await two.move()
+    assert [type(each) for each in (*two.a.rehearsals, *two.b.rehearsals)] == [events.DetachDevice, events.AttachDevice]
+    assert not any(isinstance(each, events.DetachDevice) for each in two.a.commands)
+    assert await two.operator.list_moves(include_ended=True) == ()
+
+
+async def test_who_holds_the_device_may_go_until_it_is_moved(two: Two) -> None:
+    two.a.in_the_way = ("program 17 has it open",)
+    assert (await two.move())[-1].state is MoveState.DONE
+
+
 async def test_progress_reaches_who_watches(two: Two) -> None:
     two.a.holds_back = (events.DetachDevice,)
     stream = two.operator.move_device(MoveRequest(device=MOVED, node="b"))
