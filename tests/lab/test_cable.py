@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -26,8 +25,17 @@ class Speaker:
         self.end.sendall(HEADER.pack(len(frame)) + frame)
 
     def hear(self) -> bytes:
-        (length,) = HEADER.unpack(self.end.recv(HEADER.size, socket.MSG_WAITALL))
-        return self.end.recv(length, socket.MSG_WAITALL)[12:]
+        (length,) = HEADER.unpack(self._receive(HEADER.size))
+        return self._receive(length)[12:]
+
+    def _receive(self, count: int) -> bytes:
+        # MSG_WAITALL does not wait where the socket has a time limit: it does not block then.
+        received = b""
+        while len(received) < count:
+            piece = self.end.recv(count - len(received))
+            assert piece, "unplugged"
+            received += piece
+        return received
 
 
 @pytest.fixture
