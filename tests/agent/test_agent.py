@@ -337,6 +337,8 @@ async def test_a_scheduler_of_a_lower_term_is_not_served(
     agent.start(config)
     await sessions.connected()
     hello = sessions.hellos[0]
+    # Until then it may not have read its welcome, and the term in that.
+    await sessions.until(lambda: bool(sessions.said))
     await agent.stop()
     sessions.term = 6
     agent.start(config)

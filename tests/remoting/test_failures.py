@@ -124,7 +124,9 @@ def test_managed_memory_whose_bytes_do_not_come_is_no_zero(
 ) -> None:
     done = run_without_bytes(lease(tls=False), build("remoting/unmanaged/short"), FARBUS_MANAGED_MEMORY=mode)
     assert (done.returncode, done.stdout) == (-signal.SIGSEGV, "touching\n"), done.stdout + done.stderr
-    assert done.stderr.count("the connection to the GPU at ") == 1
+    # It may have died before who reads the connection came to say what is wrong with that.
+    assert done.stderr.count("the connection to the GPU at ") <= 1
+    assert "the connection to the GPU at " in done.stderr or "touching it ends the program" in done.stderr
 
 
 def test_killed_program_ends_its_server(remote: Remote, build: Build) -> None:
