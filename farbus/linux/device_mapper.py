@@ -214,6 +214,7 @@ class FakeDeviceMapper(KernelDeviceMapper):
             return _Said(1, "", f"device-mapper: remove ioctl on {name}  failed: Device or resource busy\n")
         for member in self._members(tables[name]):
             (member / "holders" / place.name).unlink(missing_ok=True)
+        (self._sys / "dev/block" / _text(place / "dev")).unlink()
         for file in (place / "dm/name", place / "dm/uuid", place / "size", place / "dev"):
             file.unlink()
         (place / "dm").rmdir()
@@ -238,6 +239,8 @@ class FakeDeviceMapper(KernelDeviceMapper):
         for file, text in (("dm/name", name), ("dm/uuid", uuid), ("size", words[1]), ("dev", f"253:{number}")):
             (place / file).parent.mkdir(parents=True, exist_ok=True)
             (place / file).write_text(f"{text}\n")
+        numbered = self._sys / "dev/block" / f"253:{number}"
+        numbered.symlink_to(os.path.relpath(place, numbered.parent))
         self._save({**self._tables(), name: " ".join(words)})
         for member in self._members(" ".join(words)):
             (member / "holders").mkdir(exist_ok=True)

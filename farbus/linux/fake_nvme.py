@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from farbus.errors import NotFound
-from farbus.linux.nvme import DISCOVERY_NQN, KernelNvme, converted, Said, write_to_controller
+from farbus.linux.nvme import DISCOVERY_NQN, KernelNvme, Said, converted, write_to_controller
 from farbus.linux.nvme_cli import Call, NvmeCli, parse_version
 from farbus.linux.sysfs import SECTOR_BYTES
 from farbus.model.nvmeof import AnaState, Controller, ControllerState, TransportAddress, transport_address
@@ -229,6 +229,9 @@ class FakeNvme(KernelNvme):
                 raise OSError(number, os.strerror(number))
         except OSError as error:
             raise converted(what, error) from error
+        for name, value in values.items():
+            # A file keeps what was longer, unlike an attribute.
+            _put(place / name, f"{value}\n")
         if "delete_controller" in values:
             self._forget(controller.name)
 
@@ -257,17 +260,19 @@ class FakeNvme(KernelNvme):
         ):
             _put(place / attribute, f"{text}\n")
         if target is not None:
-            subsystem = self._subsystem(target, number)
+            subsystem = self._subsystem(target)
             _link(subsystem / name, place)
         # Last: what is half there is not listed.
         _link(self._sys / "class/nvme" / name, place)
         return name
 
-    def _subsystem(self, target: FakeTarget, number: int) -> Path:
+    def _subsystem(self, target: FakeTarget) -> Path:
         for entry in (self._sys / "class/nvme-subsystem").iterdir():
             if (entry / "subsysnqn").read_text().strip() == target.nqn:
                 return entry.resolve()
-        place = self._sys / "devices/virtual/nvme-subsystem" / f"nvme-subsys{number}"
+        taken = set(os.listdir(self._sys / "class/nvme-subsystem"))
+        name = next(name for number in range(10_000) if (name := f"nvme-subsys{number}") not in taken)
+        place = self._sys / "devices/virtual/nvme-subsystem" / name
         _put(place / "subsysnqn", f"{target.nqn}\n")
         _put(place / "serial", f"{target.serial:<20}\n")
         _link(self._sys / "class/nvme-subsystem" / place.name, place)
@@ -281,7 +286,7 @@ class FakeNvme(KernelNvme):
             return
         there = {path.nsid for path in controller.namespaces}
         elsewhere = {path.uuid for other in self.controllers() if other.nqn != target.nqn for path in other.namespaces}
-        subsystem = self._subsystem(target, 0)
+        subsystem = self._subsystem(target)
         number = subsystem.name.removeprefix("nvme-subsys")
         for namespace in target.namespaces:
             if namespace.nsid in there or namespace.uuid in elsewhere:
