@@ -187,10 +187,11 @@ class FakeNvme(KernelNvme):
             if controller.address == address and controller.nqn == wanted["nqn"]:
                 return "Operation already in progress"
         reached = {at for one in self.targets().values() for at in one.addresses if at not in one.cut}
+        closed = {at for one in self.targets().values() for at in one.closed}
         trouble = ""
         if str(address) not in reached or (target is not None and str(address) in target.cut):
             trouble = "Connection timed out"
-        elif target is not None and str(address) in target.closed:
+        elif str(address) in closed:
             trouble = "Connection refused"
         elif target is None or str(address) not in target.addresses or wanted["hostnqn"] != target.host_nqn:
             trouble = "Input/output error"
