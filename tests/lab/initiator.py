@@ -24,6 +24,7 @@ from farbus.linux.uevents import KernelUevents
 from farbus.model.nvmeof import transport_address
 from farbus.nvmeof.parts import Attach, InitiatorParts
 from farbus.nvmeof.sequences import steps_of
+from tests.linux.nvme_contract import keeps_its_promise
 
 
 async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -54,6 +55,13 @@ async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]
     elif order == "look":
         cli = await nvme.cli()
         result = {"version": list(cli.version), "controllers": msgspec.to_builtins(nvme.controllers())}
+    elif order == "contract":
+        assert work is not None
+        (connection,) = work.connections
+        keys = given["keys"]
+        nobody = transport_address(given["nobody"])
+        key, other_key = keys.get(connection.name.lease, ""), keys.get("other", "")
+        await keeps_its_promise(nvme, connection, key=key, other_key=other_key, nobody=nobody)
     elif order == "discover":
         for persistent in (False, True):
             found_there = await nvme.discover(
