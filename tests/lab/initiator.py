@@ -1,7 +1,7 @@
 """Runs in a guest: the steps of an initiator on its real kernel, one order for each call.
 
-``python -m tests.lab.initiator ORDER PROGRAM`` reads ``{"work": Attach, "keys": {LEASE: KEY}}`` from standard input and
-prints one JSON object: ``{"result": {...}}`` or ``{"error": KIND, "says": TEXT}``, with the seconds that each step took.
+``python -m tests.lab.initiator ORDER PROGRAM`` reads ``{"work": Attach, "keys": {LEASE: KEY}}`` from standard input
+and prints one JSON object: ``{"result": {...}, "seconds": {STEP: ...}}`` or ``{"error": KIND, "says": TEXT}``.
 PROGRAM is the nvme-cli to use.
 """
 

@@ -40,6 +40,8 @@ SIZE = 32 << 20
 KEY = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
 OTHER_KEY = "DHHC-1:00:2wKd3YDIcRMN/rCJa/k60E8xBQMw+2D9UnigSQ6YFkEHV3Yy:"
 
+FIRST_BLOCK = "dd if={path} iflag=direct bs=4096 count=1 status=none"
+
 ORDER_LIMIT_S = patient(240)
 
 EXPORT = """
@@ -194,11 +196,6 @@ def target(guests: tuple[Guest, Guest]) -> Guest:
     return guests[1]
 
 
-@pytest.fixture
-def network(lab: Lab) -> object:
-    return lab.network
-
-
 @pytest.mark.parametrize("program", [OLD, NEW], ids=["2.3", "2.13"])
 def test_the_kernel_keeps_the_promise(program: str, kernel: str, initiator: Guest, target: Guest) -> None:
     lease = f"promise-{kernel}-{program.count('/')}"
@@ -351,7 +348,7 @@ def test_a_cut_longer_than_the_loss_time_out_is_an_error_and_it_can_be_attached_
     lab.network.mend()
     done(order(initiator, "attach", connection))
     # What was written before is there.
-    initiator.shell(f"dd if={path} iflag=direct bs=4096 count=1 status=none | grep -qa 0000000000000000")
+    initiator.shell(f"{FIRST_BLOCK.format(path=path)} | grep -qa 0000000000000000")
     done(order(initiator, "detach", connection))
     has_nothing(initiator)
 
