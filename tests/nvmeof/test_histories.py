@@ -17,7 +17,7 @@ from farbus.nvmeof.parts import Attach
 from farbus.nvmeof.sequences import steps_of
 from tests.nvmeof.attaching import FIRST, SECOND, Node, a_connection, a_target
 
-LEASES, EPOCHS = ("l1", "l2"), (1, 2, 3)
+LEASES, EPOCHS = ("l1", "l2"), (1, 2)
 
 CONNECTIONS = st.builds(
     # Two volumes: each lease may be given either.
@@ -32,12 +32,14 @@ CONNECTIONS = st.builds(
     st.sampled_from(("scratch", "data")),
 )  # fmt: skip
 
+OFFERS = st.sampled_from(("whole", "whole", "over one path", "not"))
+"""How the target has it by then."""
+
 EVENTS = st.one_of(
-    st.tuples(st.just("offer"), CONNECTIONS),
-    st.tuples(st.just("offer over one path"), CONNECTIONS),
     st.tuples(st.just("withdraw"), CONNECTIONS),
-    st.tuples(st.just("attach"), CONNECTIONS),
-    st.tuples(st.just("attach, cut off"), CONNECTIONS, st.integers(0, 4)),
+    st.tuples(st.just("attach"), CONNECTIONS, OFFERS, st.just(4)),
+    st.tuples(st.just("attach"), CONNECTIONS, OFFERS, st.just(4)),
+    st.tuples(st.just("attach, cut off"), CONNECTIONS, OFFERS, st.integers(0, 4)),
     st.tuples(st.just("detach"), CONNECTIONS),
     st.tuples(st.just("path lost"), st.integers(0, 3)),
     st.tuples(st.just("path given up"), st.integers(0, 3)),
@@ -100,17 +102,14 @@ class World:
         else:
             connection = about[0]
             assert isinstance(connection, Connection)
-            if what == "offer":
-                nvme.offer(a_target(connection))
-            elif what == "offer over one path":
-                nvme.offer(a_target(connection, cut=(SECOND,)))
-            elif what == "withdraw":
+            if what == "withdraw":
                 nvme.withdraw(connection.nqn)
-            elif what == "attach, cut off":
-                assert isinstance(about[1], int)
-                await self._try(self.attach(connection, about[1]))
-            elif what == "attach":
-                if await self._try(self.attach(connection)):
+            elif what.startswith("attach"):
+                _, offer, steps = about
+                assert isinstance(steps, int)
+                if offer != "not":
+                    nvme.offer(a_target(connection, cut=() if offer == "whole" else (SECOND,)))
+                if await self._try(self.attach(connection, steps)) and steps == 4:
                     self.is_handed_over(connection)
             elif await self._try(self.detach(connection)):
                 self.is_gone(connection)
@@ -146,7 +145,7 @@ class World:
         assert not [one for one in self.node.nvme.controllers() if one.nqn == connection.nqn]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(EVENTS, max_size=12))
 def test_whatever_has_happened_what_is_handed_over_is_right(events: list[tuple[object, ...]]) -> None:
     async def live(directory: Path) -> None:
