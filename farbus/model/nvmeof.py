@@ -401,12 +401,14 @@ class Stripe(Value, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """Its name, below /dev/mapper."""
-        return f"{STRIPE_PREFIX}{_part(self.id)}"
+        if _PART.fullmatch(self.id) is None:
+            raise InvalidInput(f"stripe {self.id!r}: no name for a device", hint="letters, digits, . _ -")
+        return f"{STRIPE_PREFIX}{self.id}"
 
     @property
     def uuid(self) -> str:
         """By which it is known again: names can be changed."""
-        return f"{STRIPE_PREFIX.upper()}{_part(self.id)}"
+        return f"{STRIPE_PREFIX.upper()}{self.name.removeprefix(STRIPE_PREFIX)}"
 
     @property
     def path(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -23,6 +24,7 @@ from farbus.linux.nvme import KernelNvme
 from farbus.linux.uevents import KernelUevents
 from farbus.model.nvmeof import transport_address
 from farbus.nvmeof.parts import Attach, InitiatorParts
+from farbus.nvmeof.paths import Reconnects, figures
 from farbus.nvmeof.sequences import steps_of
 from tests.linux.nvme_contract import keeps_its_promise
 
@@ -71,10 +73,25 @@ async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]
                 persistent=persistent,
             )
         result = {"records": msgspec.to_builtins(found_there)}
+    elif order == "comes back":
+        result = {"reconnects": await comes_back(nvme, given["at"])}
     elif order == "smart":
         result = {"smart": msgspec.to_builtins(await nvme.smart_log(given["device"]))}
         result["statistics"] = msgspec.to_builtins(nvme.statistics(given["device"]))
     return {"result": result, "seconds": seconds}
+
+
+async def comes_back(nvme: KernelNvme, at: str) -> int:
+    """Return how often the path at an address has come back, once it has."""
+    counts = Reconnects()
+    async with KernelUevents().listen() as messages:
+        os.mkdir("/run/listening")
+        async for message in messages:
+            counts.hear(message)
+            for path in figures(nvme, counts):
+                if str(path.address) == at and path.reconnects:
+                    return path.reconnects
+    return 0
 
 
 def main() -> None:

@@ -305,6 +305,9 @@ def test_io_goes_on_when_one_of_two_paths_is_cut(
     export(target, connection)
     path = done(order(initiator, "attach", connection))["path"]
     writer = under_way(initiator, path)
+    command = ("/opt/farbus/bin/python", "-m", "tests.lab.initiator", "comes back", OLD)
+    listener = initiator.start(*command, input=json.dumps({"at": SECOND}), cwd=TREE, limit_s=ORDER_LIMIT_S)
+    initiator.until("rmdir /run/listening", limit_s=ORDER_LIMIT_S)
     # The address is gone, and nobody says so.
     target.shell("ip address del 10.9.0.102/24 dev enp0s16")
     initiator.until(f"{STATES} | grep -q '1 connecting 1 live'", limit_s=ORDER_LIMIT_S)
@@ -312,6 +315,7 @@ def test_io_goes_on_when_one_of_two_paths_is_cut(
     target.shell("ip address replace 10.9.0.102/24 dev enp0s16")
     initiator.until(f"{STATES} | grep -q '2 live'", limit_s=ORDER_LIMIT_S)
     initiator.shell("touch /run/stop")
+    assert json.loads(listener.wait().stdout)["result"]["reconnects"] >= 1
     tell(f"one of two paths cut on {kernel}: blocks written, and seconds that one took at most: {writer.wait().stdout}")
     done(order(initiator, "detach", connection))
     has_nothing(initiator)
