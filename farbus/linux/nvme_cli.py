@@ -204,7 +204,7 @@ def parse_smart_log(text: str) -> SmartLog:
     def number(name: str) -> int:
         value = log.get(name, 0)
         if isinstance(value, dict):
-            # Version 2.6 and on can spell the warning out, with its byte as "value".
+            # Where somebody has asked for more words, the byte is the "value" beside its bits.
             value = value.get("value", 0)
         try:
             return int(value)
