@@ -11,6 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from farbus.agent.journal import Journal
+from farbus.agent.steps import StepRunner, WedgedError
 from farbus.errors import Conflict, FarbusError, NotPermitted, TimedOut, Unavailable
 from farbus.linux.cgroups import FakeCgroups
 from farbus.linux.clock import FakeClock
@@ -367,6 +369,40 @@ async def test_a_controller_that_does_not_go_is_told_as_wedged(node: Node) -> No
     told = step.overdue()
     assert isinstance(told, FarbusError)
     assert f"nvme1 ({SECOND}) is deleting and does not go" in told.message
+
+
+async def test_a_connect_that_does_not_end_is_wedged_and_another_lease_goes_on(
+    node: Node, clock: FakeClock, tmp_path: Path
+) -> None:
+    hanging, other = a_connection("hanging"), a_connection("other")
+    node.nvme.offer(a_target(hanging), a_target(other))
+    journal, _ = await Journal.open(tmp_path / "journal.db", boot_id="boot")
+    told: asyncio.Future[WedgedError] = asyncio.get_running_loop().create_future()
+
+    async def live() -> None:
+        async with asyncio.TaskGroup() as group:
+            runner = StepRunner(journal=journal, clock=clock, group=group)
+            node.nvme.hang = True
+            with pytest.raises(WedgedError) as caught:
+                await runner.perform(node.steps(msgspec.structs.replace(work_of(hanging), id="hanging")))
+            node.nvme.hang = False
+            # Nobody waits for the hanging one.
+            await runner.perform(node.steps(msgspec.structs.replace(work_of(other), id="other")))
+            told.set_result(caught.value)
+            await asyncio.get_running_loop().create_future()
+
+    task = asyncio.ensure_future(live())
+    while not told.done():
+        # The journal writes in a thread of its own; time passes for the connect alone.
+        await asyncio.to_thread(lambda: None)
+        if node.nvme.hang and node.nvme.calls:
+            await clock.advance(1.0)
+        assert not task.done() or task.exception() is None
+    assert "Connect of subsystem nqn.2026-11.io.farbus:lease:hanging:3 is still not done" in str(told.result())
+    assert {one.nqn for one in node.nvme.controllers()} == {other.nqn}
+    task.cancel()
+    await asyncio.wait({task})
+    await journal.close()
 
 
 # A restarted agent.
