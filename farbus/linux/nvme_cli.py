@@ -89,6 +89,7 @@ def parse_options(help_text: str) -> frozenset[str]:
 def connect_call(cli: NvmeCli, connection: Connection, address: TransportAddress, *, key: str = "") -> Call:
     """Return how to connect a controller at one address; ``key`` goes into the configuration alone."""
     name = connection.name
+    # Without both names 2.13 would connect again what other hosts of this machine are about to disconnect.
     arguments = ["connect", f"--hostnqn={name.host_nqn}", f"--hostid={name.host_id}"]
     if cli.has_ini:
         if "owner" in cli.options:
