@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.lab.cable import Cable
-from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, PUT_IN, nodes_are_ready, put_in
+from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, PUT_IN, RESIDENT, nodes_are_ready, put_in
 from tests.lab.guest import Guest, Machine, Snapshot
 from tests.lab.image import ADDRESSES
 from tests.lab.snapshot import ClusterStart, Layer, ensure_cluster, ensure_snapshot
@@ -99,7 +99,7 @@ def cluster_start(gpus: Mapping[str, int]) -> ClusterStart:
             one.wait()
         nodes_are_ready(guests[0], len(guests))
 
-    return ClusterStart(f"{START} {sorted(gpus.items())}", run)
+    return ClusterStart(f"{START} {sorted(gpus.items())} {RESIDENT.read_text()}", run)
 
 
 class Lab:
