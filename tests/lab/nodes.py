@@ -43,8 +43,9 @@ SET_UP = """
 ' <<'END'
 {commands}
 END
-# A restart of an agent takes longer here than the leases of a real cluster last.
-sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
+# A restart of an agent takes longer here than the leases of a real cluster last.  A node that was rebooted is let in by
+# then at the latest, also where nobody saw its old session end.
+sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 300.0/' /etc/farbus/scheduler.toml
 sed -i 's/^# operator_nodes.*/operator_nodes = ["{first}"]/' /etc/farbus/scheduler.toml
 """
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import pytest
 
+from farbus.errors import ExitCode
 from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind, Rates
 from farbus.model.fabric import FabricStep
 from tests.lab.chassis import (
@@ -198,7 +199,7 @@ def begin_to_move(bed: Bed, step: FabricStep) -> tuple[str, str]:
     written = fill(bed.b, DRIVE)
     bed.chassis.begin_again(script=[Fault(kind=FaultKind.HANG, step=step, after=True)])
     bed.a.shell(
-        f"systemd-run --quiet --unit=moving --property=StandardOutput=file:/run/moved"
+        f"rm -f /run/moved; systemd-run --quiet --collect --unit=moving --property=StandardOutput=file:/run/moved"
         f" --property=StandardError=file:/run/moved farbus {' '.join(command(DRIVE, 'c'))}"
     )
     bed.chassis.until(DRIVE, "" if step is FabricStep.UNASSIGN else "c")
@@ -234,10 +235,8 @@ def test_a_move_goes_on_over_a_kill_of_an_agent(bed: Bed, step: FabricStep, vict
     node.kill(pid)
     nodes_are_ready(bed.a, len(PORTS))
     assert main_pid(node, "farbus-agent") not in (pid, "0")
-    assert end_of(bed, open_move)["state"] == "done"
-    assert bed.a.read("/run/moved").splitlines()[-1].startswith(f"device {name_of(DRIVE)} is on node c")
-    assert sum_of(bed.c, DRIVE) == written
-    assert bed.agreement()[DRIVE] == "c"
+    # Where nobody serves the chassis for half a minute, which an agent may need here to start, a move is undone.
+    ends_well(bed, open_move, written, may_be_undone=victim == "a")
 
 
 @pytest.mark.parametrize(("step", "victim"), [(FabricStep.UNASSIGN, "b"), (FabricStep.ASSIGN, "c")])
@@ -248,10 +247,23 @@ def test_a_move_goes_on_when_a_node_that_lost_its_power_is_back(bed: Bed, step: 
     assert the_open_move(bed) == open_move
     node.power_on_again()
     node.wait_for_boot()
-    assert end_of(bed, open_move)["state"] == "done"
     nodes_are_ready(bed.a, len(PORTS))
-    assert sum_of(bed.c, DRIVE) == written
-    assert bed.agreement()[DRIVE] == "c"
+    ends_well(bed, open_move, written)
+
+
+def ends_well(bed: Bed, move_id: str, written: str, *, may_be_undone: bool = False) -> None:
+    """Check that a move has ended as its operator was told, and that the drive is there, with what was on it."""
+    ended = end_of(bed, move_id)
+    told = bed.a.read("/run/moved")
+    if may_be_undone and ended["state"] == "undone":
+        where = "b"
+        assert "it is on node b again" in told
+    else:
+        where = "c"
+        assert ended["state"] == "done", ended
+        assert told.splitlines()[-1].startswith(f"device {name_of(DRIVE)} is on node c")
+    assert sum_of(bed.nodes[where], DRIVE) == written
+    assert bed.agreement()[DRIVE] == where
 
 
 # Moves at random.
@@ -290,9 +302,15 @@ def let_go(bed: Bed, order: Order) -> None:
         bed.nodes[order.source].run("systemctl", "stop", "holder", check=False)
 
 
+NOT_KNOWN = "not known"
+"""How a move has ended whose command has lost the cluster on the way: the agent that it asked was started anew."""
+
+
 def outcome_of(order: Order, result: Result) -> str:
     """Return how a move has ended, after checking that a failure was told."""
     told = json.loads(result.stdout or "[]")
+    if not told and result.code == ExitCode.UNAVAILABLE:
+        return NOT_KNOWN
     state = str(told[0]["state"]) if told else "refused"
     if state == "done":
         assert not result.code, result
@@ -300,6 +318,21 @@ def outcome_of(order: Order, result: Result) -> str:
     assert result.code, result
     assert order.device in result.stderr or DRIVES.get(order.device, "-") in result.stderr, result
     return state
+
+
+def check_place(bed: Bed, order: Order, state: str) -> None:
+    """Check that the chassis has a device where its operator was told that it is."""
+    now = bed.chassis.nodes()[order.device]
+    if state == NOT_KNOWN:
+        assert now in (order.source, order.target), order
+    elif state != "stuck":
+        assert now == (order.target if state == "done" else order.source), (order, state)
+
+
+def stuck_moves(bed: Bed) -> list[str]:
+    """Return the devices of moves that are stuck, once no other is under way."""
+    farbus(bed.a, "moves", "-o", "json", until=r'\A(?![\s\S]*"state": "(attaching|detaching)")')
+    return [str(move["device"]) for move in bed.ask("moves")]
 
 
 def test_moves_at_random_with_a_chassis_that_fails_lose_nothing_and_give_nothing_twice(
@@ -318,21 +351,20 @@ def test_moves_at_random_with_a_chassis_that_fails_lose_nothing_and_give_nothing
             results = pool.map(
                 lambda order: move(bed, order.device, order.target, *order.options, "-o", "json", check=False), orders
             )
-            for order, result in zip(orders, list(results), strict=True):
+            states = [outcome_of(order, result) for order, result in zip(orders, list(results), strict=True)]
+            outcomes.update(states)
+            if NOT_KNOWN in states:
+                stuck_moves(bed)
+            for order, state in zip(orders, states, strict=True):
                 let_go(bed, order)
-                state = outcome_of(order, result)
-                outcomes[state] += 1
-                now = bed.chassis.nodes()[order.device]
-                if state != "stuck":
-                    assert now == (order.target if state == "done" else order.source), (order, result)
+                check_place(bed, order, state)
             assert not on_bus(bed.b) & on_bus(bed.c)
             assert not watch.doubles
     faults = collections.Counter(line.split()[3] for line in bed.chassis.said if ": fault: " in line)
     bed.chassis.begin_again()
     # Somebody has looked.
-    for stuck in bed.ask("moves"):
-        outcomes["stuck, mended"] += 1
-        farbus(bed.a, "attach", stuck["device"], "--to", "b", "--quiet")
+    for device in stuck_moves(bed):
+        farbus(bed.a, "attach", device, "--to", "b", "--quiet")
     assert set(bed.agreement()) == set(bed.chassis.rows())
     ended = bed.ask("moves", "--all")
     assert all(each["state"] == "done" or each["error"] for each in ended)

@@ -131,7 +131,7 @@ def test_reload_of_wrong_settings_changes_nothing_and_says_what_is_wrong(node: G
 
 
 def test_reload_of_the_scheduler_says_what_needs_a_restart(node: Guest) -> None:
-    node.shell("sed -i 's/^lease_ttl_s.*/lease_ttl_s = 901.0/' /etc/farbus/scheduler.toml")
+    node.shell("sed -i 's/^lease_ttl_s.*/lease_ttl_s = 301.0/' /etc/farbus/scheduler.toml")
     node.run("systemctl", "reload", "farbus-scheduler")
     node.until("journalctl -u farbus-scheduler -o cat | grep 'settings need a restart' | grep -q lease_ttl_s")
     node.run("systemctl", "is-active", "farbus-scheduler")
