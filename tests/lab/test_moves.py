@@ -46,7 +46,7 @@ MOVES = int(os.environ.get("FARBUS_LAB_MOVES", "100"))
 SEED = int(os.environ.get("FARBUS_LAB_SEED", "7"))
 
 FAULTS = Rates(eof=0.02, error=0.02, hang=0.005, cut=0.02, false_negative=0.05, deny=0.05, stale=0.03, partial=0.03)
-"""Of each request to the chassis: one in six or so goes wrong."""
+"""Of each request to the chassis: one in seven or so goes wrong."""
 
 WRITER = """
 import mmap, os, sys, time, zlib
