@@ -1,0 +1,278 @@
+"""NVMe over Fabrics as values: names, addresses, what a target offers and what an initiator connects to.
+
+Words are those of the NVM Express Base and NVMe-oF specifications: a *target*
+has *subsystems* with *namespaces*, offered at *ports* of *transport addresses*
+to named *hosts*; an *initiator* connects a *controller* to a subsystem over
+each path.  Names follow docs/decisions/0021-names-and-keys-of-nvme-over-fabrics.md:
+one subsystem and one host for each lease, with the epoch in the subsystem's
+name, so that a stale initiator finds nothing to write to.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import ipaddress
+import re
+import uuid
+
+from farbus.errors import InvalidInput
+from farbus.model.address import host_and_port, split_address
+from farbus.model.value import Value
+
+NQN_PREFIX = "nqn.2026-11.io.farbus:"
+"""How all names that Farbus gives begin; what begins otherwise is somebody else's and is never touched."""
+
+MAX_NQN_BYTES = 223
+"""Longest NVMe Qualified Name (NVM Express Base Specification 2.0, 4.5)."""
+
+SERIAL_CHARACTERS = 20
+"""Length of a controller's serial number (Identify Controller, bytes 23:04)."""
+
+MODEL = "Farbus volume"
+"""The model number that subsystems show; at most 40 characters."""
+
+DEFAULT_SERVICE = 4420
+"""The port number registered for NVMe over Fabrics."""
+
+_NQN = re.compile(r"nqn\.[0-9]{4}-[0-9]{2}\.[!-~]+:[!-~]+|nqn\.2014-08\.org\.nvmexpress:uuid:[0-9a-f-]{36}")
+_PART = re.compile(r"[A-Za-z0-9._-]{1,80}")
+_IDENTITIES = uuid.uuid5(uuid.NAMESPACE_URL, NQN_PREFIX)
+
+
+class Transport(enum.StrEnum):
+    """How capsules travel, as nvme-cli and configfs call it."""
+
+    TCP = "tcp"
+    RDMA = "rdma"
+    LOOP = "loop"
+    """Within one kernel, for tests."""
+
+
+class AnaState(enum.StrEnum):
+    """Asymmetric Namespace Access of a namespace over one path (NVM Express Base 2.0, 2.4.1), as sysfs writes it."""
+
+    OPTIMIZED = "optimized"
+    NON_OPTIMIZED = "non-optimized"
+    INACCESSIBLE = "inaccessible"
+    PERSISTENT_LOSS = "persistent-loss"
+    CHANGE = "change"
+
+
+class TransportAddress(Value, frozen=True, kw_only=True, order=True):
+    """Where a target listens.  ``address`` is an IP address in its shortest form; ``service`` a port number."""
+
+    transport: Transport
+    address: str
+    service: int = DEFAULT_SERVICE
+
+    def __str__(self) -> str:
+        return f"{self.transport}://{host_and_port(self.address, self.service)}"
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Say which family it is of."""
+        return ":" in self.address
+
+
+def transport_address(text: str, *, field: str = "address") -> TransportAddress:
+    """Read ``tcp://ADDRESS:PORT``, ``rdma://[ADDRESS]:PORT`` or ``ADDRESS:PORT`` for TCP.
+
+    Names are not resolved: a controller is known again by its address.  Raises :class:`InvalidInput`.
+    """
+    kind, separator, rest = text.rpartition("://")
+    host, service = split_address(rest if separator else text, field=field, example="10.0.0.7:4420")
+    try:
+        transport = Transport(kind) if separator else Transport.TCP
+    except ValueError:
+        raise InvalidInput(f"{field}: {kind!r} is no transport", hint="tcp or rdma") from None
+    return TransportAddress(transport=transport, address=normal_address(host, field=field), service=service)
+
+
+def normal_address(text: str, *, field: str = "address") -> str:
+    """Return an IP address as it is compared: IPv6 in its shortest form, with its zone, without brackets."""
+    bare, separator, zone = text.strip("[]").partition("%")
+    try:
+        return f"{ipaddress.ip_address(bare)}{separator}{zone}"
+    except ValueError:
+        raise InvalidInput(f"{field}: {text!r} is no IP address", hint="for example 10.0.0.7, or fd00::7") from None
+
+
+def check_nqn(nqn: str, *, field: str = "nqn") -> str:
+    """Return an NVMe Qualified Name; raise :class:`InvalidInput` for what is none."""
+    if len(nqn.encode()) > MAX_NQN_BYTES or _NQN.fullmatch(nqn) is None:
+        raise InvalidInput(
+            f"{field}: {nqn!r} is no NVMe Qualified Name", hint="for example nqn.2026-11.org.example:one"
+        )
+    return nqn
+
+
+class SubsystemName(Value, frozen=True, kw_only=True):
+    """Whose subsystem it is: of which lease, in which epoch of what it gives."""
+
+    lease: str
+    epoch: int
+
+    @property
+    def nqn(self) -> str:
+        """The name that the subsystem has; raises :class:`InvalidInput` where the lease's name does not fit."""
+        return f"{NQN_PREFIX}lease:{_part(self.lease)}:{self.epoch}"
+
+    @property
+    def host_nqn(self) -> str:
+        """The name of the only host that may connect: keys in Linux belong to hosts, so each lease has its own."""
+        return f"{NQN_PREFIX}host:{_part(self.lease)}"
+
+    @property
+    def host_id(self) -> str:
+        """The identifier that goes with :attr:`host_nqn`: the kernel wants one for each name, and one name for each."""
+        return str(uuid.uuid5(_IDENTITIES, self.host_nqn))
+
+
+def subsystem_name(nqn: str) -> SubsystemName | None:
+    """Read a subsystem's name; None for one that Farbus has not given."""
+    if not nqn.startswith(f"{NQN_PREFIX}lease:"):
+        return None
+    lease, _, epoch = nqn.removeprefix(f"{NQN_PREFIX}lease:").rpartition(":")
+    if _PART.fullmatch(lease) is None or not (epoch.isascii() and epoch.isdigit()):
+        return None
+    return SubsystemName(lease=lease, epoch=int(epoch))
+
+
+def _part(text: str) -> str:
+    if _PART.fullmatch(text) is None:
+        raise InvalidInput(
+            f"lease {text!r}: its name can't be part of an NVMe Qualified Name", hint="letters, digits, . _ -"
+        )
+    return text
+
+
+class NamespaceIdentity(Value, frozen=True, kw_only=True):
+    """What stays the same about a namespace through all its exports: what is read and written.
+
+    ``uuid`` is in the usual form; ``nguid`` is 32 hexadecimal digits.  Explicit,
+    since the kernel makes others up each time it is told none.
+    """
+
+    uuid: str
+    nguid: str
+    serial: str
+
+    @property
+    def by_id(self) -> str:
+        """The stable path that udev makes where it is connected (60-persistent-storage.rules, from ``wwid``)."""
+        return f"/dev/disk/by-id/nvme-uuid.{self.uuid}"
+
+
+def namespace_identity(volume: str) -> NamespaceIdentity:
+    """Return the identity of a volume by its name."""
+    name = uuid.uuid5(_IDENTITIES, f"volume:{volume}")
+    digest = hashlib.sha256(f"volume:{volume}".encode()).hexdigest()
+    return NamespaceIdentity(uuid=str(name), nguid=name.hex, serial=digest[:SERIAL_CHARACTERS])
+
+
+class ExportedNamespace(Value, frozen=True, kw_only=True):
+    """A block device behind a namespace of a subsystem."""
+
+    device: str
+    """Path of the block device on the target's node: one that stays (by-id, or device-mapper)."""
+    identity: NamespaceIdentity
+    nsid: int = 1
+    ana_group: int = 1
+
+
+class Export(Value, frozen=True, kw_only=True):
+    """A subsystem as a target is to offer it.
+
+    ``states`` gives the ANA state of groups at ports where it is not
+    *optimized*: by ``str(address)``, then by group as a decimal.
+    ``authenticated`` says that hosts must prove a key (DH-HMAC-CHAP), which is
+    never part of a value.
+    """
+
+    name: SubsystemName
+    namespaces: tuple[ExportedNamespace, ...]
+    addresses: tuple[TransportAddress, ...]
+    authenticated: bool = False
+    states: dict[str, dict[str, AnaState]] = {}
+
+    @property
+    def nqn(self) -> str:
+        """The subsystem's name."""
+        return self.name.nqn
+
+    @property
+    def serial(self) -> str:
+        """Of the subsystem: its first namespace's."""
+        return self.namespaces[0].identity.serial
+
+
+class ExpectedNamespace(Value, frozen=True, kw_only=True):
+    """What an initiator must find before anybody may use it."""
+
+    identity: NamespaceIdentity
+    size_bytes: int
+    nsid: int = 1
+
+
+class Connection(Value, frozen=True, kw_only=True):
+    """What an initiator is to connect to: a controller at each address, and the namespaces behind them.
+
+    ``loss_s`` is how long the kernel tries to reconnect before it fails what
+    waits (``ctrl_loss_tmo``; a long one holds up a node's shutdown), with
+    ``reconnect_delay_s`` between tries; ``io_queues`` 0 leaves their number to
+    the kernel.
+    """
+
+    name: SubsystemName
+    addresses: tuple[TransportAddress, ...]
+    namespaces: tuple[ExpectedNamespace, ...]
+    loss_s: int = 60
+    reconnect_delay_s: int = 2
+    keep_alive_s: int = 5
+    io_queues: int = 0
+    authenticated: bool = False
+
+    @property
+    def nqn(self) -> str:
+        """The subsystem's name."""
+        return self.name.nqn
+
+
+class ControllerState(enum.StrEnum):
+    """State of a controller as the initiator's sysfs has it (nvme_sysfs_show_state, drivers/nvme/host)."""
+
+    NEW = "new"
+    LIVE = "live"
+    RESETTING = "resetting"
+    CONNECTING = "connecting"
+    DELETING = "deleting"
+    DELETING_NO_IO = "deleting (no IO)"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class NamespacePath(Value, frozen=True, kw_only=True):
+    """A namespace as one controller sees it.  ``ana_state`` is None where the subsystem has no ANA."""
+
+    nsid: int
+    uuid: str
+    nguid: str
+    size_bytes: int
+    device: str
+    """Name of the block device that programs use: of the subsystem where paths are joined, ``nvme1n1``."""
+    ana_state: AnaState | None = None
+
+
+class Controller(Value, frozen=True, kw_only=True):
+    """A controller of an initiator.  ``name`` is the kernel's (``nvme3``) and good for the moment alone."""
+
+    name: str
+    nqn: str
+    address: TransportAddress
+    host_nqn: str
+    state: ControllerState
+    host_address: str = ""
+    host_interface: str = ""
+    serial: str = ""
+    namespaces: tuple[NamespacePath, ...] = ()
