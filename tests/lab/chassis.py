@@ -73,7 +73,7 @@ sed -i -e 's|^# fabric_ports = .*|fabric_ports = {ports}|' /etc/farbus/agent.tom
 systemctl enable --quiet farbus-agent
 # A machine that is crowded may let a guest stand still for as long as the watchdog waits.
 mkdir -p /etc/systemd/system/farbus-agent.service.d
-printf '[Service]\\nWatchdogSec=600\\n' > /etc/systemd/system/farbus-agent.service.d/lab.conf
+printf '[Service]\\nWatchdogSec=600\\nTimeoutStartSec=900\\n' > /etc/systemd/system/farbus-agent.service.d/patient.conf
 """
 
 LOOK_INTERVAL_S = 0.05
