@@ -218,14 +218,21 @@ class Sessions(SessionHandler):
         finally:
             for task in helpers:
                 task.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-            self._engine.detach(name, session)
-            if self._ports.get(name) is port:
-                del self._ports[name]
-                self.relay.lose(name)
-            reason = port.reason or "the agent closed it"
-            _log.info("session ended", node=name, reason=reason)
-            self._engine.tell(events.NodeLost(node=name, session=session, reason=reason))
+            try:
+                await asyncio.gather(*helpers, return_exceptions=True)
+            finally:
+                # Also where the connection breaks while the helpers end, which cancels this: a session whose end nobody
+                # notes keeps the node's next agent out until it has been silent for a lease's time.
+                self._end(name, session, port)
+
+    def _end(self, name: str, session: int, port: _Port) -> None:
+        self._engine.detach(name, session)
+        if self._ports.get(name) is port:
+            del self._ports[name]
+            self.relay.lose(name)
+        reason = port.reason or "the agent closed it"
+        _log.info("session ended", node=name, reason=reason)
+        self._engine.tell(events.NodeLost(node=name, session=session, reason=reason))
 
     async def _read(self, name: str, session: int, incoming: AsyncIterator[session_pb2.NodeMessage]) -> None:
         async for message in incoming:

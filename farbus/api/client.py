@@ -40,6 +40,8 @@ CLIENT_OPTIONS: list[tuple[str, int | str]] = [
     # A peer that vanished without a word is noticed within 30 s.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Else gRPC waits a minute for the answer to a ping, whatever the line before says.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),

@@ -94,6 +94,9 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Else gRPC waits a minute for the answer to a ping, whatever the line before says.  A node that lost its power and
+    # has booted again is let in when the end of its old connection is known.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     *WINDOW_OPTIONS,
 ]
 
