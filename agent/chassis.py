@@ -91,6 +91,8 @@ class Chassis:
         self.service: ChassisService | None = None
         self.renamed = asyncio.Event()
         """Set, and replaced, when somebody else is named."""
+        self.running: asyncio.Event = asyncio.Event()
+        """Set once the service takes calls."""
         self.end: asyncio.Event = asyncio.Event()
         """Set when the service is to end."""
         self.ended: asyncio.Task[None] | None = None
@@ -237,8 +239,10 @@ class ChassisDesk:
 
     async def _serve(self, chassis: Chassis) -> ChassisService:
         """Return the service of a chassis that is ours, started if it is not there yet."""
-        if chassis.service is not None:
-            return chassis.service
+        if (begun := chassis.service) is not None:
+            # Who comes while it is being started waits with who has started it.
+            await chassis.running.wait()
+            return begun
         name = chassis.chassis
 
         def measured(time: StepTime) -> None:
@@ -254,7 +258,8 @@ class ChassisDesk:
             tell=lambda line: _log.info("chassis asked again", reason=line),
         )
         chassis.service = service
-        chassis.end, running = asyncio.Event(), asyncio.Event()
+        chassis.end, chassis.running = asyncio.Event(), asyncio.Event()
+        running = chassis.running
 
         async def serve() -> None:
             async with service.running():

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -18,7 +19,7 @@ import structlog
 from farbus.agent.moves import AgentGate, Moves, result_of
 from farbus.agent.ports import Ports, bridge_for, bridges_of
 from farbus.agent.reconcile import Verdict, verdict_of
-from farbus.agent.steps import StepNews, WedgedError
+from farbus.agent.steps import CallOff, StepNews, WedgedError
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound
 from farbus.hotplug.parts import DRAIN_S, Move, Parts
 from farbus.hotplug.sequences import HotAttach, HotDetach, HotMove, expected_s, find_device, rehearse, steps_of
@@ -30,6 +31,8 @@ from farbus.model.pci import Function, PciTree
 from farbus.model.value import Value
 
 _log = structlog.get_logger()
+
+T = TypeVar("T")
 
 KEPT_OUTCOMES = 1000
 """Moves whose outcome is remembered while the agent runs; those of the journal beyond."""
@@ -136,6 +139,7 @@ class Moving:
         self._told = told
         self._under_way: dict[tuple[str, bool], _UnderWay] = {}
         self._ended: OrderedDict[tuple[str, bool], MoveOutcome] = OrderedDict()
+        self._call_offs: OrderedDict[str, CallOff] = OrderedDict()
         self.recovered = asyncio.Event()
         """Set once what an earlier agent has left is finished, undone or stuck."""
         self.orphans: Callable[[], Mapping[str, str]] = dict
@@ -161,6 +165,20 @@ class Moving:
             await self._moves.recover(boot_id=self._boot_id)
         finally:
             self.recovered.set()
+
+    def call_off(self, move: str, *, by: str) -> None:
+        """Have a move end as soon as it can and be taken back, also one that is asked for later.
+
+        What has ended stays as it is; so does what an earlier agent began,
+        which is gone on with first.
+        """
+        self._call_off_of(move).say(by)
+
+    def _call_off_of(self, move: str) -> CallOff:
+        found = self._call_offs.setdefault(move, CallOff())
+        while len(self._call_offs) > KEPT_OUTCOMES:
+            self._call_offs.popitem(last=False)
+        return found
 
     async def perform(self, order: MoveOrder, *, listener: Callable[[MoveNews], None] | None = None) -> MoveOutcome:
         """Do it, or say how it has ended; who asks while it is under way waits with others.
@@ -214,7 +232,7 @@ class Moving:
         await self._moves.unstick(name, boot_id=self._boot_id)
         if (trouble := self._moves.troubles.get(name)) is not None:
             return MoveOutcome(error=trouble, move=NodeMove(changed=True, stuck=True))
-        return await self._known(order) or await self._do(order)
+        return await self._known(order) or await self._do(order, self._call_off_of(order.id))
 
     def _name(self, device: str) -> str:
         """Return what this node calls a device, if it knows it."""
@@ -247,8 +265,8 @@ class Moving:
             case _:
                 return None
 
-    async def _do(self, order: MoveOrder) -> MoveOutcome:
-        work = await self._work(order)
+    async def _do(self, order: MoveOrder, call_off: CallOff) -> MoveOutcome:
+        work = await self._unless(call_off, self._work(order))
         if isinstance(work, MoveOutcome):
             return work
         one = self._under_way.get((order.id, order.attach))
@@ -271,7 +289,7 @@ class Moving:
 
         seen = NodeMove(functions=work.move.functions, expected_s=whole_s)
         try:
-            result = await self._moves.perform(work, told=told)
+            result = await self._moves.perform(work, told=told, call_off=call_off)
         except WedgedError as error:
             return MoveOutcome(
                 error=error.message, hint=error.hint, move=msgspec.structs.replace(seen, changed=True, stuck=True)
@@ -283,6 +301,19 @@ class Moving:
                 return MoveOutcome(error=error.message, hint=error.hint, move=move)
             return MoveOutcome(error=f"{work.move.device}: {error}", move=move)
         return MoveOutcome(move=msgspec.structs.replace(_done(work, result), expected_s=whole_s))
+
+    @staticmethod
+    async def _unless(call_off: CallOff, looking: Coroutine[Any, Any, T]) -> T:
+        """Look, unless it is called off before or meanwhile: a chassis that hangs is read for minutes."""
+        looked = asyncio.create_task(looking, name="look before a move")
+        said = asyncio.create_task(call_off.said.wait(), name="call-off of a move")
+        try:
+            await asyncio.wait({looked, said}, return_when=asyncio.FIRST_COMPLETED)
+            call_off.check()
+            return await looked
+        finally:
+            for task in (looked, said):
+                task.cancel()
 
     async def _rehearse(self, order: MoveOrder) -> MoveOutcome:
         try:

@@ -8,6 +8,10 @@ a node that is away is waited for.  Where the second node can't have the
 device the first is asked to take it back.  What is neither done nor undone is
 *stuck*, and keeps the device until somebody who has looked asks again.
 
+A move that is called off goes no further: a node that was not asked for its
+part is not asked, one that was ends it as soon as it can and takes it back,
+and what was done before the word came is undone by the way back.
+
 A dry run goes the same way, holds nothing, and leaves no entry.
 
 A recomposition is the same entry, made by the scheduler for a job that a
@@ -71,6 +75,8 @@ class DeviceMoves(ServingChassis):
             says = f"waits for node {node.name}, which can't be reached{heard}"
         elif not move.state.has_ended and not says:
             says = f"node {move.node} is asked to {'take it back' if move.returning else _verb(move)}"
+        if move.called_off and not move.state.has_ended and not move.returning:
+            says = f"{_off(move)}; {says}"
         return msgspec.structs.replace(
             status,
             says=says,
@@ -134,8 +140,25 @@ class DeviceMoves(ServingChassis):
         for name, term in chassis:
             self.chassis[name] = ChassisRecord(name=name, term=term)
         for move in moves:
-            self.moves[move.id] = MoveRecord(move=move, began=self._now - max(0.0, self._wall - move.at))
+            began = self._now - max(0.0, self._wall - move.at)
+            # Whether its node was asked before that only the node knows.
+            self.moves[move.id] = MoveRecord(move=move, began=began, asked=True)
             self.hold_device(move.device, move.id)
+
+    def _move_cancelled(self, event: events.MoveCancelled) -> None:
+        """Go no further with a move; who asked has seen that it can be called off."""
+        record = self.moves.get(event.move_id)
+        if record is None or record.move.state.has_ended or record.move.returning or record.move.called_off:
+            return
+        self._put_move(record, msgspec.structs.replace(record.move, called_off=event.by))
+        if not record.asked:
+            self.steps.drop(f"{record.move.asked_as}.{self._verb_of(record)}")
+            self._move_failed(record, NodeMove(), _off(record.move))
+        elif self.node(record.move.node).connected:
+            self._tell_called_off(record.move)
+
+    def _tell_called_off(self, move: StoredMove) -> None:
+        self._send(self.node(move.node), events.CancelMove(move_id=move.asked_as, by=move.called_off))
 
     # --- for jobs ------------------------------------------------------------------------
 
@@ -200,9 +223,14 @@ class DeviceMoves(ServingChassis):
     def _ask(self, key: str) -> None:
         step = self.steps[key]
         if step.move and self.node(step.node).connected:
-            chassis = self.chassis.get(self.moves[step.move].move.chassis)
+            record = self.moves[step.move]
+            record.asked = True
+            chassis = self.chassis.get(record.move.chassis)
             if chassis is not None:
                 self._tell_server(chassis, step.node)
+            if record.move.called_off and not record.move.returning:
+                # First: a node that has not begun does not begin.
+                self._tell_called_off(record.move)
         super()._ask(key)
 
     def _command(self, step: Step) -> events.Command:
@@ -245,7 +273,11 @@ class DeviceMoves(ServingChassis):
         elif outcome.ok and move.state is MoveState.DETACHING:
             self._gone_from(move)
             functions = told.functions or move.functions
-            if move.to_node:
+            if move.called_off:
+                # It was done before the node heard.
+                back = msgspec.structs.replace(move, returning=True, functions=functions, error=_off(move))
+                self._go_on(record, msgspec.structs.replace(back, state=MoveState.ATTACHING))
+            elif move.to_node:
                 self._go_on(record, msgspec.structs.replace(move, state=MoveState.ATTACHING, functions=functions))
             else:
                 self._end_move(record, MoveState.DONE)
@@ -279,6 +311,7 @@ class DeviceMoves(ServingChassis):
             self._end_move(record, MoveState.UNDONE if told.changed else MoveState.FAILED, error=error)
 
     def _go_on(self, record: MoveRecord, move: StoredMove) -> None:
+        record.asked = False
         self._put_move(record, move)
         self._advance_move(record)
 
@@ -429,6 +462,10 @@ def status_of(move: StoredMove) -> MoveStatus:
 
 def _verb(move: StoredMove) -> str:
     return "give it" if move.state is MoveState.DETACHING else "take it"
+
+
+def _off(move: StoredMove) -> str:
+    return f"called off by {move.called_off}"
 
 
 def _both(before: str, then: str) -> str:

@@ -52,6 +52,7 @@ _FIELDS: dict[type[events.Command], str] = {
     events.DetachDevice: "detach_device",
     events.AttachDevice: "attach_device",
     events.ServeChassis: "serve_chassis",
+    events.CancelMove: "cancel_move",
     events.HeartbeatReply: "heartbeat_reply",
 }
 
@@ -204,6 +205,11 @@ class Sessions(SessionHandler):
         self._ports[name] = port
         self._engine.attach(name, session, port)
         _log.info("node joined", node=name, devices=len(joined.node.devices), held=len(joined.held))
+        for chassis in joined.chassis:
+            if not self._engine.machine.may_serve(name, chassis):
+                _log.warning(
+                    "chassis not served by this node", node=name, chassis=chassis, reason="chassis_servers has it not"
+                )
         self._engine.tell(joined)
         helpers = {
             asyncio.create_task(self._read(name, session, incoming), name=f"read {name}"),

@@ -184,3 +184,10 @@ async def test_a_chassis_is_read_as_soon_as_its_agent_is_named(bench: Bench) -> 
     reading.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await reading
+
+
+async def test_who_asks_while_a_chassis_begins_to_be_served_is_answered(bench: Bench) -> None:
+    desk = bench.desk("n1")
+    await desk.name(CHASSIS, HERE)
+    first, second = await asyncio.gather(desk.of(CHASSIS).list(), desk.of(CHASSIS).list())
+    assert first == second

@@ -201,6 +201,8 @@ class ScriptedAgent:
     fabric: Fabric | None = None
     moves: dict[str, NodeMove] = dataclasses.field(default_factory=dict)
     """Its parts of moves that are done, by the id under which they were asked for: what its journal has."""
+    called_off: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Who has called off moves that it was asked for, or may be."""
     serves: dict[str, events.ServeChassis] = dataclasses.field(default_factory=dict)
     used_cpu_milli: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
@@ -285,6 +287,9 @@ class ScriptedAgent:
                 assert command.term >= self.serves.get(chassis, command).term, "an old naming came back"
                 self.serves[chassis] = command
                 return None
+            case events.CancelMove(move_id=move_id, by=by):
+                self.called_off[move_id] = by
+                return None
             case events.DetachDevice() | events.AttachDevice():
                 return self._move(command)
         return self.answer(command, endpoint=endpoint, environment=environment)
@@ -296,6 +301,8 @@ class ScriptedAgent:
         if command.dry_run:
             there = NodeMove(plan=(f"{verb} {command.device}",), expected_s=4.0 if attach else 3.0)
             return msgspec.structs.replace(self.answer(command), move=there)
+        if command.move_id not in self.moves and command.move_id in self.called_off:
+            return self.answer(command, error=f"called off by {self.called_off[command.move_id]}")
         if command.move_id not in self.moves:
             for held in self.device_side.values():
                 assert all(leased.device != command.device for leased in held.devices), "it is under a lease"
@@ -330,7 +337,7 @@ class ScriptedAgent:
         endpoint: str = "",
         environment: dict[str, str] | None = None,
     ) -> events.OutcomeArrived:
-        assert not isinstance(command, events.HeartbeatReply | events.ServeChassis)
+        assert not isinstance(command, events.HeartbeatReply | events.ServeChassis | events.CancelMove)
         return events.OutcomeArrived(
             node=self.name,
             session=self.session,
@@ -504,7 +511,7 @@ class Cluster:
                 case events.SendToNode(node=name, session=session, command=command):
                     if self.agents[name].session == session:
                         self.sent.append((name, command))
-                        if isinstance(command, events.HeartbeatReply | events.ServeChassis):
+                        if isinstance(command, events.HeartbeatReply | events.ServeChassis | events.CancelMove):
                             self.agents[name].do(command)
                         else:
                             self.agents[name].inbox.append(command)
