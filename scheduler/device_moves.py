@@ -15,11 +15,15 @@ and what was done before the word came is undone by the way back.
 A dry run goes the same way, holds nothing, and leaves no entry.
 
 A recomposition is the same entry, made by the scheduler for a job that a
-round has placed: the job is given its lease when the device has come.
+round has placed: the job is given its lease when the device has come.  Where a
+node is to give the device for it, both nodes are first asked by a dry run what
+they would do, unless the second one has had this device since its session
+began: a device is not taken from its node for one that has no room.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -49,6 +53,8 @@ class DeviceMoves(ServingChassis):
         self.next_move = 1
         """Number of the next move that is written down."""
         self._rehearsals = 0
+        self._fitted: defaultdict[str, set[str]] = defaultdict(set)
+        """Devices that each node has had, or would have had room for, since its session began."""
 
     def new_move_id(self, *, dry_run: bool) -> str:
         """Return an id that no other move has; those of dry runs are this scheduler's own."""
@@ -75,6 +81,8 @@ class DeviceMoves(ServingChassis):
             says = f"waits for node {node.name}, which can't be reached{heard}"
         elif not move.state.has_ended and not says:
             says = f"node {move.node} is asked to {'take it back' if move.returning else _verb(move)}"
+        if record.rehearsal:
+            says = f"nodes {move.from_node} and {move.to_node} are asked whether it can be moved"
         if move.called_off and not move.state.has_ended and not move.returning:
             says = f"{_off(move)}; {says}"
         return msgspec.structs.replace(
@@ -132,7 +140,33 @@ class DeviceMoves(ServingChassis):
             self._claims.pop(move.device, None)
             self.generation += 1
         self._put_move(record, move)
+        if move.job and move.from_node and move.device not in self._fitted[move.to_node]:
+            self._rehearse(record)
         self._advance_move(record)
+
+    def _rehearse(self, record: MoveRecord) -> None:
+        """Ask both nodes what they would do, and have the move wait for it."""
+        move = msgspec.structs.replace(record.move, id=self.new_move_id(dry_run=True), dry_run=True, job="")
+        rehearsal = self.moves[move.id] = MoveRecord(move=move, began=self._now, rehearses=record.move.id)
+        record.rehearsal = move.id
+        self._advance_move(rehearsal)
+
+    def _rehearsed(self, record: MoveRecord, ended: StoredMove) -> None:
+        """Begin the move that waited for a dry run, or end it as the dry run has."""
+        waiting = self.moves.get(record.rehearses)
+        if waiting is None or waiting.rehearsal != ended.id:
+            # It was called off meanwhile.
+            return
+        waiting.rehearsal = ""
+        # Who holds it on the node that gives it may still let go.
+        prefix = f"{ended.to_node}: "
+        refused = [line.removeprefix(prefix) for line in record.in_the_way if line.startswith(prefix)]
+        if ended.state is MoveState.FAILED or refused:
+            error = ended.error or f"node {ended.to_node}: {'; '.join(refused)}"
+            self._end_move(waiting, MoveState.FAILED, error=error)
+            return
+        self._fitted[ended.to_node].add(ended.device)
+        self._advance_move(waiting)
 
     def restore_moves(self, moves: Iterable[StoredMove], chassis: Iterable[tuple[str, int]], *, next_move: int) -> None:
         """Take over what the ledger has of moves, after its devices; they go on when their nodes are back."""
@@ -215,7 +249,7 @@ class DeviceMoves(ServingChassis):
     def _advance_move(self, record: MoveRecord) -> None:
         """Ask the node that has to do the next part."""
         move = record.move
-        if move.state.has_ended:
+        if move.state.has_ended or record.rehearsal:
             return
         verb = Verb.DETACH_DEVICE if move.state is MoveState.DETACHING else Verb.ATTACH_DEVICE
         self._step(f"{move.asked_as}.{verb}", Step(verb=verb, node=move.node, move=move.id))
@@ -348,6 +382,8 @@ class DeviceMoves(ServingChassis):
             took_s=status.took_s,
         )
         self._effects.append(events.MoveChanged(move_id=ended.id, ended=last))
+        if record.rehearses:
+            self._rehearsed(record, ended)
 
     def _put_move(self, record: MoveRecord, move: StoredMove) -> None:
         record.move = move
@@ -370,6 +406,7 @@ class DeviceMoves(ServingChassis):
     def _come_to(self, move: StoredMove, node: str, identity: str) -> None:
         """The device is at a node; that it may be used the inventory of that node says, before this or after."""
         self._put_at(move, move.from_port if move.returning else move.port)
+        self._fitted[node].add(move.device)
         if identity and identity != move.device:
             # The chassis called it otherwise.
             self.devices[move.device].device = None
@@ -395,6 +432,8 @@ class DeviceMoves(ServingChassis):
 
     def _node_joined(self, event: events.NodeJoined) -> None:
         super()._node_joined(event)
+        # It may have been booted with other windows.
+        self._fitted.pop(event.node.name, None)
         troubles = {held.move_id: held.trouble for held in event.moves if held.trouble}
         for record in list(self.moves.values()):
             if event.node.name in record.move.nodes:

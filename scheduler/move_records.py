@@ -101,6 +101,10 @@ class MoveRecord(msgspec.Struct, eq=False):
     in_the_way: tuple[str, ...] = ()
     asked: bool = False
     """Whether the node that has to do the next part may have heard of it."""
+    rehearsal: str = ""
+    """The dry run that has to end before the first node is asked; empty for none."""
+    rehearses: str = ""
+    """Of a dry run, the move that waits for it."""
 
     def part(self) -> Part:
         """Return the part that is under way."""
