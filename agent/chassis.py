@@ -307,6 +307,10 @@ class ChassisDesk:
                         self.read(view)
                 except FarbusError as error:
                     trouble = str(error)
+                except Exception as error:
+                    # What a chassis says that nobody has foreseen must not end what the agent does for others.
+                    _log.exception("defect", chassis=chassis.chassis)
+                    trouble = f"a defect: {error!r}"
                 # Once for each reason: a chassis that is off for a night is one line.
                 if trouble and trouble != told.get(chassis.chassis):
                     _log.warning("chassis not read", chassis=chassis.chassis, reason=trouble)

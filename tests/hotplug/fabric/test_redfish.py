@@ -298,3 +298,25 @@ def test_a_device_in_two_resource_blocks_is_neither_free_nor_at_the_last_one(sty
                 await driver_of(bed, change, style=style).read()
 
     virtually(read())
+
+
+@pytest.mark.parametrize("etag", ['"1"\r\nX-Auth-Token: mine', '"\N{SNOWMAN}"', '"' + "1" * 10_000 + '"'])
+def test_an_etag_that_can_not_be_a_header_is_not_sent(etag: str) -> None:
+    async def ask() -> None:
+        bed = Bed(":memory:", chassis_config())
+
+        def change(request: Request, reply: Reply) -> Reply:
+            if request.method != "GET" or "/Zones/" not in request.path:
+                return reply
+            zone = msgspec.json.decode(reply.body) | {"@odata.etag": etag}
+            headers = {name: value for name, value in reply.headers.items() if name != "etag"}
+            return Reply(reply.status, headers, msgspec.json.encode(zone))
+
+        async with bed.running():
+            driver = driver_of(bed, change)
+            device = (await driver.read()).device(gpu(1))
+            with pytest.raises(BadReply, match="the resource has the ETag"):
+                await driver.ask_unassign(device)
+            assert bed.ports()[gpu(1)] == "30h"
+
+    virtually(ask())
