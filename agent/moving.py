@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from farbus.agent.ports import Ports, bridge_for, bridges_of
 from farbus.agent.reconcile import Verdict, verdict_of
 from farbus.agent.steps import CallOff, StepNews, WedgedError
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound
-from farbus.hotplug.parts import DRAIN_S, Move, Parts
+from farbus.hotplug.parts import DRAIN_S, Move, Parts, is_meant
 from farbus.hotplug.sequences import HotAttach, HotDetach, HotMove, expected_s, find_device, rehearse, steps_of
 from farbus.hotplug.working import stable_path
 from farbus.model.device import DeviceKind
@@ -366,14 +366,18 @@ class Moving:
         """Say what is to be done about a device that is not on the bus: the chassis may still have it here."""
         if view is not None and device is not None and device.port and view.port(device.port).node == self._node:
             tree = self._parts.pci.tree()
-            empty = [
-                bridge
-                for bridge in bridges_of(tree, self._ports, chassis=view.chassis, port=device.port)
-                if not tree.below(bridge)
-            ]
-            # Where nothing is below any bridge of the port there is nothing to be mistaken for it.
+            bridges = bridges_of(tree, self._ports, chassis=view.chassis, port=device.port)
+            empty = [bridge for bridge in bridges if not tree.below(bridge)]
             move = Move(device=self._closed_name(order.device), bridge=empty[0] if empty else "")
-            return HotDetach(move=self._with_chassis(order, move, device, device.port))
+            move = self._with_chassis(order, move, device, device.port)
+            if (maybe := self._mistaken(tree, bridges, move, view, device)) is not None:
+                # The chassis would take it from under the kernel, and from whoever uses it.
+                raise Conflict(
+                    f"detach {order.device}: no device of node {self._node} has this name, chassis {view.chassis} has "
+                    f"it at port {device.port}, and {maybe} there may be it",
+                    hint="farbus devices --tree shows what it is called here; is its driver loaded?",
+                )
+            return HotDetach(move=move)
         last = await self._moves.last_of(self._closed_name(order.device))
         if device is not None or (last is not None and isinstance(last[1], HotDetach)):
             # It is where it was to be: not here.
@@ -381,6 +385,22 @@ class Moving:
         raise NotFound(
             f"detach {order.device}: not on the bus of node {self._node}", hint="farbus devices --tree shows what is"
         )
+
+    def _mistaken(
+        self, tree: PciTree, bridges: Collection[str], move: Move, view: ChassisView, device: FabricDevice
+    ) -> str | None:
+        """Return the address of a function at a port that may be the device, for all that is known of both."""
+        names = self._parts.names(tree)
+        others = [other for other in view.at(device.port) if other.id != device.id]
+        for bridge in bridges:
+            for first in tree.below(bridge):
+                identity = names.get(first.address)
+                if first.is_bridge or identity is None:
+                    continue
+                known = not identity.weak and any(other.answers_to(identity.name) for other in others)
+                if not known and is_meant(move, first, identity):
+                    return first.address
+        return None
 
     async def _attach(self, order: MoveOrder) -> HotMove | MoveOutcome:
         tree = self._parts.pci.tree()

@@ -207,6 +207,32 @@ async def test_a_device_that_is_being_moved_gets_no_lease(node: ScriptedSessions
     assert (await going).ok
 
 
+async def test_a_device_that_may_be_here_by_another_name_is_not_taken_from_under_the_kernel(
+    node: ScriptedSessions, bed: Testbed
+) -> None:
+    await node.command(attach_device=attach())
+    # By hand, and found by the kernel itself; that this is it nobody can tell, since two are at the port.
+    bed.chassis.backend.announce = True
+    await bed.chassis.assign(PLAIN, "30h")
+    assert sorted(bed.here("n1")) == ["1234:11e8", "1b36:0010"]
+    outcome = await node.command(detach_device=detach("m2", PLAIN))
+    assert not outcome.ok
+    assert "chassis falcon has it at port 30h, and 0000:02:00.0 there may be it" in outcome.error
+    assert bed.chassis.assigned()[PLAIN] == "30h"
+
+
+async def test_a_device_that_is_assigned_here_and_can_not_be_another_is_given_back(
+    node: ScriptedSessions, bed: Testbed
+) -> None:
+    await node.command(attach_device=attach())
+    # Never announced, and never looked for: the kernel has no function of it.
+    await bed.chassis.assign(PLAIN, "30h")
+    assert bed.here("n1") == ["1b36:0010"]
+    outcome = await node.command(detach_device=detach("m2", PLAIN))
+    assert outcome.ok, outcome.error
+    assert bed.chassis.assigned() == {"001300": "30h", PLAIN: ""}
+
+
 # Moves that are called off.
 
 
