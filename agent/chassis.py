@@ -63,6 +63,8 @@ class ChassisNews(Value, frozen=True, kw_only=True):
     term: int
     view: ChassisView
     history: StepHistory
+    parallel: int = 0
+    """Requests that the chassis takes at once; 0 where that is not known."""
 
 
 class ChassisAsker(Protocol):
@@ -289,7 +291,14 @@ class ChassisDesk:
 
     def _tell(self, chassis: Chassis) -> None:
         if chassis.view is not None and chassis.naming.term:
-            self.told(ChassisNews(term=chassis.naming.term, view=chassis.view, history=chassis.history))
+            access = self._accesses.get(chassis.chassis)
+            news = ChassisNews(
+                term=chassis.naming.term,
+                view=chassis.view,
+                history=chassis.history,
+                parallel=access.parallel if access is not None else 0,
+            )
+            self.told(news)
 
     async def keep_reading(self, wanted: Callable[[str], bool]) -> None:
         """Read the chassis that this agent serves, and those that are ``wanted``, now and then, until cancelled."""

@@ -365,7 +365,9 @@ class SessionRunner:
 
     def chassis_changed(self, news: ChassisNews) -> None:
         """Tell what a chassis holds that this agent serves."""
-        changed = session_pb2.ChassisChanged(term=news.term, view=to_json(news.view), history=to_json(news.history))
+        changed = session_pb2.ChassisChanged(
+            term=news.term, view=to_json(news.view), history=to_json(news.history), parallel=news.parallel
+        )
         self._put(session_pb2.NodeMessage(chassis_changed=changed))
 
     def leaving(self) -> None:

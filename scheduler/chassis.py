@@ -112,6 +112,7 @@ class ServingChassis(Operations):
         known = record.nodes()
         self._chassis_changed(record)
         record.view = event.view
+        record.parallel = event.parallel
         if event.history is not None:
             record.history = event.history
         self._chassis_changed(record)

@@ -41,6 +41,12 @@ from farbus.scheduler.records import JobRecord, NodeRecord, TaskRun
 from farbus.scheduler.steps import Step
 from farbus.scheduler.words import describe_time
 
+MOVES_AHEAD = 1
+"""Moves that are begun beside those that a chassis can be at: their nodes do their own part meanwhile.
+
+Not more: steps have deadlines, and what waits at the chassis behind many others would be given up for one that hangs.
+"""
+
 SCHEDULER = "scheduler"
 """Who asks for the moves of a recomposition, as listings show it."""
 
@@ -79,6 +85,9 @@ class DeviceMoves(ServingChassis):
         if node is not None and not node.connected:
             heard = f", last heard at {describe_time(node.seen_at)}" if node.seen_at else ""
             says = f"waits for node {node.name}, which can't be reached{heard}"
+        elif not move.state.has_ended and not record.begun and move.chassis:
+            ahead = self._under_way_at(move.chassis)
+            says = f"waits for its turn at chassis {move.chassis}, {ahead} are under way there"
         elif not move.state.has_ended and not says:
             says = f"node {move.node} is asked to {'take it back' if move.returning else _verb(move)}"
         if record.rehearsal:
@@ -188,6 +197,10 @@ class DeviceMoves(ServingChassis):
         if not record.asked:
             self.steps.drop(f"{record.move.asked_as}.{self._verb_of(record)}")
             self._move_failed(record, NodeMove(), _off(record.move))
+        elif not record.begun:
+            # A scheduler before this one may have asked: the node is, after the word that it is called off.
+            record.begun = True
+            self._advance_move(record)
         elif self.node(record.move.node).connected:
             self._tell_called_off(record.move)
 
@@ -251,8 +264,37 @@ class DeviceMoves(ServingChassis):
         move = record.move
         if move.state.has_ended or record.rehearsal:
             return
+        if not record.begun:
+            if not move.dry_run and not self._has_turn(move):
+                return
+            record.begun = True
         verb = Verb.DETACH_DEVICE if move.state is MoveState.DETACHING else Verb.ATTACH_DEVICE
         self._step(f"{move.asked_as}.{verb}", Step(verb=verb, node=move.node, move=move.id))
+
+    def _under_way_at(self, chassis: str) -> int:
+        """Return how many moves a chassis has to do with now; those whose node is away keep nobody waiting."""
+        return sum(
+            record.begun
+            and record.move.chassis == chassis
+            and not record.move.dry_run
+            and not record.move.state.has_ended
+            and self.node(record.move.node).connected
+            for record in self.moves.values()
+        )
+
+    def _has_turn(self, move: StoredMove) -> bool:
+        """Say whether a move may begin: what waits for a node that is away begins when that is back."""
+        if not self.node(move.node).connected:
+            return False
+        known = self.chassis.get(move.chassis)
+        parallel = known.parallel if known is not None else 1
+        return not move.chassis or self._under_way_at(move.chassis) < parallel + MOVES_AHEAD
+
+    def _take_turns(self, chassis: str) -> None:
+        """Begin what waits for its turn at a chassis, the oldest first."""
+        for record in list(self.moves.values()):
+            if record.move.chassis == chassis and not record.begun:
+                self._advance_move(record)
 
     def _ask(self, key: str) -> None:
         step = self.steps[key]
@@ -362,6 +404,7 @@ class DeviceMoves(ServingChassis):
             self.hold_device(ended.device, ended.id)
         else:
             self._drop_move(record, ended)
+        self._take_turns(ended.chassis)
         if ended.job:
             self._tell_job(ended)
 
@@ -452,6 +495,7 @@ class DeviceMoves(ServingChassis):
                 self._end_move(record, MoveState.FAILED, error=f"node {name} was lost")
             else:
                 self._effects.append(events.MoveChanged(move_id=record.move.id))
+                self._take_turns(record.move.chassis)
 
     @staticmethod
     def _verb_of(record: MoveRecord) -> Verb:

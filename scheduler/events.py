@@ -135,6 +135,8 @@ class ChassisReported(Value, frozen=True, kw_only=True):
     view: ChassisView
     history: StepHistory | None = None
     """How long its steps took; None where the agent did not tell."""
+    parallel: int = 1
+    """Requests that the chassis takes at once."""
 
 
 class TaskReported(Value, frozen=True, kw_only=True):

@@ -101,6 +101,8 @@ class MoveRecord(msgspec.Struct, eq=False):
     in_the_way: tuple[str, ...] = ()
     asked: bool = False
     """Whether the node that has to do the next part may have heard of it."""
+    begun: bool = False
+    """Whether its turn at its chassis has come."""
     rehearsal: str = ""
     """The dry run that has to end before the first node is asked; empty for none."""
     rehearses: str = ""
@@ -123,6 +125,8 @@ class ChassisRecord(msgspec.Struct, eq=False):
     """Nodes with a session whose agents have its credentials."""
     view: ChassisView | None = None
     history: StepHistory = StepHistory()
+    parallel: int = 1
+    """Requests that it takes at once."""
 
     @property
     def attach_s(self) -> float:

@@ -40,6 +40,9 @@ OUTBOX_LENGTH = 65_536
 MAX_ELEMENTS = 131_072
 """Elements of all lists in one message of a node's: every series anew, or all leases and tasks that there may be."""
 
+MAX_PARALLEL = 64
+"""Requests at once that an agent is believed to make of a chassis."""
+
 Send = Callable[[session_pb2.SchedulerMessage], Awaitable[None]]
 
 _FIELDS: dict[type[events.Command], str] = {
@@ -316,7 +319,14 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
         case "chassis_changed":
             chassis = message.chassis_changed
             view, history = read_chassis(name, chassis.view, chassis.history)
-            return events.ChassisReported(node=name, session=session, term=chassis.term, view=view, history=history)
+            return events.ChassisReported(
+                node=name,
+                session=session,
+                term=chassis.term,
+                view=view,
+                history=history,
+                parallel=min(max(1, chassis.parallel), MAX_PARALLEL),
+            )
         case "task_changed":
             changed = message.task_changed
             return events.TaskReported(

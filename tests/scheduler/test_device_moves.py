@@ -13,6 +13,7 @@ from farbus.model.operation import Cordon, CordonKind
 from farbus.model.pci import Function
 from farbus.model.states import DeviceState
 from farbus.scheduler import events
+from farbus.scheduler.device_moves import MOVES_AHEAD
 from tests.scheduler.scripted import TTL_S, Cluster, gpu, job, node
 
 MOVED = "GPU-a-0"
@@ -742,3 +743,75 @@ def test_what_is_called_alike_in_two_chassis_is_moved_by_its_id() -> None:
     move = cluster.move(MOVED, "b")
     cluster.settle()
     assert cluster.moves[move].state is MoveState.DONE
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+def many(count: int, *, parallel: int = 1) -> tuple[Cluster, list[str]]:
+    """Ask for the moves of all devices of a to b."""
+    cluster = Cluster(node("a", count), node("b"))
+    fabric = cluster.give_fabric()
+    cluster.join()
+    session = cluster.agents["a"].session
+    view = fabric.view(cluster.agents)
+    cluster.tell(events.ChassisReported(node="a", session=session, term=1, view=view, parallel=parallel))
+    return cluster, [cluster.move(f"GPU-a-{number}", "b") for number in range(count)]
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_a_chassis_is_asked_for_few_moves_at_a_time_and_for_all_in_their_order(parallel: int) -> None:
+    cluster, moves = many(20, parallel=parallel)
+    at_once = parallel + MOVES_AHEAD
+    assert [command.move_id for _, command in asked(cluster)] == moves[:at_once]  # type: ignore[union-attr]
+    waits = cluster.machine.move_statuses()[-1]
+    assert waits.says == f"waits for its turn at chassis falcon, {at_once} are under way there"
+    assert waits.state is MoveState.DETACHING
+    most = 0
+    while cluster.machine.moves:
+        most = max(most, sum(record.asked for record in cluster.machine.moves.values()))
+        cluster.step("a")
+        cluster.step("b")
+    assert most <= at_once
+    assert list(cluster.moves) == moves
+    assert all(move.state is MoveState.DONE for move in cluster.moves.values())
+
+
+def test_what_waits_for_its_turn_is_called_off_at_once() -> None:
+    cluster, moves = many(3)
+    call_off(cluster, moves[2])
+    assert (cluster.moves[moves[2]].state, cluster.moves[moves[2]].error) == (MoveState.FAILED, "called off by bob")
+    assert status(cluster, "GPU-a-2") == ("a", DeviceState.FREE, "")
+
+
+def test_a_move_that_is_stuck_or_whose_node_is_away_takes_nobodys_turn() -> None:
+    cluster, _ = many(4)
+    refuse(cluster, "a", "it hangs", stuck=True)
+    cluster.step("a")
+    # One is stuck, two wait for b, which is away then: the fourth is begun.
+    cluster.step("a")
+    assert [record.begun for record in cluster.machine.moves.values()] == [True, True, True, False]
+    cluster.lose("b")
+    assert [record.begun for record in cluster.machine.moves.values()] == [True, True, True, True]
+
+
+def test_a_restarted_scheduler_does_no_more_at_once_than_before_and_all_of_it() -> None:
+    cluster, moves = many(6)
+    cluster.step("a")
+    cluster.restart()
+    cluster.sent.clear()
+    cluster.join()
+    assert len(asked(cluster)) == 1 + MOVES_AHEAD
+    cluster.settle()
+    assert sorted(cluster.moves) == moves
+    assert all(move.state is MoveState.DONE for move in cluster.moves.values())
+
+
+def test_what_an_earlier_scheduler_may_have_asked_for_is_called_off_at_its_node() -> None:
+    cluster, moves = many(6)
+    cluster.restart()
+    cluster.join()
+    call_off(cluster, moves[5])
+    cluster.settle()
+    assert cluster.moves[moves[5]].error == "node a: called off by bob"
+    assert status(cluster, "GPU-a-5") == ("a", DeviceState.FREE, "")

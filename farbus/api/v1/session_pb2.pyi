@@ -423,14 +423,16 @@ class MoveProgress(_message.Message):
     def __init__(self, move_id: _Optional[str] = ..., device: _Optional[str] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., says: _Optional[str] = ..., expected_s: _Optional[float] = ...) -> None: ...
 
 class ChassisChanged(_message.Message):
-    __slots__ = ("term", "view", "history")
+    __slots__ = ("term", "view", "history", "parallel")
     TERM_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    PARALLEL_FIELD_NUMBER: _ClassVar[int]
     term: int
     view: bytes
     history: bytes
-    def __init__(self, term: _Optional[int] = ..., view: _Optional[bytes] = ..., history: _Optional[bytes] = ...) -> None: ...
+    parallel: int
+    def __init__(self, term: _Optional[int] = ..., view: _Optional[bytes] = ..., history: _Optional[bytes] = ..., parallel: _Optional[int] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("command_id", "ok", "error", "endpoint", "environment", "move")
