@@ -288,6 +288,13 @@ class ClusterClient:
         reply = await self._call("ListMoves", cluster_pb2.ListMovesRequest(all=include_ended))
         return tuple(from_message(each, MoveStatus) for each in reply.moves)
 
+    async def cancel_move(self, move: str) -> MoveStatus:
+        """Call a move off and return it as it is then; for operators.
+
+        Raises :class:`NotFound` for one that is not there, :class:`Conflict` for one that can't be called off any more.
+        """
+        return from_message(await self._call("CancelMove", cluster_pb2.CancelMoveRequest(move=move)), MoveStatus)
+
     async def list_chassis(self) -> tuple[ChassisStatus, ...]:
         """Return the chassis that agents have credentials for, as they were read last."""
         reply = await self._call("ListChassis", cluster_pb2.ListChassisRequest())

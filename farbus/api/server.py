@@ -230,6 +230,10 @@ class ClusterHandler(abc.ABC):
         """Return the moves that are under way or stuck, and with ``include_ended`` those that have ended."""
         raise Unavailable("no devices are moved here")
 
+    async def cancel_move(self, caller: Identity, move: str) -> MoveStatus:
+        """Call a move off, and return it as it is then."""
+        raise Unavailable("no devices are moved here")
+
     async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
         """Return the chassis that agents have credentials for, as they were read last."""
         raise Unavailable("no chassis are known here")
@@ -605,6 +609,12 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             return cluster_pb2.ListMovesReply(moves=[to_message(move, cluster_pb2.MoveStatus) for move in moves])
 
         return await self._call("ListMoves", context, answer)
+
+    async def CancelMove(self, request: cluster_pb2.CancelMoveRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.MoveStatus:
+            return to_message(await self._handler.cancel_move(caller, request.move), cluster_pb2.MoveStatus)
+
+        return await self._call("CancelMove", context, answer)
 
     async def ListChassis(self, request: cluster_pb2.ListChassisRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ListChassisReply:
