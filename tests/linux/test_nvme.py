@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farbus.errors import Conflict, InvalidInput, NotPermitted, Unavailable
-from farbus.linux import nvme_cli
 from farbus.linux.device_mapper import FakeDeviceMapper, parse_table, table_of
 from farbus.linux.fake_nvme import FakeNvme
 from farbus.linux.nvme import KernelNvme, parse_address
@@ -414,7 +413,3 @@ async def test_a_stripe_is_made_found_and_removed(tmp_path: Path) -> None:
     await mapper.remove(stripe.name)
     await mapper.remove(stripe.name)
     assert await mapper.find(stripe.uuid) is None
-
-
-def test_the_versions_that_are_here_are_said_so() -> None:
-    assert "3.x is by its documentation" in (nvme_cli.__doc__ or "")
