@@ -479,6 +479,9 @@ class OfferSubsystem(TargetStep):
         for port in target.ports_of(nqn):
             if port.is_ours and not any(port.is_at(address) for address in self.export.addresses):
                 await nvmet.withhold(port.id, nqn)
+        # Half of a port is of no use; and what was cut off gives the same numbers when it is done again.
+        await _tidy_ports(self.parts, await nvmet.target())
+        target = await nvmet.target()
         taken = {port.id for port in target.ports}
         for address in self.export.addresses:
             _refuse_in_the_way(target, address, nqn)
@@ -489,9 +492,7 @@ class OfferSubsystem(TargetStep):
                 await nvmet.make_port(number, address)
             await _set_groups(self.parts, target, self.export, address, found, number)
             await nvmet.offer(number, nqn)
-        target = await nvmet.target()
-        await _tidy_ports(self.parts, target)
-        return self._result(target)
+        return self._result(await nvmet.target())
 
     def _result(self, target: Target) -> Result:
         return {

@@ -211,8 +211,8 @@ class FakeConfigfs:
         if not place.is_file():
             raise _error(errno.EACCES if place.parent.is_dir() and place.is_dir() else errno.ENOENT, place)
         if not value:
-            # Nothing is written: the object is not even asked (configfs_write_iter).
-            return
+            # A write of nothing (fill_write_buffer, fs/configfs/file.c).
+            raise _error(errno.EFAULT, place)
         value = value.rstrip("\n")
         kind = self._kind(str(Path(path).parent))
         assert kind is not None, f"{path}: attributes belong to objects"
@@ -306,8 +306,8 @@ class FakeNvmet(KernelNvmet):
     """A target in ``directory``.
 
     Tests set what goes wrong: ``hang`` lets disabling begin and never end,
-    ``refuse`` makes the next writes fail, ``passing`` is called before and
-    after each system call.
+    ``refuse`` makes the next writes fail, ``passing`` is called after each
+    system call.
     """
 
     def __init__(self, directory: Path, *, authentication: bool = True) -> None:
@@ -332,7 +332,6 @@ class FakeNvmet(KernelNvmet):
             await asyncio.sleep(0)
             if self.refuse:
                 raise Unavailable(self.refuse)
-            self.passing()
             if self.hang and operation[1].endswith("/enable") and operation[2:] == ("0",):
                 await asyncio.get_running_loop().create_future()
             self.calls.append(operation)

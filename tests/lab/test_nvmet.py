@@ -49,9 +49,12 @@ class Node:
             namespaces=(ExportedNamespace(device=self.device, identity=VOLUME),),
         )  # fmt: skip
 
-    def target(self, verb: str, export: Export) -> dict[str, Any]:
+    def target(self, verb: str, export: Export, *, children: bool = False) -> dict[str, Any]:
         """Let the steps go; the secret is in no argument list."""
-        order = {"verb": verb, "export": msgspec.to_builtins(export), "secret": SECRET if export.authenticated else ""}
+        order = {
+            "verb": verb, "export": msgspec.to_builtins(export), "secret": SECRET if export.authenticated else "",
+            "children": children,
+        }  # fmt: skip
         told: dict[str, Any] = self.python("tests.nvmeof.target_program", input=json.dumps(order))
         return told
 
@@ -100,7 +103,7 @@ def test_the_kernel_keeps_the_contract_of_the_fake(node: Node) -> None:
 
 def test_an_initiator_meets_the_identity_and_is_thrown_out(node: Node) -> None:
     export, guest = node.export(1), node.guest
-    told = node.target("export", export)
+    told = node.target("export", export, children=True)
     assert told["differences"] == []
     assert told["size_bytes.1"] == str(64 << 20)
     assert node.connect(export) == 0
@@ -130,7 +133,7 @@ def test_an_initiator_meets_the_identity_and_is_thrown_out(node: Node) -> None:
         limit_s=LIMIT_S,
     )  # fmt: skip
     guest.until(f"test -e /run/writing && test $(awk '{{print $5}}' /sys/block/{Path(node.device).name}/stat) -gt 100")
-    told = node.target("withdraw", export)
+    told = node.target("withdraw", export, children=True)
     assert (told["subsystems"], told["ports"], told["hosts"]) == ([], [], [])
     assert writer.wait(check=False).code != 0
     before = node.target("look", export)["written_bytes"]

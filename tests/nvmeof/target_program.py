@@ -1,7 +1,7 @@
 """Exports and withdraws on the machine where it runs, as the agent does: the real doors, in a guest of the lab.
 
 Reads one JSON object from standard input, ``{"export": ..., "verb": ..., "secret": ...}``, so that a secret is in no
-argument list; prints results or the error, also as JSON.
+argument list; prints results or the error, also as JSON.  ``children`` asks for the agent's own way to configfs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from farbus.linux.nvmet import KernelNvmet
 from farbus.model.nvmeof import Export
 from farbus.nvmeof.keys import keys_of
 from farbus.nvmeof.target import ExportWork, TargetParts, WithdrawWork, differences, resized, steps_of, uses
+from tests.linux.nvmet_contract import QuickNvmet
 
 
 async def go(order: dict[str, object]) -> dict[str, object]:
     """Do what is asked; an export that fails is taken back."""
     export = msgspec.convert(order["export"], Export)
     secret = str(order.get("secret", ""))
-    nvmet = KernelNvmet()
+    nvmet = KernelNvmet() if order.get("children") else QuickNvmet()
     parts = TargetParts(
         nvmet=nvmet, blocks=KernelBlockDevices(), keys=lambda name: keys_of(secret, name) if secret else None
     )
