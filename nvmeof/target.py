@@ -106,9 +106,14 @@ def from_body(body: str) -> TargetWork:
         raise InvalidInput(f"not work of a target: {error}") from error
 
 
-def object_of(name: SubsystemName) -> str:
-    """Return what a subsystem's sequences are about, in the journal."""
-    return f"subsystem {name.nqn}"
+def object_of(work: TargetWork) -> str:
+    """Return what a sequence is about, in the journal.
+
+    A change of access is not part of the subsystem's own sequence, by which that is taken back.
+    """
+    if isinstance(work, AccessWork):
+        return f"access to {work.export.nqn}"
+    return f"subsystem {(work.export.name if isinstance(work, ExportWork) else work.name).nqn}"
 
 
 def is_resumable(work: TargetWork) -> bool:
@@ -295,7 +300,7 @@ class TargetStep:
     @property
     def identity(self) -> str:
         """The subsystem."""
-        return object_of(self.name)
+        return f"subsystem {self.name.nqn}"
 
     @property
     def devices(self) -> tuple[str, ...]:

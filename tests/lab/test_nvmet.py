@@ -103,7 +103,7 @@ def test_the_kernel_keeps_the_contract_of_the_fake(node: Node) -> None:
 
 def test_an_initiator_meets_the_identity_and_is_thrown_out(node: Node) -> None:
     export, guest = node.export(1), node.guest
-    told = node.target("export", export, children=True)
+    told = node.target("export", export)
     assert told["differences"] == []
     assert told["size_bytes.1"] == str(64 << 20)
     assert node.connect(export) == 0

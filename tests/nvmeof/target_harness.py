@@ -168,7 +168,7 @@ class Offered:
         work = self.work(node)
         assert isinstance(work, ExportWork)
         yield Steps(
-            object=object_of(work.export.name), body=msgspec.json.encode(work).decode(),
+            object=object_of(work), body=msgspec.json.encode(work).decode(),
             steps=steps_of(node.parts, work), resumable=is_resumable(work),
         )  # fmt: skip
 

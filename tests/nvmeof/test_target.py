@@ -17,6 +17,7 @@ from farbus.nvmeof.target import (
     differences,
     from_body,
     is_resumable,
+    object_of,
     our_subsystems,
     resized,
     steps_of,
@@ -383,5 +384,7 @@ def test_works_are_read_from_their_records(node: Node) -> None:
     ):
         assert from_body(msgspec.json.encode(work).decode()) == work
         assert is_resumable(work)
+        nqn = "nqn.2026-11.io.farbus:lease:one:1"
+        assert object_of(work) == f"{'access to' if isinstance(work, AccessWork) else 'subsystem'} {nqn}"
     with pytest.raises(InvalidInput, match="not work of a target"):
         from_body("{}")
