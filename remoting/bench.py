@@ -5,8 +5,9 @@ shim over each transport, and reports medians: ``posted_call`` (microseconds on 
 calling thread), ``round_trip`` beside a bare ping-pong, ``h2d`` and ``d2h`` beside a
 bare copy, TLS's ``handshake``, ``exec_to_first_kernel`` beside the driver without
 remoting (``_cold``: where no server is in reserve), and ``first_launch_round_trips``,
-counted on the wire.  ``--rtt``, ``--gbps`` and ``--gbps-per-connection`` put an
-emulated network between the two sides.
+counted on the wire.  Copies of less than 64 MiB are made one after the other; ``h2d_first``
+and ``d2h_first`` are those after a pause, which had to wake the other side.  ``--rtt``,
+``--gbps`` and ``--gbps-per-connection`` put an emulated network between the two sides.
 Nothing here needs more than the standard library and cffi.
 """
 
@@ -169,8 +170,8 @@ def _parse(output: str, *, transport: str, network: Network) -> list[Result]:
             continue
         bare = rows.get((f"bare_{name}", count))
         wire = rows.get((f"wire_{name}", count), bare)
-        direction, _, memory = name.partition("_")
-        copy = direction in ("h2d", "d2h")
+        label, _, memory = name.rpartition("_")
+        copy = label.partition("_")[0] in ("h2d", "d2h")
 
         def figure(microseconds: float, *, count: int = count, copy: bool = copy) -> float:
             """A copy's rate in GB/s, a call's time as it is."""
@@ -178,7 +179,7 @@ def _parse(output: str, *, transport: str, network: Network) -> list[Result]:
 
         results.append(
             Result(
-                name=direction if copy else name,
+                name=label if copy else name,
                 value=figure(row.median_us),
                 unit="GB/s" if copy else "us",
                 reference=figure(bare.median_us) if bare else None,

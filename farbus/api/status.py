@@ -107,6 +107,9 @@ def _short(details: str) -> str:
     for mark in ("last error: ", "errors resolving "):
         if mark in text:
             text = text.rpartition(mark)[2]
+    if "connect failed: addr: " in text:
+        # "unix:PATH: connect failed: addr: unix:PATH error: No such file or directory": who was called is said already.
+        text = text.rpartition(" error: ")[2]
     for noise in ("UNAVAILABLE: ", "UNKNOWN: "):
         text = text.removeprefix(noise)
     return text[:200]

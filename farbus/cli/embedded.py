@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from farbus.agent import cdi
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role, valid_name
@@ -45,6 +46,9 @@ MAX_GPUS_OF_NODE = 16
 
 READY_WITHIN_S = 60.0
 """Longest that all nodes may take to be ready: importing everything takes seconds on a busy machine."""
+
+LOAD_WITHIN_S = 60.0
+"""Longest that a detached ``farbus up`` may take before its own time runs: until Python has loaded it."""
 
 LOOK_EVERY_S = 0.1
 STOP_WITHIN_S = 10.0
@@ -221,6 +225,7 @@ class EmbeddedCluster:
             ),
             state=str(self.state),
             devices=devices,
+            cdi_directory=self.plan.cdi_directory,
         )
 
     async def start(self) -> tuple[NodeStatus, ...]:
@@ -240,7 +245,7 @@ class EmbeddedCluster:
             late = [f"node {name}: {text}" for name, text in self._not_ready.items() if text]
             raise TimedOut(
                 f"not ready after {READY_WITHIN_S:g} s: {'; '.join(late) or 'the scheduler'}",
-                hint="keep the logs with --state DIR and look into them",
+                hint="is the machine busy? Try again, or keep the logs with --state DIR and look into them",
             ) from error
 
     def _tell_later(self, message: str) -> None:
@@ -395,13 +400,16 @@ def describe_gpus(plan: Plan, node: NodePlan) -> str:
     return f"{node.gpus} software GPU{'s' if node.gpus > 1 else ''} with {memory}{each}{shares}"
 
 
-def remove_leftovers(*, directory: Path, state: Path | None, devices: tuple[str, ...]) -> list[str]:
+def remove_leftovers(
+    *, directory: Path, state: Path | None, devices: tuple[str, ...], cdi_directory: str = ""
+) -> list[str]:
     """Remove what a ``farbus up`` leaves on disk and in memory; return what was there.
 
     ``directory`` has the sockets and, unless the user chose another place,
-    the ``state``.  ``devices`` are identities of software GPUs, or of shares of them.  Processes
-    that are still there are killed first: programs by their keepers, which
-    outlive ``farbus up`` for a while.
+    the ``state``.  ``devices`` are identities of software GPUs, or of shares of them.  In
+    ``cdi_directory`` files that name the state are its, the others somebody
+    else's.  Processes that are still there are killed first: programs by
+    their keepers, which outlive ``farbus up`` for a while.
     """
     home = state or directory / "state"
     found = [f"program {name}" for programs in home.glob("nodes/*/programs") for name in end_programs(programs)]
@@ -414,6 +422,11 @@ def remove_leftovers(*, directory: Path, state: Path | None, devices: tuple[str,
         with contextlib.suppress(FileNotFoundError):
             board.unlink()
             found.append(str(board))
+    for told in Path(cdi_directory).glob(f"{cdi.PREFIX}*.json") if cdi_directory else ():
+        with contextlib.suppress(OSError):
+            if f'"{home}/'.encode() in told.read_bytes():
+                told.unlink()
+                found.append(str(told))
     if directory.exists():
         shutil.rmtree(directory, ignore_errors=True)
         found.append(str(directory))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -204,14 +205,20 @@ def examples(*lines: str) -> str:
 
     A line is a command, or a command, two blanks or more, and what it is for,
     which stands below where some line of them has no room for it. After an
-    empty line come ordinary paragraphs, a line each.
+    empty line come ordinary paragraphs, a line each; those that begin with a
+    blank stand as they are, one below the other: the lines of a file.
     """
     end = lines.index("") if "" in lines else len(lines)
     commands, paragraphs = lines[:end], [line for line in lines[end:] if line]
     if max(map(len, commands)) > EXAMPLE_COLUMNS:
         commands = tuple(_BESIDE.sub("\n      ", line) for line in commands)
     # \b keeps the lines of a paragraph as they are; an empty line begins an ordinary paragraph.
-    return "\n\n".join(["\n".join(["\b", "Examples:", *(f"  {line}" for line in commands)]), *paragraphs])
+    blocks = [
+        ["\b", *block] if kept else ["\n\n".join(block)]
+        for kept, block in ((kept, list(block)) for kept, block in groupby(paragraphs, lambda line: line[0] == " "))
+    ]
+    parts = [["\b", "Examples:", *(f"  {line}" for line in commands)], *blocks]
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
 class CommandAfterDashes(TyperCommand):

@@ -45,6 +45,8 @@ class RunningCluster(Value, frozen=True, kw_only=True):
     state: str
     devices: tuple[str, ...]
     """Identities of the software GPUs: they have shared memory to be removed at the end."""
+    cdi_directory: str = ""
+    """Where container engines are told of its sessions; empty for nowhere."""
 
 
 def runtime_directory() -> Path:

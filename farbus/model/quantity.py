@@ -117,7 +117,11 @@ def parse_network(text: str | int | float, *, what: str = "network") -> int:
 
 
 def parse_share(text: str | int | float, *, what: str = "share") -> int:
-    """Parse a part of a whole that others have too (``0.25``, ``"1/4"``, ``"25%"``) into thousandths; 0 is none."""
+    """Parse a part of a whole that others have too (``0.25``, ``"1/4"``, ``"25%"``) into thousandths.
+
+    The number 0 is none. Written out, as on a command line, it is refused:
+    who asks for a part of a GPU is not to get a whole one.
+    """
     example = "0.25, 1/4 or 25%"
     if isinstance(text, str) and (fraction := _FRACTION.fullmatch(text)) is not None and int(fraction[2]):
         part = int(fraction[1]) / int(fraction[2])
@@ -128,7 +132,7 @@ def parse_share(text: str | int | float, *, what: str = "share") -> int:
         if unit:
             raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint=f"write {example}")
         part = number / 100 if isinstance(text, str) and text.endswith("%") else number
-    if part and not MIN_SHARE_MILLI <= int(part * 1000) <= MAX_SHARE_MILLI:
+    if (part or isinstance(text, str)) and not MIN_SHARE_MILLI <= int(part * 1000) <= MAX_SHARE_MILLI:
         raise InvalidInput(f"{what}: {_shorten(text)} is not from 1 to 50 %", hint="leave it out for the whole")
     return int(part * 1000)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from farbus.hotplug.fabric.driver import Answer
 from farbus.hotplug.fabric.errors import BadReply
-from farbus.hotplug.fabric.http import Reply, Request, Transport, check_status, decode_reply, remark
+from farbus.hotplug.fabric.http import Reply, Request, Transport, check_status, decode_reply, plain_words, remark
 from farbus.model.device import DeviceKind
 from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, device_uuid
 
@@ -137,7 +137,7 @@ class H3Driver:
         return Answer(bool(said.Result) and all(said.Result), remark(said.Remark))
 
     def _words(self, reply: Reply) -> str:
-        return remark(reply.body.decode("utf-8", "replace")) or f"status {reply.status}"
+        return plain_words(reply) or f"status {reply.status}"
 
     async def close(self) -> None:
         """See :class:`Driver`."""

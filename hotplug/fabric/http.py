@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -124,9 +124,15 @@ class HttpTransport:
             raise ChassisRefused(f"chassis {self._chassis}: TLS is refused: {remark(error)}") from error
         except aiohttp.ClientConnectorError as error:
             reason = error.os_error.strerror or str(error.os_error)
-            raise ChassisUnavailable(f"chassis {self._chassis}: can't be reached: {remark(reason)}") from error
+            raise ChassisUnavailable(
+                f"chassis {self._chassis}: can't be reached: {remark(reason)}",
+                hint="is it switched on, and its url in the fabric's configuration right?",
+            ) from error
         except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
             raise BadReply(f"chassis {self._chassis}: {request}: its reply is not HTTP: {remark(error)}") from error
+        except aiohttp.ClientPayloadError as error:
+            # Its text is of aiohttp's inside, over several lines.
+            raise ChassisUnavailable(f"chassis {self._chassis}: {request}: connection broke: half a reply") from error
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             reason = remark(error) or type(error).__name__
             raise ChassisUnavailable(f"chassis {self._chassis}: {request}: connection broke: {reason}") from error
@@ -171,20 +177,33 @@ def remark(words: object) -> str:
     return text if len(text) <= MAX_REMARK else text[: MAX_REMARK - 3] + "..."
 
 
-def check_status(chassis: str, request: Request, reply: Reply, *, ok: frozenset[int]) -> None:
-    """Raise what a status outside of ``ok`` means."""
+def plain_words(reply: Reply) -> str:
+    """Return the body of an error as part of one line."""
+    return remark(reply.body.decode("utf-8", "replace"))
+
+
+def check_status(
+    chassis: str,
+    request: Request,
+    reply: Reply,
+    *,
+    ok: frozenset[int],
+    words_of: Callable[[Reply], str] = plain_words,
+) -> None:
+    """Raise what a status outside of ``ok`` means; ``words_of`` finds the dialect's own words in the reply."""
     if reply.status in ok:
         return
     what = f"chassis {chassis}: {request}: status {reply.status}"
     if reply.status in (401, 403):
         raise ChassisRefused(what, hint="are its credentials right, and may they compose?")
+    said = f"{what}: {words_of(reply)}".rstrip(": ")
     if reply.status in BUSY:
-        raise ChassisBusy(f"{what}: {remark(reply.body.decode('utf-8', 'replace'))}".rstrip(": "))
+        raise ChassisBusy(said)
     if reply.status >= 500:
-        raise ChassisUnavailable(f"{what}: {remark(reply.body.decode('utf-8', 'replace'))}".rstrip(": "))
+        raise ChassisUnavailable(said)
     if 300 <= reply.status < 400:
         raise BadReply(f"{what}: redirects are not followed", hint="configure the address that it redirects to")
-    raise BadReply(f"{what}: {remark(reply.body.decode('utf-8', 'replace'))}".rstrip(": "))
+    raise BadReply(said)
 
 
 def decode_reply(chassis: str, request: Request, reply: Reply, kind: type[T]) -> T:

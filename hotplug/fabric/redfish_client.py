@@ -14,7 +14,7 @@ from farbus.errors import FarbusError, InvalidInput
 from farbus.hotplug.fabric import redfish_resources as resources
 from farbus.hotplug.fabric.driver import Answer
 from farbus.hotplug.fabric.errors import BadReply, ChassisRefused, ChassisUnavailable
-from farbus.hotplug.fabric.http import Reply, Request, Transport, check_status, decode_reply, remark
+from farbus.hotplug.fabric.http import Reply, Request, Transport, check_status, decode_reply, plain_words, remark
 from farbus.linux.clock import Clock
 
 SESSIONS = "/redfish/v1/SessionService/Sessions"
@@ -98,7 +98,7 @@ class RedfishClient:
                     f"chassis {self.chassis}: user {remark(self._credentials.user)} can't log in",
                     hint="look at its credentials file",
                 )
-            check_status(self.chassis, request, reply, ok=frozenset({200, 201}))
+            check_status(self.chassis, request, reply, ok=frozenset({200, 201}), words_of=_words)
             token = reply.headers.get("x-auth-token", "")
             if not token or len(token) > 4096 or not token.isascii() or not token.isprintable():
                 raise BadReply(f"chassis {self.chassis}: {request}: session without a usable token")
@@ -123,7 +123,7 @@ class RedfishClient:
         """Read one resource."""
         request = Request("GET", path)
         reply = await self._fetch(path)
-        check_status(self.chassis, request, reply, ok=frozenset({200}))
+        check_status(self.chassis, request, reply, ok=frozenset({200}), words_of=_words)
         value = decode_reply(self.chassis, request, reply, kind)
         if "etag" in reply.headers and getattr(value, "etag", None) == "":
             value = msgspec.structs.replace(value, etag=reply.headers["etag"])
@@ -190,8 +190,8 @@ class RedfishClient:
             # The service was started anew and has forgotten its tasks; what became of it is read.
             return Answer(False, "its task is not known any more")
         if reply.status in SAID_NO:
-            return Answer(False, self._words(reply))
-        check_status(self.chassis, request, reply, ok=frozenset({200, 201, 204}))
+            return Answer(False, _words(reply) or f"status {reply.status}")
+        check_status(self.chassis, request, reply, ok=frozenset({200, 201, 204}), words_of=_words)
         if monitor and reply.body:
             task = decode_reply(self.chassis, request, reply, resources.Task)
             if task.TaskState not in ("", "Completed"):
@@ -199,13 +199,14 @@ class RedfishClient:
                 return Answer(False, remark(words or f"its task is {task.TaskState}"))
         return Answer(True)
 
-    def _words(self, reply: Reply) -> str:
-        try:
-            error = msgspec.json.decode(reply.body, type=resources.ErrorReply).error
-            words = "; ".join(each.Message for each in error.extended[:4]) or error.message
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            words = reply.body.decode("utf-8", "replace")
-        return remark(words) or f"status {reply.status}"
+
+def _words(reply: Reply) -> str:
+    """Return what an error says for people: the messages in it, else all of it."""
+    try:
+        error = msgspec.json.decode(reply.body, type=resources.ErrorReply).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return plain_words(reply)
+    return remark("; ".join(each.Message for each in error.extended[:4]) or error.message) or plain_words(reply)
 
 
 def _retry_after_s(reply: Reply) -> float:

@@ -17,6 +17,9 @@
  * over shared memory directly, as a session's do.  wire_: the same without staging, which is what a device
  * that reads and writes host memory by itself costs at least.  Over shared memory they are one.
  *
+ * Copies that are smaller than the largest are made as many times in turn as make up the largest.  The first of
+ * each such burst is reported by itself (_first): it wakes the other side.
+ *
  * From pinned memory over shared memory no bytes need travel: bare_ is then a message, one memcpy by the peer
  * from or to memory that both have mapped, and its answer; wire_ is what the other kinds are compared
  * with, the bytes by way of the ring.
@@ -40,6 +43,9 @@
 #include "emulator.h"
 
 #define REPEATS 9
+#define BURSTS 15
+#define BURST_BYTES COPY_LARGEST
+#define SAMPLES 1024	/* of the smallest copies: 15 bursts of 64 */
 #define COPY_LARGEST ((size_t)64 << 20)
 #define HANDSHAKE_TIMEOUT_MS 60000
 #define STAGING_BYTES ((size_t)64 << 10)
@@ -89,8 +95,8 @@ static void check(CUresult result, const char *what)
 
 /* What was measured again and again: wall and this process's processor time, per piece. */
 struct samples {
-	double wall[REPEATS];
-	double busy[REPEATS];
+	double wall[SAMPLES];
+	double busy[SAMPLES];
 	int count;
 	uint64_t wall_ns;
 	uint64_t busy_ns;
@@ -396,55 +402,105 @@ static void measure_calls(CUfunction function, struct bare *peer, const struct e
 	report("bare_round_trip", "", &bare, 0);
 }
 
-static void measure_copies(CUdeviceptr device, uint8_t *host, const char *kind, size_t bytes,
-			   struct bare *peer)
-{
-	struct samples to = { .count = 0 }, from = { .count = 0 };
-	struct samples bare_to = { .count = 0 }, bare_from = { .count = 0 };
-	struct samples wire_to = { .count = 0 }, wire_from = { .count = 0 };
-	bool staged = !peer->transport.ops->peek;
-	bool direct = peer->transport.shm && strcmp(kind, "pinned") == 0;
+/* What is measured of copies in one direction: the session's, and the bare transport's two. */
+struct copies {
+	CUdeviceptr device;
+	uint8_t *host;
+	size_t bytes;
+	struct bare *peer;
+	bool out;	/* to the device */
+	bool staged;	/* the bare bytes come to rest by way of staging */
+	bool direct;	/* the bare peer copies by itself from memory that both have */
+};
 
-	for (int r = -1; r < REPEATS; r++) {
-		begin(&to);
-		CHECK(cuMemcpyHtoD_v2(device, host, bytes));
-		end(&to, 1);
-		begin(&bare_to);
-		if (direct)
-			bare_direct(peer, bytes, true);
-		else
-			bare_copy(peer, host, bytes, true, staged);
-		end(&bare_to, 1);
-		begin(&wire_to);
-		if (staged || direct)
-			bare_copy(peer, host, bytes, true, false);
-		end(&wire_to, 1);
-		begin(&from);
-		CHECK(cuMemcpyDtoH_v2(host, device, bytes));
-		end(&from, 1);
-		begin(&bare_from);
-		if (direct)
-			bare_direct(peer, bytes, false);
-		else
-			bare_copy(peer, host, bytes, false, staged);
-		end(&bare_from, 1);
-		begin(&wire_from);
-		if (staged || direct)
-			bare_copy(peer, host, bytes, false, false);
-		end(&wire_from, 1);
-		/* The first round warms everything up. */
-		if (r < 0)
-			to.count = from.count = bare_to.count = bare_from.count = wire_to.count =
-				wire_from.count = 0;
+static void session_copy(const struct copies *copies)
+{
+	if (copies->out)
+		CHECK(cuMemcpyHtoD_v2(copies->device, copies->host, copies->bytes));
+	else
+		CHECK(cuMemcpyDtoH_v2(copies->host, copies->device, copies->bytes));
+}
+
+static void reference_copy(const struct copies *copies)
+{
+	if (copies->direct)
+		bare_direct(copies->peer, copies->bytes, copies->out);
+	else
+		bare_copy(copies->peer, copies->host, copies->bytes, copies->out, copies->staged);
+}
+
+static void wire_copy(const struct copies *copies)
+{
+	bare_copy(copies->peer, copies->host, copies->bytes, copies->out, false);
+}
+
+/* One after the other.  The first follows a pause of its pair, while the other pairs were measured, so that it
+ * wakes the peer; the others find it awake or, if it has that much to do, busy. */
+static void burst(void (*copy)(const struct copies *), const struct copies *copies, int count,
+		  struct samples *first, struct samples *rest)
+{
+	begin(first);
+	copy(copies);
+	end(first, 1);
+	for (int i = 1; i < count; i++) {
+		begin(rest);
+		copy(copies);
+		end(rest, 1);
 	}
-	report("h2d_", kind, &to, bytes);
-	report("bare_h2d_", kind, &bare_to, bytes);
-	report("d2h_", kind, &from, bytes);
-	report("bare_d2h_", kind, &bare_from, bytes);
-	if (!staged && !direct)
+}
+
+/* The largest are measured one by one: a wake-up is nothing to them. */
+static void report_copies(const char *prefix, const struct copies *copies, const char *kind, int count,
+			  struct samples *first, struct samples *rest)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "%s%s_", prefix, copies->out ? "h2d" : "d2h");
+	report(name, kind, count == 1 ? first : rest, copies->bytes);
+	if (count == 1)
 		return;
-	report("wire_h2d_", kind, &wire_to, bytes);
-	report("wire_d2h_", kind, &wire_from, bytes);
+	snprintf(name, sizeof(name), "%s%s_first_", prefix, copies->out ? "h2d" : "d2h");
+	report(name, kind, first, copies->bytes);
+}
+
+/* Over a slow network, too, copies are measured one by one. */
+static void measure_copies(CUdeviceptr device, uint8_t *host, const char *kind, size_t bytes,
+			   struct bare *peer, const struct emulated *network)
+{
+	void (*const copy[])(const struct copies *) = { session_copy, reference_copy, wire_copy };
+	static const char *const prefix[] = { "", "bare_", "wire_" };
+	static struct samples first[2][3], rest[2][3];
+	const int count = bytes < BURST_BYTES && !network ? (int)(BURST_BYTES / bytes) : 1;
+	const int repeats = count > 1 ? BURSTS : REPEATS;
+	struct copies copies = {
+		.device = device,
+		.host = host,
+		.bytes = bytes,
+		.peer = peer,
+		.staged = !peer->transport.ops->peek,
+		.direct = peer->transport.shm && strcmp(kind, "pinned") == 0,
+	};
+	const int kinds = copies.staged || copies.direct ? 3 : 2;
+
+	memset(first, 0, sizeof(first));
+	memset(rest, 0, sizeof(rest));
+	for (int r = -1; r < repeats; r++) {
+		for (int out = 1; out >= 0; out--) {
+			copies.out = out;
+			for (int each = 0; each < kinds; each++)
+				burst(copy[each], &copies, count, &first[out][each], &rest[out][each]);
+		}
+		/* The first round warms everything up. */
+		if (r < 0) {
+			memset(first, 0, sizeof(first));
+			memset(rest, 0, sizeof(rest));
+		}
+	}
+	for (int out = 1; out >= 0; out--) {
+		copies.out = out;
+		for (int each = 0; each < kinds; each++)
+			report_copies(prefix[each], &copies, kind, count, &first[out][each], &rest[out][each]);
+	}
 }
 
 /* A handshake between two processes that are both awake, and each has had one before. */
@@ -505,8 +561,8 @@ static void measure(const char *transport, const struct emulated *network)
 		pageable[i] = (uint8_t)(i * 2654435761u >> 13);
 	memcpy(pinned, pageable, COPY_LARGEST);
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		measure_copies(device, pageable, "pageable", sizes[i], &peer);
-		measure_copies(device, pinned, "pinned", sizes[i], &peer);
+		measure_copies(device, pageable, "pageable", sizes[i], &peer, network);
+		measure_copies(device, pinned, "pinned", sizes[i], &peer, network);
 	}
 	transport_release(&peer.transport);
 	waitpid(child, NULL, 0);

@@ -15,8 +15,8 @@
 #define PINNED_COUNT 16384u
 /* Up to this size the lead is kept for a copy that the client waits for: a worker of the driver's and
  * another leader, one waked behind the other, cost as much as a good part of a MiB.  What is
- * larger would keep other threads' calls waiting for longer than that. */
-#define PINNED_AT_ONCE_BYTES (4u << 20)
+ * larger would keep a thread that comes meanwhile waiting for longer than some 2 ms. */
+#define PINNED_AT_ONCE_BYTES (16u << 20)
 
 /* A context with work that may use the memory. */
 struct pinned_user {

@@ -560,6 +560,8 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	if (!rc)
 		rc = inbox_init(&server->inbox, &server->transport);
 	server->inbox.meter = &server->meter;
+	/* Our threads may be moved; a program's are its own. */
+	server->inbox.parts = true;
 	if (!rc)
 		rc = server_text_start(server);
 	if (!rc)

@@ -255,6 +255,74 @@ static void test_waits_that_do_not_spin_do_so_where_the_peer_is_on_another_proce
 	inbox_release(&inbox);
 }
 
+/* Words of the ring to the server. */
+enum { TO_SERVER_CALLED_NS = 2, TO_SERVER_WOKEN_NS = 9, TO_SERVER_READER_ASLEEP = 16 };
+
+static void test_a_writer_knows_how_long_the_peer_that_it_woke_takes(void)
+{
+	struct transport client, server;
+	uint64_t *memory;
+
+	pair_make(&client, &server, &memory);
+	assert(transport_write_all(&client, "x", 1) == 0);
+	assert(client.ops->waking(&client) == 0);
+	memory[TO_SERVER_READER_ASLEEP] = 1;
+	memory[TO_SERVER_WOKEN_NS] = 7000;
+	assert(transport_write_all(&client, "x", 1) == 0);
+	assert(memory[TO_SERVER_CALLED_NS] != 0);
+	assert(client.ops->waking(&client) == 7000);
+	/* What nobody has measured, and what nobody would believe. */
+	memory[TO_SERVER_WOKEN_NS] = 0;
+	assert(client.ops->waking(&client) == INBOX_WAKE_NS);
+	memory[TO_SERVER_WOKEN_NS] = UINT64_MAX;
+	assert(client.ops->waking(&client) == INBOX_WAKE_NS);
+	assert(client.ops->woken(&client) == INBOX_WAKE_NS);
+	assert(client.ops->waking(&client) == 0 && client.ops->woken(&client) == 0);
+	/* The server finds it at once: it has not slept. */
+	assert(server.ops->wait(&server, PATIENCE_MS) == 0);
+	assert(server.ops->woken(&server) == 0);
+	transport_release(&client);
+	transport_release(&server);
+}
+
+static bool peer_beside(struct transport *transport)
+{
+	(void)transport;
+	return !peer.apart;
+}
+
+static void test_who_keeps_waking_where_the_peer_is_goes_on_elsewhere_and_may_come_back(void)
+{
+	static const struct transport_ops ops = {
+		.name = "peer",
+		.read = peer_read,
+		.wait = peer_wait,
+		.beside = peer_beside,
+	};
+	struct transport transport = { .ops = &ops, .descriptor = -1 };
+	struct inbox inbox;
+	cpu_set_t before, after;
+	uint8_t byte;
+
+	assert(sched_getaffinity(0, sizeof(before), &before) == 0);
+	assert(inbox_init(&inbox, &transport) == 0);
+	peer.apart = false;
+	/* A program's thread is its own. */
+	inbox.sleeps = 100;
+	for (unsigned i = 0; i <= INBOX_BESIDE; i++)
+		assert(inbox_take(&inbox, &byte, 1) == 0);
+	assert(!inbox.leaves && inbox.part_again_ns == 0);
+	inbox.parts = true;
+	for (unsigned i = 0; i < INBOX_BESIDE; i++)
+		assert(!inbox.leaves && inbox_take(&inbox, &byte, 1) == 0);
+	assert(inbox.leaves && inbox.part_again_ns != 0 && inbox.part_pause_ns == 2 * INBOX_PART_MIN_NS);
+	peer.apart = true;
+	assert(inbox_take(&inbox, &byte, 1) == 0);
+	assert(!inbox.leaves && inbox.part_pause_ns == INBOX_PART_MIN_NS);
+	assert(sched_getaffinity(0, sizeof(after), &after) == 0 && CPU_EQUAL(&before, &after));
+	inbox_release(&inbox);
+}
+
 static void test_digests_are_as_the_standard_s_examples(void)
 {
 	static const uint8_t abc[4] = { 0xba, 0x78, 0x16, 0xbf }, two[4] = { 0x24, 0x8d, 0x6a, 0x61 };
@@ -275,6 +343,8 @@ int main(void)
 	test_memory_that_its_maker_could_cut_off_is_refused();
 	test_a_reader_knows_whether_the_writer_was_on_its_processor();
 	test_waits_that_do_not_spin_do_so_where_the_peer_is_on_another_processor();
+	test_a_writer_knows_how_long_the_peer_that_it_woke_takes();
+	test_who_keeps_waking_where_the_peer_is_goes_on_elsewhere_and_may_come_back();
 	test_digests_are_as_the_standard_s_examples();
 	puts("ok");
 	return 0;

@@ -1,6 +1,7 @@
 #include "inbox.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,11 @@ int inbox_init(struct inbox *inbox, struct transport *transport)
 	inbox->spin_ns = INBOX_SPIN_MAX_NS / 2;
 	inbox->missed = 0;
 	inbox->sleeps = 0;
+	inbox->parts = false;
+	inbox->beside = 0;
+	inbox->leaves = false;
+	inbox->part_again_ns = 0;
+	inbox->part_pause_ns = INBOX_PART_MIN_NS;
 	return 0;
 }
 
@@ -26,12 +32,17 @@ void inbox_release(struct inbox *inbox)
 }
 
 /* How long to spin next time: as long as it pays.  A wait that spinning would have
- * covered makes it longer, also when this one slept, which took its wake-up besides; a longer
+ * covered makes it longer, also when this one slept, or the peer did, which took wake-ups besides; a longer
  * wait makes it shorter, but little: on a busy machine many are long only because another
  * process ran meanwhile. */
 static void inbox_adapt(struct inbox *inbox, uint64_t waited_ns, bool slept)
 {
-	if (waited_ns < INBOX_SPIN_MAX_NS + (slept ? INBOX_WAKE_NS : 0))
+	struct transport *transport = inbox->transport;
+	uint64_t wake_ups_ns = slept ? INBOX_WAKE_NS : 0;
+
+	if (transport->ops->woken)
+		wake_ups_ns = transport->ops->woken(transport);
+	if (waited_ns < INBOX_SPIN_MAX_NS + wake_ups_ns)
 		inbox->spin_ns += inbox->spin_ns / 2;
 	else
 		inbox->spin_ns -= inbox->spin_ns / 32;
@@ -67,6 +78,42 @@ static void inbox_missed(struct inbox *inbox, uint64_t start, uint64_t slept, ui
 		return;
 	inbox->missed -= INBOX_MISSED_AGAIN;
 	inbox->sleeps = INBOX_SLEEPS;
+}
+
+/* Have this thread go on elsewhere than on this processor, which it may come back to. */
+static void inbox_leave_processor(void)
+{
+	cpu_set_t allowed, others;
+	int here = sched_getcpu();
+
+	/* Fails on machines with more processors than the set has: there it is not needed either. */
+	if (here < 0 || here >= CPU_SETSIZE || sched_getaffinity(0, sizeof(allowed), &allowed))
+		return;
+	others = allowed;
+	CPU_CLR(here, &others);
+	if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof(others), &others))
+		sched_setaffinity(0, sizeof(allowed), &allowed);
+}
+
+/* A wait ended, after sleep or not. */
+static void inbox_part(struct inbox *inbox, uint64_t now, bool slept)
+{
+	struct transport *transport = inbox->transport;
+
+	if (!inbox->parts || !transport->ops->beside)
+		return;
+	if (!slept || !transport->ops->beside(transport)) {
+		inbox->beside = 0;
+		inbox->part_pause_ns = INBOX_PART_MIN_NS;
+		return;
+	}
+	inbox->leaves = ++inbox->beside >= INBOX_BESIDE && now >= inbox->part_again_ns;
+	if (!inbox->leaves)
+		return;
+	inbox->beside = 0;
+	inbox->part_again_ns = now + inbox->part_pause_ns;
+	if (inbox->part_pause_ns < INBOX_PART_MAX_NS)
+		inbox->part_pause_ns *= 2;
 }
 
 static ssize_t inbox_try(struct inbox *inbox, void *target, size_t bytes)
@@ -105,12 +152,20 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	}
 	start = now = transport_now_ns();
 	inbox_rest(inbox->meter, start);
+	if (inbox->leaves) {
+		/* Now, when nothing waits for an answer. */
+		inbox->leaves = false;
+		inbox_leave_processor();
+	}
 	if (!inbox_sleeps(inbox)) {
+		/* Two that sleep in turn would each give up just before the other, once awake, could have answered. */
+		uint64_t spin_ns = inbox->spin_ns + (transport->ops->waking ? transport->ops->waking(transport) : 0);
+
 		do {
 			transport_relax();
 			got = inbox_try(inbox, target, bytes);
 			now = transport_now_ns();
-		} while (got == -EAGAIN && now - start < inbox->spin_ns);
+		} while (got == -EAGAIN && now - start < spin_ns);
 		if (got != -EAGAIN)
 			inbox->missed = 0;
 	}
@@ -129,6 +184,7 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 		inbox_missed(inbox, start, gave_up, now);
 	}
 	inbox_adapt(inbox, now - start, slept);
+	inbox_part(inbox, now, slept);
 	if (inbox->meter)
 		inbox->meter->woken_ns = now;
 	inbox_count(inbox->meter, got);

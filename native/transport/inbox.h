@@ -33,13 +33,19 @@ struct inbox {
 	uint64_t spin_ns;		/* how long to spin before sleeping; adapts */
 	unsigned missed;		/* spins in turn that only kept the peer from running */
 	unsigned sleeps;		/* waits to come that do not spin */
+	bool parts;			/* may move its thread away from the peer's processor; false at first */
+	unsigned beside;		/* waits in turn after which it woke there */
+	bool leaves;			/* is moved before the next wait */
+	uint64_t part_again_ns;		/* not to be moved before */
+	uint64_t part_pause_ns;		/* and then not for so long */
 };
 
 /* Bounds of the spinning time.  A blocking wake-up costs some 50 us, a spinning
  * one about 10: spinning pays as long as replies come sooner than that.  The least is
  * what a spinning peer's reply takes: with less, two sides that both sleep would never
- * find out that they need not.  A wait that slept was measured with its wake-up: without taking that
- * off, replies that come after 40 us would be slept for ever once they were slept for. */
+ * find out that they need not.  A wait that slept was measured with its wake-up, and with the peer's: without taking
+ * those off, replies that come after 40 us would be slept for ever once they were slept for.  INBOX_WAKE_NS is for
+ * transports that can't tell how long they take. */
 #define INBOX_SPIN_MIN_NS 15000u
 #define INBOX_SPIN_MAX_NS 60000u
 #define INBOX_WAKE_NS 50000u
@@ -52,6 +58,12 @@ struct inbox {
 #define INBOX_MISSED_MOST 64u
 #define INBOX_MISSED_AGAIN 8u
 #define INBOX_SLEEPS 1024u
+/* After so many wake-ups in turn on the peer's processor the two are parted, if that is allowed: where the
+ * scheduler finds the machine busy, which it is by their own spinning, it wakes one where the other is, and two
+ * that sleep in turn give it no reason to part them.  Where that does not last, it is tried again after a pause that doubles. */
+#define INBOX_BESIDE 2u
+#define INBOX_PART_MIN_NS 2000000u
+#define INBOX_PART_MAX_NS 1000000000u
 
 int inbox_init(struct inbox *inbox, struct transport *transport);
 void inbox_release(struct inbox *inbox);

@@ -37,12 +37,15 @@
  * through them meets memory only at its ends. */
 #define SHM_RING_BYTES (512u << 10)
 /* What is written or taken becomes known to the other side at least this often. */
-#define SHM_STEP_BYTES (64u << 10)
+#define SHM_STEP_BYTES (128u << 10)
 /* A sleeping reader is woken for so much of what is still being written. */
 #define SHM_WAKE_BYTES (SHM_RING_BYTES / 2)
 #define SHM_LIFE_MS 50
-/* How long a writer looks for room before it sleeps: taking one step lasts some 10 us. */
+/* How long a writer looks for room before it sleeps: taking one step lasts 10 to 20 us. */
 #define SHM_ROOM_SPIN_NS 50000u
+/* A wake-up that nobody has measured, and the longest that is believed: longer ones waited for a processor. */
+#define SHM_WAKE_NS 50000u
+#define SHM_WAKE_MOST_NS 100000u
 #define SHM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 /* Descriptors that have come and nobody has taken: a client of ours passes one at a time. */
 #define SHM_DESCRIPTORS 4u
@@ -52,7 +55,9 @@
 struct shm_ring {
 	_Alignas(64) _Atomic uint64_t written;
 	_Atomic uint32_t processor;	/* where that was written last, plus one; 0: an older peer */
+	_Atomic uint64_t called_ns;	/* when a sleeping reader was woken last; 0: an older peer */
 	_Alignas(64) _Atomic uint64_t taken;
+	_Atomic uint64_t woken_ns;	/* how long the reader's last wake-up took; 0: an older peer */
 	_Alignas(64) _Atomic uint32_t reader_asleep;
 	_Alignas(64) _Atomic uint32_t writer_asleep;
 	_Atomic uint32_t room;		/* changes when a sleeping writer may look again */
@@ -77,6 +82,8 @@ struct shm {
 	uint64_t written;		/* the writer's */
 	uint64_t out_taken;		/* as far as the writer knows */
 	uint64_t taken;			/* the reader's */
+	uint64_t woken_ns;		/* what the reader's wake-ups took since it was asked */
+	_Atomic bool woke;		/* and whether a writer has had to wake the peer */
 	bool hung_up;			/* the reader has met the socket's end */
 	bool server;			/* descriptors are taken: the client alone passes some */
 	unsigned descriptor_count;
@@ -103,10 +110,13 @@ static int shm_publish(struct transport *transport)
 	if (!atomic_load_explicit(&shm->out->reader_asleep, memory_order_relaxed))
 		return 0;
 	if (atomic_exchange(&shm->out->reader_asleep, 0)) {
-		int cancel = transport_cancel_disable();
-		ssize_t sent = send(transport->descriptor, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-		int rc = sent < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
+		int cancel = transport_cancel_disable(), rc;
+		ssize_t sent;
 
+		atomic_store_explicit(&shm->out->called_ns, transport_now_ns(), memory_order_relaxed);
+		atomic_store_explicit(&shm->woke, true, memory_order_relaxed);
+		sent = send(transport->descriptor, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+		rc = sent < 0 && errno != EAGAIN && errno != EINTR ? -errno : 0;
 		/* A full socket is full of bytes that wake it. */
 		transport_cancel_restore(cancel);
 		return rc;
@@ -328,10 +338,26 @@ static bool shm_hear(struct transport *transport)
 	return got > 0;
 }
 
+static uint64_t shm_believed(uint64_t woken_ns)
+{
+	return woken_ns && woken_ns <= SHM_WAKE_MOST_NS ? woken_ns : SHM_WAKE_NS;
+}
+
+/* The reader has slept since `start` and runs again. */
+static void shm_runs_again(struct shm *shm, uint64_t start)
+{
+	uint64_t called = atomic_load_explicit(&shm->in->called_ns, memory_order_relaxed);
+	uint64_t now = transport_now_ns();
+
+	shm->woken_ns = shm_believed(called >= start && called < now ? now - called : 0);
+	atomic_store_explicit(&shm->in->woken_ns, shm->woken_ns, memory_order_relaxed);
+}
+
 static int shm_wait(struct transport *transport, int timeout_ms)
 {
 	struct shm *shm = transport->shm;
 	struct shm_ring *ring = shm->in;
+	uint64_t start = transport_now_ns();
 	int rc;
 
 	atomic_store(&ring->reader_asleep, 1);
@@ -344,8 +370,29 @@ static int shm_wait(struct transport *transport, int timeout_ms)
 	atomic_store(&ring->reader_asleep, 0);
 	if (rc)
 		return rc;
+	shm_runs_again(shm, start);
 	(void)shm_hear(transport);
 	return 0;
+}
+
+/* What the peer's wake-up takes that was asked of it; 0: it was awake. */
+static uint64_t shm_waking(struct transport *transport)
+{
+	struct shm *shm = transport->shm;
+
+	if (!atomic_load_explicit(&shm->woke, memory_order_relaxed))
+		return 0;
+	return shm_believed(atomic_load_explicit(&shm->out->woken_ns, memory_order_relaxed));
+}
+
+static uint64_t shm_woken(struct transport *transport)
+{
+	struct shm *shm = transport->shm;
+	uint64_t took = shm->woken_ns + shm_waking(transport);
+
+	shm->woken_ns = 0;
+	atomic_store_explicit(&shm->woke, false, memory_order_relaxed);
+	return took;
 }
 
 static bool shm_apart(struct transport *transport)
@@ -354,6 +401,13 @@ static bool shm_apart(struct transport *transport)
 	uint32_t ours = (uint32_t)(sched_getcpu() + 1);
 
 	return theirs && ours && theirs != ours;
+}
+
+static bool shm_beside(struct transport *transport)
+{
+	uint32_t theirs = atomic_load_explicit(&transport->shm->in->processor, memory_order_relaxed);
+
+	return theirs && theirs == (uint32_t)(sched_getcpu() + 1);
 }
 
 static void shm_shutdown(struct transport *transport)
@@ -376,6 +430,9 @@ static const struct transport_ops shm_ops = {
 	.room = shm_room_at,
 	.written = shm_written,
 	.apart = shm_apart,
+	.beside = shm_beside,
+	.waking = shm_waking,
+	.woken = shm_woken,
 	.memory = shm_memory,
 	.shutdown = shm_shutdown,
 };

@@ -54,6 +54,12 @@ struct transport_ops {
 	/* Did the peer write what came last on another processor than this thread's?  Where that is so,
 	 * to spin for an answer keeps it from nothing.  NULL, and false: not known. */
 	bool (*apart)(struct transport *transport);
+	/* Did it on the same one?  NULL, and false: not known. */
+	bool (*beside)(struct transport *transport);
+	/* What wake-ups take of a wait, in ns: of the peer's, if it was woken since `woken` was asked last (what
+	 * it has to be given before its answer can be expected), and ours besides.  NULL: nobody knows. */
+	uint64_t (*waking)(struct transport *transport);
+	uint64_t (*woken)(struct transport *transport);
 	/* All the memory that peek and room lead into. */
 	void (*memory)(struct transport *transport, void **at, size_t *bytes);
 	/* End the stream in both directions: waiters and writers wake. */

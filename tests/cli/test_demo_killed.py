@@ -16,6 +16,7 @@ import pytest
 
 from farbus.cli import demo, runtime
 from farbus.cli.commands import up
+from farbus.errors import FarbusError
 from farbus.linux.children import Finished, start_detached
 
 SLEEPS = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -98,3 +99,18 @@ def test_an_up_that_is_killed_while_it_waits_ends_what_it_started(
         up._detach(places / "farbus", [], "")
     assert os.waitstatus_to_exitcode(os.waitpid(started[0], 0)[1]) == -signal.SIGTERM
     shutil.rmtree(places / "farbus", ignore_errors=True)
+
+
+def test_what_a_detached_up_says_is_heard_however_long_it_took(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its own time runs from when it is loaded: on a busy machine that is long after it was started."""
+    now = [0.0]
+    monkeypatch.setattr(up.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(up.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(up.runtime, "find_running_cluster", lambda: None)
+    # Loaded after 25 s, it gives up 60 s later and has stopped what it had started 5 s after that.
+    monkeypatch.setattr(up, "process_exists", lambda _: now[0] < 25 + 60 + 5)
+    monkeypatch.setattr(up.os, "kill", lambda *_: None)
+    with open(tmp_path / "said", "w+") as said:
+        said.write("farbus: not ready after 60 s: node beta: no socket yet\n")
+        with pytest.raises(FarbusError, match="node beta: no socket yet"):
+            up._wait_for(0, said)

@@ -205,6 +205,12 @@ def test_a_paragraph_below_examples_leaves_them_as_they_are() -> None:
     )
 
 
+def test_lines_below_examples_that_begin_with_a_blank_stay_lines() -> None:
+    assert examples("farbus run ./program   a program", "", "A file:", "  a = 1", "  b = 2", "And so on.") == (
+        "\b\nExamples:\n  farbus run ./program   a program\n\nA file:\n\n\b\n  a = 1\n  b = 2\n\nAnd so on."
+    )
+
+
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_every_help_text_has_examples_and_says_what_the_overview_says(here: Farbus, command: str | None) -> None:
     done = here(*([command] if command else []), "--help")

@@ -44,7 +44,6 @@ id = "002300"
 type = "NVME"
 serial = "S2"
 model = "drive"
-class_code = "0x010802"
 """
 
 CLIENT = """
@@ -121,8 +120,10 @@ def test_devices_and_ports_are_listed(site: Site) -> None:
     assert done.stdout.splitlines()[0].split() == ["DEVICE", "KIND", "MODEL", "CHASSIS", "PORT", "NODE", "STATE"]
     assert "S2" in done.stdout
     rows = json.loads(site("list", "-o", "json").stdout)
-    assert {(row["chassis"], row["device"]["id"]) for row in rows} == {
-        (chassis, device) for chassis in ("falcon", "falcon-by-redfish") for device in ("GPU-1", "S2")
+    assert {(row["chassis"], row["device"]["id"], row["device"]["kind"]) for row in rows} == {
+        (chassis, device, kind)
+        for chassis in ("falcon", "falcon-by-redfish")
+        for device, kind in (("GPU-1", "gpu"), ("S2", "nvme"))
     }
     ports = json.loads(site("ports", "-o", "json", "--chassis", "falcon").stdout)
     assert [(row["port"]["id"], row["port"]["node"]) for row in ports] == [("30h", "alpha"), ("31h", "beta")]
@@ -162,6 +163,7 @@ def test_state_survives_kill_9(site: Site) -> None:
         (["assign", "GPU-1", "gamma", "--chassis", "falcon"], 3, "no port gamma"),
         (["unassign", "GPU-1", "--from", "alpha", "--chassis", "falcon"], 7, "is assigned to port 31h, not 30h"),
         (["emulate", "-c", "none.toml"], 3, "no such configuration file"),
+        (["list", "-c", "none.toml"], 3, "no such configuration file; name the one of your chassis with --config"),
         (["emulate", "-c", "none.toml", "--backend", "xen"], 2, "not one of none, qemu"),
     ],
 )
@@ -175,7 +177,7 @@ def test_the_file_in_the_help_is_one() -> None:
     config = decode_file("\n".join(EMULATOR_FILE).encode(), EmulatorConfig, name="help.toml")
     check(config, name="help.toml")
     shown = subprocess.run([*FARBUS, "emulate", "--help"], capture_output=True, text=True, check=True).stdout
-    assert all(line in shown for line in EMULATOR_FILE)
+    assert "\n".join(f"    {line}" for line in EMULATOR_FILE) in shown
 
 
 def test_the_replay_is_printed_with_its_counts() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from farbus.agent import cdi
 from farbus.cli import embedded
 from farbus.cli.commands.up import _further_gpu_settings, _read_scheduler_settings, what_to_try
 from farbus.cli.embedded import EmbeddedCluster, Plan, parse_nodes, remove_leftovers
@@ -51,6 +52,18 @@ def test_the_memory_of_gpus_that_were_offered_in_shares_is_removed(
     removed = remove_leftovers(directory=tmp_path / "up", state=None, devices=("GPU-a/1", "GPU-a/2"))
     assert removed == [str(board)]
     assert not board.exists()
+
+
+def test_what_container_engines_were_told_is_removed_and_what_others_told_them_stays(tmp_path: Path) -> None:
+    engines = tmp_path / "cdi"
+    engines.mkdir()
+    for name, state in (("mine", tmp_path / "up" / "state"), ("other", tmp_path / "up" / "state2")):
+        session = state / "nodes" / "gamma" / "sessions" / "j1.main.0.session"
+        content = cdi.specification("farbus.io/gpu=j1.main.0", {}, session=session, shim=Path("/shim"))
+        (engines / f"farbus.{name}.json").write_bytes(content)
+    removed = remove_leftovers(directory=tmp_path / "up", state=None, devices=(), cdi_directory=str(engines))
+    assert removed == [str(engines / "farbus.mine.json")]
+    assert [path.name for path in engines.iterdir()] == ["farbus.other.json"]
 
 
 class Up:

@@ -117,13 +117,16 @@ def test_written_processors_are_read_back(milli: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "milli"),
-    [(0.25, 250), ("0.25", 250), ("1/4", 250), ("25%", 250), ("1/3", 333), (0.5, 500), ("1%", 10), (0, 0), ("0", 0)],
+    [(0.25, 250), ("0.25", 250), ("1/4", 250), ("25%", 250), ("1/3", 333), (0.5, 500), ("1%", 10), (0, 0)],
 )
 def test_shares(text: str | float, milli: int) -> None:
     assert parse_share(text) == milli
 
 
-@pytest.mark.parametrize("text", [1, "1", "0.6", "1/1", "1/0", "0.1%", "25 GiB", "%", "-1/2", 1e-9, float("nan"), True])
+@pytest.mark.parametrize(
+    "text",
+    [1, "1", "0.6", "1/1", "1/0", "0.1%", "25 GiB", "%", "-1/2", 1e-9, float("nan"), True, "0", "0%", "0/4"],
+)
 def test_shares_that_are_none(text: str | float) -> None:
     with pytest.raises(InvalidInput, match="gpu_share"):
         parse_share(text, what="gpu_share")

@@ -27,6 +27,7 @@ HEADER_BYTES = 24
 DEVICE_BYTES = 1392
 GRANT_BYTES = 40
 PIECE_BYTES = 1 << 16
+CHUNK_BYTES = 8  # length, number of the connection that carries the next, three zeros
 
 
 class Kind(enum.Enum):
@@ -383,3 +384,156 @@ class Relay(Network):
             else:
                 self.cuts += 1
                 self._cut(line.client, line.server)
+
+
+class Branch:
+    """One connection of a bundle."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.ends = {Side.CLIENT: client, Side.SERVER: server}
+        self.greeting = dict.fromkeys(Side, b"")
+        self.greeted = dict.fromkeys(Side, False)
+        self.number = -1  # not known before the server has answered
+
+    def missing(self, side: Side) -> int:
+        """Return how many bytes of that side's greeting are certainly still to come."""
+        said = self.greeting[side]
+        if side is Side.CLIENT:
+            return wire.HELLO.size - len(said)
+        if len(said) < wire.HELLO_REPLY.size:
+            return wire.HELLO_REPLY.size - len(said)
+        fields = wire.HELLO_REPLY.unpack(said[: wire.HELLO_REPLY.size])
+        resumed = wire.HELLO.unpack(self.greeting[Side.CLIENT])[6]
+        tail = fields[10] + (8 if resumed else fields[9] * DEVICE_BYTES + GRANT_BYTES)
+        return wire.HELLO_REPLY.size + int(tail) - len(said)
+
+
+class Order:
+    """One direction of a bundle: over which connection the stream goes on, and where in a chunk it is."""
+
+    def __init__(self, way: Way, at: int) -> None:
+        self.way = way
+        way.start = way._at = at
+        self.reading = 0
+        self.header = b""
+        self.left = 0
+
+
+class BundleCutter(Network):
+    """Passes a session's several connections on in the order of its streams, and cuts all at once.
+
+    What has come over a connection that the stream has not reached waits there, as a network may let it wait: so a
+    cut can be put behind any byte of the streams, as :class:`Cutter` does with one connection.
+    """
+
+    def __init__(self, target: tuple[str, int], decide: Decide, kind: Kind = Kind.RESET) -> None:
+        super().__init__(target, kind)
+        self._streams = {side: Stream(side, decide) for side in Side}
+        self._orders: dict[Side, Order] = {}
+        self._branches: list[Branch] = []
+        self._beginning = -1
+        #: Connections that have carried something of a stream, by number.
+        self.used: set[int] = set()
+
+    def _run(self) -> None:
+        while True:
+            sources = {
+                branch.ends[side]: (branch, side)
+                for branch in self._branches
+                for side in Side
+                if not branch.greeted[side] or (side in self._orders and branch.number == self._orders[side].reading)
+            }
+            readable, _, _ = select.select([self._woken, self._listener, *sources], [], [])
+            if self._woken in readable:
+                self._drop()
+                return
+            for ready in readable:
+                if ready is self._listener:
+                    accepted = self._accept()
+                    if accepted:
+                        for each in accepted:
+                            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        self._branches.append(Branch(*accepted))
+                    continue
+                branch, side = sources[ready]
+                if branch in self._branches and not self._pass(branch, side):
+                    self._drop()
+
+    def _drop(self) -> None:
+        for branch in self._branches:
+            for end in branch.ends.values():
+                end.close()
+        self._branches.clear()
+        self._orders.clear()
+
+    def _pass(self, branch: Branch, side: Side) -> bool:
+        """Pass on what has come there; False: a side has ended."""
+        other = branch.ends[Side.SERVER if side is Side.CLIENT else Side.CLIENT]
+        order = None if not branch.greeted[side] else self._orders[side]
+        if order is None:
+            most = branch.missing(side)
+        else:
+            most = min(order.left, PIECE_BYTES) or len_missing(order.header)
+        try:
+            data = branch.ends[side].recv(most)
+            if not data:
+                return False
+            if order is None or not order.left:
+                other.sendall(data)
+        except OSError:
+            return False
+        if order is None:
+            branch.greeting[side] += data
+            if not branch.missing(side):
+                branch.greeted[side] = True
+                self._greeted(branch, side)
+            return True
+        if not order.left:
+            order.header += data
+            if not len_missing(order.header):
+                order.left = int.from_bytes(order.header[:4], "little")
+            return True
+        self.used.add(branch.number)
+        passed, cut = order.way.take(data, lambda _: None)
+        with contextlib.suppress(OSError):
+            other.sendall(passed)
+        if cut:
+            self.cuts += 1
+            for each in self._branches:
+                self._cut(each.ends[Side.CLIENT], each.ends[Side.SERVER])
+            self._branches.clear()
+            self._orders.clear()
+            return True
+        order.left -= len(data)
+        if not order.left:
+            order.reading = order.header[4]
+            order.header = b""
+        return True
+
+    def _greeted(self, branch: Branch, side: Side) -> None:
+        hello = wire.HELLO.unpack(branch.greeting[Side.CLIENT])
+        session, received = hello[6], hello[7]
+        added = bool(session) and received == self._beginning
+        if side is Side.CLIENT:
+            if not added:
+                # The session begins, or goes on with what was not lost: nothing of before counts any more.
+                self._branches.remove(branch)
+                self._drop()
+                self._branches.append(branch)
+                self._beginning = int.from_bytes(hello[10][:8], "little")
+            return
+        reply = branch.greeting[Side.SERVER]
+        if wire.HELLO_REPLY.unpack(reply[: wire.HELLO_REPLY.size])[3] != wire.HELLO_OK:
+            return
+        told = int.from_bytes(reply[-8:], "little")
+        branch.number = told if added else 0
+        if not added:
+            self._orders = {
+                Side.CLIENT: Order(Way(self._streams[Side.CLIENT]), told if session else 0),
+                Side.SERVER: Order(Way(self._streams[Side.SERVER]), received),
+            }
+
+
+def len_missing(header: bytes) -> int:
+    """Return how many bytes of a chunk's header (native/transport/bundle.c) are still to come."""
+    return CHUNK_BYTES - len(header)

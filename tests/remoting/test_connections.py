@@ -12,12 +12,12 @@ import pytest
 
 from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
-from tests.remoting.cutter import RECORD, Kind, Relay
+from tests.remoting.cutter import RECORD, BundleCutter, Kind, Network, Relay, Side
 from tests.remoting.harness import Remote
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 from tests.remoting.test_hostile import HEADER, OPCODE
-from tests.remoting.test_resume import Resumer
+from tests.remoting.test_resume import Resumer, at_frames
 from tests.remoting.test_transports import PROGRAMS as TRANSPORT_PROGRAMS
 
 Build = Callable[[str], Path]
@@ -35,6 +35,8 @@ CUT_BYTES = {
     "streams_pinned": 500_000,
     "threads": 500_000,
 }
+#: Programs that are cut at each frame.
+CUT_AT_FRAMES = ("behind_host_function", "handed_over", "pageable_source", "rows", "streams_pinned")
 CAPABILITIES = wire.CAPABILITY_RESUME | wire.CAPABILITY_CONNECTIONS
 
 
@@ -49,7 +51,7 @@ def plain(lease: Callable[..., Remote]) -> Remote:
 
 
 def run_through(
-    remote: Remote, network: Relay, connections: int, *command: str | Path, **changes: str
+    remote: Remote, network: Network, connections: int, *command: str | Path, **changes: str
 ) -> tuple[int, str, str]:
     address, port = network.address
     tls = "tls" in remote.session.read_text()
@@ -96,6 +98,23 @@ def test_copies_of_all_sizes_cut_at_random(remote: Remote, build: Build, seed: i
     ) as network:
         assert run_through(remote, network, 3, build("remoting/copies_of_all_sizes")) == (0, "ok\n", "")
         assert network.cuts > 0
+
+
+def test_a_network_that_keeps_the_order_of_chunks_changes_nothing(plain: Remote, build: Build) -> None:
+    with BundleCutter(plain.supervisor.address, lambda *_: None) as network:
+        result = run_through(plain, network, 3, build("remoting/copies_of_all_sizes"), "20000", "40", "3")
+        assert result == (0, "ok\n", "")
+        assert network.used == {0, 1, 2}
+
+
+@pytest.mark.parametrize("side", Side)
+@pytest.mark.parametrize("name", CUT_AT_FRAMES)
+@pytest.mark.parametrize("inside", [lambda length: length, lambda length: length // 2], ids=["behind", "within"])
+def test_cut_at_every_frame(plain: Remote, build: Build, name: str, side: Side, inside: Callable[[int], int]) -> None:
+    """Whichever connection has carried it, and while others are being added."""
+    with BundleCutter(plain.supervisor.address, at_frames(side, inside)) as network:
+        assert run_through(plain, network, 3, build(f"remoting/{name}")) == (0, "ok\n", "")
+        assert network.cuts >= 5
 
 
 class Session(Resumer):

@@ -37,7 +37,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second between open and read
         return False
 
 

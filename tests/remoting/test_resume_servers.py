@@ -28,7 +28,7 @@ def two_servers(libcuda: Path, folder: Path, *, tls: bool, grace_s: float = 30) 
                 remote_session(
                     libcuda=libcuda,
                     folder=folder,
-                    environment={"FARBUS_SOFTGPU_NODE": f"node-{number}", "FARBUS_SOFTGPU": "count=1"},
+                    environment={"FARBUS_SOFTGPU_NODE": f"{folder}/{number}", "FARBUS_SOFTGPU": "count=1"},
                     grace_s=grace_s,
                     tls=tls,
                 )

@@ -56,7 +56,7 @@ def start(libcuda: Path, tmp_path: Path) -> Iterator[Start]:
                     remote_session(
                         libcuda=drivers[number] if drivers else libcuda,
                         folder=tmp_path,
-                        environment={"FARBUS_SOFTGPU_NODE": f"node-{number}", "FARBUS_SOFTGPU": gpu},
+                        environment={"FARBUS_SOFTGPU_NODE": f"{tmp_path}/{number}", "FARBUS_SOFTGPU": gpu},
                     )
                 )
                 for number, gpu in enumerate(gpus)

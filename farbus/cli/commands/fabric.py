@@ -42,10 +42,11 @@ PROGRESS_S = 5.0
 """Between two lines that say that something is still being done."""
 
 EMULATOR_FILE = (
-    'chassis = [{ name = "falcon", h3 = "127.0.0.1:8801", port = [',
-    '{ id = "30h", node = "alpha" },',
-    '{ id = "31h", node = "beta" }], device = [',
-    '{ id = "001300", uuid = "GPU-1", port = "30h" }] }]',
+    "[[chassis]]",
+    'name = "falcon"',
+    'h3 = "127.0.0.1:8801"',
+    'port = [{ id = "30h", node = "alpha" }, { id = "31h", node = "beta" }]',
+    'device = [{ id = "001300", uuid = "GPU-1", port = "30h" }]',
 )
 """The smallest that is of use, as the help shows it."""
 
@@ -257,7 +258,7 @@ def unassign(
         "",
         "A file for two nodes and one GPU; docs/fabric.md has faults, latencies and guests:",
         "",
-        *EMULATOR_FILE,
+        *(f"  {line}" for line in EMULATOR_FILE),
     )
 )
 def emulate(
@@ -319,7 +320,12 @@ def _show(device: FabricDevice, line: str, output: Output) -> None:
 def _read_config(path: str) -> FabricConfig:
     from farbus.hotplug.fabric.config import FabricConfig  # noqa: PLC0415 - its HTTP client takes time to load
 
-    config = decode_file(read_file(path, what="configuration file"), FabricConfig, name=path)
+    try:
+        text = read_file(path, what="configuration file")
+    except NotFound as error:
+        hint = "name the one of your chassis with --config; docs/fabric.md shows one"
+        raise NotFound(error.message, hint=hint) from error
+    config = decode_file(text, FabricConfig, name=path)
     names = [access.name for access in config.chassis]
     if not names:
         raise InvalidInput(f"{path}: has no chassis", hint="docs/fabric.md shows one")

@@ -93,7 +93,8 @@ TELL_EXIT_S = 15.0
         "farbus run --gpus 1 -- python train.py              scripts too",
         "",
         "It ends with the program's exit code (128 + n for signal n), or with 125 when devices could not be had "
-        "or an option has a wrong value, 126 when the program can't be executed, 127 when there is none of that name.",
+        "or a size, time or share can't be read, 2 when the command line is wrong otherwise, 126 when the program "
+        "can't be executed, 127 when there is none of that name.",
     ),
 )
 def run(
@@ -284,7 +285,8 @@ async def _tell_exit_code(target: Target, job_id: str, code: int, held: asyncio.
                 await client.cancel_job(job_id, released=True, exit_code=code)
         except (Unavailable, TimeoutError) as error:
             if time.monotonic() >= give_up_at:
-                say(f"exit code {code} of job {job_id} is not recorded: {error or 'its agent does not answer'}")
+                ended = f"signal {-code}" if code < 0 else f"exit code {code}"
+                say(f"{ended} of job {job_id} is not recorded: {error or 'its agent does not answer'}")
                 return
             # Also for the stream to break: the agent may have ended this moment.
             await asyncio.sleep(AGAIN_S)

@@ -238,6 +238,7 @@ def clean_up(directory: Path) -> None:
         directory=directory / "up",
         state=Path(previous.state) if previous else None,
         devices=previous.devices if previous else (),
+        cdi_directory=previous.cdi_directory if previous else "",
     )
     with contextlib.suppress(FileNotFoundError):
         (directory / "up.json").unlink()
@@ -307,7 +308,8 @@ def _detach(directory: Path, options: list[str], state: str) -> int:
 
 
 def _wait_for(pid: int, said: TextIO) -> None:
-    deadline = time.monotonic() + embedded.READY_WITHIN_S + embedded.STOP_WITHIN_S
+    # The other one knows what is late and gives up by itself: only one that hangs is given up here.
+    deadline = time.monotonic() + embedded.LOAD_WITHIN_S + embedded.READY_WITHIN_S + embedded.STOP_WITHIN_S
     while runtime.find_running_cluster() is None:
         if not process_exists(pid):
             said.seek(0)
@@ -315,5 +317,5 @@ def _wait_for(pid: int, said: TextIO) -> None:
             raise FarbusError((words[-1] if words else "farbus up ended without a word").removeprefix("farbus: "))
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGTERM)
-            raise TimedOut("the cluster is not ready", hint="try farbus up without --detach")
+            raise TimedOut("the cluster is not ready, and does not say why", hint="try farbus up without --detach")
         time.sleep(embedded.LOOK_EVERY_S)

@@ -13,6 +13,12 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 Name = msgspec.Meta(pattern=NAME)
 
+CLASS_CODES = {"GPU": "0x030200", "NVME": "0x010802", "SSD": "0x010802", "NIC": "0x020000"}
+"""What Redfish says where H3 says the type (PCI Code and ID Assignment Specification)."""
+
+OTHER_CLASS = "0xff0000"
+"""A device that fits no class."""
+
 
 class QemuDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a device is made in a guest: QEMU's ``driver`` with its properties, and a drive that it opens before."""
@@ -33,9 +39,14 @@ class DeviceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     model: str = ""
     vendor_id: int = 0
     device_id: int = 0
-    class_code: str = "0x030200"
+    class_code: str = ""
     port: str = ""
     qemu: QemuDevice | None = None
+
+    @property
+    def pci_class(self) -> str:
+        """Return ``class_code``, or where none is set that of a device of its ``type``."""
+        return self.class_code or CLASS_CODES.get(self.type.upper(), OTHER_CLASS)
 
 
 class PortConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -139,7 +139,7 @@ class FabricPart:
             "Name": "Function 0",
             "FunctionId": 0,
             "FunctionType": "Physical",
-            "ClassCode": device.class_code,
+            "ClassCode": device.pci_class,
             "VendorId": f"0x{device.vendor_id:04X}",
             "DeviceId": f"0x{device.device_id:04X}",
             "Links": {"PCIeDevice": link(f"/Chassis/{self._name}/PCIeDevices/{name}")},

@@ -76,7 +76,7 @@ HOSTILE = {
     "empty": (body(b""), BadReply, "reply can't be used"),
     "not JSON": (body(b"<html>busy</html>"), BadReply, "reply can't be used"),
     "cut JSON": (body(b"[" + GOOD[:40]), BadReply, "reply can't be used"),
-    "cut connection": (OK + b"Content-Length: 999\r\n\r\n[", ChassisUnavailable, "connection broke"),
+    "cut connection": (OK + b"Content-Length: 999\r\n\r\n[", ChassisUnavailable, "connection broke: half a reply"),
     "nothing": (b"", ChassisUnavailable, "connection broke"),
     "half a head": (OK[:9], ChassisUnavailable, "connection broke"),
     "not HTTP": (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", BadReply, "not HTTP"),
@@ -135,8 +135,9 @@ async def test_nobody_there_is_told() -> None:
     async with answering(b"") as url:
         pass
     async with h3_driver(url) as driver:
-        with pytest.raises(ChassisUnavailable, match="chassis falcon: can't be reached: Connect"):
+        with pytest.raises(ChassisUnavailable, match="chassis falcon: can't be reached: Connect") as caught:
             await driver.read()
+    assert "its url" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,29 @@ def test_a_session_without_a_usable_token_is_refused(token: str) -> None:
     virtually(read())
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            b'{"error": {"message": "See it.", "@Message.ExtendedInfo": [{"Message": "Busy."}]}}',
+            "Busy.",
+        ),
+        (b'{"error": {"code": "Base.1.18.X", "message": "See it."}}', "See it."),
+        (b'{"error": {"code": "Base.1.18.X"}}', '{"error": {"code": "Base.1.18.X"}}'),
+        (b"<html>busy</html>", "<html>busy</html>"),
+    ],
+)
+def test_of_an_error_the_messages_are_told(body: bytes, words: str) -> None:
+    async def read() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            with pytest.raises(ChassisBusy) as caught:
+                await driver_of(bed, lambda request, reply: Reply(503, {}, body)).read()
+            assert str(caught.value).endswith(f": status 503: {words}")
+
+    virtually(read())
+
+
 @pytest.mark.parametrize("style", list(RedfishStyle))
 def test_changes_may_be_answered_at_once(style: RedfishStyle) -> None:
     async def ask() -> None:
