@@ -315,6 +315,8 @@ class FakeNvmet(KernelNvmet):
         directory.mkdir(parents=True, exist_ok=True)
         self.kernel = FakeConfigfs(directory / "nvmet", authentication=authentication)
         self.hang = False
+        self.hanging = asyncio.Event()
+        """Set once a call hangs."""
         self.refuse = ""
         self.loaded: list[Transport] = []
         self.calls: list[Operation] = []
@@ -333,6 +335,7 @@ class FakeNvmet(KernelNvmet):
             if self.refuse:
                 raise Unavailable(self.refuse)
             if self.hang and operation[1].endswith("/enable") and operation[2:] == ("0",):
+                self.hanging.set()
                 await asyncio.get_running_loop().create_future()
             self.calls.append(operation)
             carry_out(self.kernel, operation)

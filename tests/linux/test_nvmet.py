@@ -77,8 +77,7 @@ async def test_disabling_that_hangs_holds_nobody_up_but_who_waits(tmp_path: Path
     await world.nvmet.make_namespace(NQN, world.namespace())
     world.nvmet.hang = True
     disabling = asyncio.create_task(world.nvmet.disable_namespaces(NQN, [1]))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await world.nvmet.hanging.wait()
     assert not disabling.done()
     assert (await world.nvmet.target()).subsystems[0].namespaces[0].enabled
     disabling.cancel()

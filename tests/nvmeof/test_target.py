@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -282,6 +283,17 @@ async def test_a_subsystem_at_somebody_elses_port_is_fenced_and_told(node: Node)
     (found,) = (one for one in node.target().subsystems if one.is_ours)
     assert not found.namespaces[0].enabled
     assert [port.id for port in node.target().ports_of(export.nqn)] == [1]
+
+
+async def test_a_device_that_does_not_answer_holds_up_the_hand_over(node: Node) -> None:
+    old, new = node.export(epoch=1), node.export(epoch=2)
+    await node.offer(old)
+    node.nvmet.hang = True
+    handing_over = asyncio.create_task(node.offer(new))
+    await node.nvmet.hanging.wait()
+    assert differences(node.target(), old) == ()
+    assert our_subsystems(node.target()) == (old.name,)
+    handing_over.cancel()
 
 
 # Withdrawal without a record, cut off at each call.
