@@ -326,7 +326,7 @@ async def test_a_withdrawal_goes_on_wherever_it_was_cut_off(node: Node) -> None:
         node.nvmet.passing = lambda: None
         assert node.target() == node.foreign(), f"cut off at {point}"
         point += 1
-    assert point > 20
+    assert point > 10
 
 
 async def test_what_is_still_there_after_its_removal_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
