@@ -16,8 +16,9 @@ from farbus.errors import FarbusError
 from farbus.linux.block import KernelBlockDevices
 from farbus.linux.nvmet import KernelNvmet
 from farbus.model.nvmeof import Export
+from farbus.nvmeof.comparison import differences
 from farbus.nvmeof.keys import keys_of
-from farbus.nvmeof.target import ExportWork, TargetParts, WithdrawWork, differences, resized, steps_of, uses
+from farbus.nvmeof.target import ExportWork, TargetParts, WithdrawWork, resized, steps_of, uses
 from tests.linux.nvmet_contract import QuickNvmet
 
 

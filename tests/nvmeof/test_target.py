@@ -11,15 +11,14 @@ import pytest
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
 from farbus.model.nvmeof import AnaState, SubsystemName, namespace_identity, transport_address
 from farbus.model.nvmet import NamespaceUse, Target
+from farbus.nvmeof.comparison import differences, our_subsystems
 from farbus.nvmeof.target import (
     AccessWork,
     ExportWork,
     WithdrawWork,
-    differences,
     from_body,
     is_resumable,
     object_of,
-    our_subsystems,
     resized,
     steps_of,
     uses,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from farbus.errors import FarbusError
 from farbus.model.nvmeof import Export
 from farbus.model.nvmet import Target
-from farbus.nvmeof.target import differences, our_subsystems
+from farbus.nvmeof.comparison import differences, our_subsystems
 from tests.nvmeof.target_harness import HERE, THEIR_ADDRESS, THERE, Node
 
 DEVICES = ("a", "b", "c")
