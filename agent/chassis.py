@@ -63,6 +63,8 @@ class ChassisNews(Value, frozen=True, kw_only=True):
     term: int
     view: ChassisView
     history: StepHistory
+    parallel: int = 0
+    """Requests that the chassis takes at once; 0 where that is not known."""
 
 
 class ChassisAsker(Protocol):
@@ -91,6 +93,8 @@ class Chassis:
         self.service: ChassisService | None = None
         self.renamed = asyncio.Event()
         """Set, and replaced, when somebody else is named."""
+        self.running: asyncio.Event = asyncio.Event()
+        """Set once the service takes calls."""
         self.end: asyncio.Event = asyncio.Event()
         """Set when the service is to end."""
         self.ended: asyncio.Task[None] | None = None
@@ -237,8 +241,10 @@ class ChassisDesk:
 
     async def _serve(self, chassis: Chassis) -> ChassisService:
         """Return the service of a chassis that is ours, started if it is not there yet."""
-        if chassis.service is not None:
-            return chassis.service
+        if (begun := chassis.service) is not None:
+            # Who comes while it is being started waits with who has started it.
+            await chassis.running.wait()
+            return begun
         name = chassis.chassis
 
         def measured(time: StepTime) -> None:
@@ -254,7 +260,8 @@ class ChassisDesk:
             tell=lambda line: _log.info("chassis asked again", reason=line),
         )
         chassis.service = service
-        chassis.end, running = asyncio.Event(), asyncio.Event()
+        chassis.end, chassis.running = asyncio.Event(), asyncio.Event()
+        running = chassis.running
 
         async def serve() -> None:
             async with service.running():
@@ -284,7 +291,14 @@ class ChassisDesk:
 
     def _tell(self, chassis: Chassis) -> None:
         if chassis.view is not None and chassis.naming.term:
-            self.told(ChassisNews(term=chassis.naming.term, view=chassis.view, history=chassis.history))
+            access = self._accesses.get(chassis.chassis)
+            news = ChassisNews(
+                term=chassis.naming.term,
+                view=chassis.view,
+                history=chassis.history,
+                parallel=access.parallel if access is not None else 0,
+            )
+            self.told(news)
 
     async def keep_reading(self, wanted: Callable[[str], bool]) -> None:
         """Read the chassis that this agent serves, and those that are ``wanted``, now and then, until cancelled."""
@@ -302,6 +316,10 @@ class ChassisDesk:
                         self.read(view)
                 except FarbusError as error:
                     trouble = str(error)
+                except Exception as error:
+                    # What a chassis says that nobody has foreseen must not end what the agent does for others.
+                    _log.exception("defect", chassis=chassis.chassis)
+                    trouble = f"a defect: {error!r}"
                 # Once for each reason: a chassis that is off for a night is one line.
                 if trouble and trouble != told.get(chassis.chassis):
                     _log.warning("chassis not read", chassis=chassis.chassis, reason=trouble)

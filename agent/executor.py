@@ -61,7 +61,7 @@ TOLD_OBJECTS = 1000
 CLIENT_DEADLINE_S = 20.0
 """Longest for a program's session file: a name to resolve and a file to write."""
 
-START_DEADLINE_S = 50.0
+START_DEADLINE_S = 110.0
 """Longest for a program's exec: less than the scheduler waits for it, more than the process door does."""
 
 STOP_MARGIN_S = 15.0

@@ -303,6 +303,11 @@ class LocalCluster(ClusterHandler):
         async with self._client(caller) as client:
             return await client.list_moves(include_ended=include_ended)
 
+    async def cancel_move(self, caller: Identity, move: str) -> MoveStatus:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.cancel_move(move)
+
     async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
         """Forward."""
         async with self._client(caller) as client:

@@ -15,7 +15,7 @@ import structlog
 
 from farbus.agent.journal import Direction, Journal, Record
 from farbus.agent.reconcile import Verdict, results_of, verdict_of
-from farbus.agent.steps import Result, StepNews, StepRunner, Steps, WedgedError
+from farbus.agent.steps import CallOff, Result, StepNews, StepRunner, Steps, WedgedError
 from farbus.errors import FarbusError, InvalidInput
 from farbus.hotplug.parts import Parts
 from farbus.hotplug.sequences import HotDetach, HotMove, from_body, object_of, steps_of
@@ -150,9 +150,15 @@ class Moves:
         bridges += [port.address for port in tree.functions if port.secondary_bus == address.rpartition(":")[0]]
         return any(work.move.bridge in bridges for work in self.under_way.values())
 
-    async def perform(self, work: HotMove, *, told: Callable[[StepNews], None] = _nobody_follows) -> Result:
+    async def perform(
+        self,
+        work: HotMove,
+        *,
+        told: Callable[[StepNews], None] = _nobody_follows,
+        call_off: CallOff | None = None,
+    ) -> Result:
         """Do a move, or nothing of it.  Raises what stopped it; where it could not be undone, that."""
-        device, steps = work.move.device, self._steps(work, told)
+        device, steps = work.move.device, self._steps(work, told, call_off)
         self.under_way[device] = work
         try:
             result = await self._runner.forward(steps)
@@ -286,10 +292,19 @@ class Moves:
             _log.warning("record not understood", record=f"{records[0].object}: {error}")
             return None
 
-    def _steps(self, work: HotMove, told: Callable[[StepNews], None] = _nobody_follows) -> Steps:
-        body = msgspec.json.encode(work).decode()
+    def _steps(
+        self,
+        work: HotMove,
+        told: Callable[[StepNews], None] = _nobody_follows,
+        call_off: CallOff | None = None,
+    ) -> Steps:
         return Steps(
-            object=object_of(work.move), body=body, steps=steps_of(self._parts, work), resumable=True, told=told
+            object=object_of(work.move),
+            body=msgspec.json.encode(work).decode(),
+            steps=steps_of(self._parts, work),
+            resumable=True,
+            told=told,
+            call_off=call_off,
         )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -18,9 +19,9 @@ import structlog
 from farbus.agent.moves import AgentGate, Moves, result_of
 from farbus.agent.ports import Ports, bridge_for, bridges_of
 from farbus.agent.reconcile import Verdict, verdict_of
-from farbus.agent.steps import StepNews, WedgedError
+from farbus.agent.steps import CallOff, StepNews, WedgedError
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound
-from farbus.hotplug.parts import DRAIN_S, Move, Parts
+from farbus.hotplug.parts import DRAIN_S, Move, Parts, is_meant
 from farbus.hotplug.sequences import HotAttach, HotDetach, HotMove, expected_s, find_device, rehearse, steps_of
 from farbus.hotplug.working import stable_path
 from farbus.model.device import DeviceKind
@@ -30,6 +31,8 @@ from farbus.model.pci import Function, PciTree
 from farbus.model.value import Value
 
 _log = structlog.get_logger()
+
+T = TypeVar("T")
 
 KEPT_OUTCOMES = 1000
 """Moves whose outcome is remembered while the agent runs; those of the journal beyond."""
@@ -136,6 +139,7 @@ class Moving:
         self._told = told
         self._under_way: dict[tuple[str, bool], _UnderWay] = {}
         self._ended: OrderedDict[tuple[str, bool], MoveOutcome] = OrderedDict()
+        self._call_offs: OrderedDict[str, CallOff] = OrderedDict()
         self.recovered = asyncio.Event()
         """Set once what an earlier agent has left is finished, undone or stuck."""
         self.orphans: Callable[[], Mapping[str, str]] = dict
@@ -161,6 +165,20 @@ class Moving:
             await self._moves.recover(boot_id=self._boot_id)
         finally:
             self.recovered.set()
+
+    def call_off(self, move: str, *, by: str) -> None:
+        """Have a move end as soon as it can and be taken back, also one that is asked for later.
+
+        What has ended stays as it is; so does what an earlier agent began,
+        which is gone on with first.
+        """
+        self._call_off_of(move).say(by)
+
+    def _call_off_of(self, move: str) -> CallOff:
+        found = self._call_offs.setdefault(move, CallOff())
+        while len(self._call_offs) > KEPT_OUTCOMES:
+            self._call_offs.popitem(last=False)
+        return found
 
     async def perform(self, order: MoveOrder, *, listener: Callable[[MoveNews], None] | None = None) -> MoveOutcome:
         """Do it, or say how it has ended; who asks while it is under way waits with others.
@@ -214,7 +232,7 @@ class Moving:
         await self._moves.unstick(name, boot_id=self._boot_id)
         if (trouble := self._moves.troubles.get(name)) is not None:
             return MoveOutcome(error=trouble, move=NodeMove(changed=True, stuck=True))
-        return await self._known(order) or await self._do(order)
+        return await self._known(order) or await self._do(order, self._call_off_of(order.id))
 
     def _name(self, device: str) -> str:
         """Return what this node calls a device, if it knows it."""
@@ -247,8 +265,8 @@ class Moving:
             case _:
                 return None
 
-    async def _do(self, order: MoveOrder) -> MoveOutcome:
-        work = await self._work(order)
+    async def _do(self, order: MoveOrder, call_off: CallOff) -> MoveOutcome:
+        work = await self._unless(call_off, self._work(order))
         if isinstance(work, MoveOutcome):
             return work
         one = self._under_way.get((order.id, order.attach))
@@ -271,7 +289,7 @@ class Moving:
 
         seen = NodeMove(functions=work.move.functions, expected_s=whole_s)
         try:
-            result = await self._moves.perform(work, told=told)
+            result = await self._moves.perform(work, told=told, call_off=call_off)
         except WedgedError as error:
             return MoveOutcome(
                 error=error.message, hint=error.hint, move=msgspec.structs.replace(seen, changed=True, stuck=True)
@@ -283,6 +301,19 @@ class Moving:
                 return MoveOutcome(error=error.message, hint=error.hint, move=move)
             return MoveOutcome(error=f"{work.move.device}: {error}", move=move)
         return MoveOutcome(move=msgspec.structs.replace(_done(work, result), expected_s=whole_s))
+
+    @staticmethod
+    async def _unless(call_off: CallOff, looking: Coroutine[Any, Any, T]) -> T:
+        """Look, unless it is called off before or meanwhile: a chassis that hangs is read for minutes."""
+        looked = asyncio.create_task(looking, name="look before a move")
+        said = asyncio.create_task(call_off.said.wait(), name="call-off of a move")
+        try:
+            await asyncio.wait({looked, said}, return_when=asyncio.FIRST_COMPLETED)
+            call_off.check()
+            return await looked
+        finally:
+            for task in (looked, said):
+                task.cancel()
 
     async def _rehearse(self, order: MoveOrder) -> MoveOutcome:
         try:
@@ -335,14 +366,18 @@ class Moving:
         """Say what is to be done about a device that is not on the bus: the chassis may still have it here."""
         if view is not None and device is not None and device.port and view.port(device.port).node == self._node:
             tree = self._parts.pci.tree()
-            empty = [
-                bridge
-                for bridge in bridges_of(tree, self._ports, chassis=view.chassis, port=device.port)
-                if not tree.below(bridge)
-            ]
-            # Where nothing is below any bridge of the port there is nothing to be mistaken for it.
+            bridges = bridges_of(tree, self._ports, chassis=view.chassis, port=device.port)
+            empty = [bridge for bridge in bridges if not tree.below(bridge)]
             move = Move(device=self._closed_name(order.device), bridge=empty[0] if empty else "")
-            return HotDetach(move=self._with_chassis(order, move, device, device.port))
+            move = self._with_chassis(order, move, device, device.port)
+            if (maybe := self._mistaken(tree, bridges, move, view, device)) is not None:
+                # The chassis would take it from under the kernel, and from whoever uses it.
+                raise Conflict(
+                    f"detach {order.device}: no device of node {self._node} has this name, chassis {view.chassis} has "
+                    f"it at port {device.port}, and {maybe} there may be it",
+                    hint="farbus devices --tree shows what it is called here; is its driver loaded?",
+                )
+            return HotDetach(move=move)
         last = await self._moves.last_of(self._closed_name(order.device))
         if device is not None or (last is not None and isinstance(last[1], HotDetach)):
             # It is where it was to be: not here.
@@ -350,6 +385,22 @@ class Moving:
         raise NotFound(
             f"detach {order.device}: not on the bus of node {self._node}", hint="farbus devices --tree shows what is"
         )
+
+    def _mistaken(
+        self, tree: PciTree, bridges: Collection[str], move: Move, view: ChassisView, device: FabricDevice
+    ) -> str | None:
+        """Return the address of a function at a port that may be the device, for all that is known of both."""
+        names = self._parts.names(tree)
+        others = [other for other in view.at(device.port) if other.id != device.id]
+        for bridge in bridges:
+            for first in tree.below(bridge):
+                identity = names.get(first.address)
+                if first.is_bridge or identity is None:
+                    continue
+                known = not identity.weak and any(other.answers_to(identity.name) for other in others)
+                if not known and is_meant(move, first, identity):
+                    return first.address
+        return None
 
     async def _attach(self, order: MoveOrder) -> HotMove | MoveOutcome:
         tree = self._parts.pci.tree()

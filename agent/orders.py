@@ -47,6 +47,11 @@ class Orders:
             return
         self._group.create_task(self._perform(self._moving, command, order), name=f"order {command}")
 
+    def call_off(self, move: str, by: str) -> None:
+        """Have a move end as soon as it can; its own answer says what came of it."""
+        if self._moving is not None:
+            self._moving.call_off(move, by=by)
+
     async def _perform(self, moving: Moving, command: str, order: MoveOrder) -> None:
         self._answer(command, await moving.perform(order))
 

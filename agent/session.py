@@ -97,6 +97,10 @@ class OrderTaker(Protocol):
         """Begin a move; it is answered when it has ended (:meth:`SessionRunner.move_ended`)."""
         ...
 
+    def call_off(self, move: str, by: str) -> None:
+        """Have a move end as soon as it can."""
+        ...
+
     def serve(self, chassis: str, naming: Naming) -> None:
         """Take in who serves a chassis now."""
         ...
@@ -361,7 +365,9 @@ class SessionRunner:
 
     def chassis_changed(self, news: ChassisNews) -> None:
         """Tell what a chassis holds that this agent serves."""
-        changed = session_pb2.ChassisChanged(term=news.term, view=to_json(news.view), history=to_json(news.history))
+        changed = session_pb2.ChassisChanged(
+            term=news.term, view=to_json(news.view), history=to_json(news.history), parallel=news.parallel
+        )
         self._put(session_pb2.NodeMessage(chassis_changed=changed))
 
     def leaving(self) -> None:
@@ -584,6 +590,9 @@ class _Session:
                 self._log_streams.give(message.log_credit)
             case "log_cancel":
                 self._log_streams.cancel(message.log_cancel.request_id)
+            case "cancel_move":
+                if self._orders is not None:
+                    self._orders.call_off(message.cancel_move.move_id, message.cancel_move.by)
             case "serve_chassis":
                 served = message.serve_chassis
                 if self._orders is not None:

@@ -88,6 +88,37 @@ class TellsOverdue(Protocol):
         ...
 
 
+@runtime_checkable
+class OnlyWaits(Protocol):
+    """A step that may be left at any moment: it waits for others, and changes nothing that its compensation would not
+    find."""
+
+    only_waits: bool
+
+
+class CallOff:
+    """The word that a sequence is not wanted any more: it may come at any time, also before the sequence begins."""
+
+    def __init__(self) -> None:
+        self.by = ""
+        """Who has said so; empty while nobody has."""
+        self.said = asyncio.Event()
+
+    def say(self, by: str) -> None:
+        """Call it off; who said so first counts."""
+        self.by = self.by or by
+        self.said.set()
+
+    def check(self) -> None:
+        """Raise :class:`CalledOff` once somebody has."""
+        if self.said.is_set():
+            raise CalledOff(f"called off by {self.by}")
+
+
+class CalledOff(Conflict):
+    """Somebody wants it no more."""
+
+
 class StepNews(NamedTuple):
     """A step begins; ``does`` is false where it was found done already."""
 
@@ -109,7 +140,8 @@ class Steps:
     ``body`` is JSON from which the steps can be made again.  ``resumable``
     says that it is enough to go on forward; a sequence that needs a secret is
     not, and one that was interrupted is taken back.  ``told`` hears of each
-    step once its begin is on record.
+    step once its begin is on record.  ``call_off`` ends it on its way forward:
+    before the next step, or in the middle of one that only waits.
     """
 
     object: str
@@ -117,6 +149,7 @@ class Steps:
     steps: tuple[Step, ...]
     resumable: bool = False
     told: Callable[[StepNews], None] = _nobody_listens
+    call_off: CallOff | None = None
 
 
 class WedgedError(TimedOut):
@@ -190,6 +223,8 @@ class StepRunner:
             self.forget(steps.object)
         whole: Result = {}
         for position in range(len(steps.steps)):
+            if steps.call_off is not None:
+                steps.call_off.check()
             recorded = known.get(position) if known else None
             whole |= await self._run(steps, position, Direction.FORWARD, recorded)
         return whole
@@ -261,7 +296,10 @@ class StepRunner:
             self._operate(steps, position, operation, known), name=f"{operation} for {steps.object}"
         )
         try:
-            await self._wait(steps.object, operation)
+            if steps.call_off is not None and direction is Direction.FORWARD:
+                await self._wait_unless(steps.call_off, steps.object, operation)
+            else:
+                await self._wait(steps.object, operation)
         except asyncio.CancelledError:
             operation.task.cancel()
             raise
@@ -269,6 +307,24 @@ class StepRunner:
         if problem is not None:
             raise problem
         return result
+
+    async def _wait_unless(self, call_off: CallOff, name: str, operation: _Operation) -> None:
+        """Wait for it; where it is called off while it waits for its turn, or for others, leave it."""
+        waiting = asyncio.create_task(self._wait(name, operation), name=f"wait for {operation}")
+        said = asyncio.create_task(call_off.said.wait(), name=f"call-off of {operation}")
+        try:
+            await asyncio.wait({waiting, said}, return_when=asyncio.FIRST_COMPLETED)
+            patient = isinstance(operation.step, OnlyWaits) and operation.step.only_waits
+            if not waiting.done() and (patient or not operation.has_turn):
+                operation.task.cancel()
+                # Cut off it stays "started" in the journal, as after a crash, and is compensated.
+                await asyncio.wait({operation.task})
+                if operation.task.cancelled():
+                    call_off.check()
+            await waiting
+        finally:
+            for task in (waiting, said):
+                task.cancel()
 
     async def _wait(self, name: str, operation: _Operation) -> None:
         """Return once the operation has ended; raise when it is overdue."""

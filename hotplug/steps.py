@@ -371,6 +371,7 @@ class DrainDevice(HotplugStep):
 
     kind: str = "DrainDevice"
     lasting: bool = False
+    only_waits: bool = True
 
     @property
     def deadline_s(self) -> float:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from farbus.errors import Conflict, FarbusError, TimedOut, Unavailable
 from farbus.hotplug.fabric.driver import Fabric
 from farbus.hotplug.fabric.errors import DeviceElsewhere
 from farbus.hotplug.parts import Move, Parts, device_at
 from farbus.hotplug.times import BusStep
+from farbus.linux.uevents import News
 from farbus.model.fabric import FabricStep
 from farbus.model.holders import Look
-from farbus.model.pci import CLASS_NVME, Function, Lost, Uevent
+from farbus.model.pci import CLASS_NVME, Function
 from farbus.model.quantity import format_bytes
 
 LOOK_INTERVAL_S = 0.5
@@ -106,7 +106,7 @@ async def appear(parts: Parts, move: Move) -> None:
     began, limit_s = parts.clock.monotonic(), parts.scan_limit_s(move)
     until = began + limit_s
     async with parts.uevents.listen() as messages:
-        news = _News(messages.__anext__)
+        news = News(messages.__anext__)
         try:
             tree = parts.pci.tree()
             if stuck := tree.removing():
@@ -142,34 +142,6 @@ async def appear(parts: Parts, move: Move) -> None:
                 await news.wait(parts.clock.sleep(min(LOOK_INTERVAL_S, left)))
         finally:
             news.close()
-
-
-class _News:
-    """The next uevent, or a time that passes."""
-
-    def __init__(self, following: Callable[[], Awaitable[Uevent | Lost]]) -> None:
-        self._following = following
-        self._next: asyncio.Task[None] | None = None
-
-    async def _follow(self) -> None:
-        await self._following()
-
-    async def wait(self, time_out: Awaitable[None]) -> None:
-        if self._next is None or self._next.done():
-            self._next = asyncio.create_task(self._follow(), name="next uevent")
-        timer = asyncio.create_task(_passing(time_out), name="next look")
-        try:
-            await asyncio.wait({self._next, timer}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-
-    def close(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-
-
-async def _passing(time: Awaitable[None]) -> None:
-    await time
 
 
 def missing(parts: Parts, device: Sequence[Function]) -> str:

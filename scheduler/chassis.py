@@ -3,10 +3,15 @@
 Agents say which chassis they have the credentials for.  One of those with a
 session serves it until that session ends; the next one is named in a higher
 term, which is on the disk before anybody hears of it.  What the serving agent
-reads is what the cluster knows of devices that no node has.
+reads is what the cluster knows of devices that no node has; so who may serve
+which chassis is a setting (``chassis_servers``), and what a node offers beside
+it is passed over.
 """
 
 from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
 
 from farbus.model.fabric import ChassisStatus
 from farbus.scheduler import events
@@ -16,6 +21,15 @@ from farbus.scheduler.operations import Operations
 
 class ServingChassis(Operations):
     """The namings, and what is read of chassis."""
+
+    chassis_servers: Mapping[str, tuple[str, ...]] = {}
+    """By chassis, names and patterns of the nodes that may serve it; empty where all nodes may serve all."""
+
+    def may_serve(self, node: str, chassis: str) -> bool:
+        """Say whether a node's agent may be named to serve a chassis."""
+        if not self.chassis_servers:
+            return True
+        return any(fnmatch.fnmatchcase(node, pattern) for pattern in self.chassis_servers.get(chassis, ()))
 
     def chassis_statuses(self) -> tuple[ChassisStatus, ...]:
         """Return all chassis, by name."""
@@ -32,6 +46,8 @@ class ServingChassis(Operations):
         super()._node_joined(event)
         name = event.node.name
         for chassis in event.chassis:
+            if not self.may_serve(name, chassis):
+                continue
             record = self.chassis.setdefault(chassis, ChassisRecord(name=chassis))
             record.offers.add(name)
         for record in self.chassis.values():
@@ -54,9 +70,14 @@ class ServingChassis(Operations):
 
     def _chassis_changed(self, record: ChassisRecord) -> None:
         """Have rounds look again at what a chassis can give to whom."""
+        were_shared = self._slots is not None and self._slots.shares_names
         self._slots = None
         self.shape += 1
-        self._views.changed_nodes |= record.nodes() & self.nodes.keys()
+        concerned = record.nodes()
+        if len(self.chassis) > 1 and (were_shared or self.slots.shares_names):
+            # A name that two chassis have, or have no longer, changes what either can give.
+            concerned = set().union(*(each.nodes() for each in self.chassis.values()))
+        self._views.changed_nodes |= concerned & self.nodes.keys()
         self._views.changed_devices |= self.devices_of_node[""]
         self._want_round()
 
@@ -91,6 +112,7 @@ class ServingChassis(Operations):
         known = record.nodes()
         self._chassis_changed(record)
         record.view = event.view
+        record.parallel = event.parallel
         if event.history is not None:
             record.history = event.history
         self._chassis_changed(record)

@@ -69,6 +69,9 @@ class SchedulerConfig(Rules, frozen=True, kw_only=True):
     """Names and patterns of nodes that may speak for their users; on others only certificates speak for people."""
     operator_nodes: tuple[str, ...] = ()
     """Names and patterns of nodes whose ``operators`` operate the whole cluster, and not their node alone."""
+    chassis_servers: dict[str, tuple[str, ...]] = {}
+    """By chassis, names and patterns of nodes whose agents may serve it; a chassis that is not named is then served by
+    nobody.  Empty: any node serves what it offers, and who offers it first is named."""
 
     @property
     def rules(self) -> Rules:
@@ -108,6 +111,12 @@ class SchedulerConfig(Rules, frozen=True, kw_only=True):
         for field in ("user_nodes", "operator_nodes"):
             if not all(getattr(self, field)):
                 raise InvalidInput(f"{field}: one is empty", hint='use names and patterns of nodes, like "login*"')
+        for chassis, nodes in self.chassis_servers.items():
+            if not chassis or not all(nodes):
+                raise InvalidInput(
+                    f"chassis_servers: a name of a chassis or of a node of {chassis!r} is empty",
+                    hint='write CHASSIS = ["NODE", ...]; with no node at all nobody serves it',
+                )
         if not self.state:
             raise InvalidInput("--state: it is empty", hint="give the directory for the scheduler's ledger")
         if not MIN_LEASE_TTL_S <= self.lease_ttl_s <= MAX_LEASE_TTL_S:

@@ -192,6 +192,7 @@ async def _running(config: SchedulerConfig, ledger: Ledger, maker: DecisionMaker
         new_secret=lambda: secrets.token_hex(SECRET_BYTES),
         rules=config.rules,
         watches_load=config.policy in LOAD_POLICIES,
+        chassis_servers=config.chassis_servers,
     )
     engine = Engine(machine=machine, ledger=ledger, maker=maker, round_delay_s=config.round_delay_s)
     with _collector_off():

@@ -8,14 +8,22 @@ a node that is away is waited for.  Where the second node can't have the
 device the first is asked to take it back.  What is neither done nor undone is
 *stuck*, and keeps the device until somebody who has looked asks again.
 
+A move that is called off goes no further: a node that was not asked for its
+part is not asked, one that was ends it as soon as it can and takes it back,
+and what was done before the word came is undone by the way back.
+
 A dry run goes the same way, holds nothing, and leaves no entry.
 
 A recomposition is the same entry, made by the scheduler for a job that a
-round has placed: the job is given its lease when the device has come.
+round has placed: the job is given its lease when the device has come.  Where a
+node is to give the device for it, both nodes are first asked by a dry run what
+they would do, unless the second one has had this device since its session
+began: a device is not taken from its node for one that has no room.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -33,6 +41,12 @@ from farbus.scheduler.records import JobRecord, NodeRecord, TaskRun
 from farbus.scheduler.steps import Step
 from farbus.scheduler.words import describe_time
 
+MOVES_AHEAD = 1
+"""Moves that are begun beside those that a chassis can be at: their nodes do their own part meanwhile.
+
+Not more: steps have deadlines, and what waits at the chassis behind many others would be given up for one that hangs.
+"""
+
 SCHEDULER = "scheduler"
 """Who asks for the moves of a recomposition, as listings show it."""
 
@@ -45,6 +59,8 @@ class DeviceMoves(ServingChassis):
         self.next_move = 1
         """Number of the next move that is written down."""
         self._rehearsals = 0
+        self._fitted: defaultdict[str, set[str]] = defaultdict(set)
+        """Devices that each node has had, or would have had room for, since its session began."""
 
     def new_move_id(self, *, dry_run: bool) -> str:
         """Return an id that no other move has; those of dry runs are this scheduler's own."""
@@ -69,8 +85,15 @@ class DeviceMoves(ServingChassis):
         if node is not None and not node.connected:
             heard = f", last heard at {describe_time(node.seen_at)}" if node.seen_at else ""
             says = f"waits for node {node.name}, which can't be reached{heard}"
+        elif not move.state.has_ended and not record.begun and move.chassis:
+            ahead = self._under_way_at(move.chassis)
+            says = f"waits for its turn at chassis {move.chassis}, {ahead} are under way there"
         elif not move.state.has_ended and not says:
             says = f"node {move.node} is asked to {'take it back' if move.returning else _verb(move)}"
+        if record.rehearsal:
+            says = f"nodes {move.from_node} and {move.to_node} are asked whether it can be moved"
+        if move.called_off and not move.state.has_ended and not move.returning:
+            says = f"{_off(move)}; {says}"
         return msgspec.structs.replace(
             status,
             says=says,
@@ -126,7 +149,33 @@ class DeviceMoves(ServingChassis):
             self._claims.pop(move.device, None)
             self.generation += 1
         self._put_move(record, move)
+        if move.job and move.from_node and move.device not in self._fitted[move.to_node]:
+            self._rehearse(record)
         self._advance_move(record)
+
+    def _rehearse(self, record: MoveRecord) -> None:
+        """Ask both nodes what they would do, and have the move wait for it."""
+        move = msgspec.structs.replace(record.move, id=self.new_move_id(dry_run=True), dry_run=True, job="")
+        rehearsal = self.moves[move.id] = MoveRecord(move=move, began=self._now, rehearses=record.move.id)
+        record.rehearsal = move.id
+        self._advance_move(rehearsal)
+
+    def _rehearsed(self, record: MoveRecord, ended: StoredMove) -> None:
+        """Begin the move that waited for a dry run, or end it as the dry run has."""
+        waiting = self.moves.get(record.rehearses)
+        if waiting is None or waiting.rehearsal != ended.id:
+            # It was called off meanwhile.
+            return
+        waiting.rehearsal = ""
+        # Who holds it on the node that gives it may still let go.
+        prefix = f"{ended.to_node}: "
+        refused = [line.removeprefix(prefix) for line in record.in_the_way if line.startswith(prefix)]
+        if ended.state is MoveState.FAILED or refused:
+            error = ended.error or f"node {ended.to_node}: {'; '.join(refused)}"
+            self._end_move(waiting, MoveState.FAILED, error=error)
+            return
+        self._fitted[ended.to_node].add(ended.device)
+        self._advance_move(waiting)
 
     def restore_moves(self, moves: Iterable[StoredMove], chassis: Iterable[tuple[str, int]], *, next_move: int) -> None:
         """Take over what the ledger has of moves, after its devices; they go on when their nodes are back."""
@@ -134,8 +183,29 @@ class DeviceMoves(ServingChassis):
         for name, term in chassis:
             self.chassis[name] = ChassisRecord(name=name, term=term)
         for move in moves:
-            self.moves[move.id] = MoveRecord(move=move, began=self._now - max(0.0, self._wall - move.at))
+            began = self._now - max(0.0, self._wall - move.at)
+            # Whether its node was asked before that only the node knows.
+            self.moves[move.id] = MoveRecord(move=move, began=began, asked=True)
             self.hold_device(move.device, move.id)
+
+    def _move_cancelled(self, event: events.MoveCancelled) -> None:
+        """Go no further with a move; who asked has seen that it can be called off."""
+        record = self.moves.get(event.move_id)
+        if record is None or record.move.state.has_ended or record.move.returning or record.move.called_off:
+            return
+        self._put_move(record, msgspec.structs.replace(record.move, called_off=event.by))
+        if not record.asked:
+            self.steps.drop(f"{record.move.asked_as}.{self._verb_of(record)}")
+            self._move_failed(record, NodeMove(), _off(record.move))
+        elif not record.begun:
+            # A scheduler before this one may have asked: the node is, after the word that it is called off.
+            record.begun = True
+            self._advance_move(record)
+        elif self.node(record.move.node).connected:
+            self._tell_called_off(record.move)
+
+    def _tell_called_off(self, move: StoredMove) -> None:
+        self._send(self.node(move.node), events.CancelMove(move_id=move.asked_as, by=move.called_off))
 
     # --- for jobs ------------------------------------------------------------------------
 
@@ -192,17 +262,51 @@ class DeviceMoves(ServingChassis):
     def _advance_move(self, record: MoveRecord) -> None:
         """Ask the node that has to do the next part."""
         move = record.move
-        if move.state.has_ended:
+        if move.state.has_ended or record.rehearsal:
             return
+        if not record.begun:
+            if not move.dry_run and not self._has_turn(move):
+                return
+            record.begun = True
         verb = Verb.DETACH_DEVICE if move.state is MoveState.DETACHING else Verb.ATTACH_DEVICE
         self._step(f"{move.asked_as}.{verb}", Step(verb=verb, node=move.node, move=move.id))
+
+    def _under_way_at(self, chassis: str) -> int:
+        """Return how many moves a chassis has to do with now; those whose node is away keep nobody waiting."""
+        return sum(
+            record.begun
+            and record.move.chassis == chassis
+            and not record.move.dry_run
+            and not record.move.state.has_ended
+            and self.node(record.move.node).connected
+            for record in self.moves.values()
+        )
+
+    def _has_turn(self, move: StoredMove) -> bool:
+        """Say whether a move may begin: what waits for a node that is away begins when that is back."""
+        if not self.node(move.node).connected:
+            return False
+        known = self.chassis.get(move.chassis)
+        parallel = known.parallel if known is not None else 1
+        return not move.chassis or self._under_way_at(move.chassis) < parallel + MOVES_AHEAD
+
+    def _take_turns(self, chassis: str) -> None:
+        """Begin what waits for its turn at a chassis, the oldest first."""
+        for record in list(self.moves.values()):
+            if record.move.chassis == chassis and not record.begun:
+                self._advance_move(record)
 
     def _ask(self, key: str) -> None:
         step = self.steps[key]
         if step.move and self.node(step.node).connected:
-            chassis = self.chassis.get(self.moves[step.move].move.chassis)
+            record = self.moves[step.move]
+            record.asked = True
+            chassis = self.chassis.get(record.move.chassis)
             if chassis is not None:
                 self._tell_server(chassis, step.node)
+            if record.move.called_off and not record.move.returning:
+                # First: a node that has not begun does not begin.
+                self._tell_called_off(record.move)
         super()._ask(key)
 
     def _command(self, step: Step) -> events.Command:
@@ -245,7 +349,11 @@ class DeviceMoves(ServingChassis):
         elif outcome.ok and move.state is MoveState.DETACHING:
             self._gone_from(move)
             functions = told.functions or move.functions
-            if move.to_node:
+            if move.called_off:
+                # It was done before the node heard.
+                back = msgspec.structs.replace(move, returning=True, functions=functions, error=_off(move))
+                self._go_on(record, msgspec.structs.replace(back, state=MoveState.ATTACHING))
+            elif move.to_node:
                 self._go_on(record, msgspec.structs.replace(move, state=MoveState.ATTACHING, functions=functions))
             else:
                 self._end_move(record, MoveState.DONE)
@@ -279,6 +387,7 @@ class DeviceMoves(ServingChassis):
             self._end_move(record, MoveState.UNDONE if told.changed else MoveState.FAILED, error=error)
 
     def _go_on(self, record: MoveRecord, move: StoredMove) -> None:
+        record.asked = False
         self._put_move(record, move)
         self._advance_move(record)
 
@@ -295,6 +404,7 @@ class DeviceMoves(ServingChassis):
             self.hold_device(ended.device, ended.id)
         else:
             self._drop_move(record, ended)
+        self._take_turns(ended.chassis)
         if ended.job:
             self._tell_job(ended)
 
@@ -315,6 +425,8 @@ class DeviceMoves(ServingChassis):
             took_s=status.took_s,
         )
         self._effects.append(events.MoveChanged(move_id=ended.id, ended=last))
+        if record.rehearses:
+            self._rehearsed(record, ended)
 
     def _put_move(self, record: MoveRecord, move: StoredMove) -> None:
         record.move = move
@@ -337,6 +449,7 @@ class DeviceMoves(ServingChassis):
     def _come_to(self, move: StoredMove, node: str, identity: str) -> None:
         """The device is at a node; that it may be used the inventory of that node says, before this or after."""
         self._put_at(move, move.from_port if move.returning else move.port)
+        self._fitted[node].add(move.device)
         if identity and identity != move.device:
             # The chassis called it otherwise.
             self.devices[move.device].device = None
@@ -362,6 +475,8 @@ class DeviceMoves(ServingChassis):
 
     def _node_joined(self, event: events.NodeJoined) -> None:
         super()._node_joined(event)
+        # It may have been booted with other windows.
+        self._fitted.pop(event.node.name, None)
         troubles = {held.move_id: held.trouble for held in event.moves if held.trouble}
         for record in list(self.moves.values()):
             if event.node.name in record.move.nodes:
@@ -380,6 +495,7 @@ class DeviceMoves(ServingChassis):
                 self._end_move(record, MoveState.FAILED, error=f"node {name} was lost")
             else:
                 self._effects.append(events.MoveChanged(move_id=record.move.id))
+                self._take_turns(record.move.chassis)
 
     @staticmethod
     def _verb_of(record: MoveRecord) -> Verb:
@@ -429,6 +545,10 @@ def status_of(move: StoredMove) -> MoveStatus:
 
 def _verb(move: StoredMove) -> str:
     return "give it" if move.state is MoveState.DETACHING else "take it"
+
+
+def _off(move: StoredMove) -> str:
+    return f"called off by {move.called_off}"
 
 
 def _both(before: str, then: str) -> str:

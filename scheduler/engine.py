@@ -166,12 +166,20 @@ class Engine:
                 self._recent[effect.job_id] = effect.ended
                 while len(self._recent) > RECENT_ENDED:
                     self._recent.popitem(last=False)
+            elif isinstance(effect, events.PersistChassis):
+                self._note_server(effect)
             elif isinstance(effect, events.MoveChanged) and effect.ended is not None:
                 self._note_move(effect.ended)
         self._waiting.append((effects, future))
         self._wake.set()
         self._set_timer(loop)
         return future
+
+    def _note_server(self, named: events.PersistChassis) -> None:
+        """Tell who is believed about what is in a chassis, and whether an operator has said that it may be."""
+        node = self.machine.chassis[named.name].served_by
+        told = "chassis_servers" if self.machine.chassis_servers else "it has offered to, and any node may"
+        _log.info("chassis served", chassis=named.name, node=node, term=named.term, reason=told)
 
     def _note_move(self, status: MoveStatus) -> None:
         _log.info("move ended", move=status.id, device=status.device, state=status.state.value, error=status.error)

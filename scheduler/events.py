@@ -135,6 +135,8 @@ class ChassisReported(Value, frozen=True, kw_only=True):
     view: ChassisView
     history: StepHistory | None = None
     """How long its steps took; None where the agent did not tell."""
+    parallel: int = 1
+    """Requests that the chassis takes at once."""
 
 
 class TaskReported(Value, frozen=True, kw_only=True):
@@ -222,6 +224,13 @@ class MoveAsked(Value, frozen=True, kw_only=True):
     move: StoredMove
 
 
+class MoveCancelled(Value, frozen=True, kw_only=True):
+    """An operator has called a move off."""
+
+    move_id: str
+    by: str
+
+
 class RoundDecided(Value, frozen=True, kw_only=True):
     """A round ended; ``decision`` is None when it failed, with the error."""
 
@@ -274,6 +283,7 @@ Event = (
     | JobEvicted
     | NodeForgotten
     | MoveAsked
+    | MoveCancelled
     | RoundDecided
     | RoomPlanned
     | RulesChanged
@@ -390,6 +400,13 @@ class AttachDevice(Value, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
+class CancelMove(Value, frozen=True, kw_only=True):
+    """A move that a node was asked for, or is about to be, was called off.  The move's own outcome answers it."""
+
+    move_id: str
+    by: str
+
+
 class ServeChassis(Value, frozen=True, kw_only=True):
     """Say who asks for a chassis from now on; ``address`` is empty where it is the node that is told."""
 
@@ -420,6 +437,7 @@ Command = (
     | DetachDevice
     | AttachDevice
     | ServeChassis
+    | CancelMove
     | HeartbeatReply
 )
 

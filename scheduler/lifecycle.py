@@ -23,7 +23,7 @@ something that the ledger does not know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from farbus.model.device import Device
 from farbus.model.job import Job, add_room
@@ -62,6 +62,7 @@ class ClusterMachine(MakingRoom):
         unreachable_limit_s: float = 0.0,
         rules: Rules = NO_RULES,
         watches_load: bool = False,
+        chassis_servers: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         super().__init__(
             term=term,
@@ -74,6 +75,7 @@ class ClusterMachine(MakingRoom):
         )
         self.rules = rules
         self.watches_load = watches_load
+        self.chassis_servers = dict(chassis_servers or {})
         self._handlers: dict[type, Callable[..., None]] = {
             events.NodeJoined: self._node_joined,
             events.NodeLost: self._node_lost,
@@ -92,6 +94,7 @@ class ClusterMachine(MakingRoom):
             events.ProfileForgotten: self._profile_forgotten,
             events.NodeForgotten: self._node_forgotten,
             events.MoveAsked: self._move_asked,
+            events.MoveCancelled: self._move_cancelled,
             events.MoveProgressed: self._move_progressed,
             events.ChassisReported: self._chassis_reported,
             events.RoundDecided: self._round_decided,

@@ -50,6 +50,8 @@ class StoredMove(Value, frozen=True, kw_only=True):
     ended_at: float = 0.0
     taken_over_by: str = ""
     """The move by which somebody who has looked asked again for a device that was stuck."""
+    called_off: str = ""
+    """Who has called it off; empty while nobody has."""
 
     @property
     def holds(self) -> bool:
@@ -97,6 +99,14 @@ class MoveRecord(msgspec.Struct, eq=False):
     """By the id under which a node was asked for its part, and the node."""
     plan: tuple[str, ...] = ()
     in_the_way: tuple[str, ...] = ()
+    asked: bool = False
+    """Whether the node that has to do the next part may have heard of it."""
+    begun: bool = False
+    """Whether its turn at its chassis has come."""
+    rehearsal: str = ""
+    """The dry run that has to end before the first node is asked; empty for none."""
+    rehearses: str = ""
+    """Of a dry run, the move that waits for it."""
 
     def part(self) -> Part:
         """Return the part that is under way."""
@@ -115,6 +125,8 @@ class ChassisRecord(msgspec.Struct, eq=False):
     """Nodes with a session whose agents have its credentials."""
     view: ChassisView | None = None
     history: StepHistory = StepHistory()
+    parallel: int = 1
+    """Requests that it takes at once."""
 
     @property
     def attach_s(self) -> float:
@@ -142,23 +154,44 @@ class ChassisRecord(msgspec.Struct, eq=False):
 
 
 class Slots:
-    """What is in all chassis, by every name that a device has there or at a node."""
+    """What is in all chassis, by every name that a device has there or at a node.
+
+    A name that several devices have means none of them: each chassis counts its
+    slots from one, and what the reading of one says of another's device is no
+    reason to move it.
+    """
 
     def __init__(self, chassis: Iterable[ChassisRecord]) -> None:
         self._named: dict[str, tuple[ChassisRecord, FabricDevice]] = {}
         self._serials: dict[str, tuple[ChassisRecord, FabricDevice]] = {}
+        self._several: dict[str, list[tuple[ChassisRecord, FabricDevice]]] = {}
         for record in chassis:
             for device in record.view.devices if record.view is not None else ():
                 for name in device.names:
-                    self._named.setdefault(name, (record, device))
+                    first = self._named.setdefault(name, (record, device))
+                    if first != (record, device):
+                        self._several.setdefault(name, [first]).append((record, device))
                 if device.serial:
                     self._serials.setdefault(device.serial, (record, device))
 
     def find(self, name: str) -> tuple[ChassisRecord, FabricDevice] | None:
-        """Return the device of that name, and its chassis; None where none has it."""
+        """Return the device of that name, and its chassis; None where none has it, or several have."""
         if not self._named:
             return None
         found = self._named.get(name)
         if found is None:
-            found = next((self._serials[each] for each in serials_in(name) if each in self._serials), None)
-        return found
+            # A serial is among the names, too.
+            name = next((each for each in serials_in(name) if each in self._serials), "")
+            found = self._serials.get(name)
+        return None if name in self._several else found
+
+    @property
+    def shares_names(self) -> bool:
+        """Whether there is a name that several devices have."""
+        return bool(self._several)
+
+    def several(self, name: str) -> tuple[str, ...]:
+        """Return all that have a name which several have, as CHASSIS/DEVICE; empty for any other."""
+        if self._named and name not in self._named:
+            name = next((each for each in serials_in(name) if each in self._serials), "")
+        return tuple(f"{record.name}/{device.id}" for record, device in self._several.get(name, ()))

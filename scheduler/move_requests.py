@@ -42,6 +42,11 @@ def plan_move(machine: DeviceMoves, request: MoveRequest, *, by: str, at: float)
     that is needed has no session.
     """
     check_request(request)
+    if several := machine.slots.several(request.device):
+        raise Conflict(
+            f"device {request.device}: several have this name: {', '.join(several)}",
+            hint="use another name of it (farbus fabric list), or give each a serial in fabric.toml",
+        )
     place = machine.slots.find(request.device)
     device = _name(machine, request.device, place)
     place = place or machine.slots.find(device)

@@ -20,7 +20,7 @@ from farbus.scheduler.device_moves import status_of
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import job_number
 from farbus.scheduler.lifecycle import ClusterMachine
-from farbus.scheduler.move_requests import plan_move
+from farbus.scheduler.move_requests import MAX_NAME, plan_move
 
 _log = structlog.get_logger()
 
@@ -165,6 +165,35 @@ class Operating:
         refused = [line.removeprefix(prefix) for line in last.in_the_way if line.startswith(prefix)]
         if refused:
             raise Conflict(f"device {last.device} is not moved: node {request.node}: {'; '.join(refused)}")
+
+    async def cancel_move(self, caller: Identity, move_id: str) -> MoveStatus:
+        """Call a move off, and return it as it is then: nothing of it is begun any more, what was begun is taken back.
+
+        Once more changes nothing.  Raises :class:`NotFound` for one that is
+        not there, :class:`Conflict` for one that has ended, is stuck, or goes
+        back already.
+        """
+        if len(move_id) > MAX_NAME or not move_id.isprintable():
+            raise InvalidInput(f"move: it is longer than {MAX_NAME} characters, or not printable")
+        machine = self._machine
+        record = machine.moves.get(move_id)
+        if record is None or record.move.dry_run:
+            for ended in await self.list_moves(include_ended=True):
+                if ended.id == move_id:
+                    raise Conflict(f"move {move_id} has ended: {ended.state}", hint="farbus attach moves it back")
+            raise NotFound(f"there is no move {move_id}", hint="farbus moves lists them")
+        move = record.move
+        if move.state is MoveState.STUCK:
+            raise Conflict(f"move {move_id} is stuck, and nothing of it is under way", hint=move.hint)
+        if move.returning:
+            raise Conflict(f"move {move_id}: device {move.device} is on its way back already: {move.error}")
+        if not move.called_off:
+            await self._engine.tell(events.MoveCancelled(move_id=move_id, by=_who(caller)))
+            _log.info("move called off", move=move_id, device=move.device, by=_who(caller))
+        # It may have ended with that.
+        if record.move.state.has_ended:
+            return status_of(record.move)
+        return next(status for status in machine.move_statuses() if status.id == move_id)
 
     async def list_moves(self, *, include_ended: bool) -> tuple[MoveStatus, ...]:
         """Return the moves that are under way or stuck, and with ``include_ended`` those that have ended."""

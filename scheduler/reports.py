@@ -118,6 +118,8 @@ def read_chassis(node: str, view: bytes, history: bytes) -> tuple[ChassisView, S
         report.text(f"devices[{index}].id", device.id, MAX_WORD, empty=False)
         for name in ("handle", "model", "serial", "uuid", "slot", "port"):
             report.text(f"devices[{index}].{name}", getattr(device, name), MAX_WORD)
+    if told := read.contradiction():
+        raise report.refuse("chassis", f"{read.chassis}, which can't be: {told}")
     times = from_json(history, StepHistory) if history else None
     for step, kept in times.times.items() if times is not None else ():
         if len(kept) > HISTORY_LENGTH:

@@ -389,6 +389,10 @@ class ClusterService(ClusterHandler):
         """Return moves of devices."""
         return await self._operating.list_moves(include_ended=include_ended)
 
+    async def cancel_move(self, caller: Identity, move: str) -> MoveStatus:
+        """Call a move of a device off."""
+        return await self._operating.cancel_move(caller, move)
+
     async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
         """Return all chassis."""
         return self._engine.machine.chassis_statuses()

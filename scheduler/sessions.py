@@ -40,6 +40,9 @@ OUTBOX_LENGTH = 65_536
 MAX_ELEMENTS = 131_072
 """Elements of all lists in one message of a node's: every series anew, or all leases and tasks that there may be."""
 
+MAX_PARALLEL = 64
+"""Requests at once that an agent is believed to make of a chassis."""
+
 Send = Callable[[session_pb2.SchedulerMessage], Awaitable[None]]
 
 _FIELDS: dict[type[events.Command], str] = {
@@ -52,6 +55,7 @@ _FIELDS: dict[type[events.Command], str] = {
     events.DetachDevice: "detach_device",
     events.AttachDevice: "attach_device",
     events.ServeChassis: "serve_chassis",
+    events.CancelMove: "cancel_move",
     events.HeartbeatReply: "heartbeat_reply",
 }
 
@@ -204,6 +208,11 @@ class Sessions(SessionHandler):
         self._ports[name] = port
         self._engine.attach(name, session, port)
         _log.info("node joined", node=name, devices=len(joined.node.devices), held=len(joined.held))
+        for chassis in joined.chassis:
+            if not self._engine.machine.may_serve(name, chassis):
+                _log.warning(
+                    "chassis not served by this node", node=name, chassis=chassis, reason="chassis_servers has it not"
+                )
         self._engine.tell(joined)
         helpers = {
             asyncio.create_task(self._read(name, session, incoming), name=f"read {name}"),
@@ -218,14 +227,21 @@ class Sessions(SessionHandler):
         finally:
             for task in helpers:
                 task.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-            self._engine.detach(name, session)
-            if self._ports.get(name) is port:
-                del self._ports[name]
-                self.relay.lose(name)
-            reason = port.reason or "the agent closed it"
-            _log.info("session ended", node=name, reason=reason)
-            self._engine.tell(events.NodeLost(node=name, session=session, reason=reason))
+            try:
+                await asyncio.gather(*helpers, return_exceptions=True)
+            finally:
+                # Also where the connection breaks while the helpers end, which cancels this: a session whose end nobody
+                # notes keeps the node's next agent out until it has been silent for a lease's time.
+                self._end(name, session, port)
+
+    def _end(self, name: str, session: int, port: _Port) -> None:
+        self._engine.detach(name, session)
+        if self._ports.get(name) is port:
+            del self._ports[name]
+            self.relay.lose(name)
+        reason = port.reason or "the agent closed it"
+        _log.info("session ended", node=name, reason=reason)
+        self._engine.tell(events.NodeLost(node=name, session=session, reason=reason))
 
     async def _read(self, name: str, session: int, incoming: AsyncIterator[session_pb2.NodeMessage]) -> None:
         async for message in incoming:
@@ -310,7 +326,14 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
         case "chassis_changed":
             chassis = message.chassis_changed
             view, history = read_chassis(name, chassis.view, chassis.history)
-            return events.ChassisReported(node=name, session=session, term=chassis.term, view=view, history=history)
+            return events.ChassisReported(
+                node=name,
+                session=session,
+                term=chassis.term,
+                view=view,
+                history=history,
+                parallel=min(max(1, chassis.parallel), MAX_PARALLEL),
+            )
         case "task_changed":
             changed = message.task_changed
             return events.TaskReported(

@@ -12,8 +12,8 @@ from farbus.scheduler.events import Verb
 
 PREPARE_DEADLINE_S = 120.0
 """Longest time a node may take to prepare: a supervisor start or a fabric assignment with its rescan."""
-START_DEADLINE_S = 60.0
-"""Longest time from StartTask to its outcome; the program itself may run on."""
+START_DEADLINE_S = 120.0
+"""Longest time from StartTask to its outcome, more than an agent gives a keeper; the program itself may run on."""
 STOP_GRACE_S = 10.0
 """From SIGTERM to SIGKILL when a task is stopped."""
 UNDO_DEADLINE_S = 20.0

@@ -40,6 +40,8 @@ CLIENT_OPTIONS: list[tuple[str, int | str]] = [
     # A peer that vanished without a word is noticed within 30 s.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Else gRPC waits a minute for the answer to a ping, whatever the line before says.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -285,6 +287,13 @@ class ClusterClient:
         """Return the moves that are under way or stuck, and with ``include_ended`` those that have ended."""
         reply = await self._call("ListMoves", cluster_pb2.ListMovesRequest(all=include_ended))
         return tuple(from_message(each, MoveStatus) for each in reply.moves)
+
+    async def cancel_move(self, move: str) -> MoveStatus:
+        """Call a move off and return it as it is then; for operators.
+
+        Raises :class:`NotFound` for one that is not there, :class:`Conflict` for one that can't be called off any more.
+        """
+        return from_message(await self._call("CancelMove", cluster_pb2.CancelMoveRequest(move=move)), MoveStatus)
 
     async def list_chassis(self) -> tuple[ChassisStatus, ...]:
         """Return the chassis that agents have credentials for, as they were read last."""

@@ -85,6 +85,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/ForgetProfile": OPERATORS,
     "/farbus.v1.Cluster/MoveDevice": OPERATORS,
     "/farbus.v1.Cluster/ListMoves": OPERATORS,
+    "/farbus.v1.Cluster/CancelMove": OPERATORS,
     "/farbus.v1.Cluster/ListChassis": OPERATORS,
     "/farbus.v1.Cluster/ReadAudit": OPERATORS,
     "/farbus.v1.Staging/Missing": PEOPLE,

@@ -94,6 +94,9 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Else gRPC waits a minute for the answer to a ping, whatever the line before says.  A node that lost its power and
+    # has booted again is let in when the end of its old connection is known.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     *WINDOW_OPTIONS,
 ]
 
@@ -225,6 +228,10 @@ class ClusterHandler(abc.ABC):
 
     async def list_moves(self, caller: Identity, *, include_ended: bool) -> tuple[MoveStatus, ...]:
         """Return the moves that are under way or stuck, and with ``include_ended`` those that have ended."""
+        raise Unavailable("no devices are moved here")
+
+    async def cancel_move(self, caller: Identity, move: str) -> MoveStatus:
+        """Call a move off, and return it as it is then."""
         raise Unavailable("no devices are moved here")
 
     async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
@@ -602,6 +609,12 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             return cluster_pb2.ListMovesReply(moves=[to_message(move, cluster_pb2.MoveStatus) for move in moves])
 
         return await self._call("ListMoves", context, answer)
+
+    async def CancelMove(self, request: cluster_pb2.CancelMoveRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.MoveStatus:
+            return to_message(await self._handler.cancel_move(caller, request.move), cluster_pb2.MoveStatus)
+
+        return await self._call("CancelMove", context, answer)
 
     async def ListChassis(self, request: cluster_pb2.ListChassisRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ListChassisReply:

@@ -135,7 +135,7 @@ class _Watch:
         status = self._status
         if status is None or status.state.has_ended or self._request.dry_run:
             return
-        look = "" if self._local else f"; farbus moves {status.id} shows how far it is"
+        look = "" if self._local else f"; farbus moves {status.id} shows how far it is, with --cancel it is called off"
         say(f"the move of {status.device} goes on{look}")
 
     async def _repeat(self) -> None:

@@ -15,10 +15,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from farbus.errors import Conflict, Unavailable
+from farbus.errors import Conflict, NotFound, Unavailable
+from farbus.model.nvmeof import IoLimit
 
 DEFAULT_WEIGHT_CPU_MILLI = 1000
 """Processor share that gets the default weight of 100."""
+
+_CONTROLLERS = frozenset({"memory", "cpu", "io"})
+"""What is asked for, where it is there."""
+
+_IO_KEYS = {
+    "rbps": "read_bytes_s",
+    "wbps": "write_bytes_s",
+    "riops": "read_iops",
+    "wiops": "write_iops",
+}
+"""Words of io.max, and what they limit (Documentation/admin-guide/cgroup-v2.rst, "IO Interface Files")."""
 
 
 class Cgroups(Protocol):
@@ -31,7 +43,7 @@ class Cgroups(Protocol):
 
     @property
     def controllers(self) -> frozenset[str]:
-        """What groups can limit: of ``memory``, ``cpu``."""
+        """What groups can limit: of ``memory``, ``cpu``, ``io``."""
         ...
 
     def create(self, name: str, *, memory_bytes: int, cpu_milli: int) -> str:
@@ -39,6 +51,18 @@ class Cgroups(Protocol):
 
         ``memory_bytes`` is a limit (0 for none), ``cpu_milli`` a share by weight.
         """
+        ...
+
+    def limit_io(self, name: str, device: str, limit: IoLimit) -> None:
+        """Let a group's programs do no more than this with a block device, by its ``MAJOR:MINOR``.
+
+        What is 0 is not limited.  Raises :class:`Unavailable` where groups can't limit it, :class:`NotFound` where
+        there is no such group.
+        """
+        ...
+
+    def io_limit(self, name: str, device: str) -> IoLimit:
+        """Return what a group may do with a block device; all 0 where nothing limits it."""
         ...
 
     def remove(self, name: str) -> None:
@@ -114,6 +138,34 @@ class KernelCgroups:
             raise Unavailable(f"make cgroup {group}: {error.strerror}") from error
         return str(group)
 
+    def limit_io(self, name: str, device: str, limit: IoLimit) -> None:
+        """Write io.max."""
+        if self._trouble:
+            raise Unavailable(f"limit of device {device}: {self._trouble}")
+        words = [f"{key}={getattr(limit, field) or 'max'}" for key, field in _IO_KEYS.items()]
+        try:
+            _write(self._base / name / "io.max", " ".join([device, *words]))
+        except FileNotFoundError as error:
+            if not (self._base / name).is_dir():
+                raise NotFound(f"cgroup {name}: there is none") from error
+            raise Unavailable(
+                f"limit of device {device}: cgroup {name} has no io.max", hint="the io controller is not enabled"
+            ) from error
+        except OSError as error:
+            raise Unavailable(f"limit of device {device} for cgroup {name}: {error.strerror}") from error
+
+    def io_limit(self, name: str, device: str) -> IoLimit:
+        """Read io.max."""
+        with contextlib.suppress(OSError):
+            for line in (self._base / name / "io.max").read_text(encoding="ascii").splitlines():
+                number, *words = line.split()
+                if number == device:
+                    told = dict(word.split("=", 1) for word in words)
+                    return IoLimit(
+                        **{field: int(told[key]) for key, field in _IO_KEYS.items() if told.get(key, "max") != "max"}
+                    )
+        return IoLimit()
+
     def remove(self, name: str) -> None:
         """Kill and remove a group."""
         group = self._base / name
@@ -183,7 +235,7 @@ def _delegated(group: Path) -> bool:
 
 def _enable(own: Path, *, may_move: bool) -> frozenset[str]:
     """Turn on the controllers for groups below ``own``; return those that work."""
-    available = set((own / "cgroup.controllers").read_text(encoding="ascii").split()) & {"memory", "cpu"}
+    available = set((own / "cgroup.controllers").read_text(encoding="ascii").split()) & _CONTROLLERS
     if available and may_move:
         # A group with controllers for its children holds no processes itself (the "no
         # internal process" rule), so the agent's unit moves into a leaf of its own.
@@ -212,6 +264,7 @@ class FakeCgroups:
         self.trouble = trouble
         self.controllers = frozenset() if trouble else controllers
         self.groups: dict[str, tuple[int, int]] = {}
+        self.io_limits: dict[tuple[str, str], IoLimit] = {}
         self.busy: set[str] = set()
         self.killed: set[str] = set()
 
@@ -221,6 +274,16 @@ class FakeCgroups:
             return ""
         self.groups[name] = (memory_bytes, cpu_milli)
         return f"/fake/{name}"
+
+    def limit_io(self, name: str, device: str, limit: IoLimit) -> None:
+        """Keep a limit."""
+        if name not in self.groups:
+            raise NotFound(f"cgroup {name}: there is none")
+        self.io_limits[name, device] = limit
+
+    def io_limit(self, name: str, device: str) -> IoLimit:
+        """Return a limit."""
+        return self.io_limits.get((name, device), IoLimit())
 
     def remove(self, name: str) -> None:
         """Remove a group."""

@@ -50,6 +50,14 @@ class Holders(Protocol):
         """Raise :class:`Conflict` where the kernel itself uses a block device of it."""
         ...
 
+    async def look_at_blocks(self, names: Sequence[str]) -> Look:
+        """Return the holders of block devices by their kernel names, with their partitions and what stands on them."""
+        ...
+
+    async def prove_blocks(self, names: Sequence[str]) -> None:
+        """Raise :class:`Conflict` where the kernel itself uses one of these block devices."""
+        ...
+
     async def evict(self, holder: Holder, *, grace_s: float) -> None:
         """End a process: SIGTERM, and SIGKILL after ``grace_s``; return when it is gone, or could not be ended."""
         ...
@@ -79,6 +87,17 @@ class KernelHolders:
     async def prove(self, addresses: Sequence[str]) -> None:
         """Try in a child process."""
         busy = await run_disposable(open_exclusively, self._roots, list(addresses))
+        if busy:
+            raise Conflict(f"{busy} is in use by the kernel", hint="lsblk shows what stands on it")
+
+    async def look_at_blocks(self, names: Sequence[str]) -> Look:
+        """Look in a child process."""
+        found = await run_disposable(look_for_holders, self._roots, [], self._own, list(names))
+        return msgspec.convert(found, Look)
+
+    async def prove_blocks(self, names: Sequence[str]) -> None:
+        """Try in a child process."""
+        busy = await run_disposable(open_exclusively, self._roots, [], list(names))
         if busy:
             raise Conflict(f"{busy} is in use by the kernel", hint="lsblk shows what stands on it")
 
@@ -140,10 +159,15 @@ class _Nodes:
             self.blocks[name.rpartition("/")[2]] = path
 
 
-def look_for_holders(roots: dict[str, str], addresses: list[str], own: dict[str, str]) -> Any:
-    """Return the :class:`Look` at a device as JSON can hold it.  In a child: reading /proc may hang."""
+def look_for_holders(
+    roots: dict[str, str], addresses: list[str], own: dict[str, str], blocks: Sequence[str] = ()
+) -> Any:
+    """Return the :class:`Look` at a device as JSON can hold it.  In a child: reading /proc may hang.
+
+    The device has these functions, or is these block devices.
+    """
     sys, proc = Path(roots["sys"]), Path(roots["proc"])
-    nodes = _nodes_of(roots, addresses)
+    nodes = _nodes_of(roots, addresses, blocks)
     holders = [*_stands_on(sys, nodes), *_interfaces(sys, addresses), *_exports(sys, nodes, roots["dev"])]
     unseen: list[str] = []
     holders += _mounts(proc, nodes, unseen)
@@ -152,14 +176,14 @@ def look_for_holders(roots: dict[str, str], addresses: list[str], own: dict[str,
     return msgspec.to_builtins(Look(holders=tuple(holders[:MAX_HOLDERS]), unseen=tuple(unseen)))
 
 
-def open_exclusively(roots: dict[str, str], addresses: list[str]) -> str:
+def open_exclusively(roots: dict[str, str], addresses: list[str], blocks: Sequence[str] = ()) -> str:
     """Return the first block device of a device that the kernel does not give us for ourselves; empty for none.
 
     O_EXCL of a block device without O_CREAT fails where it, or a partition of
     it, is mounted, swapped to, or claimed by md or device-mapper, in whatever
     namespace (open(2), blkdev_get of block/bdev.c).
     """
-    for name, path in _nodes_of(roots, addresses, above=False).blocks.items():
+    for name, path in _nodes_of(roots, addresses, blocks, above=False).blocks.items():
         try:
             os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
         except OSError as error:
@@ -172,9 +196,15 @@ def open_exclusively(roots: dict[str, str], addresses: list[str]) -> str:
     return ""
 
 
-def _nodes_of(roots: dict[str, str], addresses: Iterable[str], *, above: bool = True) -> _Nodes:
+def _nodes_of(
+    roots: dict[str, str], addresses: Iterable[str], blocks: Iterable[str] = (), *, above: bool = True
+) -> _Nodes:
     sys, proc, dev = Path(roots["sys"]), Path(roots["proc"]), roots["dev"]
     nodes = _Nodes()
+    for name in blocks:
+        with contextlib.suppress(OSError):
+            # With its partitions, which lie below it.
+            _walk((sys / "class/block" / name).resolve(strict=True), nodes, dev, top=False)
     for address in addresses:
         try:
             place = (sys / "bus/pci/devices" / address).resolve(strict=True)
@@ -518,6 +548,14 @@ class FakeHolders:
         """Raise where it is set."""
         if self.busy:
             raise Conflict(f"{self.busy} is in use by the kernel", hint="lsblk shows what stands on it")
+
+    async def look_at_blocks(self, names: Sequence[str]) -> Look:
+        """Return the set holders."""
+        return await self.look(names)
+
+    async def prove_blocks(self, names: Sequence[str]) -> None:
+        """Raise where it is set."""
+        await self.prove(names)
 
     async def evict(self, holder: Holder, *, grace_s: float) -> None:
         """Let a holder go."""

@@ -49,8 +49,10 @@ from farbus.linux.usage import memory_bytes_below, resident_bytes_below
 SLICE = "farbus-programs.slice"
 """Where the units of programs are: apart from the agent's own unit, which may be stopped."""
 
-START_TIMEOUT_S = 30.0
-"""Longest that fork, identity, directory and exec may take: a dead network file system can hold exec for ever."""
+START_TIMEOUT_S = 90.0
+"""Longest that fork, identity, directory and exec may take: a dead network file system can hold exec for ever.
+
+A keeper is a Python of its own: a second where nothing else runs, most of a minute on a node that is overcommitted."""
 
 UNIT_STOP_S = 15.0
 """Between SIGTERM and SIGKILL where the service manager ends a program's unit: its keeper's own end takes a moment."""

@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from farbus.errors import Unavailable
@@ -93,6 +93,36 @@ def _receive(receiver: socket.socket, queue: _Queue) -> None:
         # A port number other than zero is some process that calls itself the kernel.
         if sender[0] == 0 and (event := parse_uevent(data)) is not None:
             queue.put(event)
+
+
+class News:
+    """The next message of those that ``following`` returns one by one, or a time that passes."""
+
+    def __init__(self, following: Callable[[], Awaitable[Uevent | Lost]]) -> None:
+        self._following = following
+        self._next: asyncio.Task[None] | None = None
+
+    async def _follow(self) -> None:
+        await self._following()
+
+    async def wait(self, time_out: Awaitable[None]) -> None:
+        """Return when one of the two has come; a message that comes later is not lost."""
+        if self._next is None or self._next.done():
+            self._next = asyncio.create_task(self._follow(), name="next uevent")
+        timer = asyncio.create_task(_passing(time_out), name="next look")
+        try:
+            await asyncio.wait({self._next, timer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._next is not None:
+            self._next.cancel()
+
+
+async def _passing(time: Awaitable[None]) -> None:
+    await time
 
 
 class _Queue:

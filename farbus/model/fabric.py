@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -92,6 +93,9 @@ class FabricDevice(Value, frozen=True, kw_only=True):
         return frozenset(name for name in called if name)
 
 
+_UUID = re.compile(r"(?:GPU-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.IGNORECASE)
+
+
 def serials_in(name: str) -> tuple[str, ...]:
     """Return the serials that a node's name for a device may have: ``NVME-SERIAL-MODEL``, ``PCI-IDS-SERIAL``."""
     kind, _, rest = name.partition("-")
@@ -102,7 +106,9 @@ def serials_in(name: str) -> tuple[str, ...]:
 
 
 def device_uuid(kind: DeviceKind, uuid: str) -> str:
-    """Return a UUID as the node's driver names it: a GPU's is ``GPU-...`` (NVML), whatever the chassis leaves out."""
+    """Return a UUID as the node's driver names it: a GPU's is ``GPU-...`` in lower case (NVML)."""
+    if kind is DeviceKind.GPU and (found := _UUID.fullmatch(uuid)) is not None:
+        return f"GPU-{found[1].lower()}"
     return f"GPU-{uuid}" if kind is DeviceKind.GPU and uuid and not uuid.startswith("GPU-") else uuid
 
 
@@ -121,10 +127,17 @@ class ChassisView(Value, frozen=True, kw_only=True):
     missing: tuple[FabricDevice, ...] = ()
 
     def device(self, name: str) -> FabricDevice:
-        """Return the device that ``name`` means (:meth:`FabricDevice.answers_to`); raise :class:`NotFound`."""
-        for device in self.devices:
-            if device.answers_to(name):
-                return device
+        """Return the device that ``name`` means (:meth:`FabricDevice.answers_to`); raise :class:`NotFound`.
+
+        Its id comes first: no other device has that.  What else several answer to means none of them.
+        """
+        found = [device for device in self.devices if device.answers_to(name)]
+        found = [device for device in found if device.id == name] or found
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(device.id for device in found)
+            raise NotFound(f"chassis {self.chassis}: several devices answer to {name}", hint=f"name one of {several}")
         if any(device.answers_to(name) for device in self.missing):
             raise NotFound(
                 f"chassis {self.chassis}: device {name} was there and is not listed any more",
@@ -147,6 +160,26 @@ class ChassisView(Value, frozen=True, kw_only=True):
             several = ", ".join(port.id for port in at_node)
             raise NotFound(f"chassis {self.chassis}: node {name} is at several ports", hint=f"name one of {several}")
         raise NotFound(f"chassis {self.chassis}: no port {name}", hint="farbus fabric ports shows what there is")
+
+    def contradiction(self) -> str:
+        """Return in words what is given twice that there can be once only; empty where the reading is plausible.
+
+        Names that differ in case alone are the same: chassis, nodes and people do not agree on it, and of two names
+        for one device each could be given away.
+        """
+        for what, names in (
+            ("port", [port.id for port in self.ports]),
+            ("device", [device.id for device in self.devices]),
+            ("handle", [device.handle for device in self.devices if device.handle]),
+        ):
+            seen: dict[str, str] = {}
+            for name in names:
+                if (before := seen.setdefault(name.casefold(), name)) != name:
+                    return f"{what}s {before} and {name} differ in case alone"
+            if len(seen) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                return f"{what} {twice} is listed twice"
+        return ""
 
     def at(self, port: str) -> tuple[FabricDevice, ...]:
         """Return the devices that are assigned to ``port``; the free ones for an empty name."""

@@ -262,6 +262,8 @@ class NamespacePath(Value, frozen=True, kw_only=True):
     device: str
     """Name of the block device that programs use: of the subsystem where paths are joined, ``nvme1n1``."""
     ana_state: AnaState | None = None
+    path: str = ""
+    """Name of the path's own block device, ``nvme1c3n1``; of ``device`` where paths are not joined."""
 
 
 class Controller(Value, frozen=True, kw_only=True):
@@ -276,3 +278,148 @@ class Controller(Value, frozen=True, kw_only=True):
     host_interface: str = ""
     serial: str = ""
     namespaces: tuple[NamespacePath, ...] = ()
+    loss_s: int = 0
+    """How long the kernel tries to reconnect; -1 for ever."""
+    reconnect_delay_s: int = 0
+    discovery: bool = False
+    """Whether it is one to a discovery subsystem."""
+
+    @property
+    def half_made(self) -> bool:
+        """Say whether nobody has ever heard from it who it is, as one that never came up: there is nothing to use."""
+        return not self.nqn and not self.namespaces
+
+    def reaches(self, connection: Connection, address: TransportAddress) -> bool:
+        """Say whether it is the connection's path to an address: by what stays the same about it."""
+        same = self.address == address or (self.address.transport is address.transport is Transport.LOOP)
+        return same and self.nqn == connection.nqn and self.host_nqn == connection.name.host_nqn
+
+
+class DiscoveryKind(enum.StrEnum):
+    """What an entry of a discovery log is about (NVMe-oF 1.1, 5.3; its SUBTYPE)."""
+
+    SUBSYSTEM = "subsystem"
+    REFERRAL = "referral"
+    """Another discovery service, which knows more."""
+    CURRENT = "current"
+    """The discovery service itself."""
+
+
+class DiscoveryRecord(Value, frozen=True, kw_only=True):
+    """An entry of a discovery log."""
+
+    kind: DiscoveryKind
+    nqn: str
+    address: TransportAddress
+
+
+class SmartLog(Value, frozen=True, kw_only=True):
+    """SMART / Health Information of a controller (NVM Express Base 2.0, 5.16.1.3).
+
+    ``temperature_c`` is None where the controller tells none: Linux's target does not.
+    """
+
+    critical_warning: int = 0
+    """Bits of the log's first byte."""
+    temperature_c: int | None = None
+    spare_percent: int = 100
+    spare_threshold_percent: int = 0
+    used_percent: int = 0
+    """Of the endurance that the maker has stated; may be more than 100."""
+    media_errors: int = 0
+    error_log_entries: int = 0
+    unsafe_shutdowns: int = 0
+    power_on_hours: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What an operator should know, in words; empty for a drive in good health."""
+        words = [word for bit, word in enumerate(CRITICAL_WARNINGS) if self.critical_warning >> bit & 1]
+        if self.media_errors:
+            words.append(f"{self.media_errors} media errors")
+        return tuple(words)
+
+
+CRITICAL_WARNINGS = (
+    "spare capacity below its threshold",
+    "temperature beyond its threshold",
+    "reliability degraded by errors",
+    "all media read-only",
+    "backup of the volatile memory failed",
+    "persistent memory region unreliable",
+)
+"""Meaning of the bits of Critical Warning."""
+
+
+class BlockStatistics(Value, frozen=True, kw_only=True):
+    """What has gone through a block device since it appeared (Documentation/block/stat.rst); times in milliseconds."""
+
+    reads: int = 0
+    read_bytes: int = 0
+    read_ms: int = 0
+    writes: int = 0
+    written_bytes: int = 0
+    write_ms: int = 0
+    in_flight: int = 0
+
+
+class PathFigures(Value, frozen=True, kw_only=True):
+    """One path to a namespace, for telemetry: named by what stays the same about it."""
+
+    nqn: str
+    address: TransportAddress
+    uuid: str
+    state: ControllerState
+    ana_state: AnaState | None = None
+    statistics: BlockStatistics
+    reconnects: int = 0
+    """Counted since somebody listens (:mod:`farbus.nvmeof.paths`)."""
+
+
+class IoLimit(Value, frozen=True, kw_only=True):
+    """What a lease may do with a namespace, in bytes and operations a second; 0 for as much as there is."""
+
+    read_bytes_s: int = 0
+    write_bytes_s: int = 0
+    read_iops: int = 0
+    write_iops: int = 0
+
+
+class Stripe(Value, frozen=True, kw_only=True):
+    """Block devices made one by device-mapper, ``chunk_bytes`` on each in turn.
+
+    ``members`` are paths that stay; ``member_bytes`` is used of each.
+    """
+
+    id: str
+    members: tuple[str, ...]
+    member_bytes: int
+    chunk_bytes: int
+
+    @property
+    def name(self) -> str:
+        """Its name, below /dev/mapper."""
+        if _PART.fullmatch(self.id) is None:
+            raise InvalidInput(f"stripe {self.id!r}: no name for a device", hint="letters, digits, . _ -")
+        return f"{STRIPE_PREFIX}{self.id}"
+
+    @property
+    def uuid(self) -> str:
+        """By which it is known again: names can be changed."""
+        return f"{STRIPE_PREFIX.upper()}{self.name.removeprefix(STRIPE_PREFIX)}"
+
+    @property
+    def path(self) -> str:
+        """Where programs find it."""
+        return f"/dev/mapper/{self.name}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole."""
+        return len(self.members) * self.member_bytes
+
+
+STRIPE_PREFIX = "farbus-"
+"""How names of device-mapper begin that Farbus gives; what begins otherwise is somebody else's."""

@@ -175,6 +175,9 @@ class RedfishClient:
     async def change(self, method: str, path: str, body: Any = None, *, etag: str = "") -> Answer:
         """Ask for a change, and wait for its task where it has one."""
         request = Request(method, path)
+        if len(etag) > MAX_URI or not etag.isascii() or not etag.isprintable():
+            # It becomes a header, and a line end in it would be two.
+            raise BadReply(f"chassis {self.chassis}: {request}: the resource has the ETag {remark(etag)!r}")
         reply = await self.ask(method, path, body, etag=etag)
         pause_s = FIRST_POLL_S
         monitor = ""

@@ -7,7 +7,7 @@ from farbus.hotplug.fabric.driver import Answer
 from farbus.hotplug.fabric.errors import BadReply, ChassisBusy
 from farbus.hotplug.fabric.http import remark
 from farbus.hotplug.fabric.redfish_client import RedfishClient
-from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name
+from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name, note
 from farbus.model.fabric import FabricDevice
 
 
@@ -39,7 +39,7 @@ class Blocks:
                 if link.uri not in devices:
                     continue
                 handle = devices[link.uri].Id
-                blocks[handle] = self._client.uri(block.uri)
+                note(blocks, handle, self._client.uri(block.uri), chassis=self._client.chassis, what="device")
                 at = [port_at[system.uri] for system in block.Links.ComputerSystems if system.uri in port_at]
                 if len(at) > 1:
                     raise BadReply(f"chassis {self._client.chassis}: device {handle} is assigned to several ports")
@@ -84,8 +84,10 @@ class Composed:
                 name = block.ComputerSystems[0].uri.rstrip("/").rpartition("/")[2]
                 if not is_name(name):
                     raise BadReply(f"chassis {self._client.chassis}: a port is called {remark(name)!r}")
-                nodes[name] = uri
-            targets |= {devices[link.uri].Id: uri for link in block.Links.PCIeDevices if link.uri in devices}
+                note(nodes, name, uri, chassis=self._client.chassis, what="port")
+            for link in block.Links.PCIeDevices:
+                if link.uri in devices:
+                    note(targets, devices[link.uri].Id, uri, chassis=self._client.chassis, what="device")
         port_of: dict[str, str] = {}
         systems: dict[str, str] = {}
         for system in await self._client.members(self._systems, resources.System):

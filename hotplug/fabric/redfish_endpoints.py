@@ -9,7 +9,7 @@ from farbus.hotplug.fabric.driver import Answer
 from farbus.hotplug.fabric.errors import BadReply, ChassisBusy
 from farbus.hotplug.fabric.http import remark
 from farbus.hotplug.fabric.redfish_client import RedfishClient
-from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name
+from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name, note
 from farbus.model.fabric import FabricDevice
 
 
@@ -40,9 +40,10 @@ class _Endpoints:
                     name = connected[0].uri.rstrip("/").rpartition("/")[2] if connected else endpoint.Id
                     if not is_name(name):
                         raise BadReply(f"chassis {self._client.chassis}: a port is called {remark(name)!r}")
-                    ports[name] = self._client.uri(endpoint.uri)
+                    note(ports, name, self._client.uri(endpoint.uri), chassis=self._client.chassis, what="port")
                 elif link in devices:
-                    targets[devices[link].Id] = self._client.uri(endpoint.uri)
+                    handle, uri = devices[link].Id, self._client.uri(endpoint.uri)
+                    note(targets, handle, uri, chassis=self._client.chassis, what="device")
         return targets, ports
 
     def _assign(

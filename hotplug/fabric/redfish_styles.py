@@ -9,6 +9,8 @@ from typing import Protocol
 
 from farbus.hotplug.fabric import redfish_resources as resources
 from farbus.hotplug.fabric.driver import Answer
+from farbus.hotplug.fabric.errors import BadReply
+from farbus.hotplug.fabric.http import remark
 from farbus.model.fabric import FabricDevice
 
 MAX_NAME = 256
@@ -22,6 +24,18 @@ Devices = Mapping[str, resources.PCIeDevice]
 def is_name(text: str) -> bool:
     """Say whether ``text`` can be the name of a device or a port."""
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None
+
+
+def note(known: dict[str, str], name: str, uri: str, *, chassis: str, what: str) -> None:
+    """Enter which resource stands for a port or a device; raise :class:`BadReply` where another one does already.
+
+    The one that came last would hide what the other says is assigned, and what looks free is given away.
+    """
+    if known.setdefault(name, uri) != uri:
+        raise BadReply(
+            f"chassis {chassis}: {what} {name} is listed twice: {remark(known[name])} and {remark(uri)}",
+            hint="where a fabric has several switches, give each a chassis of its own in fabric.toml (fabric_id)",
+        )
 
 
 @dataclass(frozen=True)

@@ -302,6 +302,8 @@ class ChassisService:
             try:
                 async with asyncio.timeout(deadline_s):
                     view = await self._driver.read()
+                    if told := view.contradiction():
+                        raise BadReply(f"chassis {self.chassis}: {told}")
             except TimeoutError as error:
                 self._measure(FabricStep.LIST, deadline_s, finished=False)
                 failure: FarbusError = ChassisSilent(f"chassis {self.chassis}: not read after {deadline_s:.0f} s")

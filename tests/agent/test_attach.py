@@ -207,6 +207,85 @@ async def test_a_device_that_is_being_moved_gets_no_lease(node: ScriptedSessions
     assert (await going).ok
 
 
+async def test_a_device_that_may_be_here_by_another_name_is_not_taken_from_under_the_kernel(
+    node: ScriptedSessions, bed: Testbed
+) -> None:
+    await node.command(attach_device=attach())
+    # By hand, and found by the kernel itself; that this is it nobody can tell, since two are at the port.
+    bed.chassis.backend.announce = True
+    await bed.chassis.assign(PLAIN, "30h")
+    assert sorted(bed.here("n1")) == ["1234:11e8", "1b36:0010"]
+    outcome = await node.command(detach_device=detach("m2", PLAIN))
+    assert not outcome.ok
+    assert "chassis falcon has it at port 30h, and 0000:02:00.0 there may be it" in outcome.error
+    assert bed.chassis.assigned()[PLAIN] == "30h"
+
+
+async def test_a_device_that_is_assigned_here_and_can_not_be_another_is_given_back(
+    node: ScriptedSessions, bed: Testbed
+) -> None:
+    await node.command(attach_device=attach())
+    # Never announced, and never looked for: the kernel has no function of it.
+    await bed.chassis.assign(PLAIN, "30h")
+    assert bed.here("n1") == ["1b36:0010"]
+    outcome = await node.command(detach_device=detach("m2", PLAIN))
+    assert outcome.ok, outcome.error
+    assert bed.chassis.assigned() == {"001300": "30h", PLAIN: ""}
+
+
+# Moves that are called off.
+
+
+def call_off(move: str = "m2") -> session_pb2.SchedulerMessage:
+    return session_pb2.SchedulerMessage(cancel_move=session_pb2.CancelMove(move_id=move, by="ann"))
+
+
+async def test_who_waits_for_holders_waits_no_longer_once_it_is_called_off(
+    node: ScriptedSessions, bed: Testbed
+) -> None:
+    assert (await node.command(attach_device=attach())).ok
+    bed.nodes["n1"].holders.state = Look(holders=(Holder(kind=HolderKind.MOUNT, name="/data", path="/dev/nvme0n1"),))
+    going = asyncio.create_task(node.command(detach_device=detach("m2", drain_s=86_400.0)))
+    await node.until(lambda: any(one.move_progress.says.startswith("wait until") for one in node.said))
+    await node.tell(call_off())
+    outcome = await going
+    assert (outcome.ok, outcome.error) == (False, "called off by ann")
+    assert not told(outcome).changed
+    # It is given to those who ask again, and may go by another move.
+    await node.until(lambda: devices_told(node)[-1] == [DRIVE])
+    bed.nodes["n1"].holders.state = Look()
+    assert (await node.command(detach_device=detach("m3"))).ok
+
+
+async def test_what_is_called_off_before_it_is_asked_for_is_not_begun(node: ScriptedSessions, bed: Testbed) -> None:
+    await node.tell(call_off("m1"))
+    outcome = await node.command(attach_device=attach())
+    assert (outcome.ok, outcome.error) == (False, "called off by ann")
+    assert not any(one.startswith("POST") for one in bed.chassis.requests)
+    assert (await node.command(attach_device=attach("m9"))).ok
+
+
+async def test_what_is_done_stays_so_when_it_is_called_off(node: ScriptedSessions, bed: Testbed) -> None:
+    assert (await node.command(attach_device=attach())).ok
+    await node.tell(call_off("m1"))
+    assert (await node.command(attach_device=attach())).ok
+    assert bed.here("n1") == ["1b36:0010"]
+
+
+async def test_what_was_assigned_already_is_taken_back_when_it_is_called_off(
+    node: ScriptedSessions, bed: Testbed
+) -> None:
+    coming = asyncio.create_task(node.command(attach_device=attach()))
+    # Said when that step begins, which is then done to its end.
+    await node.until(lambda: any(one.move_progress.says.startswith("assign") for one in node.said))
+    await node.tell(call_off("m1"))
+    outcome = await coming
+    assert (outcome.ok, outcome.error) == (False, "called off by ann")
+    assert told(outcome).changed
+    assert bed.chassis.assigned()["001300"] == ""
+    assert bed.here("n1") == []
+
+
 # Chassis that another agent serves.
 
 

@@ -14,7 +14,7 @@ from farbus.api.identity import Identity, Role
 from farbus.errors import FarbusError, NotPermitted, Unavailable, Unsatisfiable
 from farbus.hotplug.fabric.errors import DeviceElsewhere
 from farbus.linux.clock import SystemClock
-from farbus.model.fabric import ChassisReply, ChassisRequest
+from farbus.model.fabric import ChassisReply, ChassisRequest, ChassisView
 from tests.agent.moving import ACCESS, CHASSIS, EmulatedFalcon
 from tests.hotplug.machines import two_ports
 
@@ -181,6 +181,38 @@ async def test_a_chassis_is_read_as_soon_as_its_agent_is_named(bench: Bench) -> 
     await desk.name(CHASSIS, HERE)
     async with asyncio.timeout(30):
         await read.wait()
+    reading.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await reading
+
+
+async def test_who_asks_while_a_chassis_begins_to_be_served_is_answered(bench: Bench) -> None:
+    desk = bench.desk("n1")
+    await desk.name(CHASSIS, HERE)
+    first, second = await asyncio.gather(desk.of(CHASSIS).list(), desk.of(CHASSIS).list())
+    assert first == second
+
+
+async def test_a_driver_that_breaks_ends_nothing_else(bench: Bench) -> None:
+    desk = bench.desk("n1")
+    await desk.name(CHASSIS, HERE)
+    service = await desk._serve(desk.known[0])
+    read, broken = service._driver.read, asyncio.Event()
+
+    async def breaks() -> ChassisView:
+        if broken.is_set():
+            return await read()
+        broken.set()
+        raise ValueError("nobody has foreseen this")
+
+    service._driver.read = breaks  # type: ignore[method-assign]
+    reading = asyncio.create_task(desk.keep_reading(lambda _: True))
+    await broken.wait()
+    # Named anew it is read again, by the same task.
+    await desk.name(CHASSIS, Naming(term=2, node="n1"))
+    while not bench.news:
+        assert not reading.done()
+        await asyncio.sleep(0)
     reading.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await reading

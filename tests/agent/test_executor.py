@@ -14,11 +14,13 @@ import structlog
 
 from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask, UnprepareDevices, Work
 from farbus.agent.events import ActionDone, NodeRestored, PreparedLease, TaskRun, WedgeEnded
-from farbus.agent.executor import Executor
+from farbus.agent.executor import START_DEADLINE_S, Executor
 from farbus.agent.journal import Journal
 from farbus.errors import ExitCode, InvalidInput, Unavailable
 from farbus.linux.clock import FakeClock
+from farbus.linux.kept import START_TIMEOUT_S
 from farbus.model.lease import Lease
+from farbus.scheduler import steps
 from tests.agent.harness import GPU, lease
 
 
@@ -343,3 +345,8 @@ async def test_neither_secrets_nor_environments_are_written(journal: Journal, tm
     assert b"PrepareDevices" in written
     assert b"5e5e" not in written
     assert b"hidden" not in written
+
+
+def test_who_waits_for_a_start_waits_longer_than_whom_it_asks() -> None:
+    # A keeper takes 9 s of an emulated processor, of which a crowded node gives it a fifth.
+    assert 45.0 < START_TIMEOUT_S < START_DEADLINE_S < steps.START_DEADLINE_S

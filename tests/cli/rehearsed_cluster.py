@@ -319,6 +319,13 @@ class RehearsedCluster(ClusterHandler):
         )  # fmt: skip
         return (ended, live) if include_ended else (live,)
 
+    async def cancel_move(self, caller: Identity, move: str) -> MoveStatus:
+        print(f"cancel move {move}", flush=True)
+        if move == "m7":
+            raise Conflict("move m7 has ended: done", hint="farbus attach moves it back")
+        (live,) = await self.list_moves(caller, include_ended=False)
+        return msgspec.structs.replace(live, id=move, says=f"called off by {caller.name}; scan the bus")
+
     async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
         view = ChassisView(
             chassis="falcon",

@@ -134,7 +134,9 @@ def test_ctrl_c_leaves_it_running_and_says_how_to_look(cluster: Cluster) -> None
     assert "wait for holders" in command.stderr.readline()
     command.send_signal(signal.SIGINT)
     _, told = command.communicate()
-    assert told.splitlines()[-1] == "farbus: the move of GPU-slow goes on; farbus moves m7 shows how far it is"
+    assert told.splitlines()[-1] == (
+        "farbus: the move of GPU-slow goes on; farbus moves m7 shows how far it is, with --cancel it is called off"
+    )
     assert command.returncode == 128 + signal.SIGINT
 
 
@@ -149,6 +151,29 @@ def test_moves_are_listed(ask) -> None:
     assert [move["id"] for move in json.loads(ask("moves", "--all", "-o", "json").stdout)] == ["m7", "m8"]
     assert [move["id"] for move in json.loads(ask("moves", "m7", "-o", "json").stdout)] == ["m7"]
     assert ask("moves", "m9").returncode == 3
+
+
+def test_moves_are_called_off(ask, cluster: Cluster) -> None:
+    done = ask("moves", "--cancel", "m8", "m8")
+    assert (done.returncode, cluster.line()) == (0, "cancel move m8")
+    assert done.stdout.splitlines()[1].startswith("m8")
+    assert "called off by" in done.stdout
+
+
+def test_a_call_off_that_is_refused_keeps_no_other_from_being_asked_for(ask, cluster: Cluster) -> None:
+    done = ask("moves", "--cancel", "m7", "m8")
+    assert (cluster.line(), cluster.line()) == ("cancel move m7", "cancel move m8")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        7,
+        "farbus: move m7 has ended: done; farbus attach moves it back",
+    )
+
+
+def test_calling_off_needs_the_moves(ask) -> None:
+    for arguments in (("moves", "--cancel"), ("moves", "--cancel", "--all", "m8")):
+        done = ask(*arguments)
+        assert done.returncode == 2
+        assert "--cancel: it needs the moves that are to be called off" in done.stderr
 
 
 def test_devices_shows_what_is_on_its_way(ask) -> None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import os
 import queue
@@ -60,6 +61,9 @@ def patient(seconds: float) -> float:
 
 BOOT_LIMIT_S = patient(180.0)
 """From power on to the first command, on a machine that has much else to do: ten times what an idle one takes."""
+
+UNIT_START_LIMIT_S = 900
+"""systemd's, for units that name no other."""
 
 COMMAND_LIMIT_S = patient(120.0)
 """For a command whose test names no other."""
@@ -103,6 +107,16 @@ NARROW = (
 
 DRIVERS_LEFT_OUT = ("kvm", "kvm_amd", "iTCO_wdt", "lpc_ich", "pcspkr", "powernow_k8")
 """Of devices that the emulation has and no test needs: loading them takes seconds."""
+
+UNTIL = """
+while began=${{EPOCHREALTIME/./}}; ! output=$({script}); do
+    took=$(( ${{EPOCHREALTIME/./}} - began ))
+    rest=$(( took > 200000 ? took : 200000 ))
+    sleep $(( rest / 1000000 )).$(printf %06d $(( rest % 1000000 )))
+done
+printf %s "$output"
+"""
+"""Runs a script until it succeeds, and prints what it printed then; times in microseconds."""
 
 COPY_LIMIT_BYTES = 12 * 2**20
 """Most that is copied from a guest at a time, as an archive: the control server keeps 16 MiB of what it has read."""
@@ -253,7 +267,7 @@ class Guest:
         self.place = self._place.path
         self.monitor = self.place / "monitor"
         """Socket of a second QMP monitor, for one client at a time: a fabric that plugs and unplugs."""
-        self._requests = 0
+        self._requests = itertools.count(1)
         self._drives: dict[str, str] = {}
         self._disk = self._new_disk()
         self._disk_to_read = self._read_only(self._disk)
@@ -458,11 +472,11 @@ class Guest:
         limit_s: float = COMMAND_LIMIT_S,
     ) -> Running:
         """Start a command, and go on meanwhile."""
-        self._requests += 1
+        number = next(self._requests)
         answer: Future[dict[str, Any]] = Future()
-        self._answers[self._requests] = answer
+        self._answers[number] = answer
         request = {
-            "id": self._requests,
+            "id": number,
             "argv": argv,
             "user": user,
             "input": base64.b64encode(input.encode() if isinstance(input, str) else input).decode(),
@@ -484,10 +498,10 @@ class Guest:
     def until(self, script: str, *, limit_s: float = COMMAND_LIMIT_S, user: str = "") -> str:
         """Run a shell's script in the guest until it succeeds; return what it printed then.
 
-        The guest itself does the waiting, so that a slow one is asked as often as it can answer.
+        The guest itself does the waiting, and rests between two runs for as long as one takes: what it waits for needs
+        the processor, too.
         """
-        loop = f'while ! output=$({script}); do sleep 0.2; done; printf %s "$output"'
-        return self.run("bash", "-c", loop, limit_s=limit_s, user=user).stdout
+        return self.run("bash", "-c", UNTIL.format(script=script), limit_s=limit_s, user=user).stdout
 
     def copy_in(self, source: Path, target: str) -> None:
         """Copy a file or a directory of this machine to ``target``, which is named as it will be called."""
@@ -802,8 +816,9 @@ def qemu_command(
             "console=ttyS0 quiet rw root=/dev/vda",
             # systemd's own id and name for this guest (kernel-command-line(7)).
             f"systemd.machine_id={identity.hex} systemd.hostname={name}",
-            # Services may be as slow as all else.
-            f"systemd.default_timeout_start_sec={patient(90):g}",
+            # Services may be as slow as all else.  The lab's own limits end the waiting: what is told here is in the
+            # key of snapshots, and the same for every patience.
+            f"systemd.default_timeout_start_sec={UNIT_START_LIMIT_S}",
             # The test of the timer's interrupts fails where the processor is taken away meanwhile.
             "no_timer_check",
             # Units that fail are told on the console, where a failed boot is looked at.

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.lab.cable import Cable
-from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, PUT_IN, nodes_are_ready, put_in
+from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, PUT_IN, RESIDENT, nodes_are_ready, put_in
 from tests.lab.guest import Guest, Machine, Snapshot
 from tests.lab.image import ADDRESSES
 from tests.lab.snapshot import ClusterStart, Layer, ensure_cluster, ensure_snapshot
@@ -43,8 +43,9 @@ SET_UP = """
 ' <<'END'
 {commands}
 END
-# A restart of an agent takes longer here than the leases of a real cluster last.
-sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 900.0/' /etc/farbus/scheduler.toml
+# A restart of an agent takes longer here than the leases of a real cluster last.  A node that was rebooted is let in by
+# then at the latest, also where nobody saw its old session end.
+sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 300.0/' /etc/farbus/scheduler.toml
 sed -i 's/^# operator_nodes.*/operator_nodes = ["{first}"]/' /etc/farbus/scheduler.toml
 """
 
@@ -99,7 +100,7 @@ def cluster_start(gpus: Mapping[str, int]) -> ClusterStart:
             one.wait()
         nodes_are_ready(guests[0], len(guests))
 
-    return ClusterStart(f"{START} {sorted(gpus.items())}", run)
+    return ClusterStart(f"{START} {sorted(gpus.items())} {RESIDENT.read_text()}", run)
 
 
 class Lab:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from tests.lab.cluster import (
     JOB_LIMIT_S,
     STATE,
     exposure_of,
+    farbus,
     job_until,
     log_has,
     main_pid,
@@ -160,7 +162,7 @@ def test_remoting_session_outlives_both_agents(pair: Pair, versions: dict[str, P
     nodes_are_ready(pair.a, 2)
     if blow in versions:
         line = f'"agent_version": "{version_of(versions[blow])}"'
-        pair.a.until(f"[ $(farbus nodes -o json | grep -c '{line}') = 2 ]", limit_s=JOB_LIMIT_S)
+        farbus(pair.a, "nodes", "-o", "json", until=re.escape(line), count=2)
     assert processes_of(pair.b, supervisor_of(pair)) == serving
     assert pair.a.run("pgrep", "-x", "stay").stdout == program
     enough(pair, job)
@@ -190,29 +192,25 @@ def turn_read_only(guest: Guest) -> None:
 def return_errors(guest: Guest) -> None:
     """Let every access to the agent's disk fail with EIO (Documentation/admin-guide/device-mapper)."""
     guest.shell(
-        'dmsetup suspend --noflush state; dmsetup load state --table "0 $(blockdev --getsz {DRIVE}) error";'
+        f'dmsetup suspend --noflush state; dmsetup load state --table "0 $(blockdev --getsz {DRIVE}) error";'
         "dmsetup resume state"
     )
 
 
 def node_seen(pair: Pair, name: str) -> dict[str, str]:
     """Return what ``farbus nodes`` shows of a node."""
-    nodes = json.loads(pair.a.run("farbus", "nodes", "-o", "json").stdout)
+    nodes = json.loads(farbus(pair.a, "nodes", "-o", "json").stdout)
     (node,) = (node for node in nodes if node["node"]["name"] == name)
     return {"state": node["state"], "cordon": node["cordon"]}
 
 
 def is_told_and_shut(pair: Pair, since: str, reason: str) -> str:
     """Wait until the scheduler gives b nothing new; return a job that waits for it, after explaining why."""
-    pair.a.until(
-        "[ $(farbus nodes -o json | grep -c '\"cordoned\"') = 1 ]", limit_s=JOB_LIMIT_S
-    )  # fmt: skip
+    farbus(pair.a, "nodes", "-o", "json", until='"cordoned"', count=1)
     seen = node_seen(pair, "b")
     assert seen["cordon"].startswith(f"node b: {reason}")
     waiting = submit(pair.a, "--node", "b", "--", "true")
-    pair.a.until(
-        f"farbus explain {waiting} | grep 'node b takes nothing new: {reason}'", user="alice", limit_s=JOB_LIMIT_S
-    )
+    farbus(pair.a, "explain", waiting, until=re.escape(f"node b takes nothing new: {reason}"), user="alice")
     loud = [line for line in said_by(pair.b, "farbus-agent", since=since) if line["event"] == DISK_FAILS]
     assert [line["level"] for line in loud] == ["error"]
     return waiting

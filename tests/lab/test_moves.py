@@ -1,74 +1,52 @@
 """Devices move between nodes by ``farbus attach`` and ``detach``: real agents, real kernels, an emulated chassis.
 
-``a`` has the scheduler, serves the chassis, and writes to a drive of its own all the while; drives and a plain PCI
-device go to and fro between ``b`` and ``c``.  The chassis runs in this process, where the guests' monitors are; agents
-reach it over a network of their own machine's.
+Drives and plain PCI devices go to and fro between ``b`` and ``c``, while agents and nodes die and the chassis does what
+chassis do; ``a`` serves the chassis and has a drive of its own (:mod:`tests.lab.chassis`).
+
+``FARBUS_LAB_MOVES=1000 FARBUS_LAB_SEED=5`` makes more moves at random, and others.
 """
 
 from __future__ import annotations
 
-import asyncio
+import collections
 import json
-import threading
+import os
+import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import msgspec
 import pytest
 
-from farbus.hotplug.fabric.emulator.config import ChassisConfig, DeviceConfig, EmulatorConfig, PortConfig, QemuDevice
-from farbus.hotplug.fabric.emulator.run import BackendKind, serving
-from tests.lab.cluster import JOB_LIMIT_S, now, said_by
-from tests.lab.guest import NARROW, Guest, Machine, Result, patient
-from tests.lab.nodes import Lab, cluster_start
+from farbus.errors import ExitCode
+from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind, Rates
+from farbus.model.fabric import FabricStep
+from tests.lab.chassis import (
+    BIG_CARD,
+    BUSY_DRIVE,
+    CARD,
+    DRIVE,
+    DRIVES,
+    OTHER_CARD,
+    PORTS,
+    Bed,
+    Watch,
+    chassis_bed,
+    name_of,
+    on_bus,
+    path_of,
+)
+from tests.lab.cluster import JOB_LIMIT_S, farbus, main_pid, nodes_are_ready
+from tests.lab.guest import Guest, Result, patient
+from tests.lab.nodes import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(1800))]
 
-TO_HOST = (
-    *("-netdev", "user,id=host,ipv6=off"),
-    *("-device", "virtio-net-pci,netdev=host,addr=0x18,mac=52:54:00:00:00:18,romfile="),
-)
-"""QEMU's own network: this machine's loopback is 10.0.2.2 there.  Guests have no route beyond it."""
+MOVES = int(os.environ.get("FARBUS_LAB_MOVES", "100"))
+SEED = int(os.environ.get("FARBUS_LAB_SEED", "7"))
 
-HOST = "10.0.2.2"
-
-MACHINE = Machine(cables=1, devices=(*NARROW, *TO_HOST))
-
-PORTS = {"30h": "a", "31h": "b", "32h": "c"}
-SLOTS = ("port1", "port2")
-"""What each port of the chassis leads to, as QEMU calls it."""
-
-DRIVE, BUSY_DRIVE, CARD = "001300", "002300", "003300"
-DRIVES = {DRIVE: "DRIVE1", BUSY_DRIVE: "DRIVE2"}
-DRIVE_BYTES = 16 * 2**20
-
-MODEL = "QEMU NVMe Ctrl"
-
-
-def name_of(drive: str) -> str:
-    """Return what nodes call a drive."""
-    return f"NVME-{DRIVES[drive]}-{MODEL.replace(' ', '_')}"
-
-
-def path_of(drive: str) -> str:
-    """Return where a drive is on the node that has it."""
-    return f"/dev/disk/by-id/nvme-{MODEL.replace(' ', '_')}_{DRIVES[drive]}"
-
-
-BRIDGES = {"port1": "0000:00:03.0", "port2": "0000:00:04.0"}
-"""Where QEMU puts ports that are told no address: behind the two devices before them (tests/lab/guest.py)."""
-
-JOIN_HOST = """
-device=$(basename /sys/bus/pci/devices/0000:00:18.0/virtio*/net/*)
-ip address replace 10.0.2.15/24 dev $device
-ip link set $device up
-"""
-
-SETTINGS = """
-sed -i -e 's|^# fabric_ports = .*|fabric_ports = {ports}|' /etc/farbus/agent.toml
-[ {name} != a ] || sed -i 's|^# fabric = .*|fabric = "/etc/farbus/fabric.toml"|' /etc/farbus/agent.toml
-"""
+FAULTS = Rates(eof=0.02, error=0.02, hang=0.005, cut=0.02, false_negative=0.05, deny=0.05, stale=0.03, partial=0.03)
+"""Of each request to the chassis: one in seven or so goes wrong."""
 
 WRITER = """
 import mmap, os, sys, time, zlib
@@ -94,118 +72,27 @@ print(turn)
 """Writes to a drive and reads it again, past the page cache, until a file is there; prints how often."""
 
 
-class Chassis:
-    """The emulator, on a thread of its own; ``stop`` and ``start`` again keep its state."""
-
-    def __init__(self, config: EmulatorConfig, directory: Path, tell: Callable[[str], None]) -> None:
-        self.url = ""
-        self._config = config
-        self._directory = directory
-        self._tell = tell
-        self.start()
-
-    def start(self) -> None:
-        """Serve, at the same port as before."""
-        started = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._ended = asyncio.Event()
-        self._failure: BaseException | None = None
-
-        async def serve() -> None:
-            try:
-                async with serving(self._config, self._directory, backend=BackendKind.QEMU, tell=self._tell) as served:
-                    self.url = served[0].url
-                    started.set()
-                    await self._ended.wait()
-            except BaseException as error:
-                self._failure = error
-                raise
-            finally:
-                started.set()
-
-        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(serve(),), name="chassis")
-        self._thread.start()
-        started.wait()
-        if self._failure is not None:
-            raise self._failure
-        (chassis,) = self._config.chassis
-        self._config = msgspec.structs.replace(
-            self._config, chassis=(msgspec.structs.replace(chassis, h3=self.url.removeprefix("http://")),)
-        )
-
-    def stop(self) -> None:
-        """End it."""
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
-        self._loop.close()
-
-
-class Bed(NamedTuple):
-    """Three nodes at a chassis."""
-
-    a: Guest
-    b: Guest
-    c: Guest
-    chassis: Chassis
-
-
-def chassis_config(directory: Path, nodes: dict[str, Guest]) -> EmulatorConfig:
-    """Return a chassis with two drives and a plain PCI device, all of them free."""
-    devices = [DeviceConfig(id=CARD, type="PCI", qemu=QemuDevice(driver="pci-testdev"))]
-    for drive, serial in DRIVES.items():
-        image = directory / f"{serial}.img"
-        with image.open("wb") as file:
-            file.truncate(DRIVE_BYTES)
-        qemu = QemuDevice(
-            driver="nvme",
-            properties={"serial": serial},
-            blockdev={"driver": "raw", "file": {"driver": "file", "filename": str(image)}},
-        )
-        devices.append(DeviceConfig(id=drive, type="NVME", serial=serial, qemu=qemu))
-    ports = tuple(
-        PortConfig(id=port, node=node, qmp=str(nodes[node].monitor), slots=SLOTS) for port, node in PORTS.items()
-    )
-    return EmulatorConfig(
-        chassis=(ChassisConfig(name="lab", h3="127.0.0.1:0", ports=ports, devices=tuple(devices)),), speed=0.0
-    )
-
-
-def fabric_settings(url: str) -> str:
-    """Return the ``fabric.toml`` of who asks the chassis at ``url``."""
-    ports = ", ".join(f'{port} = "{node}"' for port, node in PORTS.items())
-    known = [f'devices.{drive} = {{ serial = "{serial}", model = "{MODEL}" }}' for drive, serial in DRIVES.items()]
-    return "\n".join(
-        ["[[chassis]]", 'name = "lab"', 'dialect = "h3"', f'url = "{url}"', f"ports = {{ {ports} }}", *known]
-    )
-
-
 @pytest.fixture(scope="module")
-def bed(lab: Lab, tmp_path_factory: pytest.TempPathFactory, tell: Callable[[str], None]) -> Iterator[Bed]:
-    directory = tmp_path_factory.mktemp("chassis")
-    names = tuple(PORTS.values())
-    nodes = dict(zip(names, lab.nodes(*names, machine=MACHINE, farbus=True), strict=True))
-    chassis = Chassis(chassis_config(directory, nodes), directory, tell)
-    try:
-        for port, name in PORTS.items():
-            bridges = json.dumps([BRIDGES[slot] for slot in SLOTS])
-            nodes[name].shell(JOIN_HOST + SETTINGS.format(name=name, ports=f'{{ "lab/{port}" = {bridges} }}'))
-        url = chassis.url.replace("127.0.0.1", HOST)
-        nodes["a"].write("/etc/farbus/fabric.toml", fabric_settings(url), mode="600")
-        cluster_start({}).run(list(nodes.values()))
-        # The scheduler has to have heard of the chassis.
-        nodes["a"].until("farbus devices -o json | grep DRIVE1", limit_s=JOB_LIMIT_S)
-        yield Bed(*nodes.values(), chassis)
-    finally:
-        chassis.stop()
+def bed(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    with chassis_bed(lab, tmp_path_factory.mktemp("chassis")) as made:
+        yield made
 
 
-def farbus(bed: Bed, *arguments: str, check: bool = True) -> Result:
-    """Run the command as the cluster's operator."""
-    return bed.a.run("farbus", *arguments, check=check, limit_s=JOB_LIMIT_S)
+def command(device: str, to: str = "", *options: str) -> tuple[str, ...]:
+    """Return the command that brings a device to a node, or from where it is."""
+    name = DRIVES.get(device, device)
+    return ("attach", name, "--to", to, *options) if to else ("detach", name, *options)
 
 
-def attach(bed: Bed, device: str, node: str) -> None:
-    farbus(bed, "attach", device, "--to", node, "--quiet")
+def move(bed: Bed, device: str, to: str = "", *options: str, check: bool = True) -> Result:
+    """Move a device, as the cluster's operator."""
+    return farbus(bed.a, *command(device, to, *options), "--quiet", check=check)
+
+
+def bring(bed: Bed, device: str, to: str) -> None:
+    """Move a device to a node, or to none, unless it is there."""
+    if bed.chassis.nodes()[device] != to:
+        move(bed, device, to)
 
 
 def sum_of(node: Guest, drive: str) -> str:
@@ -214,28 +101,28 @@ def sum_of(node: Guest, drive: str) -> str:
     return node.shell(f"{read} | md5sum", limit_s=JOB_LIMIT_S).stdout
 
 
-def has_card(node: Guest) -> bool:
-    """Say whether the plain device is on a node's bus: QEMU's pci-testdev (docs/specs/pci-testdev.txt)."""
-    return node.shell("grep -lx 0x0005 /sys/bus/pci/devices/*/device", check=False).code == 0
+def fill(node: Guest, drive: str) -> str:
+    """Write at random to a drive; return its checksum."""
+    node.shell(f"dd if=/dev/urandom of={path_of(drive)} bs=64k oflag=direct conv=fsync status=none count=64")
+    return sum_of(node, drive)
 
 
 def test_a_drive_and_a_card_move_while_another_drive_is_written_to(bed: Bed, tell: Callable[[str], None]) -> None:
-    attach(bed, DRIVES[BUSY_DRIVE], "a")
+    move(bed, BUSY_DRIVE, "a")
     writer = bed.a.start(
         "/opt/farbus/bin/python", "-c", WRITER, path_of(BUSY_DRIVE), "/run/enough", limit_s=10 * JOB_LIMIT_S
     )
-    attach(bed, DRIVES[DRIVE], "b")
-    bed.b.shell(f"dd if=/dev/urandom of={path_of(DRIVE)} bs=64k oflag=direct conv=fsync status=none count=64")
-    written = sum_of(bed.b, DRIVE)
-    attach(bed, CARD, "b")
-    assert has_card(bed.b)
+    move(bed, DRIVE, "b")
+    written = fill(bed.b, DRIVE)
+    move(bed, CARD, "b")
+    assert on_bus(bed.b) == {DRIVE, CARD}
 
-    attach(bed, name_of(DRIVE), "c")
+    # By the name that its node gives it.
+    farbus(bed.a, "attach", name_of(DRIVE), "--to", "c", "--quiet")
     assert sum_of(bed.c, DRIVE) == written
     assert bed.b.run("test", "-e", path_of(DRIVE), check=False).code == 1
-    attach(bed, CARD, "c")
-    assert has_card(bed.c)
-    assert not has_card(bed.b)
+    move(bed, CARD, "c")
+    assert (on_bus(bed.b), on_bus(bed.c)) == (set(), {DRIVE, CARD})
 
     assert not writer.ended
     bed.a.run("touch", "/run/enough")
@@ -243,49 +130,249 @@ def test_a_drive_and_a_card_move_while_another_drive_is_written_to(bed: Bed, tel
 
 
 def test_detach_is_refused_with_the_holders_named(bed: Bed) -> None:
-    at = place_of(bed, DRIVE)
-    at.shell(f"mke2fs -q {path_of(DRIVE)}; mkdir -p /mnt/held; mount {path_of(DRIVE)} /mnt/held")
-    at.shell("systemd-run --unit=holder sh -c 'exec sleep infinity > /mnt/held/file'")
-    at.until("test -e /mnt/held/file")
-    refused = farbus(bed, "detach", name_of(DRIVE), "--drain", "1", "--quiet", check=False)
-    assert refused.code
-    assert "is mounted on /mnt/held" in refused.stderr
-    # Not even this lets go of a file system.
-    refused = farbus(bed, "detach", name_of(DRIVE), "--drain", "1", "--evict", "--quiet", check=False)
-    assert refused.code
-    assert "is mounted on /mnt/held" in refused.stderr
-    assert at.run("findmnt", "/mnt/held").stdout
-    at.shell("systemctl stop holder; umount /mnt/held")
+    bring(bed, DRIVE, "c")
+    bed.c.shell(f"mke2fs -q {path_of(DRIVE)}; mkdir -p /mnt/held; mount {path_of(DRIVE)} /mnt/held")
+    bed.c.shell("systemd-run --unit=holder sh -c 'exec sleep infinity > /mnt/held/file'")
+    bed.c.until("test -e /mnt/held/file")
+    # Not even eviction lets go of a file system.
+    for options in (), ("--evict",):
+        refused = move(bed, DRIVE, "", "--drain", "1", *options, check=False)
+        assert refused.code
+        assert "is mounted on /mnt/held" in refused.stderr
+    assert bed.c.run("findmnt", "/mnt/held").stdout
+    bed.c.shell("systemctl stop holder; umount /mnt/held")
 
 
 def test_detach_is_refused_for_an_open_drive_until_its_program_is_evicted(bed: Bed) -> None:
-    at = place_of(bed, DRIVE)
-    at.shell(f"systemd-run --unit=reader sh -c 'exec sleep infinity < {path_of(DRIVE)}'")
-    at.until("pgrep -x sleep")
-    refused = farbus(bed, "detach", name_of(DRIVE), "--drain", "1", "--quiet", check=False)
+    bring(bed, DRIVE, "c")
+    bed.c.shell(f"systemd-run --unit=reader sh -c 'exec sleep infinity < {path_of(DRIVE)}'")
+    bed.c.until("pgrep -x sleep")
+    refused = move(bed, DRIVE, "", "--drain", "1", check=False)
     assert refused.code
     assert "is open in pid" in refused.stderr
     assert "(sleep)" in refused.stderr
-    farbus(bed, "detach", name_of(DRIVE), "--drain", "1", "--evict", "--quiet")
-    assert at.run("test", "-e", path_of(DRIVE), check=False).code == 1
-    assert at.run("pgrep", "-x", "sleep", check=False).code == 1
+    move(bed, DRIVE, "", "--drain", "1", "--evict")
+    assert bed.c.run("test", "-e", path_of(DRIVE), check=False).code == 1
+    assert bed.c.run("pgrep", "-x", "sleep", check=False).code == 1
 
 
-def test_a_move_goes_on_over_a_kill_of_the_agent(bed: Bed) -> None:
-    attach(bed, DRIVES[DRIVE], "b")
-    written = sum_of(bed.b, DRIVE)
-    since = now(bed.c)
-    moving = bed.a.start("farbus", "attach", name_of(DRIVE), "--to", "c", limit_s=2 * JOB_LIMIT_S)
-    # The kernel has the drive, and the move has not ended.
-    bed.c.until(f"test -b {path_of(DRIVE)}", limit_s=JOB_LIMIT_S)
-    bed.c.kill("farbus-agent")
-    moving.wait()
-    assert sum_of(bed.c, DRIVE) == written
-    assert any(line["event"] == "agent ready" for line in said_by(bed.c, "farbus-agent", since=since))
+def inode_of(node: Guest, drive_or_card: str) -> str:
+    """Return what tells a device that was removed and found again from one that has stayed."""
+    assert drive_or_card in on_bus(node)
+    return node.shell("stat -c '%n %i' $(grep -lx 0x0005 /sys/bus/pci/devices/*/device)").stdout
 
 
-def place_of(bed: Bed, drive: str) -> Guest:
-    """Return a node that has a drive: ``c``, where it is brought now if it is elsewhere."""
-    if bed.c.run("test", "-e", path_of(drive), check=False).code:
-        attach(bed, DRIVES[drive], "c")
-    return bed.c
+def test_a_port_whose_window_is_too_narrow_is_refused_before_anything_is_touched(bed: Bed) -> None:
+    # With its first port taken, a has only the one below the switch.
+    bring(bed, BUSY_DRIVE, "a")
+    bring(bed, BIG_CARD, "b")
+    before, rows = inode_of(bed.b, BIG_CARD), bed.chassis.rows()
+    refused = move(bed, BIG_CARD, "a", check=False)
+    assert refused.code
+    assert "BAR 2 of" in refused.stderr
+    assert "(64 MiB, 64-bit, prefetchable)" in refused.stderr
+    assert "hpmmioprefsize=64M" in refused.stderr
+    assert inode_of(bed.b, BIG_CARD) == before
+    assert bed.chassis.rows() == rows
+    assert bed.agreement()[BIG_CARD] == "b"
+
+
+def test_a_device_that_nobody_has_seen_and_does_not_fit_is_given_back(bed: Bed) -> None:
+    bring(bed, BUSY_DRIVE, "a")
+    bring(bed, BIG_CARD, "")
+    refused = move(bed, BIG_CARD, "a", check=False)
+    assert refused.code
+    assert "has no place" in refused.stderr
+    assert bed.agreement()[BIG_CARD] == ""
+
+
+# What dies in the middle.  A request that is never answered, though it was done, keeps a move where it is until its
+# deadline: what is done to agents and nodes meanwhile hits it.
+
+
+def begin_to_move(bed: Bed, step: FabricStep) -> tuple[str, str]:
+    """Begin to move the drive from b to c, up to a step that the chassis does and never answers.
+
+    Returns the drive's checksum, and the move.
+    """
+    bring(bed, DRIVE, "b")
+    written = fill(bed.b, DRIVE)
+    bed.chassis.begin_again(script=[Fault(kind=FaultKind.HANG, step=step, after=True)])
+    bed.a.shell(
+        f"rm -f /run/moved; systemd-run --quiet --collect --unit=moving --property=StandardOutput=file:/run/moved"
+        f" --property=StandardError=file:/run/moved farbus {' '.join(command(DRIVE, 'c'))}"
+    )
+    bed.chassis.until(DRIVE, "" if step is FabricStep.UNASSIGN else "c")
+    return written, the_open_move(bed)
+
+
+def the_open_move(bed: Bed) -> str:
+    """Return the move that has not ended."""
+    (found,) = bed.ask("moves")
+    assert found["state"] in ("detaching", "attaching")
+    return str(found["id"])
+
+
+def end_of(bed: Bed, move_id: str) -> dict[str, object]:
+    """Wait until a move has ended, and who watches it has been told; return it."""
+    farbus(bed.a, "moves", move_id, "-o", "json", until=r'"state": "(done|failed|undone|stuck)"')
+    bed.a.until("! systemctl is-active --quiet moving", limit_s=JOB_LIMIT_S)
+    bed.chassis.begin_again()
+    (found,) = bed.ask("moves", move_id)
+    assert isinstance(found, dict)
+    return found
+
+
+KILLS = [(FabricStep.UNASSIGN, "b"), (FabricStep.UNASSIGN, "a"), (FabricStep.ASSIGN, "a"), (FabricStep.ASSIGN, "c")]
+"""A step of the chassis, and whose agent is killed in it: the one that gives, that serves the chassis, that takes."""
+
+
+@pytest.mark.parametrize(("step", "victim"), KILLS)
+def test_a_move_goes_on_over_a_kill_of_an_agent(bed: Bed, step: FabricStep, victim: str) -> None:
+    written, open_move = begin_to_move(bed, step)
+    node = bed.nodes[victim]
+    pid = main_pid(node, "farbus-agent")
+    node.kill(pid)
+    nodes_are_ready(bed.a, len(PORTS))
+    assert main_pid(node, "farbus-agent") not in (pid, "0")
+    # Where nobody serves the chassis for half a minute, which an agent may need here to start, a move is undone.
+    ends_well(bed, open_move, written, may_be_undone=victim == "a")
+
+
+@pytest.mark.parametrize(("step", "victim"), [(FabricStep.UNASSIGN, "b"), (FabricStep.ASSIGN, "c")])
+def test_a_move_goes_on_when_a_node_that_lost_its_power_is_back(bed: Bed, step: FabricStep, victim: str) -> None:
+    written, open_move = begin_to_move(bed, step)
+    node = bed.nodes[victim]
+    node.power_off()
+    assert the_open_move(bed) == open_move
+    node.power_on_again()
+    node.wait_for_boot()
+    nodes_are_ready(bed.a, len(PORTS))
+    ends_well(bed, open_move, written)
+
+
+def ends_well(bed: Bed, move_id: str, written: str, *, may_be_undone: bool = False) -> None:
+    """Check that a move has ended as its operator was told, and that the drive is there, with what was on it."""
+    ended = end_of(bed, move_id)
+    told = bed.a.read("/run/moved")
+    if may_be_undone and ended["state"] == "undone":
+        where = "b"
+        assert "it is on node b again" in told
+    else:
+        where = "c"
+        assert ended["state"] == "done", ended
+        assert told.splitlines()[-1].startswith(f"device {name_of(DRIVE)} is on node c")
+    assert sum_of(bed.nodes[where], DRIVE) == written
+    assert bed.agreement()[DRIVE] == where
+
+
+# Moves at random.
+
+
+class Order(NamedTuple):
+    """What is asked of a device, which is at ``source``."""
+
+    device: str
+    source: str
+    target: str
+    options: tuple[str, ...] = ()
+
+
+def order_for(device: str, source: str, draw: random.Random) -> Order:
+    """Draw what is asked of a device: most of it can be done, some of it not."""
+    other = {"b": "c", "c": "b"}.get(source, draw.choice("bc"))
+    target = draw.choices([other, "", source], weights=[6, 3, 1])[0]
+    options: tuple[str, ...] = ()
+    if device in DRIVES and source:
+        options = draw.choice([(), ("--evict", "--drain", "1"), ("--drain", "1")])
+    return Order(device, source, target, options)
+
+
+def hold(bed: Bed, order: Order) -> None:
+    """Have a program hold a drive that holders are given a second to let go of."""
+    if order.options:
+        bed.nodes[order.source].shell(
+            f"systemd-run --quiet --collect --unit=holder sh -c 'exec sleep infinity < {path_of(order.device)}'"
+        )
+        bed.nodes[order.source].until("systemctl show -P MainPID holder | xargs -I% readlink /proc/%/fd/0 | grep nvme")
+
+
+def let_go(bed: Bed, order: Order) -> None:
+    if order.options:
+        bed.nodes[order.source].run("systemctl", "stop", "holder", check=False)
+
+
+NOT_KNOWN = "not known"
+"""How a move has ended whose command has lost the cluster on the way: the agent that it asked was started anew."""
+
+
+def outcome_of(order: Order, result: Result) -> str:
+    """Return how a move has ended, after checking that a failure was told."""
+    told = json.loads(result.stdout or "[]")
+    if not told and result.code == ExitCode.UNAVAILABLE:
+        return NOT_KNOWN
+    state = str(told[0]["state"]) if told else "refused"
+    if state == "done":
+        assert not result.code, result
+        return state
+    assert result.code, result
+    assert order.device in result.stderr or DRIVES.get(order.device, "-") in result.stderr, result
+    return state
+
+
+def check_place(bed: Bed, order: Order, state: str) -> None:
+    """Check that the chassis has a device where its operator was told that it is."""
+    now = bed.chassis.nodes()[order.device]
+    if state == NOT_KNOWN:
+        assert now in (order.source, order.target), order
+    elif state != "stuck":
+        assert now == (order.target if state == "done" else order.source), (order, state)
+
+
+def stuck_moves(bed: Bed) -> list[str]:
+    """Return the devices of moves that are stuck, once no other is under way."""
+    farbus(bed.a, "moves", "-o", "json", until=r'\A(?![\s\S]*"state": "(attaching|detaching)")')
+    return [str(move["device"]) for move in bed.ask("moves")]
+
+
+def test_moves_at_random_with_a_chassis_that_fails_lose_nothing_and_give_nothing_twice(
+    bed: Bed, tell: Callable[[str], None]
+) -> None:
+    bring(bed, BIG_CARD, "")
+    draw = random.Random(SEED)
+    outcomes: collections.Counter[str] = collections.Counter()
+    bed.chassis.begin_again(rates=FAULTS, seed=SEED)
+    with Watch(bed.b, bed.c) as watch, ThreadPoolExecutor() as pool:
+        for _ in range(MOVES // 2):
+            at = bed.chassis.nodes()
+            orders = [order_for(device, at[device], draw) for device in draw.sample([DRIVE, CARD, OTHER_CARD], 2)]
+            for order in orders:
+                hold(bed, order)
+            results = pool.map(
+                lambda order: move(bed, order.device, order.target, *order.options, "-o", "json", check=False), orders
+            )
+            states = [outcome_of(order, result) for order, result in zip(orders, list(results), strict=True)]
+            outcomes.update(states)
+            if NOT_KNOWN in states:
+                stuck_moves(bed)
+            for order, state in zip(orders, states, strict=True):
+                let_go(bed, order)
+                check_place(bed, order, state)
+            assert not on_bus(bed.b) & on_bus(bed.c)
+            assert not watch.doubles
+    faults = collections.Counter(line.split()[3] for line in bed.chassis.said if ": fault: " in line)
+    bed.chassis.begin_again()
+    # Somebody has looked.
+    for device in stuck_moves(bed):
+        farbus(bed.a, "attach", device, "--to", "b", "--quiet")
+    assert set(bed.agreement()) == set(bed.chassis.rows())
+    ended = bed.ask("moves", "--all")
+    assert all(each["state"] == "done" or each["error"] for each in ended)
+    tell(
+        f"{MOVES} moves at random (seed {SEED}): {_counts(outcomes)}; faults of the chassis: {_counts(faults)};"
+        f" {watch.looks} looks for a device in two nodes"
+    )
+
+
+def _counts(counted: collections.Counter[str]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counted.most_common())

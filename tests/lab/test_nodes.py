@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.cluster import JOB_LIMIT_S, job_until, log_has, submit, units_of_programs
+from tests.lab.cluster import job_until, log_has, submit, units_of_programs
 from tests.lab.guest import NARROW, NARROW_PORT, Machine, patient
 from tests.lab.nodes import Lab
 
@@ -113,8 +113,7 @@ def test_three_nodes_are_a_cluster_with_real_agents(lab: Lab, programs: Path, te
         f" they took {used} s of the processor"
     )
     a, b, c = nodes
-    job = a.run("farbus", "submit", "--node", "c", "--", "hostname", user="alice").stdout.strip()
-    a.until(f"farbus logs {job} | grep -x c", user="alice", limit_s=JOB_LIMIT_S)
+    log_has(a, submit(a, "--node", "c", "--", "hostname"), "c")
     if not (programs / "stay").exists():
         pytest.skip("needs nvcc for a CUDA program")
     # On a node without a GPU, with the one of another.

@@ -123,3 +123,48 @@ def test_a_quantile_is_one_of_the_times(times: list[float], part: float) -> None
     found = quantile(times, part)
     assert found in times
     assert sum(each <= found for each in times) >= part * len(times)
+
+
+def test_a_gpu_is_named_as_its_driver_names_it_whatever_case_its_chassis_writes() -> None:
+    uuid = "8F2D6C1E-0000-1111-2222-ABCDEFABCDEF"
+    for told in (uuid, f"GPU-{uuid}", f"gpu-{uuid}"):
+        assert device_uuid(DeviceKind.GPU, told) == f"GPU-{uuid.lower()}"
+
+
+def reading(*devices: tuple[str, str], ports: tuple[str, ...] = ("1", "2")) -> ChassisView:
+    return ChassisView(
+        chassis="falcon",
+        ports=tuple(FabricPort(id=port) for port in ports),
+        devices=tuple(FabricDevice(id=name, handle=handle, kind=DeviceKind.PCI) for name, handle in devices),
+    )
+
+
+@pytest.mark.parametrize(
+    ("view", "told"),
+    [
+        (reading(("S1", "1"), ("S2", "2")), ""),
+        (reading(("S1", ""), ("S2", "")), ""),
+        (reading(("S1", "1"), ("S1", "2")), "device S1 is listed twice"),
+        (reading(("S1", "1"), ("s1", "2")), "devices S1 and s1 differ in case alone"),
+        (reading(("S1", "0A"), ("S2", "0A")), "handle 0A is listed twice"),
+        (reading(("S1", "0A"), ("S2", "0a")), "handles 0A and 0a differ in case alone"),
+        (reading(ports=("1", "1")), "port 1 is listed twice"),
+        (reading(ports=("a", "A")), "ports a and A differ in case alone"),
+    ],
+)
+def test_what_a_reading_gives_twice_is_told(view: ChassisView, told: str) -> None:
+    assert view.contradiction() == told
+
+
+def test_a_name_that_several_devices_have_means_none_of_them_but_an_id_one() -> None:
+    view = reading(("S1", "0A"), ("0A", "0B"))
+    assert view.device("0A").handle == "0B"
+    several = ChassisView(
+        chassis="falcon",
+        ports=(),
+        devices=tuple(
+            FabricDevice(id=f"GPU-{number}", handle=str(number), kind=DeviceKind.GPU, serial="0") for number in (1, 2)
+        ),
+    )
+    with pytest.raises(NotFound, match="several devices answer to 0; name one of GPU-1, GPU-2"):
+        several.device("0")

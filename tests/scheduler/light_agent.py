@@ -29,6 +29,7 @@ _COMMANDS = {
     "detach_device": events.DetachDevice,
     "attach_device": events.AttachDevice,
     "serve_chassis": events.ServeChassis,
+    "cancel_move": events.CancelMove,
     "heartbeat_reply": events.HeartbeatReply,
 }
 

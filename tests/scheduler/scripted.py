@@ -201,6 +201,10 @@ class ScriptedAgent:
     fabric: Fabric | None = None
     moves: dict[str, NodeMove] = dataclasses.field(default_factory=dict)
     """Its parts of moves that are done, by the id under which they were asked for: what its journal has."""
+    in_the_way: tuple[str, ...] = ()
+    """What it says when it is asked whether it has room for a device."""
+    called_off: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Who has called off moves that it was asked for, or may be."""
     serves: dict[str, events.ServeChassis] = dataclasses.field(default_factory=dict)
     used_cpu_milli: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
@@ -285,6 +289,9 @@ class ScriptedAgent:
                 assert command.term >= self.serves.get(chassis, command).term, "an old naming came back"
                 self.serves[chassis] = command
                 return None
+            case events.CancelMove(move_id=move_id, by=by):
+                self.called_off[move_id] = by
+                return None
             case events.DetachDevice() | events.AttachDevice():
                 return self._move(command)
         return self.answer(command, endpoint=endpoint, environment=environment)
@@ -294,8 +301,12 @@ class ScriptedAgent:
         attach = isinstance(command, events.AttachDevice)
         verb = "attach" if attach else "detach"
         if command.dry_run:
-            there = NodeMove(plan=(f"{verb} {command.device}",), expected_s=4.0 if attach else 3.0)
+            there = NodeMove(
+                plan=(f"{verb} {command.device}",), in_the_way=self.in_the_way, expected_s=4.0 if attach else 3.0
+            )
             return msgspec.structs.replace(self.answer(command), move=there)
+        if command.move_id not in self.moves and command.move_id in self.called_off:
+            return self.answer(command, error=f"called off by {self.called_off[command.move_id]}")
         if command.move_id not in self.moves:
             for held in self.device_side.values():
                 assert all(leased.device != command.device for leased in held.devices), "it is under a lease"
@@ -330,7 +341,7 @@ class ScriptedAgent:
         endpoint: str = "",
         environment: dict[str, str] | None = None,
     ) -> events.OutcomeArrived:
-        assert not isinstance(command, events.HeartbeatReply | events.ServeChassis)
+        assert not isinstance(command, events.HeartbeatReply | events.ServeChassis | events.CancelMove)
         return events.OutcomeArrived(
             node=self.name,
             session=self.session,
@@ -459,6 +470,8 @@ class Cluster:
         self.wall_ahead = 0.0
         self.boot_id = "boot-1"
         self.round_asked = False
+        self.answers_rehearsals = True
+        """Whether nodes answer at once what a recomposition asks them before it begins."""
         self._devices: dict[str, DeviceState] = {}
         self.machine = self._start()
 
@@ -499,13 +512,16 @@ class Cluster:
         self.carry_out(self.machine.handle(event, now=self.now, wall=self.wall))
 
     def carry_out(self, effects: Iterable[events.Effect]) -> None:
+        rehearsed: list[tuple[str, events.Command]] = []
         for effect in effects:
             match effect:
                 case events.SendToNode(node=name, session=session, command=command):
                     if self.agents[name].session == session:
                         self.sent.append((name, command))
-                        if isinstance(command, events.HeartbeatReply | events.ServeChassis):
+                        if isinstance(command, events.HeartbeatReply | events.ServeChassis | events.CancelMove):
                             self.agents[name].do(command)
+                        elif self.answers_rehearsals and self._is_rehearsal(command):
+                            rehearsed.append((name, command))
                         else:
                             self.agents[name].inbox.append(command)
                 case events.CloseSession(node=name, session=session):
@@ -525,6 +541,17 @@ class Cluster:
                     self.memory.write(effect)
         self.machine.check_invariants(now=self.now)
         self._check_devices()
+        for name, command in rehearsed:
+            outcome = self.agents[name].do(command)
+            assert outcome is not None
+            self.tell(outcome)
+
+    def _is_rehearsal(self, command: events.Command) -> bool:
+        """Say whether a recomposition waits for what is answered to a command."""
+        if not isinstance(command, events.DetachDevice | events.AttachDevice) or not command.dry_run:
+            return False
+        record = self.machine.moves.get(command.move_id)
+        return record is not None and bool(record.rehearses)
 
     def _check_devices(self) -> None:
         """Every device has gone where the table of its states allows."""

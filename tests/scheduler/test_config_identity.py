@@ -19,6 +19,11 @@ FILES = Credentials(authority="ca.crt", certificate="s.crt", key="s.key")
         ({"join": "0.0.0.0:7413"}, "--join: nothing to issue certificates with; give the authority with --ca"),
         ({"join": "7413", "ca_directory": "ca"}, "--join: '7413' is not ADDRESS:PORT"),
         ({"operator_nodes": ("",)}, "operator_nodes: one is empty; use names and patterns of nodes"),
+        (
+            {"chassis_servers": {"falcon": ("",)}},
+            "chassis_servers: a name of a chassis or of a node of 'falcon' is empty",
+        ),
+        ({"chassis_servers": {"": ("a",)}}, "chassis_servers: a name of a chassis or of a node of '' is empty"),
         ({"staging_bytes": -1}, "staging_bytes: -1 is less than zero"),
         ({"staging_files_per_user": -1}, "staging_files_per_user: -1 is less than zero"),
     ],

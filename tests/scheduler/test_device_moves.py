@@ -6,12 +6,14 @@ import msgspec
 import pytest
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
-from farbus.model.fabric import FabricStep, StepHistory
+from farbus.model.device import DeviceKind, Route
+from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, FabricStep, StepHistory
 from farbus.model.move import MoveState, NodeMove
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.pci import Function
 from farbus.model.states import DeviceState
 from farbus.scheduler import events
+from farbus.scheduler.device_moves import MOVES_AHEAD
 from tests.scheduler.scripted import TTL_S, Cluster, gpu, job, node
 
 MOVED = "GPU-a-0"
@@ -547,3 +549,269 @@ def test_the_shares_of_a_gpu_go_with_it() -> None:
     cluster.settle()
     assert fabric.at[MOVED] == "b"
     assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+# --- calling off ---------------------------------------------------------------------------------
+
+
+def call_off(cluster: Cluster, move: str) -> None:
+    cluster.tell(events.MoveCancelled(move_id=move, by="bob"))
+
+
+def test_what_goes_back_already_is_not_called_off() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    cluster.step("a")
+    cluster.lose("a")
+    refuse(cluster, "b", "no room")
+    (back,) = cluster.machine.move_statuses()
+    assert back.says.startswith("waits for node a")
+    call_off(cluster, back.id)
+    assert cluster.machine.moves[back.id].move.called_off == ""
+
+
+def test_what_was_not_asked_for_yet_is_dropped() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    cluster.lose("b")
+    cluster.step("a")
+    # b was never asked.
+    call_off(cluster, move)
+    cluster.settle()
+    assert cluster.moves[move].state is MoveState.UNDONE
+    assert cluster.moves[move].error == "called off by bob"
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+    assert [name for name, _ in asked(cluster)] == ["a", "a"]
+
+
+def test_a_node_that_was_asked_is_told_and_its_answer_ends_the_move() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    call_off(cluster, move)
+    assert cluster.agents["a"].called_off == {move: "bob"}
+    assert cluster.machine.move_statuses()[0].says == "called off by bob; node a is asked to give it"
+    cluster.settle()
+    assert (cluster.moves[move].state, cluster.moves[move].error) == (MoveState.FAILED, "node a: called off by bob")
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+@pytest.mark.parametrize("to", ["b", ""])
+def test_what_was_done_before_the_word_came_goes_back(to: str) -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, to)
+    agent = cluster.agents["a"]
+    outcome = agent.do(agent.inbox.pop(0))
+    assert outcome is not None
+    call_off(cluster, move)
+    cluster.tell(outcome)
+    cluster.settle()
+    assert (cluster.moves[move].state, cluster.moves[move].error) == (MoveState.UNDONE, "called off by bob")
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+    assert agent.fabric is not None
+    assert agent.fabric.at[MOVED] == "a"
+
+
+def test_a_second_node_that_has_not_begun_does_not_begin() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    cluster.step("a")
+    call_off(cluster, move)
+    cluster.settle()
+    assert cluster.moves[move].state is MoveState.UNDONE
+    assert cluster.moves[move].error == "node b: called off by bob"
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+def test_a_move_that_is_done_when_the_word_comes_is_done() -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    cluster.step("a")
+    agent = cluster.agents["b"]
+    outcome = agent.do(agent.inbox.pop(0))
+    assert outcome is not None
+    call_off(cluster, move)
+    cluster.tell(outcome)
+    cluster.tell(agent.inventory())
+    assert cluster.moves[move].state is MoveState.DONE
+    assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+@pytest.mark.parametrize("away", ["a", "b"])
+def test_a_node_that_is_away_hears_of_it_before_it_is_asked_again(away: str) -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    if away == "b":
+        cluster.step("a")
+    cluster.lose(away)
+    call_off(cluster, move)
+    assert cluster.machine.mover_of(MOVED) == move
+    cluster.join(away)
+    cluster.settle()
+    assert cluster.moves[move].error == f"node {away}: called off by bob"
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_restarted_scheduler_knows_what_was_called_off(steps: int) -> None:
+    cluster = cabled()
+    move = cluster.move(MOVED, "b")
+    for _ in range(steps):
+        cluster.step("a")
+    call_off(cluster, move)
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert cluster.moves[move].state in (MoveState.FAILED, MoveState.UNDONE)
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+def test_a_move_for_a_job_that_is_called_off_puts_the_job_back() -> None:
+    cluster = cabled()
+    cluster.submit(msgspec.structs.replace(job(gpus=1, on="b", routes=(Route.RECOMPOSED,))))
+    cluster.decide()
+    (record,) = cluster.machine.moves.values()
+    call_off(cluster, record.move.id)
+    cluster.step("a")
+    assert cluster.state_of("j1") == "queued"
+    assert "called off by bob" in cluster.moves[record.move.id].error
+
+
+# --- who may serve, and what is said twice -------------------------------------------------------
+
+
+def serving(**servers: tuple[str, ...]) -> Cluster:
+    """Nodes a and b, both with the credentials of the chassis that they are in; ``servers`` is the setting."""
+    cluster = Cluster(node("a", 1), node("b"))
+    cluster.give_fabric()
+    cluster.machine.chassis_servers = servers
+    cluster.join()
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("servers", "named"),
+    [({}, "a"), ({"falcon": ("b",)}, "b"), ({"falcon": ("x", "b*")}, "b"), ({"falcon": ("a", "b")}, "a")],
+)
+def test_a_chassis_is_served_by_a_node_that_may(servers: dict[str, tuple[str, ...]], named: str) -> None:
+    assert serving(**servers).machine.chassis["falcon"].served_by == named
+
+
+@pytest.mark.parametrize("servers", [{"falcon": ()}, {"falcon": ("c",)}, {"other": ("a", "b")}])
+def test_a_chassis_is_served_by_nobody_where_none_may(servers: dict[str, tuple[str, ...]]) -> None:
+    cluster = serving(**servers)
+    assert "falcon" not in cluster.machine.chassis
+    assert not any(isinstance(command, events.ServeChassis) for _, command in cluster.sent)
+
+
+def test_a_node_that_may_not_serve_is_not_named_when_the_one_that_may_is_lost() -> None:
+    cluster = serving(falcon=("b",))
+    cluster.lose("b")
+    assert cluster.machine.chassis["falcon"].served_by == ""
+    cluster.join("a")
+    assert cluster.machine.chassis["falcon"].served_by == ""
+    cluster.join("b")
+    assert (cluster.machine.chassis["falcon"].served_by, cluster.machine.chassis["falcon"].term) == ("b", 2)
+
+
+def two_chassis(*, other: str) -> Cluster:
+    """As :func:`cabled`, and the agent of c says that a chassis of its own has a device ``other`` at its port."""
+    cluster = cabled()
+    cluster.agents["c"].chassis = ("claims",)
+    cluster.join("c")
+    view = ChassisView(
+        chassis="claims",
+        ports=(FabricPort(id="1", node="c"),),
+        devices=(FabricDevice(id=other, handle="1", kind=DeviceKind.GPU, port="1"),),
+    )
+    agent = cluster.agents["c"]
+    cluster.tell(events.ChassisReported(node="c", session=agent.session, term=1, view=view))
+    return cluster
+
+
+def test_a_device_that_two_chassis_have_is_moved_by_neither() -> None:
+    cluster = two_chassis(other=MOVED)
+    with pytest.raises(Conflict, match=f"device {MOVED}: several have this name: falcon/{MOVED}, claims/{MOVED}"):
+        cluster.move(MOVED, "b")
+    assert cluster.machine.pool_of(MOVED) == ""
+
+
+def test_what_is_called_alike_in_two_chassis_is_moved_by_its_id() -> None:
+    # Each chassis counts its slots.
+    cluster = two_chassis(other="h-GPU-a-0")
+    with pytest.raises(Conflict, match="device h-GPU-a-0: several have this name: falcon/GPU-a-0, claims/h-GPU-a-0"):
+        cluster.move("h-GPU-a-0", "b")
+    move = cluster.move(MOVED, "b")
+    cluster.settle()
+    assert cluster.moves[move].state is MoveState.DONE
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+def many(count: int, *, parallel: int = 1) -> tuple[Cluster, list[str]]:
+    """Ask for the moves of all devices of a to b."""
+    cluster = Cluster(node("a", count), node("b"))
+    fabric = cluster.give_fabric()
+    cluster.join()
+    session = cluster.agents["a"].session
+    view = fabric.view(cluster.agents)
+    cluster.tell(events.ChassisReported(node="a", session=session, term=1, view=view, parallel=parallel))
+    return cluster, [cluster.move(f"GPU-a-{number}", "b") for number in range(count)]
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_a_chassis_is_asked_for_few_moves_at_a_time_and_for_all_in_their_order(parallel: int) -> None:
+    cluster, moves = many(20, parallel=parallel)
+    at_once = parallel + MOVES_AHEAD
+    assert [command.move_id for _, command in asked(cluster)] == moves[:at_once]  # type: ignore[union-attr]
+    waits = cluster.machine.move_statuses()[-1]
+    assert waits.says == f"waits for its turn at chassis falcon, {at_once} are under way there"
+    assert waits.state is MoveState.DETACHING
+    most = 0
+    while cluster.machine.moves:
+        most = max(most, sum(record.asked for record in cluster.machine.moves.values()))
+        cluster.step("a")
+        cluster.step("b")
+    assert most <= at_once
+    assert list(cluster.moves) == moves
+    assert all(move.state is MoveState.DONE for move in cluster.moves.values())
+
+
+def test_what_waits_for_its_turn_is_called_off_at_once() -> None:
+    cluster, moves = many(3)
+    call_off(cluster, moves[2])
+    assert (cluster.moves[moves[2]].state, cluster.moves[moves[2]].error) == (MoveState.FAILED, "called off by bob")
+    assert status(cluster, "GPU-a-2") == ("a", DeviceState.FREE, "")
+
+
+def test_a_move_that_is_stuck_or_whose_node_is_away_takes_nobodys_turn() -> None:
+    cluster, _ = many(4)
+    refuse(cluster, "a", "it hangs", stuck=True)
+    cluster.step("a")
+    # One is stuck, two wait for b, which is away then: the fourth is begun.
+    cluster.step("a")
+    assert [record.begun for record in cluster.machine.moves.values()] == [True, True, True, False]
+    cluster.lose("b")
+    assert [record.begun for record in cluster.machine.moves.values()] == [True, True, True, True]
+
+
+def test_a_restarted_scheduler_does_no_more_at_once_than_before_and_all_of_it() -> None:
+    cluster, moves = many(6)
+    cluster.step("a")
+    cluster.restart()
+    cluster.sent.clear()
+    cluster.join()
+    assert len(asked(cluster)) == 1 + MOVES_AHEAD
+    cluster.settle()
+    assert sorted(cluster.moves) == moves
+    assert all(move.state is MoveState.DONE for move in cluster.moves.values())
+
+
+def test_what_an_earlier_scheduler_may_have_asked_for_is_called_off_at_its_node() -> None:
+    cluster, moves = many(6)
+    cluster.restart()
+    cluster.join()
+    call_off(cluster, moves[5])
+    cluster.settle()
+    assert cluster.moves[moves[5]].error == "node a: called off by bob"
+    assert status(cluster, "GPU-a-5") == ("a", DeviceState.FREE, "")

@@ -206,3 +206,93 @@ def test_several_devices_come_before_the_lease_of_all_is_granted() -> None:
     (lease,) = cluster.machine.leases.values()
     assert sorted(leased.device for leased in lease.lease.devices) == ["GPU-a-0", "GPU-a-1"]
     assert cluster.state_of("j1") == "running"
+
+
+# --- rehearsals ----------------------------------------------------------------------------------
+
+
+def commands(cluster: Cluster) -> list[tuple[str, str, bool]]:
+    """Return who was asked for which part of a move, and whether only for what it would do."""
+    return [
+        (name, type(command).__name__, command.dry_run)
+        for name, command in cluster.sent
+        if isinstance(command, events.DetachDevice | events.AttachDevice)
+    ]
+
+
+REHEARSAL = [("a", "DetachDevice", True), ("b", "AttachDevice", True)]
+
+
+def test_a_node_without_room_is_asked_before_the_donor_gives_the_device() -> None:
+    cluster = cabled()
+    cluster.agents["b"].in_the_way = ("bridge 3 has room for 2 MiB at most",)
+    cluster.submit(wanting())
+    cluster.decide()
+    assert commands(cluster) == REHEARSAL
+    assert cluster.state_of("j1") == "queued"
+    assert cluster.reason_of("j1") == (
+        "device GPU-a-0 could not be moved to node b: node b: bridge 3 has room for 2 MiB at most"
+    )
+    assert cluster.moves["m1"].state is MoveState.FAILED
+    assert device(cluster) == ("a", DeviceState.FREE)
+
+
+def test_who_holds_it_on_the_donor_may_go_until_it_is_moved() -> None:
+    cluster = cabled()
+    cluster.agents["a"].in_the_way = ("program 17 has it open",)
+    placed(cluster, wanting())
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
+def test_a_node_that_had_room_for_a_device_is_not_asked_again_in_its_session() -> None:
+    cluster = cabled()
+    for name, on in (("j1", "b"), ("j2", "a"), ("j3", "b")):
+        placed(cluster, wanting(name, on=on))
+        cluster.settle()
+        cluster.tell(cluster.agents[on].exit(name, "main.0"))
+        cluster.settle()
+    rehearsed = [(name, kind) for name, kind, dry_run in commands(cluster) if dry_run]
+    # a has had it, and has not said so in a move.
+    assert rehearsed == [(name, kind) for name, kind, _ in REHEARSAL] + [("b", "DetachDevice"), ("a", "AttachDevice")]
+
+
+def test_the_device_is_nobodys_else_while_nodes_are_asked() -> None:
+    cluster = cabled()
+    cluster.answers_rehearsals = False
+    placed(cluster, wanting())
+    assert cluster.machine.move_statuses()[0].says == "nodes a and b are asked whether it can be moved"
+    assert device(cluster) == ("a", DeviceState.MOVING)
+    placed(cluster, job("j2", gpus=1, on="a"))
+    assert cluster.state_of("j2") == "queued"
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+
+
+def test_a_node_that_is_lost_while_it_is_asked_puts_the_job_back() -> None:
+    cluster = cabled()
+    cluster.answers_rehearsals = False
+    placed(cluster, wanting())
+    cluster.lose("a")
+    assert cluster.moves["m1"].state is MoveState.FAILED
+    assert cluster.reason_of("j1") == "device GPU-a-0 could not be moved to node b: node a was lost"
+
+
+def test_a_move_that_is_called_off_while_nodes_are_asked_is_not_begun() -> None:
+    cluster = cabled()
+    cluster.answers_rehearsals = False
+    placed(cluster, wanting())
+    cluster.tell(events.MoveCancelled(move_id="m1", by="bob"))
+    assert (cluster.moves["m1"].state, cluster.moves["m1"].error) == (MoveState.FAILED, "called off by bob")
+    cluster.step("a")
+    assert all(dry_run for _, _, dry_run in commands(cluster))
+
+
+def test_a_scheduler_that_is_restarted_while_nodes_are_asked_goes_on() -> None:
+    cluster = cabled()
+    cluster.answers_rehearsals = False
+    placed(cluster, wanting())
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"

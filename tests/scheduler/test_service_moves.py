@@ -11,7 +11,7 @@ import pytest
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
-from farbus.errors import Conflict, InvalidInput, NotPermitted
+from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from farbus.model.device import Route
 from farbus.model.fabric import HISTORY_LENGTH
 from farbus.model.move import MoveRequest, MoveState, MoveStatus
@@ -209,7 +209,16 @@ async def test_chassis_are_listed_with_who_serves_them(two: Two) -> None:
     assert [device.id for device in chassis.view.devices] == [MOVED, "GPU-spare"]
 
 
-@pytest.mark.parametrize("view", [b"nonsense", b'{"chassis": "", "ports": [], "devices": []}'])
+@pytest.mark.parametrize(
+    "view",
+    [
+        b"nonsense",
+        b'{"chassis": "", "ports": [], "devices": []}',
+        b'{"chassis": "falcon", "ports": [{"id": "1"}, {"id": "1"}], "devices": []}',
+        b'{"chassis": "falcon", "ports": [], "devices": [{"id": "S1", "handle": "1", "kind": "nvme"}, '
+        b'{"id": "s1", "handle": "2", "kind": "nvme"}]}',
+    ],
+)
 async def test_the_session_of_who_talks_nonsense_of_a_chassis_ends(two: Two, view: bytes) -> None:
     await two.a.send(chassis_changed=session_pb2.ChassisChanged(term=1, view=view))
     while (await two.operator.list_chassis())[0].served_by:
@@ -245,3 +254,35 @@ async def test_a_move_goes_on_over_a_restart_of_the_scheduler(tmp_path: Path) ->
             (ended,) = await operator.list_moves(include_ended=True)
             assert ended.state is MoveState.DONE
             assert sum(isinstance(each, events.DetachDevice) for each in a.commands) == 2
+
+
+async def test_a_move_is_called_off_and_who_watches_hears_why(two: Two) -> None:
+    two.a.holds_back = (events.DetachDevice,)
+    stream = two.operator.move_device(MoveRequest(device=MOVED, node="b"))
+    first = await anext(stream)
+    await two.a.until(events.DetachDevice, "")
+    off = await two.operator.cancel_move(first.id)
+    assert (off.state, off.says.split(";")[0]) == (MoveState.DETACHING, "called off by ann")
+    # Once more changes nothing.
+    assert (await two.operator.cancel_move(first.id)).id == first.id
+    await two.a.until(events.CancelMove, "")
+    assert [each for each in two.a.commands if isinstance(each, events.CancelMove)] == [
+        events.CancelMove(move_id=first.id, by="ann")
+    ]
+    (command,) = [each for each in two.a.commands if isinstance(each, events.DetachDevice)]
+    outcome = two.a.state.do(command)
+    assert outcome is not None
+    await two.a.answer(outcome)
+    last = [status async for status in stream][-1]
+    assert (last.state, last.error) == (MoveState.FAILED, "node a: called off by ann")
+    with pytest.raises(Conflict, match=f"move {first.id} has ended: failed"):
+        await two.operator.cancel_move(first.id)
+
+
+async def test_only_operators_call_moves_off_and_only_those_that_there_are(two: Two) -> None:
+    with pytest.raises(NotPermitted):
+        await two.user.cancel_move("m1")
+    with pytest.raises(NotFound, match="there is no move m1; farbus moves lists them"):
+        await two.operator.cancel_move("m1")
+    with pytest.raises(InvalidInput, match="move: it is longer than 256 characters"):
+        await two.operator.cancel_move("m" * 10_000)

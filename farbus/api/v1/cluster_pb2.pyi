@@ -78,6 +78,12 @@ class ListMovesReply(_message.Message):
     moves: _containers.RepeatedCompositeFieldContainer[MoveStatus]
     def __init__(self, moves: _Optional[_Iterable[_Union[MoveStatus, _Mapping]]] = ...) -> None: ...
 
+class CancelMoveRequest(_message.Message):
+    __slots__ = ("move",)
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    move: str
+    def __init__(self, move: _Optional[str] = ...) -> None: ...
+
 class ListChassisRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

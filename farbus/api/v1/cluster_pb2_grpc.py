@@ -161,6 +161,11 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesReply.FromString,
                 _registered_method=True)
+        self.CancelMove = channel.unary_unary(
+                '/farbus.v1.Cluster/CancelMove',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CancelMoveRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.MoveStatus.FromString,
+                _registered_method=True)
         self.ListChassis = channel.unary_unary(
                 '/farbus.v1.Cluster/ListChassis',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisRequest.SerializeToString,
@@ -350,6 +355,15 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CancelMove(self, request, context):
+        """Call a move off: what has not begun is dropped, what has begun is taken back where that goes.  Returns the move as
+        it is then; how it ends ListMoves and MoveDevice tell.  NOT_FOUND for one that is not there, ABORTED for one that
+        has ended, is stuck or goes back already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListChassis(self, request, context):
         """Chassis as their serving agents have read them.
         """
@@ -491,6 +505,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.ListMoves,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesReply.SerializeToString,
+            ),
+            'CancelMove': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelMove,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.CancelMoveRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.MoveStatus.SerializeToString,
             ),
             'ListChassis': grpc.unary_unary_rpc_method_handler(
                     servicer.ListChassis,
@@ -1178,6 +1197,33 @@ class Cluster:
             '/farbus.v1.Cluster/ListMoves',
             farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.ListMovesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelMove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/CancelMove',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.CancelMoveRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.MoveStatus.FromString,
             options,
             channel_credentials,
             insecure,

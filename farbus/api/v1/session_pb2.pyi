@@ -33,7 +33,7 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., move_progress: _Optional[_Union[MoveProgress, _Mapping]] = ..., chassis_changed: _Optional[_Union[ChassisChanged, _Mapping]] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "trust_changed", "log_credit")
+    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "cancel_move", "trust_changed", "log_credit")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class SchedulerMessage(_message.Message):
     DETACH_DEVICE_FIELD_NUMBER: _ClassVar[int]
     ATTACH_DEVICE_FIELD_NUMBER: _ClassVar[int]
     SERVE_CHASSIS_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_MOVE_FIELD_NUMBER: _ClassVar[int]
     TRUST_CHANGED_FIELD_NUMBER: _ClassVar[int]
     LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -64,9 +65,10 @@ class SchedulerMessage(_message.Message):
     detach_device: DetachDevice
     attach_device: AttachDevice
     serve_chassis: ServeChassis
+    cancel_move: CancelMove
     trust_changed: TrustChanged
     log_credit: LogCredit
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., detach_device: _Optional[_Union[DetachDevice, _Mapping]] = ..., attach_device: _Optional[_Union[AttachDevice, _Mapping]] = ..., serve_chassis: _Optional[_Union[ServeChassis, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., detach_device: _Optional[_Union[DetachDevice, _Mapping]] = ..., attach_device: _Optional[_Union[AttachDevice, _Mapping]] = ..., serve_chassis: _Optional[_Union[ServeChassis, _Mapping]] = ..., cancel_move: _Optional[_Union[CancelMove, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
 
 class TrustChanged(_message.Message):
     __slots__ = ("revocations", "authorities")
@@ -384,6 +386,14 @@ class AttachDevice(_message.Message):
     dry_run: bool
     def __init__(self, command_id: _Optional[str] = ..., move_id: _Optional[str] = ..., device: _Optional[str] = ..., chassis: _Optional[str] = ..., port: _Optional[str] = ..., functions: _Optional[bytes] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
+class CancelMove(_message.Message):
+    __slots__ = ("move_id", "by")
+    MOVE_ID_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    move_id: str
+    by: str
+    def __init__(self, move_id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+
 class ServeChassis(_message.Message):
     __slots__ = ("chassis", "term", "node", "address")
     CHASSIS_FIELD_NUMBER: _ClassVar[int]
@@ -413,14 +423,16 @@ class MoveProgress(_message.Message):
     def __init__(self, move_id: _Optional[str] = ..., device: _Optional[str] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., says: _Optional[str] = ..., expected_s: _Optional[float] = ...) -> None: ...
 
 class ChassisChanged(_message.Message):
-    __slots__ = ("term", "view", "history")
+    __slots__ = ("term", "view", "history", "parallel")
     TERM_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    PARALLEL_FIELD_NUMBER: _ClassVar[int]
     term: int
     view: bytes
     history: bytes
-    def __init__(self, term: _Optional[int] = ..., view: _Optional[bytes] = ..., history: _Optional[bytes] = ...) -> None: ...
+    parallel: int
+    def __init__(self, term: _Optional[int] = ..., view: _Optional[bytes] = ..., history: _Optional[bytes] = ..., parallel: _Optional[int] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("command_id", "ok", "error", "endpoint", "environment", "move")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -64,6 +64,9 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     number: int = 1
     after: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.step} {self.number}" + (", after it was done" if self.after else "")
+
 
 class Faults:
     """Draws what goes wrong with each request of one chassis. A script goes before rates."""
@@ -73,6 +76,8 @@ class Faults:
         self.script = list(script)
         self.injected: list[Fault] = []
         """Those that happened, in their order."""
+        self.told: Callable[[Fault], None] = _nobody_hears
+        """Called with each of them."""
         self._random = random.Random(seed)  # noqa: S311 - it has to be the same every time
         self._requests: dict[FabricStep, int] = {}
         self._true_listings = 0
@@ -99,6 +104,7 @@ class Faults:
                 self._true_listings = TRUE_AFTERWARDS + 1
         if fault is not None:
             self.injected.append(fault)
+            self.told(fault)
         return fault
 
     def _fits(self, fault: Fault, *, has_devices: bool) -> bool:
@@ -106,3 +112,7 @@ class Faults:
             is_untrue = fault.kind in OF_LISTINGS
             return fault.kind not in OF_STEPS and not (is_untrue and (not has_devices or self._true_listings > 1))
         return fault.kind not in OF_LISTINGS
+
+
+def _nobody_hears(_: Fault) -> None:
+    """Do nothing: :attr:`Faults.told` before there is somebody who wants to know."""

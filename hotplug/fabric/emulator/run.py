@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import functools
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from farbus.hotplug.fabric.config import read_credentials
 from farbus.hotplug.fabric.emulator.chassis import Backend
 from farbus.hotplug.fabric.emulator.config import EmulatorConfig
 from farbus.hotplug.fabric.emulator.emulator import Emulator
+from farbus.hotplug.fabric.emulator.faults import Fault
 from farbus.hotplug.fabric.emulator.qemu import QemuBackend
 from farbus.hotplug.fabric.emulator.server import Served, Server, make_certificate, server_tls
 from farbus.hotplug.fabric.emulator.store import Store
@@ -65,6 +67,8 @@ async def serving(
     store = Store(state / STATE_FILE)
     backends: dict[str, Backend] = dict(guests)
     emulator = Emulator(config, store, clock=clock, credentials=credentials, backends=backends)
+    for each in emulator.chassis.values():
+        each.faults.told = functools.partial(_tell_fault, tell, each.config.name)
     server = Server()
     try:
         for trouble in await emulator.reconcile():
@@ -89,6 +93,10 @@ async def serving(
         await emulator.stop()
         store.close()
         lock.release()
+
+
+def _tell_fault(tell: Callable[[str], None], chassis: str, fault: Fault) -> None:
+    tell(f"chassis {chassis}: fault: {fault}")
 
 
 def _with_paths(config: EmulatorConfig, directory: Path) -> EmulatorConfig:

@@ -329,3 +329,12 @@ def test_a_system_is_composed_changed_and_given_back(tmp_path: Path) -> None:
             assert len((await client.get(system))["Links"]["ResourceBlocks"]) == 3
 
     virtually(compose())
+
+
+def test_each_fault_is_told() -> None:
+    faults = Faults(script=[Fault(kind=FaultKind.HANG, step=FabricStep.ASSIGN, number=2, after=True)])
+    told: list[str] = []
+    faults.told = lambda fault: told.append(str(fault))
+    for _ in range(3):
+        faults.draw(FabricStep.ASSIGN)
+    assert told == ["hang at assign 2, after it was done"]

@@ -73,6 +73,12 @@ def first_member(**changes: Any) -> Callable[[Any], Any]:
     return change
 
 
+def other_endpoint(page: Any, *, role: str) -> Any:
+    """Return the endpoint of a port or a device once more, under another URI: that of another switch."""
+    first = next(each for each in page["Members"] if each["ConnectedEntities"][0]["EntityRole"] == role)
+    return first | {"@odata.id": f"{first['@odata.id']}-again", "Id": f"{first['Id']}-again"}
+
+
 HOSTILE = {
     "a device in two zones": (
         at(ZONES, both_zones_have("device-001300")),
@@ -113,6 +119,14 @@ HOSTILE = {
     "a port with a strange name": (
         at(ENDPOINTS, first_member(Links={"ConnectedPorts": [{"@odata.id": "/a/\x07"}]})),
         "a port is called",
+    ),
+    "two endpoints of one port": (
+        at(ENDPOINTS, lambda page: page | {"Members": [*page["Members"], other_endpoint(page, role="Initiator")]}),
+        "is listed twice: /redfish/v1/Fabrics/falcon/Endpoints/",
+    ),
+    "two endpoints of one device": (
+        at(ENDPOINTS, lambda page: page | {"Members": [*page["Members"], other_endpoint(page, role="Target")]}),
+        "is listed twice: /redfish/v1/Fabrics/falcon/Endpoints/",
     ),
     "no fabrics": (
         at(f"{V1}/", lambda root: {name: each for name, each in root.items() if name != "Fabrics"}),
@@ -287,5 +301,45 @@ def test_changes_may_be_answered_at_once(style: RedfishStyle) -> None:
         bed = Bed(":memory:", chassis_config(tasks=False))
         async with bed.running(), bed.service(style.value).running() as service:
             assert (await service.move(gpu(1), "beta")).port == "31h"
+
+    virtually(ask())
+
+
+@pytest.mark.parametrize("style", [RedfishStyle.BLOCKS, RedfishStyle.COMPOSED])
+def test_a_device_in_two_resource_blocks_is_neither_free_nor_at_the_last_one(style: RedfishStyle) -> None:
+    def again(page: Any) -> Any:
+        first = next(each for each in page["Members"] if each["Links"].get("PCIeDevices"))
+        other = first | {"@odata.id": f"{first['@odata.id']}-again", "Id": f"{first['Id']}-again"}
+        other["Links"] = first["Links"] | {"ComputerSystems": []}
+        return page | {"Members": [*page["Members"], other]}
+
+    async def read() -> None:
+        bed = Bed(":memory:", chassis_config())
+        change = at(f"{V1}/CompositionService/ResourceBlocks?$expand=.($levels=1)", again)
+        async with bed.running():
+            with pytest.raises(BadReply, match=r"device \w+ is listed twice: .*/ResourceBlocks/"):
+                await driver_of(bed, change, style=style).read()
+
+    virtually(read())
+
+
+@pytest.mark.parametrize("etag", ['"1"\r\nX-Auth-Token: mine', '"\N{SNOWMAN}"', '"' + "1" * 10_000 + '"'])
+def test_an_etag_that_can_not_be_a_header_is_not_sent(etag: str) -> None:
+    async def ask() -> None:
+        bed = Bed(":memory:", chassis_config())
+
+        def change(request: Request, reply: Reply) -> Reply:
+            if request.method != "GET" or "/Zones/" not in request.path:
+                return reply
+            zone = msgspec.json.decode(reply.body) | {"@odata.etag": etag}
+            headers = {name: value for name, value in reply.headers.items() if name != "etag"}
+            return Reply(reply.status, headers, msgspec.json.encode(zone))
+
+        async with bed.running():
+            driver = driver_of(bed, change)
+            device = (await driver.read()).device(gpu(1))
+            with pytest.raises(BadReply, match="the resource has the ETag"):
+                await driver.ask_unassign(device)
+            assert bed.ports()[gpu(1)] == "30h"
 
     virtually(ask())

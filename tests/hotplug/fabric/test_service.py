@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 
 from farbus.errors import NotFound, Unavailable
@@ -13,6 +14,7 @@ from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind, Faults
 from farbus.hotplug.fabric.emulator.front import LocalTransport
 from farbus.hotplug.fabric.emulator.virtual import run_virtually
 from farbus.hotplug.fabric.errors import (
+    BadReply,
     ChassisSilent,
     ChassisUnavailable,
     DeviceElsewhere,
@@ -436,5 +438,28 @@ def test_a_caller_who_leaves_does_not_end_the_listing_of_others() -> None:
             leaving.cancel()
             assert len((await staying).devices) == 8
             assert leaving.cancelled()
+
+    virtually(ask())
+
+
+def test_a_reading_that_gives_a_device_twice_is_an_error_and_nothing_is_assigned(dialect: str) -> None:
+    async def ask() -> None:
+        async with emulated() as bed:
+            service = bed.service(dialect)
+            read = service._driver.read
+
+            async def again() -> Any:
+                view = await read()
+                first = view.devices[0]
+                other = msgspec.structs.replace(first, handle=f"{first.handle}-2", id=first.id.swapcase(), port="")
+                return msgspec.structs.replace(view, devices=(*view.devices, other))
+
+            service._driver.read = again  # type: ignore[method-assign]
+            before = bed.ports()
+            async with service.running():
+                for work in (service.list(), service.assign(gpu(1), "31h")):
+                    with pytest.raises(BadReply, match=r"chassis falcon: devices .* differ in case alone"):
+                        await work
+            assert bed.ports() == before
 
     virtually(ask())

@@ -1,0 +1,108 @@
+"""Runs in a guest: the steps of an initiator on its real kernel, one order for each call.
+
+``python -m tests.lab.initiator ORDER PROGRAM`` reads ``{"work": Attach, "keys": {LEASE: KEY}}`` from standard input
+and prints one JSON object: ``{"result": {...}, "seconds": {STEP: ...}}`` or ``{"error": KIND, "says": TEXT}``.
+PROGRAM is the nvme-cli to use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from farbus.errors import FarbusError
+from farbus.linux.clock import SystemClock
+from farbus.linux.device_mapper import KernelDeviceMapper
+from farbus.linux.holders import KernelHolders
+from farbus.linux.nvme import KernelNvme
+from farbus.linux.uevents import KernelUevents
+from farbus.model.nvmeof import transport_address
+from farbus.nvmeof.parts import Attach, InitiatorParts
+from farbus.nvmeof.paths import Reconnects, figures
+from farbus.nvmeof.sequences import steps_of
+from tests.linux.nvme_contract import keeps_its_promise
+
+
+async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Do what is ordered."""
+    clock = SystemClock()
+    nvme = KernelNvme(program=program)
+    parts = InitiatorParts(
+        nvme=nvme, mapper=KernelDeviceMapper(), holders=KernelHolders(clock=clock), uevents=KernelUevents(), clock=clock
+    )
+    work = msgspec.convert(given["work"], Attach) if "work" in given else None
+    steps = steps_of(parts, work, keys=given.get("keys", {})) if work is not None else ()
+    result: dict[str, Any] = {}
+    seconds: dict[str, float] = {}
+    if order == "attach":
+        for step in steps:
+            began = time.monotonic()
+            done = await step.observe(None)
+            result |= await step.do() if done is None else done
+            seconds[step.kind] = seconds.get(step.kind, 0.0) + time.monotonic() - began
+    elif order == "adopt":
+        found = [await step.observe({}) for step in steps]
+        result = {"found": [one is not None for one in found]}
+    elif order == "detach":
+        for step in reversed(steps):
+            began = time.monotonic()
+            await step.compensate()
+            seconds[step.kind] = seconds.get(step.kind, 0.0) + time.monotonic() - began
+    elif order == "look":
+        cli = await nvme.cli()
+        result = {"version": list(cli.version), "controllers": msgspec.to_builtins(nvme.controllers())}
+    elif order == "contract":
+        assert work is not None
+        (connection,) = work.connections
+        keys = given["keys"]
+        nobody = transport_address(given["nobody"])
+        key, other_key = keys.get(connection.name.lease, ""), keys.get("other", "")
+        await keeps_its_promise(nvme, connection, key=key, other_key=other_key, nobody=nobody)
+    elif order == "discover":
+        for persistent in (False, True):
+            found_there = await nvme.discover(
+                transport_address(given["at"]),
+                host_nqn=given["host_nqn"],
+                host_id=given["host_id"],
+                persistent=persistent,
+            )
+        result = {"records": msgspec.to_builtins(found_there)}
+    elif order == "comes back":
+        result = {"reconnects": await comes_back(nvme, given["at"])}
+    elif order == "smart":
+        result = {"smart": msgspec.to_builtins(await nvme.smart_log(given["device"]))}
+        result["statistics"] = msgspec.to_builtins(nvme.statistics(given["device"]))
+    return {"result": result, "seconds": seconds}
+
+
+async def comes_back(nvme: KernelNvme, at: str) -> int:
+    """Return how often the path at an address has come back, once it has."""
+    counts = Reconnects()
+    async with KernelUevents().listen() as messages:
+        os.mkdir("/run/listening")
+        async for message in messages:
+            counts.hear(message)
+            for path in figures(nvme, counts):
+                if str(path.address) == at and path.reconnects:
+                    return path.reconnects
+    return 0
+
+
+def main() -> None:
+    """Do one order."""
+    given = json.load(sys.stdin)
+    try:
+        answer = asyncio.run(run(sys.argv[1], sys.argv[2], given))
+    except FarbusError as error:
+        answer = {"error": type(error).__name__, "says": str(error)}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What the door to NVMe over Fabrics promises, of the real one and the fake alike (tests/linux, tests/lab)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from farbus.errors import NotPermitted, Unavailable
+from farbus.linux.nvme import NvmeFabrics
+from farbus.model.nvmeof import (
+    Connection,
+    Controller,
+    ControllerState,
+    DiscoveryKind,
+    SubsystemName,
+    TransportAddress,
+)
+
+LOOKS = 100
+LOOK_INTERVAL_S = 0.2
+
+
+def of(nvme: NvmeFabrics, connection: Connection) -> list[Controller]:
+    return [one for one in nvme.controllers() if one.nqn == connection.nqn]
+
+
+async def refused(nvme: NvmeFabrics, connection: Connection, address: TransportAddress, *, key: str = "") -> str:
+    """Return why a connect that must not succeed did not; nothing may be left of it."""
+    try:
+        await nvme.connect(connection, address, key=key)
+    except (Unavailable, NotPermitted) as error:
+        told = f"{type(error).__name__}: {error}"
+    else:
+        raise AssertionError(f"{address} was connected")
+    assert not of(nvme, connection)
+    assert "\n" not in told
+    assert "DHHC" not in told
+    return told
+
+
+async def keeps_its_promise(
+    nvme: NvmeFabrics, connection: Connection, *, key: str = "", other_key: str = "", nobody: TransportAddress
+) -> None:
+    """Go through all of it.  ``nobody`` is an address where nobody listens, of a node that is on."""
+    name, (first, *_), (expected, *_) = connection.name, connection.addresses, connection.namespaces
+    assert (await nvme.cli()).version >= (2, 3)
+    before = nvme.controllers()
+    assert not of(nvme, connection)
+
+    # What does not come up says why, and leaves nothing.
+    assert "nobody listens" in await refused(nvme, connection, nobody, key=key)
+    stranger = msgspec.structs.replace(connection, name=SubsystemName(lease="stranger", epoch=name.epoch))
+    assert "the target refuses" in await refused(nvme, stranger, first)
+    if key:
+        assert "NotPermitted: " in await refused(nvme, connection, first, key=other_key)
+        assert "wants a key" in await refused(nvme, connection, first)
+
+    # One controller at each address, with the time-outs that were asked for.
+    for address in connection.addresses:
+        await nvme.connect(connection, address, key=key)
+    found = of(nvme, connection)
+    assert [one.address for one in found] == list(connection.addresses)
+    for one in found:
+        assert one.reaches(connection, one.address)
+        assert one.state is ControllerState.LIVE
+        assert one.serial == expected.identity.serial
+        assert (one.loss_s, one.reconnect_delay_s) == (connection.loss_s, connection.reconnect_delay_s)
+        assert not one.half_made
+    # Again changes nothing but time-outs, and needs no key.
+    patient = msgspec.structs.replace(connection, loss_s=connection.loss_s + 7)
+    await nvme.connect(patient, first)
+    assert [one.name for one in of(nvme, connection)] == [one.name for one in found]
+    assert of(nvme, connection)[0].loss_s == patient.loss_s
+
+    # Its namespace is there, over each path.
+    for _ in range(LOOKS):
+        if nvme.leads_to(expected.identity.by_id):
+            break
+        await asyncio.sleep(LOOK_INTERVAL_S)
+    device = nvme.leads_to(expected.identity.by_id)
+    for one in of(nvme, connection):
+        (path,) = one.namespaces
+        assert (path.nsid, path.uuid, path.nguid) == (expected.nsid, expected.identity.uuid, expected.identity.nguid)
+        assert (path.size_bytes, path.device) == (expected.size_bytes, device)
+        assert path.path.endswith(f"c{one.name.removeprefix('nvme')}n1")
+        assert nvme.statistics(path.path).in_flight == 0
+    major, _, minor = nvme.block_number(device).partition(":")
+    assert major.isdigit()
+    assert minor.isdigit()
+    assert (await nvme.smart_log(found[0].name)).troubles == ()
+
+    # A host is told of its own subsystem, others are not.
+    records = await nvme.discover(first, host_nqn=name.host_nqn, host_id=name.host_id)
+    assert connection.nqn in [one.nqn for one in records if one.kind is DiscoveryKind.SUBSYSTEM]
+    records = await nvme.discover(first, host_nqn=stranger.name.host_nqn, host_id=stranger.name.host_id)
+    assert not [one for one in records if one.kind is DiscoveryKind.SUBSYSTEM]
+
+    # What is another by now is left alone; what is meant goes, once.
+    await nvme.disconnect(msgspec.structs.replace(found[0], nqn=stranger.nqn))
+    assert len(of(nvme, connection)) == len(found)
+    for one in [*found, *found]:
+        await nvme.disconnect(one)
+    assert not of(nvme, connection)
+    assert nvme.block_number(device) == ""
+    assert nvme.leads_to(expected.identity.by_id) == ""
+    assert nvme.controllers() == before

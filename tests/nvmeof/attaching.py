@@ -1,0 +1,156 @@
+"""A node that attaches namespaces of other nodes, all in files, so that it outlives the processes that work on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from farbus.agent.steps import Steps
+from farbus.linux.clock import Clock, SystemClock
+from farbus.linux.device_mapper import FakeDeviceMapper
+from farbus.linux.fake_nvme import FakeNamespace, FakeNvme, FakeTarget
+from farbus.linux.holders import FakeHolders
+from farbus.linux.uevents import FakeUevents
+from farbus.model.nvmeof import (
+    Connection,
+    ExpectedNamespace,
+    SubsystemName,
+    namespace_identity,
+    transport_address,
+)
+from farbus.nvmeof.composition import plan_stripe
+from farbus.nvmeof.parts import Attach, InitiatorParts
+from farbus.nvmeof.sequences import object_of, resumable, steps_of
+
+FIRST, SECOND = "tcp://10.0.0.2:4420", "tcp://10.0.1.2:4420"
+SIZE = 64 << 20
+KEY = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
+
+
+def a_connection(lease: str = "l1", epoch: int = 3, **changes: object) -> Connection:
+    """A connection to a volume that is called as its lease, over two paths."""
+    connection = Connection(
+        name=SubsystemName(lease=lease, epoch=epoch),
+        addresses=(transport_address(FIRST), transport_address(SECOND)),
+        namespaces=(ExpectedNamespace(identity=namespace_identity(lease), size_bytes=SIZE),),
+    )
+    return msgspec.structs.replace(connection, **changes)
+
+
+def a_target(connection: Connection, **changes: object) -> FakeTarget:
+    """The target that a connection is to find."""
+    target = FakeTarget(
+        nqn=connection.nqn,
+        host_nqn=connection.name.host_nqn,
+        addresses=tuple(map(str, connection.addresses)),
+        serial=connection.namespaces[0].identity.serial,
+        namespaces=tuple(
+            FakeNamespace(
+                uuid=one.identity.uuid, nguid=one.identity.nguid, size_bytes=one.size_bytes, nsid=one.nsid
+            )
+            for one in connection.namespaces
+        ),
+    )  # fmt: skip
+    return msgspec.structs.replace(target, **changes)
+
+
+class Node:
+    """Made anew by each process that opens ``directory``."""
+
+    def __init__(self, directory: Path, *, version: str = "2.13", clock: Clock | None = None) -> None:
+        directory.mkdir(exist_ok=True)
+        self.nvme = FakeNvme(directory, version=version)
+        self.mapper = FakeDeviceMapper(directory)
+        self.holders = FakeHolders(directory)
+        self.uevents = FakeUevents()
+        self.parts = InitiatorParts(
+            nvme=self.nvme,
+            mapper=self.mapper,
+            holders=self.holders,
+            uevents=self.uevents,
+            clock=clock or SystemClock(),
+        )
+
+    def steps(self, work: Attach, *, key: str = "") -> Steps:
+        keys = {connection.name.lease: key for connection in work.connections}
+        return Steps(
+            object=object_of(work),
+            body=msgspec.json.encode(work).decode(),
+            steps=steps_of(self.parts, work, keys=keys),
+            resumable=resumable(work),
+        )
+
+    def world(self) -> dict[str, object]:
+        """What anybody can see."""
+        return {
+            "controllers": sorted(
+                [one.nqn, str(one.address), str(one.state), one.loss_s, len(one.namespaces)]
+                for one in self.nvme.controllers()
+            ),
+            "links": sorted(entry.name for entry in (self.nvme.directory / "dev/disk/by-id").iterdir()),
+            "stripes": self.mapper.list(),
+        }
+
+
+class AttachOne:
+    """A namespace comes over two paths (:mod:`tests.harness.killing`)."""
+
+    key = ""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory / "node"
+
+    def work(self) -> Attach:
+        return Attach(id="l1", connections=(a_connection(),))
+
+    def prepare(self, node: Node) -> None:
+        """Make the old world, once."""
+        node.nvme.offer(*(a_target(connection, key=self.key) for connection in self.work().connections))
+
+    def _node(self) -> Node:
+        new = not self._directory.exists()
+        node = Node(self._directory)
+        if new:
+            self.prepare(node)
+        return node
+
+    @contextlib.asynccontextmanager
+    async def steps(self) -> AsyncIterator[Steps]:
+        yield self._node().steps(self.work(), key=self.key)
+
+    def world(self) -> object:
+        return self._node().world()
+
+    def clear(self) -> None:
+        """Its directory is removed anyway."""
+
+
+class AttachWithKey(AttachOne):
+    """The target wants a key."""
+
+    key = KEY
+
+    def work(self) -> Attach:
+        return Attach(id="l1", connections=(a_connection(authenticated=True),))
+
+
+class AttachOver(AttachOne):
+    """One path is dead: the other one is enough."""
+
+    def prepare(self, node: Node) -> None:
+        node.nvme.offer(a_target(a_connection(), cut=(SECOND,)))
+
+
+class AttachStripe(AttachOne):
+    """Two namespaces of two targets become one device."""
+
+    def work(self) -> Attach:
+        addresses = {"l1": FIRST, "l2": SECOND}
+        connections = tuple(
+            a_connection(lease, addresses=(transport_address(address),)) for lease, address in addresses.items()
+        )
+        stripe = plan_stripe("vol", [connection.namespaces[0] for connection in connections])
+        return Attach(id="vol", connections=connections, stripe=stripe)
