@@ -1,0 +1,24 @@
+"""Exporting and withdrawing, killed at every record and every write: all of it is offered, or nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.killing import kill_everywhere
+
+KINDS = ("CheckExport", "EndOlder", "MakeSubsystem", "AllowHost", "OfferSubsystem")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("scenario", "fail"), [("Offered", (4,)), ("OfferedToWhoeverProvesAKey", (3,))])
+def test_a_subsystem_is_offered_or_gone_wherever_the_process_is_killed(
+    scenario: str, fail: tuple[int, ...], tmp_path: Path
+) -> None:
+    told = kill_everywhere(f"tests.nvmeof.target_harness:{scenario}", tmp_path, fail=fail)
+    expected = tuple(record for kind in KINDS for record in (f"started forward {kind}", "completed"))
+    assert told.records["forward"] == expected
+    assert told.to_old
+    assert told.to_new
