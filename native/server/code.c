@@ -405,8 +405,8 @@ static CUresult library_close(struct server_call *call, struct server_library *l
 	return call->driver->cuLibraryUnload(library->library);
 }
 
-/* Make a library of an image; its kernels are named, and it has its name. */
-static CUresult library_load(struct server_call *call, const struct load *load,
+/* Make a library of an image; its kernels are named, itself it is not: nobody else can find it. */
+static CUresult library_make(struct server_call *call, const struct load *load,
 			     struct server_library **out)
 {
 	struct server_library *library = calloc(1, sizeof(*library));
@@ -430,9 +430,6 @@ static CUresult library_load(struct server_call *call, const struct load *load,
 		return result;
 	}
 	result = library_enumerate(call, library);
-	if (result == CUDA_SUCCESS &&
-	    handle_bind(&call->server->objects, HANDLE_LIBRARY, load->handle, library))
-		result = SERVER_MALFORMED;
 	if (result != CUDA_SUCCESS) {
 		library_close(call, library);
 		library_free(call->server, library);
@@ -440,6 +437,16 @@ static CUresult library_load(struct server_call *call, const struct load *load,
 	}
 	*out = library;
 	return CUDA_SUCCESS;
+}
+
+/* Give it the client's name, at the very end: from then on another thread may unload it, or reset its context. */
+static CUresult library_publish(struct server_call *call, uint64_t handle, struct server_library *library)
+{
+	if (!handle_bind(&call->server->objects, HANDLE_LIBRARY, handle, library))
+		return CUDA_SUCCESS;
+	library_close(call, library);
+	library_free(call->server, library);
+	return SERVER_MALFORMED;
 }
 
 CUresult serve_library_load(struct server_call *call)
@@ -464,14 +471,14 @@ CUresult serve_library_load(struct server_call *call)
 		free(load.packed);
 		return result;
 	}
-	result = library_load(call, &load, &library);
+	result = library_make(call, &load, &library);
 	if (result != CUDA_SUCCESS)
 		return result;
 	kernels_describe(call, library, call_device(call), 0, &writer);
 	tail_close(call, &writer);
 	reply->kernel_count = library->count;
 	reply->enumerated = library->enumerated;
-	return CUDA_SUCCESS;
+	return library_publish(call, load.handle, library);
 }
 
 /* The image that a request names: as it was sent, or as it is kept. */
@@ -528,7 +535,7 @@ CUresult serve_image_load(struct server_call *call)
 		load.logs->info_room = request->info_bytes;
 		load.logs->error_room = request->error_bytes;
 	}
-	result = library_load(call, &load, &library);
+	result = library_make(call, &load, &library);
 	if (result != SERVER_MALFORMED && load.logs) {
 		logs_write(load.logs, &writer);
 		reply->info_bytes = load.logs->info_bytes;
@@ -545,6 +552,8 @@ CUresult serve_image_load(struct server_call *call)
 		kernels_describe(call, library, load.device, 0, &writer);
 		reply->kernel_count = library->count;
 		reply->enumerated = library->enumerated;
+		if (library_publish(call, load.handle, library) != CUDA_SUCCESS)
+			return SERVER_MALFORMED;
 	}
 	tail_close(call, &writer);
 	return CUDA_SUCCESS;
