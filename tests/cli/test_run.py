@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pty
 import signal
@@ -14,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from farbus.cli.commands.run import _tell_of_loss
+from farbus.cli.commands.run import Holds, _tell_exit_code, _tell_of_loss
 from farbus.cli.program import find_program, merge_environment
-from farbus.errors import Conflict, ExitCode, InvalidInput
+from farbus.errors import Conflict, ExitCode, InvalidInput, Unavailable
 from farbus.linux.foreground import ForegroundProgram
 from farbus.model.cluster import HoldLost
 from tests.cli.conftest import Cluster, Farbus, clean_environment
@@ -180,6 +181,29 @@ def test_an_exit_code_waits_for_an_agent_that_is_restarted(cluster: Cluster, tmp
         process.communicate(timeout=30)
     assert process.returncode == 3
     assert "exit code refused" in lines
+
+
+async def test_an_exit_code_is_told_again_though_the_devices_are_held_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent that heard it first has ended; the next one, which holds them already, has heard nothing."""
+    held, told = Holds(), []
+
+    class Client:
+        async def cancel_job(self, job_id: str, *, released: bool, exit_code: int) -> None:
+            told.append(exit_code)
+            if len(told) == 1:
+                held.end()
+                held.begin()
+                raise Unavailable("the agent is restarted")
+
+    @contextlib.asynccontextmanager
+    async def connect(target: object) -> AsyncIterator[Client]:
+        yield Client()
+
+    monkeypatch.setattr("farbus.cli.commands.run.connect", connect)
+    monkeypatch.setattr("farbus.cli.commands.run.AGAIN_S", 0.0)
+    held.begin()
+    await _tell_exit_code(None, "j-5", 3, held)  # type: ignore[arg-type]
+    assert told == [3, 3]
 
 
 class Events:

@@ -213,7 +213,7 @@ async def _pass_signals(child: ForegroundProgram, listener: SignalListener) -> i
 
 async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) -> int:
     """Hold the devices for as long as the program runs; return its exit code as a shell would."""
-    held = asyncio.Event()
+    held = Holds()
     async with closing(_hold(target, wish, held)) as events:
         ready = await _wait_for_devices(events, quiet=wish.quiet)
         devices = [device for placement in ready.status.placements for device in placement.devices]
@@ -235,11 +235,33 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
         return 128 - code if code < 0 else code
 
 
-async def _hold(target: Target, wish: Wish, held: asyncio.Event) -> AsyncGenerator[HoldEvent, None]:
+class Holds:
+    """The connections over which devices were held, counted.
+
+    An agent that was restarted knows nothing of what the one before it has heard.
+    """
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self.now = 0
+        """The one that holds them, from 1; 0 while none does."""
+
+    def begin(self) -> None:
+        """Over this connection they are held, or still are."""
+        if not self.now:
+            self._begun += 1
+            self.now = self._begun
+
+    def end(self) -> None:
+        """It has ended."""
+        self.now = 0
+
+
+async def _hold(target: Target, wish: Wish, held: Holds) -> AsyncGenerator[HoldEvent, None]:
     """Hold devices; again after the agent was restarted.
 
     The program goes on all the while: it is served by processes that outlive
-    an agent.  ``held`` is set while there is one that holds them.
+    an agent.  ``held`` counts the connections that hold them.
     """
     job_id = ""
     async with closing(resumed(lambda: _hold_once(target, wish, job_id, held))) as events:
@@ -250,7 +272,7 @@ async def _hold(target: Target, wish: Wish, held: asyncio.Event) -> AsyncGenerat
 
 
 async def _hold_once(
-    target: Target, wish: Wish, job_id: str, held: asyncio.Event
+    target: Target, wish: Wish, job_id: str, held: Holds
 ) -> AsyncGenerator[HoldEvent, None]:  # fmt: skip
     """Hold devices over a connection of their own; those of ``job_id`` again, if it is given."""
     async with (
@@ -265,13 +287,13 @@ async def _hold_once(
     ):  # fmt: skip
         try:
             async for event in events:
-                held.set()
+                held.begin()
                 yield event
         finally:
-            held.clear()
+            held.end()
 
 
-async def _tell_exit_code(target: Target, job_id: str, code: int, held: asyncio.Event) -> None:
+async def _tell_exit_code(target: Target, job_id: str, code: int, held: Holds) -> None:
     """Tell what the program ended with, again while the agent is restarted.
 
     One that holds the devices keeps what it has heard until the scheduler has
@@ -279,7 +301,7 @@ async def _tell_exit_code(target: Target, job_id: str, code: int, held: asyncio.
     """
     give_up_at = time.monotonic() + TELL_EXIT_S
     while True:
-        was_held = held.is_set()
+        was = held.now
         try:
             async with asyncio.timeout(TELL_ONCE_S), connect(target) as client:
                 await client.cancel_job(job_id, released=True, exit_code=code)
@@ -290,7 +312,7 @@ async def _tell_exit_code(target: Target, job_id: str, code: int, held: asyncio.
                 return
             # Also for the stream to break: the agent may have ended this moment.
             await asyncio.sleep(AGAIN_S)
-            if was_held and held.is_set():
+            if was and was == held.now:
                 return
         except FarbusError:
             # It is over already.
