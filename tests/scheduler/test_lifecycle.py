@@ -10,6 +10,7 @@ from farbus.model.job import TaskState, TaskStatus
 from farbus.model.states import LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.attempts import MAX_FAILURES
+from farbus.scheduler.steps import START_DEADLINE_S
 from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
 
 
@@ -526,7 +527,7 @@ def test_a_start_without_an_answer_is_stopped_before_the_job_ends() -> None:
     cluster.step("a")
     agent = cluster.agents["a"]
     agent.do(agent.inbox.pop())
-    cluster.pass_time(61)
+    cluster.pass_time(START_DEADLINE_S + 1)
     cluster.settle()
     assert cluster.state_of("j1") == "failed"
     assert ("a", "StopTask") in verbs(cluster)
