@@ -269,7 +269,8 @@ struct client_session {
 	bool leader;			/* somebody reads the inbox */
 	struct client_wait *leader_wait; /* what the leader waits for, if it is a caller */
 	bool receiver_parked;		/* the receiver thread waits without a time-out */
-	uint64_t last_call_ns;
+	bool receiver_dozes;		/* the receiver thread sleeps, expecting nothing */
+	_Atomic uint64_t used_ns;	/* the last answer, or piece of a large copy, was then */
 	_Atomic bool dead;
 	_Atomic uint8_t failures_said[WIRE_OP_LIMIT];
 	_Atomic uint8_t missing_said[WIRE_OP_LIMIT];
@@ -515,6 +516,8 @@ bool client_stream_captured(uint64_t stream);
 /* May anything that is still to run write to this process's memory? */
 bool client_host_busy(void);
 void client_outstanding(struct client_session *session, int change);
+/* The server will send something by itself; with the wait lock. */
+void client_receiver_expects(struct client_session *session);
 /* Wait, if needed, before posting more work to a stream (named as on the wire), with
  * that many pieces of copies. */
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces);

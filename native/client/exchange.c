@@ -22,10 +22,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* After the last call the receiver thread leaves the inbox to callers for this
- * long: a caller that finds it reading has to wait for two thread switches. */
+/* After the last call, or piece of a large copy, the receiver thread leaves the inbox to
+ * callers for this long: a caller that finds it reading has to wait for two thread switches. */
 #define RECEIVER_PAUSE_NS 1000000u
-/* Rounds of that pause spent behind a leader before it waits to be woken. */
+/* How long it sleeps at a time where nothing is expected but answers, which callers read
+ * themselves: each look takes a processor from the program or the server for a moment. */
+#define RECEIVER_DOZE_NS 10000000u
+/* Rounds of that spent behind a leader before it waits to be woken. */
 #define RECEIVER_ROUNDS 4
 /* How long a handler of a signal waits for a thread that is held up by its host functions. */
 #define PACE_ROUND_NS 10000000
@@ -56,6 +59,11 @@ static void wait_set(struct client_session *session, struct client_wait *wait, u
 	atomic_store(&wait->state, state);
 	if (asleep)
 		syscall(SYS_futex, &wait->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static void session_used(struct client_session *session, uint64_t when_ns)
+{
+	atomic_store_explicit(&session->used_ns, when_ns, memory_order_relaxed);
 }
 
 static struct client_wait *wait_take(struct client_session *session, uint64_t sequence)
@@ -165,7 +173,7 @@ static int read_reply(struct client_session *session, const struct wire_header *
 	wait = wait_take(session, header->sequence);
 	/* Also where the receiver thread reads it: it must leave the next one to the caller,
 	 * or a program that has paused would wait for two thread switches call after call. */
-	session->last_call_ns = transport_now_ns();
+	session_used(session, inbox->waited_ns ? inbox->waited_ns : transport_now_ns());
 	pthread_mutex_unlock(&session->wait_lock);
 	if (!wait)
 		return -EPROTO;
@@ -463,6 +471,33 @@ static void wait_for(struct client_session *session, struct client_wait *wait)
 	}
 }
 
+/* Sleep until somebody calls, at most this long; with the wait lock. */
+static void receiver_sleep(struct client_session *session, uint32_t limit_ns)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += limit_ns;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_nsec -= 1000000000;
+		until.tv_sec++;
+	}
+	pthread_cond_timedwait(&session->receiver_wake, &session->wait_lock, &until);
+}
+
+static bool receiver_expects(const struct client_session *session)
+{
+	return session->targets || session->outstanding || session->awaited;
+}
+
+void client_receiver_expects(struct client_session *session)
+{
+	if (!session->receiver_dozes)
+		return;
+	session->receiver_dozes = false;
+	pthread_cond_signal(&session->receiver_wake);
+}
+
 static void *receiver_thread(void *opaque)
 {
 	struct client_session *session = opaque;
@@ -471,16 +506,14 @@ static void *receiver_thread(void *opaque)
 
 	pthread_mutex_lock(&session->wait_lock);
 	while (!atomic_load(&session->dead)) {
-		bool expected = session->targets || session->outstanding || session->awaited;
-		bool recent = transport_now_ns() - session->last_call_ns < RECEIVER_PAUSE_NS;
+		bool expected = receiver_expects(session);
+		bool recent = transport_now_ns() - atomic_load(&session->used_ns) < RECEIVER_PAUSE_NS;
 		int rc;
 
 		/* A caller that waits leads as soon as its request has left.  Where that takes
 		 * long, the server may be unable to read before it is read from. */
 		if (session->leader || (!paging() && ((session->waits && !unled) ||
 						      (recent && !expected && !session->waits)))) {
-			struct timespec until;
-
 			if (session->leader && ++rounds > RECEIVER_ROUNDS) {
 				session->receiver_parked = true;
 				pthread_cond_wait(&session->receiver_wake, &session->wait_lock);
@@ -488,14 +521,14 @@ static void *receiver_thread(void *opaque)
 				rounds = 0;
 				continue;
 			}
-			clock_gettime(CLOCK_MONOTONIC, &until);
-			until.tv_nsec += RECEIVER_PAUSE_NS;
-			if (until.tv_nsec >= 1000000000) {
-				until.tv_nsec -= 1000000000;
-				until.tv_sec++;
-			}
 			unled = session->waits && !session->leader;
-			pthread_cond_timedwait(&session->receiver_wake, &session->wait_lock, &until);
+			session->receiver_dozes = !expected;
+			receiver_sleep(session, expected ? RECEIVER_PAUSE_NS : RECEIVER_DOZE_NS);
+			/* Roused by what may be waited for at once: the caller is to have the inbox
+			 * first, as it has where this thread is not asleep. */
+			if (!expected && !session->receiver_dozes && !atomic_load(&session->dead))
+				receiver_sleep(session, RECEIVER_PAUSE_NS);
+			session->receiver_dozes = false;
 			unled = unled && session->waits && !session->leader;
 			continue;
 		}
@@ -763,6 +796,8 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 	if (result != CUDA_SUCCESS)
 		return result;
 	header_fill(&header, op, route.context);
+	if (tail_bytes >= OUTBOX_COPY_BYTES)
+		session_used(route.session, transport_now_ns());
 	client_guard_begin();
 	rc = outbox_lend(&route.session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
 	client_guard_end();
@@ -822,6 +857,7 @@ static void register_target(void *opaque, uint64_t sequence)
 	pthread_mutex_lock(&session->wait_lock);
 	target->next = session->targets;
 	session->targets = target;
+	client_receiver_expects(session);
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
@@ -963,6 +999,8 @@ void client_outstanding(struct client_session *session, int change)
 		memset(session->behind, 0, sizeof(session->behind));
 		session->behind_pieces = 0;
 		pthread_cond_broadcast(&session->settled);
+	} else {
+		client_receiver_expects(session);
 	}
 	wait_unlock(session);
 }

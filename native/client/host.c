@@ -313,6 +313,8 @@ static void awaited_change(struct client_session *session, int change)
 	client_guard_begin();
 	pthread_mutex_lock(&session->wait_lock);
 	session->awaited = (unsigned)((int)session->awaited + change);
+	if (session->awaited)
+		client_receiver_expects(session);
 	pthread_mutex_unlock(&session->wait_lock);
 	client_guard_end();
 }

@@ -124,6 +124,38 @@ static CUresult call_execute(struct server_call *call, const struct wire_op_info
 	return server_handlers[call->header.opcode](call);
 }
 
+static bool call_queries(const struct server_call *call)
+{
+	return call->header.opcode == WIRE_OP_STREAM_QUERY || call->header.opcode == WIRE_OP_EVENT_QUERY;
+}
+
+/* What kernels have printed is there before a query tells of their end.  Where only queries have
+ * come since the same one was answered so, nothing new can have ended: a program that polls
+ * would pay for a look each time.  The caller leads. */
+static bool query_brings_text(struct server_call *call, CUresult result)
+{
+	struct server *server = call->server;
+	struct server_settled asked = {
+		.known = true,
+		.opcode = call->header.opcode,
+		.lane = call->header.lane,
+		.context = call->header.argument,
+	};
+
+	if (result == CUDA_ERROR_NOT_READY)
+		return false;
+	memcpy(&asked.object, call->request, sizeof(asked.object));
+	/* What runs beside this one may put something there; an error may come by itself. */
+	if (result != CUDA_SUCCESS || !server_is_alone(server))
+		return true;
+	if (server->settled.known && server->settled.opcode == asked.opcode &&
+	    server->settled.lane == asked.lane && server->settled.context == asked.context &&
+	    server->settled.object == asked.object)
+		return false;
+	server->settled = asked;
+	return true;
+}
+
 /* Execute and answer.  false: the session is over. */
 static bool call_serve(struct server_call *call, const struct wire_op_info *info)
 {
@@ -138,8 +170,7 @@ static bool call_serve(struct server_call *call, const struct wire_op_info *info
 		free(call->reply_tail);
 		return false;
 	}
-	if (info->blocking || call->header.opcode == WIRE_OP_STREAM_QUERY ||
-	    call->header.opcode == WIRE_OP_EVENT_QUERY)
+	if (info->blocking || (call_queries(call) && query_brings_text(call, result)))
 		server_text_flush(server);
 	if (info->called) {
 		bool good = result == CUDA_SUCCESS;
@@ -252,6 +283,8 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 		call.tail = thread->tail;
 	}
 	count(&server->status->calls, 1);
+	if (!call_queries(&call))
+		server->settled.known = false;
 	passed = info->blocking && !call_is_due(&call);
 	*leading = !passed;
 	if (passed) {

@@ -138,6 +138,13 @@ struct server_resume {
 	unsigned waiting;		/* connections that have not proved yet whose they are */
 };
 
+/* The query that found everything done, with nothing but queries since. */
+struct server_settled {
+	bool known;
+	uint16_t opcode, lane;
+	uint64_t context, object;
+};
+
 struct server {
 	struct transport transport;
 	struct server_resume resume;
@@ -165,6 +172,7 @@ struct server {
 	struct handle_table functions;	/* named here */
 	int text_read;			/* what the driver prints; -1: not caught */
 	pthread_mutex_t text_lock;	/* over reading it */
+	struct server_settled settled;	/* the leader's */
 
 	struct server_names *names;
 	struct server_images *images;	/* kept of earlier programs (images.c); NULL: none are */

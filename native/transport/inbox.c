@@ -14,9 +14,11 @@ int inbox_init(struct inbox *inbox, struct transport *transport)
 	inbox->meter = NULL;
 	inbox->start = 0;
 	inbox->end = 0;
+	inbox->large = false;
 	inbox->spin_ns = INBOX_SPIN_MAX_NS / 2;
 	inbox->missed = 0;
 	inbox->sleeps = 0;
+	inbox->waited_ns = 0;
 	inbox->parts = false;
 	inbox->beside = 0;
 	inbox->leaves = false;
@@ -116,12 +118,29 @@ static void inbox_part(struct inbox *inbox, uint64_t now, bool slept)
 		inbox->part_pause_ns *= 2;
 }
 
+/* A payload, which is not to pass through the buffer; what follows it may begin there. */
+static ssize_t inbox_scatter(struct inbox *inbox, void *target, size_t bytes)
+{
+	struct transport *transport = inbox->transport;
+	ssize_t got = transport->ops->scatter(transport, target, bytes, inbox->buffer, INBOX_AHEAD_BYTES);
+
+	inbox->start = inbox->end = 0;
+	if (got <= (ssize_t)bytes)
+		return got;
+	inbox->end = (size_t)got - bytes;
+	return (ssize_t)bytes;
+}
+
 static ssize_t inbox_try(struct inbox *inbox, void *target, size_t bytes)
 {
 	struct transport *transport = inbox->transport;
+	uint8_t *at = target;
 
-	return target ? transport->ops->read(transport, target, bytes)
-		      : transport->ops->peek(transport, &inbox->peeked, bytes);
+	if (!target)
+		return transport->ops->peek(transport, &inbox->peeked, bytes);
+	if (transport->ops->scatter && (at < inbox->buffer || at >= inbox->buffer + INBOX_BYTES))
+		return inbox_scatter(inbox, target, bytes);
+	return transport->ops->read(transport, target, bytes);
 }
 
 /* Is this one of the waits that do not spin?  Not where the peer is known to have gone to another processor:
@@ -147,6 +166,7 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	bool slept = false;
 
 	if (got != -EAGAIN) {
+		inbox->waited_ns = 0;
 		inbox_count(inbox->meter, got);
 		return got;
 	}
@@ -162,8 +182,14 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 		uint64_t spin_ns = inbox->spin_ns + (transport->ops->waking ? transport->ops->waking(transport) : 0);
 
 		do {
-			transport_relax();
-			got = inbox_try(inbox, target, bytes);
+			/* To read the clock takes as long as several looks; later it is a pause that
+			 * leaves the core to the peer, where the two share one. */
+			int looks = now - start < INBOX_EAGER_NS ? INBOX_LOOKS : 1;
+
+			do {
+				transport_relax();
+				got = inbox_try(inbox, target, bytes);
+			} while (got == -EAGAIN && --looks);
 			now = transport_now_ns();
 		} while (got == -EAGAIN && now - start < spin_ns);
 		if (got != -EAGAIN)
@@ -183,6 +209,7 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 		now = transport_now_ns();
 		inbox_missed(inbox, start, gave_up, now);
 	}
+	inbox->waited_ns = now;
 	inbox_adapt(inbox, now - start, slept);
 	inbox_part(inbox, now, slept);
 	if (inbox->meter)
@@ -194,6 +221,8 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 /* Have at least `bytes` (no more than the buffer holds) buffered. */
 static int inbox_fill(struct inbox *inbox, size_t bytes, int timeout_ms)
 {
+	const struct transport_ops *ops = inbox->transport->ops;
+
 	if (inbox->start == inbox->end) {
 		inbox->start = 0;
 		inbox->end = 0;
@@ -206,8 +235,8 @@ static int inbox_fill(struct inbox *inbox, size_t bytes, int timeout_ms)
 		size_t most = INBOX_BYTES - inbox->end, missing = bytes - (inbox->end - inbox->start);
 		ssize_t got;
 
-		if (inbox->transport->ops->peek && most > INBOX_PEEK_BYTES)
-			most = missing > INBOX_PEEK_BYTES ? missing : INBOX_PEEK_BYTES;
+		if ((ops->peek || (ops->scatter && inbox->large)) && most > INBOX_AHEAD_BYTES)
+			most = missing > INBOX_AHEAD_BYTES ? missing : INBOX_AHEAD_BYTES;
 		got = inbox_read(inbox, inbox->buffer + inbox->end, most, timeout_ms);
 
 		if (got < 0)
@@ -227,6 +256,7 @@ int inbox_header(struct inbox *inbox, struct wire_header *header, int timeout_ms
 	if (header->length > WIRE_FRAME_BYTES)
 		return -EPROTO;
 	inbox->start += sizeof(*header);
+	inbox->large = header->length >= INBOX_LARGE_BYTES;
 	return 0;
 }
 
@@ -235,6 +265,7 @@ int inbox_take(struct inbox *inbox, void *target, size_t bytes)
 	uint8_t *at = target;
 	size_t buffered = inbox->end - inbox->start;
 	size_t now = bytes < buffered ? bytes : buffered;
+	size_t least = inbox->transport->ops->scatter ? INBOX_AHEAD_BYTES : INBOX_LARGE_BYTES;
 
 	if (now) {
 		memcpy(at, inbox->buffer + inbox->start, now);
@@ -242,15 +273,16 @@ int inbox_take(struct inbox *inbox, void *target, size_t bytes)
 		at += now;
 		bytes -= now;
 	}
-	/* What is left and large bypasses the buffer; the end of it, and small
-	 * pieces, come through it together with what follows. */
-	while (bytes >= INBOX_BYTES / 4) {
+	/* What is left and large bypasses the buffer; where the end of it can't bring along what
+	 * follows, it comes through the buffer together with that, as small pieces do. */
+	while (bytes >= least) {
 		ssize_t got = inbox_read(inbox, at, bytes, -1);
 
 		if (got < 0)
 			return (int)got;
 		at += got;
 		bytes -= (size_t)got;
+		least = inbox->transport->ops->scatter ? 1 : least;
 	}
 	if (bytes) {
 		int rc = inbox_fill(inbox, bytes, -1);

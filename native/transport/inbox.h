@@ -7,13 +7,17 @@
 #define FARBUS_TRANSPORT_INBOX_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "../wire/frame.h"
 #include "transport.h"
 
 #define INBOX_BYTES (128u << 10)
-/* How much is read ahead where that saves no system call: payloads stay where they lie. */
-#define INBOX_PEEK_BYTES (4u << 10)
+/* How much is read ahead where a payload is likely to be behind, and more would save no system
+ * call: payloads go where they belong, or stay where they lie. */
+#define INBOX_AHEAD_BYTES (4u << 10)
+/* Payloads from here on bypass the buffer. */
+#define INBOX_LARGE_BYTES (INBOX_BYTES / 4)
 
 /* Where a reader counts, for others to look at meanwhile.  It alone adds to
  * *received_bytes, so that no addition needs a lock. */
@@ -30,7 +34,9 @@ struct inbox {
 	const void *peeked;		/* what inbox_peek found in the transport */
 	size_t start;			/* of what is buffered and not yet taken */
 	size_t end;
+	bool large;			/* the frame that was read last is: the next may be */
 	uint64_t spin_ns;		/* how long to spin before sleeping; adapts */
+	uint64_t waited_ns;		/* when what was read last came; 0: it was there already */
 	unsigned missed;		/* spins in turn that only kept the peer from running */
 	unsigned sleeps;		/* waits to come that do not spin */
 	bool parts;			/* may move its thread away from the peer's processor; false at first */
@@ -49,6 +55,9 @@ struct inbox {
 #define INBOX_SPIN_MIN_NS 15000u
 #define INBOX_SPIN_MAX_NS 60000u
 #define INBOX_WAKE_NS 50000u
+/* Looks at the transport between two at the clock, while spinning for no longer than that. */
+#define INBOX_LOOKS 8
+#define INBOX_EAGER_NS 2000u
 /* An answer that comes so soon after spinning was given up had waited for this processor:
  * the peer shares it.  The scheduler moves one of the two within milliseconds if another
  * processor is idle; after so many such waits none is, and the next ones sleep at once, which

@@ -127,13 +127,14 @@ static int socket_write(struct transport *transport, struct iovec *vector, int c
 	return rc;
 }
 
-static ssize_t socket_read(struct transport *transport, void *buffer, size_t bytes)
+static ssize_t socket_receive(struct transport *transport, struct iovec *into, size_t count)
 {
+	struct msghdr message = { .msg_iov = into, .msg_iovlen = count };
 	int cancel = transport_cancel_disable();
 	ssize_t got;
 
 	do {
-		got = recv(transport->descriptor, buffer, bytes, MSG_DONTWAIT);
+		got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT);
 	} while (got < 0 && errno == EINTR);
 	RECEIVED(transport);
 	if (got < 0)
@@ -142,6 +143,19 @@ static ssize_t socket_read(struct transport *transport, void *buffer, size_t byt
 		got = -EPIPE;
 	transport_cancel_restore(cancel);
 	return got;
+}
+
+static ssize_t socket_read(struct transport *transport, void *buffer, size_t bytes)
+{
+	return socket_receive(transport, &(struct iovec){ buffer, bytes }, 1);
+}
+
+static ssize_t socket_scatter(struct transport *transport, void *buffer, size_t bytes, void *behind,
+			      size_t behind_bytes)
+{
+	struct iovec into[2] = { { buffer, bytes }, { behind, behind_bytes } };
+
+	return socket_receive(transport, into, 2);
 }
 
 static int socket_wait(struct transport *transport, int timeout_ms)
@@ -166,6 +180,7 @@ static const struct transport_ops unix_ops = {
 	.name = "unix",
 	.write = socket_write,
 	.read = socket_read,
+	.scatter = socket_scatter,
 	.wait = socket_wait,
 	.shutdown = socket_shutdown,
 };

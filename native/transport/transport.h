@@ -28,6 +28,10 @@ struct transport_ops {
 	/* Read what is there, at most `bytes`, at least one.  One caller at a
 	 * time.  -EAGAIN: nothing there; -EPIPE: the peer has gone. */
 	ssize_t (*read)(struct transport *transport, void *buffer, size_t bytes);
+	/* Like read, but what is there behind the first `bytes` goes to `behind`, at most
+	 * `behind_bytes`, with the same system call; NULL where that saves none. */
+	ssize_t (*scatter)(struct transport *transport, void *buffer, size_t bytes, void *behind,
+			   size_t behind_bytes);
 	/* Wait until read has something to say, or until timeout_ms (-1: none)
 	 * is over.  0, -ETIMEDOUT or -errno. */
 	int (*wait)(struct transport *transport, int timeout_ms);

@@ -166,7 +166,9 @@ class Shared(Session):
         for at, byte in enumerate(frame, written):
             self.ring[4096 + at % RING_BYTES] = byte
         WORD.pack_into(self.ring, 0, written + len(frame))
-        self.connection.send(b"\0")
+        # A server that looks at the ring just then may have ended the session already.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send(b"\0")
 
     def exactly(self, count: int) -> bytes:
         end = time.monotonic() + PATIENCE_S
