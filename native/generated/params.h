@@ -1635,8 +1635,10 @@ static void reply_203(struct marshal *m, struct args_203 *a)
 		marshal_plain(m, a->numEdges, sizeof(*a->numEdges));
 	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->from[i]);
+	marshal_rest(m, a->from, sizeof(*a->from), marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room), a->numEdges_room);
 	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->to[i]);
+	marshal_rest(m, a->to, sizeof(*a->to), marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room), a->numEdges_room);
 }
 
 /* cuGraphGetEdges_v2 */
@@ -1665,8 +1667,10 @@ static void reply_204(struct marshal *m, struct args_204 *a)
 		marshal_plain(m, a->numEdges, sizeof(*a->numEdges));
 	for (size_t i = 0; a->from && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->from[i]);
+	marshal_rest(m, a->from, sizeof(*a->from), marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room), a->numEdges_room);
 	for (size_t i = 0; a->to && i < (size_t)(marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)); i++)
 		marshal_CUgraphNode(m, &a->to[i]);
+	marshal_rest(m, a->to, sizeof(*a->to), marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room), a->numEdges_room);
 	if (a->edgeData)
 		marshal_plain(m, a->edgeData, (marshal_filled(a->numEdges ? *a->numEdges : 0, a->numEdges_room)) * sizeof(*a->edgeData));
 }
@@ -1711,6 +1715,7 @@ static void reply_206(struct marshal *m, struct args_206 *a)
 		marshal_plain(m, a->numNodes, sizeof(*a->numNodes));
 	for (size_t i = 0; a->nodes && i < (size_t)(marshal_filled(a->numNodes ? *a->numNodes : 0, a->numNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->nodes[i]);
+	marshal_rest(m, a->nodes, sizeof(*a->nodes), marshal_filled(a->numNodes ? *a->numNodes : 0, a->numNodes_room), a->numNodes_room);
 }
 
 /* cuGraphGetRootNodes */
@@ -1735,6 +1740,7 @@ static void reply_207(struct marshal *m, struct args_207 *a)
 		marshal_plain(m, a->numRootNodes, sizeof(*a->numRootNodes));
 	for (size_t i = 0; a->rootNodes && i < (size_t)(marshal_filled(a->numRootNodes ? *a->numRootNodes : 0, a->numRootNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->rootNodes[i]);
+	marshal_rest(m, a->rootNodes, sizeof(*a->rootNodes), marshal_filled(a->numRootNodes ? *a->numRootNodes : 0, a->numRootNodes_room), a->numRootNodes_room);
 }
 
 /* cuGraphHostNodeGetParams */
@@ -2201,6 +2207,7 @@ static void reply_230(struct marshal *m, struct args_230 *a)
 		marshal_plain(m, a->numDependencies, sizeof(*a->numDependencies));
 	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room)); i++)
 		marshal_CUgraphNode(m, &a->dependencies[i]);
+	marshal_rest(m, a->dependencies, sizeof(*a->dependencies), marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room), a->numDependencies_room);
 }
 
 /* cuGraphNodeGetDependencies_v2 */
@@ -2227,6 +2234,7 @@ static void reply_231(struct marshal *m, struct args_231 *a)
 		marshal_plain(m, a->numDependencies, sizeof(*a->numDependencies));
 	for (size_t i = 0; a->dependencies && i < (size_t)(marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room)); i++)
 		marshal_CUgraphNode(m, &a->dependencies[i]);
+	marshal_rest(m, a->dependencies, sizeof(*a->dependencies), marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room), a->numDependencies_room);
 	if (a->edgeData)
 		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependencies ? *a->numDependencies : 0, a->numDependencies_room)) * sizeof(*a->edgeData));
 }
@@ -2253,6 +2261,7 @@ static void reply_232(struct marshal *m, struct args_232 *a)
 		marshal_plain(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
 	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->dependentNodes[i]);
+	marshal_rest(m, a->dependentNodes, sizeof(*a->dependentNodes), marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room), a->numDependentNodes_room);
 }
 
 /* cuGraphNodeGetDependentNodes_v2 */
@@ -2279,6 +2288,7 @@ static void reply_233(struct marshal *m, struct args_233 *a)
 		marshal_plain(m, a->numDependentNodes, sizeof(*a->numDependentNodes));
 	for (size_t i = 0; a->dependentNodes && i < (size_t)(marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room)); i++)
 		marshal_CUgraphNode(m, &a->dependentNodes[i]);
+	marshal_rest(m, a->dependentNodes, sizeof(*a->dependentNodes), marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room), a->numDependentNodes_room);
 	if (a->edgeData)
 		marshal_plain(m, a->edgeData, (marshal_filled(a->numDependentNodes ? *a->numDependentNodes : 0, a->numDependentNodes_room)) * sizeof(*a->edgeData));
 }

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "../generated/cuda_abi.h"
 #include "cursor.h"
@@ -70,6 +71,14 @@ size_t marshal_room(struct marshal *m, void *count, size_t bytes);
 static inline size_t marshal_filled(size_t count, size_t room)
 {
 	return count < room ? count : room;
+}
+
+/* What a list of handles has room for beyond what was listed is NULL, as the driver leaves it. */
+static inline void marshal_rest(const struct marshal *m, void *list, size_t size, size_t filled,
+				size_t room)
+{
+	if (m->get && m->reply && list && filled < room)
+		memset((char *)list + filled * size, 0, (room - filled) * size);
 }
 
 /* Note the first failure. */

@@ -220,10 +220,12 @@ def _reply(call: Call) -> list[str]:
         elif parameter.way in ("out", "inout"):
             out += _each(parameter, _expression(call, parameter.count) if parameter.count else "")
         elif parameter.way == "list":
-            out += _each(
-                parameter,
-                f"marshal_filled(a->{parameter.count} ? *a->{parameter.count} : 0, a->{parameter.count}_room)",
-            )
+            room = f"a->{parameter.count}_room"
+            filled = f"marshal_filled(a->{parameter.count} ? *a->{parameter.count} : 0, {room})"
+            out += _each(parameter, filled)
+            if parameter.walk == "CUgraphNode":
+                name = f"a->{parameter.name}"
+                out.append(f"\tmarshal_rest(m, {name}, sizeof(*{name}), {filled}, {room});")
     return out
 
 

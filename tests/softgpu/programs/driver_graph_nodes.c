@@ -48,6 +48,7 @@ int main(void)
 	host_params = (CUDA_HOST_NODE_PARAMS){ on_host, &argument };
 	CHECK(cuGraphAddHostNode(&host, graph, &out, 1, &host_params));
 
+	memset(nodes, 0xff, sizeof nodes);
 	CHECK(cuGraphGetNodes(graph, nodes, &count));
 	REQUIRE_EQUAL(count, 6);
 	REQUIRE(nodes[0] == fill && nodes[5] == host && !nodes[6] && !nodes[7]);

@@ -5,7 +5,7 @@
 
 int main(void)
 {
-	CUgraphNode a, b, c, d, other_node, from[4], to[4], nodes[4], wrong;
+	CUgraphNode a, b, c, d, other_node, from[5], to[5], nodes[4], wrong;
 	CUgraphEdgeData early = { .type = CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC, .from_port = 1 }, data[4];
 	CUDA_GRAPH_INSTANTIATE_PARAMS params = { 0 };
 	CUgraph graph, other;
@@ -32,18 +32,25 @@ int main(void)
 	CHECK(cuGraphGetNodes(graph, NULL, &count));
 	REQUIRE_EQUAL(count, 4);
 	count = 4;
+	memset(nodes, 0xff, sizeof nodes);
 	CHECK(cuGraphGetRootNodes(graph, nodes, &count));
 	REQUIRE_EQUAL(count, 1);
-	REQUIRE(nodes[0] == a);
+	REQUIRE(nodes[0] == a && !nodes[1] && !nodes[2] && !nodes[3]);
 	CHECK(cuGraphGetEdges(graph, NULL, NULL, NULL, &count));
 	REQUIRE_EQUAL(count, 4);
+	memset(from, 0xff, sizeof from);
+	memset(to, 0xff, sizeof to);
+	count = 5;
 	CHECK(cuGraphGetEdges(graph, from, to, NULL, &count));
+	REQUIRE_EQUAL(count, 4);
+	REQUIRE(!from[4] && !to[4]);
 	REQUIRE(from[0] == a && to[0] == b && from[1] == a && to[1] == c);
 	REQUIRE(from[2] == b && to[2] == d && from[3] == c && to[3] == d);
 	count = 4;
+	memset(nodes, 0xff, sizeof nodes);
 	CHECK(cuGraphNodeGetDependencies(d, nodes, NULL, &count));
 	REQUIRE_EQUAL(count, 2);
-	REQUIRE(nodes[0] == b && nodes[1] == c && !nodes[2]);
+	REQUIRE(nodes[0] == b && nodes[1] == c && !nodes[2] && !nodes[3]);
 	count = 1;
 	CHECK(cuGraphNodeGetDependentNodes(a, nodes, NULL, &count));
 	REQUIRE_EQUAL(count, 1);
