@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from farbus.model.fabric import learned_deadline_s, quantile, with_time
+from farbus.model.fabric import learned_deadline_s, lengthened_s, measured, quantile
 from farbus.model.value import Value
 
 
@@ -39,28 +39,34 @@ class BusHistory(Value, frozen=True, kw_only=True):
 
     times: dict[str, tuple[float, ...]] = {}
     """By step and class: ``scan 0108``."""
+    given_up: dict[str, float] = {}
+    """Seconds after which one was given up; no entry once one has come to its end again (:func:`measured`)."""
 
     def with_time(self, step: BusStep, pci_class: int, seconds: float, *, finished: bool = True) -> BusHistory:
         """Return the history with one time more; ``pci_class`` has 24 bits."""
-        name = _name(step, pci_class)
-        kept = with_time(self.times.get(name, ()), seconds, finished=finished)
-        return msgspec.structs.replace(self, times={**self.times, name: kept})
+        times, given_up = measured(
+            self.times, self.given_up, _name(step, pci_class), seconds, finished=finished,
+            cold_s=COLD_DEADLINE_S, floor_s=FLOOR_S,
+        )  # fmt: skip
+        return msgspec.structs.replace(self, times=times, given_up=given_up)
 
     def deadline_s(self, step: BusStep, pci_class: int = 0) -> float:
         """Return the seconds after which ``step`` is given up; for a class that is not known the longest of all."""
-        return max(
-            (learned_deadline_s(times, cold_s=COLD_DEADLINE_S, floor_s=FLOOR_S) for times in self._of(step, pci_class)),
-            default=COLD_DEADLINE_S,
-        )
+        return max((self._deadline_s(name) for name in self._names(step, pci_class)), default=COLD_DEADLINE_S)
 
     def expected_s(self, step: BusStep, pci_class: int = 0) -> float:
         """Return how many seconds ``step`` is likely to take: the median of its last times."""
-        return max((quantile(times, 0.5) for times in self._of(step, pci_class)), default=COLD_EXPECTED_S)
+        known = [times for name in self._names(step, pci_class) if (times := self.times.get(name))]
+        return max((quantile(times, 0.5) for times in known), default=COLD_EXPECTED_S)
 
-    def _of(self, step: BusStep, pci_class: int) -> list[tuple[float, ...]]:
+    def _deadline_s(self, name: str) -> float:
+        learned_s = learned_deadline_s(self.times.get(name, ()), cold_s=COLD_DEADLINE_S, floor_s=FLOOR_S)
+        return lengthened_s(learned_s, self.given_up.get(name, 0.0))
+
+    def _names(self, step: BusStep, pci_class: int) -> list[str]:
         if pci_class:
-            return [times] if (times := self.times.get(_name(step, pci_class))) else []
-        return [times for name, times in self.times.items() if times and name.startswith(f"{step} ")]
+            return [_name(step, pci_class)]
+        return [name for name in {*self.times, *self.given_up} if name.startswith(f"{step} ")]
 
 
 def _name(step: BusStep, pci_class: int) -> str:

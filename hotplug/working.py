@@ -12,7 +12,7 @@ from farbus.hotplug.fabric.errors import DeviceElsewhere
 from farbus.hotplug.parts import Move, Parts, device_at
 from farbus.hotplug.times import BusStep
 from farbus.linux.uevents import News
-from farbus.model.fabric import FabricStep
+from farbus.model.fabric import GIVEN_UP_FACTOR, FabricStep
 from farbus.model.holders import Look
 from farbus.model.pci import CLASS_NVME, Function
 from farbus.model.quantity import format_bytes
@@ -36,8 +36,11 @@ def wedged(addresses: Sequence[str], *, since: float) -> WedgedRemoval:
 
 
 def fabric_deadline_s(fabric: Fabric, step: FabricStep) -> float:
-    """Return how long a step in a chassis may take: it reads before and after, and is asked again if it fails."""
-    return 2 * fabric.deadline_s(step) + 4 * fabric.deadline_s(FabricStep.LIST)
+    """Return how long a step in a chassis may take, in seconds.
+
+    It reads before and after, and what is given up is asked for again, with a longer deadline.
+    """
+    return (1 + GIVEN_UP_FACTOR) * fabric.deadline_s(step) + 4 * fabric.deadline_s(FabricStep.LIST)
 
 
 async def port_of(fabric: Fabric, move: Move) -> str:

@@ -10,13 +10,26 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
 from farbus.errors import NotFound
 from farbus.model.device import DeviceKind
-from farbus.model.value import Value
+from farbus.model.value import Value, to_json
+
+K = TypeVar("K")
+
+
+MAX_LISTED = 4096
+"""Devices, or ports, of one chassis: more than any has."""
+MAX_MISSING = 256
+"""Devices that are told as missing: a chassis that calls its devices something new each time has ever more of them."""
+MAX_NAME = 256
+"""Characters of the name of a chassis, a port, a device, a node."""
+MAX_VIEW_BYTES = 2 * 2**20
+"""JSON of one reading, half of what the scheduler takes: as many devices with half a kilobyte each."""
 
 
 class Dialect(enum.StrEnum):
@@ -97,7 +110,10 @@ _UUID = re.compile(r"(?:GPU-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re
 
 
 def serials_in(name: str) -> tuple[str, ...]:
-    """Return the serials that a node's name for a device may have: ``NVME-SERIAL-MODEL``, ``PCI-IDS-SERIAL``."""
+    """Return the serials that a node's name for a device may have: ``NVME-SERIAL-MODEL``, ``PCI-IDS-SERIAL``.
+
+    The longest comes last.
+    """
     kind, _, rest = name.partition("-")
     if kind == "PCI":
         return (rest.partition("-")[2],) if "-" in rest else ()
@@ -129,10 +145,14 @@ class ChassisView(Value, frozen=True, kw_only=True):
     def device(self, name: str) -> FabricDevice:
         """Return the device that ``name`` means (:meth:`FabricDevice.answers_to`); raise :class:`NotFound`.
 
-        Its id comes first: no other device has that.  What else several answer to means none of them.
+        Its id comes first: no other device has that; then the longest serial: ``NVME-S1-2-MODEL`` is no drive S1 where
+        there is an S1-2.  What else several answer to means none of them.
         """
         found = [device for device in self.devices if device.answers_to(name)]
         found = [device for device in found if device.id == name] or found
+        if len(found) > 1 and not any(name in device.names for device in found):
+            longest = max(len(device.serial) for device in found)
+            found = [device for device in found if len(device.serial) == longest]
         if len(found) == 1:
             return found[0]
         if found:
@@ -180,6 +200,23 @@ class ChassisView(Value, frozen=True, kw_only=True):
                 twice = next(name for name in names if names.count(name) > 1)
                 return f"{what} {twice} is listed twice"
         return ""
+
+    def excess(self) -> str:
+        """Return in words what is more than there can be, and than any scheduler believes; empty where nothing is."""
+        for what, items in (("ports", self.ports), ("devices", self.devices)):
+            if len(items) > MAX_LISTED:
+                return f"{len(items)} {what}, which no chassis has"
+        names = [name for port in self.ports for name in (port.id, port.node)]
+        names += [
+            name
+            for device in self.devices
+            for name in (device.id, device.handle, device.model, device.serial, device.uuid, device.slot, device.port)
+        ]
+        longest = max(names, key=len, default="")
+        if len(longest) > MAX_NAME:
+            return f"a name of more than {MAX_NAME} characters: {longest[:40]}..."
+        size = len(to_json(self))
+        return f"{size} bytes of names, which no chassis has" if size > MAX_VIEW_BYTES else ""
 
     def at(self, port: str) -> tuple[FabricDevice, ...]:
         """Return the devices that are assigned to ``port``; the free ones for an empty name."""
@@ -253,7 +290,7 @@ DEADLINE_MARGIN = 1.5
 that was about to succeed, being generous costs seconds, and only when something is wrong."""
 
 GIVEN_UP_FACTOR = 2.0
-"""What a step that was given up after t seconds counts as, in t: a deadline that is too short grows until it is not."""
+"""The deadline after a step that was given up, in what that had: one that is too short grows until it is not."""
 
 COLD_DEADLINE_S = {FabricStep.LIST: 30.0, FabricStep.ASSIGN: 90.0, FabricStep.UNASSIGN: 60.0}
 """Before anything was measured: some three to five times the slowest of what KubeComp's testbed has logged."""
@@ -263,24 +300,31 @@ CEILING_S = 600.0
 """The longest deadline: who hangs for ten minutes will not answer."""
 
 
-class StepHistory(Value, frozen=True, kw_only=True):
+class StepHistory(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The last times of each step at one chassis, the newest last; what deadlines are learned from.
 
     It is a value: whoever owns the chassis keeps it over restarts
-    (:func:`farbus.model.value.to_json`).
+    (:func:`farbus.model.value.to_json`).  Its JSON has no field that is empty:
+    what knows no ``given_up`` yet reads it as long as nothing is given up.
     """
 
     times: dict[FabricStep, tuple[float, ...]] = {}
-    """Seconds; those of a step that was given up, times ``GIVEN_UP_FACTOR``."""
+    """Seconds, of steps that were answered."""
+    given_up: dict[FabricStep, float] = {}
+    """Seconds after which a step was given up; no entry once one was answered again (:func:`measured`)."""
 
     def with_time(self, time: StepTime) -> StepHistory:
         """Return the history with one time more; the oldest beyond ``HISTORY_LENGTH`` go."""
-        kept = with_time(self.times.get(time.step, ()), time.seconds, finished=time.finished)
-        return msgspec.structs.replace(self, times={**self.times, time.step: kept})
+        times, given_up = measured(
+            self.times, self.given_up, time.step, time.seconds, finished=time.finished,
+            cold_s=COLD_DEADLINE_S[time.step], floor_s=FLOOR_S[time.step],
+        )  # fmt: skip
+        return msgspec.structs.replace(self, times=times, given_up=given_up)
 
     def deadline_s(self, step: FabricStep) -> float:
         """Return the seconds after which ``step`` is given up: a high quantile of its last times, with a margin."""
-        return learned_deadline_s(self.times.get(step, ()), cold_s=COLD_DEADLINE_S[step], floor_s=FLOOR_S[step])
+        learned_s = learned_deadline_s(self.times.get(step, ()), cold_s=COLD_DEADLINE_S[step], floor_s=FLOOR_S[step])
+        return lengthened_s(learned_s, self.given_up.get(step, 0.0))
 
     def expected_s(self, step: FabricStep) -> float:
         """Return the median of the last times, in seconds; a third of the deadline where there are none."""
@@ -288,9 +332,32 @@ class StepHistory(Value, frozen=True, kw_only=True):
         return quantile(times, 0.5) if times else COLD_DEADLINE_S[step] / 3
 
 
-def with_time(times: tuple[float, ...], seconds: float, *, finished: bool) -> tuple[float, ...]:
-    """Return kept times with one more, without the oldest beyond ``HISTORY_LENGTH``."""
-    return (*times, max(0.0, seconds) * (1.0 if finished else GIVEN_UP_FACTOR))[-HISTORY_LENGTH:]
+def measured(
+    times: Mapping[K, tuple[float, ...]],
+    given_up: Mapping[K, float],
+    step: K,
+    seconds: float,
+    *,
+    finished: bool,
+    cold_s: float,
+    floor_s: float,
+) -> tuple[dict[K, tuple[float, ...]], dict[K, float]]:
+    """Return the times of all steps, and those of what was given up, with one more of ``step``.
+
+    How long something takes that was given up nobody knows, so it is no time
+    among the others: it only makes the next deadline longer, until one is
+    answered.  An answer that came later than its times alone would have waited
+    takes nothing back: among many that were quick, a few slow ones are not in
+    the quantile yet.
+    """
+    seconds = max(0.0, seconds)
+    if not finished:
+        # Of several at once, some began with the deadline from before.
+        return dict(times), {**given_up, step: max(seconds, given_up.get(step, 0.0))}
+    kept = (*times.get(step, ()), seconds)[-HISTORY_LENGTH:]
+    is_late = seconds > learned_deadline_s(kept, cold_s=cold_s, floor_s=floor_s)
+    left = {name: had for name, had in given_up.items() if is_late or name != step}
+    return {**times, step: kept}, left
 
 
 def learned_deadline_s(times: tuple[float, ...], *, cold_s: float, floor_s: float) -> float:
@@ -301,6 +368,11 @@ def learned_deadline_s(times: tuple[float, ...], *, cold_s: float, floor_s: floa
     else:
         seconds = DEADLINE_MARGIN * quantile(times, DEADLINE_QUANTILE)
     return min(CEILING_S, max(floor_s, seconds))
+
+
+def lengthened_s(learned_s: float, given_up_s: float) -> float:
+    """Return the deadline after a step that was given up ``given_up_s`` seconds after it began, 0 for none."""
+    return min(CEILING_S, max(learned_s, GIVEN_UP_FACTOR * given_up_s))
 
 
 def quantile(times: Iterable[float], part: float) -> float:

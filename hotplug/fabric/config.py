@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tomllib
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,11 +17,12 @@ from farbus.hotplug.fabric.http import HttpTransport
 from farbus.hotplug.fabric.redfish import RedfishDriver
 from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.linux.clock import Clock
-from farbus.model.fabric import Dialect, RedfishStyle
+from farbus.model.fabric import MAX_NAME, Dialect, RedfishStyle
 
 MAX_CREDENTIALS_BYTES = 4096
-MAX_NAME = 256
-"""Characters of the name of a chassis, a port, a node."""
+MAX_PCI_ID = 0xFFFF
+
+_CREDENTIALS = 'it has two lines: user = "..." and password = "..."'
 
 
 class ChassisAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,14 +51,37 @@ class ChassisAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class FabricConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All chassis. ``history`` is a directory where measured times are kept, from which deadlines are learned."""
+    """All chassis. ``history`` is a directory where measured times are kept, from which deadlines are learned.
+
+    Paths are relative to the file's directory: commands and agents, which start elsewhere, share it.
+    """
 
     chassis: tuple[ChassisAccess, ...]
     history: str = ""
 
+    def below(self, directory: Path) -> FabricConfig:
+        """Return it with the paths of all files in ``directory``, unless they are absolute."""
+
+        def placed(path: str) -> str:
+            return str(directory / path) if path else ""
+
+        return msgspec.structs.replace(
+            self,
+            history=placed(self.history),
+            chassis=tuple(
+                msgspec.structs.replace(
+                    each,
+                    certificate=placed(each.certificate),
+                    authority=placed(each.authority),
+                    credentials=placed(each.credentials),
+                )
+                for each in self.chassis
+            ),
+        )
+
 
 def read_config(path: str) -> FabricConfig:
-    """Read ``fabric.toml``; raise :class:`InvalidInput` for what is none."""
+    """Read ``fabric.toml``, with the paths in it as it means them; raise :class:`InvalidInput` for what is none."""
     try:
         with open(path, "rb") as file:
             fields = tomllib.load(file)
@@ -65,9 +90,23 @@ def read_config(path: str) -> FabricConfig:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"fabric: {path}: not TOML: {error}") from error
     try:
-        return msgspec.convert(fields, FabricConfig)
+        config = msgspec.convert(fields, FabricConfig).below(Path(path).resolve().parent)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"fabric: {path}: {error}") from error
+    check_config(config, name=f"fabric: {path}")
+    return config
+
+
+def check_config(config: FabricConfig, *, name: str) -> None:
+    """Raise :class:`InvalidInput` for names that can't be; ``name`` is what errors call the file."""
+    names = [access.name for access in config.chassis]
+    for access in config.chassis:
+        if names.count(access.name) > 1:
+            raise InvalidInput(f"{name}: chassis {access.name} is there twice")
+        try:
+            _check_names(access)
+        except InvalidInput as error:
+            raise InvalidInput(f"{name}: {error.message}", hint=error.hint) from error
 
 
 def make_driver(access: ChassisAccess, *, clock: Clock) -> Driver:
@@ -108,10 +147,21 @@ def _check_names(access: ChassisAccess) -> None:
     if not 0 < len(name) <= MAX_NAME or not name.isprintable() or "/" in name:
         raise InvalidInput(f"chassis {name!r}: its name is not 1 to {MAX_NAME} printable characters without a slash")
     for port, node in access.ports.items():
-        if not port or any(len(each) > MAX_NAME or not each.isprintable() for each in (port, node)):
+        if not port or not (_is_name(port) and _is_name(node)):
             raise InvalidInput(
                 f"chassis {name}: ports: {port!r} = {node!r}: not at most {MAX_NAME} printable characters each"
             )
+    for handle, known in access.devices.items():
+        if not (_is_name(known.serial) and _is_name(known.model)):
+            raise InvalidInput(
+                f"chassis {name}: devices.{handle!r}: serial or model is not at most {MAX_NAME} printable characters"
+            )
+        if not (0 <= known.vendor_id <= MAX_PCI_ID and 0 <= known.device_id <= MAX_PCI_ID):
+            raise InvalidInput(f"chassis {name}: devices.{handle!r}: vendor_id or device_id is not of 16 bits")
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= MAX_NAME and text.isprintable()
 
 
 def _is_url(url: str) -> bool:
@@ -133,7 +183,9 @@ def read_credentials(path: str, *, what: str) -> Credentials:
         # Looked at after it is open: a name may lead elsewhere the next moment.  A pipe would wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise InvalidInput(f"{what}: credentials {path}: {error.strerror}") from error
+        raise InvalidInput(
+            f"{what}: credentials {path}: {error.strerror}", hint=f"{_CREDENTIALS}, of mode 0600"
+        ) from error
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -152,7 +204,5 @@ def read_credentials(path: str, *, what: str) -> Credentials:
         fields = {}
     user, password = fields.get("user"), fields.get("password")
     if not isinstance(user, str) or not isinstance(password, str) or not user or fields.keys() != {"user", "password"}:
-        raise InvalidInput(
-            f"{what}: credentials {path}: not understood", hint='it has two lines: user = "..." and password = "..."'
-        )
+        raise InvalidInput(f"{what}: credentials {path}: not understood", hint=_CREDENTIALS)
     return Credentials(user, password)

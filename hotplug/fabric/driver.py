@@ -37,6 +37,10 @@ class Driver(Protocol):
         """
         ...
 
+    def has_port(self, port: str) -> bool:
+        """Say whether the newest reading has a port, beside that it is configured; true where this can't be told."""
+        ...
+
     async def ask_assign(self, device: FabricDevice, port: str) -> Answer:
         """Ask for ``device`` to be assigned to ``port``; return what the chassis answers, which is a hint.
 

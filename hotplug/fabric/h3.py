@@ -119,6 +119,10 @@ class H3Driver:
             port=port,
         )
 
+    def has_port(self, port: str) -> bool:
+        """See :class:`Driver`: this dialect tells of a port only by what is assigned to it."""
+        return True
+
     async def ask_assign(self, device: FabricDevice, port: str) -> Answer:
         """See :class:`Driver`."""
         return await self._allocate("POST", {"gep": "0", "port_gid": port, "dev_gid": device.handle})

@@ -86,6 +86,7 @@ class HttpTransport:
     def __init__(self, chassis: str, url: str, *, pinned: str = "", authority: str = "") -> None:
         self._chassis = chassis
         self._url = url.rstrip("/")
+        self._known_by = "pinned" if pinned else "authority" if authority else ""
         self._ssl: ssl.SSLContext | aiohttp.Fingerprint | bool = True
         if self._url.startswith("https:"):
             self._ssl = _trust(chassis, pinned=pinned, authority=authority)
@@ -116,12 +117,13 @@ class HttpTransport:
                 names = {name.lower(): value for name, value in response.headers.items()}
                 return Reply(response.status, names, body)
         except (aiohttp.ServerFingerprintMismatch, aiohttp.ClientConnectorCertificateError) as error:
-            raise ChassisRefused(
-                f"chassis {self._chassis}: its certificate is not the one that is known",
-                hint="is it the right address? If its certificate was renewed, fetch it anew over a way you trust",
-            ) from error
+            raise self._untrusted() from error
         except aiohttp.ClientConnectorSSLError as error:
-            raise ChassisRefused(f"chassis {self._chassis}: TLS is refused: {remark(error)}") from error
+            # Its own text has the repr of what was to be checked.
+            raise ChassisRefused(
+                f"chassis {self._chassis}: no TLS with it: {remark(error.os_error)}",
+                hint="is the port of its url that of https?",
+            ) from error
         except aiohttp.ClientConnectorError as error:
             reason = error.os_error.strerror or str(error.os_error)
             raise ChassisUnavailable(
@@ -136,6 +138,23 @@ class HttpTransport:
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             reason = remark(error) or type(error).__name__
             raise ChassisUnavailable(f"chassis {self._chassis}: {request}: connection broke: {reason}") from error
+
+    def _untrusted(self) -> ChassisRefused:
+        at = f"chassis {self._chassis}"
+        renewed = "is it the right address? If its certificate was renewed, fetch it anew over a way you trust"
+        match self._known_by:
+            case "pinned":
+                return ChassisRefused(f"{at}: its certificate is not the one that is known", hint=renewed)
+            case "authority":
+                return ChassisRefused(
+                    f"{at}: its certificate is not by the known authority, not for its url's host, or not valid",
+                    hint=renewed,
+                )
+            case _:
+                return ChassisRefused(
+                    f"{at}: its certificate is by no authority that this system trusts",
+                    hint="name it by certificate, or who signed it by authority, in the fabric's configuration",
+                )
 
     async def _read(self, request: Request, response: aiohttp.ClientResponse) -> bytes:
         """Read the body; its announced length is not believed, so that a lie costs no memory."""
@@ -166,8 +185,11 @@ def _trust(chassis: str, *, pinned: str, authority: str) -> ssl.SSLContext | aio
             return aiohttp.Fingerprint(hashlib.sha256(certificate.public_bytes(Encoding.DER)).digest())
         return ssl.create_default_context(cafile=authority) if authority else True
     except (OSError, ValueError) as error:
+        # What OpenSSL and the parser say of a file that holds something else is of their inside.
+        reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else ""
         raise InvalidInput(
-            f"chassis {chassis}: {pinned or authority}: no certificate can be read from it: {remark(error)}"
+            f"chassis {chassis}: certificate {pinned or authority}: {reason or 'is none in PEM'}",
+            hint="correct its path" if reason else "one begins with -----BEGIN CERTIFICATE-----",
         ) from error
 
 

@@ -89,6 +89,9 @@ class RedfishDriver:
             if device.id in devices:
                 raise BadReply(f"chassis {self.chassis}: device {device.id} is listed twice")
             devices[device.id] = device
+        cards = {_card(each) for each in listed}
+        # What is not listed any more is read again when it comes back: a service may rename its devices for ever.
+        self._functions = {card: function for card, function in self._functions.items() if card in cards}
         ports = self._nodes | {port: self._nodes.get(port, "") for port in assigned.ports}
         self._assigned = assigned
         return ChassisView(
@@ -103,7 +106,7 @@ class RedfishDriver:
                 raise BadReply(f"chassis {self.chassis}: {name} of a device is {remark(value)!r}")
         if not device.Id:
             raise BadReply(f"chassis {self.chassis}: a device has no Id")
-        key = (device.uri, device.SerialNumber or device.UUID or device.Id)
+        key = _card(device)
         if key not in self._functions:
             # The ids of a function stay as long as the card does, so they are read once.
             functions = (
@@ -129,6 +132,10 @@ class RedfishDriver:
             healthy=device.Status.Health in (None, "OK"),
         )
 
+    def has_port(self, port: str) -> bool:
+        """See :class:`Driver`."""
+        return self._assigned is None or port in self._assigned.ports
+
     async def ask_assign(self, device: FabricDevice, port: str) -> Answer:
         """See :class:`Driver`."""
         return await self._style.assign(await self._known(), device, port)
@@ -146,6 +153,11 @@ class RedfishDriver:
     async def close(self) -> None:
         """See :class:`Driver`."""
         await self._client.close()
+
+
+def _card(device: resources.PCIeDevice) -> tuple[str, str]:
+    """Return what tells a card from another one that is put in its place."""
+    return device.uri, device.SerialNumber or device.UUID or device.Id
 
 
 def _number(text: str | None) -> int:

@@ -26,6 +26,9 @@ MAX_POLL_S = 10.0
 FIRST_POLL_S = 0.25
 """Seconds until a task is asked for the first time; each next time after twice as long, to ``MAX_POLL_S``."""
 
+LOG_OUT_S = 5.0
+"""For the end of a session: who leaves waits for no chassis that hangs, and nor does the agent that is named next."""
+
 SAID_NO = frozenset({400, 404, 405, 422})
 
 _URI = re.compile(r"/redfish/v1(/[A-Za-z0-9._~$%:@+=?&()',*;-]*)*")
@@ -61,8 +64,11 @@ class RedfishClient:
         """End the session, since a chassis has few of them, and let the connections go."""
         try:
             if self._token and self._session:
-                await self._transport.exchange(Request("DELETE", self._session, None, {"X-Auth-Token": self._token}))
-        except FarbusError:
+                async with asyncio.timeout(LOG_OUT_S):
+                    await self._transport.exchange(
+                        Request("DELETE", self._session, None, {"X-Auth-Token": self._token})
+                    )
+        except (FarbusError, TimeoutError):
             # It ends by itself when nobody uses it.
             pass
         finally:
@@ -74,7 +80,13 @@ class RedfishClient:
         headers = {"OData-Version": "4.0"} | ({"If-Match": etag} if etag else {})
         request = Request(method, path, body, headers)
         if self._credentials is None:
-            return await self._transport.exchange(request)
+            reply = await self._transport.exchange(request)
+            if reply.status == 401:
+                raise ChassisRefused(
+                    f"chassis {self.chassis}: it asks who is there, and no credentials are configured",
+                    hint="name a file by credentials in the fabric's configuration",
+                )
+            return reply
         for last in (False, True):
             token = self._token or await self._log_in("")
             reply = await self._transport.exchange(Request(method, path, body, headers | {"X-Auth-Token": token}))
@@ -146,6 +158,9 @@ class RedfishClient:
             for raw in collection.Members:
                 found.append(await self._member(path, raw, kind))
             if not collection.next:
+                if len(found) < (collection.count or 0):
+                    # What is not listed would look free, or as if it were not there.
+                    raise BadReply(f"chassis {self.chassis}: {path}: lists {len(found)} of {collection.count} members")
                 return found
             page = self.uri(collection.next)
         raise BadReply(f"chassis {self.chassis}: {path}: more than {MAX_PAGES} pages")

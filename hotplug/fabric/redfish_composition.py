@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from farbus.hotplug.fabric import redfish_resources as resources
 from farbus.hotplug.fabric.driver import Answer
 from farbus.hotplug.fabric.errors import BadReply, ChassisBusy
 from farbus.hotplug.fabric.http import remark
 from farbus.hotplug.fabric.redfish_client import RedfishClient
-from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name, note
+from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name, note, own
 from farbus.model.fabric import FabricDevice
 
 
@@ -40,12 +42,20 @@ class Blocks:
                     continue
                 handle = devices[link.uri].Id
                 note(blocks, handle, self._client.uri(block.uri), chassis=self._client.chassis, what="device")
-                at = [port_at[system.uri] for system in block.Links.ComputerSystems if system.uri in port_at]
+                at = [self._port(port_at, handle, system.uri) for system in block.Links.ComputerSystems]
                 if len(at) > 1:
                     raise BadReply(f"chassis {self._client.chassis}: device {handle} is assigned to several ports")
                 if at:
                     port_of[handle] = at[0]
         return Assigned(port_of, blocks, {system.Id: self._client.uri(system.uri) for system in systems})
+
+    def _port(self, port_at: Mapping[str, str], handle: str, system: str) -> str:
+        if system not in port_at:
+            # Not free: to call it so would be to give it away.
+            raise BadReply(
+                f"chassis {self._client.chassis}: device {handle} is in system {remark(system)}, which is not listed"
+            )
+        return port_at[system]
 
     async def assign(self, known: Assigned, device: FabricDevice, port: str) -> Answer:
         """See :class:`Style`."""
@@ -56,9 +66,10 @@ class Blocks:
         return await self._act("RemoveResourceBlock", known, device, device.port)
 
     async def _act(self, action: str, known: Assigned, device: FabricDevice, port: str) -> Answer:
-        if device.handle not in known.uris or port not in known.ports:
-            raise BadReply(f"chassis {self._client.chassis}: no block of device {device.id}, or no system {port}")
-        block = await self._client.get(known.uris[device.handle], resources.Block)
+        uri = own(known, device, chassis=self._client.chassis, what="resource block")
+        if port not in known.ports:
+            raise BadReply(f"chassis {self._client.chassis}: there is no system {port}")
+        block = await self._client.get(uri, resources.Block)
         system = known.ports[port]
         body = {"ResourceBlock": {"@odata.id": block.uri}, "ResourceBlockETag": block.etag}
         return await self._client.change("POST", f"{system}/Actions/ComputerSystem.{action}", body)
@@ -128,9 +139,7 @@ class Composed:
         return await self._patch(known.holders[device.port], block, present=False)
 
     def _block(self, known: Assigned, device: FabricDevice) -> str:
-        if device.handle not in known.uris:
-            raise BadReply(f"chassis {self._client.chassis}: device {device.id} has no resource block")
-        return known.uris[device.handle]
+        return own(known, device, chassis=self._client.chassis, what="resource block")
 
     async def _patch(self, uri: str, block: str, *, present: bool) -> Answer:
         # Read anew, so that the list that is written is the one that its ETag stands for.

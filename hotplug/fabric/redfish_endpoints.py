@@ -9,7 +9,7 @@ from farbus.hotplug.fabric.driver import Answer
 from farbus.hotplug.fabric.errors import BadReply, ChassisBusy
 from farbus.hotplug.fabric.http import remark
 from farbus.hotplug.fabric.redfish_client import RedfishClient
-from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name, note
+from farbus.hotplug.fabric.redfish_styles import Assigned, Devices, is_name, note, own
 from farbus.model.fabric import FabricDevice
 
 
@@ -19,6 +19,8 @@ class _Endpoints:
     def __init__(self, client: RedfishClient, fabric_id: str) -> None:
         self._client = client
         self._fabric_id = fabric_id
+        self._listed: frozenset[str] = frozenset()
+        """URIs of all endpoints, also of those that stand for something else."""
 
     async def _fabric(self, root: resources.Root) -> resources.Fabric:
         """Read the fabric that the chassis' devices are in."""
@@ -32,7 +34,9 @@ class _Endpoints:
         """Return the URIs of endpoints by the ``Id`` of their device, and by the id of their port."""
         targets: dict[str, str] = {}
         ports: dict[str, str] = {}
-        for endpoint in await self._client.members(fabric.Endpoints.uri, resources.Endpoint):
+        endpoints = await self._client.members(fabric.Endpoints.uri, resources.Endpoint)
+        self._listed = frozenset(endpoint.uri for endpoint in endpoints)
+        for endpoint in endpoints:
             for entity in endpoint.ConnectedEntities:
                 link = entity.EntityLink.uri if entity.EntityLink else ""
                 if entity.EntityRole == "Initiator":
@@ -56,6 +60,12 @@ class _Endpoints:
         ports: Mapping[str, str],
     ) -> tuple[list[str], list[str]]:
         """Enter what one zone or connection says; return its ports and devices."""
+        if strange := {link.uri for link in (*initiators, *targets)} - self._listed:
+            # Its device would look free, or so would the devices of its port.
+            raise BadReply(
+                f"chassis {self._client.chassis}: endpoint {remark(min(strange))} is assigned, and not listed",
+                hint="its service contradicts itself; nothing is done before that is mended",
+            )
         at = [port for port, uri in ports.items() if any(link.uri == uri for link in initiators)]
         having = [handle for handle, uri in devices.items() if any(link.uri == uri for link in targets)]
         for handle in having if at else []:
@@ -68,11 +78,10 @@ class _Endpoints:
         return at, having
 
     def _uris(self, known: Assigned, device: FabricDevice, port: str) -> tuple[str, str]:
-        if device.handle not in known.uris:
-            raise BadReply(f"chassis {self._client.chassis}: device {device.id} has no endpoint")
+        endpoint = own(known, device, chassis=self._client.chassis, what="endpoint")
         if port not in known.ports:
             raise BadReply(f"chassis {self._client.chassis}: port {port} has no endpoint")
-        return known.uris[device.handle], known.ports[port]
+        return endpoint, known.ports[port]
 
 
 class Zones(_Endpoints):
@@ -151,6 +160,16 @@ class Connections(_Endpoints):
 
     async def unassign(self, known: Assigned, device: FabricDevice) -> Answer:
         """See :class:`Style`."""
+        target, initiator = self._uris(known, device, device.port)
+        what = f"chassis {self._client.chassis}: connection of device {device.id}"
         if device.handle not in known.holders:
-            raise ChassisBusy(f"chassis {self._client.chassis}: connection of device {device.id} is gone meanwhile")
-        return await self._client.change("DELETE", known.holders[device.handle])
+            raise ChassisBusy(f"{what} is gone meanwhile")
+        # Read anew: all that it says goes with it, and it may lead elsewhere by now.
+        connection = await self._client.get(known.holders[device.handle], resources.Connection)
+        initiators = {link.uri for link in connection.Links.InitiatorEndpoints}
+        targets = {link.uri for link in connection.Links.TargetEndpoints}
+        if initiator not in initiators or target not in targets:
+            raise ChassisBusy(f"{what} leads elsewhere meanwhile")
+        if others := targets - {target}:
+            raise BadReply(f"{what} leads to {remark(min(others))} too: none of them can be moved without the others")
+        return await self._client.change("DELETE", known.holders[device.handle], etag=connection.etag)

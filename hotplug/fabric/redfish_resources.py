@@ -39,6 +39,8 @@ class Collection(msgspec.Struct):
 
     Members: list[msgspec.Raw]
     next: str = msgspec.field(name="Members@odata.nextLink", default="")
+    count: int | None = msgspec.field(name="Members@odata.count", default=None)
+    """Members on all pages; None where that is not told."""
 
 
 class Status(msgspec.Struct):

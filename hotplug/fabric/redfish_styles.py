@@ -51,6 +51,23 @@ class Assigned:
     """By id of a port its zone's URI or its composed system's; or by handle of a device its connection's."""
 
 
+def own(known: Assigned, device: FabricDevice, *, chassis: str, what: str) -> str:
+    """Return the URI of the resource that stands for a device alone, an endpoint or a block.
+
+    Raises :class:`BadReply` where there is none, and where it stands for others as well: they would be moved along,
+    from under the node that uses them.
+    """
+    if device.handle not in known.uris:
+        raise BadReply(f"chassis {chassis}: device {device.id} has no {what}")
+    uri = known.uris[device.handle]
+    if others := [handle for handle, each in known.uris.items() if each == uri and handle != device.handle]:
+        raise BadReply(
+            f"chassis {chassis}: device {device.id} has one {what} with {', '.join(others)}: none of them can be "
+            "moved without the others"
+        )
+    return uri
+
+
 class Style(Protocol):
     """One way to say and to change what is assigned."""
 

@@ -38,7 +38,15 @@ from farbus.hotplug.fabric.errors import (
     StepRefused,
 )
 from farbus.linux.clock import Clock
-from farbus.model.fabric import ChassisView, FabricDevice, FabricStep, StepHistory, StepTime, StrandedDevice
+from farbus.model.fabric import (
+    MAX_MISSING,
+    ChassisView,
+    FabricDevice,
+    FabricStep,
+    StepHistory,
+    StepTime,
+    StrandedDevice,
+)
 
 MAX_WAITING = 256
 """Calls that may wait for their turn: at half a minute each that is two hours, longer than anybody waits."""
@@ -228,17 +236,22 @@ class ChassisService:
                 self._refuse(call)
                 raise
             except Exception as error:
-                if not call.done.done():
-                    call.done.set_exception(error)
+                self._fail(call, error)
             else:
                 if not call.done.done():
                     call.done.set_result(result)
 
     def _refuse(self, call: _Call) -> None:
+        self._fail(
+            call, OutcomeUnknown(f"chassis {self.chassis}: no longer served here", hint="read it before anything else")
+        )
+
+    @staticmethod
+    def _fail(call: _Call, error: Exception) -> None:
         if not call.done.done():
-            call.done.set_exception(
-                OutcomeUnknown(f"chassis {self.chassis}: no longer served here", hint="read it before anything else")
-            )
+            call.done.set_exception(error)
+            # Asked for here once: of a listing all callers may have left, and asyncio would print it for nobody.
+            call.done.exception()
 
     # Reading.
 
@@ -257,6 +270,10 @@ class ChassisService:
             self._missing.pop(device.id, None)
             self._known[device.id] = device
             self._note_stranded(device)
+        while len(self._missing) > MAX_MISSING:
+            # The one that has been missing the longest.
+            name = next(iter(self._missing))
+            del self._missing[name], self._known[name]
         view = msgspec.structs.replace(view, missing=tuple(self._missing[name] for name in sorted(self._missing)))
         self._last = (self._clock.monotonic(), view)
         self._on_view(view)
@@ -302,7 +319,7 @@ class ChassisService:
             try:
                 async with asyncio.timeout(deadline_s):
                     view = await self._driver.read()
-                    if told := view.contradiction():
+                    if told := view.contradiction() or view.excess():
                         raise BadReply(f"chassis {self.chassis}: {told}")
             except TimeoutError as error:
                 self._measure(FabricStep.LIST, deadline_s, finished=False)
@@ -330,8 +347,8 @@ class ChassisService:
 
     async def _assign(self, name: str, port_name: str) -> FabricDevice:
         device, port = await self._find(name, port_name)
-        async with self._locks.setdefault(device.id, asyncio.Lock()):
-            device = await self._surely(device, lambda at: at == "")
+        async with self._turn(device) as now:
+            device = await self._surely(now, lambda at: at == "")
             if device.port == port:
                 return device
             if device.port:
@@ -345,8 +362,8 @@ class ChassisService:
     async def _unassign(self, name: str, source: str) -> FabricDevice:
         view, device = await self._listed(name)
         source = view.port(source).id if source else ""
-        async with self._locks.setdefault(device.id, asyncio.Lock()):
-            device = await self._surely(device, lambda at: at == source if source else at != "")
+        async with self._turn(device) as now:
+            device = await self._surely(now, lambda at: at == source if source else at != "")
             if not device.port:
                 return device
             if source and device.port != source:
@@ -357,9 +374,26 @@ class ChassisService:
                 )
             return await self._step(FabricStep.UNASSIGN, device, "")
 
+    @contextlib.asynccontextmanager
+    async def _turn(self, device: FabricDevice) -> AsyncIterator[FabricDevice]:
+        """Have a device to oneself; it is read again by who has waited: another step has ended meanwhile."""
+        lock = self._locks.setdefault(device.id, asyncio.Lock())
+        has_waited = lock.locked()
+        async with lock:
+            yield await self._device_again(device) if has_waited else device
+
     async def _find(self, name: str, port_name: str) -> tuple[FabricDevice, str]:
         view, device = await self._listed(name, lately=True)
-        return device, view.port(port_name).id
+        port = view.port(port_name).id
+        if not self._driver.has_port(port):
+            # As a device, it may be lacking by chance.
+            view, device = await self._listed(name)
+            if not self._driver.has_port(port):
+                raise NotFound(
+                    f"chassis {self.chassis}: port {port} is configured, and the chassis has none of that name",
+                    hint="correct ports in the fabric's configuration; farbus fabric ports shows the chassis' own too",
+                )
+        return device, port
 
     async def _surely(self, device: FabricDevice, is_usual: Callable[[str], bool]) -> FabricDevice:
         """Return ``device`` as two readings in a row have it, unless it is where a step needs it to be.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from farbus.cli.commands.fabric import EMULATOR_FILE
 from farbus.cli.decoding import decode_file
+from farbus.errors import InvalidInput
 from farbus.hotplug.fabric.emulator.config import EmulatorConfig, check
 
 EMULATOR = """
@@ -171,6 +173,40 @@ def test_errors_are_one_line_with_their_code(site: Site, arguments: list[str], c
     done = site(*arguments)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
     assert words in done.stderr
+
+
+def test_ctrl_c_says_that_half_of_it_may_be_done(tmp_path: Path) -> None:
+    config = tmp_path / "fabric.toml"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        config.write_text(f'[[chassis]]\nname = "falcon"\ndialect = "h3"\nurl = "{url}"\nports = {{30h = "alpha"}}\n')
+        command = [*FARBUS, "assign", "S2", "alpha", "-c", str(config)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            # It asks now, and is never answered.
+            accepted, _ = silent.accept()
+            with accepted:
+                accepted.recv(1)
+                process.send_signal(signal.SIGINT)
+                _, said = process.communicate()
+    assert process.returncode == 130
+    assert said == (
+        "assigning S2 to alpha: no longer watched, and half of it may be done; farbus fabric list shows where S2 is\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "e.toml: chassis: missing"),
+        ('chassis = [{name = "a", device = [{id = "1", typ = "NVME"}]}]', r"device\[0\].typ: .*; did you mean type?"),
+        ('chassis = [{name = "a", ports = []}]', "did you mean port?"),
+        ('chassis = [{name = "a", faults = {false-negativ = 1}}]', "did you mean false-negative?"),
+        ('chassis = [{name = "a", fault = [{kind = "late"}]}]', "unknown value 'late'; allowed: eof, error"),
+    ],
+)
+def test_errors_in_files_name_fields_as_files_do(text: str, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        decode_file(text.encode(), EmulatorConfig, name="e.toml")
 
 
 def test_the_file_in_the_help_is_one() -> None:

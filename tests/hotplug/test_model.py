@@ -182,13 +182,15 @@ def test_a_virtual_function_belongs_to_its_physical_one() -> None:
 def test_the_meant_device_is_known_by_the_best_that_is_known() -> None:
     one = function("0000:01:00.0")
     uuid = Identity(name="GPU-1", kind=IdentityKind.UUID)
-    serial = Identity(name="NVME-S1-Model", kind=IdentityKind.SERIAL)
+    serial = Identity(name="NVME-S1-Model", kind=IdentityKind.SERIAL, serial="S1")
+    longer = Identity(name="NVME-S1-2-Model", kind=IdentityKind.SERIAL, serial="S1-2")
     weak = Identity(name="PCI-10de:2330@slot-7", kind=IdentityKind.POSITION)
     move = a_move("0011")
     assert is_meant(a_move("x", uuid="GPU-1"), one, uuid)
     assert not is_meant(a_move("x", uuid="GPU-2"), one, uuid)
     assert is_meant(a_move("x", serial="S1"), one, serial)
     assert not is_meant(a_move("x", serial="S2"), one, serial)
+    assert not is_meant(a_move("x", serial="S1"), one, longer)
     # A name alone decides where it is the node's own.
     assert is_meant(a_move("GPU-1", uuid="GPU-1"), one, uuid)
     # Before its driver has it, only its ids tell.

@@ -387,7 +387,7 @@ async def test_a_rehearsal_changes_nothing_and_tells_the_steps(bench: Bench) -> 
     assert told.steps == (
         f"cordon {DRIVE}",
         "wait until nothing holds it, for 0 s at most",
-        "end persistence mode and let the GPU take no new clients",
+        "nothing to end in NVIDIA's driver: it is none of its GPUs",
         "look once more that nothing holds it, and remove 0000:01:00.0",
         f"unassign {DRIVE} in chassis chassis1 (7 s)",
     )
@@ -410,6 +410,16 @@ async def test_a_device_is_found_by_its_name(bench: Bench) -> None:
     assert (address, move.bridge, move.functions[0].driver) == ("0000:01:00.0", PORT_A, "nvme")
     with pytest.raises(NotFound, match="device GPU-9: not on this node's bus"):
         find_device(bench.node.parts, bench.node.pci.tree(), "GPU-9")
+
+
+async def test_a_drive_is_not_found_by_a_serial_that_its_own_begins_with(tmp_path: Path) -> None:
+    node = Node(tmp_path / "node", clock=FakeClock())
+    for port, serial in ((PORT_A, "S1-2"), (PORT_B, "S1")):
+        node.pci.plug(port, drive(serial), announce=True)
+    address, move = find_device(node.parts, node.pci.tree(), "S1")
+    assert (address, move.device) == ("0000:02:00.0", "NVME-S1-FARBUS_Test_Drive")
+    address, move = find_device(node.parts, node.pci.tree(), "S1-2")
+    assert (address, move.device) == ("0000:01:00.0", "NVME-S1-2-FARBUS_Test_Drive")
 
 
 def test_a_move_comes_out_of_the_journal_as_it_went_in() -> None:

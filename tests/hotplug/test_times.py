@@ -6,6 +6,7 @@ import pytest
 
 from farbus.hotplug.times import COLD_DEADLINE_S, COLD_EXPECTED_S, FLOOR_S, BusHistory, BusStep, BusTimes
 from farbus.model.fabric import DEADLINE_MARGIN, GIVEN_UP_FACTOR
+from farbus.model.value import from_json
 
 DRIVE, GPU = 0x010802, 0x030200
 
@@ -46,6 +47,24 @@ def test_a_deadline_that_is_too_short_grows() -> None:
         kept.measure(BusStep.SCAN, GPU, limit_s, finished=False)
     assert kept.history.deadline_s(BusStep.SCAN, GPU) > GIVEN_UP_FACTOR * COLD_DEADLINE_S
     assert told[-1] == kept.history
+
+
+def test_what_has_come_takes_back_what_was_given_up() -> None:
+    kept = BusTimes()
+    for _ in range(3):
+        kept.measure(BusStep.SCAN, DRIVE, COLD_DEADLINE_S, finished=False)
+        assert kept.history.deadline_s(BusStep.SCAN, DRIVE) == GIVEN_UP_FACTOR * COLD_DEADLINE_S
+        # What a node has not seen yet may be such a device.
+        assert kept.history.deadline_s(BusStep.SCAN) == GIVEN_UP_FACTOR * COLD_DEADLINE_S
+        assert kept.history.deadline_s(BusStep.SCAN, GPU) == COLD_DEADLINE_S
+        kept.measure(BusStep.SCAN, DRIVE, 1.0)
+        assert kept.history.deadline_s(BusStep.SCAN, DRIVE) == COLD_DEADLINE_S
+    assert kept.history == times(1.0, 1.0, 1.0)
+    assert kept.history.expected_s(BusStep.SCAN, DRIVE) == 1.0
+
+
+def test_a_history_from_before_is_read() -> None:
+    assert from_json(b'{"times":{"scan 0108":[1.0]}}', BusHistory) == times(1.0)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0])

@@ -13,6 +13,7 @@ from farbus.model.fabric import (
     COLD_DEADLINE_S,
     DEADLINE_MARGIN,
     FLOOR_S,
+    GIVEN_UP_FACTOR,
     HISTORY_LENGTH,
     ChassisView,
     FabricDevice,
@@ -51,6 +52,16 @@ def learned(*times: float) -> StepHistory:
 @pytest.mark.parametrize("name", ["GPU-1", "001300", "S1"])
 def test_a_device_is_found_by_each_of_its_names(name: str) -> None:
     assert VIEW.device(name).id == "GPU-1"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_drive_is_not_taken_for_one_whose_serial_begins_like_its_own(order: int) -> None:
+    drives = tuple(
+        FabricDevice(id=serial, handle=f"h-{serial}", kind=DeviceKind.NVME, serial=serial) for serial in ("S1", "S1-2")
+    )
+    view = ChassisView(chassis="falcon", ports=(), devices=drives[::order])
+    for name, serial in (("NVME-S1-PM9A3", "S1"), ("NVME-S1-2-PM9A3", "S1-2"), ("S1", "S1"), ("h-S1-2", "S1-2")):
+        assert view.device(name).serial == serial
 
 
 def test_a_missing_device_is_told_as_such() -> None:
@@ -99,12 +110,63 @@ def test_deadlines_keep_their_bounds_and_exceed_what_was_measured(times: list[fl
     assert deadline_s >= min(CEILING_S, max(times, default=0))
 
 
-@given(st.lists(st.floats(20, 100), min_size=5, max_size=20))
-def test_a_step_that_was_given_up_makes_the_deadline_longer(times: list[float]) -> None:
+def given_up(history: StepHistory, *, times: int = 1) -> StepHistory:
+    """Return the history after steps that were given up one after the other, each at its deadline."""
+    for _ in range(times):
+        history = history.with_time(StepTime(step=ASSIGN, seconds=history.deadline_s(ASSIGN), finished=False))
+    return history
+
+
+@given(st.lists(seconds, max_size=20))
+def test_a_step_that_was_given_up_makes_the_deadline_longer_by_a_bounded_step(times: list[float]) -> None:
     history = learned(*times)
     before = history.deadline_s(ASSIGN)
-    after = history.with_time(StepTime(step=ASSIGN, seconds=before, finished=False)).deadline_s(ASSIGN)
-    assert after > before
+    assert given_up(history).deadline_s(ASSIGN) == min(CEILING_S, GIVEN_UP_FACTOR * before)
+    assert given_up(history, times=10).deadline_s(ASSIGN) == CEILING_S
+
+
+@given(st.lists(st.one_of(st.none(), seconds), max_size=30), st.floats(0, COLD_DEADLINE_S[ASSIGN]))
+def test_an_answer_takes_back_what_was_given_up_before_it(steps: list[float | None], last: float) -> None:
+    history = StepHistory()
+    for taken_s in steps:
+        answer = StepTime(step=ASSIGN, seconds=taken_s or 0.0)
+        history = given_up(history) if taken_s is None else history.with_time(answer)
+    answered = [each for each in steps if each is not None]
+    assert history.times.get(ASSIGN, ()) == tuple(answered)
+    assert history.with_time(StepTime(step=ASSIGN, seconds=last)) == learned(*answered, last)
+
+
+def test_unanswered_requests_at_a_young_chassis_cost_one_longer_deadline_each() -> None:
+    history, deadlines = StepHistory(), []
+    for _ in range(3):
+        history = given_up(history)
+        deadlines.append(history.deadline_s(ASSIGN))
+        history = history.with_time(StepTime(step=ASSIGN, seconds=1.0))
+        deadlines.append(history.deadline_s(ASSIGN))
+    assert deadlines == [180.0, 90.0] * 3
+
+
+def test_several_that_were_given_up_at_once_are_one_step() -> None:
+    history = given_up(StepHistory())
+    for had in (90.0, 30.0):
+        history = history.with_time(StepTime(step=ASSIGN, seconds=had, finished=False))
+    assert history.deadline_s(ASSIGN) == 180.0
+    assert history.deadline_s(FabricStep.LIST) == COLD_DEADLINE_S[FabricStep.LIST]
+
+
+def test_a_chassis_that_has_become_slow_keeps_the_longer_deadline_until_its_times_say_so() -> None:
+    history = given_up(learned(*([12.0] * HISTORY_LENGTH)), times=2)
+    assert history.deadline_s(ASSIGN) == 72.0
+    for _ in range(2):
+        history = history.with_time(StepTime(step=ASSIGN, seconds=50.0))
+        assert history.deadline_s(ASSIGN) == 72.0
+    history = history.with_time(StepTime(step=ASSIGN, seconds=50.0))
+    assert (history.deadline_s(ASSIGN), history.given_up) == (DEADLINE_MARGIN * 50.0, {})
+
+
+def test_what_was_given_up_says_nothing_of_how_long_a_step_takes() -> None:
+    assert given_up(learned(10, 12), times=5).expected_s(ASSIGN) == 10.0
+    assert given_up(StepHistory()).expected_s(ASSIGN) == StepHistory().expected_s(ASSIGN)
 
 
 def test_old_times_are_forgotten() -> None:
@@ -114,8 +176,11 @@ def test_old_times_are_forgotten() -> None:
 
 
 def test_history_is_kept_as_json() -> None:
-    history = learned(1, 2, 3)
+    history = given_up(learned(1, 2, 3))
     assert from_json(to_json(history), StepHistory) == history
+    assert from_json(b'{"times":{"assign":[1.0]}}', StepHistory) == learned(1)
+    # Who knows no other field reads it.
+    assert to_json(learned(1.0)) == b'{"times":{"assign":[1.0]}}'
 
 
 @given(st.lists(seconds, min_size=1), st.floats(0, 1))

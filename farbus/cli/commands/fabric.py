@@ -144,6 +144,7 @@ def fabric() -> None:
 
 @app.command(
     "list",
+    short_help="List devices, and the port of each.",
     epilog=examples(
         "farbus fabric list                            as the cluster's agents have read them",
         "farbus fabric list -c fabric.toml             asks the chassis themselves",
@@ -173,6 +174,7 @@ def list_devices(
 
 @app.command(
     "ports",
+    short_help="List ports, and the node at each.",
     epilog=examples(
         "farbus fabric ports                   as the cluster's agents have read them",
         "farbus fabric ports -c fabric.toml    asks the chassis themselves",
@@ -198,11 +200,12 @@ def list_ports(
 
 
 @app.command(
+    short_help="Assign a device to a port.",
     epilog=examples(
         "farbus fabric assign GPU-8f2d6c1e beta         a free device, to the port of a node",
         "farbus fabric assign S5GXNX0 31h               by serial number and port",
         "farbus fabric assign --move GPU-8f2d6c1e beta  take it from its port first",
-    )
+    ),
 )
 def assign(
     device: DeviceArgument,
@@ -226,10 +229,11 @@ def assign(
 
 
 @app.command(
+    short_help="Take a device from its port.",
     epilog=examples(
         "farbus fabric unassign GPU-8f2d6c1e               from wherever it is",
         "farbus fabric unassign GPU-8f2d6c1e --from alpha  only if it is there",
-    )
+    ),
 )
 def unassign(
     device: DeviceArgument,
@@ -251,6 +255,7 @@ def unassign(
 
 
 @app.command(
+    short_help="Serve chassis without hardware.",
     epilog=examples(
         "farbus fabric emulate -c emulator.toml                   latencies as measured",
         "farbus fabric emulate -c emulator.toml --speed 0         no latencies",
@@ -259,13 +264,15 @@ def unassign(
         "A file for two nodes and one GPU; docs/fabric.md has faults, latencies and guests:",
         "",
         *(f"  {line}" for line in EMULATOR_FILE),
-    )
+    ),
 )
 def emulate(
     config: Annotated[str, typer.Option("--config", "-c", metavar="FILE", help="What is emulated, in TOML or JSON.")],
     speed: Annotated[
         float | None,
-        typer.Option("--speed", min=0, metavar="FACTOR", help="Scale latencies: 0 none, 1 as measured.  [default: 1]"),
+        typer.Option(
+            "--speed", min=0, metavar="FACTOR", help="Scale latencies: 0 none, 1 as measured.  [default: the file's]"
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", help="Of latencies and faults.  [default: the file's]")
@@ -292,7 +299,10 @@ def emulate(
     asyncio.run(run.serve(wanted, Path(config).resolve().parent, backend=run.BackendKind(backend), tell=tell))
 
 
-@app.command(epilog=examples("farbus fabric replay", "farbus fabric replay --seed 7 -o json"))
+@app.command(
+    short_help="Replay KubeComp's testbed in virtual time.",
+    epilog=examples("farbus fabric replay", "farbus fabric replay --seed 7 -o json"),
+)
 def replay(
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of what is drawn.")] = 0,
     output: OutputOption = Output.TABLE,
@@ -318,7 +328,8 @@ def _show(device: FabricDevice, line: str, output: Output) -> None:
 
 
 def _read_config(path: str) -> FabricConfig:
-    from farbus.hotplug.fabric.config import FabricConfig  # noqa: PLC0415 - its HTTP client takes time to load
+    # Their HTTP client takes time to load.
+    from farbus.hotplug.fabric.config import FabricConfig, check_config  # noqa: PLC0415
 
     try:
         text = read_file(path, what="configuration file")
@@ -326,13 +337,10 @@ def _read_config(path: str) -> FabricConfig:
         hint = "name the one of your chassis with --config; docs/fabric.md shows one"
         raise NotFound(error.message, hint=hint) from error
     config = decode_file(text, FabricConfig, name=path)
-    names = [access.name for access in config.chassis]
-    if not names:
+    if not config.chassis:
         raise InvalidInput(f"{path}: has no chassis", hint="docs/fabric.md shows one")
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidInput(f"{path}: chassis {name} is there twice")
-    return config
+    check_config(config, name=path)
+    return config.below(Path(path).resolve().parent)
 
 
 @contextlib.asynccontextmanager
@@ -412,6 +420,10 @@ def _known_views(target: Target, chassis: str) -> list[ChassisView]:
         noun="chassis",
         command="fabric ports",
     )
+    if not known:
+        _tell(
+            "no agent has the credentials of a chassis: set fabric in its agent.toml, or ask one yourself by --config"
+        )
     for status in known:
         if not status.served_by:
             _tell(f"chassis {status.name}: no agent serves it now" + (", as it was read last" if status.view else ""))
@@ -450,7 +462,11 @@ def _do(
             with _progress(what, usual_s, quiet=quiet):
                 return await work(await find(services))
 
-    return asyncio.run(all_of_it())
+    try:
+        return asyncio.run(all_of_it())
+    except KeyboardInterrupt:
+        _tell(f"{what}: no longer watched, and half of it may be done; farbus fabric list shows where {device} is")
+        raise
 
 
 def _tell(line: str) -> None:

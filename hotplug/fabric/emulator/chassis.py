@@ -268,9 +268,10 @@ class EmulatedChassis:
         if not row.holder:
             return
         at = self.config.port(row.holder)
-        if at is None:
-            raise BackendError(f"device {device} may be in the guest of port {row.holder}, which is not configured")
-        await self._backend.unplug(self.devices[device], at)
+        if at is not None:
+            await self._backend.unplug(self.devices[device], at)
+        elif self.devices[device].qemu is not None:
+            raise BackendError(f"it may be in the guest of port {row.holder}, which is not configured any more")
         self._write(device, msgspec.structs.replace(self._rows[device], holder="", slot=""))
 
     # Agreement with the guests, on start and whenever one comes back.

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from farbus.errors import InvalidInput
-from farbus.hotplug.fabric.emulator.faults import Fault, Rates
+from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind, Rates, fits
 from farbus.hotplug.fabric.emulator.latency import KUBECOMP, Measured
 from farbus.model.fabric import FabricStep
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Ids are parts of Redfish's URIs."""
 
-Name = msgspec.Meta(pattern=NAME)
+MAX_PCI_ID = 0xFFFF
+MAX_TCP_PORT = 0xFFFF
+MAX_LATENCY_S = 3600.0
+"""Longest that a step is emulated to take."""
 
 CLASS_CODES = {"GPU": "0x030200", "NVME": "0x010802", "SSD": "0x010802", "NIC": "0x020000"}
 """What Redfish says where H3 says the type (PCI Code and ID Assignment Specification)."""
@@ -115,14 +121,64 @@ def check(config: EmulatorConfig, *, name: str) -> None:
     _unique(sockets, f"{name}: qmp")
     for chassis in config.chassis:
         at = f"{name}: chassis {chassis.name}"
-        _unique([port.id for port in chassis.ports], f"{at}: port")
-        _unique([device.id for device in chassis.devices], f"{at}: device")
+        ports, devices = [port.id for port in chassis.ports], [device.id for device in chassis.devices]
+        _unique(ports, f"{at}: port")
+        _unique(devices, f"{at}: device")
+        for id in (chassis.name, *ports, *devices):
+            if not _NAME.fullmatch(id):
+                raise InvalidInput(f"{at}: {id!r} is no id", hint="at most 64 of letters, digits, '.', '_' and '-'")
+        addresses(chassis)
+        _check_faults(chassis, at)
+        for step, row in chassis.latency.items():
+            _check_row(row, f"{at}: latency.{step}")
         for port in chassis.ports:
             if port.qmp and not port.slots:
                 raise InvalidInput(f"{at}: port {port.id}: a QMP socket without slots", hint='add slots = ["rp1"]')
         for device in chassis.devices:
             if device.port and chassis.port(device.port) is None:
                 raise InvalidInput(f"{at}: device {device.id}: there is no port {device.port}")
+            if not (0 <= device.vendor_id <= MAX_PCI_ID and 0 <= device.device_id <= MAX_PCI_ID):
+                raise InvalidInput(f"{at}: device {device.id}: vendor_id or device_id is not of 16 bits")
+        if not chassis.h3 and not chassis.redfish:
+            raise InvalidInput(f"{at}: is served nowhere", hint='add h3 = "127.0.0.1:8801", or redfish')
+
+
+def addresses(chassis: ChassisConfig) -> dict[str, tuple[str, int]]:
+    """Return host and port of each dialect that a chassis serves; raise :class:`InvalidInput` for what is none."""
+    found = {}
+    for dialect, where in (("h3", chassis.h3), ("redfish", chassis.redfish)):
+        if where:
+            host, _, port = where.rpartition(":")
+            if not port.isascii() or not port.isdigit() or not 0 <= int(port[:6]) <= MAX_TCP_PORT:
+                raise InvalidInput(
+                    f"chassis {chassis.name}: {dialect}: {where}: not HOST:PORT", hint="like 127.0.0.1:8801"
+                )
+            found[dialect] = (host.strip("[]") or "127.0.0.1", int(port))
+    return found
+
+
+def _check_faults(chassis: ChassisConfig, at: str) -> None:
+    rates = {kind: chassis.rates.rate(kind) for kind in FaultKind}
+    for kind, rate in rates.items():
+        # Also not a number is not between two.
+        if not 0 <= rate <= 1:
+            raise InvalidInput(f"{at}: faults: {kind} = {rate:g} is not from 0 to 1", hint="0.01 is one in a hundred")
+    if sum(rates.values()) > 1:
+        raise InvalidInput(f"{at}: faults: the sum of all rates is more than 1")
+    for fault in chassis.script:
+        if fault.number < 1 or not fits(fault.kind, fault.step):
+            raise InvalidInput(
+                f"{at}: fault {fault}: there is none", hint="requests count from 1; docs/fabric.md says what fits which"
+            )
+
+
+def _check_row(row: Measured, what: str) -> None:
+    if not (0 <= row.min_s <= row.p50_s <= row.p90_s <= row.max_s <= MAX_LATENCY_S) or not (
+        row.min_s <= row.mean_s <= row.max_s and 0 <= row.sd_s <= row.max_s
+    ):
+        raise InvalidInput(
+            f"{what}: not 0 <= min_s <= p50_s <= p90_s <= max_s <= {MAX_LATENCY_S:g}, with mean_s and sd_s among them"
+        )
 
 
 def _unique(names: list[str], what: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from farbus.hotplug.fabric.emulator.chassis import Backend, EmulatedChassis, NoBackend
-from farbus.hotplug.fabric.emulator.config import ChassisConfig, EmulatorConfig
+from farbus.hotplug.fabric.emulator.config import EmulatorConfig
 from farbus.hotplug.fabric.emulator.front import Running
 from farbus.hotplug.fabric.emulator.h3 import H3Front
 from farbus.hotplug.fabric.emulator.redfish import RedfishFront
@@ -52,18 +50,3 @@ class Emulator:
         await self._running.stop()
         for chassis in self.chassis.values():
             await chassis.close()
-
-
-def state_path(config: EmulatorConfig, file: str) -> Path:
-    """Return the directory of the state; relative ones are relative to the configuration file's."""
-    return Path(file).parent / config.state
-
-
-def addresses(chassis: ChassisConfig) -> dict[str, tuple[str, int]]:
-    """Return host and port of each dialect that a chassis serves; raise ValueError for what is none."""
-    found = {}
-    for dialect, where in (("h3", chassis.h3), ("redfish", chassis.redfish)):
-        if where:
-            host, _, port = where.rpartition(":")
-            found[dialect] = (host.strip("[]") or "127.0.0.1", int(port))
-    return found

@@ -35,6 +35,12 @@ class FaultKind(enum.StrEnum):
 OF_LISTINGS = frozenset({FaultKind.STALE, FaultKind.PARTIAL})
 OF_STEPS = frozenset({FaultKind.FALSE_NEGATIVE, FaultKind.DENY})
 
+
+def fits(kind: FaultKind, step: FabricStep) -> bool:
+    """Say whether a fault can happen to a request for ``step``."""
+    return kind not in (OF_STEPS if step is FabricStep.LIST else OF_LISTINGS)
+
+
 TRUE_AFTERWARDS = 8
 """Listings that are true after a stale or partial one: the cache behind it is renewed by being asked."""
 
@@ -108,10 +114,8 @@ class Faults:
         return fault
 
     def _fits(self, fault: Fault, *, has_devices: bool) -> bool:
-        if fault.step is FabricStep.LIST:
-            is_untrue = fault.kind in OF_LISTINGS
-            return fault.kind not in OF_STEPS and not (is_untrue and (not has_devices or self._true_listings > 1))
-        return fault.kind not in OF_LISTINGS
+        is_early = fault.kind in OF_LISTINGS and (not has_devices or self._true_listings > 1)
+        return fits(fault.kind, fault.step) and not is_early
 
 
 def _nobody_hears(_: Fault) -> None:

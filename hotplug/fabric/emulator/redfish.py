@@ -17,7 +17,7 @@ from farbus.hotplug.fabric.emulator.redfish_composition import CompositionPart
 from farbus.hotplug.fabric.emulator.redfish_fabric import FabricPart
 from farbus.hotplug.fabric.emulator.redfish_sessions import Sessions
 from farbus.hotplug.fabric.emulator.redfish_tasks import Tasks
-from farbus.hotplug.fabric.emulator.redfish_words import V1, Ports, Resource, Single, error, etag, link, uuid
+from farbus.hotplug.fabric.emulator.redfish_words import V1, Ports, Resource, Single, as_sent, error, etag, link, uuid
 from farbus.hotplug.fabric.http import Reply, Request
 from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.linux.clock import Clock
@@ -124,7 +124,7 @@ class RedfishFront:
     def _matches(self, path: str, tag: str) -> bool:
         """Say whether a resource still is the one of an ETag."""
         now = self._now(path)
-        return tag == "*" or (now is not None and hmac.compare_digest(str(now["@odata.etag"]).encode(), tag.encode()))
+        return tag == "*" or (now is not None and hmac.compare_digest(str(now["@odata.etag"]).encode(), as_sent(tag)))
 
     def _root(self, _: Ports) -> Resource:
         return {

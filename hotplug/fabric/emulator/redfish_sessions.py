@@ -10,7 +10,7 @@ from typing import Any
 
 from farbus.hotplug.fabric.emulator.chassis import EmulatedChassis, raise_fault
 from farbus.hotplug.fabric.emulator.front import faulty, json_reply
-from farbus.hotplug.fabric.emulator.redfish_words import V1, Collection, Ports, Resource, Single, error, link
+from farbus.hotplug.fabric.emulator.redfish_words import V1, Collection, Ports, Resource, Single, as_sent, error, link
 from farbus.hotplug.fabric.http import Reply
 from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.linux.clock import Clock
@@ -80,7 +80,7 @@ class Sessions:
         given = headers.get("x-auth-token", "")
         now = self._clock.monotonic()
         for session in self._sessions.values():
-            if hmac.compare_digest(session.token.encode(), given.encode()) and now - session.used_at < SESSION_IDLE_S:
+            if hmac.compare_digest(session.token.encode(), as_sent(given)) and now - session.used_at < SESSION_IDLE_S:
                 session.used_at = now
                 return True
         return False

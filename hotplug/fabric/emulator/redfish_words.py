@@ -54,6 +54,11 @@ def names(links: Any, key: str) -> list[str] | None:
     return [uri.rpartition("/")[2] for uri in uris if isinstance(uri, str)] if all(uris) else None
 
 
+def as_sent(header: str) -> bytes:
+    """Return a header's value as it came: the server reads bytes that are no UTF-8 as lone surrogates."""
+    return header.encode("utf-8", "surrogateescape")
+
+
 def etag(resource: Resource) -> str:
     """Return an ETag by content, so that it means the same after a restart."""
     return f'"{hashlib.sha256(msgspec.json.encode(resource, order="deterministic")).hexdigest()[:16]}"'

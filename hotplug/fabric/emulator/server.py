@@ -20,8 +20,8 @@ from cryptography.x509.oid import NameOID
 
 from farbus.errors import InvalidInput, Unavailable
 from farbus.hotplug.fabric.emulator.chassis import Dropped, Hanging
-from farbus.hotplug.fabric.emulator.config import EmulatorConfig
-from farbus.hotplug.fabric.emulator.emulator import Emulator, addresses
+from farbus.hotplug.fabric.emulator.config import EmulatorConfig, addresses
+from farbus.hotplug.fabric.emulator.emulator import Emulator
 from farbus.hotplug.fabric.emulator.front import MAX_BODY_BYTES, CutReply, Front
 from farbus.hotplug.fabric.http import Request
 from farbus.linux.files import write_owned
@@ -58,14 +58,7 @@ class Server:
                 "h3": emulator.h3[chassis.name],
                 "redfish": emulator.redfish[chassis.name],
             }
-            try:
-                where = addresses(chassis)
-            except ValueError as error:
-                raise InvalidInput(
-                    f"chassis {chassis.name}: {chassis.h3 or chassis.redfish}: not HOST:PORT",
-                    hint="like 127.0.0.1:8801",
-                ) from error
-            for dialect, (host, port) in where.items():
+            for dialect, (host, port) in addresses(chassis).items():
                 context = tls if dialect == "redfish" else None
                 bound = await self._listen(fronts[dialect], host, port, context)
                 scheme = "https" if context else "http"
@@ -103,7 +96,7 @@ async def _answer(front: Front, incoming: web.Request) -> web.StreamResponse:
     if incoming.can_read_body:
         try:
             body = msgspec.json.decode(await incoming.read())
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, web.RequestPayloadError):
             return web.Response(status=400, text="the body is not JSON")
     try:
         reply = await front.exchange(Request(incoming.method, incoming.path_qs, body, dict(incoming.headers)))

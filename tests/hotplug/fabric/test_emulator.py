@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from farbus.errors import InvalidInput
-from farbus.hotplug.fabric.emulator.config import ChassisConfig, EmulatorConfig, PortConfig, check
+from farbus.hotplug.fabric.emulator.config import ChassisConfig, DeviceConfig, EmulatorConfig, PortConfig, check
 from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind, Faults, Rates
+from farbus.hotplug.fabric.emulator.latency import Measured
 from farbus.hotplug.fabric.emulator.virtual import run_virtually
 from farbus.hotplug.fabric.http import Reply, Request
 from farbus.model.fabric import FabricStep
@@ -152,6 +153,22 @@ def test_a_zone_is_written_only_over_what_was_read() -> None:
     virtually(write())
 
 
+def test_headers_of_bytes_that_are_no_text_are_of_nobody() -> None:
+    """The server hands them on with lone surrogates."""
+
+    async def ask() -> None:
+        async with emulated() as bed:
+            client = Client(bed)
+            await client.log_in()
+            zone = f"{V1}/Fabrics/falcon/Zones/30h"
+            body = {"Links": {"Endpoints": [{"@odata.id": "/port-30h"}]}}
+            assert (await client.ask("PATCH", zone, body, If_Match="\udce4")).status == 412
+            stranger = Request("GET", zone, None, {"X-Auth-Token": "\udcff"})
+            assert (await bed.emulator.redfish["falcon"].exchange(stranger)).status == 401
+
+    virtually(ask())
+
+
 def test_a_task_is_running_until_it_is_completed() -> None:
     async def watch() -> None:
         async with emulated(speed=1.0, serial=False) as bed:
@@ -288,11 +305,66 @@ def test_a_script_goes_before_rates() -> None:
             EmulatorConfig(chassis=(chassis_config(ports=()),)),
             "there is no port 30h",
         ),
+        (EmulatorConfig(chassis=(chassis_config(name="a/b"),)), "chassis a/b: 'a/b' is no id"),
+        (EmulatorConfig(chassis=(chassis_config(devices=(DeviceConfig(id=""),)),)), "'' is no id"),
+        (EmulatorConfig(chassis=(chassis_config(ports=(PortConfig(id="30:h"),), devices=()),)), "'30:h' is no id"),
+        (
+            EmulatorConfig(chassis=(chassis_config(devices=(DeviceConfig(id="1", vendor_id=-1),)),)),
+            "vendor_id or device_id is not of 16 bits",
+        ),
+        (EmulatorConfig(chassis=(chassis_config(h3="127.0.0.1:99999"),)), "h3: 127.0.0.1:99999: not HOST:PORT"),
+        (EmulatorConfig(chassis=(chassis_config(h3="x:1", redfish="x:y"),)), "redfish: x:y: not HOST:PORT"),
+        (EmulatorConfig(chassis=(chassis_config(rates=Rates(eof=1.5)),)), "faults: eof = 1.5 is not from 0 to 1"),
+        (
+            EmulatorConfig(chassis=(chassis_config(rates=Rates(cut=float("nan"))),)),
+            "faults: cut = nan is not from 0 to 1",
+        ),
+        (
+            EmulatorConfig(chassis=(chassis_config(rates=Rates(eof=0.6, hang=0.6)),)),
+            "the sum of all rates is more than 1",
+        ),
+        (
+            EmulatorConfig(chassis=(chassis_config(script=(Fault(kind=FaultKind.EOF, number=0),)),)),
+            "fault eof at list 0",
+        ),
+        (
+            EmulatorConfig(chassis=(chassis_config(script=(Fault(kind=FaultKind.STALE, step=FabricStep.ASSIGN),)),)),
+            "fault stale at assign 1: there is none",
+        ),
+        (
+            EmulatorConfig(
+                chassis=(
+                    chassis_config(
+                        latency={FabricStep.ASSIGN: Measured(mean_s=5, sd_s=1, min_s=9, p50_s=5, p90_s=6, max_s=10)}
+                    ),
+                )
+            ),
+            "latency.assign: not 0 <= min_s",
+        ),
+        (EmulatorConfig(chassis=(chassis_config(name="fal/con"),)), "'fal/con' is no id"),
+        (EmulatorConfig(chassis=(chassis_config(),)), "chassis falcon: is served nowhere"),
     ],
 )
 def test_configurations_that_can_not_be_are_refused(config: EmulatorConfig, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         check(config, name="emulator.toml")
+
+
+def test_a_device_that_was_in_no_guest_can_be_assigned_when_its_port_is_not_configured_any_more(tmp_path: Path) -> None:
+    async def rename() -> None:
+        async with emulated(tmp_path / "state.db") as bed:
+            await bed.stop()
+            bed.config = chassis_config(
+                ports=(PortConfig(id="40h", node="alpha"), PortConfig(id="31h", node="beta")),
+                devices=tuple(msgspec.structs.replace(each, port="") for each in chassis_config().devices),
+            )
+            await bed.start()
+            chassis = bed.emulator.chassis["falcon"]
+            assert await chassis.reconcile() == []
+            assert chassis.assigned()["000300"] == ""
+            assert (await chassis.assign("000300", "40h")).done
+
+    virtually(rename())
 
 
 def test_a_system_is_composed_changed_and_given_back(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ import pytest
 
 from farbus.errors import FarbusError, InvalidInput, NotPermitted
 from farbus.hotplug.fabric import http
-from farbus.hotplug.fabric.config import ChassisAccess, make_driver, read_credentials
+from farbus.hotplug.fabric.config import ChassisAccess, make_driver, read_config, read_credentials
 from farbus.hotplug.fabric.driver import Driver
 from farbus.hotplug.fabric.emulator.config import EmulatorConfig
 from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind
 from farbus.hotplug.fabric.emulator.run import BackendKind, serving
 from farbus.hotplug.fabric.emulator.server import make_certificate
 from farbus.hotplug.fabric.errors import BadReply, ChassisRefused, ChassisUnavailable
-from farbus.hotplug.fabric.h3 import H3Driver
+from farbus.hotplug.fabric.h3 import H3Driver, KnownDevice
 from farbus.hotplug.fabric.http import HttpTransport, Request
 from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.hotplug.fabric.service import ChassisService
@@ -251,8 +251,62 @@ async def test_another_certificate_than_the_pinned_one_is_refused(tmp_path: Path
 
 async def test_a_certificate_without_a_known_authority_is_refused(tmp_path: Path) -> None:
     async with site(tmp_path) as here, here.service(here.access(Dialect.REDFISH, certificate="")) as service:
-        with pytest.raises(ChassisRefused, match="certificate"):
+        with pytest.raises(ChassisRefused, match="by no authority that this system trusts; name it by certificate"):
             await service.list()
+
+
+async def test_a_certificate_by_another_authority_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    authority, _ = make_certificate(other, now=datetime.datetime.now().timestamp())
+    async with site(tmp_path) as here:
+        access = here.access(Dialect.REDFISH, certificate="", authority=str(authority))
+        async with here.service(access) as service:
+            with pytest.raises(ChassisRefused, match="is not by the known authority"):
+                await service.list()
+
+
+async def test_what_speaks_no_tls_is_told_in_words_of_tls(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        access = here.access(Dialect.REDFISH, url=here.urls["h3"].replace("http:", "https:"))
+        async with here.service(access) as service:
+            with pytest.raises(
+                ChassisRefused, match=r"no TLS with it: .*is the port of its url that of https"
+            ) as caught:
+                await service.list()
+    assert "<" not in str(caught.value)
+
+
+async def test_a_chassis_that_asks_for_credentials_where_none_are_configured_is_refused_with_the_cure(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path) as here, here.service(here.access(Dialect.REDFISH, credentials="")) as service:
+        with pytest.raises(ChassisRefused, match="no credentials are configured; name a file by credentials"):
+            await service.list()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "none.crt: No such file.*path"), ("nothing", "none.crt: is none in PEM; one begins")]
+)
+@pytest.mark.parametrize("setting", ["certificate", "authority"])
+def test_a_file_that_is_no_certificate_is_told(tmp_path: Path, setting: str, text: str | None, words: str) -> None:
+    path = tmp_path / "none.crt"
+    if text is not None:
+        path.write_text(text)
+    access = ChassisAccess(name="falcon", dialect=Dialect.REDFISH, url="https://127.0.0.1:1")
+    with pytest.raises(InvalidInput, match=words):
+        make_driver(msgspec.structs.replace(access, **{setting: str(path)}), clock=SystemClock())
+
+
+def test_paths_are_those_of_the_files_directory(tmp_path: Path) -> None:
+    (tmp_path / "fabric.toml").write_text(
+        'history = "times"\n[[chassis]]\nname = "falcon"\ndialect = "redfish"\nurl = "https://127.0.0.1:1"\n'
+        'certificate = "a.crt"\ncredentials = "/etc/farbus/b"\n'
+    )
+    config = read_config(str(tmp_path / "fabric.toml"))
+    (access,) = config.chassis
+    assert (config.history, access.certificate) == (str(tmp_path / "times"), str(tmp_path / "a.crt"))
+    assert (access.authority, access.credentials) == ("", "/etc/farbus/b")
 
 
 async def test_an_authority_does_instead_of_a_pinned_certificate(tmp_path: Path) -> None:
@@ -283,6 +337,16 @@ async def test_without_a_session_nothing_but_the_root_is_served(tmp_path: Path) 
             assert (
                 await transport.exchange(Request("PATCH", "/redfish/v1/Fabrics/falcon/Zones/30h", {}))
             ).status == 401
+        finally:
+            await transport.close()
+
+
+async def test_a_request_that_can_not_be_decompressed_is_a_bad_one(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        transport = HttpTransport("falcon", here.access(Dialect.H3).url)
+        try:
+            request = Request("POST", "/h3api/v1/allocation", {}, {"Content-Encoding": "gzip"})
+            assert (await transport.exchange(request)).status == 400
         finally:
             await transport.close()
 
@@ -337,6 +401,10 @@ def test_a_password_is_in_no_text() -> None:
         ({"name": "falcon\x1b[31m"}, "its name is not"),
         ({"ports": {"30h": "al\npha"}}, "ports: '30h'"),
         ({"ports": {"": "alpha"}}, "ports: ''"),
+        ({"devices": {"001300": KnownDevice(serial="S\n1")}}, "devices.'001300': serial or model is not"),
+        ({"devices": {"001300": KnownDevice(model="m" * 257)}}, "devices.'001300': serial or model is not"),
+        ({"devices": {"001300": KnownDevice(vendor_id=0x10000)}}, "vendor_id or device_id is not of 16 bits"),
+        ({"devices": {"001300": KnownDevice(device_id=-1)}}, "vendor_id or device_id is not of 16 bits"),
         ({"parallel": 0}, "not from 1 to 64"),
         ({"parallel": 2}, "one request at a time"),
         ({"credentials": "x"}, "clear text"),
@@ -348,3 +416,22 @@ def test_settings_that_do_not_go_together_are_refused(changes: dict[str, object]
     )
     with pytest.raises(InvalidInput, match=words):
         make_driver(access, clock=SystemClock())
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("alpha\\nbeta", "its name is not 1 to 256 printable characters without a slash"),
+        ("falcon", "chassis falcon is there twice"),
+    ],
+)
+def test_a_file_with_names_that_can_not_be_is_refused_before_anybody_hears_them(
+    name: str, words: str, tmp_path: Path
+) -> None:
+    """A scheduler would end the session of an agent that says such a name, each time."""
+    path = tmp_path / "fabric.toml"
+    chassis = '[[chassis]]\nname = "{}"\ndialect = "h3"\nurl = "http://127.0.0.1:1"\n'
+    path.write_text(chassis.format("falcon") + chassis.format(name))
+    with pytest.raises(InvalidInput, match=words) as caught:
+        read_config(str(path))
+    assert str(caught.value).startswith(f"fabric: {path}: ")

@@ -7,6 +7,7 @@ import statistics
 
 import pytest
 
+from farbus.hotplug.fabric.emulator.faults import Rates
 from farbus.hotplug.fabric.emulator.latency import KUBECOMP, fit
 from farbus.hotplug.fabric.emulator.replay import RECONFIGURATIONS, replay
 from farbus.hotplug.fabric.emulator.virtual import run_virtually
@@ -82,3 +83,15 @@ def test_kubecomps_reconfigurations_end_under_learned_deadlines() -> None:
         for step, deadline_s in result.final_deadlines_s.items():
             assert deadline_s <= 2 * KUBECOMP[step].max_s
         assert result == replay(seed=seed)
+
+
+def test_requests_that_a_chassis_leaves_unanswered_do_not_lengthen_what_it_learns() -> None:
+    for seed in range(5):
+        calm, result = replay(seed=seed), replay(seed=seed, rates=Rates(hang=0.02))
+        assert result.given_up >= 3
+        assert (result.failed, result.assigned) == (0, 8)
+        for step, deadline_s in result.final_deadlines_s.items():
+            assert deadline_s <= 2 * KUBECOMP[step].max_s
+        # One that hangs costs its deadline: no other takes longer for it.
+        waited_s = max(each.took_s for each in result.reconfigurations)
+        assert waited_s <= max(each.took_s for each in calm.reconfigurations) + 2 * KUBECOMP[FabricStep.ASSIGN].max_s

@@ -15,6 +15,7 @@ from farbus.hotplug.fabric.emulator.virtual import LoopClock, run_virtually
 from farbus.hotplug.fabric.errors import BadReply, ChassisBusy, ChassisRefused
 from farbus.hotplug.fabric.http import Reply, Request
 from farbus.hotplug.fabric.redfish import RedfishDriver
+from farbus.hotplug.fabric.service import ChassisService
 from farbus.model.fabric import RedfishStyle
 from tests.hotplug.fabric.testbed import NODES, USER, Bed, chassis_config, gpu
 
@@ -79,6 +80,13 @@ def other_endpoint(page: Any, *, role: str) -> Any:
     return first | {"@odata.id": f"{first['@odata.id']}-again", "Id": f"{first['Id']}-again"}
 
 
+def without(page: Any, name: str) -> Any:
+    """Return a collection that lacks one member, and counts no more than it lists."""
+    members = [each for each in page["Members"] if each["Id"] != name]
+    assert len(members) == len(page["Members"]) - 1
+    return page | {"Members": members, "Members@odata.count": len(members)}
+
+
 HOSTILE = {
     "a device in two zones": (
         at(ZONES, both_zones_have("device-001300")),
@@ -127,6 +135,19 @@ HOSTILE = {
     "two endpoints of one device": (
         at(ENDPOINTS, lambda page: page | {"Members": [*page["Members"], other_endpoint(page, role="Target")]}),
         "is listed twice: /redfish/v1/Fabrics/falcon/Endpoints/",
+    ),
+    "fewer members than it counts": (
+        at(DEVICES, lambda page: page | {"Members": page["Members"][:3]}),
+        "/redfish/v1/Chassis/falcon/PCIeDevices: lists 3 of 8 members",
+    ),
+    "no zones, though it counts them": (at(ZONES, lambda page: page | {"Members": []}), "Zones: lists 0 of 2 members"),
+    "a device's endpoint that is assigned and not listed": (
+        at(ENDPOINTS, lambda page: without(page, "device-001300")),
+        "endpoint /redfish/v1/Fabrics/falcon/Endpoints/device-001300 is assigned, and not listed",
+    ),
+    "a port's endpoint that has devices and is not listed": (
+        at(ENDPOINTS, lambda page: without(page, "port-30h")),
+        "endpoint /redfish/v1/Fabrics/falcon/Endpoints/port-30h is assigned, and not listed",
     ),
     "no fabrics": (
         at(f"{V1}/", lambda root: {name: each for name, each in root.items() if name != "Fabrics"}),
@@ -194,6 +215,25 @@ def test_pages_are_followed() -> None:
         bed = Bed(":memory:", chassis_config())
         async with bed.running():
             assert len((await driver_of(bed, cut).read()).devices) == 8
+
+    virtually(read())
+
+
+def test_of_devices_that_are_renamed_each_time_no_more_is_kept_than_is_listed() -> None:
+    readings = 0
+
+    def rename(page: Any) -> Any:
+        nonlocal readings
+        readings += 1
+        return first_member(SerialNumber=f"S{readings}")(page)
+
+    async def read() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            driver = driver_of(bed, at(DEVICES, rename))
+            for _ in range(3):
+                await driver.read()
+            assert len(driver._functions) == 8
 
     virtually(read())
 
@@ -323,6 +363,17 @@ def test_a_device_in_two_resource_blocks_is_neither_free_nor_at_the_last_one(sty
     virtually(read())
 
 
+def test_a_device_in_a_system_that_is_not_listed_is_not_free() -> None:
+    async def read() -> None:
+        bed = Bed(":memory:", chassis_config())
+        change = at(f"{V1}/Systems?$expand=.($levels=1)", lambda page: without(page, "30h"))
+        async with bed.running():
+            with pytest.raises(BadReply, match="device 000300 is in system /redfish/v1/Systems/30h, which is not list"):
+                await driver_of(bed, change, style=RedfishStyle.BLOCKS).read()
+
+    virtually(read())
+
+
 @pytest.mark.parametrize("etag", ['"1"\r\nX-Auth-Token: mine', '"\N{SNOWMAN}"', '"' + "1" * 10_000 + '"'])
 def test_an_etag_that_can_not_be_a_header_is_not_sent(etag: str) -> None:
     async def ask() -> None:
@@ -343,3 +394,82 @@ def test_an_etag_that_can_not_be_a_header_is_not_sent(etag: str) -> None:
             assert bed.ports()[gpu(1)] == "30h"
 
     virtually(ask())
+
+
+def shared(path: str, what: str, key: str) -> Callable[[Request, Reply], Reply]:
+    """Have the first of a collection's members, also read by itself, stand for the next one's device, too."""
+    kept: dict[str, Any] = {}
+
+    def tamper(request: Request, reply: Reply) -> Reply:
+        if request.method != "GET" or not request.path.startswith(path):
+            return reply
+        body = msgspec.json.decode(reply.body)
+        if "Members" not in body:
+            return Reply(reply.status, reply.headers, msgspec.json.encode(kept.get(request.path, body)))
+        first, second = [each for each in body["Members"] if what in each["@odata.id"]][:2]
+        mine, others = (each if key in each else each["Links"] for each in (first, second))
+        mine[key], others[key] = [*mine[key], *others[key]], []
+        kept[first["@odata.id"]] = first
+        return Reply(reply.status, reply.headers, msgspec.json.encode(body))
+
+    return tamper
+
+
+SHARED = {
+    RedfishStyle.ZONES: (f"{V1}/Fabrics/falcon/Endpoints", "/device-", "ConnectedEntities"),
+    RedfishStyle.CONNECTIONS: (f"{V1}/Fabrics/falcon/Connections", "/Connections/", "TargetEndpoints"),
+    RedfishStyle.BLOCKS: (f"{V1}/CompositionService/ResourceBlocks", "/ResourceBlocks/00", "PCIeDevices"),
+    RedfishStyle.COMPOSED: (f"{V1}/CompositionService/ResourceBlocks", "/ResourceBlocks/00", "PCIeDevices"),
+}
+
+
+@pytest.mark.parametrize("style", SHARED)
+def test_a_device_that_shares_what_stands_for_it_takes_no_other_along(style: RedfishStyle) -> None:
+    """The other one would go from under the node that uses it."""
+
+    async def ask() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            driver = driver_of(bed, shared(*SHARED[style]), style=style)
+            view = await driver.read()
+            assert view.device(gpu(0)).port == view.device(gpu(1)).port == "30h"
+            with pytest.raises(BadReply, match="none of them can be moved without the others"):
+                await driver.ask_unassign(view.device(gpu(0)))
+            assert bed.ports()[gpu(0)] == bed.ports()[gpu(1)] == "30h"
+
+    virtually(ask())
+
+
+def test_a_connection_that_leads_elsewhere_by_now_is_left_alone() -> None:
+    async def ask() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            driver = driver_of(bed, lambda _, reply: reply, style=RedfishStyle.CONNECTIONS)
+            before = (await driver.read()).device(gpu(1))
+            # Somebody else moves it to another port, and this driver has read that since.
+            assert (await bed.chassis.unassign("001300")).done
+            assert (await bed.chassis.assign("001300", "31h")).done
+            await driver.read()
+            with pytest.raises(ChassisBusy, match=r"connection of device .* leads elsewhere meanwhile"):
+                await driver.ask_unassign(before)
+            assert bed.ports()[gpu(1)] == "31h"
+
+    virtually(ask())
+
+
+def test_a_chassis_that_does_not_answer_the_end_of_a_session_keeps_nobody() -> None:
+    class Hanging(LocalTransport):
+        async def exchange(self, request: Request) -> Reply:
+            if request.method == "DELETE":
+                await asyncio.get_running_loop().create_future()
+            return await super().exchange(request)
+
+    async def end() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running(), asyncio.timeout(60):
+            transport = Hanging("falcon", bed.fronts["redfish"])
+            driver = RedfishDriver("falcon", transport, clock=LoopClock(), credentials=USER, ports=NODES)
+            async with ChassisService(driver, clock=LoopClock()).running() as service:
+                await service.list()
+
+    virtually(end())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from farbus.errors import NotFound, Unavailable
 from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind, Faults
 from farbus.hotplug.fabric.emulator.front import LocalTransport
-from farbus.hotplug.fabric.emulator.virtual import run_virtually
+from farbus.hotplug.fabric.emulator.virtual import LoopClock, run_virtually
 from farbus.hotplug.fabric.errors import (
     BadReply,
     ChassisSilent,
@@ -23,9 +24,13 @@ from farbus.hotplug.fabric.errors import (
     OutcomeUnknown,
     StepRefused,
 )
+from farbus.hotplug.fabric.h3 import H3Driver
 from farbus.hotplug.fabric.http import Reply, Request
+from farbus.hotplug.fabric.service import ChassisService
 from farbus.model.device import DeviceKind
-from farbus.model.fabric import FabricStep, StepTime
+from farbus.model.fabric import MAX_MISSING, FabricStep, StepTime
+from farbus.model.value import to_json
+from farbus.scheduler.reports import read_chassis
 from tests.hotplug.fabric.testbed import DIALECTS, Bed, chassis_config, emulated, gpu
 
 LIST, ASSIGN, UNASSIGN = FabricStep.LIST, FabricStep.ASSIGN, FabricStep.UNASSIGN
@@ -320,6 +325,35 @@ def test_moves_run_at_once_where_the_chassis_can() -> None:
     virtually(move())
 
 
+@pytest.mark.parametrize("dialect", ["zones", "connections", "blocks", "composed"])
+def test_who_waited_for_a_device_does_not_take_it_from_where_it_came_meanwhile(dialect: str) -> None:
+    """What was read before the wait is past: another step of the same device has ended in between."""
+    hang = Fault(kind=FaultKind.HANG, step=UNASSIGN)
+
+    async def ask() -> None:
+        async with (
+            emulated(speed=1.0, serial=False, script=[hang]) as bed,
+            bed.service(dialect, parallel=4).running() as service,
+        ):
+            steps = []
+            for step in (
+                service.unassign(gpu(1), source="30h"),
+                service.assign(gpu(1), "31h"),
+                service.unassign(gpu(1), source="30h"),
+            ):
+                steps.append(asyncio.create_task(step))
+                # Longer than a listing takes, and less than the one that hangs: both others have read it at 30h.
+                await asyncio.sleep(15)
+            assert [(await step).port for step in steps[:2]] == ["", "31h"]
+            with pytest.raises(DeviceElsewhere, match="is assigned to port 31h, not 30h"):
+                await steps[2]
+            assert bed.ports()[gpu(1)] == "31h"
+            asked = bed.chassis.faults._requests[UNASSIGN]
+            assert asked == 2, "the one that was left unanswered was asked again, and nothing else"
+
+    virtually(ask())
+
+
 def test_two_clients_never_both_get_a_device(dialect: str) -> None:
     async def race() -> None:
         async with emulated(speed=1.0) as bed:
@@ -371,6 +405,39 @@ def test_a_service_that_ends_refuses_what_waits() -> None:
                 await service.list()
 
     virtually(end())
+
+
+def test_a_service_that_ends_while_it_reads_for_nobody_leaves_nothing_to_complain_of() -> None:
+    async def leave() -> None:
+        complaints: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async with emulated(speed=1.0) as bed:
+            async with bed.service("h3").running() as service:
+                caller = asyncio.create_task(service.list())
+                await asyncio.sleep(0.1)
+                caller.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await caller
+            del service, caller
+        gc.collect()
+        assert complaints == []
+
+    virtually(leave())
+
+
+@pytest.mark.parametrize("dialect", [each for each in DIALECTS if each != "h3"])
+def test_a_device_is_not_taken_from_its_port_for_one_that_the_chassis_does_not_have(dialect: str) -> None:
+    async def move() -> None:
+        async with emulated() as bed:
+            driver = bed.driver(dialect, ports={"30h": "alpha", "31": "beta"})
+            async with bed.service(driver).running() as service:
+                for ask in (service.move, service.assign):
+                    with pytest.raises(NotFound, match="port 31 is configured, and the chassis has none of that name"):
+                        await ask(gpu(1), "beta")
+            assert bed.told == []
+            assert bed.ports()[gpu(1)] == "30h"
+
+    virtually(move())
 
 
 def test_a_session_that_the_chassis_forgot_is_opened_anew() -> None:
@@ -461,5 +528,59 @@ def test_a_reading_that_gives_a_device_twice_is_an_error_and_nothing_is_assigned
                     with pytest.raises(BadReply, match=r"chassis falcon: devices .* differ in case alone"):
                         await work
             assert bed.ports() == before
+
+    virtually(ask())
+
+
+class Listing:
+    """A way to an H3 chassis that lists what it is told to."""
+
+    def __init__(self, rows: list[dict[str, str]]) -> None:
+        self.rows = rows
+
+    async def exchange(self, request: Request) -> Reply:
+        return Reply(200, {}, msgspec.json.encode(self.rows))
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+EXCESSIVE = {
+    "a long UUID": ([{"Dev_GID": "1", "OB_GPU_GUID": "a" * 256, "dev_type": "GPU"}], "a name of more than 256"),
+    "a port for each of many devices": (
+        [{"Dev_GID": f"{number}", "Port_GID": f"p{number}"} for number in range(4096)],
+        "4097 ports, which no chassis has",
+    ),
+    "many long names": (
+        [{"Dev_GID": f"{number:04}{'d' * 252}", "Port#": "s" * 200} for number in range(4096)],
+        "bytes of names, which no chassis has",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXCESSIVE)
+def test_more_than_a_scheduler_takes_is_no_reading(name: str) -> None:
+    """It would end the session of the agent that tells it, and of each that serves the chassis after that."""
+    rows, words = EXCESSIVE[name]
+
+    async def ask() -> None:
+        driver = H3Driver("falcon", Listing(rows), ports={"30h": "alpha"})
+        async with ChassisService(driver, clock=LoopClock()).running() as service:
+            with pytest.raises(BadReply, match=words):
+                await service.list()
+
+    virtually(ask())
+
+
+def test_a_chassis_that_renames_its_devices_each_time_is_told_as_far_as_a_scheduler_takes_it() -> None:
+    async def ask() -> None:
+        chassis = Listing([])
+        driver = H3Driver("falcon", chassis, ports={"30h": "alpha"})
+        async with ChassisService(driver, clock=LoopClock()).running() as service:
+            for turn in range(4):
+                chassis.rows = [{"Dev_GID": f"{turn}-{number}"} for number in range(1500)]
+                view = await service.list()
+            assert (len(view.devices), len(view.missing)) == (1500, MAX_MISSING)
+            assert read_chassis("alpha", to_json(view), to_json(service.history))[0] == view
 
     virtually(ask())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,23 +114,24 @@ class Bed:
         """The truth: port by UUID."""
         return {self.chassis.devices[name].uuid: port for name, port in self.chassis.assigned().items()}
 
-    def driver(self, dialect: str, *, parallel: int = 1) -> Driver:
+    def driver(self, dialect: str, *, parallel: int = 1, ports: Mapping[str, str] = NODES) -> Driver:
         if dialect == "h3":
-            return H3Driver("falcon", LocalTransport("falcon", self.fronts["h3"]), ports=NODES)
+            return H3Driver("falcon", LocalTransport("falcon", self.fronts["h3"]), ports=ports)
         return RedfishDriver(
             "falcon",
             LocalTransport("falcon", self.fronts["redfish"]),
             clock=LoopClock(),
             credentials=USER,
-            ports=NODES,
+            ports=ports,
             style=RedfishStyle(dialect),
             parallel=parallel,
         )
 
-    def service(self, dialect: str, *, history: StepHistory | None = None, parallel: int = 1) -> ChassisService:
-        return ChassisService(
-            self.driver(dialect, parallel=parallel), clock=LoopClock(), history=history, tell=self.told.append
-        )
+    def service(
+        self, dialect: str | Driver, *, history: StepHistory | None = None, parallel: int = 1
+    ) -> ChassisService:
+        driver = self.driver(dialect, parallel=parallel) if isinstance(dialect, str) else dialect
+        return ChassisService(driver, clock=LoopClock(), history=history, tell=self.told.append)
 
 
 @contextlib.asynccontextmanager
