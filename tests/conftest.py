@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib.util
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -42,6 +44,32 @@ def pytest_configure() -> None:
     # A shell starts its background jobs with SIGINT ignored, and children inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell where each task of asyncio's waits when a test's time is up: stacks of threads do not show that."""
+    report = yield
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
+        loops = [one for one in gc.get_objects() if isinstance(one, asyncio.AbstractEventLoop) and not one.is_closed()]
+        tasks = [task for loop in loops for task in asyncio.all_tasks(loop)]
+        report.sections.append(("tasks", "\n".join(_where(task) for task in tasks)))
+    return report
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """Return where a task waits, the innermost frame last."""
+    lines = [f"{task.get_name()}:"]
+    at: object = task.get_coro()
+    while at is not None:
+        kind = {"cr_frame": "cr_await", "gi_frame": "gi_yieldfrom", "ag_frame": "ag_await"}
+        frame = next((getattr(at, name) for name in kind if hasattr(at, name)), None)
+        if frame is not None:
+            lines.append(f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}")
+        at = next((getattr(at, name) for name in kind.values() if hasattr(at, name)), None)
+    return "\n".join(lines)
 
 
 @pytest.fixture(autouse=True, scope="module")

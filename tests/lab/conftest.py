@@ -91,6 +91,17 @@ def tell(pytestconfig: pytest.Config) -> Callable[[str], None]:
     return pytestconfig.stash[TOLD].append
 
 
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Prints a line at once, which pytest would keep until the test has ended: a run that is killed has said it."""
+
+    def print_now(line: str) -> None:
+        with capsys.disabled():
+            print(f"\nlab: {line}", file=sys.stderr, flush=True)
+
+    return print_now
+
+
 def asked_for() -> bool:
     """Say whether this is ``make check-lab``."""
     return os.environ.get("FARBUS_LAB") == "1"

@@ -9,9 +9,11 @@ chassis do; ``a`` serves the chassis and has a drive of its own (:mod:`tests.lab
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -47,6 +49,9 @@ SEED = int(os.environ.get("FARBUS_LAB_SEED", "7"))
 
 FAULTS = Rates(eof=0.02, error=0.02, hang=0.005, cut=0.02, false_negative=0.05, deny=0.05, stale=0.03, partial=0.03)
 """Of each request to the chassis: one in seven or so goes wrong."""
+
+SAY_INTERVAL_S = 60.0
+"""Between two lines about what has been seen of moves at random, which take an hour on a crowded machine."""
 
 WRITER = """
 import mmap, os, sys, time, zlib
@@ -335,14 +340,29 @@ def stuck_moves(bed: Bed) -> list[str]:
     return [str(move["device"]) for move in bed.ask("moves")]
 
 
+def seen(bed: Bed, outcomes: collections.Counter[str], watch: Watch) -> str:
+    """Return in a line what moves at random have come to so far."""
+    faults = collections.Counter(line.split()[3] for line in tuple(bed.chassis.said) if ": fault: " in line)
+    return (
+        f"{outcomes.total()} of {MOVES} moves at random (seed {SEED}): {_counts(outcomes)};"
+        f" faults of the chassis: {_counts(faults)}; {watch.looks} looks for a device in two nodes"
+    )
+
+
+def _counts(counted: collections.Counter[str]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counted.most_common()) or "none"
+
+
 def test_moves_at_random_with_a_chassis_that_fails_lose_nothing_and_give_nothing_twice(
-    bed: Bed, tell: Callable[[str], None]
+    bed: Bed, tell: Callable[[str], None], say: Callable[[str], None]
 ) -> None:
     bring(bed, BIG_CARD, "")
     draw = random.Random(SEED)
     outcomes: collections.Counter[str] = collections.Counter()
     bed.chassis.begin_again(rates=FAULTS, seed=SEED)
-    with Watch(bed.b, bed.c) as watch, ThreadPoolExecutor() as pool:
+    said_at = time.monotonic()
+    with Watch(bed.b, bed.c) as watch, ThreadPoolExecutor() as pool, contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(lambda: tell(seen(bed, outcomes, watch)))
         for _ in range(MOVES // 2):
             at = bed.chassis.nodes()
             orders = [order_for(device, at[device], draw) for device in draw.sample([DRIVE, CARD, OTHER_CARD], 2)]
@@ -360,7 +380,9 @@ def test_moves_at_random_with_a_chassis_that_fails_lose_nothing_and_give_nothing
                 check_place(bed, order, state)
             assert not on_bus(bed.b) & on_bus(bed.c)
             assert not watch.doubles
-    faults = collections.Counter(line.split()[3] for line in bed.chassis.said if ": fault: " in line)
+            if time.monotonic() - said_at >= SAY_INTERVAL_S:
+                say(seen(bed, outcomes, watch))
+                said_at = time.monotonic()
     bed.chassis.begin_again()
     # Somebody has looked.
     for device in stuck_moves(bed):
@@ -368,11 +390,3 @@ def test_moves_at_random_with_a_chassis_that_fails_lose_nothing_and_give_nothing
     assert set(bed.agreement()) == set(bed.chassis.rows())
     ended = bed.ask("moves", "--all")
     assert all(each["state"] == "done" or each["error"] for each in ended)
-    tell(
-        f"{MOVES} moves at random (seed {SEED}): {_counts(outcomes)}; faults of the chassis: {_counts(faults)};"
-        f" {watch.looks} looks for a device in two nodes"
-    )
-
-
-def _counts(counted: collections.Counter[str]) -> str:
-    return ", ".join(f"{number} {name}" for name, number in counted.most_common())
