@@ -24,6 +24,7 @@ from farbus.hotplug.fabric.config import ChassisAccess, make_driver
 from farbus.hotplug.fabric.driver import Driver, Fabric
 from farbus.hotplug.fabric.errors import DeviceElsewhere
 from farbus.hotplug.fabric.service import ChassisService
+from farbus.hotplug.working import fabric_deadline_s
 from farbus.linux.clock import Clock
 from farbus.linux.files import write_owned
 from farbus.model.fabric import (
@@ -209,7 +210,8 @@ class ChassisDesk:
         return chassis
 
     def _file(self, name: str) -> Path:
-        return self._directory / f"{name}.json"
+        # No chassis's name makes this that of the namings.
+        return self._directory / f"{name}.times.json"
 
     # Serving.
 
@@ -365,7 +367,7 @@ class ChassisDesk:
                 hint="one that has its credentials (fabric in its settings) must have a session with the scheduler",
             )
         request = ChassisRequest(chassis=chassis.chassis, term=naming.term, step=step, device=device, port=port)
-        limit_s = 2 * chassis.deadline_s(step) + 4 * chassis.deadline_s(FabricStep.LIST)
+        limit_s = fabric_deadline_s(chassis, step)
         answer = asyncio.create_task(
             self._asker.ask_chassis(naming.node, naming.address, request), name=f"ask for chassis {chassis.chassis}"
         )

@@ -110,7 +110,8 @@ RELOADABLE = frozenset({"labels", "cpu_milli", "memory_bytes", "network_mbit_s",
 """Settings that a running agent can change."""
 
 NO_MOVES = (
-    "this agent offers no devices of its machine (physical_devices is off, as under farbus up), and so moves none"
+    "this agent offers no devices of its machine, and so moves none: physical_devices is off; set it in agent.toml, "
+    "or start farbus up --physical NODE"
 )
 """Why an order to move a device is refused where it is."""
 

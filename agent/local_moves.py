@@ -109,6 +109,8 @@ class LocalMoves:
             news.put_nowait(None)
 
     async def _order(self, caller: Identity, request: MoveRequest) -> tuple[Moving, MoveOrder]:
+        # What is not a number of seconds would be none in the journal, and its move unknown to the next agent.
+        request.check()
         attach = bool(request.node)
         verb = f"{'attach' if attach else 'detach'} {request.device}"
         if attach and request.node != self._node:

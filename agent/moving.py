@@ -241,10 +241,14 @@ class Moving:
         except FarbusError:
             return self._closed_name(device)
 
-    def _closed_name(self, device: str) -> str:
+    def _closed_name(self, device: str, view: ChassisView | None = None) -> str:
         """Return by which name a device went from here, so that it comes back under the same."""
         chassis_name = FabricDevice(id=device, handle=device, kind=DeviceKind.PCI, serial=device)
-        return next((name for name in self._gate.closed() if chassis_name.answers_to(name)), device)
+        for name in self._gate.closed():
+            # Of a drive whose serial begins like this one's its chassis knows better.
+            if chassis_name.answers_to(name) and (view is None or _meant(view, name) in ("", _meant(view, device))):
+                return name
+        return device
 
     async def _known(self, order: MoveOrder) -> MoveOutcome | None:
         """Return how this very move has ended before, by the journal; None where it has not."""
@@ -368,7 +372,7 @@ class Moving:
             tree = self._parts.pci.tree()
             bridges = bridges_of(tree, self._ports, chassis=view.chassis, port=device.port)
             empty = [bridge for bridge in bridges if not tree.below(bridge)]
-            move = Move(device=self._closed_name(order.device), bridge=empty[0] if empty else "")
+            move = Move(device=self._closed_name(order.device, view), bridge=empty[0] if empty else "")
             move = self._with_chassis(order, move, device, device.port)
             if (maybe := self._mistaken(tree, bridges, move, view, device)) is not None:
                 # The chassis would take it from under the kernel, and from whoever uses it.
@@ -383,7 +387,8 @@ class Moving:
             # It is where it was to be: not here.
             return MoveOutcome(move=NodeMove(functions=last[1].move.functions if last is not None else ()))
         raise NotFound(
-            f"detach {order.device}: not on the bus of node {self._node}", hint="farbus devices --tree shows what is"
+            f"detach {order.device}: not on the bus of node {self._node}",
+            hint="farbus devices --tree shows what is; software GPUs are on none",
         )
 
     def _mistaken(
@@ -391,14 +396,14 @@ class Moving:
     ) -> str | None:
         """Return the address of a function at a port that may be the device, for all that is known of both."""
         names = self._parts.names(tree)
-        others = [other for other in view.at(device.port) if other.id != device.id]
         for bridge in bridges:
             for first in tree.below(bridge):
                 identity = names.get(first.address)
                 if first.is_bridge or identity is None:
                     continue
-                known = not identity.weak and any(other.answers_to(identity.name) for other in others)
-                if not known and is_meant(move, first, identity):
+                other = "" if identity.weak else _meant(view, identity.name)
+                is_other = other not in ("", device.id) and view.device(other).port == device.port
+                if not is_other and is_meant(move, first, identity):
                     return first.address
         return None
 
@@ -407,7 +412,7 @@ class Moving:
         if (here := await self._here(order, tree)) is not None:
             return here
         view, device = await self._in_chassis(order)
-        name = self._closed_name(order.device)
+        name = self._closed_name(order.device, view)
         last = await self._moves.last_of(name)
         port = order.port
         if view is not None:
@@ -472,6 +477,14 @@ class Moving:
             vendor=move.vendor or device.vendor_id,
             device_id=move.device_id or device.device_id,
         )
+
+
+def _meant(view: ChassisView, name: str) -> str:
+    """Return the id of the device of a chassis that a node calls so; empty for none."""
+    try:
+        return view.device(name).id
+    except NotFound:
+        return ""
 
 
 def _held(device: str, work: HotMove, trouble: str = "") -> HeldMove:

@@ -28,7 +28,7 @@ def bridge_for(
     """
     named = port_name(chassis, port)
     is_set = named in ports
-    found = _set_for(tree, ports[named], named) if is_set else _hot_plug(tree, tree.functions)
+    found = list(_set_for(tree, ports[named], named) if is_set else _hot_plug(tree, tree.functions))
     free = [bridge.address for bridge in found if not tree.below(bridge.address) and bridge.address not in taken]
     what = f"attach {device}"
     if is_set and free:
@@ -36,6 +36,11 @@ def bridge_for(
     if len(free) == 1:
         return free[0]
     setting = f'fabric_ports = {{ "{named}" = ["0000:00:03.0"] }}'
+    if not found and not is_set:
+        raise Conflict(
+            f"{what}: this node has no hot-plug port",
+            hint="farbus doctor there says why; fabric_ports may name a bridge that the kernel does not take for one",
+        )
     if not free:
         where = f"port {named} of the chassis" if is_set else "this node"
         raise Conflict(f"{what}: no hot-plug port of {where} is free", hint="detach what is there, or set fabric_ports")

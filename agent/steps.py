@@ -375,6 +375,9 @@ class StepRunner:
             async with self._turn(operation):
                 forward = operation.direction is Direction.FORWARD
                 found = await step.observe(known) if forward else None
+                if forward and found is None and steps.call_off is not None:
+                    # To look may have taken long, and nothing of it was begun.
+                    steps.call_off.check()
                 number = await self._record_start(steps, position, operation)
                 steps.told(
                     StepNews(step, position, len(steps.steps), operation.direction, not forward or found is None)

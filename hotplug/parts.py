@@ -144,7 +144,9 @@ def known_names(drives: tuple[NvmeController, ...], gpus: Mapping[str, str]) -> 
     found = {address: Identity(name=uuid, kind=IdentityKind.UUID) for address, uuid in gpus.items() if uuid}
     for drive in drives:
         if drive.transport == "pcie" and drive.serial:
-            found[drive.address] = Identity(name=nvme_name(drive.serial, drive.model), kind=IdentityKind.SERIAL)
+            found[drive.address] = Identity(
+                name=nvme_name(drive.serial, drive.model), kind=IdentityKind.SERIAL, serial=drive.serial.strip()
+            )
     return found
 
 
@@ -161,7 +163,7 @@ def is_meant(move: Move, function: Function, identity: Identity | None) -> bool:
         if identity.kind is IdentityKind.UUID and move.uuid:
             return name == move.uuid
         if identity.kind is IdentityKind.SERIAL and move.serial:
-            return name.startswith(f"NVME-{move.serial}-")
+            return identity.serial == move.serial
         if identity.kind is IdentityKind.DSN and move.serial:
             return name.endswith(f"-{move.serial}") or not move.vendor or function.vendor == move.vendor
     if move.vendor and move.device_id:

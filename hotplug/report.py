@@ -37,6 +37,8 @@ class PciRow(Value, frozen=True, kw_only=True):
     driver: str = ""
     link: str = ""
     slot: str = ""
+    port_of: str = ""
+    """Of a hot-plug port: the slot that it leads to, also while that is empty."""
     numa_node: int = -1
     iommu_group: str = ""
     windows: tuple[Region, ...] = ()
@@ -78,6 +80,7 @@ def rows(
             use = uses.get(identity.name if identity else "") or uses.get(function.address) or Use()
             look = looks.get(function.address, Look())
             slot = tree.slot_of(function.address)
+            leads_to = tree.slot_below(function.address) if function.is_bridge else None
             yield PciRow(
                 address=function.address,
                 depth=len(tree.path_to(function.address)),
@@ -88,6 +91,7 @@ def rows(
                 driver=function.driver,
                 link=str(function.link) if function.link is not None else "",
                 slot=slot.name if slot is not None and slot.address == function.at.slot else "",
+                port_of=leads_to.name if leads_to is not None else "",
                 numa_node=function.numa_node,
                 iommu_group=function.iommu_group,
                 windows=function.windows,

@@ -25,7 +25,7 @@ from farbus.hotplug.times import BusStep
 from farbus.hotplug.working import look_at
 from farbus.model.fabric import FabricStep
 from farbus.model.holders import Look
-from farbus.model.pci import IdentityKind, PciTree
+from farbus.model.pci import PciTree
 from farbus.model.value import Value
 
 MoveStep = (
@@ -114,9 +114,7 @@ def find_device(parts: Parts, tree: PciTree, name: str) -> tuple[str, Move]:
     :class:`NotFound`; a name that is weak fits only the place where it was given.
     """
     for address, identity in parts.names(tree).items():
-        if identity.name != name and not (
-            identity.kind is IdentityKind.SERIAL and identity.name.startswith(f"NVME-{name}-")
-        ):
+        if not name or name not in (identity.name, identity.serial):
             continue
         name = identity.name
         device = tree.device_of(address)

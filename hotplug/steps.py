@@ -432,6 +432,8 @@ class QuietGpu(HotplugStep):
     @property
     def says(self) -> str:
         """What is done."""
+        if not any(function.is_nvidia_gpu for function in self.move.functions):
+            return "nothing to end in NVIDIA's driver: it is none of its GPUs"
         return "end persistence mode and let the GPU take no new clients"
 
     def _gpus(self) -> tuple[str, ...]:

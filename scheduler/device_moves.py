@@ -395,7 +395,9 @@ class DeviceMoves(ServingChassis):
         move = record.move
         hint = ""
         if state is MoveState.STUCK:
-            hint = "when you have looked: farbus attach it to the node that has it, or is to have it"
+            hint = (
+                "when you have looked: farbus attach it to the node that has it or is to have it, or farbus detach it"
+            )
         ended = msgspec.structs.replace(
             move, state=state, error=error or move.error, hint=hint, path=path, ended_at=self._wall
         )

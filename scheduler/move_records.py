@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from farbus.errors import NotFound
 from farbus.model.device import ATTACH_S
 from farbus.model.fabric import ChassisView, FabricDevice, FabricStep, StepHistory, serials_in
 from farbus.model.move import MoveState
@@ -142,8 +143,12 @@ class ChassisRecord(msgspec.Struct, eq=False):
     def put(self, name: str, port: str) -> None:
         """Note that a device is at a port now, empty for none, as an agent has verified; the next reading says more."""
         if self.view is not None:
+            try:
+                found = self.view.device(name).id
+            except NotFound:
+                return
             devices = tuple(
-                msgspec.structs.replace(device, port=port) if device.answers_to(name) else device
+                msgspec.structs.replace(device, port=port) if device.id == found else device
                 for device in self.view.devices
             )
             self.view = msgspec.structs.replace(self.view, devices=devices)
@@ -181,7 +186,7 @@ class Slots:
         found = self._named.get(name)
         if found is None:
             # A serial is among the names, too.
-            name = next((each for each in serials_in(name) if each in self._serials), "")
+            name = self._serial_in(name)
             found = self._serials.get(name)
         return None if name in self._several else found
 
@@ -190,8 +195,12 @@ class Slots:
         """Whether there is a name that several devices have."""
         return bool(self._several)
 
+    def _serial_in(self, name: str) -> str:
+        """Return the serial in a node's name for a drive: of those that are known the longest; empty for none."""
+        return next((each for each in reversed(serials_in(name)) if each in self._serials), "")
+
     def several(self, name: str) -> tuple[str, ...]:
         """Return all that have a name which several have, as CHASSIS/DEVICE; empty for any other."""
         if self._named and name not in self._named:
-            name = next((each for each in serials_in(name) if each in self._serials), "")
+            name = self._serial_in(name)
         return tuple(f"{record.name}/{device.id}" for record, device in self._several.get(name, ()))

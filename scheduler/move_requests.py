@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NoReturn
 
 from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable
@@ -12,26 +11,7 @@ from farbus.model.move import MoveRequest, MoveState
 from farbus.scheduler.device_moves import DeviceMoves
 from farbus.scheduler.move_records import ChassisRecord, StoredMove
 
-MAX_NAME = 256
-"""Characters of a device's, a node's, a port's name."""
-MAX_DRAIN_S = 86_400.0
-"""Longest that holders are given."""
-
 Place = tuple[ChassisRecord, FabricDevice]
-
-
-def check_request(request: MoveRequest) -> None:
-    """Raise :class:`InvalidInput` for what no cluster could do."""
-    for field in ("device", "node", "port"):
-        value = getattr(request, field)
-        if len(value) > MAX_NAME or not value.isprintable():
-            raise InvalidInput(f"{field}: it is longer than {MAX_NAME} characters, or not printable")
-    if not request.device:
-        raise InvalidInput("device: none is named", hint="farbus devices lists them")
-    if request.port and not request.node:
-        raise InvalidInput("port: it is that of a node, and none is named")
-    if not 0 <= request.drain_s <= MAX_DRAIN_S or math.isnan(request.drain_s):
-        raise InvalidInput(f"drain_s: {request.drain_s:g} is not from 0 to {MAX_DRAIN_S:g}")
 
 
 def plan_move(machine: DeviceMoves, request: MoveRequest, *, by: str, at: float) -> StoredMove:
@@ -41,24 +21,27 @@ def plan_move(machine: DeviceMoves, request: MoveRequest, *, by: str, at: float)
     device that is in use or on its way, :class:`Unavailable` where an agent
     that is needed has no session.
     """
-    check_request(request)
+    request.check()
     if several := machine.slots.several(request.device):
         raise Conflict(
             f"device {request.device}: several have this name: {', '.join(several)}",
             hint="use another name of it (farbus fabric list), or give each a serial in fabric.toml",
         )
     place = machine.slots.find(request.device)
-    device = _name(machine, request.device, place)
+    device = name_of(machine, request.device, place)
     place = place or machine.slots.find(device)
     stuck = _check_idle(machine, device)
     source = _source(machine, device, place)
     if request.node and machine.nodes.get(request.node) is None:
         raise NotFound(f"there is no node {request.node}", hint="farbus nodes lists them")
-    if stuck and request.node and request.node == source:
+    if stuck is not None and request.node and request.node == source:
         # It is where it is to be, and has to be given to use again.
         source = ""
     elif request.node and request.node == source:
         raise Conflict(f"device {device} is on node {source} already")
+    if stuck is not None and not request.node and not source:
+        # Whatever may be left of it there that node gives up, and only then it is nobody's.
+        source = _stuck_at(machine, stuck)
     if not request.node and not source:
         raise Conflict(f"device {device} is at no node", hint="farbus attach brings it to one")
     for name in (source, request.node):
@@ -91,7 +74,7 @@ def port_of(place: Place | None, node: str) -> str:
     return found.port if found.port in ports else next(iter(ports), "")
 
 
-def _name(machine: DeviceMoves, name: str, place: Place | None) -> str:
+def name_of(machine: DeviceMoves, name: str, place: Place | None) -> str:
     """Return what the cluster calls a device: as its nodes do, or else as its chassis does."""
     if whole_of(name) != name and name in machine.devices:
         raise InvalidInput(f"device {name} is a share of {whole_of(name)}", hint="only the whole of it can be moved")
@@ -100,15 +83,20 @@ def _name(machine: DeviceMoves, name: str, place: Place | None) -> str:
         return name
     if place is not None:
         _, found = place
-        nodes_names = [each for each, record in machine.devices.items() if record.device and found.answers_to(each)]
+        nodes_names = [
+            each
+            for each, record in machine.devices.items()
+            # It may answer to the name of a drive whose serial begins like its own.
+            if record.device and found.answers_to(each) and machine.slots.find(each) in (None, place)
+        ]
         return nodes_names[0] if nodes_names else found.id
     if any(machine.devices[share].device is not None for share in machine.related(name) if share in machine.devices):
         return name
     raise NotFound(f"there is no device {name}", hint="farbus devices and farbus fabric list show what there is")
 
 
-def _check_idle(machine: DeviceMoves, device: str) -> bool:
-    """Raise :class:`Conflict` for a device that somebody has; say whether a move that is stuck has it."""
+def _check_idle(machine: DeviceMoves, device: str) -> StoredMove | None:
+    """Raise :class:`Conflict` for a device that somebody has; return the move that has it and is stuck, if any."""
     for name in (device, *machine.related(device)):
         record = machine.devices.get(name)
         if record is None:
@@ -123,11 +111,17 @@ def _check_idle(machine: DeviceMoves, device: str) -> bool:
             raise Conflict(f"device {name} is kept for job {record.reserved}", hint=f"farbus cancel {record.reserved}")
     held = machine.moves.get(machine.mover_of(device))
     if held is None:
-        return False
+        return None
     if held.move.state is not MoveState.STUCK:
         where = f"to node {held.move.to_node}" if held.move.to_node else f"from node {held.move.from_node}"
         raise Conflict(f"device {device} is on its way {where} (move {held.move.id})", hint="farbus moves shows it")
-    return True
+    return held.move
+
+
+def _stuck_at(machine: DeviceMoves, move: StoredMove) -> str:
+    """Return the node that could neither finish nor undo its part of a move; empty where it is forgotten."""
+    last = move.from_node if move.returning else move.to_node
+    return next((name for name in (last, *move.nodes) if name and machine.nodes.get(name) is not None), "")
 
 
 def _source(machine: DeviceMoves, device: str, place: Place | None) -> str:

@@ -12,7 +12,7 @@ import structlog
 
 from farbus.api.identity import Identity
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable
-from farbus.model.move import MoveRequest, MoveState, MoveStatus
+from farbus.model.move import MAX_NAME, MoveRequest, MoveState, MoveStatus
 from farbus.model.operation import Cordon, CordonKind, CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import ApplicationProfile
 from farbus.scheduler import events
@@ -20,7 +20,7 @@ from farbus.scheduler.device_moves import status_of
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import job_number
 from farbus.scheduler.lifecycle import ClusterMachine
-from farbus.scheduler.move_requests import MAX_NAME, plan_move
+from farbus.scheduler.move_requests import name_of, plan_move
 
 _log = structlog.get_logger()
 
@@ -78,6 +78,13 @@ class Operating:
         if device is not None and device.device is not None:
             _check_operator(caller, device.node, what=f"device {name} of node {device.node}")
             return CordonKind.DEVICE, device.cordon
+        if (place := self._machine.slots.find(name)) is not None:
+            called = name_of(self._machine, name, place)
+            if called in self._machine.devices and self._machine.devices[called].device is not None:
+                raise NotFound(f"its node calls device {name} {called}", hint="use that name")
+            raise Conflict(
+                f"device {name} is at no node, and only those of nodes are cordoned", hint="farbus devices shows it"
+            )
         raise NotFound(f"there is no node or device {name}", hint="farbus nodes and farbus devices list them")
 
     def _check_node(self, name: str) -> None:

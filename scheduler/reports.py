@@ -16,7 +16,7 @@ from farbus.api.identity import Identity
 from farbus.api.v1 import types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.device import Device, PoolReach
-from farbus.model.fabric import HISTORY_LENGTH, ChassisView, StepHistory
+from farbus.model.fabric import HISTORY_LENGTH, ChassisView, FabricStep, StepHistory
 from farbus.model.job import MAX_RESOURCE
 from farbus.model.move import NodeMove
 from farbus.model.node import DIMENSIONS, Link, Node, amounts_of
@@ -120,11 +120,14 @@ def read_chassis(node: str, view: bytes, history: bytes) -> tuple[ChassisView, S
             report.text(f"devices[{index}].{name}", getattr(device, name), MAX_WORD)
     if told := read.contradiction():
         raise report.refuse("chassis", f"{read.chassis}, which can't be: {told}")
-    times = from_json(history, StepHistory) if history else None
-    for step, kept in times.times.items() if times is not None else ():
+    if not history:
+        return read, None
+    times = from_json(history, StepHistory)
+    for step in FabricStep:
+        kept = times.times.get(step, ())
         if len(kept) > HISTORY_LENGTH:
             raise report.refuse(f"history.{step}", f"with more than {HISTORY_LENGTH} times")
-        for seconds in kept:
+        for seconds in (*kept, times.given_up.get(step, 0.0)):
             if not 0 <= seconds <= MAX_EXPECTED_S:
                 raise report.refuse(f"history.{step}", f"{seconds:g}, which is not from 0 to {MAX_EXPECTED_S:g} s")
     return read, times

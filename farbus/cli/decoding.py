@@ -9,7 +9,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -134,6 +134,10 @@ def _explain(name: str, message: str, fields: Any, kind: type[msgspec.Struct]) -
             f"{name}: {path}: not a list of strings",
             hint='write command = ["./program", "argument"], or ["sh", "-c", "..."] for a shell',
         )
+    missing = re.match(r"Object missing required field `(.*)`", text)
+    if missing is not None:
+        where = f"{path}.{missing[1]}" if path else missing[1]
+        return InvalidInput(f"{name}: {where}: missing", hint="add it")
     reason = text.replace("`", "").replace("Expected", "expected").replace("Invalid enum value", "unknown value")
     for word, plain in _PLAIN_WORDS.items():
         reason = re.sub(rf"\b{word}\b", plain, reason)
@@ -174,8 +178,8 @@ _PLAIN_WORDS: Mapping[str, str] = {
 def _struct_at(path: str, kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """Return the struct that holds the last field of ``path``, or the one that ``path`` leads to."""
     struct = kind
-    for step in re.findall(r"[a-z_]+", path):
-        arguments = [get_type_hints(struct).get(step)]
+    for step in _names_in(path):
+        arguments = [_types_of(struct).get(step)]
         while arguments:
             found = arguments.pop()
             if isinstance(found, type) and issubclass(found, msgspec.Struct):
@@ -184,14 +188,23 @@ def _struct_at(path: str, kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     return struct
 
 
+def _names_in(path: str) -> list[str]:
+    return re.findall(r"[a-z_][a-z_-]*", path)
+
+
+def _types_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the types of a struct's fields by what files call them, which is not what Python does for all."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+
+
 def _fields_at(path: str, kind: type[msgspec.Struct]) -> list[str]:
-    return list(_struct_at(path, kind).__struct_fields__)
+    return list(_types_of(_struct_at(path, kind)))
 
 
 def _choices_at(path: str, kind: type[msgspec.Struct]) -> list[str]:
     """Return the values of the enumeration that the field at ``path`` holds."""
-    field = re.findall(r"[a-z_]+", path)[-1]
-    arguments = [get_type_hints(_struct_at(path, kind)).get(field)]
+    field = _names_in(path)[-1]
+    arguments = [_types_of(_struct_at(path, kind)).get(field)]
     while arguments:
         found = arguments.pop()
         if isinstance(found, type) and issubclass(found, enum.Enum):

@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S = 30.0
-"""How long a stream that broke is begun again: an agent that is restarted has a session again within seconds."""
+PATIENCE_S = 120.0
+"""How long a stream that broke is begun again: longer than an agent needs for a restart on a slow or busy machine.
+
+Half a minute was too short for a watch on a move whose agent was killed in
+the lab, where an agent needs that long to start.
+"""
 
 AGAIN_S = 0.5
 """Between two attempts."""
@@ -46,7 +50,7 @@ async def closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
 async def resumed(
     begin: Callable[[], AsyncIterator[T]], *, patience_s: float = PATIENCE_S, answered: bool = False
 ) -> AsyncGenerator[T, None]:
-    """Yield from a stream that is begun again when it breaks: an agent or scheduler is restarted in seconds.
+    """Yield from a stream that is begun again when it breaks: an agent or scheduler may be restarted.
 
     One that has never given anything is not begun again, unless the other
     side has ``answered`` before: then it had nothing to give.  Raises what

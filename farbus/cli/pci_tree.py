@@ -62,7 +62,7 @@ TREE_COLUMNS: tuple[Column[PciRow], ...] = (
     Column("DEVICE", lambda row: f"{row.device} (weak)" if row.weak else row.device, identity=True),
     Column("IDS", lambda row: row.ids, wide=True),
     Column("DRIVER", lambda row: row.driver),
-    Column("SLOT", lambda row: row.slot),
+    Column("SLOT", lambda row: row.slot or (f"port of {row.port_of}" if row.port_of else "")),
     Column("LINK", lambda row: row.link, wide=True),
     Column("NUMA", lambda row: "" if row.numa_node < 0 else str(row.numa_node), wide=True),
     Column("IOMMU", lambda row: row.iommu_group, wide=True),

@@ -39,6 +39,9 @@ MAX_HOLDERS = 1000
 """Holders told of one device: who has so many is not helped by the rest."""
 
 
+_ALL_SEEN = "root sees all, where it is not confined to a container"
+
+
 class Holders(Protocol):
     """Who holds devices of this machine."""
 
@@ -371,7 +374,11 @@ def _mounts(proc: Path, nodes: _Nodes, unseen: list[str]) -> Iterator[Holder]:
     for (path, point), where in told.items():
         yield Holder(kind=HolderKind.MOUNT, name=where, path=path, cure=f"umount {point}")
     if hidden:
-        unseen.append(f"the mounts of {hidden} processes can't be seen; only root may look at all")
+        unseen.append(f"the mounts of {_count(hidden)} can't be seen; {_ALL_SEEN}")
+
+
+def _count(processes: int) -> str:
+    return "1 process" if processes == 1 else f"{processes} processes"
 
 
 def _swaps(proc: Path, nodes: _Nodes) -> Iterator[Holder]:
@@ -399,7 +406,7 @@ def _processes(proc: Path, nodes: _Nodes, own: Mapping[str, str], unseen: list[s
         if path:
             yield _program(process, path, own)
     if hidden:
-        unseen.append(f"the open files of {hidden} processes can't be seen; only root may look at all")
+        unseen.append(f"the open files of {_count(hidden)} can't be seen; {_ALL_SEEN}")
 
 
 def _held_by(process: Path, nodes: _Nodes, names: Mapping[str, str], dev: str) -> str:

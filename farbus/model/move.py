@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import enum
+import math
 
+from farbus.errors import InvalidInput
 from farbus.model.pci import Function
 from farbus.model.value import Value
+
+MAX_NAME = 256
+"""Characters of a device's, a node's, a port's name."""
+MAX_DRAIN_S = 86_400.0
+"""Longest that holders are given."""
 
 
 class MoveState(enum.StrEnum):
@@ -40,6 +47,19 @@ class MoveRequest(Value, frozen=True, kw_only=True):
     evict: bool = False
     drain_s: float = 0.0
     dry_run: bool = False
+
+    def check(self) -> None:
+        """Raise :class:`InvalidInput` for what no cluster could do."""
+        for field in ("device", "node", "port"):
+            value = getattr(self, field)
+            if len(value) > MAX_NAME or not value.isprintable():
+                raise InvalidInput(f"{field}: it is longer than {MAX_NAME} characters, or not printable")
+        if not self.device:
+            raise InvalidInput("device: none is named", hint="farbus devices lists them")
+        if self.port and not self.node:
+            raise InvalidInput("port: it is that of a node, and none is named")
+        if not 0 <= self.drain_s <= MAX_DRAIN_S or math.isnan(self.drain_s):
+            raise InvalidInput(f"drain_s: {self.drain_s:g} is not from 0 to {MAX_DRAIN_S:g}")
 
 
 class NodeMove(Value, frozen=True, kw_only=True):

@@ -274,6 +274,8 @@ class Identity(Value, frozen=True, kw_only=True):
 
     name: str
     kind: IdentityKind
+    serial: str = ""
+    """Of one that is named by its serial, that alone: where it ends in the name only its driver knows."""
 
     @property
     def weak(self) -> bool:

@@ -413,7 +413,7 @@ async def test_what_is_stuck_is_told_and_goes_on_when_it_is_asked_for_again(
 
 async def move_locally(config: AgentConfig, **fields: object) -> list[MoveStatus]:
     async with ClusterClient.local(socket=config.socket) as client:
-        request = MoveRequest(device=DRIVE, drain_s=0.1, **fields)  # type: ignore[arg-type]
+        request = MoveRequest(**{"device": DRIVE, "drain_s": 0.1, **fields})  # type: ignore[arg-type]
         return [status async for status in client.move_device(request, local=True)]
 
 
@@ -443,9 +443,12 @@ async def test_a_device_with_a_lease_is_not_moved_locally(
         await move_locally(config)
     with pytest.raises(InvalidInput, match="to n1 and from it only, not to n2"):
         await move_locally(config, node="n2")
+    for drain_s in (float("inf"), float("nan"), -1.0):
+        with pytest.raises(InvalidInput, match=r"drain_s: .* is not from 0 to 86400"):
+            await move_locally(config, drain_s=drain_s)
     assert bed.here("n1") == ["1b36:0010"]
     records = list(read_records(Path(config.state) / "audit.jsonl"))
-    assert [one.outcome for one in records] == ["begun", "refused", "begun", "refused"]
+    assert [one.outcome for one in records] == ["begun", "refused"] * 5
 
 
 def note_missing(config: AgentConfig, one: Missing) -> None:

@@ -7,14 +7,24 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farbus.agent.chassis import ChassisDesk, ChassisNews, Naming
 from farbus.api.identity import Identity, Role
 from farbus.errors import FarbusError, NotPermitted, Unavailable, Unsatisfiable
+from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind
+from farbus.hotplug.fabric.emulator.virtual import run_virtually
 from farbus.hotplug.fabric.errors import DeviceElsewhere
 from farbus.linux.clock import SystemClock
-from farbus.model.fabric import ChassisReply, ChassisRequest, ChassisView
+from farbus.model.fabric import (
+    GIVEN_UP_FACTOR,
+    ChassisReply,
+    ChassisRequest,
+    ChassisView,
+    FabricStep,
+    StepHistory,
+)
 from tests.agent.moving import ACCESS, CHASSIS, EmulatedFalcon
 from tests.hotplug.machines import two_ports
 
@@ -42,7 +52,7 @@ class Bench:
     """A chassis, two agents with its credentials and one without."""
 
     def __init__(self, directory: Path, group: asyncio.TaskGroup) -> None:
-        self._directory, self._group = directory, group
+        self._directory, self.group = directory, group
         self.chassis = EmulatedFalcon(
             directory, {"30h": two_ports(directory / "bus1"), "31h": two_ports(directory / "bus2")}
         )
@@ -57,7 +67,7 @@ class Bench:
             accesses={CHASSIS: ACCESS} if serves else {},
             asker=self.wire,
             clock=SystemClock(),
-            group=self._group,
+            group=self.group,
             directory=self._directory / f"fabric of {node}",
             driver=self.chassis.driver,
             patience_s=0.0,
@@ -67,15 +77,21 @@ class Bench:
         return desk
 
 
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+@contextlib.asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[Bench]:
     async with asyncio.TaskGroup() as group:
-        found = Bench(tmp_path, group)
+        found = Bench(directory, group)
         assert await found.chassis.emulator.reconcile() == []
         yield found
         for desk in found.opened:
             await desk.close()
         await found.chassis.close()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with opened(tmp_path) as found:
+        yield found
 
 
 async def test_a_chassis_is_asked_through_the_agent_that_serves_it(bench: Bench) -> None:
@@ -158,6 +174,47 @@ async def test_times_that_were_measured_outlive_the_agent(bench: Bench) -> None:
     await first.of(CHASSIS).list()
     assert bench.desk("n1").known[0].history == first.known[0].history
     assert first.known[0].history.times
+
+
+async def test_a_chassis_may_be_called_as_the_file_of_the_namings(bench: Bench, tmp_path: Path) -> None:
+    access = msgspec.structs.replace(ACCESS, name="serving")
+
+    def opened() -> ChassisDesk:
+        desk = ChassisDesk(
+            node="n1", accesses={"serving": access}, asker=bench.wire, clock=SystemClock(), group=bench.group,
+            directory=tmp_path / "fabric", driver=bench.chassis.driver,
+        )  # fmt: skip
+        bench.opened.append(desk)
+        return desk
+
+    first = opened()
+    await first.name("serving", HERE)
+    await first.of("serving").list()
+    again = opened().known[0]
+    assert (again.naming, again.history) == (HERE, first.known[0].history)
+
+
+def test_what_was_given_up_outlives_the_agent_until_a_step_is_answered(tmp_path: Path) -> None:
+    async def give_up() -> None:
+        async with opened(tmp_path) as bench:
+            hangs = Fault(kind=FaultKind.HANG, step=FabricStep.ASSIGN, after=True)
+            bench.chassis.emulator.chassis[CHASSIS].faults.script = (hangs,)
+            cold_s = StepHistory().deadline_s(FabricStep.ASSIGN)
+            # It was done, as a reading shows, and nobody knows how long that took.
+            await bench.desk("n1").of(CHASSIS).assign("S1", "30h")
+            history = bench.desk("n1").known[0].history
+            assert history.given_up == {FabricStep.ASSIGN: cold_s}
+            assert FabricStep.ASSIGN not in history.times
+
+            chassis = bench.desk("n1").of(CHASSIS)
+            assert chassis.deadline_s(FabricStep.ASSIGN) == GIVEN_UP_FACTOR * cold_s
+            await chassis.unassign("S1")
+            await chassis.assign("S1", "30h")
+            history = bench.desk("n1").known[0].history
+            assert history.given_up == {}
+            assert history.deadline_s(FabricStep.ASSIGN) == cold_s
+
+    run_virtually(give_up())
 
 
 async def test_a_port_of_another_node_is_refused(bench: Bench) -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from farbus.agent.journal import Journal
 from farbus.agent.moves import AgentGate, Moves, closed_by
-from farbus.agent.steps import StepRunner
+from farbus.agent.steps import CalledOff, CallOff, StepRunner
 from farbus.errors import Conflict, TimedOut
 from farbus.hotplug.sequences import HotAttach, HotDetach
 from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
+from farbus.model.fabric import ChassisView
 from farbus.model.holders import Holder, HolderKind, Look
 from tests.hotplug.harness import DRIVE, Node, a_move
 from tests.hotplug.machines import PORT_A
@@ -68,6 +69,27 @@ async def test_what_is_detached_stays_away_and_closed(tmp_path: Path) -> None:
         # Until it is attached again.
         await second.moves.perform(ATTACH)
         assert second.gate.closed() == {}
+
+
+async def test_what_is_called_off_while_a_step_looks_does_not_begin_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(ATTACH)
+        call_off, read = CallOff(), first.node.fabric.list
+        before = len(first.node.fabric.calls)
+
+        async def read_slowly() -> ChassisView:
+            # Only the last step reads the chassis, to see whether there is anything to be done.
+            call_off.say("ann")
+            return await read()
+
+        monkeypatch.setattr(first.node.fabric, "list", read_slowly)
+        with pytest.raises(CalledOff, match="called off by ann"):
+            await first.moves.perform(DETACH, call_off=call_off)
+        assert first.node.fabric.calls[before:] == []
+        assert first.node.world()["there"] != []
+        assert not await first.gate.is_closed(DRIVE)
 
 
 async def test_after_a_reboot_it_is_as_it_was(tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ def test_without_a_setting_only_what_is_certain_is_taken(tmp_path: Path) -> None
     assert bridge(pci.tree(), other=(PORT_A,)) == PORT_B
 
 
+def test_a_node_without_hot_plug_ports_is_told_as_one() -> None:
+    with pytest.raises(Conflict, match=r"attach S1: this node has no hot-plug port; farbus doctor there says why"):
+        bridge_for(PciTree(functions=()), {}, device="S1", chassis="falcon", port="30h")
+
+
 def test_the_upstream_port_of_a_switch_stands_for_the_ports_below_it(tmp_path: Path) -> None:
     pci = two_ports(tmp_path)
     pci.add_port(FakePort(address="0000:00:05.0", bus=5))

@@ -64,6 +64,18 @@ def test_two_devices_with_one_serial_number_are_named_by_their_places(tmp_path: 
     ]
 
 
+def test_a_hot_plug_port_is_shown_with_its_slot_also_while_that_is_empty(tmp_path: Path) -> None:
+    machine = two_ports(tmp_path)
+    machine.plug("0000:00:03.0", drive())
+    machine._enumerate("0000:00:03.0")
+    found = read_tree((), sys=str(tmp_path / "sys"), proc=str(tmp_path / "proc"))
+    (column,) = [column for column in TREE_COLUMNS if column.title == "SLOT"]
+    assert {row.address: column.cell(row) for row in found if row.address in ("0000:01:00.0", "0000:00:04.0")} == {
+        "0000:01:00.0": "1",
+        "0000:00:04.0": "port of 2",
+    }
+
+
 # The doctor.
 
 

@@ -315,6 +315,11 @@ class ScriptedAgent:
                 assert self.fabric is not None
                 self.fabric.assign(command.device, self.name)
                 held_here[command.device] = self.fabric.devices[command.device]
+            elif command.device not in held_here:
+                # Asked for after a move that got stuck: what is neither here nor at our port is gone already.
+                assert self.fabric is not None
+                assert self.fabric.at[command.device] == ""
+                return self.answer(command)
             else:
                 del held_here[command.device]
                 if self.fabric is not None:

@@ -6,14 +6,15 @@ import msgspec
 import pytest
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
-from farbus.model.device import DeviceKind, Route
+from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, FabricStep, StepHistory
-from farbus.model.move import MoveState, NodeMove
+from farbus.model.move import MoveRequest, MoveState, NodeMove
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.pci import Function
 from farbus.model.states import DeviceState
 from farbus.scheduler import events
 from farbus.scheduler.device_moves import MOVES_AHEAD
+from farbus.scheduler.move_requests import plan_move
 from tests.scheduler.scripted import TTL_S, Cluster, gpu, job, node
 
 MOVED = "GPU-a-0"
@@ -227,6 +228,23 @@ def test_a_stuck_device_moves_when_it_is_asked_for_again() -> None:
     cluster.settle()
     assert cluster.moves[second].state is MoveState.DONE
     assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+def test_a_stuck_device_that_is_at_no_node_is_free_again_once_it_is_detached() -> None:
+    cluster = cabled()
+    first = cluster.move(MOVED, "b")
+    cluster.step("a")
+    refuse(cluster, "b", "no room")
+    refuse(cluster, "a", "the chassis does not answer")
+    cluster.read_chassis()
+    assert status(cluster) == ("", DeviceState.WEDGED, first)
+    second = cluster.move(MOVED, "")
+    assert cluster.memory.ended_moves[first].taken_over_by == second
+    cluster.settle()
+    name, command = asked(cluster)[-1]
+    assert (name, type(command), command.move_id) == ("a", events.DetachDevice, second)
+    assert cluster.moves[second].state is MoveState.DONE
+    assert status(cluster) == ("", DeviceState.UNASSIGNED, "")
 
 
 def test_a_device_that_is_stuck_where_it_is_to_be_is_attached_there_again() -> None:
@@ -743,6 +761,33 @@ def test_what_is_called_alike_in_two_chassis_is_moved_by_its_id() -> None:
     move = cluster.move(MOVED, "b")
     cluster.settle()
     assert cluster.moves[move].state is MoveState.DONE
+
+
+def test_a_drive_is_not_moved_for_one_whose_serial_it_begins_with() -> None:
+    drives = {serial: f"NVME-{serial}-PM9A3" for serial in ("S1-2", "S1")}
+    cluster = Cluster(node("a", 1), node("b"))
+    cluster.give_fabric(to=("a", "b"))
+    agent = cluster.agents["a"]
+    devices = tuple(Device(id=name, kind=DeviceKind.NVME, model="PM9A3") for name in drives.values())
+    agent.node = msgspec.structs.replace(agent.node, devices=devices)
+    cluster.join()
+    view = ChassisView(
+        chassis="falcon",
+        ports=(FabricPort(id="port-a", node="a"), FabricPort(id="port-b", node="b")),
+        devices=tuple(
+            FabricDevice(id=serial, handle=serial, kind=DeviceKind.NVME, serial=serial, port="port-a")
+            for serial in reversed(drives)
+        ),
+    )
+    cluster.tell(events.ChassisReported(node="a", session=agent.session, term=1, view=view))
+    for serial, name in drives.items():
+        for asked_for in (serial, name):
+            request = MoveRequest(device=asked_for, node="b")
+            assert plan_move(cluster.machine, request, by="ann", at=0.0).device == name
+    record = cluster.machine.chassis["falcon"]
+    record.put(drives["S1-2"], "")
+    assert record.view is not None
+    assert [device.serial for device in record.view.devices if not device.port] == ["S1-2"]
 
 
 # --- many at once --------------------------------------------------------------------------------

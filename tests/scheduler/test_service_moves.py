@@ -140,6 +140,11 @@ async def test_what_is_refused_is_an_error_and_no_entry(two: Two) -> None:
     assert await two.operator.list_moves(include_ended=True) == ()
 
 
+async def test_a_device_at_no_node_is_not_cordoned_and_that_is_why(two: Two) -> None:
+    with pytest.raises(Conflict, match="device GPU-spare is at no node, and only those of nodes are cordoned"):
+        await two.operator.cordon("GPU-spare", reason="")
+
+
 async def test_the_scheduler_moves_nothing_without_itself(two: Two) -> None:
     with pytest.raises(InvalidInput, match="--local"):
         async for _ in two.operator.move_device(MoveRequest(device=MOVED, node="b"), local=True):
@@ -225,11 +230,19 @@ async def test_the_session_of_who_talks_nonsense_of_a_chassis_ends(two: Two, vie
         pass
 
 
-@pytest.mark.parametrize("seconds", ["1e300", "-1", f"1{', 1' * HISTORY_LENGTH}"])
-async def test_the_session_of_who_tells_impossible_times_of_a_chassis_ends(two: Two, seconds: str) -> None:
+@pytest.mark.parametrize(
+    "history",
+    [
+        '{"times": {"assign": [1e300]}}',
+        '{"times": {"assign": [-1]}}',
+        f'{{"times": {{"assign": [1{", 1" * HISTORY_LENGTH}]}}}}',
+        '{"given_up": {"assign": 1e300}}',
+        '{"given_up": {"assign": -1}}',
+    ],
+)
+async def test_the_session_of_who_tells_impossible_times_of_a_chassis_ends(two: Two, history: str) -> None:
     view = b'{"chassis": "falcon", "ports": [], "devices": []}'
-    history = f'{{"times": {{"assign": [{seconds}]}}}}'.encode()
-    await two.a.send(chassis_changed=session_pb2.ChassisChanged(term=1, view=view, history=history))
+    await two.a.send(chassis_changed=session_pb2.ChassisChanged(term=1, view=view, history=history.encode()))
     while (await two.operator.list_chassis())[0].served_by:
         pass
 

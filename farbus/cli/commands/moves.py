@@ -31,11 +31,11 @@ app = command_app()
 
 @app.command(
     epilog=examples(
-        "farbus moves            devices that are on their way, or stuck",
-        "farbus moves --all      also moves that have ended",
-        "farbus moves m7         one of them",
-        "farbus moves --cancel m7   call it off: what has begun is taken back",
-        "farbus moves -o wide    with chassis, port, path and what to do",
+        "farbus moves              devices that are on their way, or stuck",
+        "farbus moves --all        also moves that have ended",
+        "farbus moves m7           one of them",
+        "farbus moves --cancel m7  call it off: what has begun is taken back",
+        "farbus moves -o wide      with chassis, port, path and what to do",
     )
 )
 def moves(
@@ -61,7 +61,7 @@ def moves(
         return
     statuses = ask(target, lambda client: client.list_moves(include_ended=all_moves or bool(names)))
     statuses = choose(statuses, names, key=lambda status: status.id, noun="move", command="moves --all")
-    print_listing(statuses, MOVE_COLUMNS, output, nothing="no device is on its way")
+    print_listing(statuses, MOVE_COLUMNS, output, nothing="no moves" if all_moves else "no device is on its way")
 
 
 def _cancel(target: Target, names: list[str]) -> list[MoveStatus]:
