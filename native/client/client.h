@@ -214,6 +214,7 @@ struct client_wait {
 	struct client_session *session;
 	uint64_t sequence;
 	_Atomic uint32_t state;		/* enum client_wait_state; waited on */
+	bool asleep;			/* its request has left, and another reads the answer */
 	CUresult result;
 	void *reply;
 	size_t reply_bytes;
