@@ -140,6 +140,8 @@ class Moving:
         self._under_way: dict[tuple[str, bool], _UnderWay] = {}
         self._ended: OrderedDict[tuple[str, bool], MoveOutcome] = OrderedDict()
         self._call_offs: OrderedDict[str, CallOff] = OrderedDict()
+        self._chosen: dict[tuple[str, bool], str] = {}
+        """Bridges that are meant for devices, by order: from the choice on, before the move itself is under way."""
         self.recovered = asyncio.Event()
         """Set once what an earlier agent has left is finished, undone or stuck."""
         self.orphans: Callable[[], Mapping[str, str]] = dict
@@ -216,6 +218,8 @@ class Moving:
                 _log.exception("defect", move=order.id, device=order.device)
                 stuck = name in self._moves.stuck
                 outcome = MoveOutcome(error=f"a defect: {error!r}", move=NodeMove(changed=stuck, stuck=stuck))
+            finally:
+                self._chosen.pop((order.id, order.attach), None)
         if outcome.ok:
             _log.info("device moved", device=order.device, move=order.id, attach=order.attach)
         else:
@@ -415,17 +419,20 @@ class Moving:
         name = self._closed_name(order.device, view)
         last = await self._moves.last_of(name)
         port = order.port
+        # Several look at once, and whoever has a bridge in mind has it before its move is under way.
+        others = {bridge for key, bridge in self._chosen.items() if key != (order.id, order.attach)}
+        taken = self._moves.bridges(but=name) | others
         if view is not None:
             port = view.port(order.port or self._node).id
             self._check_node(order, view, port)
-            bridge = bridge_for(
-                tree, self._ports, device=name, chassis=order.chassis, port=port, taken=self._moves.bridges(but=name)
-            )
+            bridge = bridge_for(tree, self._ports, device=name, chassis=order.chassis, port=port, taken=taken)
         elif last is not None and tree.get(last[1].move.bridge) is not None:
             # Without a chassis it comes back to where it went from.
             bridge = last[1].move.bridge
         else:
-            bridge = bridge_for(tree, {}, device=name, chassis="", port="", taken=self._moves.bridges(but=name))
+            bridge = bridge_for(tree, {}, device=name, chassis="", port="", taken=taken)
+        if not order.dry_run:
+            self._chosen[order.id, order.attach] = bridge
         functions = order.functions or (last[1].move.functions if last is not None else ())
         move = Move(
             device=name,

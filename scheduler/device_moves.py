@@ -389,7 +389,12 @@ class DeviceMoves(ServingChassis):
     def _go_on(self, record: MoveRecord, move: StoredMove) -> None:
         record.asked = False
         self._put_move(record, move)
-        self._advance_move(record)
+        node = self.nodes.get(move.node)
+        if not move.dry_run and (node is None or node.node is None):
+            # It was forgotten while another had its part: nobody would ever answer.
+            self._move_failed(record, NodeMove(), f"node {move.node}: it is forgotten")
+        else:
+            self._advance_move(record)
 
     def _end_move(self, record: MoveRecord, state: MoveState, *, error: str = "", path: str = "") -> None:
         move = record.move
@@ -399,8 +404,9 @@ class DeviceMoves(ServingChassis):
                 "when you have looked: farbus attach it to the node that has it or is to have it, or farbus detach it"
             )
         ended = msgspec.structs.replace(
-            move, state=state, error=error or move.error, hint=hint, path=path, ended_at=self._wall
-        )
+            move, state=state, error=error or move.error, hint=hint, path=path, ended_at=self._wall,
+            stuck_at=move.node if state is MoveState.STUCK else "",
+        )  # fmt: skip
         if ended.holds:
             self._put_move(record, ended)
             self.hold_device(ended.device, ended.id)

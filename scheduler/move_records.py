@@ -51,6 +51,8 @@ class StoredMove(Value, frozen=True, kw_only=True):
     ended_at: float = 0.0
     taken_over_by: str = ""
     """The move by which somebody who has looked asked again for a device that was stuck."""
+    stuck_at: str = ""
+    """The node that could neither finish nor undo its part; empty for one that an earlier scheduler has ended."""
     called_off: str = ""
     """Who has called it off; empty while nobody has."""
 

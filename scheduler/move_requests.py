@@ -120,7 +120,7 @@ def _check_idle(machine: DeviceMoves, device: str) -> StoredMove | None:
 
 def _stuck_at(machine: DeviceMoves, move: StoredMove) -> str:
     """Return the node that could neither finish nor undo its part of a move; empty where it is forgotten."""
-    last = move.from_node if move.returning else move.to_node
+    last = move.stuck_at or (move.from_node if move.returning else move.to_node)
     return next((name for name in (last, *move.nodes) if name and machine.nodes.get(name) is not None), "")
 
 

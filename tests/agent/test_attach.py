@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from farbus.agent.config import AgentConfig
+from farbus.agent.moves import Moves
 from farbus.agent.orphans import Missing
 from farbus.api.audit import read_records
 from farbus.api.authority import Authority, write_credentials
@@ -89,6 +90,32 @@ async def test_a_move_that_is_asked_for_again_is_done_once(node: ScriptedSession
     assert told(second) == told(first)
     assert told(third).path == told(first).path
     assert [one for one in bed.chassis.requests if one.startswith("POST")] == ["POST /h3api/v1/allocation"]
+
+
+async def test_two_that_look_for_a_bridge_at_the_same_moment_come_to_two(
+    node: ScriptedSessions, bed: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, last_of, looks = asyncio.Barrier(2), Moves.last_of, 0
+
+    async def last_at_once(moves: Moves, device: str) -> object:
+        nonlocal looks
+        looks += 1
+        # Each looks how it has ended before, and then for its bridge.
+        is_last = looks > 2
+        found = await last_of(moves, device)
+        if is_last:
+            await both.wait()
+        return found
+
+    monkeypatch.setattr(Moves, "last_of", last_at_once)
+    first, second = await asyncio.gather(
+        node.command(attach_device=attach()), node.command(attach_device=attach("m2", device=PLAIN))
+    )
+    assert (first.error, second.error) == ("", "")
+    identities = {told(first).identity, told(second).identity}
+    assert len(identities) == 2
+    assert DRIVE in identities
+    assert sorted(bed.here("n1")) == ["1234:11e8", "1b36:0010"]
 
 
 async def test_a_restarted_agent_knows_how_a_move_has_ended(

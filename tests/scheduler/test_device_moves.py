@@ -247,6 +247,24 @@ def test_a_stuck_device_that_is_at_no_node_is_free_again_once_it_is_detached() -
     assert status(cluster) == ("", DeviceState.UNASSIGNED, "")
 
 
+def test_a_device_that_its_first_node_is_stuck_with_is_given_up_by_that_node() -> None:
+    """The other one was never asked: it would say at once that it is gone, while the first one still takes it back."""
+    cluster = cabled()
+    first = cluster.move(MOVED, "b")
+    # It was unassigned, and nothing could be read afterwards.
+    agent = cluster.agents["a"]
+    agent.fabric.unassign(MOVED, "a")  # type: ignore[union-attr]
+    agent.node = msgspec.structs.replace(agent.node, devices=())
+    refuse(cluster, "a", "whether it was done is not known", stuck=True)
+    cluster.tell(agent.inventory())
+    cluster.read_chassis()
+    assert status(cluster)[1:] == (DeviceState.WEDGED, first)
+    second = cluster.move(MOVED, "")
+    assert cluster.machine.moves[second].move.from_node == "a"
+    cluster.settle()
+    assert status(cluster) == ("", DeviceState.UNASSIGNED, "")
+
+
 def test_a_device_that_is_stuck_where_it_is_to_be_is_attached_there_again() -> None:
     cluster = cabled()
     cluster.move(MOVED, "b")
@@ -355,6 +373,43 @@ def test_a_move_whose_node_is_off_for_good_is_stuck() -> None:
     cluster.tell(events.NodeForgotten(node="a", reason="node a is off, says ann"))
     (stuck,) = cluster.machine.move_statuses()
     assert (stuck.state, stuck.error) == (MoveState.STUCK, "node a is off, says ann")
+
+
+def test_a_move_that_comes_to_a_node_that_is_forgotten_waits_for_nobody() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    cluster.lose("b")
+    cluster.tell(events.NodeForgotten(node="b", reason="node b is off, says ann"))
+    cluster.settle()
+    (ended,) = cluster.memory.ended_moves.values()
+    assert (ended.state, ended.error) == (MoveState.UNDONE, "node b: it is forgotten")
+    assert status(cluster) == ("a", DeviceState.FREE, "")
+
+
+def test_a_device_that_a_forgotten_node_is_to_take_back_is_stuck() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    cluster.step("a")
+    cluster.lose("a")
+    cluster.tell(events.NodeForgotten(node="a", reason="node a is off, says ann"))
+    refuse(cluster, "b", "no room")
+    (stuck,) = cluster.machine.move_statuses()
+    assert stuck.state is MoveState.STUCK
+    assert stuck.error == "node b: no room; and it was not taken back: node a: it is forgotten"
+    again = cluster.move(MOVED, "b")
+    cluster.settle()
+    assert cluster.moves[again].state is MoveState.DONE
+
+
+def test_a_node_that_a_restarted_scheduler_has_not_heard_of_yet_is_waited_for() -> None:
+    cluster = cabled()
+    cluster.move(MOVED, "b")
+    cluster.restart()
+    cluster.join("a")
+    cluster.step("a")
+    (waiting,) = cluster.machine.move_statuses()
+    assert waiting.state is MoveState.ATTACHING
+    assert waiting.error == ""
 
 
 def test_an_outcome_of_another_node_changes_nothing() -> None:
