@@ -91,7 +91,8 @@ class StorageRequest(Value, frozen=True, kw_only=True):
     routes: tuple[Route, ...] = ()
     """How drives may be given to the tasks; empty for the routes of the group."""
     volume: str = ""
-    """The volume that it is; its size and drives are the volume's then.  Empty for room of the task's own."""
+    """The volume that it is; its size and drives are the volume's then, and ``devices`` is set by the scheduler to the
+    number of its parts.  Empty for room of the task's own."""
     use: StorageUse = StorageUse.MOUNT
     file_system: FileSystem = FileSystem.EXT4
     path: str = ""
@@ -237,6 +238,8 @@ class Job(Value, frozen=True, kw_only=True):
     """Functions that were not expanded yet; empty in what the scheduler keeps."""
     beside: str = ""
     """A job whose running tasks this one is to be near (HIRE's incremental requests); empty for none."""
+    attachment: bool = False
+    """It keeps a volume attached to a node: one task without a program, which runs until somebody detaches it."""
     goal: Goal = NO_GOAL
     application: str = ""
     """What its runs are remembered under, beside its user; empty for its name (:mod:`farbus.model.profile`)."""
