@@ -36,9 +36,10 @@ from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
 from farbus.scheduler.phases.sizes import Sizes
 from farbus.scheduler.phases.storage import StoragePhase
 from farbus.scheduler.phases.tables import Integers
+from farbus.scheduler.phases.volume import VolumePhase
 from farbus.scheduler.placed import Placed, lay_out
 
-PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase(), InNetworkPhase())
+PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase(), VolumePhase(), InNetworkPhase())
 """The phases of a round, in order.  The first decides the node."""
 
 MAX_REFILLS = 8

@@ -41,6 +41,9 @@ from farbus.scheduler.phases.stock import ANY_SITE
 from farbus.scheduler.phases.storage_outlook import StorageOutlook
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, wants_by_node
 
+STORAGE_ROUTES = (Route.LOCAL, Route.REMOTE)
+"""How volumes are given; a fabric moves drives, and not what is stored on some of them."""
+
 NO_DRIVE = -1
 """Fills up the drives of a unit to as many as its shape may have."""
 
@@ -49,6 +52,10 @@ class StoragePhase(Phase):
     """NVMe drives, as a plug-in of the round."""
 
     name = "storage"
+
+    def concerns(self, group: TaskGroup) -> bool:
+        """Say whether the group has room of its own on drives; volumes are looked for by themselves."""
+        return any(not request.volume for request in group.storage)
 
     def asks(self, pending: PendingJob, group: TaskGroup) -> Hashable:
         """Return the group's storage; where a profile says what is fast enough, the deadline matters too."""
@@ -147,6 +154,7 @@ class StorageDesk(Desk):
                 subject=subject,
             )
             for request in group.storage
+            if not request.volume
         )
 
     def network_cost(self, places: Integers, site: int, subject: Hashable) -> Integers:
@@ -183,7 +191,7 @@ class StorageDesk(Desk):
 
     def outlook_key(self, pending: PendingJob, group: TaskGroup) -> Hashable | None:
         """Return the shapes of the group's storage."""
-        return self.shapes_of(pending, group) if group.storage else None
+        return self.shapes_of(pending, group) or None
 
     def outlook(self, key: Hashable) -> Outlook:
         """Return for each node whether its own drives would do, or others could serve it."""
