@@ -16,7 +16,7 @@ import msgspec
 
 from farbus.model.decision import StorageShare
 from farbus.model.device import DeviceKind, Route
-from farbus.model.job import DevicePlacement, Job, StorageRequest, TaskGroup, TaskPlacement
+from farbus.model.job import DevicePlacement, GroupVariant, Job, StorageRequest, TaskGroup, TaskPlacement
 from farbus.model.lease import Lease
 from farbus.model.quantity import format_bytes
 from farbus.model.states import VolumeState
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from farbus.scheduler.cluster import ClusterState
 
 
-def routes_of(request: StorageRequest, group: TaskGroup) -> tuple[Route, ...]:
+def routes_of(request: StorageRequest, group: TaskGroup | GroupVariant) -> tuple[Route, ...]:
     """Return how the storage of a group may be given."""
     return tuple(route for route in request.routes or group.routes if route in STORAGE_ROUTES)
 

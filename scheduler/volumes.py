@@ -64,7 +64,7 @@ class Volumes(DeviceMoves):
     def volume_status(self, record: VolumeRecord) -> VolumeStatus:
         """Return a volume as listings show it."""
         volume = record.volume
-        lease = self._lease_of(volume)
+        lease = self.lease_of(volume)
         job = self.jobs.get(lease.job) if lease is not None else self.attachment_of(record)
         run = job.run(lease.task) if job is not None and lease is not None else None
         first = self.devices.get(volume.parts[0].device)
@@ -98,14 +98,14 @@ class Volumes(DeviceMoves):
             return volume.state
         if any(self._losses(volume)):
             return VolumeState.LOST
-        return VolumeState.ATTACHED if self._lease_of(volume) is not None else VolumeState.AVAILABLE
+        return VolumeState.ATTACHED if self.lease_of(volume) is not None else VolumeState.AVAILABLE
 
     def attachment_of(self, record: VolumeRecord) -> JobRecord | None:
         """Return the job that attaches a volume for an operator, or is to; None where none does."""
         found = (self.jobs[job_id] for job_id in record.jobs)
         return next((job for job in found if job.job.attachment), None)
 
-    def _lease_of(self, volume: StoredVolume) -> Lease | None:
+    def lease_of(self, volume: StoredVolume) -> Lease | None:
         """Return a lease that has a part of the volume: all of them are one task's."""
         for part in volume.parts:
             device = self.devices.get(part.device)
@@ -233,7 +233,7 @@ class Volumes(DeviceMoves):
             return f"volume {name} is being deleted"
         if losses := list(self._losses(volume)):
             return f"volume {name} is lost: {losses[0]}"
-        lease = self._lease_of(volume)
+        lease = self.lease_of(volume)
         if lease is not None:
             return self._used_by(name, lease)
         attachment = self.attachment_of(record)
@@ -285,7 +285,7 @@ class Volumes(DeviceMoves):
     def _volume_deletion_asked(self, event: events.VolumeDeletionAsked) -> None:
         """Have a volume removed that nobody uses; who asked has seen to that."""
         record = self.volumes.get(event.name)
-        if record is None or record.volume.state is VolumeState.DELETING or self._lease_of(record.volume) is not None:
+        if record is None or record.volume.state is VolumeState.DELETING or self.lease_of(record.volume) is not None:
             return
         self._change(record, state=VolumeState.DELETING, resize_to=0, by=event.by)
 
