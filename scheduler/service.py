@@ -45,6 +45,7 @@ from farbus.scheduler.engine import Engine, no_such_job
 from farbus.scheduler.explaining import Explaining
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
+from farbus.scheduler.phases.volume import VolumePhase
 from farbus.scheduler.queue import validate_job, with_remote_network
 from farbus.scheduler.quotas import check_rules
 from farbus.scheduler.relay import LogRelay
@@ -180,6 +181,9 @@ class ClusterService(ClusterHandler):
         if shape not in self._shapes:
             decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job)
             misses = tuple(miss for missed in decision.misses for miss in missed.misses if miss.permanent)
+            if any(machine.is_lost(name) for name in job.volumes):
+                # What is lost may come back; what it lacks is told while the job waits.
+                misses = tuple(miss for miss in misses if miss.phase != VolumePhase.name)
             self._shapes[shape] = misses
             while len(self._shapes) > MAX_SHAPES:
                 self._shapes.popitem(last=False)
@@ -259,7 +263,12 @@ class ClusterService(ClusterHandler):
         released = (released and status.job.interactive) or status.job.attachment
         reason = "" if released and status.job.interactive else f"cancelled by {caller.name}"
         await self._engine.tell(
-            events.JobCancelled(job_id=job_id, reason=reason, released=released, exit_code=exit_code)
+            events.JobCancelled(
+                job_id=job_id,
+                reason=reason,
+                released=released,
+                exit_code=exit_code if status.job.interactive else None,
+            )
         )
         _log.info("job released" if released else "job cancelled", job=job_id, by=caller.name)
         return await self._engine.find(job_id)

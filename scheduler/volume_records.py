@@ -72,6 +72,7 @@ class StoredVolume(Value, frozen=True, kw_only=True):
             size_bytes=-(-self.wanted_part(index).size_bytes // drives),
             bandwidth_bytes_per_s=-(-self.bandwidth_bytes_per_s // (drives * len(self.parts))),
             drives=drives * len(self.parts),
+            is_volume=True,
         )
 
 

@@ -100,6 +100,10 @@ class Volumes(DeviceMoves):
             return VolumeState.LOST
         return VolumeState.ATTACHED if self.lease_of(volume) is not None else VolumeState.AVAILABLE
 
+    def is_lost(self, name: str) -> bool:
+        """Say whether a volume can't be reached now."""
+        return name in self.volumes and self.volume_state(self.volumes[name].volume) is VolumeState.LOST
+
     def attachment_of(self, record: VolumeRecord) -> JobRecord | None:
         """Return the job that attaches a volume for an operator, or is to; None where none does."""
         found = (self.jobs[job_id] for job_id in record.jobs)
@@ -193,18 +197,12 @@ class Volumes(DeviceMoves):
             stored = zip(record.volume.parts, record.volume.nodes, strict=True) if record is not None else ()
             if any((part.device, node) == (device_id, device.node) for part, node in stored):
                 continue
-            yield VolumeStatus(
-                name=name,
-                user="",
-                state=VolumeState.LOST,
-                size_bytes=known.memory_bytes,
-                nodes=(device.node,),
-                epoch=device.epoch,
-                troubles=(
-                    f"node {device.node} has {device_id}, of which the ledger knows nothing: it takes room, and is "
-                    "left alone",
-                ),
-            )
+            yield _orphan(device_id, device.node, known.memory_bytes)
+        for device_id, nodes in sorted(self._claims.items()):
+            # Another node has the one that the ledger means.
+            for node in sorted(nodes) if volume_of(device_id) else ():
+                if self._connected(node):
+                    yield _orphan(device_id, node, 0)
 
     def volume_miss(self, job: JobRecord, *, ahead: dict[str, str]) -> Miss | None:
         """Say what of the volumes that a job names can't be used now; None where nothing stands in its way.
@@ -589,3 +587,15 @@ class Volumes(DeviceMoves):
 
 def _is_of(lease: Lease, volume: str) -> bool:
     return lease.storage is not None and lease.storage.volume == volume
+
+
+def _orphan(device_id: str, node: str, size_bytes: int) -> VolumeStatus:
+    told = f"node {node} has {device_id}, of which the ledger knows nothing: it takes room, and is left alone"
+    return VolumeStatus(
+        name=volume_of(device_id),
+        user="",
+        state=VolumeState.LOST,
+        size_bytes=size_bytes,
+        nodes=(node,),
+        troubles=(told,),
+    )

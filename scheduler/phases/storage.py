@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from farbus.model.decision import PendingJob
 from farbus.model.device import Route
-from farbus.model.job import Miss, StorageRequest, TaskGroup
+from farbus.model.job import GroupVariant, Miss, StorageRequest, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.phases.base import (
@@ -53,7 +53,7 @@ class StoragePhase(Phase):
 
     name = "storage"
 
-    def concerns(self, group: TaskGroup) -> bool:
+    def concerns(self, group: TaskGroup | GroupVariant) -> bool:
         """Say whether the group has room of its own on drives; volumes are looked for by themselves."""
         return any(not request.volume for request in group.storage)
 
@@ -181,7 +181,13 @@ class StorageDesk(Desk):
     def _movable(self, shape: StorageShape, pool: int, site: int, number: int) -> Integers:
         """Return the unused drives of ``pool`` that are not on ``site``, in the order in which to take them."""
         drives = self.drives
-        usable = drives.eligible(shape, number) & (drives.sharers == 0) & (drives.pool == pool) & (drives.node != site)
+        usable = (
+            drives.eligible(shape, number)
+            & (drives.sharers == 0)
+            & ~drives.stores
+            & (drives.pool == pool)
+            & (drives.node != site)
+        )
         own = np.flatnonzero(usable)
         unused = np.bincount(drives.node[drives.ok & (drives.sharers == 0)], minlength=self.cluster.size)
         held = np.where(self.cluster.fabric.is_pool, 0, unused)[drives.node[own]]

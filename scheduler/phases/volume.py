@@ -14,7 +14,7 @@ import numpy as np
 
 from farbus.model.decision import PendingJob
 from farbus.model.device import DeviceKind
-from farbus.model.job import Miss, TaskGroup
+from farbus.model.job import GroupVariant, Miss, TaskGroup
 from farbus.model.volume import volume_of
 from farbus.scheduler.phases.base import Flags
 from farbus.scheduler.phases.cluster import Cluster
@@ -29,7 +29,7 @@ class VolumePhase(DevicePhase):
     kind = DeviceKind.VOLUME
     noun = "part of a volume"
 
-    def concerns(self, group: TaskGroup) -> bool:
+    def concerns(self, group: TaskGroup | GroupVariant) -> bool:
         """Say whether the group uses a volume."""
         return any(request.volume for request in group.storage)
 
