@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import re
+import types
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
 
 from farbus.api.client import ClusterClient
-from farbus.api.identity import Role
+from farbus.api.identity import BELIEVE_USERS, Identity, Role
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unsatisfiable
 from farbus.model.device import Route
 from farbus.model.job import Job, StorageRequest
 from farbus.model.states import JobState, VolumeState
 from farbus.model.volume import AttachRequest, StorageUse, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
+from farbus.scheduler.engine import Engine
 from farbus.scheduler.rounds import decision_maker
+from farbus.scheduler.volume_service import VolumeService
 from tests.scheduler.light_agent import LightAgent
-from tests.scheduler.scripted import GIB, job, node, storing
+from tests.scheduler.scripted import GIB, Cluster, job, node, storing
 from tests.scheduler.site import Site
 
 pytestmark = pytest.mark.timeout(120)
@@ -274,6 +278,37 @@ async def test_a_volume_is_named_once_in_a_job(shop: Shop) -> None:
     twice = stored(StorageRequest(name="s", volume="data"), StorageRequest(name="t", volume="data"))
     with pytest.raises(InvalidInput, match=r"storage\.volume: two have the same name"):
         await shop.ada.submit(twice)
+
+
+@pytest.mark.parametrize("method", ["AttachVolume", "DetachVolume"])
+def test_who_operates_a_node_may_ask_for_it(method: str) -> None:
+    operator = Identity(name="eve", role=Role.OPERATOR, node="c")
+    believed = BELIEVE_USERS.believed(operator, f"/farbus.v1.Cluster/{method}")
+    assert (believed.is_operator, believed.may_operate("c"), believed.may_operate("b")) == (False, True, False)
+
+
+async def test_who_operates_a_node_attaches_his_own_volumes_there() -> None:
+    cluster = Cluster(storing("b", 1), node("c"))
+    cluster.join()
+    cluster.create(user="eve")
+    cluster.create("other")
+    cluster.settle()
+    engine = cast(Engine, types.SimpleNamespace(machine=cluster.machine))
+    service = VolumeService(engine, policy="", in_turn=lambda job: job)
+    eve = Identity(name="eve", role=Role.USER, node="c", operates=True)
+
+    async def ask(volume: str, on: str) -> None:
+        request = AttachRequest(volume=volume, node=on)
+        async for _ in service.attach(eve, request, new_job_id=lambda: "j1"):
+            pass
+
+    with pytest.raises(NotPermitted, match="eve of node c does not operate node b"):
+        await ask("data", "b")
+    with pytest.raises(NotFound, match="there is no volume other that you may use"):
+        await ask("other", "c")
+    with pytest.raises(AttributeError, match="tell"):
+        # It is allowed: what comes next is to tell the engine, which is none here.
+        await ask("data", "c")
 
 
 async def test_only_operators_attach_by_a_job_file(shop: Shop) -> None:
