@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from farbus.model.decision import PendingJob
 from farbus.model.device import Route
-from farbus.model.job import GroupVariant, Miss, StorageRequest, TaskGroup
+from farbus.model.job import Miss, StorageRequest, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
 from farbus.scheduler.phases.base import (
@@ -52,10 +52,6 @@ class StoragePhase(Phase):
     """NVMe drives, as a plug-in of the round."""
 
     name = "storage"
-
-    def concerns(self, group: TaskGroup | GroupVariant) -> bool:
-        """Say whether the group has room of its own on drives; volumes are looked for by themselves."""
-        return any(not request.volume for request in group.storage)
 
     def asks(self, pending: PendingJob, group: TaskGroup) -> Hashable:
         """Return the group's storage; where a profile says what is fast enough, the deadline matters too."""
