@@ -480,7 +480,7 @@ class StorageDesk(Desk):
             if movable and self._can_move(shape, site):
                 return None
             if not units.any() and not movable:
-                tells = "no node has drives for that" if permanent else "no drives have so much free now"
+                tells = "no node has drives for that" if permanent else self._nearest(shape)
                 return miss(f"{wanted}; {tells}", permanent=permanent)
             if not units.any() or (int(units.sum()) < group.count and not movable):
                 return miss(
@@ -494,6 +494,20 @@ class StorageDesk(Desk):
         if served[site] if site >= 0 else served.any():
             return None
         return miss(f"{wanted}; there are drives, but no node from which the group may use them now", permanent=False)
+
+    def _nearest(self, shape: StorageShape) -> str:
+        """Say what drives have free now that do not suffice: the one with most, or that none may be used at all."""
+        drives = self.drives
+        usable = np.flatnonzero(drives.ok)
+        if not len(usable):
+            return "no drive may be used now"
+        tells = "no drives have so much free now"
+        best = usable[np.lexsort((usable, -drives.free_bytes_per_s[usable], -drives.free_bytes[usable]))[0]]
+        has = format_bytes(max(0, int(drives.free_bytes[best])))
+        if shape.bytes_per_s:
+            has += f" and {format_bytes(max(0, int(drives.free_bytes_per_s[best])))}/s"
+        device = self.cluster.devices[int(drives.row[best])].id
+        return f"{tells}: most has {device} of node {self.cluster.names[int(drives.node[best])]}, {has}"
 
     def _can_move(self, shape: StorageShape, site: int) -> bool:
         fabric = self.cluster.fabric

@@ -87,7 +87,9 @@ def test_who_finds_no_room_is_told_and_has_his_turn() -> None:
     cluster.submit(stored("j1", TEMPORARY), stored("j2", TEMPORARY))
     cluster.settle()
     (miss,) = cluster.machine.jobs["j2"].misses
-    assert miss.message == "storage tmp of group main: 60 GiB; no drives have so much free now"
+    assert miss.message == (
+        "storage tmp of group main: 60 GiB; no drives have so much free now: most has NVME-a-0 of node a, 40 GiB"
+    )
     assert not cluster.machine.situations.awake
     cluster.tell(cluster.agents[cluster.machine.jobs["j1"].progress.runs[0].node].exit("j1", "main.0"))
     cluster.settle()
