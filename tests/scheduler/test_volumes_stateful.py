@@ -6,7 +6,7 @@ import contextlib
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from farbus.errors import FarbusError
 from farbus.model.device import Route
@@ -32,6 +32,32 @@ class AnyOrder(RuleBasedStateMachine):
         self.cluster.decision_maker = decision_maker("")
         self.cluster.join()
         self.jobs = 0
+
+    @initialize(
+        stripe=st.integers(1, 3),
+        made=st.booleans(),
+        begun=st.sampled_from(["attach", "use", ""]),
+        settled=st.booleans(),
+    )
+    def begin_with_volumes(self, stripe: int, made: bool, begun: str, settled: bool) -> None:
+        """Begin where it is interesting: with volumes that are made, or used by now, and room that is taken."""
+        self.create("data", stripe, 60)
+        self.create("more", 0, 10)
+        if made or begun:
+            self.cluster.settle()
+        if begun == "attach":
+            self.attach("data", "c")
+        elif begun == "use":
+            self.use("data", "c")
+            self.use("more", "b")
+        self.take_room(50, 0, "c")
+        if settled:
+            self.cluster.settle()
+        self.grow(10 if made else 0)
+
+    def grow(self, more: int) -> None:
+        if more:
+            self.resize("data", more)
 
     def new_job(self) -> str:
         self.jobs += 1
@@ -181,5 +207,5 @@ class AnyOrder(RuleBasedStateMachine):
         assert len(cluster.machine.steps) == 0
 
 
-AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestAnyOrder = AnyOrder.TestCase
