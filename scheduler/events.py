@@ -363,6 +363,8 @@ class PrepareClient(Value, frozen=True, kw_only=True):
     user: str
     leases: tuple[PreparedLease, ...]
     interactive: bool = False
+    attachment: bool = False
+    """No program uses it: it is for the whole node, until it is unprepared."""
 
 
 class StartTask(Value, frozen=True, kw_only=True):

@@ -375,8 +375,10 @@ class ClusterService(ClusterHandler):
             term=machine.term,
             lease_ttl_s=self._lease_ttl_s,
             nodes=sum(1 for record in machine.nodes.values() if record.connected),
-            jobs_queued=len(machine.queue),
-            jobs_running=sum(1 for record in machine.jobs.values() if record.state is JobState.RUNNING),
+            jobs_queued=len(machine.queue) - len(machine.attachments),
+            jobs_running=sum(
+                1 for record in machine.jobs.values() if record.state is JobState.RUNNING and not record.job.attachment
+            ),
         )
 
     # --- operators -----------------------------------------------------------------------

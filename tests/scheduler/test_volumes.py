@@ -344,6 +344,8 @@ def test_a_volume_is_attached_over_the_network() -> None:
     )
     assert [each.device for each in lease.lease.devices] == ["VOL-data:0"]
     assert cluster.state_of("j1") == "running"
+    (prepared,) = [command for _, command in cluster.sent if isinstance(command, events.PrepareClient)]
+    assert (prepared.attachment, prepared.interactive, prepared.user) == (True, False, "ann")
     assert not any(isinstance(command, events.StartTask) for _, command in cluster.sent)
     assert not cluster.round_asked
 
