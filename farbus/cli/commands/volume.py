@@ -55,7 +55,14 @@ IsDone = Callable[[VolumeStatus | None], bool]
 """Says of a volume in a listing, None where it is not there, whether nothing more comes of what was asked for."""
 
 
-@app.callback()
+@app.callback(
+    no_args_is_help=True,
+    epilog=examples(
+        "farbus volume create data --size 1TB --stripe 3",
+        "farbus volume attach data --node gamma --path /srv/data",
+        "farbus volume list",
+    ),
+)
 def group() -> None:
     """Make volumes on the NVMe drives of nodes, attach them to nodes, and remove them.
 
@@ -129,10 +136,11 @@ def list_volumes(
     server: ServerOption = "",
     credentials: CredentialsOption = "",
 ) -> None:
-    """List volumes, and show where they are.
+    """List volumes.
 
-    Also who uses them, and what is wrong with them.  Operators see everybody's,
-    and parts that nodes have of volumes which the cluster does not know.
+    Where they are stored, who uses them, and what is wrong with them.  Operators
+    see everybody's, and parts that nodes have of volumes which the cluster does
+    not know.
     """
     target = find_target(socket=socket, server=server, credentials=credentials)
     statuses = ask(target, lambda client: client.list_volumes())
@@ -173,7 +181,7 @@ def attach(
     server: ServerOption = "",
     credentials: CredentialsOption = "",
 ) -> None:
-    """Attach a volume to a node until it is detached.  For operators.
+    """Put a volume on a node until it is detached.  For operators.
 
     It waits while somebody else uses the volume, and comes back by itself when
     the node is booted again.  Ctrl-C ends the watching alone.
