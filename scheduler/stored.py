@@ -20,7 +20,7 @@ from farbus.model.job import DevicePlacement, GroupVariant, Job, StorageRequest,
 from farbus.model.lease import Lease
 from farbus.model.quantity import format_bytes
 from farbus.model.states import VolumeState
-from farbus.model.volume import TROUBLE, StorageGrant, volume_of
+from farbus.model.volume import StorageGrant, health_trouble, volume_of
 from farbus.scheduler.phases.storage import STORAGE_ROUTES
 from farbus.scheduler.records import DeviceRecord
 from farbus.scheduler.volume_records import VolumeRecord
@@ -139,7 +139,7 @@ def storage_trouble(books: ClusterState, record: DeviceRecord) -> str:
         if known.volume.nodes[part] != record.node:
             return f"the ledger has this part of volume {known.volume.name} on node {known.volume.nodes[part]}"
     wedged = next((books.leases[key].trouble for key in record.shares if key in books.leases), "")
-    return wedged or record.device.attributes.get(TROUBLE, "")
+    return wedged or health_trouble(record.device.attributes)
 
 
 def describe_shares(record: DeviceRecord) -> str:

@@ -7,6 +7,7 @@ do, with as many drives of each: stripes of one size are all that device-mapper 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -18,7 +19,7 @@ from farbus.model.device import DeviceKind
 from farbus.model.job import Job, Requests, StorageRequest, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.model.states import VolumeState
-from farbus.model.volume import MAX_PARTS, AttachRequest, VolumePart, VolumeRequest, check_volume_size
+from farbus.model.volume import MAX_PARTS, AttachRequest, VolumePart, VolumeRequest, check_volume_size, stepped
 from farbus.scheduler.composition.rules import MOST_DRIVES
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import from_snapshot
@@ -29,6 +30,9 @@ from farbus.scheduler.stored import free_on
 from farbus.scheduler.volume_records import StoredVolume, VolumeRecord
 from farbus.scheduler.volumes import Volumes
 from farbus.scheduler.words import describe_closed
+
+ANY_STRIPE = math.lcm(*range(1, MOST_DRIVES + 1))
+"""What is a multiple of this many extents is of whole ones, over however many drives the policy chooses."""
 
 LIST = "farbus volume list shows what there is"
 
@@ -55,7 +59,7 @@ def plan_volume(
     if request.node:
         _check_node(machine, request.node)
     nodes, drives = _place(_drives_of(machine.snapshot(now), request.node), request, policy)
-    size = -(-request.size_bytes // len(nodes))
+    size = stepped(-(-request.size_bytes // len(nodes)), len(drives[0]))
     parts = tuple(
         VolumePart(volume=request.name, part=index, parts=len(nodes), size_bytes=size, drives=own)
         for index, own in enumerate(drives)
@@ -171,7 +175,8 @@ def _place(
         )
     shape = StorageShape(
         name=request.name,
-        size_bytes=request.size_bytes,
+        # Whole extents, over as many drives as it may come to.
+        size_bytes=stepped(request.size_bytes, request.stripe or ANY_STRIPE),
         bytes_per_s=request.bandwidth_bytes_per_s,
         devices=request.stripe,
         profile="",
@@ -193,7 +198,8 @@ def _place(
         if len(own):
             return (cluster.names[place],), (ids(own),)
     for parts, each in _stripes(request.stripe):
-        spread = msgspec.structs.replace(shape, devices=parts * each)
+        whole = stepped(request.size_bytes, parts * each)
+        spread = msgspec.structs.replace(shape, devices=parts * each, size_bytes=whole)
         eligible = np.bincount(drives.node[drives.eligible(spread, parts * each)], minlength=cluster.size)
         # Those with the most of them: what is left elsewhere is left for those who need one node.
         hosts = [row for row in np.argsort(-eligible, kind="stable").tolist() if eligible[row] >= each][:parts]

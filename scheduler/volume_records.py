@@ -7,7 +7,7 @@ import msgspec
 from farbus.model.decision import StorageShare
 from farbus.model.states import VolumeState
 from farbus.model.value import Value
-from farbus.model.volume import VolumePart
+from farbus.model.volume import VolumePart, stepped
 
 
 class StoredVolume(Value, frozen=True, kw_only=True):
@@ -57,8 +57,9 @@ class StoredVolume(Value, frozen=True, kw_only=True):
 
     @property
     def wanted_part_bytes(self) -> int:
-        """How large each part is to be."""
-        return -(-max(self.size_bytes, self.resize_to) // len(self.parts))
+        """How large each part is to be: whole extents of its drives."""
+        each = -(-max(self.size_bytes, self.resize_to) // len(self.parts))
+        return stepped(each, len(self.parts[0].drives))
 
     def wanted_part(self, index: int) -> VolumePart:
         """Return a part as it is to be."""

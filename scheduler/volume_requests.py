@@ -11,10 +11,10 @@ from farbus.api.identity import Identity
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from farbus.model.job import GroupVariant, Job, StorageRequest, TaskGroup
 from farbus.model.states import VolumeState
-from farbus.model.volume import StorageUse
+from farbus.model.volume import StorageUse, stepped
 from farbus.scheduler.phases.checks import check, check_names
 from farbus.scheduler.stored import routes_of
-from farbus.scheduler.volume_plans import LIST
+from farbus.scheduler.volume_plans import ANY_STRIPE, LIST
 from farbus.scheduler.volume_records import VolumeRecord
 from farbus.scheduler.volumes import Volumes
 
@@ -94,7 +94,9 @@ def _settled(
     if request.use is StorageUse.SWAP and not caller.is_operator:
         raise NotPermitted(f"{field}.use: swap is memory of a whole node, and for operators only", hint="use mmap")
     if not request.volume:
-        return msgspec.structs.replace(request, routes=routes)
+        # Drives give whole extents: what is counted of them is what they give.
+        size = stepped(request.size_bytes, request.devices or ANY_STRIPE)
+        return msgspec.structs.replace(request, routes=routes, size_bytes=size)
     check(
         count == 1,
         f"{field}.volume",

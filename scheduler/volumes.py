@@ -26,7 +26,7 @@ from farbus.model.device import DeviceKind, Route
 from farbus.model.job import DevicePlacement, Job, Miss, TaskPlacement
 from farbus.model.lease import Lease
 from farbus.model.states import VOLUME_STATES, JobState, LeaseState, VolumeState
-from farbus.model.volume import TROUBLE, VolumePart, VolumeStatus, volume_of
+from farbus.model.volume import VolumePart, VolumeStatus, health_trouble, volume_of
 from farbus.scheduler import events
 from farbus.scheduler.device_moves import DeviceMoves
 from farbus.scheduler.events import Verb
@@ -145,7 +145,7 @@ class Volumes(DeviceMoves):
             for each in (part.device, *part.drives):
                 device = self.devices.get(each)
                 if device is not None and device.device is not None:
-                    told = device.device.attributes.get(TROUBLE, "")
+                    told = health_trouble(device.device.attributes)
                     if told:
                         yield f"{each} of node {name}: {told}"
             lease = self.leases.get(self.devices[part.device].lease) if part.device in self.devices else None

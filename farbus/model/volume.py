@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Mapping
 
 from farbus.errors import InvalidInput
 from farbus.model.quantity import MAX_BYTES, format_bytes
@@ -129,8 +130,24 @@ class VolumePart(Value, frozen=True, kw_only=True):
         return part_id(self.volume, self.part)
 
 
-TROUBLE = "trouble"
-"""The attribute in which a node says of a part of a volume, or of a drive, what is wrong with it: a line for people."""
+HEALTH, GOOD = "health", "good"
+"""The attribute in which a node says of a part of a volume, or of a drive, what is wrong with it, in a line for people;
+and what it says where nothing is."""
+
+STEP_BYTES = 4 << 20
+"""Drives give room in extents of so many bytes, as many on each drive of a stripe."""
+
+
+def stepped(size_bytes: int, drives: int) -> int:
+    """Return the least size of whole extents over so many drives that holds as much."""
+    unit = STEP_BYTES * drives
+    return -(-size_bytes // unit) * unit
+
+
+def health_trouble(attributes: Mapping[str, str]) -> str:
+    """Return what a device's node says is wrong with it; empty for nothing."""
+    told = attributes.get(HEALTH, "")
+    return "" if told == GOOD else told
 
 
 class StoredPart(Value, frozen=True, kw_only=True):

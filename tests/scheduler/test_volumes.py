@@ -57,7 +57,9 @@ def test_a_stripe_is_of_one_node_where_one_has_the_drives() -> None:
     cluster = made(storing("a", 1), storing("b", 3), stripe=3)
     (part,) = cluster.volume().parts
     assert part.drives == ("NVME-b-0", "NVME-b-1", "NVME-b-2")
-    assert taken(cluster, "NVME-b-1") == -(-10 * GIB // 3)
+    # Whole extents.
+    assert taken(cluster, "NVME-b-1") == 3_416 * 2**20
+    assert part.size_bytes == 3 * 3_416 * 2**20
 
 
 def test_a_stripe_that_no_node_holds_is_of_several_equal_parts() -> None:
@@ -272,7 +274,7 @@ def test_what_nodes_say_of_drives_is_told() -> None:
     cluster = made()
     agent = cluster.agents["b"]
     worn = tuple(
-        msgspec.structs.replace(each, attributes={"trouble": "97 % of its endurance is used"})
+        msgspec.structs.replace(each, attributes={"health": "97 % of its endurance is used"})
         if each.id == "NVME-b-0"
         else each
         for each in agent.node.devices
