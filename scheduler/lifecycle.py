@@ -210,7 +210,10 @@ class ClusterMachine(MakingRoom):
                 self._record_of(cordon.kind, cordon.name).cordon = cordon
         expires_at = self._patient_until
         jobs = tuple(jobs)
-        by_id = {job.id: (job, progress.alternative) for job, _, progress in jobs}
+        leases = tuple(leases)
+        by_id: dict[str, tuple[Job, str]] = {}
+        if any(lease.is_room for lease, *_ in leases):
+            by_id = {job.id: (job, progress.alternative) for job, _, progress in jobs}
         for lease, lease_state, endpoint, prepared in leases:
             self.leases[lease.id] = LeaseRecord(
                 lease=lease,
@@ -236,7 +239,8 @@ class ClusterMachine(MakingRoom):
             self.jobs[job.id] = found
             if job.interactive:
                 self._interactive[job.groups[0].node].add(job.id)
-            self._note_volumes(job)
+            if self.volumes and found.volumes:
+                self._note_volumes(job)
             if state is JobState.QUEUED:
                 waiting.append(job)
                 continue
@@ -355,7 +359,8 @@ class ClusterMachine(MakingRoom):
         self._tell(record, f"queued by {event.job.user}")
         self.jobs[event.job.id] = record
         self._enqueue(event.job)
-        self._note_volumes(event.job)
+        if record.volumes:
+            self._note_volumes(event.job)
         self._persist_job(record, new=True)
         self._effects.append(events.JobChanged(job_id=event.job.id))
         self._want_round()
