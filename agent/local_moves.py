@@ -18,7 +18,7 @@ from farbus.agent.moving import MoveNews, MoveOrder, MoveOutcome, Moving
 from farbus.agent.objects import Held
 from farbus.api.audit import AuditLog, AuditRecord, bounded, now_text
 from farbus.api.identity import Identity
-from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound
 from farbus.linux.clock import Clock
 from farbus.model.device import DeviceStatus, whole_of
 from farbus.model.move import MoveRequest, MoveState, MoveStatus
@@ -119,7 +119,8 @@ class LocalMoves:
                 hint="leave out --local, or ask on that node",
             )
         if self._moving is None:
-            raise Unavailable(f"{verb}: {self._why}")
+            # Trying again later would not help.
+            raise Conflict(f"{verb}: {self._why}")
         await self._check_leases(caller, request.device, verb)
         chassis, port = await self._chassis_of(request, attach=attach)
         order = MoveOrder(

@@ -381,7 +381,7 @@ class Moving:
                     f"it at port {device.port}, and {maybe} there may be it",
                     hint="farbus devices --tree shows what it is called here; is its driver loaded?",
                 )
-            return HotDetach(move=move)
+            return HotDetach(move=msgspec.structs.replace(move, evict=order.evict, drain_s=order.drain_s or DRAIN_S))
         last = await self._moves.last_of(self._closed_name(order.device))
         if device is not None or (last is not None and isinstance(last[1], HotDetach)):
             # It is where it was to be: not here.

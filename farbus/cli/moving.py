@@ -30,7 +30,11 @@ EvictOption = Annotated[
 DrainOption = Annotated[
     float,
     typer.Option(
-        "--drain", metavar="SECONDS", min=0, show_default=False, help="How long holders have.  [default: the node's]"
+        "--drain",
+        metavar="SECONDS",
+        min=0,
+        show_default=False,
+        help="How long holders have.  [default, also for 0: 30]",
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and who is in the way.")]

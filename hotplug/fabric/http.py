@@ -137,7 +137,13 @@ class HttpTransport:
             raise ChassisUnavailable(f"chassis {self._chassis}: {request}: connection broke: half a reply") from error
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             reason = remark(error) or type(error).__name__
-            raise ChassisUnavailable(f"chassis {self._chassis}: {request}: connection broke: {reason}") from error
+            hint = ""
+            if isinstance(error, aiohttp.ServerDisconnectedError) and self._url.startswith("http:"):
+                # So does a server that waits for TLS.
+                hint = "if it is so each time: does it want an https:// url?"
+            raise ChassisUnavailable(
+                f"chassis {self._chassis}: {request}: connection broke: {reason}", hint=hint
+            ) from error
 
     def _untrusted(self) -> ChassisRefused:
         at = f"chassis {self._chassis}"
@@ -218,7 +224,7 @@ def check_status(
     what = f"chassis {chassis}: {request}: status {reply.status}"
     if reply.status in (401, 403):
         raise ChassisRefused(what, hint="are its credentials right, and may they compose?")
-    said = f"{what}: {words_of(reply)}".rstrip(": ")
+    said = f"{what}: {words_of(reply)}".rstrip(".: ")
     if reply.status in BUSY:
         raise ChassisBusy(said)
     if reply.status >= 500:

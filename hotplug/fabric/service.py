@@ -473,7 +473,9 @@ class ChassisService:
                     answer = await self._driver.ask_unassign(device)
         except TimeoutError:
             self._measure(step, deadline_s, finished=False)
-            return Heard.SILENT, deadline_s, f"no answer after {deadline_s:.0f} s"
+            words = f"no answer after {deadline_s:.0f} s"
+            self._tell(f"chassis {self.chassis}: {_what(step, device, wanted)}: {words}: reading what became of it")
+            return Heard.SILENT, deadline_s, words
         except ChassisBusy as error:
             answer, heard = Answer(False, error.message), Heard.BUSY
         except (ChassisUnavailable, BadReply) as error:

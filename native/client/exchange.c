@@ -413,6 +413,19 @@ static int read_frame(struct client_session *session, int timeout_ms)
 
 /* ---- leading ---- */
 
+/* Let one lead who sleeps until his answer comes, if there is one; with the wait lock.  Whose request
+ * has not left yet may wait for others to be read before it can, and leads by himself once it has. */
+static bool lead_pass(struct client_session *session)
+{
+	struct client_wait *wait = session->waits;
+
+	while (wait && !wait->asleep)
+		wait = wait->next;
+	if (wait)
+		wait_set(session, wait, WAIT_LEAD);
+	return wait;
+}
+
 /* Stop reading: somebody who waits takes over, or the receiver thread. */
 static void leader_step_down(struct client_session *session)
 {
@@ -422,11 +435,11 @@ static void leader_step_down(struct client_session *session)
 	session->leader = false;
 	session->leader_wait = NULL;
 	if (session->waits && !paging()) {
-		wait_set(session, session->waits, WAIT_LEAD);
-		/* Its request may not have left yet, and not leave before somebody reads: the
-		 * receiver thread is to look after it. */
-		if (session->receiver_parked)
+		/* No request may leave before somebody reads: the receiver thread is to look after that. */
+		if (!lead_pass(session) && (session->receiver_parked || session->receiver_dozes)) {
+			session->receiver_dozes = false;
 			pthread_cond_signal(&session->receiver_wake);
+		}
 	} else if (session->receiver_parked || session->targets || session->outstanding ||
 		   session->awaited || paging()) {
 		pthread_cond_signal(&session->receiver_wake);
@@ -455,6 +468,7 @@ static void wait_for(struct client_session *session, struct client_wait *wait)
 
 			/* Too late to lead; but it may be done just now. */
 			atomic_compare_exchange_strong(&wait->state, &nudged, WAIT_PENDING);
+			wait->asleep = true;
 		}
 		wait_unlock(session);
 		if (!lead) {
@@ -501,12 +515,12 @@ void client_receiver_expects(struct client_session *session)
 static void *receiver_thread(void *opaque)
 {
 	struct client_session *session = opaque;
-	bool unled = false;		/* callers wait, and for a round none of them led */
+	bool unled = false;		/* callers wait, and none of them can lead */
 	int rounds = 0;
 
 	pthread_mutex_lock(&session->wait_lock);
 	while (!atomic_load(&session->dead)) {
-		bool expected = receiver_expects(session);
+		bool expected = receiver_expects(session), dozes = !expected && !session->waits;
 		bool recent = transport_now_ns() - atomic_load(&session->used_ns) < RECEIVER_PAUSE_NS;
 		int rc;
 
@@ -518,21 +532,21 @@ static void *receiver_thread(void *opaque)
 				session->receiver_parked = true;
 				pthread_cond_wait(&session->receiver_wake, &session->wait_lock);
 				session->receiver_parked = false;
+				unled = false;
 				rounds = 0;
 				continue;
 			}
 			unled = session->waits && !session->leader;
-			session->receiver_dozes = !expected;
-			receiver_sleep(session, expected ? RECEIVER_PAUSE_NS : RECEIVER_DOZE_NS);
+			session->receiver_dozes = dozes;
+			receiver_sleep(session, dozes ? RECEIVER_DOZE_NS : RECEIVER_PAUSE_NS);
 			/* Roused by what may be waited for at once: the caller is to have the inbox
 			 * first, as it has where this thread is not asleep. */
-			if (!expected && !session->receiver_dozes && !atomic_load(&session->dead))
+			if (dozes && !session->receiver_dozes && !atomic_load(&session->dead))
 				receiver_sleep(session, RECEIVER_PAUSE_NS);
 			session->receiver_dozes = false;
 			unled = unled && session->waits && !session->leader;
 			continue;
 		}
-		unled = false;
 		rounds = 0;
 		session->leader = true;
 		pthread_mutex_unlock(&session->wait_lock);
@@ -547,8 +561,7 @@ static void *receiver_thread(void *opaque)
 		if (atomic_load(&session->dead))
 			session_abandon(session);
 		session->leader = false;
-		if (session->waits && !paging())
-			wait_set(session, session->waits, WAIT_LEAD);
+		unled = session->waits && !paging() && !lead_pass(session) && unled;
 	}
 	pthread_mutex_unlock(&session->wait_lock);
 	return NULL;
@@ -626,6 +639,13 @@ uint64_t client_named_wire(const void *name, struct client_session **session)
 	return wire & ~15ull;
 }
 
+bool client_context_elsewhere(const struct client_context *context)
+{
+	/* A green one is current as the primary one that it is made of; one that has ended is nowhere. */
+	return context && context != client_context_current() && context->active &&
+	       client_context_get(context->handle) == context;
+}
+
 struct client_route client_route_context(const struct client_context *context)
 {
 	struct client_route route = client_route_current();
@@ -684,6 +704,27 @@ static const struct client_context *handle_context(uint64_t handle)
 	}
 }
 
+/* The context that an operation is of, if that is not the current one: its stream's, or else its
+ * event's, as its error is.  A launch is of the current one, as its function is. */
+static const struct client_context *context_claimed(enum wire_op op, const void *fixed)
+{
+	const struct wire_op_info *info = &wire_op_infos[op];
+	const struct client_context *claimed = NULL;
+	bool found = op == WIRE_OP_LAUNCH || op == WIRE_OP_LAUNCH_CHECKED;
+
+	for (unsigned i = 0; i < sizeof(info->routes) && info->routes[i] && !found; i++) {
+		enum handle_kind kind;
+		uint64_t handle;
+
+		memcpy(&handle, (const uint8_t *)fixed + 8 * (info->routes[i] - 1u), sizeof(handle));
+		kind = handle_kind_of(handle);
+		found = kind != HANDLE_CONTEXT && kind != HANDLE_EVENT;
+		if (kind != HANDLE_CONTEXT)
+			claimed = handle_context(handle);
+	}
+	return client_context_elsewhere(claimed) ? claimed : NULL;
+}
+
 /* Where a request goes whose fixed part is `fixed`. */
 static CUresult route_claimed(enum wire_op op, const void *fixed, struct client_route *route)
 {
@@ -704,6 +745,9 @@ static CUresult route_claimed(enum wire_op op, const void *fixed, struct client_
 	}
 	if (claimed)
 		*route = client_route_context(claimed);
+	claimed = context_claimed(op, fixed);
+	if (claimed && claimed->session == route->session)
+		route->context = (uint64_t)(uintptr_t)claimed->handle;
 	return CUDA_SUCCESS;
 }
 
@@ -713,6 +757,12 @@ static inline CUresult route_find(enum wire_op op, const void *fixed, struct cli
 		return route_claimed(op, fixed, route);
 	route->session = farbus_client.sessions;
 	route->context = context_wire();
+	if (atomic_load_explicit(&farbus_client.several, memory_order_relaxed)) {
+		const struct client_context *claimed = context_claimed(op, fixed);
+
+		if (claimed)
+			route->context = (uint64_t)(uintptr_t)claimed->handle;
+	}
 	return CUDA_SUCCESS;
 }
 
@@ -872,6 +922,7 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	if (result != CUDA_SUCCESS)
 		return result;
 	atomic_store(&wait->state, WAIT_PENDING);
+	wait->asleep = false;
 	wait->session = session;
 	wait->sequence = 0;
 	header_fill(&header, request->op, route->context);

@@ -152,6 +152,9 @@ async def test_an_agent_without_devices_of_its_own_moves_none(
     outcome = await scheduler.sessions.command(detach_device=session_pb2.DetachDevice(move_id="m", device="GPU-1"))
     assert not outcome.ok
     assert "physical_devices is off" in outcome.error
+    # Trying again later would not help.
+    with pytest.raises(Conflict, match="physical_devices is off"):
+        await move_locally(config)
 
 
 # Devices with leases.
@@ -228,8 +231,10 @@ async def test_a_device_that_is_assigned_here_and_can_not_be_another_is_given_ba
     # Never announced, and never looked for: the kernel has no function of it.
     await bed.chassis.assign(PLAIN, "30h")
     assert bed.here("n1") == ["1b36:0010"]
-    outcome = await node.command(detach_device=detach("m2", PLAIN))
+    outcome = await node.command(detach_device=detach("m2", PLAIN, drain_s=7.0))
     assert outcome.ok, outcome.error
+    said = [one.move_progress.says for one in node.said if one.HasField("move_progress")]
+    assert "wait until nothing holds it, for 7 s at most" in said
     assert bed.chassis.assigned() == {"001300": "30h", PLAIN: ""}
 
 

@@ -167,12 +167,58 @@ def test_state_survives_kill_9(site: Site) -> None:
         (["emulate", "-c", "none.toml"], 3, "no such configuration file"),
         (["list", "-c", "none.toml"], 3, "no such configuration file; name the one of your chassis with --config"),
         (["emulate", "-c", "none.toml", "--backend", "xen"], 2, "not one of none, qemu"),
+        (["assign", "GPU-9", "beta"], 3, "falcon-by-redfish; farbus fabric list shows"),
     ],
 )
 def test_errors_are_one_line_with_their_code(site: Site, arguments: list[str], code: int, words: str) -> None:
     done = site(*arguments)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
     assert words in done.stderr
+
+
+def test_an_emulator_of_guests_without_a_guest_is_refused(site: Site) -> None:
+    done = site("emulate", "-c", str(site.directory / "emulator.toml"), "--backend", "qemu")
+    assert done.returncode == 2
+    assert "--backend qemu: no port has a guest; give one qmp =" in done.stderr
+
+
+def test_a_chassis_that_is_away_hides_no_other(site: Site) -> None:
+    text = (site.directory / "fabric.toml").read_text()
+    config = site.directory / "away.toml"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        away = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    config.write_text(f'{text}\n[[chassis]]\nname = "away"\ndialect = "h3"\nurl = "{away}"\n')
+    done = site("list", "-q", "-o", "json", "-c", str(config))
+    assert {row["chassis"] for row in json.loads(done.stdout)} == {"falcon", "falcon-by-redfish"}
+    assert done.returncode == 6
+    assert done.stderr.startswith("farbus: chassis away: can't be reached")
+    done = site("ports", "-q", "-o", "json", "-c", str(config), "--chassis", "away")
+    assert (done.returncode, done.stdout) == (6, "")
+
+
+def test_hints_name_the_configuration_that_was_asked(site: Site) -> None:
+    config = site.directory / "other.toml"
+    config.write_text((site.directory / "fabric.toml").read_text())
+    done = site("assign", "GPU-9", "beta", "-c", str(config))
+    assert f"; farbus fabric list -c {config} shows what there is" in done.stderr
+    done = site("unassign", "GPU-1", "--from", "gamma", "-c", str(config), "--chassis", "falcon")
+    assert f"; farbus fabric ports -c {config} shows what there is" in done.stderr
+
+
+def test_without_a_cluster_the_other_way_is_told(tmp_path: Path) -> None:
+    environment = {**os.environ, "FARBUS_SOCKET": str(tmp_path / "none.sock"), "FARBUS_FABRIC": ""}
+    done = subprocess.run([*FARBUS, "list"], capture_output=True, text=True, env=environment, check=False, timeout=120)
+    assert done.returncode == 6
+    assert done.stderr.endswith("; or ask the chassis themselves with --config FILE\n")
+
+
+def test_what_speaks_tls_alone_is_asked_for_https(site: Site) -> None:
+    config = site.directory / "plain.toml"
+    port = site.ports["redfish"]
+    config.write_text(f'[[chassis]]\nname = "pod"\ndialect = "redfish"\nurl = "http://127.0.0.1:{port}"\n')
+    done = site("list", "-q", "-c", str(config))
+    assert done.returncode == 6
+    assert done.stderr.endswith("does it want an https:// url?\n")
 
 
 def test_ctrl_c_says_that_half_of_it_may_be_done(tmp_path: Path) -> None:
@@ -190,7 +236,8 @@ def test_ctrl_c_says_that_half_of_it_may_be_done(tmp_path: Path) -> None:
                 _, said = process.communicate()
     assert process.returncode == 130
     assert said == (
-        "assigning S2 to alpha: no longer watched, and half of it may be done; farbus fabric list shows where S2 is\n"
+        "assigning S2 to alpha: no longer watched, and half of it may be done; "
+        f"farbus fabric list -c {config} shows where S2 is\n"
     )
 
 

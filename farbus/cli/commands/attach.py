@@ -34,7 +34,10 @@ app = command_app()
 )
 def attach(
     devices: Annotated[
-        list[str], typer.Argument(metavar="DEVICE", help="Ids of devices.", autocompletion=complete_device)
+        list[str],
+        typer.Argument(
+            metavar="DEVICE", help="Whole ids of devices, as farbus devices lists them.", autocompletion=complete_device
+        ),
     ],
     to: Annotated[
         str, typer.Option("--to", metavar="NODE", help="Where they are to be.", autocompletion=complete_node)

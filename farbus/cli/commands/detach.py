@@ -32,7 +32,10 @@ app = command_app()
 )
 def detach(
     devices: Annotated[
-        list[str], typer.Argument(metavar="DEVICE", help="Ids of devices.", autocompletion=complete_device)
+        list[str],
+        typer.Argument(
+            metavar="DEVICE", help="Whole ids of devices, as farbus devices lists them.", autocompletion=complete_device
+        ),
     ],
     evict: EvictOption = False,
     drain: DrainOption = 0.0,

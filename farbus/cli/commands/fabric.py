@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
+import shlex
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 import typer
@@ -26,7 +29,7 @@ from farbus.cli.options import (
     examples,
 )
 from farbus.cli.tables import format_age
-from farbus.errors import InvalidInput, NotFound
+from farbus.errors import FarbusError, InvalidInput, NotFound, Unavailable
 from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, FabricStep, StepHistory, StepTime
 from farbus.model.value import Value
 
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     from farbus.hotplug.fabric.service import ChassisService
 
 app = command_app()
+
+R = TypeVar("R", bound=Value)
 
 CONFIG = "/etc/farbus/fabric.toml"
 
@@ -161,15 +166,16 @@ def list_devices(
     credentials: CredentialsOption = "",
 ) -> None:
     """List the devices of all chassis, and the port that each is assigned to."""
-    target = None if config else find_target(socket=socket, server=server, credentials=credentials)
+    target = None if config else _target(socket=socket, server=server, credentials=credentials)
+    views, failed = _views(config, chassis, target, quiet=quiet)
     rows = []
-    for view in _views(config, chassis, target, quiet=quiet):
+    for view in views:
         nodes = {port.id: port.node for port in view.ports}
         for device in view.devices:
             node = nodes.get(device.port, "")
             rows.append(DeviceRow(chassis=view.chassis, node=node, missing=False, device=device))
         rows += [DeviceRow(chassis=view.chassis, node="", missing=True, device=device) for device in view.missing]
-    print_listing(rows, DEVICE_COLUMNS, output, nothing="no devices")
+    _print(rows, DEVICE_COLUMNS, output, nothing="no devices", views=views, failed=failed)
 
 
 @app.command(
@@ -190,13 +196,14 @@ def list_ports(
     credentials: CredentialsOption = "",
 ) -> None:
     """List the ports of all chassis, and the node at each."""
-    target = None if config else find_target(socket=socket, server=server, credentials=credentials)
+    target = None if config else _target(socket=socket, server=server, credentials=credentials)
+    views, failed = _views(config, chassis, target, quiet=quiet)
     rows = [
         PortRow(chassis=view.chassis, port=port, devices=tuple(device.id for device in view.at(port.id)))
-        for view in _views(config, chassis, target, quiet=quiet)
+        for view in views
         for port in view.ports
     ]
-    print_listing(rows, PORT_COLUMNS, output, nothing="no ports")
+    _print(rows, PORT_COLUMNS, output, nothing="no ports", views=views, failed=failed)
 
 
 @app.command(
@@ -291,6 +298,11 @@ def emulate(
     if seed is not None:
         wanted = msgspec.structs.replace(wanted, seed=seed)
     check(wanted, name=config)
+    if backend == run.BackendKind.QEMU and not any(port.qmp for each in wanted.chassis for port in each.ports):
+        raise InvalidInput(
+            f"{config}: --backend qemu: no port has a guest",
+            hint='give one qmp = "/run/lab/alpha.qmp" and slots = ["rp1"]; docs/fabric.md shows a file',
+        )
 
     def tell(line: str) -> None:
         typer.echo(line)
@@ -315,6 +327,24 @@ def replay(
         print_json(result)
     else:
         typer.echo(replays.to_text(result))
+
+
+def _print(
+    rows: Sequence[R],
+    columns: Sequence[Column[R]],
+    output: Output,
+    *,
+    nothing: str,
+    views: Sequence[ChassisView],
+    failed: Sequence[FarbusError],
+) -> None:
+    """Print what was read; raise the last error where a chassis could not be read, having told the others."""
+    if views or not failed:
+        print_listing(rows, columns, output, nothing=nothing)
+    for error in failed[:-1]:
+        _tell(f"farbus: {error}")
+    if failed:
+        raise failed[-1]
 
 
 def _show(device: FabricDevice, line: str, output: Output) -> None:
@@ -398,16 +428,36 @@ def _keep_history(path: Path | None, times: Sequence[StepTime]) -> None:
         write_owned(path, to_json(history), account=None, mode=0o644)
 
 
-def _views(config: str, chassis: str, target: Target | None, *, quiet: bool) -> list[ChassisView]:
-    """Return what there is in chassis: as the cluster's agents have read it, or with a file as they say themselves."""
-    if target is not None:
-        return _known_views(target, chassis)
+def _target(*, socket: str, server: str, credentials: str) -> Target:
+    """Find the cluster; raise :class:`Unavailable` that names the other way, too."""
+    try:
+        return find_target(socket=socket, server=server, credentials=credentials)
+    except Unavailable as error:
+        hint = f"{error.hint}; or ask the chassis themselves with --config FILE"
+        raise Unavailable(error.message, hint=hint) from error
 
-    async def work() -> list[ChassisView]:
+
+def _views(
+    config: str, chassis: str, target: Target | None, *, quiet: bool
+) -> tuple[list[ChassisView], list[FarbusError]]:
+    """Return what there is in chassis: as the cluster's agents have read it, or with a file as they say themselves.
+
+    Of those that could not be read their errors: they hide none of the others.
+    """
+    if target is not None:
+        return _known_views(target, chassis), []
+
+    async def work() -> tuple[list[ChassisView], list[FarbusError]]:
         async with _services(config, chassis, quiet=quiet) as services:
             usual_s = max(service.expected_s(FabricStep.LIST) for service in services)
             with _progress("reading the chassis", usual_s, quiet=quiet):
-                return list(await asyncio.gather(*(service.list() for service in services)))
+                read = await asyncio.gather(*(service.list() for service in services), return_exceptions=True)
+        for error in read:
+            if isinstance(error, BaseException) and not isinstance(error, FarbusError):
+                raise error
+        return [view for view in read if not isinstance(view, BaseException)], [
+            error for error in read if isinstance(error, FarbusError)
+        ]
 
     return asyncio.run(work())
 
@@ -464,9 +514,27 @@ def _do(
 
     try:
         return asyncio.run(all_of_it())
-    except KeyboardInterrupt:
-        _tell(f"{what}: no longer watched, and half of it may be done; farbus fabric list shows where {device} is")
+    except FarbusError as error:
+        error.hint = _with_config(error.hint, config)
         raise
+    except KeyboardInterrupt:
+        looking = _with_config("farbus fabric list", config)
+        _tell(f"{what}: no longer watched, and half of it may be done; {looking} shows where {device} is")
+        raise
+
+
+def _with_config(hint: str, config: str) -> str:
+    """Name the configuration in the commands of a hint, where they would not find it by themselves."""
+    if config == os.environ.get("FARBUS_FABRIC"):
+        return hint
+    found = shlex.quote(config)
+    hint = re.sub(r"farbus fabric (list|ports)\b", rf"farbus fabric \1 -c {found}", hint)
+    # Those read /etc/farbus/fabric.toml without being told.
+    return (
+        hint
+        if config == CONFIG
+        else re.sub(r"farbus fabric (assign|unassign)\b", rf"farbus fabric \1 -c {found}", hint)
+    )
 
 
 def _tell(line: str) -> None:

@@ -241,7 +241,7 @@ class QemuBackend:
     async def _watch_guest(
         self, guest: _Guest, reconcile: Callable[[str], Awaitable[list[str]]], tell: Callable[[str], None]
     ) -> None:
-        is_settled, told = False, ""
+        is_settled, told, was_asked = False, "", False
         while True:
             try:
                 async with guest.lock:
@@ -257,8 +257,12 @@ class QemuBackend:
                     await monitor.closed.wait()
                     is_settled, told = False, ""
                     tell(f"port {guest.port.id}: guest is gone")
-            except (GuestOff, GuestLost, QmpError):
+            except (GuestOff, GuestLost, QmpError) as error:
                 is_settled = False
+                if not was_asked:
+                    # The path may be wrong, which nothing else would tell.
+                    tell(f"port {guest.port.id}: {error}: what is assigned is plugged when its guest is there")
+            was_asked = True
             await self._clock.sleep(LOOK_AGAIN_S)
 
     async def close(self) -> None:

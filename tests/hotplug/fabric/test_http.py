@@ -22,7 +22,7 @@ from farbus.hotplug.fabric.emulator.run import BackendKind, serving
 from farbus.hotplug.fabric.emulator.server import make_certificate
 from farbus.hotplug.fabric.errors import BadReply, ChassisRefused, ChassisUnavailable
 from farbus.hotplug.fabric.h3 import H3Driver, KnownDevice
-from farbus.hotplug.fabric.http import HttpTransport, Request
+from farbus.hotplug.fabric.http import HttpTransport, Reply, Request, check_status
 from farbus.hotplug.fabric.redfish_client import Credentials
 from farbus.hotplug.fabric.service import ChassisService
 from farbus.linux.clock import SystemClock
@@ -435,3 +435,10 @@ def test_a_file_with_names_that_can_not_be_is_refused_before_anybody_hears_them(
     with pytest.raises(InvalidInput, match=words) as caught:
         read_config(str(path))
     assert str(caught.value).startswith(f"fabric: {path}: ")
+
+
+def test_the_full_stop_of_a_chassis_is_left_out_of_a_line() -> None:
+    reply = Reply(503, {}, b"The service is busy.")
+    with pytest.raises(ChassisUnavailable) as told:
+        check_status("falcon", Request("GET", "/a"), reply, ok=frozenset({200}))
+    assert told.value.message == "chassis falcon: GET /a: status 503: The service is busy"

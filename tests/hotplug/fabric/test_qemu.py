@@ -150,6 +150,8 @@ async def test_a_guest_that_starts_gets_what_is_assigned_to_it(bench: Bench) -> 
     assert (await bench.chassis.assign("000", "30h")).done
     told: asyncio.Queue[str] = asyncio.Queue()
     watching = asyncio.create_task(bench.backend.watch(bench.chassis.reconcile, told.put_nowait))
+    while "alpha.qmp: no QEMU listens there: what is assigned is plugged" not in await told.get():
+        pass
     await bench.alpha.start()
     while await told.get() != "port 30h: guest is there":
         pass

@@ -198,6 +198,7 @@ def test_a_chassis_that_hangs_is_told_as_silent(dialect: str) -> None:
             await service.unassign(gpu(1))
             with pytest.raises(ChassisSilent, match=r"no answer after .*may yet be done"):
                 await service.assign(gpu(1), "31h")
+            assert any(line.endswith("s: reading what became of it") for line in bed.told), bed.told
 
     virtually(ask())
 
