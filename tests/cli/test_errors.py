@@ -224,14 +224,20 @@ def test_every_help_text_has_examples_and_says_what_the_overview_says(here: Farb
 
 
 @pytest.mark.parametrize(
-    "command", ["", *COMMANDS, *(f"ca {step}" for step in ("init", "issue", "renew", "revoke", "token", "rotate"))]
+    "command",
+    [
+        "",
+        *COMMANDS,
+        *(f"ca {step}" for step in ("init", "issue", "renew", "revoke", "token", "rotate")),
+        *(f"volume {step}" for step in ("create", "list", "attach", "detach", "resize", "delete")),
+    ],
 )
 def test_every_help_text_fits_a_terminal_of_80_columns(here: Farbus, command: str) -> None:
     done = here(*command.split(), "--help", environment={"COLUMNS": "80"})
     assert [line for line in done.stdout.splitlines() if len(line) > 80] == []
 
 
-@pytest.mark.parametrize("command", ["", "ca"])
+@pytest.mark.parametrize("command", ["", "ca", "volume"])
 def test_no_command_s_line_is_cut(here: Farbus, command: str) -> None:
     done = here(*command.split(), "--help", environment={"COLUMNS": "80"})
     commands = done.stdout.partition("Options:")[2].partition("Examples:")[0].splitlines()
