@@ -416,9 +416,9 @@ class TreeBlockDevices(KernelBlockDevices):
         number, place = self._place(path)
         try:
             size = int((place / "size").read_text()) * 512
-            holders = tuple(sorted(entry.name for entry in (place / "holders").iterdir()))
         except OSError as error:
             raise NotFound(f"{path}: it is gone from sysfs ({number})") from error
+        holders = tuple(sorted(entry.name for entry in (place / "holders").glob("*")))
         return BlockDevice(path=path, name=place.name, number=number, size_bytes=size, holders=holders)
 
     async def prove_free(self, path: str) -> None:

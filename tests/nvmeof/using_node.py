@@ -44,7 +44,7 @@ def a_use(**changes: object) -> UseWork:
 
 def a_local_use(**changes: object) -> UseWork:
     """Room of this node's own."""
-    return a_use(parts=(part_here(f"/dev/farbus/{LOCAL.name}", SIZE),), **changes)
+    return a_use(**{"parts": (part_here(f"/dev/farbus/{LOCAL.name}", SIZE),), **changes})
 
 
 def a_striped_use(**changes: object) -> UseWork:
@@ -53,7 +53,7 @@ def a_striped_use(**changes: object) -> UseWork:
         a_connection(lease, addresses=(transport_address(address),))
         for lease, address in (("l1", FIRST), ("l2", SECOND))
     ]
-    return a_use(parts=tuple(part_there(connection) for connection in connections), **changes)
+    return a_use(**{"parts": tuple(part_there(connection) for connection in connections), **changes})
 
 
 class Node:
