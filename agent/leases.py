@@ -27,6 +27,7 @@ from farbus.agent.events import (
     RestoredDevices,
     SupervisorDied,
 )
+from farbus.agent.names import ROOM, ROOM_FENCES
 from farbus.agent.objects import (
     MAX_OBJECTS,
     Actions,
@@ -39,6 +40,7 @@ from farbus.agent.objects import (
     Side,
     SideState,
     Task,
+    claims,
     same_lease,
     same_leases,
 )
@@ -121,9 +123,9 @@ class Leases:
             going = side.is_busy or side.state is SideState.WEDGED or self._task_in_the_way(side) is not None
             assert side.wanted or going, f"{side.name}: not wanted, and nothing is done about it"
             assert not (side.preparers and side.state is SideState.PREPARED and side.wanted), f"{side.name}: unanswered"
-        leased = {device.device: side.lease.id for side in self._devices.values() for device in side.lease.devices}
-        assert leased == self._holders, "devices and leases differ"
-        assert sum(len(side.lease.devices) for side in self._devices.values()) == len(leased), "a device has two leases"
+        claimed = [(name, side.lease.id) for side in self._devices.values() for name in claims(side.lease)]
+        assert dict(claimed) == self._holders, "devices and leases differ"
+        assert len(claimed) == len(self._holders), "a device has two leases"
 
     # Restart.
 
@@ -148,7 +150,7 @@ class Leases:
         lease = restored.lease
         side = DeviceSide(name=f"lease {lease.id}", lease=lease, endpoint=restored.endpoint, expires_at=until)
         self._devices[lease.id] = side
-        self._holders |= {leased.device: lease.id for leased in lease.devices}
+        self._holders |= dict.fromkeys(claims(lease), lease.id)
         _restore_side(side, restored.lost)
 
     def _restore_client(self, restored: RestoredClient, until: float, now: float) -> None:
@@ -180,9 +182,10 @@ class Leases:
             side.expires_at = event.now + self.ttl_s
             side.preparers.append(event.command)
             self._devices[lease.id] = side
-            for leased in lease.devices:
-                self._holders[leased.device] = lease.id
-                self._fences[leased.device] = leased.epoch
+            for claim, epoch in claims(lease).items():
+                self._holders[claim] = lease.id
+                if not claim.startswith(ROOM):
+                    self._fences[claim] = epoch
             yield from self._prepare_devices(side)
         elif not same_lease(side.lease, lease):
             error = side.told(f"lease {lease.id} is held with other devices or another secret")
@@ -204,13 +207,14 @@ class Leases:
         if len(self._devices) >= MAX_OBJECTS:
             return f"node {self._node} holds {MAX_OBJECTS} leases"
         for leased in lease.devices:
-            if (holder := self._holders.get(leased.device)) is not None:
-                return self._devices[holder].told(f"device {leased.device} is held by lease {holder} on {self._node}")
             if (reason := self._closed.get(whole_of(leased.device))) is not None:
                 return f"device {leased.device} is closed on {self._node}: {reason}"
-            if leased.epoch < (least := self._fences.get(leased.device, 0)):
+        for claim, epoch in claims(lease).items():
+            if (holder := self._holders.get(claim)) is not None:
+                return self._devices[holder].told(f"device {claim} is held by lease {holder} on {self._node}")
+            if epoch < (least := self._fences.get(claim, 0)):
                 return (
-                    f"lease {lease.id} is stale: its epoch of device {leased.device} is {leased.epoch},"
+                    f"lease {lease.id} is stale: its epoch of device {claim} is {epoch},"
                     f" and {least} is the least that node {self._node} serves"
                 )
         return ""
@@ -238,10 +242,17 @@ class Leases:
 
     def _fence(self, side: DeviceSide) -> Actions:
         """See to it that a lease which is over can't be had again: a request for it may still be on its way."""
-        epochs = {leased.device: leased.epoch + 1 for leased in side.lease.devices}
-        if any(self._fences.get(device, 0) < epoch for device, epoch in epochs.items()):
+        epochs = {claim: epoch + 1 for claim, epoch in claims(side.lease).items()}
+        if any(self._fences.get(claim, 0) < epoch for claim, epoch in epochs.items()):
             self._fences |= epochs
+            self._forget_rooms()
             yield RecordFence(epochs=epochs)
+
+    def _forget_rooms(self) -> None:
+        """Drop fences of rooms that ended long ago: unlike devices they never come again."""
+        rooms = [claim for claim in self._fences if claim.startswith(ROOM)]
+        for claim in rooms[:-ROOM_FENCES]:
+            del self._fences[claim]
 
     def _advance_devices(self, side: DeviceSide) -> Actions:
         """Take the next step towards what is wanted."""
@@ -258,8 +269,8 @@ class Leases:
 
         def forget() -> None:
             del self._devices[side.lease.id]
-            for leased in side.lease.devices:
-                del self._holders[leased.device]
+            for claim in claims(side.lease):
+                del self._holders[claim]
 
         def done(event: ActionDone) -> Actions:
             yield from self._unprepared(side, event, forget)
@@ -278,8 +289,12 @@ class Leases:
     def devices_vanished(self, event: DevicesVanished) -> Actions:
         """End the leases of devices that are gone."""
         for device in event.devices:
-            if (lease_id := self._holders.get(device)) is not None:
-                yield from self.end((lease_id,), f"device {device} is gone from node {self._node}")
+            having = [
+                side.lease.id
+                for side in self._devices.values()
+                if any(leased.device == device for leased in side.lease.devices)
+            ]
+            yield from self.end(having, f"device {device} is gone from node {self._node}")
 
     # Devices that are being moved.
 
@@ -385,7 +400,15 @@ class Leases:
 
         side.go(SideState.UNPREPARING)
         side.serial = self._desk.ask(done)
-        yield UnprepareClient(serial=side.serial, job=side.job, task=side.task, user=side.user, leases=side.leases)
+        yield UnprepareClient(
+            serial=side.serial,
+            job=side.job,
+            task=side.task,
+            user=side.user,
+            leases=side.leases,
+            # What is over by itself may be another's already: there is nothing to be saved for who still holds it.
+            force=bool(side.ended),
+        )
 
     def hold_claimed(self, key: Key) -> Actions:
         """Note that an interactive job has its holder again."""
