@@ -120,7 +120,8 @@ class Leases:
         for side in (*self._devices.values(), *self._clients.values()):
             assert side.state is not SideState.ABSENT, f"{side.name}: kept though absent"
             assert (side.serial in self._desk) == side.is_busy, f"{side.name}: {side.state} without its work"
-            going = side.is_busy or side.state is SideState.WEDGED or self._task_in_the_way(side) is not None
+            waits = self._task_in_the_way(side) is not None or self._client_in_the_way(side) is not None
+            going = side.is_busy or side.state is SideState.WEDGED or waits
             assert side.wanted or going, f"{side.name}: not wanted, and nothing is done about it"
             assert not (side.preparers and side.state is SideState.PREPARED and side.wanted), f"{side.name}: unanswered"
         claimed = [(name, side.lease.id) for side in self._devices.values() for name in claims(side.lease)]
@@ -266,6 +267,12 @@ class Leases:
         if (task := self._task_in_the_way(side)) is not None:
             yield from self._tasks.stop(task, grace_s=0.0, reason=side.ended or "its lease was released")
             return
+        # What is mounted here goes before what it stands on.
+        if (client := self._client_in_the_way(side)) is not None:
+            if client.wanted:
+                client.wanted, client.ended = False, side.ended or "its lease was released"
+                yield from self._advance_client(client)
+            return
 
         def forget() -> None:
             del self._devices[side.lease.id]
@@ -397,6 +404,7 @@ class Leases:
             yield from self._unprepared(side, event, lambda: self._clients.pop(side.key))
             if side.key not in self._clients:
                 yield from self._tasks.forget(side.key)
+            yield from self._after_client(side)
 
         side.go(SideState.UNPREPARING)
         side.serial = self._desk.ask(done)
@@ -432,6 +440,23 @@ class Leases:
             return None
         return self._tasks.alive((side.lease.job, side.lease.task))
 
+    def _client_in_the_way(self, side: Side) -> ClientSide | None:
+        """Return the client side on this node that has the storage of a device side; not one that is wedged."""
+        if not isinstance(side, DeviceSide) or side.lease.storage is None or side.lease.route is not Route.LOCAL:
+            return None
+        for client in self._clients.values():
+            if side.lease.id in client.expires_at and client.state is not SideState.WEDGED:
+                return client
+        return None
+
+    def _after_client(self, client: ClientSide) -> Actions:
+        """Go on with the device sides that waited for a client side: it is gone, or wedged."""
+        for prepared in client.leases:
+            side = self._devices.get(prepared.lease.id)
+            if side is not None and not side.wanted and side.lease.storage is not None:
+                side.retry = True
+                yield from self._advance_devices(side)
+
     def after_exit(self, key: Key) -> Actions:
         """Go on with the sides that waited for a task to end."""
         client = self._clients.get(key)
@@ -466,6 +491,8 @@ class Leases:
             side.go(SideState.WEDGED)
             yield from _answer(side.preparers, ok=False, error=side.told(event.error))
             yield from _answer(side.unpreparers, ok=False, error=side.told(event.error))
+            if isinstance(side, ClientSide):
+                yield from self._after_client(side)
             return
         yield from advance(side)
 
