@@ -223,11 +223,6 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         return Path(self.state) / "tasks"
 
     @property
-    def storage_directory(self) -> Path:
-        """Where storage of tasks is mounted that is to be at no path of theirs."""
-        return Path(self.state) / "storage"
-
-    @property
     def shims_directory(self) -> Path:
         """Where copies of the shim are, which programs are started with."""
         return Path(self.state) / "shims"

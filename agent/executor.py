@@ -133,6 +133,14 @@ class StorageHost(Protocol):
         """
         ...
 
+    def remember(self, lease: Lease, told: Result) -> None:
+        """Take in what the first step of a lease's device side gave an earlier agent, before its steps are asked for."""
+        ...
+
+    def forget(self, lease: Lease) -> None:
+        """Drop what is kept of a lease whose device side is gone."""
+        ...
+
     async def end_strangers(self, device_sides: Collection[str], client_sides: Collection[str]) -> tuple[str, ...]:
         """End, remove and name what is there of leases that are not among those, by their ids."""
         ...
@@ -415,6 +423,8 @@ class Executor:
             self._done(msgspec.convert({"serial": work.serial, "ok": False, **failure}, ActionDone))
             return
         self._told.pop((kind, name), None)
+        if isinstance(work, UnprepareDevices) and work.lease.storage is not None:
+            self._storage_host().forget(work.lease)
         endpoint = result.get("endpoint", "") if isinstance(work, PrepareDevices) else ""
         environment = for_others(result) if isinstance(work, PrepareClient) else {}
         self._done(ActionDone(serial=work.serial, ok=True, endpoint=endpoint, environment=environment))
@@ -465,9 +475,11 @@ class Executor:
     async def _adopt(self, one: Remembered) -> Remembered:
         """Return it as it was found: with the reason where it is lost."""
         self._runner.continue_from(one.records)
+        known = results_of(one.records)
+        if isinstance(one.work, PrepareDevices) and self._storage is not None and 0 in known:
+            self._storage.remember(one.work.lease, known[0])
         if one.lost:
             return one
-        known = results_of(one.records)
         if isinstance(one.work, StartTask):
             # Also one whose start was not recorded to its end.
             known = {0: {}}

@@ -2,20 +2,20 @@
 
 Device side: a part of a volume, which must be here, or room that is made for
 the lease; for a remote route it is exported (:mod:`farbus.nvmeof.target`).
-Client side: parts are connected (:mod:`farbus.nvmeof.sequences`), striped
-where there are several, and used as they are wanted
-(:mod:`farbus.nvmeof.using`).  What is found is known by its names alone, which
-are made of the lease, so that an agent that is restarted takes hold of it, and
-ends what is no lease's any more.
+Client side: parts are connected, striped where there are several, and used as
+they are wanted (:mod:`farbus.nvmeof.using`).  What is found is known by its
+names alone, which are made of the lease, so that an agent that is restarted
+takes hold of it, and ends what is no lease's any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import structlog
 
+from farbus.agent.accounts import UserRules, choose_account
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease
 from farbus.agent.objects import claims
@@ -23,40 +23,49 @@ from farbus.agent.steps import Result, Step, TellsOverdue
 from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
 from farbus.linux.links import resolved
 from farbus.linux.lvm import Lvm
+from farbus.linux.processes import DeviceLimit
 from farbus.linux.users import Users
 from farbus.model.device import Route
 from farbus.model.lease import Lease
 from farbus.model.nvmeof import (
+    STRIPE_PREFIX,
     Connection,
     ExpectedNamespace,
     Export,
     ExportedNamespace,
-    Stripe,
+    IoLimit,
     SubsystemName,
     Transport,
     TransportAddress,
     namespace_identity,
     normal_address,
+    subsystem_name,
     transport_address,
 )
-from farbus.model.storage import LogicalIdentity
+from farbus.model.storage import Account, LogicalIdentity
 from farbus.model.volume import StorageGrant
-from farbus.nvmeof.composition import choose_chunk
+from farbus.nvmeof.comparison import our_subsystems
 from farbus.nvmeof.keys import Keys, keys_of
-from farbus.nvmeof.parts import Attach, InitiatorParts
-from farbus.nvmeof.sequences import steps_of as attach_steps
-from farbus.nvmeof.target import ExportWork, TargetParts
+from farbus.nvmeof.target import ExportWork, TargetParts, withdraw
 from farbus.nvmeof.target import steps_of as target_steps
-from farbus.nvmeof.volumes import ActivatePart, CreatePart, VolumeParts, WipePart
+from farbus.nvmeof.using import UsedPart, UseParts, UseWork, part_here, part_there
+from farbus.nvmeof.using import steps_of as use_steps
+from farbus.nvmeof.volumes import ActivatePart, CreatePart, VolumeParts, WipePart, rooms
 
 _log = structlog.get_logger()
 
-LOOK_DEADLINE_S = 60.0
-"""Longest for what a step does beside wiping: lvm2 reads a label of each drive, and drives answer late under load."""
+TELL_S = 10.0
+"""For what only says something."""
+
+NOBODY = 65534
+"""Whose nothing is (Linux's overflow uid)."""
+
+PROBE = SubsystemName(lease="probe", epoch=0)
+"""A host that nobody is, to ask the kernel whether it knows authentication."""
 
 
 def lease_name(lease: Lease) -> SubsystemName:
-    """Return what a lease is called among subsystems: the highest epoch of what it has."""
+    """Return what a lease is called among subsystems: by the highest epoch of what it has."""
     return SubsystemName(lease=lease.id, epoch=max(claims(lease).values(), default=0))
 
 
@@ -80,12 +89,32 @@ def variable(name: str) -> str:
     return f"FARBUS_STORAGE_{name.upper().replace('-', '_')}"
 
 
+def by_name(leases: Iterable[PreparedLease]) -> dict[str, tuple[PreparedLease, ...]]:
+    """Return a task's leases by the storage that they are parts of, in the order of the parts.
+
+    Raises :class:`Conflict` where one is missing or there twice.
+    """
+    found: dict[str, list[PreparedLease]] = {}
+    for prepared in leases:
+        found.setdefault(grant_of(prepared.lease).name, []).append(prepared)
+    for name, parts in found.items():
+        parts.sort(key=lambda one: grant_of(one.lease).part)
+        numbers, wanted = [grant_of(one.lease).part for one in parts], grant_of(parts[0].lease).parts
+        if numbers != list(range(wanted)):
+            raise Conflict(f"storage {name}: parts {', '.join(map(str, numbers))} of {wanted}")
+    return {name: tuple(parts) for name, parts in found.items()}
+
+
 @dataclass(frozen=True)
 class Scoped:
-    """A step whose results are for the steps of its sequence alone: they are kept under ``scope``."""
+    """A step whose results are for its own sequence alone: they are kept under ``scope``.
+
+    Its ``path`` is told to the task as ``variable`` where that is set.
+    """
 
     step: Step
     scope: str
+    variable: str = ""
 
     @property
     def kind(self) -> str:
@@ -115,10 +144,11 @@ class Scoped:
     def _inside(self, result: Result | None) -> Result | None:
         if result is None:
             return None
-        return {key.removeprefix(f"{self.scope}/"): value for key, value in result.items()}
+        return {key.removeprefix(f"{self.scope}/"): value for key, value in result.items() if key != self.variable}
 
     def _outside(self, result: Result) -> Result:
-        return {f"{self.scope}/{key}": value for key, value in result.items()}
+        told = {f"{self.scope}/{key}": value for key, value in result.items()}
+        return {**told, self.variable: result["path"]} if self.variable else told
 
     async def observe(self, known: Result | None) -> Result | None:
         """Look at it."""
@@ -144,10 +174,11 @@ class ProvideStorage:
 
     lease: Lease
     endpoint: str
+    authenticated: bool
     why_not: str = ""
     kind: str = "ProvideStorage"
     devices: tuple[str, ...] = ()
-    deadline_s: float = LOOK_DEADLINE_S
+    deadline_s: float = TELL_S
     lasting: bool = False
 
     @property
@@ -163,10 +194,40 @@ class ProvideStorage:
         """Say it; raise where this node does not serve the lease."""
         if self.why_not:
             raise Unavailable(f"lease {self.lease.id}: {self.why_not}")
-        return {"endpoint": self.endpoint}
+        return {"endpoint": self.endpoint, "storage/authenticated": "yes" if self.authenticated else "no"}
 
     async def compensate(self) -> None:
         """What was told is not true any more when the lease is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckUser:
+    """Who uses storage is known here.  Once it was, nothing hangs on it: a user database may be away for a while."""
+
+    user: str
+    error: FarbusError | None
+    kind: str = "CheckUser"
+    devices: tuple[str, ...] = ()
+    deadline_s: float = TELL_S
+    lasting: bool = False
+
+    @property
+    def identity(self) -> str:
+        """The user."""
+        return f"user {self.user}"
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """It was known."""
+        return known
+
+    async def do(self) -> Result:
+        """Raise why nothing can be given to him."""
+        if self.error is not None:
+            raise self.error
+        return {}
+
+    async def compensate(self) -> None:
+        """Nothing was done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,12 +239,11 @@ class MakeRoom(CreatePart):
     async def compensate(self) -> None:
         """Remove what nobody has used; have wiped what somebody may have."""
         found = await self._find()
-        if found is None or found.going:
-            return
-        if found.unwiped_from == 0:
-            await self.parts.lvm.remove(self.whose)
-        else:
-            await self.parts.lvm.mark_going(self.whose)
+        if found is not None and not found.going:
+            if found.unwiped_from == 0:
+                await self.parts.lvm.remove(self.whose)
+            else:
+                await self.parts.lvm.mark_going(self.whose)
         await self.ended()
 
 
@@ -195,43 +255,15 @@ class WipeRoom(WipePart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GiveStorage:
-    """The program's variable names what it was given: the last step of each storage."""
-
-    name: str
-    path: Callable[[], Awaitable[str]]
-    kind: str = "GiveStorage"
-    devices: tuple[str, ...] = ()
-    deadline_s: float = LOOK_DEADLINE_S
-    lasting: bool = False
-
-    @property
-    def identity(self) -> str:
-        """The storage."""
-        return f"storage {self.name}"
-
-    async def observe(self, known: Result | None) -> Result | None:
-        """Those before it have looked."""
-        return known
-
-    async def do(self) -> Result:
-        """Say where it is."""
-        return {variable(self.name): await self.path()}
-
-    async def compensate(self) -> None:
-        """A variable needs no undoing."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class StorageParts:
     """Through what a node stores and uses storage.
 
-    ``path_of`` is where a logical volume's block device is.
+    ``path_of`` is where a logical volume's block device is while it is active.
     """
 
     lvm: Lvm
     target: TargetParts
-    initiator: InitiatorParts
+    use: UseParts
     path_of: Callable[[LogicalIdentity], str]
 
 
@@ -245,14 +277,12 @@ class StorageHost:
         self._users = users
         self._ended = ended
         self._secrets: dict[SubsystemName, str] = {}
-        self._parts = StorageParts(
-            lvm=parts.lvm,
-            target=TargetParts(nvmet=parts.target.nvmet, blocks=parts.target.blocks, keys=self._keys),
-            initiator=parts.initiator,
-            path_of=parts.path_of,
-        )
+        self._lvm, self._use, self._path_of = parts.lvm, parts.use, parts.path_of
+        self._target = TargetParts(nvmet=parts.target.nvmet, blocks=parts.target.blocks, keys=self._keys)
         self._addresses: tuple[TransportAddress, ...] = ()
         self._authenticated = False
+        self._recorded: dict[str, Result] = {}
+        """What earlier agents have told of where leases are offered, and how."""
 
     async def start(self) -> None:
         """Find out where this node's target listens, and whether its kernel can ask for a proof."""
@@ -263,24 +293,22 @@ class StorageHost:
         )
         if not config.storage:
             return
-        self._authenticated = config.nvmeof_authentication == "on" or (
-            config.nvmeof_authentication == "auto" and await self._can_authenticate()
-        )
+        wish = config.nvmeof_authentication
+        self._authenticated = wish == "on" or (wish == "auto" and await self._can_authenticate())
         if not self._authenticated:
-            _log.warning(
-                "the NVMe target asks nobody for a proof of his lease",
-                reason="nvmeof_authentication is off" if config.nvmeof_authentication == "off" else "the kernel can't",
-            )
+            why = "nvmeof_authentication is off" if wish == "off" else "its kernel knows no authentication"
+            _log.warning("the NVMe target asks nobody for a proof of the lease", reason=why)
 
     async def _can_authenticate(self) -> bool:
-        """Ask the kernel, by a host that nobody is: what it can, it tells by nothing else."""
-        nvmet = self._parts.target.nvmet
+        nvmet = self._target.nvmet
         try:
+            await nvmet.load([Transport.TCP])
+            # What it knows, it tells by the attributes of a host alone.
             await nvmet.make_host(PROBE.host_nqn, key=keys_of("00" * 32, PROBE).host)
-        except FarbusError as error:
+            await nvmet.remove_host(PROBE.host_nqn)
+        except (FarbusError, OSError) as error:
             _log.info("no authentication of the NVMe target", reason=str(error))
             return False
-        await nvmet.remove_host(PROBE.host_nqn)
         return True
 
     def _keys(self, name: SubsystemName) -> Keys | None:
@@ -291,31 +319,30 @@ class StorageHost:
 
     def device_steps(self, lease: Lease) -> tuple[Step, ...]:
         """Make room or find the part; for a remote route, export it."""
-        remote = lease.route is not Route.LOCAL
-        name, identity = lease_name(lease), stored_as(lease)
+        name, whose, grant = lease_name(lease), stored_as(lease), grant_of(lease)
         if lease.secret:
             self._secrets[name] = lease.secret
+        remote = lease.route is not Route.LOCAL
+        addresses, authenticated = self._offer_of(lease)
         provide = ProvideStorage(
             lease=lease,
-            endpoint=",".join(map(str, self._addresses)) if remote else "",
+            endpoint=",".join(map(str, addresses)) if remote else "",
+            authenticated=authenticated,
             why_not=self._why_not(lease),
         )
-        grant, parts, steps = grant_of(lease), VolumeParts(lvm=self._parts.lvm), list[Step]()
+        parts = VolumeParts(lvm=self._lvm)
+        steps: list[Step] = []
         if not grant.volume:
             drives = tuple(leased.device for leased in lease.devices)
             steps += [
-                MakeRoom(parts=parts, whose=identity, size_bytes=grant.size_bytes, drives=drives, ended=self._ended),
-                WipeRoom(parts=parts, whose=identity, size_bytes=grant.size_bytes),
+                MakeRoom(parts=parts, whose=whose, size_bytes=grant.size_bytes, drives=drives, ended=self._ended),
+                WipeRoom(parts=parts, whose=whose, size_bytes=grant.size_bytes),
             ]
-        steps.append(ActivatePart(parts=parts, whose=identity))
+        steps.append(ActivatePart(parts=parts, whose=whose))
         if remote:
-            namespace = ExportedNamespace(
-                device=self._parts.path_of(identity), identity=namespace_identity(identity.exported_as)
-            )
-            export = Export(
-                name=name, namespaces=(namespace,), addresses=self._addresses, authenticated=self._authenticated
-            )
-            steps += target_steps(self._parts.target, ExportWork(export=export))
+            namespace = ExportedNamespace(device=self._path_of(whose), identity=namespace_identity(whose.exported_as))
+            export = Export(name=name, namespaces=(namespace,), addresses=addresses, authenticated=authenticated)
+            steps += target_steps(self._target, ExportWork(export=export))
         return (provide, *(Scoped(step, "storage") for step in steps))
 
     def _why_not(self, lease: Lease) -> str:
@@ -328,9 +355,22 @@ class StorageHost:
             return f"address {self._config.address} of node {self._config.name} can't be resolved there"
         return ""
 
+    def _offer_of(self, lease: Lease) -> tuple[tuple[TransportAddress, ...], bool]:
+        """Return where a lease is offered, and whether by a proof alone: as it is, whatever the settings say by now."""
+        told = self._recorded.get(lease.id)
+        if told is None:
+            return self._addresses, self._authenticated
+        addresses = tuple(transport_address(one) for one in told["endpoint"].split(",") if one)
+        return addresses, told.get("storage/authenticated") == "yes"
+
+    def remember(self, lease: Lease, told: Result) -> None:
+        """Take in what an earlier agent has recorded of a lease (:class:`ProvideStorage`)."""
+        self._recorded[lease.id] = told
+
     def forget(self, lease: Lease) -> None:
-        """Drop the secret of a lease that is over."""
+        """Drop what is kept of a lease that is over."""
         self._secrets.pop(lease_name(lease), None)
+        self._recorded.pop(lease.id, None)
 
     # Client side.
 
@@ -338,78 +378,143 @@ class StorageHost:
         self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], force: bool
     ) -> tuple[Step, ...]:
         """For each storage of a task: connect what is elsewhere, make it one device, use it as is wanted."""
-        steps: list[Step] = []
+        unknown: FarbusError | None = None
+        try:
+            account = self._account(user)
+        except FarbusError as error:
+            account, unknown = Account(uid=NOBODY, gid=NOBODY), error
+        steps: list[Step] = [CheckUser(user=user, error=unknown)]
         for name, parts in by_name(leases).items():
-            steps += self._storage_steps(name, parts, job=job, task=task, user=user, force=force)
+            steps += self._storage_steps(name, parts, account=account, force=force)
         return tuple(steps)
 
     def _storage_steps(
-        self, name: str, prepared: tuple[PreparedLease, ...], *, job: str, task: str, user: str, force: bool
+        self, name: str, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool
     ) -> Iterator[Step]:
-        members = tuple(self._member(one.lease) for one in prepared)
-        first = prepared[0].lease
-        attach = Attach(
-            id=first.id,
-            connections=tuple(self._connection(one) for one in prepared if one.lease.route is not Route.LOCAL),
-            stripe=plan_members(first.id, members) if len(members) > 1 else None,
+        grant = grant_of(prepared[0].lease)
+        work = UseWork(
+            id=prepared[0].lease.id,
+            parts=tuple(self._part(one) for one in prepared),
+            use=grant.use,
+            file_system=grant.file_system,
+            path=grant.path,
+            read_only=grant.read_only,
+            account=account,
             force=force,
         )
         keys = {
             one.lease.id: keys_of(one.lease.secret, lease_name(one.lease)).host
             for one in prepared
-            if one.lease.secret and self._config.nvmeof_authentication != "off"
+            if one.lease.secret and self._offers_proof
         }
-        for step in attach_steps(self._parts.initiator, attach, keys=keys):
+        *before, last = use_steps(self._use, work, keys=keys)
+        for step in before:
             yield Scoped(step, name)
-        device = attach.stripe.path if attach.stripe is not None else members[0][0]
-        del device
+        yield Scoped(last, name, variable(name))
 
-    def _member(self, lease: Lease) -> tuple[str, int]:
-        """Return the path of a part on this node, and what of it may be used."""
-        identity = stored_as(lease)
+    @property
+    def _offers_proof(self) -> bool:
+        """Whether this node proves its leases to targets: also to one that does not ask."""
+        return self._config.nvmeof_authentication != "off"
+
+    def _account(self, user: str) -> Account:
+        """Return whose storage of ``user``'s tasks is; whether they may run as that is asked when they start."""
+        account = choose_account(
+            user,
+            users=self._users,
+            run_as_self=self._config.run_as_self,
+            allow_root=True,
+            rules=UserRules(user_map=self._config.user_map),
+        )
+        found = account or self._users.myself()
+        return Account(uid=found.uid, gid=found.gid)
+
+    def _part(self, prepared: PreparedLease) -> UsedPart:
+        lease = prepared.lease
         if lease.route is Route.LOCAL:
-            return self._parts.path_of(identity), grant_of(lease).size_bytes
-        return namespace_identity(identity.exported_as).by_id, grant_of(lease).size_bytes
+            return part_here(self._path_of(stored_as(lease)), grant_of(lease).size_bytes)
+        return part_there(self._connection(prepared))
 
     def _connection(self, prepared: PreparedLease) -> Connection:
         lease = prepared.lease
+        namespace = ExpectedNamespace(
+            identity=namespace_identity(stored_as(lease).exported_as),
+            size_bytes=grant_of(lease).size_bytes,
+            # Drives give room in pieces.
+            or_more=True,
+        )
         return Connection(
             name=lease_name(lease),
             addresses=tuple(transport_address(one, field="endpoint") for one in prepared.endpoint.split(",")),
-            namespaces=(
-                ExpectedNamespace(
-                    identity=namespace_identity(stored_as(lease).exported_as),
-                    size_bytes=grant_of(lease).size_bytes,
-                    or_more=True,
-                ),
-            ),
-            authenticated=self._config.nvmeof_authentication != "off",
+            namespaces=(namespace,),
+            authenticated=self._offers_proof,
         )
 
+    def io_limits(self, leases: Iterable[PreparedLease]) -> tuple[DeviceLimit, ...]:
+        """Return what a task may do with each part of its storage that is granted a bandwidth."""
+        nvme = self._use.initiator.nvme
+        found = []
+        for prepared in leases:
+            grant = prepared.lease.storage
+            if grant is None or not grant.bandwidth_bytes_per_s:
+                continue
+            path, rate = self._part(prepared).path, grant.bandwidth_bytes_per_s
+            if number := nvme.block_number(nvme.leads_to(path)):
+                limit = IoLimit(read_bytes_s=rate, write_bytes_s=rate)
+                found.append(DeviceLimit(path=path, number=number, limit=limit))
+        return tuple(found)
 
-PROBE = SubsystemName(lease="probe", epoch=0)
+    # What an earlier agent has left.
 
+    async def end_strangers(self, device_sides: Collection[str], client_sides: Collection[str]) -> tuple[str, ...]:
+        """End what is no lease's any more, the used before the stored; what can't be ended is told in the log."""
+        ended: list[str] = []
+        for end in (self._end_uses(client_sides), self._end_exports(device_sides), self._end_rooms(device_sides)):
+            try:
+                async for name in end:
+                    ended.append(name)
+            except (FarbusError, OSError) as error:
+                _log.error("what an earlier agent left is not ended", error=str(error))
+        return tuple(ended)
 
-def by_name(leases: Iterable[PreparedLease]) -> dict[str, tuple[PreparedLease, ...]]:
-    """Return a task's leases by the storage that they are parts of, in the order of the parts.
+    async def _end_uses(self, known: Collection[str]) -> AsyncIterator[str]:
+        initiator = self._use.initiator
+        for uuid in initiator.mapper.list():
+            id = uuid.removeprefix(STRIPE_PREFIX.upper())
+            if id not in known and (found := await initiator.mapper.find(uuid)) is not None:
+                await self._let_go(f"/dev/mapper/{found.name}", id)
+                await initiator.mapper.remove(found.name)
+                yield f"stripe {id}"
+        for controller in initiator.nvme.controllers():
+            name = subsystem_name(controller.nqn)
+            if name is None or name.lease in known:
+                continue
+            for path in controller.namespaces:
+                await self._let_go(f"/dev/disk/by-id/nvme-uuid.{path.uuid}", name.lease)
+            await initiator.nvme.disconnect(controller)
+            yield f"controller {controller.nqn}"
 
-    Raises :class:`Conflict` where one is missing or there twice.
-    """
-    found: dict[str, list[PreparedLease]] = {}
-    for prepared in leases:
-        found.setdefault(grant_of(prepared.lease).name, []).append(prepared)
-    for name, parts in found.items():
-        parts.sort(key=lambda one: grant_of(one.lease).part)
-        numbers = [grant_of(one.lease).part for one in parts]
-        if numbers != list(range(grant_of(parts[0].lease).parts)):
-            raise Conflict(f"storage {name}: parts {numbers} of {grant_of(parts[0].lease).parts}")
-    return {name: tuple(parts) for name, parts in found.items()}
+    async def _let_go(self, device: str, id: str) -> None:
+        filesystems = self._use.filesystems
+        await filesystems.unmount(device, filesystems.mount_point(id), lazy=True)
+        await filesystems.clear_mount_point(id)
+        await filesystems.take_node(id)
+        if filesystems.is_swap(device):
+            await filesystems.swap_off(device)
 
+    async def _end_exports(self, known: Collection[str]) -> AsyncIterator[str]:
+        for name in our_subsystems(await self._target.nvmet.target()):
+            if name.lease not in known:
+                await withdraw(self._target, name)
+                yield f"subsystem {name.nqn}"
 
-def plan_members(id: str, members: Sequence[tuple[str, int]]) -> Stripe:
-    """Return the stripe over paths with their sizes in bytes: as much of each as of the smallest, in whole chunks."""
-    chunk = choose_chunk()
-    usable = min(size for _, size in members) // chunk * chunk
-    if not usable:
-        raise InvalidInput(f"stripe {id}: a part is smaller than {chunk} bytes")
-    return Stripe(id=id, members=tuple(path for path, _ in members), member_bytes=usable, chunk_bytes=chunk)
+    async def _end_rooms(self, known: Collection[str]) -> AsyncIterator[str]:
+        if not self._config.storage:
+            return
+        for room in await rooms(VolumeParts(lvm=self._lvm)):
+            if room.identity.lease in known or room.going:
+                continue
+            await self._let_go(room.path, room.identity.lease)
+            await self._lvm.mark_going(room.identity)
+            await self._ended()
+            yield str(room.identity)

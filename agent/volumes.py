@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from farbus.agent.journal import Journal
+from farbus.agent.journal import Sequence as Records
 from farbus.agent.reconcile import Verdict, results_of, verdict_of
 from farbus.agent.steps import StepRunner, Steps
 from farbus.errors import FarbusError, InvalidInput, NotFound
@@ -121,12 +122,17 @@ class Volumes:
         except InvalidInput as error:
             return str(error)
         async with self._turns.setdefault(order.part.device, asyncio.Lock()):
-            error = await self._in_turn(order)
-        if error:
-            _log.warning("volume not changed", order=str(order), error=error)
+            told = await self._in_turn(order)
+        if told:
+            _log.warning("volume not changed", order=str(order), error=told)
         else:
             _log.info("volume changed", order=str(order))
-        return error
+        return told
+
+    def turn(self, work: VolumeWork) -> asyncio.Lock:
+        """Return what whoever works on a part of a volume, or on a lease's room, has meanwhile."""
+        part = work.part.device if isinstance(work, MakeWork | ResizeWork | RemoveWork) else object_of(work)
+        return self._turns.setdefault(part, asyncio.Lock())
 
     async def _in_turn(self, order: VolumeOrder) -> str:
         device = order.part.device
@@ -192,8 +198,11 @@ class Volumes:
             resumable=resumable(work),
         )
 
-    async def recover(self) -> None:
-        """Bring to an end what an earlier agent was doing; what it had done is left as it is, whatever became of it."""
+    async def recover(self, group: asyncio.TaskGroup) -> None:
+        """Bring to an end what an earlier agent was doing; what it had done is left as it is, whatever became of it.
+
+        Each part has its own task, which has its turn before anybody asks for anything.
+        """
         try:
             for records in await self._journal.sequences():
                 if records[0].action not in _FIRST:
@@ -207,19 +216,27 @@ class Volumes:
                 if verdict not in (Verdict.FORWARD, Verdict.BACK):
                     continue
                 self._runner.continue_from(records)
-                steps = self._steps(work)
-                try:
-                    if verdict is Verdict.FORWARD:
-                        await self._forward_or_back(steps, results_of(records))
-                    else:
-                        await self._runner.back(steps)
-                except (FarbusError, OSError) as error:
-                    # The scheduler asks for it again, or for its removal.
-                    _log.error("neither finished nor undone", object=steps.object, error=str(error))
-                else:
-                    _log.info("finished or undone", object=steps.object)
+                turn = self.turn(work)
+                await turn.acquire()
+                group.create_task(self._take_up(work, verdict, records, turn), name=f"take up {object_of(work)}")
         finally:
             self.recovered.set()
+
+    async def _take_up(self, work: VolumeWork, verdict: Verdict, records: Records, turn: asyncio.Lock) -> None:
+        steps = self._steps(work)
+        try:
+            if verdict is Verdict.FORWARD:
+                await self._forward_or_back(steps, results_of(records))
+            else:
+                await self._runner.back(steps)
+        except (FarbusError, OSError) as error:
+            # The scheduler asks for it again, or for its removal.
+            _log.error("neither finished nor undone", object=steps.object, error=str(error))
+        else:
+            _log.info("finished or undone", object=steps.object)
+        finally:
+            turn.release()
+        await self._changed()
 
     async def _forward_or_back(self, steps: Steps, known: dict[int, dict[str, str]]) -> None:
         try:
@@ -241,9 +258,16 @@ class Wiper:
     """
 
     def __init__(
-        self, *, runner: StepRunner, parts: VolumeParts, clock: Clock, changed: Callable[[], Awaitable[None]]
+        self,
+        *,
+        runner: StepRunner,
+        parts: VolumeParts,
+        clock: Clock,
+        turn: Callable[[VolumeWork], asyncio.Lock],
+        changed: Callable[[], Awaitable[None]],
     ) -> None:
         self._runner = runner
+        self._turn = turn
         self._parts = parts
         self._clock = clock
         self._changed = changed
@@ -286,7 +310,8 @@ class Wiper:
                 object=object_of(work), body=msgspec.json.encode(work).decode(), steps=steps_of(self._parts, work)
             )
             try:
-                await self._runner.perform(steps)
+                async with self._turn(work):
+                    await self._runner.perform(steps)
             except (FarbusError, OSError) as error:
                 left = True
                 if self.troubles.get(work.lease) != str(error):
