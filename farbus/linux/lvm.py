@@ -622,7 +622,7 @@ _ERRORS: tuple[tuple[str, type[FarbusError], str], ...] = (
     ("is partitioned", Conflict, "it has a partition table; nothing was changed"),
     ("excluded by a filter", Conflict, "it has a partition table or is not to be used; nothing was changed"),
     ("while PVs are missing", Conflict, "put the drive back, or remove what was on it and let it be forgotten"),
-    ("there are still partial LVs", Conflict, "remove those volumes first, or put the drive back"),
+    ("still partial LVs", Conflict, "remove those volumes first, or put the drive back"),
     ("ermission denied", NotPermitted, "only root may"),
     ("not running as root", NotPermitted, "only root may"),
     ("unrecognized option '--devices'", Unavailable, "install lvm2, 2.03.12 or newer"),
