@@ -134,7 +134,7 @@ class StorageHost(Protocol):
         ...
 
     def remember(self, lease: Lease, told: Result) -> None:
-        """Take in what the first step of a lease's device side gave an earlier agent, before its steps are asked for."""
+        """Take in what a lease's first step gave an earlier agent, before its steps are asked for."""
         ...
 
     def forget(self, lease: Lease) -> None:

@@ -85,7 +85,7 @@ class _Arriving:
     """Its program may be there from now on."""
 
 
-def _no_limits(_job: str, _task: str) -> tuple[DeviceLimit, ...]:
+def no_limits(_job: str, _task: str) -> tuple[DeviceLimit, ...]:
     """Where no task has storage."""
     return ()
 
@@ -119,7 +119,7 @@ class TaskRunner:
         orphan_limit_s: float = 0.0,
         rules: UserRules = NO_RULES,
         staging: Staging | None = None,
-        io_limits: Callable[[str, str], tuple[DeviceLimit, ...]] = _no_limits,
+        io_limits: Callable[[str, str], tuple[DeviceLimit, ...]] = no_limits,
     ) -> None:
         self._io_limits = io_limits
         self._rules = rules
