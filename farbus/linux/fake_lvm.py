@@ -302,7 +302,11 @@ class FakeLvm(KernelLvm):
         self._whole(state)
         volume = self._volume_of(state, names)
         size = _bytes(options["size"][0])
-        self._room(state, volume["drives"], size - volume["size"])
+        more = size - volume["size"]
+        free = min(self._free(state, drive) for drive in volume["drives"]) * len(volume["drives"])
+        if more > free:
+            needed, available = more // EXTENT_BYTES, free // EXTENT_BYTES
+            raise _Refused(f"Insufficient free space: {needed} extents needed, but only {available} available")
         volume["size"] = size
 
     def _lvreduce(self, state: dict[str, Any], options: _Options, names: list[str]) -> None:
