@@ -20,6 +20,7 @@ from farbus.linux.fake_lvm import FakeLvm, TreeBlockDevices
 from farbus.linux.fake_nvme import FakeNamespace, FakeNvme, FakeTarget
 from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.linux.holders import FakeHolders
+from farbus.linux.node_facts import KernelNodeFacts
 from farbus.linux.nvml import FakeNvml, GpuList
 from farbus.linux.sysfs import KernelSysfs
 from farbus.linux.uevents import FakeUevents
@@ -43,7 +44,7 @@ class Machine:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.lvm = FakeLvm(directory)
-        self.nvmet = FakeNvmet(directory / "config")
+        self.nvmet = FakeNvmet(directory / "config", machine=directory)
         self.nvme = FakeNvme(directory)
         self.blocks = TreeBlockDevices(directory)
         self.mapper = FakeDeviceMapper(directory)
@@ -110,7 +111,7 @@ async def bridge(storing: Machine, using: Machine) -> None:
         offered[subsystem.nqn] = FakeTarget(
             nqn=subsystem.nqn,
             host_nqn=subsystem.hosts[0],
-            addresses=tuple(str(port.address) for port in ports if port.address is not None),
+            addresses=tuple(f"{port.transport}://{port.address}:{port.service}" for port in ports),
             serial=subsystem.serial,
             key=storing.host_key(subsystem.hosts[0]),
             namespaces=tuple(
@@ -132,12 +133,24 @@ def storing_config(config: AgentConfig, **changes: object) -> AgentConfig:
     return msgspec.structs.replace(config, **settings)
 
 
-def storing_doors(config: AgentConfig, machine: Machine) -> Doors:
+class BootedFacts(KernelNodeFacts):
+    """This machine's, in a boot that a test names."""
+
+    def __init__(self, boot_id: str) -> None:
+        super().__init__()
+        self._boot_id = boot_id
+
+    def boot_id(self) -> str:
+        return self._boot_id
+
+
+def storing_doors(config: AgentConfig, machine: Machine, *, boot_id: str = "a-boot") -> Doors:
     """Return this machine's doors, but for the storage of another."""
     return msgspec.structs.replace(
         real_doors(config),
         gpu_sources=(GpuSource(FakeNvml(GpuList(gpus=())), False),),
         sysfs=KernelSysfs(str(machine.directory / "sys")),
+        facts=BootedFacts(boot_id),
         pci=None,
         nvidia=None,
         holders=machine.holders,
