@@ -126,7 +126,7 @@ class StorageUsed(RoomExported):
         if new:
             await self._prepare(machine)
         leases = tuple(PreparedLease(lease=lease, endpoint=ENDPOINT) for lease in self._leases())
-        steps = host_on(machine).client_steps(job="j1", task="main.0", user=MYSELF, leases=leases, force=False)
+        steps = host_on(machine).client_steps(user=MYSELF, leases=leases, attachment=False, force=False)
         yield Steps(object="client j1/main.0", body="{}", steps=steps)
 
 
@@ -162,6 +162,6 @@ class LocalRaw(RoomExported):
         if new:
             await self._prepare(machine)
         steps = host_on(machine).client_steps(
-            job="j1", task="main.0", user=MYSELF, leases=(PreparedLease(lease=self._lease()),), force=False
+            user=MYSELF, leases=(PreparedLease(lease=self._lease()),), attachment=False, force=False
         )
         yield Steps(object="client j1/main.0", body="{}", steps=steps)
