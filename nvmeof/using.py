@@ -453,8 +453,9 @@ class FillFile(UseStep):
         return f"make a file of all the room of {self.device}"
 
     async def observe(self, known: Result | None) -> Result | None:
-        """A file that is there stays, whatever has been made of it."""
-        return known
+        """Keep what was made: whether it is there is asked again where it is not on record."""
+        mounted = self.parts.filesystems.mounts(self.device)
+        return known if known and "path" in known and mounted else None
 
     async def do(self) -> Result:
         """Make it."""

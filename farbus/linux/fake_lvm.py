@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from farbus.errors import Conflict, NotFound
-from farbus.linux.block import KernelBlockDevices
+from farbus.linux.block import BlockDevice, KernelBlockDevices
 from farbus.linux.lvm import GROUP, KernelLvm, Said, zero_blocks
 from farbus.model.storage import EXTENT_BYTES
 
@@ -410,6 +410,16 @@ class TreeBlockDevices(KernelBlockDevices):
         except OSError as error:
             raise NotFound(f"{path}: {error.strerror}", hint="ls -l /dev/disk/by-id shows what there is") from error
         return number, (self._sys / "dev/block" / number).resolve()
+
+    def look(self, path: str) -> BlockDevice:
+        """Read what the fakes have: a size, and perhaps who stands on it."""
+        number, place = self._place(path)
+        try:
+            size = int((place / "size").read_text()) * 512
+        except OSError as error:
+            raise NotFound(f"{path}: it is gone from sysfs ({number})") from error
+        holders = tuple(sorted(entry.name for entry in (place / "holders").glob("*")))
+        return BlockDevice(path=path, name=place.name, number=number, size_bytes=size, holders=holders)
 
     async def prove_free(self, path: str) -> None:
         """Raise where a test says so, or another device stands on it."""

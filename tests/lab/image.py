@@ -148,8 +148,8 @@ cp {here}/lab-control.service {here}/lab-network.service "$root/etc/systemd/syst
 chroot "$root" systemctl --quiet enable lab-control.service lab-network.service
 # Nobody logs in; nothing is there to be waited for.
 chroot "$root" systemctl --quiet mask getty.target serial-getty@ttyS0.service systemd-networkd-wait-online.service
-for unit in mdmonitor.service lvm2-monitor.service nvmf-autoconnect.service e2scrub_reap.service systemd-binfmt.service \\
-    fstrim.timer e2scrub_all.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer; do
+for unit in mdmonitor.service nvmf-autoconnect.service e2scrub_reap.service systemd-binfmt.service \\
+    lvm2-monitor.service fstrim.timer e2scrub_all.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer; do
     chroot "$root" systemctl --quiet mask "$unit"
 done
 chroot "$root" useradd --create-home --shell /bin/bash alice

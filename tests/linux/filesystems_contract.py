@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import subprocess
+import tempfile
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -61,21 +62,23 @@ class World:
 class KernelWorld(World):
     """A guest's: the device is a loop device."""
 
-    FILE = "/var/tmp/contract"
     HOME = "/home/alice/contract"
 
     def __init__(self, filesystems: KernelFileSystems) -> None:
-        with open(self.FILE, "wb") as file:
-            file.truncate(SIZE)
-        device = _run("losetup", "--find", "--show", self.FILE).strip()
+        # Each its own: a loop device that somebody still holds goes on with its file.
+        descriptor, self._file = tempfile.mkstemp(dir="/var/tmp")
+        os.close(descriptor)
+        os.truncate(self._file, SIZE)
+        device = _run("losetup", "--find", "--show", self._file).strip()
         super().__init__(filesystems, device, self.HOME)
         self.make_directory(self.HOME, uid=USER.uid)
 
     def put(self, kind: str) -> None:
-        text = {"data": b"somebody's", "dos": bytes(510) + b"\x55\xaa", "cut off": b""}[kind]
-        if kind == "dos":
-            subprocess.run(["sfdisk", "-q", self.device], input=b"label: dos\n,,83\n", check=True, capture_output=True)
-        elif kind == "cut off":
+        # One partition of type 83, from sector 2048 on, 4096 sectors long.
+        entry = bytes([0, 0, 2, 0, 0x83, 0, 0, 0]) + (2048).to_bytes(4, "little") + (4096).to_bytes(4, "little")
+        table = bytes(446) + entry + bytes(48) + b"\x55\xaa"
+        text = {"data": b"somebody's", "dos": table, "cut off": b""}[kind]
+        if kind == "cut off":
             _run("mkfs.xfs", "-q", "-f", self.device)
             with open(self.device, "r+b") as file:
                 # sb_inprogress; its check sum is wrong then, as when mkfs has not come to write it.
@@ -86,8 +89,13 @@ class KernelWorld(World):
                 file.write(text)
 
     def use(self, path: str) -> Callable[[], None]:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        return lambda: os.close(descriptor)
+        program = subprocess.Popen(["sleep", "infinity"], cwd=path)
+
+        def end() -> None:
+            program.kill()
+            program.wait()
+
+        return end
 
     def make_directory(self, path: str, *, uid: int, files: tuple[str, ...] = ()) -> None:
         os.makedirs(path, exist_ok=True)
@@ -97,7 +105,7 @@ class KernelWorld(World):
                 pass
 
     def larger(self) -> None:
-        os.truncate(self.FILE, 2 * SIZE)
+        os.truncate(self._file, 2 * SIZE)
         _run("losetup", "--set-capacity", self.device)
 
     async def clear(self) -> None:
@@ -107,6 +115,7 @@ class KernelWorld(World):
 
     def _forget(self) -> None:
         subprocess.run(["losetup", "-d", self.device], check=False)
+        os.unlink(self._file)
         subprocess.run(["rm", "-rf", "--one-file-system", self.HOME], check=False)
 
 
