@@ -168,9 +168,8 @@ def test_a_volume_outlives_leases_grows_and_leaves_nothing(
         use("adopt", mounted("l1", part)), use("back", mounted("l1", part)), store("back", ready("l1", part))
     )
     assert all(adopted["found"])
-    assert (
-        node.shell("ls /run/farbus/storage; ls /sys/kernel/config/nvmet/subsystems; nvme list-subsys -o json") == "[]"
-    )
+    assert node.shell("ls /run/farbus/storage /sys/kernel/config/nvmet/subsystems | grep -v : || true") == ""
+    assert node.shell("grep -l tcp /sys/class/nvme/*/transport || true") == ""
 
     # The next lease finds the files; the volume grows while it is mounted, and nothing but the volume.
     larger = msgspec.structs.replace(part, size_bytes=2 * size)
@@ -191,11 +190,12 @@ def test_a_volume_outlives_leases_grows_and_leaves_nothing(
     assert [(one["part"]["volume"], one["part"]["size_bytes"], one["troubles"]) for one in told["stored"]] == [
         ("data", 2 * size, [])
     ]
-    assert int(node.shell("cat /dev/nvme0n1 /dev/nvme1n1 | grep -ac " + MARK)) > 0
+    search = f"for drive in 0 1; do head -c 160M /dev/nvme${{drive}}n1; done | grep -ac {MARK}"
+    assert int(node.shell(search)) > 0
     removed = node.done(
         use("back", mounted("l2", part, 7)), store("back", ready("l2", part, 7)), store("go", RemoveWork(part=larger))
     )
-    assert node.guest.shell(f"cat /dev/nvme0n1 /dev/nvme1n1 | grep -ac {MARK}", check=False).stdout.strip() == "0"
+    assert node.shell(f"{search} || true") == "0"
     assert node.shell("lvs --noheadings farbus") == ""
     for what, one in (("make", made), ("offer", offered), ("use", here), ("let go", gone), ("withdraw", back)):
         tell(f"{what}: {one['seconds']}")
@@ -267,7 +267,7 @@ def test_parts_of_two_nodes_are_one_device(node: Node, group: list[str]) -> None
     assert told[-1]["result"]["path"] == "/run/farbus/storage/here/memory"
     assert int(node.shell("stat -c %s /run/farbus/storage/here/memory")) > size // 2
     node.done(use("back", mapped), store("back", room))
-    assert node.shell("lvs --noheadings farbus; dmsetup ls --target striped") == ""
+    assert node.shell("lvs --noheadings farbus; dmsetup ls | grep farbus || true") == ""
 
 
 def test_nobody_elses_drive_was_touched(node: Node, group: list[str]) -> None:
