@@ -31,6 +31,21 @@ COLUMNS: tuple[Column[StorageDrive], ...] = (
 )
 
 
+@app.callback(
+    no_args_is_help=True,
+    epilog=examples(
+        "farbus storage init /dev/nvme0n1 /dev/nvme1n1",
+        "farbus storage list",
+        "farbus storage remove /dev/nvme1n1",
+    ),
+)
+def storage() -> None:
+    """Give drives of this machine to Farbus, or take them back.
+
+    A node stores volumes and room of jobs on them. docs/storage-nodes.md
+    """
+
+
 @app.command(
     epilog=examples(
         "farbus storage init NVME-S64DNE0R-Samsung_PM9A3",
