@@ -449,6 +449,8 @@ async def test_a_program_has_its_storage_and_no_more_of_it_than_was_granted(stor
     over = await storing.sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))
     assert over.error == ""
     assert storing.machine.world()["mounts"] == []
+    await storing.sessions.exited("j1")
+    await gone(storing, "lease-l1")
 
 
 async def test_swap_is_an_operators_alone_whom_the_node_need_not_know(storing: Node, using: Node) -> None:
