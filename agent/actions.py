@@ -43,16 +43,19 @@ class PrepareClient(Value, frozen=True, kw_only=True):
     user: str
     leases: tuple[PreparedLease, ...]
     interactive: bool = False
+    attachment: bool = False
 
 
 class UnprepareClient(Value, frozen=True, kw_only=True):
-    """Remove what :class:`PrepareClient` made."""
+    """Remove what :class:`PrepareClient` made; with ``force`` also what is still held, as far as the kernel lets."""
 
     serial: int
     job: str
     task: str
     user: str
     leases: tuple[PreparedLease, ...]
+    attachment: bool = False
+    force: bool = False
 
 
 class StartTask(Value, frozen=True, kw_only=True):

@@ -12,14 +12,16 @@ import pytest
 import pytest_asyncio
 import structlog
 
-from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask, UnprepareDevices, Work
+from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask, UnprepareClient, UnprepareDevices, Work
 from farbus.agent.events import ActionDone, NodeRestored, PreparedLease, TaskRun, WedgeEnded
 from farbus.agent.executor import START_DEADLINE_S, Executor
 from farbus.agent.journal import Journal
+from farbus.agent.steps import Result, Step
 from farbus.errors import ExitCode, InvalidInput, Unavailable
 from farbus.linux.clock import FakeClock
 from farbus.linux.kept import START_TIMEOUT_S
 from farbus.model.lease import Lease
+from farbus.model.volume import StorageGrant
 from farbus.scheduler import steps
 from tests.agent.harness import GPU, lease
 
@@ -350,3 +352,72 @@ async def test_neither_secrets_nor_environments_are_written(journal: Journal, tm
 def test_who_waits_for_a_start_waits_longer_than_whom_it_asks() -> None:
     # A keeper takes 9 s of an emulated processor, of which a crowded node gives it a fifth.
     assert 45.0 < START_TIMEOUT_S < START_DEADLINE_S < steps.START_DEADLINE_S
+
+
+class OneStep:
+    """Storage of one step for each side."""
+
+    kind = "UseStorage"
+    identity = "storage"
+    devices: tuple[str, ...] = ()
+    deadline_s = 10.0
+    lasting = False
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def device_steps(self, lease: Lease) -> tuple[Step, ...]:
+        return (self,)
+
+    def client_steps(
+        self, *, user: str, leases: tuple[PreparedLease, ...], attachment: bool, force: bool
+    ) -> tuple[Step, ...]:
+        self.told.append([one.lease.id for one in leases])
+        return (self,)
+
+    def remember(self, lease: Lease, told: Result) -> None:
+        """There are no device sides here."""
+
+    def forget(self, lease: Lease) -> None:
+        """There are no device sides here."""
+
+    async def end_strangers(self, device_sides: Collection[str], client_sides: Collection[str]) -> tuple[str, ...]:
+        self.told.append((list(device_sides), list(client_sides)))
+        return ()
+
+    async def observe(self, known: Result | None) -> Result | None:
+        return known
+
+    async def do(self) -> Result:
+        return {"data/device": "dm-0", "FARBUS_STORAGE_DATA": "/s"}
+
+    async def compensate(self) -> None:
+        self.told.append("taken back")
+
+
+async def test_a_task_may_have_devices_and_storage(journal: Journal) -> None:
+    host, storage = Host(journal), OneStep()
+    stored = msgspec.structs.replace(lease("l2"), storage=StorageGrant(name="data", size_bytes=1))
+    both = msgspec.structs.replace(CLIENT, leases=(*CLIENT.leases, PreparedLease(lease=stored, endpoint="tcp://a:1")))
+    whole = {"FARBUS_SESSION": "/s", "FARBUS_STORAGE_DATA": "/s"}
+
+    def executor(group: asyncio.TaskGroup, done: Callable[[ActionDone | WedgeEnded], None]) -> Executor:
+        return Executor(
+            journal=journal, devices=host, tasks=host, clock=FakeClock(), group=group, done=done, storage=storage
+        )  # fmt: skip
+
+    done: list[ActionDone | WedgeEnded] = []
+    async with asyncio.TaskGroup() as group:
+        executor(group, done.append).start(both)
+    assert done == [ActionDone(serial=3, ok=True, environment=whole)]
+    assert storage.told == [["l2"]]
+    host.observed = {"j1 with /s"}
+    async with asyncio.TaskGroup() as group:
+        next_one = executor(group, done.append)
+        restored = await next_one.recover(node="n1", boot_id="b", now=7.0)
+        (client,) = restored.clients
+        assert (client.lost, client.environment) == ("", whole)
+        assert storage.told[-1] == ([], ["l1", "l2"])
+        next_one.start(UnprepareClient(serial=5, job="j1", task="main.0", user="ann", leases=both.leases))
+    assert done[-1] == ActionDone(serial=5, ok=True)
+    assert storage.told[-1] == "taken back"

@@ -61,6 +61,7 @@ from farbus.model.device import Route
 from farbus.model.job import TaskState, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.states import StateTable
+from farbus.model.volume import StorageGrant
 
 TTL_S = 10.0
 
@@ -515,7 +516,52 @@ def test_every_state_has_its_row_and_leads_to_an_end(
     assert ends == set(states)
 
 
-NUMBERS = st.sampled_from(["1", "2", "3"])
+def room(number: str = "l1", *, epoch: int = 1, job: str = "j1", route: Route = Route.REMOTE) -> Lease:
+    """Return a lease of room on the drive that all of these are on."""
+    return msgspec.structs.replace(
+        lease(number, job=job, route=route),
+        devices=(LeasedDevice(device="NVME-1", epoch=epoch),),
+        storage=StorageGrant(name="data", size_bytes=1 << 20),
+    )
+
+
+def test_rooms_on_one_drive_are_held_and_fenced_each_by_itself() -> None:
+    one = machine()
+    first, second = room("l1", epoch=1), room("l2", epoch=2)
+    prepared(one, second)
+    prepared(one, first)
+    play(one, done(play(one, DevicesReleased(command="c1", lease_id="l2"))))
+    # The older epoch is served on; what is over is not served again.
+    assert [type(each) for each in play(one, DevicesRequested(command="c2", lease=first, now=0.0))] == [Answer]
+    (late,) = errors(play(one, DevicesRequested(command="c3", lease=second, now=0.0)))
+    assert late.startswith("lease l2 is stale: its epoch of device room of lease l2 is 2, and 3 is the least")
+    (gone,) = play(one, DevicesVanished(devices=("NVME-1",)))[-1:]
+    assert isinstance(gone, UnprepareDevices)
+
+
+def test_local_storage_goes_after_what_uses_it_and_is_tried_where_that_is_wedged() -> None:
+    one = machine()
+    which = room(route=Route.LOCAL)
+    prepared(one, which)
+    leases = (PreparedLease(lease=which),)
+    client = ClientRequested(command="c1", job="j1", task="main.0", user="ann", leases=leases, now=0.0)
+    play(one, done(play(one, client)))
+    *_, undo = play(one, DevicesReleased(command="c2", lease_id="l1"))
+    assert isinstance(undo, UnprepareClient)
+    assert undo.force
+    stuck = play(one, done([undo], ok=False, error="still held"))
+    (ending,) = [each for each in stuck if isinstance(each, Work)]
+    assert isinstance(ending, UnprepareDevices)
+    play(one, done([ending], ok=False, error="in use"))
+    assert [bool(held.trouble) for held in one.held()] == [True, True]
+    # When the scheduler asks again and it goes, what it stood on goes too.
+    (again,) = play(one, ClientReleased(command="c3", job="j1", task="main.0"))
+    after = play(one, done([again]))
+    play(one, done([each for each in after if isinstance(each, Work)]))
+    assert not one.held()
+
+
+NUMBERS = st.sampled_from(["1", "2", "3", "4", "5"])
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -564,6 +610,9 @@ class AnyOrder(RuleBasedStateMachine):
         return self.asked[-1]
 
     def lease(self, number: str) -> Lease:
+        if number in "45":
+            # Both on one drive.
+            return room(f"l{number}", job=f"j{number}", route=Route.LOCAL if number == "4" else Route.REMOTE)
         return lease(f"l{number}", job=f"j{number}", route=Route.LOCAL if number == "2" else Route.REMOTE)
 
     @rule(number=NUMBERS)
@@ -641,7 +690,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Release everything, let all work succeed: nothing is held, and every command has its answer."""
-        for number in ("1", "2", "3"):
+        for number in ("1", "2", "3", "4", "5"):
             self.feed(ClientReleased(command=self.command(), job=f"j{number}", task="main.0"))
             self.feed(DevicesReleased(command=self.command(), lease_id=f"l{number}"))
         while self.work:
