@@ -18,6 +18,7 @@ from farbus.agent.events import (
     StartRequested,
 )
 from farbus.api.client import ClusterClient
+from farbus.errors import TimedOut
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.model.job import Job, Requests, TaskGroup
 
@@ -31,7 +32,7 @@ BATCH = 100
 
 JOB_LENGTH_S = 0.1
 
-PATIENCE_S = 120.0
+PATIENCE_S = 90.0
 """Longest wait for all agents, or for one job."""
 
 
@@ -79,9 +80,16 @@ class Herd:
         job_id, _ = await client.submit(GPU_JOB)
         # The plan may have come before the answer.
         course = self._courses[job_id]
-        async with asyncio.timeout(PATIENCE_S):
-            await course.released
-            planned = await course.planned
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await course.released
+                planned = await course.planned
+        except TimeoutError as error:
+            status = await client.get_job(job_id)
+            story = " -> ".join(status.story)
+            raise TimedOut(
+                f"job {job_id}: not over after {PATIENCE_S:g} s: {status.state} {status.reason} ({story})"
+            ) from error
         del self._courses[job_id]
         return planned - began
 

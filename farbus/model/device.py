@@ -13,6 +13,8 @@ class DeviceKind(enum.StrEnum):
 
     GPU = "gpu"
     NVME = "nvme"
+    VOLUME = "volume"
+    """A part of a volume that its node stores (:mod:`farbus.model.volume`)."""
     PCI = "pci"
     NETWORK = "network"
     """A programmable switch or network card that runs in-network services."""

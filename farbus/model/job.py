@@ -13,6 +13,7 @@ from farbus.model.device import GpuFilter, Route
 from farbus.model.node import Resources
 from farbus.model.states import JobState
 from farbus.model.value import Value
+from farbus.model.volume import FileSystem, StorageUse
 
 MAX_GROUPS = 64
 """Task groups of a job; each is a row of arcs in a phase's network."""
@@ -75,20 +76,27 @@ class Requests(Value, frozen=True, kw_only=True):
 
 
 class StorageRequest(Value, frozen=True, kw_only=True):
-    """Storage of NVMe drives for each task of a group.
+    """Storage of NVMe drives for each task of a group: its own for as long as it runs, or a ``volume`` that is there.
 
     ``devices`` drives are used as one, striped; 0 leaves their number to the
     scheduler's policy, which may know from ``profile`` how the program behaves.
     """
 
     name: str
-    size_bytes: int
+    size_bytes: int = 0
     bandwidth_bytes_per_s: int = 0
     """Bytes read or written in a second that are set aside for it."""
     devices: int = 0
     profile: str = ""
     routes: tuple[Route, ...] = ()
     """How drives may be given to the tasks; empty for the routes of the group."""
+    volume: str = ""
+    """The volume that it is; its size and drives are the volume's then.  Empty for room of the task's own."""
+    use: StorageUse = StorageUse.MOUNT
+    file_system: FileSystem = FileSystem.EXT4
+    path: str = ""
+    """Where it is mounted; empty for a directory that the task's environment names."""
+    read_only: bool = False
 
 
 class ServiceRequest(Value, frozen=True, kw_only=True):

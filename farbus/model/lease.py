@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from farbus.model.device import Route
 from farbus.model.states import LeaseState
 from farbus.model.value import Value
+from farbus.model.volume import StorageGrant
 
 
 class LeasedDevice(Value, frozen=True, kw_only=True):
@@ -32,21 +35,12 @@ class Lease(Value, frozen=True, kw_only=True):
     devices: tuple[LeasedDevice, ...]
     term: int
     secret: str
+    storage: StorageGrant | None = None
+    """What it gives of drives; None for devices that are given whole."""
 
     def without_secret(self) -> Lease:
         """Return the lease as a listing may show it."""
-        return Lease(
-            id=self.id,
-            job=self.job,
-            task=self.task,
-            user=self.user,
-            client_node=self.client_node,
-            device_node=self.device_node,
-            route=self.route,
-            devices=self.devices,
-            term=self.term,
-            secret="",
-        )
+        return msgspec.structs.replace(self, secret="")
 
 
 class LeaseStatus(Value, frozen=True, kw_only=True):

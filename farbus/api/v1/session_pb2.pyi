@@ -33,7 +33,7 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., move_progress: _Optional[_Union[MoveProgress, _Mapping]] = ..., chassis_changed: _Optional[_Union[ChassisChanged, _Mapping]] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "cancel_move", "trust_changed", "log_credit")
+    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "cancel_move", "make_volume", "resize_volume", "remove_volume", "trust_changed", "log_credit")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,9 @@ class SchedulerMessage(_message.Message):
     ATTACH_DEVICE_FIELD_NUMBER: _ClassVar[int]
     SERVE_CHASSIS_FIELD_NUMBER: _ClassVar[int]
     CANCEL_MOVE_FIELD_NUMBER: _ClassVar[int]
+    MAKE_VOLUME_FIELD_NUMBER: _ClassVar[int]
+    RESIZE_VOLUME_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_VOLUME_FIELD_NUMBER: _ClassVar[int]
     TRUST_CHANGED_FIELD_NUMBER: _ClassVar[int]
     LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -66,9 +69,12 @@ class SchedulerMessage(_message.Message):
     attach_device: AttachDevice
     serve_chassis: ServeChassis
     cancel_move: CancelMove
+    make_volume: MakeVolume
+    resize_volume: ResizeVolume
+    remove_volume: RemoveVolume
     trust_changed: TrustChanged
     log_credit: LogCredit
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., detach_device: _Optional[_Union[DetachDevice, _Mapping]] = ..., attach_device: _Optional[_Union[AttachDevice, _Mapping]] = ..., serve_chassis: _Optional[_Union[ServeChassis, _Mapping]] = ..., cancel_move: _Optional[_Union[CancelMove, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., detach_device: _Optional[_Union[DetachDevice, _Mapping]] = ..., attach_device: _Optional[_Union[AttachDevice, _Mapping]] = ..., serve_chassis: _Optional[_Union[ServeChassis, _Mapping]] = ..., cancel_move: _Optional[_Union[CancelMove, _Mapping]] = ..., make_volume: _Optional[_Union[MakeVolume, _Mapping]] = ..., resize_volume: _Optional[_Union[ResizeVolume, _Mapping]] = ..., remove_volume: _Optional[_Union[RemoveVolume, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
 
 class TrustChanged(_message.Message):
     __slots__ = ("revocations", "authorities")
@@ -393,6 +399,30 @@ class CancelMove(_message.Message):
     move_id: str
     by: str
     def __init__(self, move_id: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+
+class MakeVolume(_message.Message):
+    __slots__ = ("command_id", "part")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    part: _types_pb2.VolumePart
+    def __init__(self, command_id: _Optional[str] = ..., part: _Optional[_Union[_types_pb2.VolumePart, _Mapping]] = ...) -> None: ...
+
+class ResizeVolume(_message.Message):
+    __slots__ = ("command_id", "part")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    part: _types_pb2.VolumePart
+    def __init__(self, command_id: _Optional[str] = ..., part: _Optional[_Union[_types_pb2.VolumePart, _Mapping]] = ...) -> None: ...
+
+class RemoveVolume(_message.Message):
+    __slots__ = ("command_id", "part")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    part: _types_pb2.VolumePart
+    def __init__(self, command_id: _Optional[str] = ..., part: _Optional[_Union[_types_pb2.VolumePart, _Mapping]] = ...) -> None: ...
 
 class ServeChassis(_message.Message):
     __slots__ = ("chassis", "term", "node", "address")

@@ -256,20 +256,30 @@ class Composite(_message.Message):
     def __init__(self, name: _Optional[str] = ..., template: _Optional[str] = ..., size: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., implementations: _Optional[_Iterable[str]] = ..., own: _Optional[_Mapping[str, int]] = ..., servers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StorageRequest(_message.Message):
-    __slots__ = ("name", "size_bytes", "bandwidth_bytes_per_s", "devices", "profile", "routes")
+    __slots__ = ("name", "size_bytes", "bandwidth_bytes_per_s", "devices", "profile", "routes", "volume", "use", "file_system", "path", "read_only")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    FILE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
     name: str
     size_bytes: int
     bandwidth_bytes_per_s: int
     devices: int
     profile: str
     routes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., bandwidth_bytes_per_s: _Optional[int] = ..., devices: _Optional[int] = ..., profile: _Optional[str] = ..., routes: _Optional[_Iterable[str]] = ...) -> None: ...
+    volume: str
+    use: str
+    file_system: str
+    path: str
+    read_only: bool
+    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., bandwidth_bytes_per_s: _Optional[int] = ..., devices: _Optional[int] = ..., profile: _Optional[str] = ..., routes: _Optional[_Iterable[str]] = ..., volume: _Optional[str] = ..., use: _Optional[str] = ..., file_system: _Optional[str] = ..., path: _Optional[str] = ..., read_only: _Optional[bool] = ...) -> None: ...
 
 class GroupVariant(_message.Message):
     __slots__ = ("name", "requests", "labels", "routes", "storage")
@@ -488,7 +498,7 @@ class LeasedDevice(_message.Message):
     def __init__(self, device: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Lease(_message.Message):
-    __slots__ = ("id", "job", "task", "user", "client_node", "device_node", "route", "devices", "term", "secret")
+    __slots__ = ("id", "job", "task", "user", "client_node", "device_node", "route", "devices", "term", "secret", "storage")
     ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -499,6 +509,7 @@ class Lease(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     SECRET_FIELD_NUMBER: _ClassVar[int]
+    STORAGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     job: str
     task: str
@@ -509,7 +520,46 @@ class Lease(_message.Message):
     devices: _containers.RepeatedCompositeFieldContainer[LeasedDevice]
     term: int
     secret: str
-    def __init__(self, id: _Optional[str] = ..., job: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., device_node: _Optional[str] = ..., route: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[LeasedDevice, _Mapping]]] = ..., term: _Optional[int] = ..., secret: _Optional[str] = ...) -> None: ...
+    storage: StorageGrant
+    def __init__(self, id: _Optional[str] = ..., job: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., device_node: _Optional[str] = ..., route: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[LeasedDevice, _Mapping]]] = ..., term: _Optional[int] = ..., secret: _Optional[str] = ..., storage: _Optional[_Union[StorageGrant, _Mapping]] = ...) -> None: ...
+
+class StorageGrant(_message.Message):
+    __slots__ = ("name", "volume", "size_bytes", "bandwidth_bytes_per_s", "part", "parts", "use", "file_system", "path", "read_only")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    FILE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    volume: str
+    size_bytes: int
+    bandwidth_bytes_per_s: int
+    part: int
+    parts: int
+    use: str
+    file_system: str
+    path: str
+    read_only: bool
+    def __init__(self, name: _Optional[str] = ..., volume: _Optional[str] = ..., size_bytes: _Optional[int] = ..., bandwidth_bytes_per_s: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., use: _Optional[str] = ..., file_system: _Optional[str] = ..., path: _Optional[str] = ..., read_only: _Optional[bool] = ...) -> None: ...
+
+class VolumePart(_message.Message):
+    __slots__ = ("volume", "part", "parts", "size_bytes", "drives")
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DRIVES_FIELD_NUMBER: _ClassVar[int]
+    volume: str
+    part: int
+    parts: int
+    size_bytes: int
+    drives: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, volume: _Optional[str] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., size_bytes: _Optional[int] = ..., drives: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaseStatus(_message.Message):
     __slots__ = ("lease", "state", "expires_in_s", "endpoint", "trouble")

@@ -1,0 +1,146 @@
+"""Storage: volumes, which have names and outlive leases, and what a lease gives of drives (decision 22)."""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from farbus.errors import InvalidInput
+from farbus.model.states import VolumeState
+from farbus.model.value import Value
+
+VOLUME_PREFIX = "VOL-"
+"""How ids of devices begin that are parts of volumes."""
+
+MAX_PARTS = 16
+"""Nodes that a volume may be striped over."""
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+class StorageUse(enum.StrEnum):
+    """What the node that has storage does with the block device."""
+
+    MOUNT = "mount"
+    """A file system, made where there is no signature at all, mounted in a directory."""
+    RAW = "raw"
+    """The block device itself."""
+    SWAP = "swap"
+    """More memory for the whole node: only for what an operator attaches."""
+    MMAP = "mmap"
+    """A file as large as there is room for, in a file system, to be mapped: the memory extension of the workload-aware
+    placement paper."""
+
+
+class FileSystem(enum.StrEnum):
+    """What is made on first use."""
+
+    EXT4 = "ext4"
+    XFS = "xfs"
+
+
+class StorageGrant(Value, frozen=True, kw_only=True):
+    """What a lease gives of drives: all of a part of a volume, or room of its own for as long as the lease is.
+
+    Without a ``volume`` the device's node makes room of ``size_bytes``, striped
+    over the lease's drives, when it prepares the lease, and wipes and removes it
+    when the lease is over.  Parts of one ``name`` become one device on the client's node, striped in
+    the order of ``part``.
+    """
+
+    name: str
+    """Of the storage request of the task."""
+    volume: str = ""
+    size_bytes: int
+    """Of this part."""
+    bandwidth_bytes_per_s: int = 0
+    """Of this part: set aside on its drives, and the limit of the client's node; 0 for none."""
+    part: int = 0
+    parts: int = 1
+    use: StorageUse = StorageUse.MOUNT
+    file_system: FileSystem = FileSystem.EXT4
+    path: str = ""
+    """Where it is mounted; empty for a directory of the agent's own, whose name the program's environment has."""
+    read_only: bool = False
+
+
+class VolumeRequest(Value, frozen=True, kw_only=True):
+    """A volume that somebody wants.
+
+    ``stripe`` drives are used as one, 0 leaves that to the cluster; ``node`` names who is to store it, empty for whom
+    the cluster finds best; ``bandwidth_bytes_per_s`` is set aside on the drives for as long as it is attached.
+    """
+
+    name: str
+    size_bytes: int
+    stripe: int = 0
+    bandwidth_bytes_per_s: int = 0
+    node: str = ""
+
+
+class VolumePart(Value, frozen=True, kw_only=True):
+    """What one node stores of a volume: a logical volume over the drives, each of which has as much of it."""
+
+    volume: str
+    part: int = 0
+    parts: int = 1
+    size_bytes: int
+    drives: tuple[str, ...]
+    """Ids of the node's devices."""
+
+    @property
+    def device(self) -> str:
+        """The id under which its node offers it."""
+        return part_id(self.volume, self.part)
+
+
+class StoredPart(Value, frozen=True, kw_only=True):
+    """A part as its node finds it: whether it can be used, and what its drives say of their health."""
+
+    part: VolumePart
+    troubles: tuple[str, ...] = ()
+    exported: bool = False
+
+
+class VolumeStatus(Value, frozen=True, kw_only=True):
+    """A volume as listings show it; ``at`` is in seconds since the epoch."""
+
+    name: str
+    user: str
+    state: VolumeState
+    size_bytes: int
+    bandwidth_bytes_per_s: int = 0
+    parts: tuple[VolumePart, ...] = ()
+    nodes: tuple[str, ...] = ()
+    """Who stores each part."""
+    epoch: int = 0
+    attached_to: str = ""
+    job: str = ""
+    """The job that has it, or that attaches it for an operator."""
+    path: str = ""
+    use: str = ""
+    troubles: tuple[str, ...] = ()
+    at: float = 0.0
+    says: str = ""
+    """What is being done, or why it is not."""
+
+
+def part_id(volume: str, part: int) -> str:
+    """Return the id of the device that is a part of a volume."""
+    return f"{VOLUME_PREFIX}{volume}:{part}"
+
+
+def volume_of(device: str) -> str:
+    """Return the name of the volume that a device is a part of; empty for any other device."""
+    if not device.startswith(VOLUME_PREFIX):
+        return ""
+    return device.removeprefix(VOLUME_PREFIX).rpartition(":")[0]
+
+
+def check_volume_name(name: str, *, field: str = "name") -> str:
+    """Return a volume's name; raise :class:`InvalidInput` for what is none."""
+    if _NAME.fullmatch(name) is None:
+        raise InvalidInput(
+            f"{field}: {name[:80]!r} is no name for a volume", hint="at most 40 of a-z, 0-9 and -, not at the ends"
+        )
+    return name
