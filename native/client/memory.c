@@ -17,6 +17,11 @@
 /* Attempts to find addresses that are free on both sides; where fillers are taken, each
  * keeps twice as many bytes away from the next. */
 #define PLACEMENT_ATTEMPTS 12
+/* Most fillers of one allocation: one for each attempt, and what fills the rest of blocks. */
+#define PLACEMENT_FILLERS 256u
+/* Drivers hand out less than this much in one block for many. */
+#define BLOCK_SHARE_BYTES (1ull << 20)
+#define BLOCK_GRAIN_BYTES 256u
 
 /* Ranges sorted by base, none overlapping another. */
 struct range_table {
@@ -418,11 +423,45 @@ static uint64_t filler_take(const struct client_route *route, uint64_t bytes)
 	return client_call_to(route, &request, &wait) == CUDA_SUCCESS ? reply.address : 0;
 }
 
+struct fillers {
+	uint64_t at[PLACEMENT_FILLERS];
+	unsigned count;
+};
+
+static uint64_t filler_add(struct fillers *fillers, const struct client_route *route, uint64_t bytes)
+{
+	uint64_t address = fillers->count < PLACEMENT_FILLERS ? filler_take(route, bytes) : 0;
+
+	if (address)
+		fillers->at[fillers->count++] = address;
+	return address;
+}
+
+/* Leave no room for `bytes` in the block of that address, where the driver would go on placing what is
+ * small until nothing fits: the largest pieces first, so that few are needed. */
+static void block_fill(struct fillers *fillers, const struct client_route *route, uint64_t address,
+		       uint64_t bytes)
+{
+	const uint64_t block = address & ~(BLOCK_BYTES - 1);
+	uint64_t piece = BLOCK_SHARE_BYTES, got;
+
+	while (piece >= BLOCK_GRAIN_BYTES && piece > bytes / 2) {
+		got = filler_add(fillers, route, piece);
+		if (got && (got & ~(BLOCK_BYTES - 1)) == block)
+			continue;
+		/* What is elsewhere would draw the next pieces there. */
+		if (got)
+			free_quietly(route, fillers->at[--fillers->count]);
+		piece /= 2;
+	}
+}
+
 CUresult client_memory_place(const struct client_placement *placement, struct client_range *range)
 {
-	uint64_t kept[PLACEMENT_ATTEMPTS], fillers[PLACEMENT_ATTEMPTS];
+	uint64_t kept[PLACEMENT_ATTEMPTS];
+	struct fillers fillers = { .count = 0 };
 	const struct client_route route = client_route_context(range->context);
-	unsigned kept_count = 0, filler_count = 0;
+	unsigned kept_count = 0;
 	CUresult result = CUDA_SUCCESS;
 	int rc = -EEXIST;
 
@@ -434,15 +473,16 @@ CUresult client_memory_place(const struct client_placement *placement, struct cl
 		if (!rc)
 			break;
 		kept[kept_count++] = range->base;
-		if (placement->fill) {
-			fillers[filler_count] = filler_take(&route, BLOCK_BYTES << attempt);
-			filler_count += fillers[filler_count] != 0;
+		if (placement->fill && rc == -EEXIST) {
+			if (range->bytes <= BLOCK_SHARE_BYTES)
+				block_fill(&fillers, &route, range->base, range->bytes);
+			filler_add(&fillers, &route, BLOCK_BYTES << attempt);
 		}
 	}
 	while (kept_count)
 		placement->give(placement->opaque, range, kept[--kept_count]);
-	while (filler_count)
-		free_quietly(&route, fillers[--filler_count]);
+	while (fillers.count)
+		free_quietly(&route, fillers.at[--fillers.count]);
 	if (result == CUDA_SUCCESS && rc) {
 		client_message("no addresses for %llu bytes are free both here and on the GPU",
 			       (unsigned long long)range->bytes);

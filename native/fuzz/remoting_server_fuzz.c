@@ -458,6 +458,44 @@ static bool image_send(int descriptor)
 	return true;
 }
 
+/* Look-ups in libraries, the ends of libraries and of their context, on several lanes at once. */
+static bool libraries_send(int descriptor)
+{
+	static const enum wire_op ops[] = {
+		WIRE_OP_LIBRARY_FUNCTION, WIRE_OP_LIBRARY_GLOBAL,  WIRE_OP_LIBRARY_VARIABLE,
+		WIRE_OP_LIBRARY_KERNELS,  WIRE_OP_LIBRARY_ATTRIBUTES, WIRE_OP_LIBRARY_UNLOAD,
+	};
+	const struct wire_primary_reset reset = { 0 };
+	const struct wire_primary_retain retain = { .context = CONTEXT };
+	unsigned steps = (unsigned)(1 + random_below(12));
+
+	if (!image_send(descriptor))
+		return false;
+	while (steps--) {
+		struct {
+			struct wire_library_kernels fixed;
+			char name[8];
+		} request = { .fixed = { .library = random_of_kind(HANDLE_LIBRARY) } };
+		enum wire_op op = ops[random_below(sizeof(ops) / sizeof(ops[0]))];
+		size_t bytes = wire_op_infos[op].request_size;
+		char *name = (char *)&request + bytes;
+
+		if (!random_below(8)) {
+			if (!frame_write(descriptor, WIRE_OP_PRIMARY_RESET, &reset, sizeof(reset)) ||
+			    !frame_write(descriptor, WIRE_OP_PRIMARY_RETAIN, &retain, sizeof(retain)))
+				return false;
+			continue;
+		}
+		if (wire_op_infos[op].request_tail) {
+			memcpy(name, random_below(2) ? "f" : "g", 2);
+			bytes += 2;
+		}
+		if (!frame_write(descriptor, op, &request, bytes))
+			return false;
+	}
+	return true;
+}
+
 static bool is_preface(uint64_t number)
 {
 	return number % 8 == 7;
@@ -507,6 +545,8 @@ static bool something_send(int descriptor)
 		return image_send(descriptor);
 	case 1:
 		return pinned_send(descriptor);
+	case 2:
+		return libraries_send(descriptor);
 	default:
 		return frame_send(descriptor);
 	}

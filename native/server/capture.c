@@ -27,6 +27,9 @@ static void capture_note(struct server_call *call, CUstream stream, uint32_t mod
 	if (!capture)
 		return;
 	capture->stream = stream;
+	if (!call->driver->cuStreamGetCtx ||
+	    call->driver->cuStreamGetCtx(stream, &capture->context) != CUDA_SUCCESS)
+		capture->context = call->context->real;
 	capture->lane = call->header.lane;
 	capture->mode = mode;
 	pthread_mutex_lock(&server->lock);
@@ -71,6 +74,23 @@ void server_capture_end(struct server *server, CUstream stream)
 		free(capture);
 		atomic_fetch_sub(&server->capture_count, 1);
 	}
+}
+
+void server_captures_forget(struct server *server, CUcontext context)
+{
+	struct server_capture **link = &server->captures, *capture;
+
+	pthread_mutex_lock(&server->lock);
+	while ((capture = *link)) {
+		if (capture->context != context) {
+			link = &capture->next;
+			continue;
+		}
+		*link = capture->next;
+		free(capture);
+		atomic_fetch_sub(&server->capture_count, 1);
+	}
+	pthread_mutex_unlock(&server->lock);
 }
 
 CUgraph server_capture_graph(struct server_call *call, CUstream stream)
@@ -123,9 +143,14 @@ CUresult server_capture_permit(struct server_call *call)
 			broken = capture->stream;
 		}
 	}
+	/* Whoever destroys it takes it out of this list first. */
+	if (forbidden && call->passed && server_hold(call, broken) != CUDA_SUCCESS)
+		broken = NULL;
 	pthread_mutex_unlock(&server->lock);
 	if (!forbidden)
 		return CUDA_SUCCESS;
+	if (!broken)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	/* The capture is lost, as it would be: asking a captured stream whether it is done
 	 * is what the driver itself ends it for. */
 	call->driver->cuStreamQuery(broken);
@@ -172,7 +197,7 @@ CUresult serve_capture_begin_to_graph(struct server_call *call)
 	const struct wire_capture_begin_to_graph *request = call->request;
 	CUgraphNode *nodes = NULL;
 	CUgraphEdgeData *edges = NULL;
-	CUgraph graph = server_object(call->server, SERVER_CUgraph, request->graph);
+	CUgraph graph = server_object(call, SERVER_CUgraph, request->graph);
 	uint32_t count = request->count;
 	CUstream stream;
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
@@ -196,7 +221,7 @@ CUresult serve_capture_begin_to_graph(struct server_call *call)
 		uint64_t name;
 
 		memcpy(&name, call->tail + i * sizeof(name), sizeof(name));
-		nodes[i] = server_object(call->server, SERVER_CUgraphNode, name);
+		nodes[i] = server_object(call, SERVER_CUgraphNode, name);
 		if (!nodes[i])
 			result = CUDA_ERROR_INVALID_VALUE;
 		if (request->has_edges)

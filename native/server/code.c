@@ -27,6 +27,7 @@ struct server_library {
 	uint64_t *handles;
 	uint32_t count;
 	bool enumerated;
+	struct server_library *next;	/* of those that ended with their context */
 };
 
 /* What the compiler says of an image. */
@@ -248,11 +249,18 @@ static void kernels_describe(const struct server_call *call, const struct server
 
 /* ---- loading ---- */
 
-static void library_free(struct server *server, struct server_library *library)
+/* Nobody finds its kernels, nor what lies in it, any more. */
+static void library_unname(struct server *server, struct server_library *library)
 {
 	server_name_drop(server, SERVER_CUmodule, (uint64_t)(uintptr_t)library);
 	for (uint32_t i = 0; i < library->count; i++)
 		handle_close(&server->functions, HANDLE_FUNCTION, library->handles[i]);
+	library->count = 0;
+}
+
+static void library_free(struct server *server, struct server_library *library)
+{
+	library_unname(server, library);
 	image_unpacked_release(&library->image);
 	free(library->packed);
 	free(library->kernels);
@@ -439,14 +447,24 @@ static CUresult library_make(struct server_call *call, const struct load *load,
 	return CUDA_SUCCESS;
 }
 
-/* Give it the client's name, at the very end: from then on another thread may unload it, or reset its context. */
+/* Give it the client's name, at the very end: from then on another thread may unload it.  A module of a
+ * context whose end has begun would not be found by who ends it. */
 static CUresult library_publish(struct server_call *call, uint64_t handle, struct server_library *library)
 {
-	if (!handle_bind(&call->server->objects, HANDLE_LIBRARY, handle, library))
-		return CUDA_SUCCESS;
-	library_close(call, library);
-	library_free(call->server, library);
-	return SERVER_MALFORMED;
+	struct server *server = call->server;
+	CUresult result = CUDA_SUCCESS;
+
+	pthread_mutex_lock(&server->holds_lock);
+	if (library->is_module && library->context && library->context->gone)
+		result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	else if (handle_bind(&server->objects, HANDLE_LIBRARY, handle, library))
+		result = SERVER_MALFORMED;
+	pthread_mutex_unlock(&server->holds_lock);
+	if (result != CUDA_SUCCESS) {
+		library_close(call, library);
+		library_free(server, library);
+	}
+	return result;
 }
 
 CUresult serve_library_load(struct server_call *call)
@@ -552,8 +570,9 @@ CUresult serve_image_load(struct server_call *call)
 		kernels_describe(call, library, load.device, 0, &writer);
 		reply->kernel_count = library->count;
 		reply->enumerated = library->enumerated;
-		if (library_publish(call, load.handle, library) != CUDA_SUCCESS)
-			return SERVER_MALFORMED;
+		result = library_publish(call, load.handle, library);
+		if (result != CUDA_SUCCESS)
+			return result;
 	}
 	tail_close(call, &writer);
 	return CUDA_SUCCESS;
@@ -590,20 +609,32 @@ CUresult serve_library_attributes(struct server_call *call)
 
 static void library_forget(void *opaque, uint64_t handle, void *object)
 {
-	const struct server_context *context = opaque;
+	struct server_context *context = opaque;
 	struct server_library *library = object;
 
 	if (handle_kind_of(handle) != HANDLE_LIBRARY || !library->is_module ||
 	    library->context != context)
 		return;
 	handle_close(&context->server->objects, HANDLE_LIBRARY, handle);
-	library_free(context->server, library);
+	library_unname(context->server, library);
+	library->next = context->ended;
+	context->ended = library;
 }
 
-/* The driver took the context's modules with it: their handles are the client's again. */
+/* The driver takes the context's modules with it: their handles are the client's again. */
 void server_libraries_forget(struct server_context *context)
 {
 	handle_visit(&context->server->objects, library_forget, context);
+}
+
+void server_libraries_free(struct server_context *context)
+{
+	struct server_library *library;
+
+	while ((library = context->ended)) {
+		context->ended = library->next;
+		library_free(context->server, library);
+	}
 }
 
 CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library)
@@ -636,6 +667,11 @@ CUresult serve_library_unload(struct server_call *call)
 
 	if (!library)
 		return CUDA_ERROR_INVALID_HANDLE;
+	library_unname(call->server, library);
+	/* Its own may be another than the current one. */
+	if (library->is_module && library->context)
+		(void)server_hold(call, library->context);
+	server_pass(call);
 	result = library_close(call, library);
 	library_free(call->server, library);
 	return result;

@@ -654,7 +654,7 @@ CUresult serve_array_write(struct server_call *call)
 	    request->width * request->height != call->tail_bytes)
 		return SERVER_MALFORMED;
 	result = server_resolve_stream(call, request->stream, &stream);
-	rows.dstArray = server_object(call->server, SERVER_CUarray, request->array);
+	rows.dstArray = server_object(call, SERVER_CUarray, request->array);
 	if (result == CUDA_SUCCESS && !rows.dstArray)
 		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS)
@@ -687,7 +687,7 @@ CUresult serve_array_read(struct server_call *call)
 	if (!server_plane_sane(request->width, request->width, request->height))
 		return SERVER_MALFORMED;
 	result = server_resolve_stream(call, request->stream, &stream);
-	rows.srcArray = server_object(call->server, SERVER_CUarray, request->array);
+	rows.srcArray = server_object(call, SERVER_CUarray, request->array);
 	if (result == CUDA_SUCCESS && !rows.srcArray)
 		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS)
@@ -741,7 +741,7 @@ CUresult serve_array_copy(struct server_call *call)
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
 
 	if (request->source_is_array) {
-		copy.srcArray = server_object(call->server, SERVER_CUarray, request->source);
+		copy.srcArray = server_object(call, SERVER_CUarray, request->source);
 		if (result == CUDA_SUCCESS && !copy.srcArray)
 			result = CUDA_ERROR_INVALID_HANDLE;
 	} else {
@@ -750,7 +750,7 @@ CUresult serve_array_copy(struct server_call *call)
 		copy.srcHeight = request->source_pitch >> 32;
 	}
 	if (request->target_is_array) {
-		copy.dstArray = server_object(call->server, SERVER_CUarray, request->target);
+		copy.dstArray = server_object(call, SERVER_CUarray, request->target);
 		if (result == CUDA_SUCCESS && !copy.dstArray)
 			result = CUDA_ERROR_INVALID_HANDLE;
 	} else {

@@ -9,7 +9,7 @@ CUresult serve_graph_dot(struct server_call *call)
 {
 	const struct wire_graph_dot *request = call->request;
 	char path[] = "/tmp/farbus-graph-XXXXXX";
-	CUgraph graph = server_object(call->server, SERVER_CUgraph, request->graph);
+	CUgraph graph = server_object(call, SERVER_CUgraph, request->graph);
 	CUresult result;
 	ssize_t got;
 	int file;

@@ -69,7 +69,7 @@ CUresult serve_green_enter(struct server_call *call)
 {
 	const struct wire_green_enter *request = call->request;
 	struct server *server = call->server;
-	CUgreenCtx green = server_object(server, SERVER_CUgreenCtx, request->green);
+	CUgreenCtx green = server_object(call, SERVER_CUgreenCtx, request->green);
 	struct server_context *base, *context;
 	CUcontext real;
 	CUresult result;
@@ -82,30 +82,53 @@ CUresult serve_green_enter(struct server_call *call)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	result = call->driver->cuCtxFromGreenCtx(&real, green);
 	if (result == CUDA_SUCCESS)
-		result = server_context_bind(call, request->context, real, base->device, &context);
-	if (result == CUDA_SUCCESS)
-		context->base = base;
+		result = server_context_bind(call, request->context, real, base->device, base, &context);
 	return result;
+}
+
+struct context_search {
+	CUcontext real;
+	struct server_context *found;
+};
+
+static void context_compare(void *opaque, uint64_t handle, void *object)
+{
+	struct context_search *search = opaque;
+
+	if (handle_kind_of(handle) == HANDLE_CONTEXT && ((struct server_context *)object)->real == search->real)
+		search->found = object;
+}
+
+/* What stands for a green context, if it has been entered: whatever the client says of that. */
+static struct server_context *green_context(struct server_call *call, CUgreenCtx green)
+{
+	struct context_search search = { 0 };
+
+	if (call->driver->cuCtxFromGreenCtx &&
+	    call->driver->cuCtxFromGreenCtx(&search.real, green) == CUDA_SUCCESS)
+		handle_visit(&call->server->objects, context_compare, &search);
+	return search.found;
 }
 
 CUresult serve_green_destroy(struct server_call *call)
 {
 	const struct wire_green_destroy *request = call->request;
 	struct server *server = call->server;
-	CUgreenCtx green = server_object(server, SERVER_CUgreenCtx, request->green);
-	struct server_context *context = NULL;
+	CUgreenCtx green = server_object(call, SERVER_CUgreenCtx, request->green);
+	struct server_context *context;
 
 	if (!call->driver->cuGreenCtxDestroy)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if (!green)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (request->context)
-		context = handle_get(&server->objects, HANDLE_CONTEXT, request->context);
-	if (request->context && (!context || context->base == context))
+	context = green_context(call, green);
+	if (request->context && (!context || context->handle != request->context))
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (context)
-		server_context_gone(server, context);
 	server_name_drop(server, SERVER_CUgreenCtx, (uint64_t)(uintptr_t)green);
+	if (context)
+		server_context_end(call, context);
+	else
+		server_pass(call);
 	/* Not of a thread to which what ends is current. */
 	call->driver->cuCtxSetCurrent(NULL);
 	call->thread->current = NULL;

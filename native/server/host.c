@@ -17,6 +17,8 @@ struct host_token {
 	bool done;
 	bool kept;			/* a graph's: asked as often as the graph runs */
 	bool alone;			/* nothing waits for the answer */
+	bool asked;			/* of one that is alone; under the server's holds_lock, as is: */
+	unsigned references;		/* the driver's, and of a call that answers */
 	pthread_mutex_t asking;		/* of a kept one: graphs may run side by side */
 	uint64_t named[3];		/* a graph's host function, as the client named it */
 	size_t missing;			/* bytes of a pull */
@@ -35,20 +37,60 @@ static struct host_token *token_make(struct server_call *call, uint64_t handle, 
 	token->handle = handle;
 	token->lane = call->header.lane;
 	token->event = event;
+	token->references = 1;
 	pthread_mutex_init(&token->lock, NULL);
 	pthread_mutex_init(&token->asking, NULL);
 	pthread_cond_init(&token->answered, NULL);
 	return token;
 }
 
-/* The client has answered.  The name goes first, so that nobody finds a token which
- * the stream frees once it goes on. */
+static void pinned_give(struct server_context *context, struct server_pinned *pinned);
+
+/* The client answers when it likes, and what the driver runs may just then be done with the token: an
+ * answer holds it.  NULL: there is none of that name. */
+static struct host_token *token_find(struct server_call *call, uint64_t handle)
+{
+	struct host_token *token;
+
+	pthread_mutex_lock(&call->server->holds_lock);
+	token = handle_get(&call->server->objects, HANDLE_TOKEN, handle);
+	if (token)
+		token->references++;
+	pthread_mutex_unlock(&call->server->holds_lock);
+	return token;
+}
+
+/* In the driver's threads, too: nothing here may call it. */
+static void token_put(struct host_token *token)
+{
+	struct server *server = token->server;
+	bool last;
+
+	pthread_mutex_lock(&server->holds_lock);
+	last = --token->references == 0;
+	pthread_mutex_unlock(&server->holds_lock);
+	if (!last)
+		return;
+	if (token->pinned)
+		pinned_give(token->context, token->pinned);
+	free(token);
+}
+
+/* Nobody finds it any more, but who has found it already. */
+static void token_unname(struct host_token *token)
+{
+	pthread_mutex_lock(&token->server->holds_lock);
+	handle_close(&token->server->objects, HANDLE_TOKEN, token->handle);
+	pthread_mutex_unlock(&token->server->holds_lock);
+}
+
+/* The client has answered.  The name goes first: it answers once. */
 static void token_done(struct host_token *token)
 {
 	if (!token->kept)
-		handle_close(&token->server->objects, HANDLE_TOKEN, token->handle);
+		token_unname(token);
 	if (token->alone) {
-		free(token);
+		token_put(token);
 		return;
 	}
 	pthread_mutex_lock(&token->lock);
@@ -82,7 +124,7 @@ static void token_ask_status(struct host_token *token, CUresult status)
 	if (token->kept)
 		pthread_mutex_unlock(&token->asking);
 	else if (is_call)
-		free(token);
+		token_put(token);
 }
 
 static void token_ask(void *token)
@@ -126,8 +168,6 @@ void server_token_show(CUhostFn function, void *argument, uint64_t named[3])
 		memcpy(named, ((struct host_token *)argument)->named, 3 * sizeof(named[0]));
 }
 
-static void pinned_give(struct server_context *context, struct server_pinned *pinned);
-
 /* Nothing runs any more that would ask: the client may forget it.  In the driver's own
  * threads, too: nothing here may call it. */
 static void token_forget(void *opaque)
@@ -138,12 +178,10 @@ static void token_forget(void *opaque)
 		.status = WIRE_TOKEN_FORGOTTEN,
 	};
 
-	handle_close(&token->server->objects, HANDLE_TOKEN, token->handle);
+	token_unname(token);
 	(void)server_send(token->server, WIRE_EVENT_HOST_CALL, token->lane, 0, 0, &forget,
 			  sizeof(forget), NULL, 0);
-	if (token->pinned)
-		pinned_give(token->context, token->pinned);
-	free(token);
+	token_put(token);
 }
 
 /* Let `forget` be called when the graph and all that was made of it are gone.  A driver
@@ -192,9 +230,14 @@ static void token_end(void *opaque)
 {
 	struct host_token *token = opaque;
 	const struct wire_host_call call = { .token = token->handle };
+	struct server *server = token->server;
+	uint16_t lane = token->lane;
 
-	(void)server_send(token->server, WIRE_EVENT_HOST_CALL, token->lane, 0, 0, &call,
-			  sizeof(call), NULL, 0);
+	/* From here on the answer may come, and with it the token's end. */
+	pthread_mutex_lock(&server->holds_lock);
+	token->asked = true;
+	pthread_mutex_unlock(&server->holds_lock);
+	(void)server_send(server, WIRE_EVENT_HOST_CALL, lane, 0, 0, &call, sizeof(call), NULL, 0);
 }
 
 CUresult serve_user_object_create(struct server_call *call)
@@ -217,13 +260,12 @@ CUresult serve_user_object_create(struct server_call *call)
 	}
 	result = call->driver->cuUserObjectCreate(&object, token, token_end, request->count,
 						  request->flags);
+	/* From then on the token is the driver's. */
 	if (result == CUDA_SUCCESS)
-		result = server_name(call->server, SERVER_CUuserObject,
-				     (uint64_t)(uintptr_t)object, 0, false, &reply->object);
-	if (result != CUDA_SUCCESS) {
-		handle_close(&call->server->objects, HANDLE_TOKEN, request->token);
-		free(token);
-	}
+		return server_name(call->server, SERVER_CUuserObject,
+				   (uint64_t)(uintptr_t)object, 0, false, &reply->object);
+	token_unname(token);
+	token_put(token);
 	return result;
 }
 
@@ -242,11 +284,11 @@ static CUresult call_open(struct server_call *call, uint64_t name, struct host_t
 	return CUDA_SUCCESS;
 }
 
-static CUresult call_result(struct server_call *call, struct host_token *token, CUresult result)
+static CUresult call_result(struct host_token *token, CUresult result)
 {
 	if (result != CUDA_SUCCESS) {
-		handle_close(&call->server->objects, HANDLE_TOKEN, token->handle);
-		free(token);
+		token_unname(token);
+		token_put(token);
 	}
 	return result;
 }
@@ -262,7 +304,7 @@ CUresult serve_stream_host_function(struct server_call *call)
 		result = call_open(call, request->token, &token);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return call_result(call, token, call->driver->cuLaunchHostFunc(stream, token_ask, token));
+	return call_result(token, call->driver->cuLaunchHostFunc(stream, token_ask, token));
 }
 
 CUresult serve_stream_callback(struct server_call *call)
@@ -278,20 +320,29 @@ CUresult serve_stream_callback(struct server_call *call)
 		result = call_open(call, request->token, &token);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return call_result(call, token,
+	return call_result(token,
 			   call->driver->cuStreamAddCallback(stream, token_ask_callback, token, 0));
 }
 
 CUresult serve_host_done(struct server_call *call)
 {
 	const struct wire_host_done *request = call->request;
-	struct host_token *token = handle_get(&call->server->objects, HANDLE_TOKEN, request->token);
+	struct host_token *token = token_find(call, request->token);
+	CUresult result = CUDA_SUCCESS;
+	bool early;
 
-	/* A pull ends with its last byte, not before: its memory is not yet written. */
-	if (!token || token->event != WIRE_EVENT_HOST_CALL)
+	if (!token)
 		return SERVER_MALFORMED;
-	token_done(token);
-	return CUDA_SUCCESS;
+	pthread_mutex_lock(&call->server->holds_lock);
+	early = token->alone && !token->asked;
+	pthread_mutex_unlock(&call->server->holds_lock);
+	/* A pull ends with its last byte, not before: its memory is not yet written. */
+	if (token->event != WIRE_EVENT_HOST_CALL || early)
+		result = SERVER_MALFORMED;
+	else
+		token_done(token);
+	token_put(token);
+	return result;
 }
 
 /* ---- pinned memory, read when the stream gets there ---- */
@@ -382,12 +433,9 @@ void server_pinned_trim(struct server_call *call)
 	}
 }
 
-static void token_release(void *opaque)
+static void token_release(void *token)
 {
-	struct host_token *token = opaque;
-
-	pinned_give(token->context, token->pinned);
-	free(token);
+	token_put(token);
 }
 
 /* A token under the client's name, for so many bytes of the client's memory: `kept` for every
@@ -461,7 +509,7 @@ CUresult serve_copy_pinned_to_device(struct server_call *call)
 		return result;
 	result = driver->cuLaunchHostFunc(stream, token_ask, token);
 	if (result != CUDA_SUCCESS) {
-		handle_close(&call->server->objects, HANDLE_TOKEN, request->token);
+		token_unname(token);
 		token_release(token);
 		return result;
 	}
@@ -578,20 +626,35 @@ static size_t pull_missing(struct host_token *token, size_t came)
 	return missing;
 }
 
-CUresult serve_pull_data(struct server_call *call)
+static CUresult pull_take(struct server_call *call, struct host_token *token)
 {
 	const struct wire_pull_data *request = call->request;
-	struct host_token *token = handle_get(&call->server->objects, HANDLE_TOKEN, request->token);
 	size_t bytes = call->tail_bytes;
 	CUresult result;
 
-	if (!token || token->event != WIRE_EVENT_PULL || request->offset > token->total ||
+	if (token->event != WIRE_EVENT_PULL || request->offset > token->total ||
 	    bytes > token->total - request->offset || bytes > pull_missing(token, 0))
 		return SERVER_MALFORMED;
-	result = server_take(call, token->pinned->memory + request->offset, bytes);
-	if (result != CUDA_SUCCESS)
-		return result;
+	/* The memory ends with its context, which begins to end where frames are read, as this one is. */
+	if (!token->context->gone) {
+		result = server_take(call, token->pinned->memory + request->offset, bytes);
+		if (result != CUDA_SUCCESS)
+			return result;
+	}
 	if (!pull_missing(token, bytes))
 		token_done(token);
 	return CUDA_SUCCESS;
+}
+
+CUresult serve_pull_data(struct server_call *call)
+{
+	const struct wire_pull_data *request = call->request;
+	struct host_token *token = token_find(call, request->token);
+	CUresult result;
+
+	if (!token)
+		return SERVER_MALFORMED;
+	result = pull_take(call, token);
+	token_put(token);
+	return result;
 }

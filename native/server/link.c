@@ -123,7 +123,7 @@ CUresult serve_link_add(struct server_call *call)
 	CUjit_option options[WIRE_JIT_OPTIONS];
 	void *values[WIRE_JIT_OPTIONS];
 	unsigned count;
-	CUlinkState link = server_object(call->server, SERVER_CUlinkState, request->link);
+	CUlinkState link = server_object(call, SERVER_CUlinkState, request->link);
 	CUresult result = server_jit_options(&reader, request->jit_count, options, values, &count);
 	struct server_link *held;
 	char *name;
@@ -161,7 +161,7 @@ CUresult serve_link_complete(struct server_call *call)
 {
 	const struct wire_link_complete *request = call->request;
 	struct wire_link_complete_reply *reply = call->reply;
-	CUlinkState link = server_object(call->server, SERVER_CUlinkState, request->link);
+	CUlinkState link = server_object(call, SERVER_CUlinkState, request->link);
 	size_t bytes = 0, now;
 	struct server_link *held;
 	const void *kept;

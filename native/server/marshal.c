@@ -19,6 +19,7 @@ struct side {
 	bool again;			/* an object that is shown once more has one more holder */
 	enum server_type dropping;
 	uint64_t dropped;
+	struct named *hidden;		/* that, unless somebody else has it as well */
 	struct host_token *tokens[TOKENS_LIMIT];
 	unsigned token_count;
 };
@@ -95,13 +96,17 @@ void server_marshal_dropping(struct marshal *m, enum server_type type, uint64_t 
 
 	side->dropping = type;
 	side->dropped = real;
+	/* Before another object has its address. */
+	side->hidden = real ? server_name_hide(side->call, type, real) : NULL;
 }
 
 bool server_marshal_answer(struct marshal *m, CUresult result, bool errors)
 {
 	struct side *side = m->side;
 
-	if (result == CUDA_SUCCESS && side->dropped)
+	if (side->hidden)
+		server_name_settle(call_of(m)->server, side->hidden, result == CUDA_SUCCESS);
+	else if (result == CUDA_SUCCESS && side->dropped)
 		server_name_drop(call_of(m)->server, side->dropping, side->dropped);
 	m->get = false;
 	m->reply = true;
@@ -127,7 +132,7 @@ static uint64_t owner_of(struct marshal *m, enum server_type type)
 	if (type == SERVER_CUgraphNode && side->graph_name)
 		return side->graph_name;
 	if (type == SERVER_CUgraphNode && side->subject_type == SERVER_CUgraphNode) {
-		server_named(side->call->server, SERVER_CUgraphNode, side->subject, &real, &owner);
+		server_named(side->call, SERVER_CUgraphNode, side->subject, &real, &owner);
 		return owner;
 	}
 	if (type == SERVER_CUgraph && !side->graph && side->subject_type == SERVER_CUgraphNode)
@@ -150,7 +155,7 @@ static void walk(struct marshal *m, enum server_type type, uint64_t *real, CUres
 		*real = 0;
 		if (!wire)
 			return;
-		if (!server_named(side->call->server, type, wire, real, &owner)) {
+		if (!server_named(side->call, type, wire, real, &owner)) {
 			marshal_fail(m, unknown);
 			return;
 		}
@@ -210,9 +215,13 @@ static void search_compare(void *opaque, uint64_t handle, void *object)
 
 	if (handle_kind_of(handle) != search->kind)
 		return;
-	if (search->kind == HANDLE_CONTEXT ? ((struct server_context *)object)->real == search->object
-					   : object == search->object)
+	if (search->kind == HANDLE_CONTEXT) {
+		if (((struct server_context *)object)->real == search->object)
+			search->handle = handle;
+	} else if (((struct server_placed *)object)->real == search->object &&
+		   !((struct server_placed *)object)->context->gone) {
 		search->handle = handle;
+	}
 }
 
 /* The client's name of what the driver shows; 0 for what it has no name for. */
@@ -222,8 +231,7 @@ static uint64_t name_of(const struct marshal *m, enum handle_kind kind, const vo
 	struct search search = { .kind = kind, .object = object };
 
 	if (object)
-		handle_visit(kind == HANDLE_FUNCTION ? &server->functions : &server->objects,
-			     search_compare, &search);
+		handle_visit(&server->objects, search_compare, &search);
 	return search.handle;
 }
 

@@ -19,6 +19,7 @@ struct named {
 	struct named *owner;
 	enum server_type type;
 	unsigned references;
+	bool hidden;			/* the driver is just destroying it; in no bucket */
 	uint64_t real;
 	uint64_t wire;
 	const void *image;		/* what a link made */
@@ -98,9 +99,27 @@ CUresult server_name(struct server *server, enum server_type type, uint64_t real
 	return result;
 }
 
-bool server_named(struct server *server, enum server_type type, uint64_t wire, uint64_t *real,
+/* Objects that calls which wait destroy, or are given. */
+static bool named_is_held(enum server_type type)
+{
+	return type == SERVER_CUarray || type == SERVER_CUmipmappedArray || type == SERVER_CUmemoryPool ||
+	       type == SERVER_CUgraphExec || type == SERVER_CUlinkState;
+}
+
+/* With what it lies in; the lock is held. */
+static bool named_hold(struct server_call *call, const struct named *named)
+{
+	for (; named; named = named->owner)
+		if (named->hidden || (named_is_held(named->type) &&
+				      server_hold(call, (void *)(uintptr_t)named->real) != CUDA_SUCCESS))
+			return false;
+	return true;
+}
+
+bool server_named(struct server_call *call, enum server_type type, uint64_t wire, uint64_t *real,
 		  uint64_t *owner)
 {
+	struct server *server = call->server;
 	struct server_names *names = server->names;
 	struct named *named;
 	bool found = false;
@@ -110,7 +129,7 @@ bool server_named(struct server *server, enum server_type type, uint64_t wire, u
 		named = *named_find(names, type, wire);
 	else
 		named = handle_get(&server->functions, HANDLE_NAMED, wire);
-	if (named && named->type == type) {
+	if (named && named->type == type && named_hold(call, named)) {
 		*real = named->real;
 		if (owner)
 			*owner = named->owner ? named->owner->wire : 0;
@@ -120,11 +139,11 @@ bool server_named(struct server *server, enum server_type type, uint64_t wire, u
 	return found;
 }
 
-void *server_object(struct server *server, enum server_type type, uint64_t wire)
+void *server_object(struct server_call *call, enum server_type type, uint64_t wire)
 {
 	uint64_t real;
 
-	return server_named(server, type, wire, &real, NULL) ? (void *)(uintptr_t)real : NULL;
+	return server_named(call, type, wire, &real, NULL) ? (void *)(uintptr_t)real : NULL;
 }
 
 static void link_put(struct server_link *link)
@@ -196,7 +215,9 @@ static void named_free(struct server *server, struct named *top)
 			*link = named->sibling;
 		}
 		link = named_find(names, named->type, named->real);
-		*link = named->next;
+		/* Another may have got the address of one that is hidden. */
+		if (!named->hidden)
+			*link = named->next;
 		if (!named_as_is(named->type))
 			handle_close(&server->functions, HANDLE_NAMED, named->wire);
 		names->count--;
@@ -219,6 +240,64 @@ void server_name_drop(struct server *server, enum server_type type, uint64_t rea
 	named = *named_find(names, type, real);
 	if (named && --named->references == 0)
 		named_free(server, named);
+	pthread_mutex_unlock(&names->lock);
+}
+
+/* The next of what lies in `top`, itself first. */
+static struct named *named_next(struct named *named, const struct named *top)
+{
+	if (named->parts)
+		return named->parts;
+	while (named != top && !named->sibling)
+		named = named->owner;
+	return named == top ? NULL : named->sibling;
+}
+
+/* With all its parts, so that nothing new that the driver places there is taken for one of them. */
+static void named_show(struct server_names *names, struct named *top, bool shown)
+{
+	struct named *named, **link;
+
+	for (named = top; named; named = named_next(named, top)) {
+		link = named_find(names, named->type, named->real);
+		if (named->hidden == !shown)
+			continue;
+		if (shown) {
+			named->next = *link;
+			*link = named;
+		} else {
+			*link = named->next;
+		}
+		named->hidden = !shown;
+	}
+}
+
+struct named *server_name_hide(struct server_call *call, enum server_type type, uint64_t real)
+{
+	struct server_names *names = call->server->names;
+	struct named *named;
+
+	pthread_mutex_lock(&names->lock);
+	named = *named_find(names, type, real);
+	if (named && named->references > 1)
+		named = NULL;
+	if (named)
+		named_show(names, named, false);
+	pthread_mutex_unlock(&names->lock);
+	if (named && named_is_held(type))
+		server_await_users(call, (void *)(uintptr_t)real);
+	return named;
+}
+
+void server_name_settle(struct server *server, struct named *hidden, bool gone)
+{
+	struct server_names *names = server->names;
+
+	pthread_mutex_lock(&names->lock);
+	if (gone)
+		named_free(server, hidden);
+	else
+		named_show(names, hidden, true);
 	pthread_mutex_unlock(&names->lock);
 }
 

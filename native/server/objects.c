@@ -24,7 +24,7 @@ CUresult server_context_enter(struct server_thread *thread, struct server_contex
 
 CUresult server_resolve_context(struct server_call *call, uint64_t handle, CUcontext *context)
 {
-	struct server_context *found = handle_get(&call->server->objects, HANDLE_CONTEXT, handle);
+	struct server_context *found = server_find(call, HANDLE_CONTEXT, handle);
 
 	if (!found)
 		return CUDA_ERROR_INVALID_CONTEXT;
@@ -58,6 +58,8 @@ static CUresult lane_stream(struct server_call *call, CUstream *stream)
 			free(found);
 		}
 	}
+	if (result == CUDA_SUCCESS && call->passed)
+		result = server_hold(call, found->stream);
 	if (result == CUDA_SUCCESS)
 		*stream = found->stream;
 	pthread_mutex_unlock(&context->lock);
@@ -72,14 +74,12 @@ CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstre
 	}
 	if (handle == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD)
 		return lane_stream(call, stream);
-	*stream = handle_get(&call->server->objects, HANDLE_STREAM, handle);
-	return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	return server_find_placed(call, HANDLE_STREAM, handle, (void **)stream);
 }
 
 CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event)
 {
-	*event = handle_get(&call->server->objects, HANDLE_EVENT, handle);
-	return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	return server_find_placed(call, HANDLE_EVENT, handle, (void **)event);
 }
 
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function)
@@ -100,11 +100,13 @@ static CUresult bind_result(int rc)
 CUresult serve_lane_end(struct server_call *call)
 {
 	struct server *server = call->server;
+	struct server_lane_stream *ended = NULL, *lane;
 
+	/* All of them before the first is waited for: another thread may lead then. */
 	server->capture_modes[call->header.lane] = CU_STREAM_CAPTURE_MODE_GLOBAL;
 	for (int i = 0; i < server->device_count; i++) {
 		struct server_context *context = server->primaries[i];
-		struct server_lane_stream **link, *lane = NULL;
+		struct server_lane_stream **link;
 
 		if (!context)
 			continue;
@@ -113,13 +115,22 @@ CUresult serve_lane_end(struct server_call *call)
 			if ((*link)->lane == call->header.lane) {
 				lane = *link;
 				*link = lane->next;
+				lane->next = ended;
+				lane->context = context;
+				ended = lane;
 				break;
 			}
 		}
 		pthread_mutex_unlock(&context->lock);
-		if (!lane)
-			continue;
-		if (server_context_enter(call->thread, context) == CUDA_SUCCESS)
+	}
+	while ((lane = ended)) {
+		ended = lane->next;
+		server_capture_end(server, lane->stream);
+		call->context = lane->context;
+		server_await_users(call, lane->stream);
+		/* With its context it is gone by itself. */
+		if (server_hold_context(call, lane->context) == CUDA_SUCCESS &&
+		    server_context_enter(call->thread, lane->context) == CUDA_SUCCESS)
 			call->driver->cuStreamDestroy_v2(lane->stream);
 		free(lane);
 	}
@@ -129,7 +140,8 @@ CUresult serve_lane_end(struct server_call *call)
 /* ---- contexts ---- */
 
 CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontext real,
-			     CUdevice device, struct server_context **out)
+			     CUdevice device, struct server_context *base,
+			     struct server_context **out)
 {
 	struct server_context *context = calloc(1, sizeof(*context));
 	int rc;
@@ -137,7 +149,7 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 	if (!context)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	context->server = call->server;
-	context->base = context;
+	context->base = base ? base : context;
 	context->handle = handle;
 	context->real = real;
 	context->device = device;
@@ -153,11 +165,22 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 	return CUDA_SUCCESS;
 }
 
-/* The context is gone for the driver.  The object stays: other threads may hold
- * it; their number is bounded by how often a client makes contexts. */
-void server_context_gone(struct server *server, struct server_context *context)
+/* The object stays: streams' callbacks may still name it; the number is bounded by how often a
+ * client makes contexts. */
+void server_context_end(struct server_call *call, struct server_context *context)
 {
+	struct server *server = call->server;
+
 	handle_close(&server->objects, HANDLE_CONTEXT, context->handle);
+	pthread_mutex_lock(&server->holds_lock);
+	context->gone = true;
+	pthread_mutex_unlock(&server->holds_lock);
+	server_libraries_forget(context);
+	server_captures_forget(server, context->real);
+	/* Two calls that end each other's contexts must not hold them. */
+	call->context = NULL;
+	server_pass(call);
+	server_await_users(call, context);
 	atomic_fetch_add(&server->context_epoch, 1);
 }
 
@@ -185,7 +208,7 @@ CUresult serve_primary_retain(struct server_call *call)
 	result = call->driver->cuDevicePrimaryCtxRetain(&real, device);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = server_context_bind(call, request->context, real, device, &context);
+	result = server_context_bind(call, request->context, real, device, NULL, &context);
 	if (result != CUDA_SUCCESS) {
 		call->driver->cuDevicePrimaryCtxRelease_v2(device);
 		return result;
@@ -216,10 +239,10 @@ CUresult serve_primary_release(struct server_call *call)
 
 	if (!context)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	server_context_end(call, context);
 	server_pinned_forget(call, context);
-	server_context_gone(call->server, context);
 	result = call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
-	server_libraries_forget(context);
+	server_libraries_free(context);
 	return result;
 }
 
@@ -231,12 +254,12 @@ CUresult serve_primary_reset(struct server_call *call)
 
 	if (!context)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	server_context_end(call, context);
 	server_pinned_forget(call, context);
-	server_context_gone(call->server, context);
 	result = call->driver->cuDevicePrimaryCtxReset_v2(context->device);
 	/* The reference of primary_retain outlives a reset. */
 	call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
-	server_libraries_forget(context);
+	server_libraries_free(context);
 	return result;
 }
 
@@ -257,7 +280,7 @@ CUresult serve_context_create(struct server_call *call)
 		return result;
 	call->driver->cuCtxPopCurrent_v2(&popped);
 	call->thread->current = NULL;
-	result = server_context_bind(call, request->context, real, device, &context);
+	result = server_context_bind(call, request->context, real, device, NULL, &context);
 	if (result != CUDA_SUCCESS)
 		call->driver->cuCtxDestroy_v2(real);
 	return result;
@@ -272,11 +295,11 @@ CUresult serve_context_destroy(struct server_call *call)
 
 	if (!context || context->primary)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	server_context_end(call, context);
 	server_pinned_forget(call, context);
-	server_context_gone(call->server, context);
 	call->thread->current = NULL;
 	result = call->driver->cuCtxDestroy_v2(context->real);
-	server_libraries_forget(context);
+	server_libraries_free(context);
 	return result;
 }
 
@@ -296,7 +319,7 @@ CUresult serve_stream_create(struct server_call *call)
 		result = call->driver->cuStreamCreate(&stream, request->flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	rc = handle_bind(&call->server->objects, HANDLE_STREAM, request->stream, stream);
+	rc = server_place(call, HANDLE_STREAM, request->stream, stream);
 	if (rc) {
 		call->driver->cuStreamDestroy_v2(stream);
 		return bind_result(rc);
@@ -307,11 +330,14 @@ CUresult serve_stream_create(struct server_call *call)
 CUresult serve_stream_destroy(struct server_call *call)
 {
 	const struct wire_stream_destroy *request = call->request;
-	CUstream stream = handle_close(&call->server->objects, HANDLE_STREAM, request->stream);
+	CUstream stream;
+	CUresult result = server_unplace(call, HANDLE_STREAM, request->stream, (void **)&stream);
 
-	if (stream)
-		server_capture_end(call->server, stream);
-	return stream ? call->driver->cuStreamDestroy_v2(stream) : CUDA_ERROR_INVALID_HANDLE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	server_capture_end(call->server, stream);
+	server_await_users(call, stream);
+	return call->driver->cuStreamDestroy_v2(stream);
 }
 
 /* ---- events ---- */
@@ -325,7 +351,7 @@ CUresult serve_event_create(struct server_call *call)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	rc = handle_bind(&call->server->objects, HANDLE_EVENT, request->event, event);
+	rc = server_place(call, HANDLE_EVENT, request->event, event);
 	if (rc) {
 		call->driver->cuEventDestroy_v2(event);
 		return bind_result(rc);
@@ -336,9 +362,13 @@ CUresult serve_event_create(struct server_call *call)
 CUresult serve_event_destroy(struct server_call *call)
 {
 	const struct wire_event_destroy *request = call->request;
-	CUevent event = handle_close(&call->server->objects, HANDLE_EVENT, request->event);
+	CUevent event;
+	CUresult result = server_unplace(call, HANDLE_EVENT, request->event, (void **)&event);
 
-	return event ? call->driver->cuEventDestroy_v2(event) : CUDA_ERROR_INVALID_HANDLE;
+	if (result != CUDA_SUCCESS)
+		return result;
+	server_await_users(call, event);
+	return call->driver->cuEventDestroy_v2(event);
 }
 
 CUresult serve_event_record(struct server_call *call)

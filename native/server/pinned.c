@@ -48,7 +48,7 @@ CUresult serve_pinned_offer(struct server_call *call)
 	int descriptor = transport_shm_passed(&server->transport);
 	struct server_shared *shared;
 	void *memory;
-	bool room;
+	bool room, bound;
 
 	if (descriptor < 0)
 		return CUDA_SUCCESS;
@@ -69,18 +69,21 @@ CUresult serve_pinned_offer(struct server_call *call)
 	shared->handle = request->pinned;
 	shared->memory = memory;
 	shared->bytes = request->bytes;
-	if (handle_bind(&server->objects, HANDLE_PINNED, request->pinned, shared)) {
-		munmap(memory, shared->bytes);
-		free(shared);
-		return SERVER_MALFORMED;
-	}
+	/* Whoever finds it finds it in the list, too: another thread may be about to release what has this name. */
 	pthread_mutex_lock(&server->shared_lock);
-	shared->next = server->shared;
-	server->shared = shared;
-	server->shared_count++;
-	server->shared_bytes += shared->bytes;
+	bound = !handle_bind(&server->objects, HANDLE_PINNED, request->pinned, shared);
+	if (bound) {
+		shared->next = server->shared;
+		server->shared = shared;
+		server->shared_count++;
+		server->shared_bytes += shared->bytes;
+	}
 	pthread_mutex_unlock(&server->shared_lock);
-	return CUDA_SUCCESS;
+	if (bound)
+		return CUDA_SUCCESS;
+	munmap(memory, shared->bytes);
+	free(shared);
+	return SERVER_MALFORMED;
 }
 
 CUresult serve_pinned_register(struct server_call *call)

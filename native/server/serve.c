@@ -104,9 +104,11 @@ static CUresult call_context(struct server_call *call)
 {
 	uint64_t handle = call->header.argument;
 
-	call->context = handle ? handle_get(&call->server->objects, HANDLE_CONTEXT, handle) : NULL;
+	call->context = handle ? server_find(call, HANDLE_CONTEXT, handle) : NULL;
 	if (!call->context)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	if (call->passed && server_hold(call, call->context->base) != CUDA_SUCCESS)
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	return server_context_enter(call->thread, call->context);
 }
 
@@ -216,10 +218,18 @@ static int server_thread_start(struct server *server)
 	return -rc;
 }
 
-/* Let another thread lead while this one waits for the device.  Without one, the
- * frames wait until this call is over. */
-static void server_pass_lead(struct server *server)
+/* Without another thread, the frames wait until this call is over. */
+void server_pass(struct server_call *call)
 {
+	struct server *server = call->server;
+
+	if (call->passed)
+		return;
+	/* Whoever leads next may end it. */
+	if (call->context && (server_hold(call, call->context) != CUDA_SUCCESS ||
+			      server_hold(call, call->context->base) != CUDA_SUCCESS))
+		return;
+	call->passed = true;
 	if (!atomic_load(&server->waiting) && atomic_load(&server->threads) < SERVER_THREADS)
 		(void)server_thread_start(server);
 	pthread_mutex_unlock(&server->leader);
@@ -250,6 +260,21 @@ static bool call_is_due(struct server_call *call)
 	       server_stream_is_idle(call, stream);
 }
 
+/* These take names away, and pass the lead on by themselves when they have. */
+static bool call_takes_names(const struct server_call *call)
+{
+	switch (call->header.opcode) {
+	case WIRE_OP_PRIMARY_RELEASE:
+	case WIRE_OP_PRIMARY_RESET:
+	case WIRE_OP_CONTEXT_DESTROY:
+	case WIRE_OP_GREEN_DESTROY:
+	case WIRE_OP_LIBRARY_UNLOAD:
+		return true;
+	default:
+		return false;
+	}
+}
+
 /* Read one frame and serve it; the caller leads.  *leading says whether it still
  * does.  false: the session is over. */
 static bool frame_serve(struct server_thread *thread, bool *leading)
@@ -264,7 +289,7 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 	};
 	const struct wire_op_info *info;
 	uint64_t began = 0;
-	bool good, passed;
+	bool good;
 
 	if (inbox_header(&server->inbox, &call.header, -1))
 		return false;
@@ -285,15 +310,18 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 	count(&server->status->calls, 1);
 	if (!call_queries(&call))
 		server->settled.known = false;
-	passed = info->blocking && !call_is_due(&call);
-	*leading = !passed;
-	if (passed) {
-		server_pass_lead(server);
+	if (info->blocking && !call_is_due(&call)) {
 		began = transport_now_ns();
+		if (!call_takes_names(&call)) {
+			call.context = NULL;
+			server_pass(&call);
+		}
 	}
 	good = call_serve(&call, info);
+	server_let_go(&call);
+	*leading = !call.passed;
 	/* The time of other calls is counted where the leader has no more to read. */
-	if (passed)
+	if (call.passed && began)
 		atomic_fetch_add_explicit(&server->status->busy_ns, transport_now_ns() - began,
 					  memory_order_relaxed);
 	/* What a handler of a bulk operation left behind when it failed. */
@@ -580,6 +608,8 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	pthread_mutex_init(&server->lock, NULL);
 	pthread_mutex_init(&server->shared_end, NULL);
 	pthread_mutex_init(&server->shared_lock, NULL);
+	pthread_mutex_init(&server->holds_lock, NULL);
+	pthread_cond_init(&server->let_go, NULL);
 	pthread_cond_init(&server->end, NULL);
 	pthread_mutex_init(&server->objects.lock, NULL);
 	pthread_mutex_init(&server->functions.lock, NULL);

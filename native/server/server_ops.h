@@ -25,6 +25,7 @@
 
 /* Bytes that are on their way between the socket and the device. */
 struct server_names;			/* named.c */
+struct server_holds;
 
 /* What a token's stream does with the client's memory is told with one of these. */
 struct host_token;
@@ -40,6 +41,7 @@ struct server_staging {
 struct server_capture {
 	struct server_capture *next;
 	CUstream stream;
+	CUcontext context;		/* of the stream */
 	uint16_t lane;
 	uint32_t mode;			/* CUstreamCaptureMode */
 };
@@ -77,6 +79,7 @@ struct server_pinned {
 
 struct server_lane_stream {
 	struct server_lane_stream *next;
+	struct server_context *context;
 	uint16_t lane;
 	CUstream stream;
 };
@@ -98,6 +101,14 @@ struct server_context {
 	struct server_pinned *pinned_idle;
 	uint64_t pinned_idle_bytes;
 	struct server_lane_stream *lanes;
+	struct server_library *ended;	/* modules that the driver destroys with the context */
+	bool gone;			/* its end has begun; set by the leader, under server.holds_lock */
+};
+
+/* A stream or an event that the client has named. */
+struct server_placed {
+	void *real;
+	struct server_context *context;
 };
 
 struct server_blob {
@@ -193,6 +204,18 @@ struct server {
 	struct server_resource *resources;	/* green.c */
 	unsigned resource_count;
 	struct server_management *management;	/* management.c; made by the first query */
+
+	pthread_mutex_t holds_lock;	/* over what follows (hold.c); the last of all locks */
+	struct server_holds *holds;
+	pthread_cond_t let_go;		/* a call no longer holds what it did */
+};
+
+/* What one call uses that others must not destroy. */
+struct server_holds {
+	struct server_holds *next;	/* of the calls that hold something */
+	unsigned count, room;		/* room: of `more` */
+	const void *few[8];
+	const void **more;
 };
 
 struct server_thread {
@@ -214,6 +237,8 @@ struct server_call {
 	void *reply;			/* WIRE_FIXED_BYTES zeroed bytes */
 	uint8_t *reply_tail;		/* malloc'ed by the handler, freed by the engine */
 	size_t reply_tail_bytes;
+	bool passed;			/* another thread leads, or may */
+	struct server_holds holds;
 };
 
 typedef CUresult (*server_handler)(struct server_call *call);
@@ -241,6 +266,24 @@ int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t 
 		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
 		size_t tail_bytes);
 
+/* Let another thread lead, if this one still does: from here on the call may wait, and takes no
+ * names away.  It holds its context. */
+void server_pass(struct server_call *call);
+
+/* hold.c: hold an object until the end of the call; a context, unless its end has begun; the object
+ * of that name, held where it must be, or NULL; the end of the call. */
+CUresult server_hold(struct server_call *call, const void *object);
+CUresult server_hold_context(struct server_call *call, const struct server_context *context);
+void *server_find(struct server_call *call, enum handle_kind kind, uint64_t handle);
+/* The same of streams and events, whose context is held as well and must not have ended; to name one; and
+ * to take the name away, so that the driver may destroy it: not where it has already, with its context. */
+CUresult server_find_placed(struct server_call *call, enum handle_kind kind, uint64_t handle, void **real);
+int server_place(struct server_call *call, enum handle_kind kind, uint64_t handle, void *real);
+CUresult server_unplace(struct server_call *call, enum handle_kind kind, uint64_t handle, void **real);
+void server_let_go(struct server_call *call);
+/* Nobody finds the object any more: wait until nobody uses it.  May let go of the lead. */
+void server_await_users(struct server_call *call, const void *object);
+
 /* Make a context current on this thread. */
 CUresult server_context_enter(struct server_thread *thread, struct server_context *context);
 
@@ -249,8 +292,10 @@ CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstre
 CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event);
 /* Count what the driver allocates against the lease's `limit` of bytes (quota.c). */
 void server_quota_install(struct server *server, uint64_t limit);
-/* The modules of a context that the driver has destroyed. */
+/* The modules of a context: nobody finds them any more; and, when the driver has destroyed them with the
+ * context, the memory that it may have pointed into until then. */
 void server_libraries_forget(struct server_context *context);
+void server_libraries_free(struct server_context *context);
 CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
 /* A module, and the name (named.c) under which its references lie. */
 CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
@@ -262,10 +307,14 @@ uint64_t server_function_name(struct server_call *call, CUfunction function);
 /* A blob that has arrived whole; its data becomes the caller's.  NULL: there is none such. */
 void *server_blob_take(struct server *server, uint64_t handle, uint64_t bytes);
 
-/* objects.c: a context of the driver's under the client's handle, and the end of that. */
+/* objects.c: a context of the driver's under the client's handle (`base`: of a green one's, or NULL),
+ * and the end of that. */
 CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontext real,
-			     CUdevice device, struct server_context **out);
-void server_context_gone(struct server *server, struct server_context *context);
+			     CUdevice device, struct server_context *base,
+			     struct server_context **out);
+/* The context's end has begun: nobody finds it or its modules any more, and nobody uses it when this
+ * returns.  The caller leads, and no longer does then. */
+void server_context_end(struct server_call *call, struct server_context *context);
 
 /* green.c: what the driver keeps in a resource stays here. */
 CUresult server_resource_name(struct server *server, const CUdevResource *resource,
@@ -279,10 +328,10 @@ struct server_names *server_names_make(void);
 CUresult server_name(struct server *server, enum server_type type, uint64_t real, uint64_t owner,
 		     bool again, uint64_t *wire);
 /* `owner`: gets the name of what it lies in, or is NULL. */
-bool server_named(struct server *server, enum server_type type, uint64_t wire, uint64_t *real,
+bool server_named(struct server_call *call, enum server_type type, uint64_t wire, uint64_t *real,
 		  uint64_t *owner);
 /* The driver's object of that name and type, or NULL. */
-void *server_object(struct server *server, enum server_type type, uint64_t wire);
+void *server_object(struct server_call *call, enum server_type type, uint64_t wire);
 /* What a link has made, the driver's until the link is destroyed; `image`: keep that. */
 const void *server_named_image(struct server *server, uint64_t wire, const void *image,
 			       size_t *bytes);
@@ -292,6 +341,11 @@ int server_named_link_set(struct server *server, uint64_t wire, struct server_li
 struct server_link *server_named_link_take(struct server *server, uint64_t wire);
 void server_named_link_put(struct server *server, struct server_link *link);
 void server_name_drop(struct server *server, enum server_type type, uint64_t real);
+/* The driver is about to destroy it: from here on nobody finds it, nor what lies in it, and nobody uses
+ * it any more.  NULL: somebody else still has it.  Settled, it is gone, or back. */
+struct named;
+struct named *server_name_hide(struct server_call *call, enum server_type type, uint64_t real);
+void server_name_settle(struct server *server, struct named *hidden, bool gone);
 
 /* host.c: host functions that graphs call as often as they run.  `named` is the program's
  * function, its argument and the token. */
@@ -306,6 +360,7 @@ void server_token_ask(void *token);
 /* capture.c: may this call be made while streams are captured? */
 CUresult server_capture_permit(struct server_call *call);
 void server_capture_end(struct server *server, CUstream stream);
+void server_captures_forget(struct server *server, CUcontext context);
 /* The graph that a stream is captured into, or NULL. */
 CUgraph server_capture_graph(struct server_call *call, CUstream stream);
 

@@ -37,7 +37,7 @@ CUresult serve_event_open(struct server_call *call)
 	result = call->driver->cuIpcOpenEventHandle(&event, handle);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (handle_bind(&call->server->objects, HANDLE_EVENT, request->event, event)) {
+	if (server_place(call, HANDLE_EVENT, request->event, event)) {
 		call->driver->cuEventDestroy_v2(event);
 		return SERVER_MALFORMED;
 	}

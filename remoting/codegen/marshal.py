@@ -314,6 +314,9 @@ def generate_server_calls() -> str:
         entry = call.entry
         number = entry.number
         arguments = ", ".join(f"a.{parameter.name}" for parameter in call.parameters)
+        # Libraries and their kernels are found by who leads alone (native/server/hold.c).
+        if call.wait and {"CUfunction", "CUkernel", "CUlibrary", "CUmodule"} & {p.walk for p in call.parameters}:
+            raise ValueError(f"{entry.symbol} may wait, and what it names of a library is not held meanwhile")
         out += [
             f"static CUresult call_{number}(struct server_call *call, struct marshal *m)",
             "{",

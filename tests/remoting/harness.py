@@ -29,7 +29,7 @@ SHIM = Path(SANITIZED or BUILD) / "shim"
 PROGRAM_TIMEOUT_S = 300 if SANITIZED else 60
 
 
-def _server_environment() -> dict[str, str]:
+def server_environment() -> dict[str, str]:
     """What makes a server load the sanitized engine."""
     if not SANITIZED:
         return {}
@@ -123,7 +123,7 @@ def remote_session(
     with Supervisor(
         libcuda=str(libcuda),
         secret=secret,
-        environment=_server_environment() | environment,
+        environment=server_environment() | environment,
         memory_limit=memory_limit,
         grace_s=grace_s,
         tls=tls,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -16,7 +17,7 @@ import pytest
 from farbus.remoting import assignment
 from farbus.remoting import session as wire
 from farbus.remoting.spec import OPERATIONS
-from tests.remoting.harness import ROOT, hello
+from tests.remoting.harness import ROOT, hello, server_environment
 
 SECRET = bytes(range(32))
 HEADER = struct.Struct("<IHHQQ")
@@ -65,44 +66,47 @@ class Session:
         return self.process.wait(timeout=PATIENCE_S)
 
 
-@pytest.fixture
-def open_session(libcuda: Path) -> Iterator[Callable[[], Session]]:
-    pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
-    opened: list[Session] = []
-
-    def start() -> Session:
-        ours, theirs = socket.socketpair()
-        secret_read, secret_write = os.pipe()
-        os.write(secret_write, SECRET)
-        os.close(secret_write)
-        channel, its_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "farbus.remoting.server", f"--libcuda={libcuda}"),
-                f"--channel-fd={its_channel.fileno()}",
-            ],
-            pass_fds=(its_channel.fileno(),),
-            cwd=ROOT,
-            stderr=subprocess.DEVNULL,
-        )
+@contextlib.contextmanager
+def raw_session(libcuda: Path, **environment: str) -> Iterator[Session]:
+    """A server in `environment`, whose driver is `libcuda`, and a session with it that speaks bytes."""
+    ours, theirs = socket.socketpair()
+    secret_read, secret_write = os.pipe()
+    os.write(secret_write, SECRET)
+    os.close(secret_write)
+    channel, its_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
         with theirs, channel, its_channel:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "farbus.remoting.server", f"--libcuda={libcuda}"),
+                    f"--channel-fd={its_channel.fileno()}",
+                ],
+                pass_fds=(its_channel.fileno(),),
+                cwd=ROOT,
+                env=os.environ | server_environment() | environment,
+                stderr=subprocess.DEVNULL,
+            )
             data = assignment.ASSIGNMENT.pack(0, assignment.NO_SLOT, 0)
             socket.send_fds(channel, [data], [theirs.fileno(), secret_read])
         os.close(secret_read)
-        ours.settimeout(PATIENCE_S)
-        ours.sendall(hello(SECRET))
-        session = Session(process, ours)
-        reply = wire.HELLO_REPLY.unpack(session.exactly(wire.HELLO_REPLY.size))
-        assert reply[3] == wire.HELLO_OK
-        session.exactly(reply[9] * DEVICE_BYTES)
-        opened.append(session)
-        return session
+        try:
+            ours.settimeout(PATIENCE_S)
+            ours.sendall(hello(SECRET))
+            session = Session(process, ours)
+            reply = wire.HELLO_REPLY.unpack(session.exactly(wire.HELLO_REPLY.size))
+            assert reply[3] == wire.HELLO_OK
+            session.exactly(reply[9] * DEVICE_BYTES)
+            yield session
+        finally:
+            process.kill()
+            process.wait()
 
-    yield start
-    for session in opened:
-        session.connection.close()
-        session.process.kill()
-        session.process.wait()
+
+@pytest.fixture
+def open_session(libcuda: Path) -> Iterator[Callable[[], Session]]:
+    pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(raw_session(libcuda))
 
 
 def image_request(

@@ -50,13 +50,16 @@ def start(libcuda: Path, tmp_path: Path) -> Iterator[Start]:
     pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
     with contextlib.ExitStack() as stack:
 
-        def start_servers(*gpus: str, drivers: tuple[Path, ...] = ()) -> Servers:
+        def start_servers(*gpus: str, drivers: tuple[Path, ...] = (), nodes: tuple[str, ...] = ()) -> Servers:
             remotes = tuple(
                 stack.enter_context(
                     remote_session(
                         libcuda=drivers[number] if drivers else libcuda,
                         folder=tmp_path,
-                        environment={"FARBUS_SOFTGPU_NODE": f"{tmp_path}/{number}", "FARBUS_SOFTGPU": gpu},
+                        environment={
+                            "FARBUS_SOFTGPU_NODE": nodes[number] if nodes else f"{tmp_path}/{number}",
+                            "FARBUS_SOFTGPU": gpu,
+                        },
                     )
                 )
                 for number, gpu in enumerate(gpus)
@@ -71,6 +74,39 @@ def start(libcuda: Path, tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def two(start: Start) -> Servers:
     return start("count=1", "count=1")
+
+
+def nodes_of_the_same_addresses(libcuda: Path, folder: Path) -> tuple[str, str]:
+    """Two nodes whose software GPUs have their memory at one address: by their UUIDs, as native/softgpu makes them."""
+    seen: dict[int, str] = {}
+    for number in range(1000):
+        node = f"{folder}/like/{number}"
+        command = [sys.executable, "-c", UUID_OF_FIRST_GPU, str(libcuda)]
+        environment = os.environ | {"FARBUS_SOFTGPU_NODE": node}
+        uuid = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+        place = uuid[0] ^ uuid[9]
+        if place in seen:
+            return seen[place], node
+        seen[place] = node
+    raise AssertionError("no two of a thousand")
+
+
+#: Write the sixteen bytes to stdout.
+UUID_OF_FIRST_GPU = """
+import ctypes, sys
+cuda, uuid = ctypes.CDLL(sys.argv[1]), ctypes.create_string_buffer(16)
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetUuid(uuid, 0) == 0
+sys.stdout.buffer.write(uuid.raw)
+"""
+
+
+def test_program_of_two_servers_whose_memory_has_the_same_addresses(
+    start: Start, build: Build, libcuda: Path, tmp_path: Path
+) -> None:
+    """The driver of either places everything where the other's lies, small things one beside the other."""
+    servers = start("count=1", "count=1", nodes=nodes_of_the_same_addresses(libcuda, tmp_path))
+    code, out, err = servers.run(build("remoting/servers/copies"))
+    assert (code, out) == (0, "ok\n"), out + err
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
