@@ -308,7 +308,7 @@ class VerifyNamespaces(ConnectionStep):
     async def observe(self, known: Result | None) -> Result | None:
         """Look again."""
         try:
-            return {} if known is not None and not self._lacking() and not self._wrong_size() else None
+            return {} if known is not None and not self._lacking() and not self._too_small() else None
         except Conflict:
             return None
 
@@ -361,6 +361,11 @@ class VerifyNamespaces(ConnectionStep):
             if found is not None and found.size_bytes != expected.size_bytes:
                 return f"namespace {expected.nsid} has {found.size_bytes} bytes, not {expected.size_bytes}"
         return ""
+
+    def _too_small(self) -> bool:
+        """Say whether there is less than what was verified: a volume may become larger while it is attached."""
+        found = ((namespace_of(self.ours(), expected), expected) for expected in self.connection.namespaces)
+        return any(one is not None and one.size_bytes < expected.size_bytes for one, expected in found)
 
     def _another(self, told: str) -> Conflict:
         return Conflict(

@@ -57,6 +57,8 @@ PACKAGES = (
     *("python3", "python3-venv", "libzstd1", "liblz4-1"),
     # Devices: PCI, NVMe over Fabrics, soft-RoCE, composed drives.
     *("pciutils", "nvme-cli", "mdadm", "dmsetup", "rdma-core", "ibverbs-providers", "ibverbs-utils"),
+    # Storage: volumes, file systems, and what writes and verifies them.
+    *("lvm2", "e2fsprogs", "xfsprogs", "fio"),
 )
 
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
@@ -146,7 +148,7 @@ cp {here}/lab-control.service {here}/lab-network.service "$root/etc/systemd/syst
 chroot "$root" systemctl --quiet enable lab-control.service lab-network.service
 # Nobody logs in; nothing is there to be waited for.
 chroot "$root" systemctl --quiet mask getty.target serial-getty@ttyS0.service systemd-networkd-wait-online.service
-for unit in mdmonitor.service nvmf-autoconnect.service e2scrub_reap.service systemd-binfmt.service \\
+for unit in mdmonitor.service lvm2-monitor.service nvmf-autoconnect.service e2scrub_reap.service systemd-binfmt.service \\
     fstrim.timer e2scrub_all.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer; do
     chroot "$root" systemctl --quiet mask "$unit"
 done
