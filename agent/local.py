@@ -36,6 +36,7 @@ from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
+from farbus.model.volume import AttachRequest, VolumeRequest, VolumeStatus
 
 _log = structlog.get_logger()
 
@@ -307,6 +308,41 @@ class LocalCluster(ClusterHandler):
         """Forward."""
         async with self._client(caller) as client:
             return await client.cancel_move(move)
+
+    async def create_volume(self, caller: Identity, request: VolumeRequest) -> AsyncIterator[VolumeStatus]:
+        """Forward."""
+        async with self._client(caller) as client, _closing(client.create_volume(request)) as found:
+            async for status in found:
+                yield status
+
+    async def resize_volume(self, caller: Identity, name: str, *, size_bytes: int) -> AsyncIterator[VolumeStatus]:
+        """Forward."""
+        async with self._client(caller) as client, _closing(client.resize_volume(name, size_bytes=size_bytes)) as found:
+            async for status in found:
+                yield status
+
+    async def delete_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        """Forward."""
+        async with self._client(caller) as client, _closing(client.delete_volume(name)) as found:
+            async for status in found:
+                yield status
+
+    async def list_volumes(self, caller: Identity) -> tuple[VolumeStatus, ...]:
+        """Forward."""
+        async with self._client(caller) as client:
+            return await client.list_volumes()
+
+    async def attach_volume(self, caller: Identity, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
+        """Forward."""
+        async with self._client(caller) as client, _closing(client.attach_volume(request)) as found:
+            async for status in found:
+                yield status
+
+    async def detach_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        """Forward."""
+        async with self._client(caller) as client, _closing(client.detach_volume(name)) as found:
+            async for status in found:
+                yield status
 
     async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
         """Forward."""

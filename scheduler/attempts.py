@@ -7,13 +7,14 @@ that are missing.  Undo runs in reverse, never beside the step that it undoes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from farbus.model.decision import JobPlacement
+from farbus.model.decision import JobPlacement, StorageShare
 from farbus.model.device import Route
-from farbus.model.job import TaskPlacement, TaskState, TaskStatus, room_of
+from farbus.model.job import DevicePlacement, Job, TaskPlacement, TaskState, TaskStatus, room_of
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.states import JobState, LeaseState
+from farbus.model.volume import StorageGrant, volume_of
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.cluster import persist_device
@@ -21,9 +22,11 @@ from farbus.scheduler.commander import RETRY_S, Commander
 from farbus.scheduler.costs.inference import ends_of, observed_run
 from farbus.scheduler.events import Verb
 from farbus.scheduler.queue import task_names
+from farbus.scheduler.quotas import devices_of_lease
 from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program, TaskRun, Verdict
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS
 from farbus.scheduler.steps import Step
+from farbus.scheduler.stored import grant_of, with_storage
 from farbus.scheduler.words import describe_exit, describe_placement
 
 MAX_FAILURES = 3
@@ -31,6 +34,10 @@ MAX_FAILURES = 3
 RAN_PERSIST_S = 60.0
 """Pause between two writes of how long an interactive job with a time limit has run: what a boot of the scheduler's
 machine makes it forget."""
+STORAGE_VARIABLE = "FARBUS_STORAGE_"
+"""How the names of variables begin in which a node says where it has put storage."""
+MAX_PATH = 4_096
+"""Characters of it that are kept; Linux's PATH_MAX."""
 MAX_STOP_TRIES = 3
 """Refused stops of a task after which UnprepareClient has to end what is left."""
 
@@ -56,7 +63,7 @@ class Attempts(Commander):
         self._move_job(job, JobState.PREPARING, "")
 
     def _grant_tasks(self, job: JobRecord, tasks: Iterable[TaskPlacement], *, late: bool = False) -> None:
-        """Write the leases of tasks of an attempt, one per task, device node and route."""
+        """Write the leases of tasks of an attempt, one per task, device node, route and storage."""
         progress = job.progress
         # A ledger of an earlier version does not know their number.
         progress.leases = max(progress.leases, sum(len(run.leases) for run in progress.runs))
@@ -64,16 +71,19 @@ class Attempts(Commander):
         groups = dict(task_names(asked))
         # Of a job with flavour vectors only some groups are there; what is kept of a run counts all of them.
         numbers = {group.name: number for number, group in enumerate(job.job.groups)}
-        for task in tasks:
+        for placed in tasks:
             leases = []
-            for (node, route), devices in _by_route(task).items():
+            group = asked.groups[groups[placed.task]]
+            task = with_storage(placed, group)
+            for (node, route, *_), places in _by_lease(task).items():
                 if route is Route.RECOMPOSED:
                     continue
                 lease_id = f"{job.job.id}-{progress.attempt}-{progress.leases}"
                 progress.leases += 1
-                self._grant_lease(job, task, lease_id, node, route, devices)
+                grant, share = grant_of(self.volumes, group, places)
+                devices = [place.device for place in places]
+                self._grant_lease(job, task, lease_id, node, route, devices, grant=grant, share=share)
                 leases.append(lease_id)
-            group = asked.groups[groups[task.task]]
             requests = group.requests
             run = TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases), late=late)
             progress.runs.append(run)
@@ -103,8 +113,17 @@ class Attempts(Commander):
         run.leases += (lease_id,)
         self._persist.add(job.job.id)
 
+    def _enqueue(self, job: Job) -> None:
+        """Have a job wait for a round; where an attachment goes is known, so it waits for its volume alone."""
+        self.queue.add(job)
+        if job.attachment:
+            self.attachments.add(job.id)
+        else:
+            self.situations.add(job.id)
+
     def _leave_queue(self, job: JobRecord) -> None:
         self.queue.remove(job.job)
+        self.attachments.discard(job.job.id)
         self.situations.remove(job.job.id)
         if job.progress.rounds_waited >= LONG_WAIT_ROUNDS:
             # What was kept for it, and is more than it takes, is anybody's now.
@@ -112,13 +131,26 @@ class Attempts(Commander):
             self._want_round()
 
     def _grant_lease(
-        self, job: JobRecord, task: TaskPlacement, lease_id: str, node: str, route: Route, devices: list[str]
+        self,
+        job: JobRecord,
+        task: TaskPlacement,
+        lease_id: str,
+        node: str,
+        route: Route,
+        devices: list[str],
+        *,
+        grant: StorageGrant | None = None,
+        share: StorageShare | None = None,
     ) -> None:
+        """Write one lease; with a ``share`` it has so much of each device, beside others."""
         leased = []
         for device_id in devices:
             device = self.devices[device_id]
             device.epoch += 1
-            device.lease = lease_id
+            if share is not None:
+                device.shares = {**device.shares, lease_id: share}
+            else:
+                device.lease = lease_id
             leased.append(LeasedDevice(device=device_id, epoch=device.epoch))
             self._effects.append(persist_device(device))
         lease = Lease(
@@ -132,10 +164,11 @@ class Attempts(Commander):
             devices=tuple(leased),
             term=self.term,
             secret=self._new_secret(),
+            storage=grant,
         )
         record = LeaseRecord(lease=lease, expires_at=self._now + self.lease_ttl_s, story=[LeaseState.GRANTED.value])
         self.leases[lease_id] = record
-        self.accounts.take(lease.user, devices=len(leased))
+        self.accounts.take(lease.user, devices=devices_of_lease(lease))
         self.leases_of_node[node].add(lease_id)
         self._persist_lease(record)
 
@@ -147,7 +180,7 @@ class Attempts(Commander):
             return
         if job.state is JobState.PREPARING:
             self._advance_preparing(job)
-        if job.state is JobState.RUNNING and not job.job.interactive:
+        if job.state is JobState.RUNNING and not job.job.interactive and not job.job.attachment:
             # A start that was asked for is waited for: its program may have begun.
             starting = any(run.program is Program.STARTING and not run.dropped for run in job.progress.runs)
             if not starting and all(run.succeeded or run.is_spare for run in job.progress.runs):
@@ -168,7 +201,10 @@ class Attempts(Commander):
             self._prepare(job, run)
         if not all(run.client is ClientSide.PREPARED for run in runs):
             return
-        if not job.job.interactive:
+        if job.job.attachment:
+            # Its volume has been used there: what ends that is no failure of the attachment.
+            job.progress.failures = 0
+        elif not job.job.interactive:
             for run in runs:
                 self._start(job, run)
             if any(run.program is Program.STARTING for run in runs):
@@ -290,6 +326,8 @@ class Attempts(Commander):
             told = f"node {step.node} could not prepare task {run.task}: {outcome.error}"
             if outcome.ok:
                 run.client = ClientSide.PREPARED
+                if job.job.attachment:
+                    run.path = _path_in(outcome.environment)
             elif run.is_spare:
                 self._drop(job, run, told)
             else:
@@ -370,6 +408,9 @@ class Attempts(Commander):
     def _has_begun(self, job: JobRecord) -> bool:
         """Say whether a program of the job's may have begun: what has begun is not run a second time."""
         begun = (Program.RUNNING, Program.EXITED)
+        if job.job.attachment:
+            # Nothing of it can be lost by beginning anew.
+            return False
         if job.job.interactive:
             return job.state is not JobState.PREPARING
         return any(run.program in begun and not run.arriving for run in job.progress.runs)
@@ -382,7 +423,7 @@ class Attempts(Commander):
             self._drop(job, run, reason)
         elif job.state is JobState.PREPARING:
             self._undo(job, self._after_loss(job), reason)
-        elif job.state is JobState.RUNNING and (run.is_alive or job.job.interactive):
+        elif job.state is JobState.RUNNING and (run.is_alive or job.job.interactive or job.job.attachment):
             self._undo(job, self._after_loss(job), f"task {run.task} was lost: {reason}")
 
     def _fail_lease(self, lease: LeaseRecord, reason: str) -> None:
@@ -512,9 +553,13 @@ class Attempts(Commander):
         lease = record.lease
         self._move_lease(record, LeaseState.RELEASED)
         for leased in lease.devices:
-            self.devices[leased.device].lease = ""
+            device = self.devices[leased.device]
+            if lease.is_room:
+                device.shares = {key: share for key, share in device.shares.items() if key != lease.id}
+            else:
+                device.lease = ""
         del self.leases[lease.id]
-        self.accounts.give(lease.user, devices=len(lease.devices))
+        self.accounts.give(lease.user, devices=devices_of_lease(lease))
         self.leases_of_node[lease.device_node].discard(lease.id)
         for verb in (Verb.PREPARE_DEVICES, Verb.UNPREPARE_DEVICES):
             self.steps.drop(f"{lease.id}.{verb}")
@@ -546,8 +591,7 @@ class Attempts(Commander):
         progress.alternative = ""
         job.not_before = self._now + RETRY_S * 2**progress.failures
         self._agenda.add(job.not_before, Look.JOB, job.job.id)
-        self.queue.add(job.job)
-        self.situations.add(job.job.id)
+        self._enqueue(job.job)
         self._move_job(job, JobState.QUEUED, verdict.reason)
 
     def _end(self, job: JobRecord, state: JobState, reason: str) -> None:
@@ -581,8 +625,16 @@ def _own_end(runs: Iterable[TaskRun]) -> Verdict | None:
     return None
 
 
-def _by_route(task: TaskPlacement) -> dict[tuple[str, Route], list[str]]:
-    devices: dict[tuple[str, Route], list[str]] = {}
+def _by_lease(task: TaskPlacement) -> dict[tuple[str, Route, str, str], list[DevicePlacement]]:
+    """Return the devices of each lease: storage has one of its own, and of a volume each part."""
+    devices: dict[tuple[str, Route, str, str], list[DevicePlacement]] = {}
     for place in task.devices:
-        devices.setdefault((place.node, place.route), []).append(place.device)
+        part = place.device if volume_of(place.device) else ""
+        devices.setdefault((place.node, place.route, place.storage, part), []).append(place)
     return devices
+
+
+def _path_in(environment: Mapping[str, str]) -> str:
+    """Return where a node says that it has put the storage of a task."""
+    told = (value for name, value in sorted(environment.items()) if name.startswith(STORAGE_VARIABLE))
+    return next(told, "")[:MAX_PATH]

@@ -25,10 +25,12 @@ from farbus.scheduler.events import PersistDevice
 from farbus.scheduler.loads import RunLoads
 from farbus.scheduler.move_records import ChassisRecord, MoveRecord, Slots
 from farbus.scheduler.queue import JobQueue, task_names
-from farbus.scheduler.quotas import Accounts
+from farbus.scheduler.quotas import Accounts, devices_of_lease
 from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
 from farbus.scheduler.situations import Situations
+from farbus.scheduler.stored import StorageCheck, check_shares, describe_shares, is_ready, storage_trouble
 from farbus.scheduler.views import Views, fresh_snapshot
+from farbus.scheduler.volume_records import VolumeRecord
 from farbus.scheduler.words import describe_closed, describe_cordon
 
 
@@ -57,6 +59,10 @@ class ClusterState:
         """The move that holds a device, by the device's id."""
         self.chassis: dict[str, ChassisRecord] = {}
         """The chassis that agents have, or had, credentials for."""
+        self.volumes: dict[str, VolumeRecord] = {}
+        """Volumes that take room, by name."""
+        self.attachments: set[str] = set()
+        """Jobs of the queue that wait for a volume and nothing else."""
         self._slots: Slots | None = None
         self._claims: defaultdict[str, set[str]] = defaultdict(set)
         """Nodes that reported a device while it was another's."""
@@ -92,6 +98,8 @@ class ClusterState:
             return idle and self._is_in_pool(device)
         node = self.nodes.get(device.node)
         free = device.present and not device.lease and not device.reserved and device.cordon is None
+        if free and device.device is not None and device.device.kind is DeviceKind.VOLUME:
+            free = is_ready(self.volumes, device)
         return free and node is not None and node.usable and not self._is_used_otherwise(device)
 
     def related(self, device_id: str) -> Collection[str]:
@@ -178,6 +186,8 @@ class ClusterState:
             lease = self.leases[record.lease].lease if record.lease else None
             move = self.moves.get(self.mover_of(record.id))
             trouble = self.leases[record.lease].trouble if record.lease else ""
+            if record.shares or record.device.kind in (DeviceKind.VOLUME, DeviceKind.NVME):
+                trouble = trouble or storage_trouble(self, record)
             if move is not None and move.move.state is MoveState.STUCK:
                 trouble = f"move {move.move.id} is stuck: {move.move.error}"
             yield DeviceStatus(
@@ -187,7 +197,7 @@ class ClusterState:
                 epoch=record.epoch,
                 lease=record.lease,
                 job=lease.job if lease else "",
-                used_by=f"{lease.user} on {lease.client_node}" if lease else "",
+                used_by=f"{lease.user} on {lease.client_node}" if lease else describe_shares(record),
                 trouble=trouble,
                 cordon=describe_cordon(record.cordon)
                 or (describe_closed(self.nodes[record.node]) if record.node in self.nodes else ""),
@@ -204,6 +214,9 @@ class ClusterState:
             return DeviceState.LOST
         if record.lease:
             return DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
+        if record.shares:
+            wedged = any(self.leases[key].trouble for key in record.shares if key in self.leases)
+            return DeviceState.WEDGED if wedged else DeviceState.LEASED
         return DeviceState.FREE if record.reserved or self.is_free(record) else DeviceState.CORDONED
 
     @property
@@ -268,12 +281,14 @@ class ClusterState:
         *,
         also_free: Mapping[str, Resources] = MappingProxyType({}),
         also_devices: Collection[str] = (),
+        also_leases: Collection[str] = (),
     ) -> str:
         """Say why ``placement`` can't be committed now; an empty string when it can.
 
         Whatever decided, the ledger has the last word: every task once, on a
         usable node with room in every dimension, every device present, free, of the kind asked for.
-        With ``also_free``, by node, and ``also_devices``: once these are free.
+        With ``also_free``, by node, ``also_devices`` and what leases ``also_leases`` have of drives: once these are
+        free.
         """
         if placement.alternative not in record.job.flavours:
             return f"the job has no alternative {placement.alternative}"
@@ -290,6 +305,7 @@ class ClusterState:
                 return f"{tasks[number]} of the {group.least} tasks that group {group.name} needs are placed"
         room: dict[str, Resources] = {}
         taken: set[str] = set()
+        stored = StorageCheck(self, also_devices=also_devices, also_leases=also_leases)
         for task in placement.tasks:
             group = asked.groups[wanted[task.task]]
             node = self.nodes.get(task.node)
@@ -301,9 +317,14 @@ class ClusterState:
             if any(labels.get(key) != value for key, value in group.labels.items()):
                 return f"node {task.node} does not have the labels of task {task.task}"
             add_room(room, room_of(group.requests, task))
-            if len(task.devices) != group.requests.gpus:
-                return f"task {task.task} has {len(task.devices)} devices of {group.requests.gpus}"
-            for place in task.devices:
+            if (group.storage or any(place.is_storage for place in task.devices)) and (
+                problem := stored.problem(task, group)
+            ):
+                return problem
+            whole = [place for place in task.devices if not place.is_storage]
+            if len(whole) != group.requests.gpus:
+                return f"task {task.task} has {len(whole)} devices of {group.requests.gpus}"
+            for place in whole:
                 device = self.devices.get(place.device)
                 if (
                     place.device in taken
@@ -445,6 +466,10 @@ class ClusterState:
             assert record.lease.devices, f"lease {lease_id} has no device"
             assert lease_id in self.leases_of_node[record.lease.device_node]
             for leased in record.lease.devices:
+                if record.lease.is_room:
+                    assert lease_id in self.devices[leased.device].shares, f"{lease_id} has no share of {leased.device}"
+                    assert self.devices[leased.device].epoch >= leased.epoch, "its epoch is yet to come"
+                    continue
                 assert leased.device not in holders, f"{leased.device} is under {holders[leased.device]} and {lease_id}"
                 holders[leased.device] = lease_id
                 assert self.devices[leased.device].epoch == leased.epoch, "a newer grant exists"
@@ -455,11 +480,13 @@ class ClusterState:
             assert self.devices[device_id].epoch == move.epoch, "a newer grant exists"
             for name in (device_id, *self.related(device_id)):
                 assert name not in holders, f"{name} is under {holders[name]} and move {move_id}"
+            assert not self.devices[device_id].shares, f"{device_id} is shared, and on the move"
         for move_id, entry in self.moves.items():
             holds = self.move_of.get(entry.move.device) == move_id
             assert entry.move.holds == holds, f"move {move_id} of {entry.move.device}"
         for device_id, device in self.devices.items():
             assert device.lease == holders.get(device_id, ""), f"{device_id} says {device.lease!r}"
+        check_shares(self)
         used: dict[str, Resources] = {}
         for job in self.jobs.values():
             for run in job.progress.runs:
@@ -473,12 +500,13 @@ class ClusterState:
         queued = {job_id for job_id, job in self.jobs.items() if job.state is JobState.QUEUED}
         assert set(self.queue) == queued, "queue and jobs differ"
         asleep = {job_id for job_id in queued if self.situations.is_asleep(job_id)}
-        assert self.situations.awake == queued - asleep, "queue and situations differ"
+        assert self.attachments == {job_id for job_id in queued if self.jobs[job_id].job.attachment}, "attachments"
+        assert self.situations.awake == queued - asleep - self.attachments, "queue and situations differ"
         active = Counter(job.job.user for job in self.jobs.values() if job.state is not JobState.QUEUED)
         assert self.accounts.jobs == active, "the accounts of users' jobs"
         granted: Counter[str] = Counter()
         for record in self.leases.values():
-            granted[record.lease.user] += len(record.lease.devices)
+            granted[record.lease.user] += devices_of_lease(record.lease)
         for job in self.jobs.values():
             granted[job.job.user] += sum(len(run.moved_devices) for run in job.progress.runs if run.moves)
         granted += Counter()

@@ -115,6 +115,7 @@ class Commander(ClusterState):
                 user=job.user,
                 leases=leases,
                 interactive=job.interactive,
+                attachment=job.attachment,
             )
         return events.StartTask(
             command_id=command_id,

@@ -270,6 +270,7 @@ async def _serve_engine(
         now=loop.time,
         check_files=staging.check,
         audit_logs=tuple(Path(where) / FILE_NAME for where in (config.state, config.ca_directory) if where),
+        policy=config.policy,
     )
     async with contextlib.AsyncExitStack() as stack:
         # Last of all: calls that are ended by the stop leave their lines, too.

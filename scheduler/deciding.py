@@ -91,6 +91,7 @@ class Deciding(Late):
         shapes = set[int]().union(*(self.jobs[job_id].shapes for job_id in companions))
         most_shapes = len(shapes) + MAX_ROUND_SHAPES
         pending: list[PendingJob] = []
+        named: dict[str, str] = {}
         for job_id in self.queue.ordered({*awake, *companions}):
             record = self.jobs[job_id]
             shapes |= record.shapes
@@ -98,7 +99,13 @@ class Deciding(Late):
                 self._round_truncated = True
                 break
             miss = self.accounts.miss(record.job, self.rules, admitted)
-            if miss is None:
+            if miss is None and record.volumes and (missed := self.volume_miss(record, ahead=named)) is not None:
+                if self.volume_miss(record, ahead={}) is not None:
+                    self._over[job_id] = missed
+                else:
+                    self._behind.add(job_id)
+                    record.misses = (missed,)
+            elif miss is None:
                 admitted.add(record.job)
                 pending.append(
                     PendingJob(

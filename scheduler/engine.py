@@ -24,6 +24,7 @@ from farbus.errors import FarbusError, NotFound, TimedOut
 from farbus.model.decision import Decision, PendingJob, RoundReport
 from farbus.model.job import JobStatus
 from farbus.model.move import MoveStatus
+from farbus.model.volume import VolumeStatus
 from farbus.scheduler import events
 from farbus.scheduler.deciding import MAX_ROUND_JOBS
 from farbus.scheduler.events import Effect, Event
@@ -119,6 +120,7 @@ class Engine:
         self._watchers: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._recent: OrderedDict[str, JobStatus] = OrderedDict()
         self._recent_moves: OrderedDict[str, MoveStatus] = OrderedDict()
+        self._recent_volumes: OrderedDict[str, VolumeStatus] = OrderedDict()
         self._failure: BaseException | None = None
         self._sessions = 0
 
@@ -135,6 +137,8 @@ class Engine:
             moves=contents.moves,
             chassis=contents.chassis,
             next_move=contents.next_move,
+            volumes=contents.volumes,
+            next_volume=contents.next_volume,
             now=asyncio.get_running_loop().time(),
             wall=time.time(),
         )
@@ -170,6 +174,8 @@ class Engine:
                 self._note_server(effect)
             elif isinstance(effect, events.MoveChanged) and effect.ended is not None:
                 self._note_move(effect.ended)
+            elif isinstance(effect, events.VolumeChanged) and effect.ended is not None:
+                self._note_volume(effect.volume_id, effect.ended)
         self._waiting.append((effects, future))
         self._wake.set()
         self._set_timer(loop)
@@ -186,6 +192,12 @@ class Engine:
         self._recent_moves[status.id] = status
         while len(self._recent_moves) > RECENT_ENDED:
             self._recent_moves.popitem(last=False)
+
+    def _note_volume(self, volume_id: str, status: VolumeStatus) -> None:
+        _log.info("volume removed", volume=status.name, user=status.user, error=status.error)
+        self._recent_volumes[volume_id] = status
+        while len(self._recent_volumes) > RECENT_ENDED:
+            self._recent_volumes.popitem(last=False)
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
@@ -285,7 +297,11 @@ class Engine:
                     port.close(reason)
             case events.RunRound():
                 self._round_asked.set()
-            case events.JobChanged(job_id=changed) | events.MoveChanged(move_id=changed):
+            case (
+                events.JobChanged(job_id=changed)
+                | events.MoveChanged(move_id=changed)
+                | events.VolumeChanged(volume_id=changed)
+            ):
                 for watcher in self._watchers.get(changed, ()):
                     watcher.set()
 
@@ -407,9 +423,27 @@ class Engine:
                     return
                 await changed.wait()
 
+    async def watch_volume(self, volume_id: str) -> AsyncGenerator[VolumeStatus, None]:
+        """Yield a volume now and at every change until it is gone; slow readers as in :meth:`watch`."""
+        with self.watching((volume_id,)) as changed:
+            last: VolumeStatus | None = None
+            while True:
+                changed.clear()
+                volumes = self.machine.volumes.values()
+                record = next((each for each in volumes if each.volume.id == volume_id), None)
+                if record is None:
+                    if volume_id in self._recent_volumes:
+                        yield self._recent_volumes[volume_id]
+                    return
+                status = self.machine.volume_status(record)
+                if status != last:
+                    last = status
+                    yield status
+                await changed.wait()
+
     @contextlib.contextmanager
     def watching(self, job_ids: Iterable[str]) -> Iterator[asyncio.Event]:
-        """Return an event that is set at every change of these jobs, or moves."""
+        """Return an event that is set at every change of these jobs, moves or volumes."""
         changed = asyncio.Event()
         watched = tuple(job_ids)
         for job_id in watched:

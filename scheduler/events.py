@@ -21,7 +21,9 @@ from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
+from farbus.model.volume import VolumePart, VolumeStatus
 from farbus.scheduler.move_records import StoredMove
+from farbus.scheduler.volume_records import StoredVolume
 
 # --- what nodes and people told ---------------------------------------------------------
 
@@ -231,6 +233,27 @@ class MoveCancelled(Value, frozen=True, kw_only=True):
     by: str
 
 
+class VolumeAsked(Value, frozen=True, kw_only=True):
+    """Somebody wants a volume; it has been checked, and where it goes was decided on the cluster as it is now."""
+
+    volume: StoredVolume
+
+
+class VolumeResizeAsked(Value, frozen=True, kw_only=True):
+    """A volume is to be larger; its drives have been seen to have room."""
+
+    name: str
+    size_bytes: int
+    by: str
+
+
+class VolumeDeletionAsked(Value, frozen=True, kw_only=True):
+    """A volume that nobody uses is to go."""
+
+    name: str
+    by: str
+
+
 class RoundDecided(Value, frozen=True, kw_only=True):
     """A round ended; ``decision`` is None when it failed, with the error."""
 
@@ -284,6 +307,9 @@ Event = (
     | NodeForgotten
     | MoveAsked
     | MoveCancelled
+    | VolumeAsked
+    | VolumeResizeAsked
+    | VolumeDeletionAsked
     | RoundDecided
     | RoomPlanned
     | RulesChanged
@@ -304,6 +330,9 @@ class Verb(enum.StrEnum):
     UNPREPARE_DEVICES = "unprepare-devices"
     DETACH_DEVICE = "detach-device"
     ATTACH_DEVICE = "attach-device"
+    MAKE_VOLUME = "make-volume"
+    RESIZE_VOLUME = "resize-volume"
+    REMOVE_VOLUME = "remove-volume"
 
 
 class PrepareDevices(Value, frozen=True, kw_only=True):
@@ -334,6 +363,8 @@ class PrepareClient(Value, frozen=True, kw_only=True):
     user: str
     leases: tuple[PreparedLease, ...]
     interactive: bool = False
+    attachment: bool = False
+    """No program uses it: it is for the whole node, until it is unprepared."""
 
 
 class StartTask(Value, frozen=True, kw_only=True):
@@ -407,6 +438,27 @@ class CancelMove(Value, frozen=True, kw_only=True):
     by: str
 
 
+class MakeVolume(Value, frozen=True, kw_only=True):
+    """Make room for a part of a volume, and offer it from then on."""
+
+    command_id: str
+    part: VolumePart
+
+
+class ResizeVolume(Value, frozen=True, kw_only=True):
+    """Make a part of a volume as large as it says."""
+
+    command_id: str
+    part: VolumePart
+
+
+class RemoveVolume(Value, frozen=True, kw_only=True):
+    """Wipe a part of a volume, and give its room back."""
+
+    command_id: str
+    part: VolumePart
+
+
 class ServeChassis(Value, frozen=True, kw_only=True):
     """Say who asks for a chassis from now on; ``address`` is empty where it is the node that is told."""
 
@@ -436,6 +488,9 @@ Command = (
     | UnprepareDevices
     | DetachDevice
     | AttachDevice
+    | MakeVolume
+    | ResizeVolume
+    | RemoveVolume
     | ServeChassis
     | CancelMove
     | HeartbeatReply
@@ -515,6 +570,12 @@ class PersistMove(Value, frozen=True, kw_only=True):
     move: StoredMove
 
 
+class PersistVolume(Value, frozen=True, kw_only=True):
+    """Write a volume."""
+
+    volume: StoredVolume
+
+
 class PersistChassis(Value, frozen=True, kw_only=True):
     """Write in which term somebody is named to serve a chassis."""
 
@@ -565,6 +626,13 @@ class MoveChanged(Value, frozen=True, kw_only=True):
     ended: MoveStatus | None = None
 
 
+class VolumeChanged(Value, frozen=True, kw_only=True):
+    """Wake who watches the volume of that id; ``ended`` is its last status once it is gone."""
+
+    volume_id: str
+    ended: VolumeStatus | None = None
+
+
 Persist = (
     PersistJob
     | PersistLease
@@ -574,9 +642,10 @@ Persist = (
     | PersistCordon
     | PersistWaits
     | PersistMove
+    | PersistVolume
     | PersistChassis
     | PersistRun
     | PersistProfile
     | ForgetProfile
 )
-Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged | MoveChanged
+Effect = SendToNode | CloseSession | Persist | RunRound | JobChanged | MoveChanged | VolumeChanged

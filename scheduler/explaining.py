@@ -65,6 +65,9 @@ class Explaining:
         phases = {miss.phase for miss in status.misses}
         if waits and QUOTA in phases:
             lines += describe_quota(status.job.user, self._jobs_of(status.job.user))
+        elif status.job.attachment:
+            # Its misses say it all: no round is asked where it goes.
+            pass
         elif waits and connected and FAULT not in phases and not any(miss.permanent for miss in status.misses):
             try:
                 async with asyncio.timeout(SEARCH_LIMIT_S):

@@ -18,11 +18,11 @@ from farbus.model.job import Job, Miss
 from farbus.model.states import JobState
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.attempts import MAX_FAILURES
-from farbus.scheduler.device_moves import DeviceMoves
 from farbus.scheduler.queue import MAX_PRIORITY
-from farbus.scheduler.quotas import QUOTA, Admitted
+from farbus.scheduler.quotas import QUOTA, Admitted, devices_of_task
 from farbus.scheduler.records import JobRecord
 from farbus.scheduler.situations import Situations
+from farbus.scheduler.volumes import Volumes
 
 LATE_PRIORITY = 100 * MAX_PRIORITY
 """By how much the priority of such tasks is lowered: below that of every job that waits, however long."""
@@ -31,7 +31,7 @@ FAULT_PAUSE_S = 60.0
 """How long they are set aside where no decision comes about with them."""
 
 
-class Late(DeviceMoves):
+class Late(Volumes):
     """The tasks that running jobs lack, as rounds see them."""
 
     def __init__(self, **settings: object) -> None:
@@ -95,13 +95,13 @@ class Late(DeviceMoves):
                 continue
             room = self.accounts.room_for_devices(stands.user, self.rules, admitted)
             (group,) = stands.groups
-            gpus = group.requests.gpus
-            count = group.count if room is None or not gpus else min(group.count, room // gpus)
+            each = devices_of_task(group)
+            count = group.count if room is None or not each else min(group.count, room // each)
             if count < 1:
                 message = f"{stands.user} may have no more devices at a time"
                 self._late_over[stands.id] = Miss(phase=QUOTA, resource="devices", message=message)
                 continue
-            admitted.devices[stands.user] += count * gpus
+            admitted.devices[stands.user] += count * each
             pending.append(stands if count == group.count else replace(stands, groups=(replace(group, count=count),)))
         return pending
 
@@ -113,7 +113,7 @@ class Late(DeviceMoves):
         tasks = placement.tasks[: len(names)]
         (group,) = stands.groups
         room = self.accounts.room_for_devices(stands.user, self.rules)
-        if room is not None and len(tasks) * group.requests.gpus > room:
+        if room is not None and len(tasks) * devices_of_task(group) > room:
             return False
         if not tasks or self.placement_problem(JobRecord(job=stands), placement):
             return False

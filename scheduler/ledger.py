@@ -1,4 +1,4 @@
-"""The ledger: jobs, leases, moves of devices, epochs and the scheduler's term, surviving kill -9.
+"""The ledger: jobs, leases, moves of devices, volumes, epochs and the scheduler's term, surviving kill -9.
 
 The only truth about who may use what.  Jobs that have not ended and leases
 that are not released are loaded whole at the start; the others stay in the
@@ -39,11 +39,13 @@ from farbus.scheduler.events import (
     PersistNode,
     PersistProfile,
     PersistRun,
+    PersistVolume,
     PersistWaits,
 )
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.records import StoredProgress, job_status
 from farbus.scheduler.store import Store
+from farbus.scheduler.volume_records import StoredVolume
 
 LEDGER_NAME = "ledger.db"
 """Its file in the directory."""
@@ -94,6 +96,13 @@ CREATE TABLE chassis (name TEXT PRIMARY KEY, term INTEGER NOT NULL) WITHOUT ROWI
 """
 _SCHEMA += ";" + _MOVES
 
+_VOLUMES = """
+CREATE TABLE volumes (
+    seq INTEGER PRIMARY KEY, name TEXT NOT NULL, live INTEGER NOT NULL, state TEXT NOT NULL, volume BLOB NOT NULL);
+CREATE UNIQUE INDEX volumes_live ON volumes (name) WHERE live
+"""
+_SCHEMA += ";" + _VOLUMES
+
 _UPGRADES = (
     """
 ALTER TABLE jobs ADD COLUMN rounds_waited INTEGER NOT NULL DEFAULT 0;
@@ -102,6 +111,7 @@ CREATE TABLE cordons (kind TEXT NOT NULL, name TEXT NOT NULL, cordon BLOB NOT NU
 """,
     _PROFILES,
     _MOVES,
+    _VOLUMES,
 )
 """What makes each older format the next one, beginning with format 1."""
 
@@ -124,6 +134,9 @@ class Contents(Value, frozen=True, kw_only=True):
     chassis: list[tuple[str, int]] = []
     """Each with the term in which somebody was last named to serve it."""
     next_move: int = 1
+    volumes: list[StoredVolume] = []
+    """Those that take room."""
+    next_volume: int = 1
 
 
 class Ledger:
@@ -249,6 +262,7 @@ _CORDON = msgspec.json.Decoder(Cordon)
 _RUN = msgspec.json.Decoder(ObservedRun)
 _PROFILE = msgspec.json.Decoder(ApplicationProfile)
 _MOVE = msgspec.json.Decoder(StoredMove)
+_VOLUME = msgspec.json.Decoder(StoredVolume)
 
 
 def _begin_term(connection: sqlite3.Connection) -> int:
@@ -279,6 +293,10 @@ def _load(connection: sqlite3.Connection) -> Contents:
     profiles = [_PROFILE.decode(profile) for (profile,) in connection.execute("SELECT profile FROM profiles")]
     moves = [_MOVE.decode(move) for (move,) in connection.execute("SELECT move FROM moves WHERE live ORDER BY seq")]
     chassis = list(connection.execute("SELECT name, term FROM chassis ORDER BY name"))
+    volumes = [
+        _VOLUME.decode(each) for (each,) in connection.execute("SELECT volume FROM volumes WHERE live ORDER BY seq")
+    ]
+    (last_volume,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM volumes").fetchone()
     (last,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM jobs").fetchone()
     (last_move,) = connection.execute("SELECT COALESCE(MAX(seq), 0) FROM moves").fetchone()
     return Contents(
@@ -293,6 +311,8 @@ def _load(connection: sqlite3.Connection) -> Contents:
         moves=moves,
         chassis=chassis,
         next_move=last_move + 1,
+        volumes=volumes,
+        next_volume=last_volume + 1,
     )
 
 
@@ -303,7 +323,7 @@ def _with_waits(progress: StoredProgress, rounds_waited: int) -> StoredProgress:
 
 
 def _prune(connection: sqlite3.Connection) -> None:
-    for table in ("jobs", "leases", "moves"):
+    for table in ("jobs", "leases", "moves", "volumes"):
         connection.execute(
             f"DELETE FROM {table} WHERE NOT live AND seq <= "  # noqa: S608 - the names are ours
             f"(SELECT seq FROM {table} WHERE NOT live ORDER BY seq DESC LIMIT 1 OFFSET {KEEP_ENDED})"
@@ -415,6 +435,21 @@ def _write_move(connection: sqlite3.Connection, effect: PersistMove) -> None:
     )
 
 
+def _write_volume(connection: sqlite3.Connection, effect: PersistVolume) -> None:
+    volume = effect.volume
+    connection.execute(
+        "INSERT INTO volumes (seq, name, live, state, volume) VALUES (?, ?, ?, ?, ?) ON CONFLICT (seq) DO UPDATE SET "
+        "live = excluded.live, state = excluded.state, volume = excluded.volume",
+        (
+            job_number(volume.id, prefix="v"),
+            volume.name,
+            volume.is_live,
+            volume.state.value,
+            msgspec.json.encode(volume),
+        ),
+    )
+
+
 def _write_chassis(connection: sqlite3.Connection, effect: PersistChassis) -> None:
     connection.execute(
         "INSERT INTO chassis (name, term) VALUES (?, ?) "
@@ -456,6 +491,7 @@ _WRITERS: dict[type[Persist], Callable[[sqlite3.Connection, Any], None]] = {
     PersistCordon: _write_cordon,
     PersistWaits: _write_waits,
     PersistMove: _write_move,
+    PersistVolume: _write_volume,
     PersistChassis: _write_chassis,
     PersistRun: _write_run,
     PersistProfile: _write_profile,

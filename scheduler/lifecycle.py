@@ -12,6 +12,7 @@ The machine is built in layers, each of which knows those below it:
 :mod:`farbus.scheduler.operations` (operators),
 :mod:`farbus.scheduler.chassis` (who serves which chassis),
 :mod:`farbus.scheduler.device_moves` (devices between nodes),
+:mod:`farbus.scheduler.volumes` (storage with a name, and what attaches it),
 :mod:`farbus.scheduler.late` (tasks that running jobs lack),
 :mod:`farbus.scheduler.deciding` (rounds),
 :mod:`farbus.scheduler.making_room` (jobs that end for others), and this module:
@@ -40,9 +41,12 @@ from farbus.scheduler.deciding import NO_RULES
 from farbus.scheduler.events import Effect, Event, Verb
 from farbus.scheduler.making_room import MakingRoom
 from farbus.scheduler.move_records import StoredMove
+from farbus.scheduler.quotas import devices_of_lease
 from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
 from farbus.scheduler.situations import Situations
 from farbus.scheduler.steps import DEADLINES
+from farbus.scheduler.stored import share_of
+from farbus.scheduler.volume_records import StoredVolume
 
 _ACTIVE = (JobState.PREPARING, JobState.RUNNING, JobState.FINISHING)
 
@@ -97,6 +101,9 @@ class ClusterMachine(MakingRoom):
             events.MoveCancelled: self._move_cancelled,
             events.MoveProgressed: self._move_progressed,
             events.ChassisReported: self._chassis_reported,
+            events.VolumeAsked: self._volume_asked,
+            events.VolumeResizeAsked: self._volume_resize_asked,
+            events.VolumeDeletionAsked: self._volume_deletion_asked,
             events.RoundDecided: self._round_decided,
             events.RoomPlanned: self._room_planned,
             events.RulesChanged: self._rules_changed,
@@ -130,6 +137,9 @@ class ClusterMachine(MakingRoom):
         self._advance_touched()
         if self.reservations:
             self._claim_rooms()
+            self._advance_touched()
+        if self.attachments:
+            self._attach_waiting()
             self._advance_touched()
         for job_id in sorted(self._persist):
             self._persist_job(self.jobs[job_id], new=False)
@@ -166,6 +176,8 @@ class ClusterMachine(MakingRoom):
         moves: Iterable[StoredMove] = (),
         chassis: Iterable[tuple[str, int]] = (),
         next_move: int = 1,
+        volumes: Iterable[StoredVolume] = (),
+        next_volume: int = 1,
         now: float,
         wall: float,
     ) -> None:
@@ -192,10 +204,13 @@ class ClusterMachine(MakingRoom):
             if owner:
                 self.node(owner)
         self.restore_moves(moves, chassis, next_move=next_move)
+        self.restore_volumes(volumes, next_volume=next_volume)
         for cordon in cordons:
             if cordon.kind is CordonKind.NODE or cordon.name in self.devices:
                 self._record_of(cordon.kind, cordon.name).cordon = cordon
         expires_at = self._patient_until
+        jobs = tuple(jobs)
+        by_id = {job.id: (job, progress.alternative) for job, _, progress in jobs}
         for lease, lease_state, endpoint, prepared in leases:
             self.leases[lease.id] = LeaseRecord(
                 lease=lease,
@@ -206,10 +221,14 @@ class ClusterMachine(MakingRoom):
                 story=[lease_state.value],
             )
             self.leases_of_node[lease.device_node].add(lease.id)
-            self.accounts.take(lease.user, devices=len(lease.devices))
+            self.accounts.take(lease.user, devices=devices_of_lease(lease))
             self._agenda.watch(expires_at, Look.LEASE, lease.id)
             for leased in lease.devices:
-                self.devices[leased.device].lease = lease.id
+                held = self.devices[leased.device]
+                if lease.is_room:
+                    held.shares = {**held.shares, lease.id: share_of(lease, by_id.get(lease.job))}
+                else:
+                    held.lease = lease.id
         waiting: list[Job] = []
         used: dict[str, Resources] = {}
         for job, state, progress in jobs:
@@ -217,6 +236,7 @@ class ClusterMachine(MakingRoom):
             self.jobs[job.id] = found
             if job.interactive:
                 self._interactive[job.groups[0].node].add(job.id)
+            self._note_volumes(job)
             if state is JobState.QUEUED:
                 waiting.append(job)
                 continue
@@ -238,7 +258,8 @@ class ClusterMachine(MakingRoom):
             self.occupy(name, room)
         self._restore_rooms()
         self.queue = type(self.queue)(waiting)
-        self.situations = Situations(job.id for job in waiting)
+        self.situations = Situations(job.id for job in waiting if not job.attachment)
+        self.attachments = {job.id for job in waiting if job.attachment}
         for record in self.nodes.values():
             self._watch_node(record, self._patient_until)
         # No round is wanted yet: without a node that has come back it could place nothing.
@@ -257,6 +278,9 @@ class ClusterMachine(MakingRoom):
         step = self.steps.end_command(key)
         if step.move:
             self._settle_move(key, step, outcome, answered=answered)
+            return
+        if step.volume:
+            self._settle_volume(key, step, outcome, answered=answered)
             return
         if step.stray:
             self._settle_stray(key, step, outcome)
@@ -330,8 +354,8 @@ class ClusterMachine(MakingRoom):
             self._interactive[site.name].add(event.job.id)
         self._tell(record, f"queued by {event.job.user}")
         self.jobs[event.job.id] = record
-        self.queue.add(event.job)
-        self.situations.add(event.job.id)
+        self._enqueue(event.job)
+        self._note_volumes(event.job)
         self._persist_job(record, new=True)
         self._effects.append(events.JobChanged(job_id=event.job.id))
         self._want_round()

@@ -244,7 +244,7 @@ class Liveness(Attempts):
         each other, which nobody here can know.  To wait costs no safety: a
         device stays the lease's until its node has confirmed the release.
         """
-        if job.state is not JobState.RUNNING or not self._has_begun(job):
+        if job.state is not JobState.RUNNING or not (self._has_begun(job) or job.job.attachment):
             return 0.0
         return max(record.seen, self.listening_since) + self._unreachable_limit_of(job)
 

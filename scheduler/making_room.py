@@ -99,11 +99,13 @@ class MakingRoom(Deciding):
     def _problem(self, job: JobRecord, placement: JobPlacement, moved: Iterable[JobRecord]) -> str:
         room: dict[str, Resources] = {}
         devices: set[str] = set()
+        leases: set[str] = set()
         for each in moved:
             held = holding_of(self, each)
             devices.update(held.devices)
+            leases.update(held.leases)
             add_room(room, held.room)
-        return self.placement_problem(job, placement, also_free=room, also_devices=devices)
+        return self.placement_problem(job, placement, also_free=room, also_devices=devices, also_leases=leases)
 
     def _reserve(self, placement: JobPlacement) -> None:
         job = self.jobs[placement.job]

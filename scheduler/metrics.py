@@ -35,6 +35,8 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
         "farbus_scheduler_devices", "Devices.", "gauge",
         [({"kind": kind, "state": state}, float(count)) for (kind, state), count in sorted(devices.items())],
     )  # fmt: skip
+    volumes = Counter(machine.volume_state(record.volume) for record in machine.volumes.values())
+    yield _by_state("volumes", "Volumes that take room.", {state: volumes[state] for state in sorted(volumes)})
     yield _counter("rounds_total", "Rounds decided.", counters.rounds)
     yield _counter("rounds_failed_total", "Rounds that failed.", counters.rounds_failed)
     yield _counter("rounds_overrun_total", "Rounds that took too long.", counters.rounds_overrun)

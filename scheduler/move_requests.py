@@ -10,6 +10,7 @@ from farbus.model.fabric import FabricDevice
 from farbus.model.move import MoveRequest, MoveState
 from farbus.scheduler.device_moves import DeviceMoves
 from farbus.scheduler.move_records import ChassisRecord, StoredMove
+from farbus.scheduler.stored import describe_shares
 
 Place = tuple[ChassisRecord, FabricDevice]
 
@@ -106,6 +107,11 @@ def _check_idle(machine: DeviceMoves, device: str) -> StoredMove | None:
             raise Conflict(
                 f"device {name} is used by job {lease.job} of {lease.user} on node {lease.client_node}",
                 hint=f"farbus cancel {lease.job} ends it; after farbus cordon {name} nobody else gets it",
+            )
+        if record.shares:
+            raise Conflict(
+                f"device {name} is shared: it has {describe_shares(record)}",
+                hint="farbus leases and farbus volume list say whose; what is stored on it does not move with it",
             )
         if record.reserved:
             raise Conflict(f"device {name} is kept for job {record.reserved}", hint=f"farbus cancel {record.reserved}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from farbus.model.decision import Decision, JobPlacement, PendingJob, Snapshot
+from farbus.model.decision import Decision, DeviceView, JobPlacement, PendingJob, Snapshot, StorageShare
 from farbus.model.job import Job, add_room, room_of
 from farbus.model.node import Resources
 from farbus.scheduler.cluster import ClusterState
@@ -34,6 +34,8 @@ class Holding:
     devices: Mapping[str, str] = field(default_factory=dict)
     """Nodes by the devices that they have."""
     leases: tuple[str, ...] = ()
+    shares: Mapping[str, tuple[StorageShare, ...]] = field(default_factory=dict)
+    """What it has of drives that others have, too, by the drives."""
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -77,22 +79,31 @@ def left_behind(books: ClusterState) -> list[Holding]:
 
 def _with_leases(books: ClusterState, job: str, leases: list[str], room: dict[str, Resources]) -> Holding:
     devices: dict[str, str] = {}
+    shares: dict[str, tuple[StorageShare, ...]] = {}
     for lease_id in leases:
-        for leased in books.leases[lease_id].lease.devices:
+        lease = books.leases[lease_id].lease
+        for leased in lease.devices:
             device = books.devices[leased.device]
             node = books.nodes.get(device.node)
-            if device.present and device.cordon is None and node is not None and node.usable:
+            if not device.present or device.cordon is not None or node is None or not node.usable:
+                continue
+            if lease.is_room:
+                shares[leased.device] = (*shares.get(leased.device, ()), device.shares[lease_id])
+            else:
                 devices[leased.device] = device.node
-    return Holding(job=job, room=room, devices=devices, leases=tuple(leases))
+    return Holding(job=job, room=room, devices=devices, leases=tuple(leases), shares=shares)
 
 
 def without(snapshot: Snapshot, holdings: Iterable[Holding]) -> Snapshot:
     """Return the cluster as if ``holdings`` had ended; what they do not touch are the same objects."""
     room: dict[str, Resources] = {}
     devices: set[str] = set()
+    shares: dict[str, list[StorageShare]] = {}
     for held in holdings:
         add_room(room, held.room)
         devices.update(held.devices)
+        for drive, its in held.shares.items():
+            shares.setdefault(drive, []).extend(its)
     nodes = tuple(
         msgspec.structs.replace(view, free=(view.free + room[view.name]).within(view.capacity))
         if view.name in room
@@ -102,6 +113,13 @@ def without(snapshot: Snapshot, holdings: Iterable[Holding]) -> Snapshot:
     views = tuple(
         msgspec.structs.replace(view, free=True) if view.device.id in devices else view for view in snapshot.devices
     )
+    if shares:
+        views = tuple(
+            msgspec.structs.replace(view, shares=_less(view.shares, shares[view.device.id]))
+            if view.device.id in shares
+            else view
+            for view in views
+        )
     return msgspec.structs.replace(snapshot, nodes=nodes, devices=views)
 
 
@@ -148,19 +166,21 @@ def needed(snapshot: Snapshot, job: Job, placement: JobPlacement, holdings: Sequ
         add_room(wanted, room_of(asked[task.task], task))
         devices |= {place.device for place in task.devices}
     views = {view.name: view for view in snapshot.nodes if view.name in wanted}
+    drives = _drives_of(snapshot, placement)
     chosen = [held for held in holdings if devices & held.devices.keys()]
 
     def short(held: Collection[Holding]) -> list[str]:
         free = {name: view.free for name, view in views.items()}
         for each in held:
             add_room(free, {name: room for name, room in each.room.items() if name in free})
-        return [name for name, view in views.items() if free[name].lacks(wanted[name], view.capacity)]
+        lacking = [name for name, view in views.items() if free[name].lacks(wanted[name], view.capacity)]
+        return lacking + [name for name, drive in drives.items() if not drive.has_room(held)]
 
     for each in holdings:
         lacking = short(chosen)
         if not lacking:
             break
-        if each not in chosen and any(name in each.room for name in lacking):
+        if each not in chosen and any(name in each.room or name in each.shares for name in lacking):
             chosen.append(each)
     # From the back: what comes last is what should end least.
     for each in sorted(chosen, key=holdings.index, reverse=True):
@@ -168,3 +188,42 @@ def needed(snapshot: Snapshot, job: Job, placement: JobPlacement, holdings: Sequ
         if not devices & each.devices.keys() and not short(rest):
             chosen = rest
     return tuple(sorted(chosen, key=holdings.index))
+
+
+def _less(shares: Sequence[StorageShare], ended: Iterable[StorageShare]) -> tuple[StorageShare, ...]:
+    left = list(shares)
+    for share in ended:
+        # A snapshot may be older than the books.
+        if share in left:
+            left.remove(share)
+    return tuple(left)
+
+
+@dataclass(slots=True)
+class _Drive:
+    """A shared drive on which a placement has room."""
+
+    view: DeviceView
+    size_bytes: int = 0
+    bandwidth_bytes_per_s: int = 0
+
+    def has_room(self, ended: Iterable[Holding]) -> bool:
+        """Say whether it has the room once some have ended."""
+        device = self.view.device
+        shares = _less(self.view.shares, [s for held in ended for s in held.shares.get(device.id, ())])
+        taken = sum(share.size_bytes for share in shares) + self.size_bytes
+        busy = sum(share.bandwidth_bytes_per_s for share in shares) + self.bandwidth_bytes_per_s
+        return taken <= device.memory_bytes and busy <= device.bandwidth_bytes_per_s
+
+
+def _drives_of(snapshot: Snapshot, placement: JobPlacement) -> dict[str, _Drive]:
+    places = [place for task in placement.tasks for place in task.devices if place.size_bytes]
+    if not places:
+        return {}
+    wanted = {place.device for place in places}
+    found = {view.device.id: _Drive(view) for view in snapshot.devices if view.device.id in wanted}
+    for place in places:
+        if place.device in found:
+            found[place.device].size_bytes += place.size_bytes
+            found[place.device].bandwidth_bytes_per_s += place.bandwidth_bytes_per_s
+    return found

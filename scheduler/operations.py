@@ -47,7 +47,9 @@ class Operations(Liveness):
         job = self.jobs.get(event.job_id)
         if job is None:
             return
-        state = JobState.CANCELLED if job.state is JobState.RUNNING or self._has_begun(job) else JobState.QUEUED
+        begun = self._has_begun(job) or (job.state is JobState.RUNNING and not job.job.attachment)
+        # A volume is attached again once the node takes something new.
+        state = JobState.CANCELLED if begun else JobState.QUEUED
         if job.state in (JobState.PREPARING, JobState.RUNNING):
             self._undo(job, state, event.reason)
 

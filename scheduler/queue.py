@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import posixpath
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -37,6 +38,7 @@ from farbus.model.job import (
 from farbus.model.node import DIMENSIONS, amounts_of
 from farbus.model.quantity import MAX_SECONDS, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
+from farbus.model.volume import StorageUse, check_volume_name
 from farbus.scheduler.phases.checks import MAX_TASKS, check, check_demand, check_names, check_numbers
 
 MAX_QUEUED_JOBS = 200_000
@@ -138,6 +140,26 @@ def _validate_storage(request: StorageRequest, field: str) -> None:
         served = route in _STORAGE_ROUTES
         check(served, f"{field}.routes", f"{route[:80]!r} is not served yet", hint="use local or remote")
     check(len(set(request.routes)) == len(request.routes), f"{field}.routes", "names a route twice")
+    if request.volume:
+        check_volume_name(request.volume, field=f"{field}.volume")
+        for what in ("size_bytes", "bandwidth_bytes_per_s", "profile"):
+            told = "is set, and the volume has its own"
+            check(not getattr(request, what), f"{field}.{what}", told, hint="leave it out beside volume")
+    else:
+        unused = f"{field}.read_only"
+        check(not request.read_only, unused, "is set, and nothing is on it yet", hint="name a volume, or leave it out")
+    validate_mount(request.use, request.path, field=field)
+
+
+def validate_mount(use: StorageUse, path: str, *, field: str) -> None:
+    """Raise :class:`~farbus.errors.InvalidInput` where storage can't be put at ``path``, where one is named."""
+    if not path:
+        return
+    _check_text(path, f"{field}.path", most=MAX_PATH_BYTES, is_line=True)
+    mounted = use in (StorageUse.MOUNT, StorageUse.MMAP)
+    check(mounted, f"{field}.path", f"is set, and use is {use}", hint="only what is mounted has a path")
+    good = path.startswith("/") and path != "/" and posixpath.normpath(path) == path
+    check(good, f"{field}.path", f"{path[:80]!r} is not an absolute path below /", hint="write for example /srv/data")
 
 
 def validate_job(job: Job) -> Job:
@@ -149,6 +171,7 @@ def validate_job(job: Job) -> Job:
     _check_text(job.cwd, "cwd", most=MAX_PATH_BYTES)
     # A job with files of its own begins in its task's directory, unless it says otherwise.
     check(job.cwd.startswith("/") or (not job.cwd and job.is_staged), "cwd", f"{job.cwd!r} is not an absolute path")
+    check(not job.attachment, "attachment", "is no job that is submitted", hint="use farbus volume attach")
     check(not (job.is_staged and job.interactive), "stage_in", "is for jobs that run without a terminal")
     check(not (job.moveable and job.interactive), "moveable", "is for jobs that run without a terminal")
     check(len(job.stage_out) <= MAX_OUTPUTS, "stage_out", f"has more than {MAX_OUTPUTS} paths")

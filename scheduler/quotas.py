@@ -11,18 +11,31 @@ from __future__ import annotations
 from collections import Counter
 
 from farbus.errors import NotPermitted, Unsatisfiable
-from farbus.model.job import Job, Miss
+from farbus.model.job import Job, Miss, TaskGroup
+from farbus.model.lease import Lease
 from farbus.model.rules import QuotaStatus, Rules
 
 QUOTA = "quota"
 """The phase that a quota's misses are told under."""
 
 
+def devices_of_lease(lease: Lease) -> int:
+    """Return for how many devices a lease counts: storage is one for its task, over however many drives and nodes."""
+    if lease.storage is not None:
+        return int(lease.storage.part == 0)
+    return len(lease.devices)
+
+
+def devices_of_task(group: TaskGroup) -> int:
+    """Return for how many devices a task of ``group`` counts."""
+    return group.requests.gpus + len(group.storage)
+
+
 def devices_of(job: Job) -> int:
     """Return how many devices the tasks of ``job`` take together, in the flavour that takes most."""
     names = job.flavours
     flavours = [job.in_flavour(name) for name in names] if len(names) > 1 else [job]
-    return max(sum(group.count * group.requests.gpus for group in flavour.groups) for flavour in flavours)
+    return max(sum(group.count * devices_of_task(group) for group in flavour.groups) for flavour in flavours)
 
 
 def check_rules(job: Job, rules: Rules, *, by_operator: bool) -> None:

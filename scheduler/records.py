@@ -8,10 +8,11 @@ alone; what leaves it are the frozen values of :mod:`farbus.model`.  The
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
-from farbus.model.decision import JobPlacement
+from farbus.model.decision import JobPlacement, StorageShare
 from farbus.model.device import Device, Route
 from farbus.model.job import (
     GroupVariant,
@@ -86,6 +87,8 @@ class TaskRun(msgspec.Struct, kw_only=True):
     """Its node runs it, but its program waits for its files, or never began."""
     exit_code: int = 0
     reason: str = ""
+    path: str = ""
+    """Of an attachment, where its node has put the volume."""
 
     @property
     def task(self) -> str:
@@ -197,6 +200,7 @@ class JobRecord(msgspec.Struct, eq=False):
     """Monotonic time before which no more of its tasks are placed."""
 
     _shapes: frozenset[int] = frozenset()
+    _volumes: tuple[str, ...] | None = None
 
     @property
     def shapes(self) -> frozenset[int]:
@@ -207,6 +211,13 @@ class JobRecord(msgspec.Struct, eq=False):
                 groups += way.groups
             self._shapes = frozenset(map(_shape, groups))
         return self._shapes
+
+    @property
+    def volumes(self) -> tuple[str, ...]:
+        """The volumes that its tasks name, found once: rounds ask it of every job."""
+        if self._volumes is None:
+            self._volumes = self.job.volumes
+        return self._volumes
 
     def tell(self, line: str) -> None:
         """Add a line to the story."""
@@ -228,7 +239,7 @@ class JobRecord(msgspec.Struct, eq=False):
     @property
     def lacks(self) -> dict[int, list[str]]:
         """The tasks that a job which runs does without, by the number of their group."""
-        if self.state is not JobState.RUNNING or self.job.interactive:
+        if self.state is not JobState.RUNNING or self.job.interactive or self.job.attachment:
             return {}
         return _lacking(self.job, self.progress)
 
@@ -248,9 +259,9 @@ class JobRecord(msgspec.Struct, eq=False):
 def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: tuple[Miss, ...] = ()) -> JobStatus:
     """Put a job's parts together as people see it."""
     tasks = tuple(run.status() for run in progress.runs)
-    if job.interactive:
+    if job.interactive or job.attachment:
         # Its program belongs to the terminal, not to an agent that would report it: it runs while the job does, and
-        # how it has ended is known if farbus run could tell.
+        # how it has ended is known if farbus run could tell.  An attachment has none.
         if state is JobState.RUNNING:
             tasks = tuple(msgspec.structs.replace(task, state=TaskState.RUNNING) for task in tasks)
         else:
@@ -324,6 +335,9 @@ class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
     """Whether its node's inventory has it now."""
     reserved: str = ""
     """The waiting job for which it is kept."""
+    shares: Mapping[str, StorageShare] = {}
+    """What each lease has of a drive that is shared, by its id, and each part of a volume, by that of its device.
+    Never changed in place: rounds hear of what is set here."""
 
     def __post_init__(self) -> None:
         self.noted.add(self.id)
@@ -334,7 +348,7 @@ class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
             self.noted.add(self.id)
 
 
-_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon", "reserved"})
+_SEEN_OF_DEVICES = frozenset({"node", "device", "lease", "present", "cordon", "reserved", "shares"})
 
 
 class NodeRecord(msgspec.Struct, kw_only=True, eq=False):

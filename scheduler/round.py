@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from farbus.model.decision import Decision, JobMiss, PendingJob, RoundGap, RoundReport, Snapshot
 from farbus.model.flavour import MAX_FLAVOURS
-from farbus.model.job import Miss
+from farbus.model.job import GroupVariant, Miss, TaskGroup
 from farbus.scheduler.costs.policy import Choice, Policy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.base import Desk, Later, Phase
@@ -36,9 +36,10 @@ from farbus.scheduler.phases.market import Plan, Tally, give_back, serve
 from farbus.scheduler.phases.sizes import Sizes
 from farbus.scheduler.phases.storage import StoragePhase
 from farbus.scheduler.phases.tables import Integers
+from farbus.scheduler.phases.volume import VolumePhase
 from farbus.scheduler.placed import Placed, lay_out
 
-PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase(), InNetworkPhase())
+PHASES: tuple[Phase, ...] = (ComputePhase(), GpuPhase(), StoragePhase(), VolumePhase(), InNetworkPhase())
 """The phases of a round, in order.  The first decides the node."""
 
 MAX_REFILLS = 8
@@ -176,7 +177,8 @@ def plan_on(
 
 def _concerned(phases: Sequence[Phase], jobs: Jobs) -> tuple[Phase, ...]:
     """Leave out the phases that have nothing to do with any job."""
-    groups = [group for form in jobs.forms for group in form.groups]
+    groups: list[TaskGroup | GroupVariant] = [group for form in jobs.forms for group in form.groups]
+    groups += [group for form in jobs.forms for each in form.example.job.alternatives for group in each.groups]
     return tuple(
         phase
         for phase in phases

@@ -39,16 +39,20 @@ from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
+from farbus.model.volume import AttachRequest, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine, no_such_job
 from farbus.scheduler.explaining import Explaining
 from farbus.scheduler.ledger import job_id_of, job_number
 from farbus.scheduler.operating import Operating
+from farbus.scheduler.phases.volume import VolumePhase
 from farbus.scheduler.queue import validate_job, with_remote_network
 from farbus.scheduler.quotas import check_rules
 from farbus.scheduler.relay import LogRelay
 from farbus.scheduler.telemetry import node_telemetry
 from farbus.scheduler.templates import TemplateStore
+from farbus.scheduler.volume_requests import with_storage_settled
+from farbus.scheduler.volume_service import VolumeService
 
 _log = structlog.get_logger()
 
@@ -78,6 +82,7 @@ class ClusterService(ClusterHandler):
         now: Callable[[], float],
         audit_logs: Sequence[Path] = (),
         check_files: Callable[[Identity, Job], Awaitable[None]] | None = None,
+        policy: str = "",
     ) -> None:
         self._check_files = check_files
         self._audit_logs = audit_logs
@@ -89,6 +94,7 @@ class ClusterService(ClusterHandler):
         live = (record.job.submitted_at for record in engine.machine.jobs.values())
         self._latest_submission = max(live, default=0.0)
         self._operating = Operating(engine)
+        self._volumes = VolumeService(engine, policy=policy, in_turn=self._in_turn)
         self._explaining = Explaining(engine, now)
         self._templates = TemplateStore()
         self._shapes: OrderedDict[tuple[int, bytes], tuple[Miss, ...]] = OrderedDict()
@@ -112,6 +118,7 @@ class ClusterService(ClusterHandler):
             job = self._templates.expand(job)
             validate_job(job)
         self._check_routes(job)
+        job = with_storage_settled(self._engine.machine, caller, job)
         job = with_remote_network(job, rules.remote_network_mbit_s)
         check_rules(job, rules, by_operator=caller.is_operator)
         if job.interactive and (not caller.node or any(group.node != caller.node for group in job.groups)):
@@ -130,11 +137,16 @@ class ClusterService(ClusterHandler):
         if check_only:
             return "", await self._would_be(job)
         self._engine.machine.queue.check_room(job)
-        job = msgspec.structs.replace(self._in_turn(job), id=job_id_of(self._next_job))
-        self._next_job += 1
+        # Once more: a volume that it names may be gone by now, and from here on it is kept for it.
+        job = with_storage_settled(self._engine.machine, caller, job)
+        job = msgspec.structs.replace(self._in_turn(job), id=self._new_job_id())
         await self._engine.tell(events.JobSubmitted(job=job))
         _log.info("job submitted", job=job.id, user=job.user, name=job.name)
         return job.id, None
+
+    def _new_job_id(self) -> str:
+        self._next_job += 1
+        return job_id_of(self._next_job - 1)
 
     def _check_routes(self, job: Job) -> None:
         """Refuse recomposition where nothing can be moved; where something can, a round says whether it helps."""
@@ -169,6 +181,9 @@ class ClusterService(ClusterHandler):
         if shape not in self._shapes:
             decision = await self._engine.maker.would_be(machine.snapshot(self._now()), job)
             misses = tuple(miss for missed in decision.misses for miss in missed.misses if miss.permanent)
+            if any(machine.is_lost(name) for name in job.volumes):
+                # What is lost may come back; what it lacks is told while the job waits.
+                misses = tuple(miss for miss in misses if miss.phase != VolumePhase.name)
             self._shapes[shape] = misses
             while len(self._shapes) > MAX_SHAPES:
                 self._shapes.popitem(last=False)
@@ -206,10 +221,12 @@ class ClusterService(ClusterHandler):
         )
 
     async def list_jobs(self, caller: Identity, *, include_ended: bool) -> tuple[JobStatus, ...]:
-        """Return the jobs that the caller may see, oldest first."""
+        """Return the jobs that the caller may see, oldest first; attachments of volumes only with those ended."""
         # First: a job that ends between the two looks is in both, and not in neither.
         live = tuple(
-            record.status() for record in self._engine.machine.jobs.values() if caller.may_manage(record.job.user)
+            record.status()
+            for record in self._engine.machine.jobs.values()
+            if caller.may_manage(record.job.user) and (include_ended or not record.job.attachment)
         )
         ended: tuple[JobStatus, ...] = ()
         if include_ended:
@@ -243,10 +260,15 @@ class ClusterService(ClusterHandler):
             raise InvalidInput(
                 f"job {job_id}: {exit_code} is no exit code", hint="0 to 255, or a signal's number below 0"
             )
-        released = released and status.job.interactive
-        reason = "" if released else f"cancelled by {caller.name}"
+        released = (released and status.job.interactive) or status.job.attachment
+        reason = "" if released and status.job.interactive else f"cancelled by {caller.name}"
         await self._engine.tell(
-            events.JobCancelled(job_id=job_id, reason=reason, released=released, exit_code=exit_code)
+            events.JobCancelled(
+                job_id=job_id,
+                reason=reason,
+                released=released,
+                exit_code=exit_code if status.job.interactive else None,
+            )
         )
         _log.info("job released" if released else "job cancelled", job=job_id, by=caller.name)
         return await self._engine.find(job_id)
@@ -256,6 +278,8 @@ class ClusterService(ClusterHandler):
     ) -> AsyncIterator[LogChunk]:
         """Yield a task's output; with ``follow`` wait for the task to start, and for its end."""
         status = await self.get_job(caller, job_id)
+        if status.job.attachment:
+            raise InvalidInput(f"job {job_id} keeps a volume attached: it has no program, and no output")
         if status.job.interactive:
             raise InvalidInput(f"job {job_id} is interactive: its output is in the terminal of its program")
         task = _task_to_read(status.job, task)
@@ -351,8 +375,10 @@ class ClusterService(ClusterHandler):
             term=machine.term,
             lease_ttl_s=self._lease_ttl_s,
             nodes=sum(1 for record in machine.nodes.values() if record.connected),
-            jobs_queued=len(machine.queue),
-            jobs_running=sum(1 for record in machine.jobs.values() if record.state is JobState.RUNNING),
+            jobs_queued=len(machine.queue) - len(machine.attachments),
+            jobs_running=sum(
+                1 for record in machine.jobs.values() if record.state is JobState.RUNNING and not record.job.attachment
+            ),
         )
 
     # --- operators -----------------------------------------------------------------------
@@ -392,6 +418,41 @@ class ClusterService(ClusterHandler):
     async def cancel_move(self, caller: Identity, move: str) -> MoveStatus:
         """Call a move of a device off."""
         return await self._operating.cancel_move(caller, move)
+
+    async def create_volume(self, caller: Identity, request: VolumeRequest) -> AsyncIterator[VolumeStatus]:
+        """Have a volume made and yield how far it is, until it is there."""
+        async with contextlib.aclosing(self._volumes.create(caller, request)) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def resize_volume(self, caller: Identity, name: str, *, size_bytes: int) -> AsyncIterator[VolumeStatus]:
+        """Have a volume made larger and yield how far it is, until it is."""
+        async with contextlib.aclosing(self._volumes.resize(caller, name, size_bytes)) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def delete_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        """Have a volume removed and yield how far it is, until it is gone."""
+        async with contextlib.aclosing(self._volumes.delete(caller, name)) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def list_volumes(self, caller: Identity) -> tuple[VolumeStatus, ...]:
+        """Return the volumes that the caller may see."""
+        return await self._volumes.list(caller)
+
+    async def attach_volume(self, caller: Identity, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
+        """Have a volume attached to a node and yield how far it is, until it can be used there."""
+        attaching = self._volumes.attach(caller, request, new_job_id=self._new_job_id)
+        async with contextlib.aclosing(attaching) as statuses:
+            async for status in statuses:
+                yield status
+
+    async def detach_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        """Take a volume from its node and yield how far it is, until it is free."""
+        async with contextlib.aclosing(self._volumes.detach(caller, name)) as statuses:
+            async for status in statuses:
+                yield status
 
     async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
         """Return all chassis."""

@@ -23,6 +23,10 @@ MOVE_DEADLINE_S = 1_800.0
 """Longest time that a node's part of a move may take before it is asked again: a chassis's slowest steps, with their
 tries, and the time that holders are given.  That nothing was said is no failure: only the node knows where it is."""
 
+VOLUME_DEADLINE_S = 1_800.0
+"""Longest time that a node may take for a part of a volume before it is asked again: to remove one is to wipe it, and a
+drive that can't discard is written all over.  That nothing was said is no failure, as of a move."""
+
 DEADLINES = {
     Verb.PREPARE_DEVICES: PREPARE_DEADLINE_S,
     Verb.PREPARE_CLIENT: PREPARE_DEADLINE_S,
@@ -32,6 +36,9 @@ DEADLINES = {
     Verb.UNPREPARE_DEVICES: UNDO_DEADLINE_S,
     Verb.DETACH_DEVICE: MOVE_DEADLINE_S,
     Verb.ATTACH_DEVICE: MOVE_DEADLINE_S,
+    Verb.MAKE_VOLUME: VOLUME_DEADLINE_S,
+    Verb.RESIZE_VOLUME: VOLUME_DEADLINE_S,
+    Verb.REMOVE_VOLUME: VOLUME_DEADLINE_S,
 }
 
 
@@ -45,6 +52,8 @@ class Step:
     task: str = ""
     lease: str = ""
     move: str = ""
+    volume: str = ""
+    part: int = 0
     stray: bool = False
     command_id: str = ""
     """The outstanding command; empty between tries."""

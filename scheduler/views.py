@@ -9,14 +9,14 @@ phases (:class:`farbus.scheduler.phases.cluster.Columns`) know it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from farbus.model.cluster import LinkLoad
-from farbus.model.decision import DeviceView, NodeView, Snapshot
+from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import PoolReach, Route
 from farbus.model.node import Resources, amounts_of
 from farbus.scheduler.records import DeviceRecord, LeaseRecord, NodeRecord
@@ -198,6 +198,7 @@ class Views:
                 node=record.node,
                 free=self._books.is_free(record),
                 destination=self._destination(record),
+                shares=tuple(record.shares[key] for key in sorted(record.shares)) if record.shares else (),
             )
         elif record.device is not None and not record.node and pool:
             view = DeviceView(
@@ -253,6 +254,16 @@ def _is_gain(before: DeviceView | None, now: DeviceView) -> bool:
         or now.node != before.node
         or now.device != before.device
         or (bool(before.destination) and not now.destination)
+        or (bool(before.shares) and _has_more_room(before.shares, now.shares))
+    )
+
+
+def _has_more_room(before: Sequence[StorageShare], now: Sequence[StorageShare]) -> bool:
+    """Say whether less of a drive is taken, or by fewer."""
+    return (
+        len(now) < len(before)
+        or sum(share.size_bytes for share in now) < sum(share.size_bytes for share in before)
+        or sum(share.bandwidth_bytes_per_s for share in now) < sum(share.bandwidth_bytes_per_s for share in before)
     )
 
 

@@ -30,6 +30,7 @@ from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, Roo
 from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
+from farbus.model.volume import AttachRequest, VolumeRequest, VolumeStatus
 
 CALL_TIMEOUT_S = 30.0
 """Longest time that one call without a stream may take."""
@@ -294,6 +295,40 @@ class ClusterClient:
         Raises :class:`NotFound` for one that is not there, :class:`Conflict` for one that can't be called off any more.
         """
         return from_message(await self._call("CancelMove", cluster_pb2.CancelMoveRequest(move=move)), MoveStatus)
+
+    async def create_volume(self, request: VolumeRequest) -> AsyncIterator[VolumeStatus]:
+        """Have a volume made, and yield how far it is, at every change, until it is there.
+
+        The last one may say why it is not.  A stream that is closed ends nothing; nor does it of the others.
+        """
+        async for status in self._stream("CreateVolume", to_message(request, cluster_pb2.VolumeRequest)):
+            yield from_message(status, VolumeStatus)
+
+    async def resize_volume(self, name: str, *, size_bytes: int) -> AsyncIterator[VolumeStatus]:
+        """Have a volume made larger, and yield how far it is, until it is, or its last status says why not."""
+        request = cluster_pb2.ResizeVolumeRequest(name=name, size_bytes=size_bytes)
+        async for status in self._stream("ResizeVolume", request):
+            yield from_message(status, VolumeStatus)
+
+    async def delete_volume(self, name: str) -> AsyncIterator[VolumeStatus]:
+        """Have a volume that nobody uses wiped and removed, and yield how far it is, until it is gone."""
+        async for status in self._stream("DeleteVolume", cluster_pb2.VolumeName(name=name)):
+            yield from_message(status, VolumeStatus)
+
+    async def list_volumes(self) -> tuple[VolumeStatus, ...]:
+        """Return the caller's volumes; to an operator all, and what nodes have of others."""
+        reply = await self._call("ListVolumes", cluster_pb2.ListVolumesRequest())
+        return tuple(from_message(each, VolumeStatus) for each in reply.volumes)
+
+    async def attach_volume(self, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
+        """Have a volume attached to a node, and yield how far it is, until it can be used there; for operators."""
+        async for status in self._stream("AttachVolume", to_message(request, cluster_pb2.AttachRequest)):
+            yield from_message(status, VolumeStatus)
+
+    async def detach_volume(self, name: str) -> AsyncIterator[VolumeStatus]:
+        """Take a volume from the node that it was attached to, and yield how far it is; for operators."""
+        async for status in self._stream("DetachVolume", cluster_pb2.VolumeName(name=name)):
+            yield from_message(status, VolumeStatus)
 
     async def list_chassis(self) -> tuple[ChassisStatus, ...]:
         """Return the chassis that agents have credentials for, as they were read last."""

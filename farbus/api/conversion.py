@@ -103,6 +103,7 @@ def _reader(kind: type[Value]) -> Reader:
             field.encode_name,
             _item_reader(_required(hints[field.name])),
             _required(hints[field.name]) != hints[field.name],
+            isinstance(field.default, enum.Enum),
         )
         for field in msgspec.structs.fields(kind)
     ]
@@ -111,8 +112,11 @@ def _reader(kind: type[Value]) -> Reader:
         known = message.DESCRIPTOR.fields_by_name
         arguments = {
             name: reader(getattr(message, name), f"{path}.{name}")
-            for name, reader, optional in fields
-            if name in known and not (optional and not message.HasField(name))
+            for name, reader, optional, chosen in fields
+            # A choice that nobody made, or a peer before it, is left to the value's own default.
+            if name in known
+            and not (optional and not message.HasField(name))
+            and not (chosen and not getattr(message, name))
         }
         return kind(**arguments)
 

@@ -41,7 +41,7 @@ MAX_OPEN_CALLS = 4_096
 MAX_ERROR_BYTES, MAX_HINT_BYTES = 2_048, 512
 """What an error says, of what a caller sent too: gRPC passes on 8 KiB for certain, in which a byte may take three."""
 
-TARGETS = ("job_id", "lease_id", "device_id", "device", "volume", "node", "name", "application")
+TARGETS = ("job_id", "lease_id", "device_id", "device", "volume", "name", "node", "application")
 """Fields of a request that say what it is about, the first that is set."""
 
 Context = grpc.aio.ServicerContext[Any, Any]

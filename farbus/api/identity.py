@@ -86,6 +86,12 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/MoveDevice": OPERATORS,
     "/farbus.v1.Cluster/ListMoves": OPERATORS,
     "/farbus.v1.Cluster/CancelMove": OPERATORS,
+    "/farbus.v1.Cluster/CreateVolume": PEOPLE,
+    "/farbus.v1.Cluster/ResizeVolume": PEOPLE,
+    "/farbus.v1.Cluster/DeleteVolume": PEOPLE,
+    "/farbus.v1.Cluster/ListVolumes": PEOPLE,
+    "/farbus.v1.Cluster/AttachVolume": OPERATORS,
+    "/farbus.v1.Cluster/DetachVolume": OPERATORS,
     "/farbus.v1.Cluster/ListChassis": OPERATORS,
     "/farbus.v1.Cluster/ReadAudit": OPERATORS,
     "/farbus.v1.Staging/Missing": PEOPLE,
@@ -118,6 +124,7 @@ READ_METHODS = frozenset(
         "/farbus.v1.Cluster/ListQuotas",
         "/farbus.v1.Cluster/ListProfiles",
         "/farbus.v1.Cluster/ListMoves",
+        "/farbus.v1.Cluster/ListVolumes",
         "/farbus.v1.Cluster/ListChassis",
         "/farbus.v1.Cluster/ReadAudit",
         "/farbus.v1.Staging/Missing",
@@ -130,7 +137,9 @@ READ_METHODS = frozenset(
 """Methods that change nothing: only those who were refused them stand in the audit log."""
 
 
-NODE_OPERATIONS = frozenset({"/farbus.v1.Cluster/Cordon", "/farbus.v1.Cluster/Uncordon", "/farbus.v1.Cluster/Drain"})
+NODE_OPERATIONS = frozenset(
+    f"/farbus.v1.Cluster/{name}" for name in ("Cordon", "Uncordon", "Drain", "AttachVolume", "DetachVolume")
+)
 """Methods that who operates one node may call; their handlers ask :meth:`Identity.may_operate` about which one."""
 
 

@@ -45,6 +45,7 @@ from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, Roo
 from farbus.model.profile import MAX_TIMES, ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
+from farbus.model.volume import AttachRequest, VolumeRequest, VolumeStatus
 
 _log = logging.getLogger(__name__)
 
@@ -233,6 +234,35 @@ class ClusterHandler(abc.ABC):
     async def cancel_move(self, caller: Identity, move: str) -> MoveStatus:
         """Call a move off, and return it as it is then."""
         raise Unavailable("no devices are moved here")
+
+    async def create_volume(self, caller: Identity, request: VolumeRequest) -> AsyncIterator[VolumeStatus]:
+        """Have a volume made and yield how far it is, at every change, until it is there."""
+        raise Unavailable("no volumes are kept here")
+        yield  # makes this a generator
+
+    async def resize_volume(self, caller: Identity, name: str, *, size_bytes: int) -> AsyncIterator[VolumeStatus]:
+        """Have a volume made larger and yield how far it is, at every change, until it is."""
+        raise Unavailable("no volumes are kept here")
+        yield  # makes this a generator
+
+    async def delete_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        """Have a volume removed and yield how far it is, at every change, until it is gone."""
+        raise Unavailable("no volumes are kept here")
+        yield  # makes this a generator
+
+    async def list_volumes(self, caller: Identity) -> tuple[VolumeStatus, ...]:
+        """Return the volumes that the caller may see."""
+        raise Unavailable("no volumes are kept here")
+
+    async def attach_volume(self, caller: Identity, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
+        """Have a volume attached to a node and yield how far it is, at every change, until it can be used there."""
+        raise Unavailable("no volumes are kept here")
+        yield  # makes this a generator
+
+    async def detach_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        """Take a volume from the node that it was attached to, and yield how far it is, until it is free."""
+        raise Unavailable("no volumes are kept here")
+        yield  # makes this a generator
 
     async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
         """Return the chassis that agents have credentials for, as they were read last."""
@@ -615,6 +645,50 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             return to_message(await self._handler.cancel_move(caller, request.move), cluster_pb2.MoveStatus)
 
         return await self._call("CancelMove", context, answer)
+
+    async def CreateVolume(self, request: cluster_pb2.VolumeRequest, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[VolumeStatus]:
+            return self._handler.create_volume(caller, from_message(request, VolumeRequest))
+
+        async for status in self._stream("CreateVolume", context, answers):
+            yield to_message(status, cluster_pb2.VolumeStatus)
+
+    async def ResizeVolume(self, request: cluster_pb2.ResizeVolumeRequest, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[VolumeStatus]:
+            return self._handler.resize_volume(caller, request.name, size_bytes=request.size_bytes)
+
+        async for status in self._stream("ResizeVolume", context, answers):
+            yield to_message(status, cluster_pb2.VolumeStatus)
+
+    async def DeleteVolume(self, request: cluster_pb2.VolumeName, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[VolumeStatus]:
+            return self._handler.delete_volume(caller, request.name)
+
+        async for status in self._stream("DeleteVolume", context, answers):
+            yield to_message(status, cluster_pb2.VolumeStatus)
+
+    async def ListVolumes(self, request: cluster_pb2.ListVolumesRequest, context: Any) -> Any:
+        async def answer(caller: Identity) -> cluster_pb2.ListVolumesReply:
+            volumes = await self._handler.list_volumes(caller)
+            return cluster_pb2.ListVolumesReply(
+                volumes=[to_message(each, cluster_pb2.VolumeStatus) for each in volumes]
+            )
+
+        return await self._call("ListVolumes", context, answer)
+
+    async def AttachVolume(self, request: cluster_pb2.AttachRequest, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[VolumeStatus]:
+            return self._handler.attach_volume(caller, from_message(request, AttachRequest))
+
+        async for status in self._stream("AttachVolume", context, answers):
+            yield to_message(status, cluster_pb2.VolumeStatus)
+
+    async def DetachVolume(self, request: cluster_pb2.VolumeName, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[VolumeStatus]:
+            return self._handler.detach_volume(caller, request.name)
+
+        async for status in self._stream("DetachVolume", context, answers):
+            yield to_message(status, cluster_pb2.VolumeStatus)
 
     async def ListChassis(self, request: cluster_pb2.ListChassisRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.ListChassisReply:

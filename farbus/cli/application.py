@@ -40,6 +40,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "nodes": ("nodes", "Cluster", "List nodes, or show one."),
     "devices": ("devices", "Cluster", "List devices, or show one."),
     "leases": ("leases", "Cluster", "List who may use which devices now."),
+    "volume": ("volume", "Cluster", "Make volumes on NVMe drives, attach them, and remove them."),
     "profiles": ("profiles", "Cluster", "List, set and forget what is known of applications."),
     "quota": ("quota", "Cluster", "List what users have, and what they may have."),
     "top": ("top", "Cluster", "Watch how busy nodes, GPUs and sessions are."),

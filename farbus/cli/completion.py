@@ -77,6 +77,16 @@ def complete_move(ctx: Any, incomplete: str) -> Words:
     return _ask(ctx, question)
 
 
+def complete_volume(ctx: Any, incomplete: str) -> Words:
+    """Complete the name of a volume."""
+
+    async def question(client: ClusterClient) -> Words:
+        volumes = await client.list_volumes()
+        return [(s.name, f"{s.state} of {s.user}") for s in volumes if s.name.startswith(incomplete)]
+
+    return _ask(ctx, question)
+
+
 def complete_node_or_device(ctx: Any, incomplete: str) -> Words:
     """Complete the name of a node or the identity of a device."""
     return [*complete_node(ctx, incomplete), *complete_device(ctx, incomplete)]

@@ -42,6 +42,7 @@ from farbus.model.job import (
 )
 from farbus.model.quantity import parse_bytes, parse_cpu, parse_network, parse_seconds, parse_share
 from farbus.model.staging import check_path
+from farbus.model.volume import FileSystem, StorageUse, check_volume_name
 
 MAX_TASKS = 4096
 """Most tasks of one job."""
@@ -94,7 +95,7 @@ class StageTable(msgspec.Struct, forbid_unknown_fields=True, rename={"source": "
 
 
 class StorageTable(msgspec.Struct, forbid_unknown_fields=True):
-    """Storage of NVMe drives for each task."""
+    """Storage of NVMe drives for each task: of its own, or a volume."""
 
     name: Annotated[str, Meta(description="What it is called; 'storage', 'storage1', ... if empty.")] = ""
     size: Annotated[str | int, Meta(description="How much: '100GB', or bytes.")] = 0
@@ -104,6 +105,15 @@ class StorageTable(msgspec.Struct, forbid_unknown_fields=True):
     ] = 0
     profile: Annotated[str, Meta(max_length=63, description="What the program was measured as.")] = ""
     routes: Annotated[list[Route], Meta(description="How drives may be given; those of the task if empty.")] = []
+    volume: Annotated[str, Meta(max_length=40, description="The volume that it is (farbus volume); none if empty.")] = (
+        ""
+    )
+    use: Annotated[StorageUse, Meta(description="What the node does with it; swap is for operators.")] = (
+        StorageUse.MOUNT
+    )
+    file_system: Annotated[FileSystem, Meta(description="Made where there is nothing on it yet.")] = FileSystem.EXT4
+    path: Annotated[str, Meta(description="Where it is mounted; else a directory that FARBUS_STORAGE_NAME names.")] = ""
+    read_only: Annotated[bool, Meta(description="Change nothing on the volume.")] = False
 
 
 Amounts = Annotated[
@@ -518,10 +528,31 @@ def _storage(tables: list[StorageTable], prefix: str) -> tuple[StorageRequest, .
             devices=table.devices,
             profile=table.profile,
             routes=tuple(dict.fromkeys(table.routes)),
+            volume=check_volume_name(table.volume, field=f"{where}volume") if table.volume else "",
+            use=table.use,
+            file_system=table.file_system,
+            path=table.path,
+            read_only=table.read_only,
         )
-        if not found[name].size_bytes:
-            raise InvalidInput(f"{where}size: missing", hint='write for example size = "100GB"')
+        _check_storage(found[name], where)
     return tuple(found.values())
+
+
+def _check_storage(request: StorageRequest, where: str) -> None:
+    if not request.volume and not request.size_bytes:
+        raise InvalidInput(f"{where}size: missing", hint='write for example size = "100GB", or volume = "NAME"')
+    for field in ("size_bytes", "bandwidth_bytes_per_s", "devices", "profile") if request.volume else ():
+        if getattr(request, field):
+            told = field.removesuffix("_bytes").removesuffix("_bytes_per_s")
+            raise InvalidInput(f"{where}{told}: the volume has its own", hint="leave it out beside volume")
+    if request.read_only and not request.volume:
+        raise InvalidInput(f"{where}read_only: nothing is on it yet", hint="leave it out, or name a volume")
+    if request.path and not request.path.startswith("/"):
+        raise InvalidInput(f"{where}path: {request.path[:80]!r} is not absolute", hint="write for example /srv/data")
+    if request.path and request.use not in (StorageUse.MOUNT, StorageUse.MMAP):
+        raise InvalidInput(
+            f"{where}path: only what is mounted has one", hint=f"leave it out beside use = {request.use}"
+        )
 
 
 def _refuse_mixture(table: JobTable, name: str) -> None:

@@ -14,6 +14,7 @@ from farbus.model.move import MoveStatus
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes, format_cpu, format_network
 from farbus.model.states import JOB_STATES
+from farbus.model.volume import VolumeStatus
 
 
 def format_age(seconds: float) -> str:
@@ -213,6 +214,56 @@ MOVE_COLUMNS: tuple[Column[MoveStatus], ...] = (
     Column("HINT", lambda status: status.hint, wide=True),
 )
 
+
+def format_volume_place(status: VolumeStatus) -> str:
+    """Write where a volume is stored: ``3 drives of node beta``."""
+    count = sum(len(part.drives) for part in status.parts)
+    nodes = list(dict.fromkeys(status.nodes))
+    return f"{count} drive{'s' if count > 1 else ''} of node{'s' if len(nodes) > 1 else ''} {', '.join(nodes)}"
+
+
+def _volume_health(status: VolumeStatus) -> str:
+    if not status.troubles:
+        return "ok"
+    return f"{len(status.troubles)} trouble{'s' if len(status.troubles) > 1 else ''}"
+
+
+VOLUME_COLUMNS: tuple[Column[VolumeStatus], ...] = (
+    Column("NAME", lambda status: status.name),
+    Column("USER", lambda status: status.user or "(nobody)"),
+    Column("STATE", lambda status: status.state.value, state=True),
+    Column("SIZE", lambda status: format_bytes(status.size_bytes), right=True),
+    Column("DRIVES", lambda s: str(sum(len(part.drives) for part in s.parts) or ""), right=True),
+    Column("STORED ON", lambda status: _unique(status.nodes)),
+    Column("ATTACHED TO", lambda status: status.attached_to),
+    Column("HEALTH", _volume_health, state=True),
+    Column("SAYS", lambda status: status.says or status.error or next(iter(status.troubles), "")),
+    Column(
+        "BANDWIDTH",
+        lambda s: f"{format_bytes(s.bandwidth_bytes_per_s)}/s" if s.bandwidth_bytes_per_s else "",
+        wide=True,
+        right=True,
+    ),
+    Column("USE", lambda status: status.use, wide=True),
+    Column("PATH", lambda status: status.path, wide=True),
+    Column("JOB", lambda status: status.job, wide=True),
+    Column("EPOCH", lambda status: str(status.epoch), wide=True, right=True),
+    Column("MADE", lambda status: format_moment(status.at), wide=True),
+    Column(
+        "ON DRIVES", lambda s: _unique([drive for part in s.parts for drive in part.drives]), wide=True, identity=True
+    ),
+    Column("TROUBLES", lambda status: "; ".join(status.troubles), wide=True),
+)
+
+
+def _lease_storage(status: LeaseStatus) -> str:
+    storage = status.lease.storage
+    if storage is None:
+        return ""
+    part = f" ({storage.part + 1} of {storage.parts})" if storage.parts > 1 else ""
+    return f"{storage.name}: {f'volume {storage.volume}' if storage.volume else format_bytes(storage.size_bytes)}{part}"
+
+
 LEASE_COLUMNS: tuple[Column[LeaseStatus], ...] = (
     Column("ID", lambda status: status.lease.id),
     Column("JOB", lambda status: status.lease.job),
@@ -222,6 +273,7 @@ LEASE_COLUMNS: tuple[Column[LeaseStatus], ...] = (
     Column("USED ON", lambda status: status.lease.client_node),
     Column("ROUTE", lambda status: status.lease.route.value),
     Column("STATE", lambda status: "wedged" if status.trouble else status.state.value, state=True),
+    Column("STORAGE", _lease_storage, wide=True),
     Column("EXPIRES IN", lambda status: f"{max(0.0, status.expires_in_s):.1f} s", right=True),
     Column("TASK", lambda status: status.lease.task, wide=True),
     Column("EPOCH", lambda s: _unique([str(device.epoch) for device in s.lease.devices]), wide=True),

@@ -25,7 +25,7 @@ class NodeView(Value, frozen=True, kw_only=True):
 
 
 class StorageShare(Value, frozen=True, kw_only=True):
-    """What one lease has of a drive: bytes, and bytes a second.
+    """What one lease, or a part of a volume, has of a drive: bytes, and bytes a second.
 
     ``profile`` names how its program behaves, ``drives`` is how many it uses
     as one.  ``remaining_s`` is how long it is expected to run yet, ``left_s``
@@ -38,6 +38,8 @@ class StorageShare(Value, frozen=True, kw_only=True):
     drives: int = 1
     remaining_s: float = -1.0
     left_s: float = -1.0
+    is_volume: bool = False
+    """It is a part of a volume: room that is taken, and no program that would mind who else is there."""
 
 
 class DeviceView(Value, frozen=True, kw_only=True):

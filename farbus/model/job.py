@@ -13,7 +13,7 @@ from farbus.model.device import GpuFilter, Route
 from farbus.model.node import Resources
 from farbus.model.states import JobState
 from farbus.model.value import Value
-from farbus.model.volume import FileSystem, StorageUse
+from farbus.model.volume import FileSystem, StorageUse, volume_of
 
 MAX_GROUPS = 64
 """Task groups of a job; each is a row of arcs in a phase's network."""
@@ -91,7 +91,8 @@ class StorageRequest(Value, frozen=True, kw_only=True):
     routes: tuple[Route, ...] = ()
     """How drives may be given to the tasks; empty for the routes of the group."""
     volume: str = ""
-    """The volume that it is; its size and drives are the volume's then.  Empty for room of the task's own."""
+    """The volume that it is; its size and drives are the volume's then, and ``devices`` is set by the scheduler to the
+    number of its parts.  Empty for room of the task's own."""
     use: StorageUse = StorageUse.MOUNT
     file_system: FileSystem = FileSystem.EXT4
     path: str = ""
@@ -237,6 +238,8 @@ class Job(Value, frozen=True, kw_only=True):
     """Functions that were not expanded yet; empty in what the scheduler keeps."""
     beside: str = ""
     """A job whose running tasks this one is to be near (HIRE's incremental requests); empty for none."""
+    attachment: bool = False
+    """It keeps a volume attached to a node: one task without a program, which runs until somebody detaches it."""
     goal: Goal = NO_GOAL
     application: str = ""
     """What its runs are remembered under, beside its user; empty for its name (:mod:`farbus.model.profile`)."""
@@ -298,6 +301,14 @@ class Job(Value, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, groups=groups, alternatives=())
 
     @property
+    def volumes(self) -> tuple[str, ...]:
+        """Return the names of the volumes that its tasks use, in any of its flavours."""
+        groups: list[TaskGroup | GroupVariant] = [*self.groups]
+        for way in self.alternatives:
+            groups += way.groups
+        return tuple(dict.fromkeys(each.volume for group in groups for each in group.storage if each.volume))
+
+    @property
     def is_staged(self) -> bool:
         """Say whether each task has a directory of its own, which ends with it."""
         return bool(self.stage_in or self.stage_out)
@@ -323,6 +334,11 @@ class DevicePlacement(Value, frozen=True, kw_only=True):
     size_bytes: int = 0
     bandwidth_bytes_per_s: int = 0
 
+    @property
+    def is_storage(self) -> bool:
+        """Whether it is a part of the task's storage: a drive that is shared, or a part of a volume."""
+        return bool(self.storage) or bool(volume_of(self.device))
+
 
 class TaskPlacement(Value, frozen=True, kw_only=True):
     """Where a task goes, with the reason in words."""
@@ -339,13 +355,13 @@ class TaskPlacement(Value, frozen=True, kw_only=True):
 def room_of(requests: Requests, task: TaskPlacement) -> dict[str, Resources]:
     """Return what a task takes of each node: what it asks for of its own, and of the network at both ends of GPUs.
 
-    Drives over the network are not counted: what they are given of it is their
+    Storage over the network is not counted: what it is given of that is its
     own limit (``bandwidth_bytes_per_s``).
     """
     room = {task.node: requests.resources}
     each = Resources(network_mbit_s=requests.remote_network_mbit_s or 0)
     for place in task.devices if each.network_mbit_s else ():
-        if place.route is Route.REMOTE and not place.storage:
+        if place.route is Route.REMOTE and not place.is_storage:
             room[task.node] += each
             room[place.node] = room.get(place.node, Resources()) + each
     return room

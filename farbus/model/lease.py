@@ -38,6 +38,11 @@ class Lease(Value, frozen=True, kw_only=True):
     storage: StorageGrant | None = None
     """What it gives of drives; None for devices that are given whole."""
 
+    @property
+    def is_room(self) -> bool:
+        """Whether it gives room on drives that others share, rather than devices that are its own."""
+        return self.storage is not None and not self.storage.volume
+
     def without_secret(self) -> Lease:
         """Return the lease as a listing may show it."""
         return msgspec.structs.replace(self, secret="")

@@ -6,6 +6,7 @@ import enum
 import re
 
 from farbus.errors import InvalidInput
+from farbus.model.quantity import MAX_BYTES, format_bytes
 from farbus.model.states import VolumeState
 from farbus.model.value import Value
 
@@ -14,6 +15,15 @@ VOLUME_PREFIX = "VOL-"
 
 MAX_PARTS = 16
 """Nodes that a volume may be striped over."""
+
+MAX_STRIPE = 64
+"""Drives that may be used as one."""
+
+MIN_SIZE = 2**20
+"""Least size of a volume: no file system is smaller."""
+
+MAX_NODE = 253
+"""Characters of the name of a node."""
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
@@ -68,7 +78,8 @@ class VolumeRequest(Value, frozen=True, kw_only=True):
     """A volume that somebody wants.
 
     ``stripe`` drives are used as one, 0 leaves that to the cluster; ``node`` names who is to store it, empty for whom
-    the cluster finds best; ``bandwidth_bytes_per_s`` is set aside on the drives for as long as it is attached.
+    the cluster finds best; ``bandwidth_bytes_per_s`` is set aside on the drives for as long as it is there, so that
+    nobody who attaches it has to wait for that.
     """
 
     name: str
@@ -76,6 +87,30 @@ class VolumeRequest(Value, frozen=True, kw_only=True):
     stripe: int = 0
     bandwidth_bytes_per_s: int = 0
     node: str = ""
+
+    def check(self) -> None:
+        """Raise :class:`InvalidInput` for what no cluster could do."""
+        check_volume_name(self.name)
+        check_volume_size(self.size_bytes)
+        for field, value, most in (
+            ("stripe", self.stripe, MAX_STRIPE),
+            ("bandwidth_bytes_per_s", self.bandwidth_bytes_per_s, MAX_BYTES),
+        ):
+            if not 0 <= value <= most:
+                raise InvalidInput(f"{field}: {value} is not from 0 to {most}")
+        if len(self.node) > MAX_NODE or not self.node.isprintable():
+            raise InvalidInput("node: it is not the name of a node", hint="farbus nodes lists them")
+
+
+class AttachRequest(Value, frozen=True, kw_only=True):
+    """A volume that an operator wants on a node, until it is detached."""
+
+    volume: str
+    node: str
+    use: StorageUse = StorageUse.MOUNT
+    path: str = ""
+    file_system: FileSystem = FileSystem.EXT4
+    read_only: bool = False
 
 
 class VolumePart(Value, frozen=True, kw_only=True):
@@ -92,6 +127,10 @@ class VolumePart(Value, frozen=True, kw_only=True):
     def device(self) -> str:
         """The id under which its node offers it."""
         return part_id(self.volume, self.part)
+
+
+TROUBLE = "trouble"
+"""The attribute in which a node says of a part of a volume, or of a drive, what is wrong with it: a line for people."""
 
 
 class StoredPart(Value, frozen=True, kw_only=True):
@@ -123,6 +162,9 @@ class VolumeStatus(Value, frozen=True, kw_only=True):
     at: float = 0.0
     says: str = ""
     """What is being done, or why it is not."""
+    error: str = ""
+    """Why what was asked for has failed; ``hint`` says what to do."""
+    hint: str = ""
 
 
 def part_id(volume: str, part: int) -> str:
@@ -144,3 +186,13 @@ def check_volume_name(name: str, *, field: str = "name") -> str:
             f"{field}: {name[:80]!r} is no name for a volume", hint="at most 40 of a-z, 0-9 and -, not at the ends"
         )
     return name
+
+
+def check_volume_size(size_bytes: int) -> int:
+    """Return a volume's size; raise :class:`InvalidInput` for what is none."""
+    if not MIN_SIZE <= size_bytes <= MAX_BYTES:
+        raise InvalidInput(
+            f"size: {size_bytes} bytes are not from {format_bytes(MIN_SIZE)} to {format_bytes(MAX_BYTES)}",
+            hint="write for example 100G",
+        )
+    return size_bytes

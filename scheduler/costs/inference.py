@@ -225,7 +225,11 @@ def observed_run(status: JobStatus, network_load: float, *, seconds: float) -> O
     person's hand (interactive).  ``network_load`` is the mean of the busiest of
     the nodes at either end of its remote devices, 0 without any.
     """
-    useful = status.state is JobState.SUCCEEDED and status.started_at and not status.job.interactive
+    useful = (
+        status.state is JobState.SUCCEEDED
+        and status.started_at
+        and not (status.job.interactive or status.job.attachment)
+    )
     if not useful or not 0 < seconds <= MAX_SECONDS:
         return None
     routes = {device.route for task in status.placements for device in task.devices}

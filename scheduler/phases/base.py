@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from farbus.model.decision import PendingJob
-from farbus.model.job import Miss, TaskGroup
+from farbus.model.job import GroupVariant, Miss, TaskGroup
 from farbus.scheduler import kernels
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
@@ -421,8 +421,10 @@ class Phase(abc.ABC):
         del pending, group
         return None
 
-    def concerns(self, group: TaskGroup) -> bool:
-        """Say whether the phase could have anything to do with ``group``; one that concerns no job is left out.
+    def concerns(self, group: TaskGroup | GroupVariant) -> bool:
+        """Say whether the phase could have anything to do with ``group``, as it stands or in an alternative.
+
+        One that concerns no job is left out.
 
         A phase that phase 1 must always know of, for what is spare, concerns all.
         """

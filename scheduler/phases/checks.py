@@ -114,7 +114,7 @@ def _check_storage(storage: Iterable[StorageRequest], group: TaskGroup, whose: s
         check_numbers(
             field,
             (
-                ("size_bytes", request.size_bytes, 1, MAX_BYTES),
+                ("size_bytes", request.size_bytes, 0 if request.volume else 1, MAX_BYTES),
                 ("bandwidth_bytes_per_s", request.bandwidth_bytes_per_s, 0, MAX_BYTES),
                 ("devices", request.devices, 0, MAX_DRIVES),
             ),

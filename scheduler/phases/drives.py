@@ -109,16 +109,22 @@ class Drives:
         self.free_bytes, self.free_bytes_per_s = self.capacity.copy(), self.bandwidth.copy()
         self.sharers = np.zeros(len(self), np.int64)
         self.kind = np.zeros(len(self), np.int64)
+        self.stores = np.zeros(len(self), bool)
+        """Whether parts of volumes are on a drive, which then stays where it is."""
         self.load_factor = Load(0.0, 0.0)
         """The load of equation 4 when the round began."""
         self.patient = np.ones(len(self), bool)
         """Whether those who share a drive keep their deadlines beside one more."""
-        for row, shares in cluster.device_shares.items():
+        for row, every in cluster.device_shares.items():
             number = self.index.get(row)
             if number is None:
                 continue
-            self.free_bytes[number] -= sum(share.size_bytes for share in shares)
-            self.free_bytes_per_s[number] -= sum(share.bandwidth_bytes_per_s for share in shares)
+            self.free_bytes[number] -= sum(share.size_bytes for share in every)
+            self.free_bytes_per_s[number] -= sum(share.bandwidth_bytes_per_s for share in every)
+            shares = tuple(share for share in every if not share.is_volume)
+            self.stores[number] = len(shares) < len(every)
+            if not shares:
+                continue
             self.sharers[number] = len(shares)
             kinds = {self.numbers.get(share.profile, 0) for share in shares}
             self.kind[number] = kinds.pop() if len(kinds) == 1 else -1

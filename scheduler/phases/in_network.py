@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from farbus.model.decision import PendingJob
-from farbus.model.job import Miss, ServiceRequest, TaskGroup
+from farbus.model.job import GroupVariant, Miss, ServiceRequest, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy, ServiceSites
 from farbus.scheduler.phases.base import NEAR, NO_ARC, Alternatives, Desk, Flags, Offer, Outlook, Phase
 from farbus.scheduler.phases.cluster import MAX_UNITS, Cluster
@@ -52,9 +52,9 @@ class InNetworkPhase(Phase):
 
     name = "in-network"
 
-    def concerns(self, group: TaskGroup) -> bool:
-        """Say whether the group asks for a service."""
-        return group.service is not None
+    def concerns(self, group: TaskGroup | GroupVariant) -> bool:
+        """Say whether the group asks for a service, which no alternative changes."""
+        return isinstance(group, TaskGroup) and group.service is not None
 
     def asks(self, pending: PendingJob, group: TaskGroup) -> Hashable:
         """Return the service; jobs whose groups are spread over devices are alike to no other."""

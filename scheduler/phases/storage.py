@@ -41,6 +41,9 @@ from farbus.scheduler.phases.stock import ANY_SITE
 from farbus.scheduler.phases.storage_outlook import StorageOutlook
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, wants_by_node
 
+STORAGE_ROUTES = (Route.LOCAL, Route.REMOTE)
+"""How volumes are given; a fabric moves drives, and not what is stored on some of them."""
+
 NO_DRIVE = -1
 """Fills up the drives of a unit to as many as its shape may have."""
 
@@ -147,6 +150,7 @@ class StorageDesk(Desk):
                 subject=subject,
             )
             for request in group.storage
+            if not request.volume
         )
 
     def network_cost(self, places: Integers, site: int, subject: Hashable) -> Integers:
@@ -173,7 +177,13 @@ class StorageDesk(Desk):
     def _movable(self, shape: StorageShape, pool: int, site: int, number: int) -> Integers:
         """Return the unused drives of ``pool`` that are not on ``site``, in the order in which to take them."""
         drives = self.drives
-        usable = drives.eligible(shape, number) & (drives.sharers == 0) & (drives.pool == pool) & (drives.node != site)
+        usable = (
+            drives.eligible(shape, number)
+            & (drives.sharers == 0)
+            & ~drives.stores
+            & (drives.pool == pool)
+            & (drives.node != site)
+        )
         own = np.flatnonzero(usable)
         unused = np.bincount(drives.node[drives.ok & (drives.sharers == 0)], minlength=self.cluster.size)
         held = np.where(self.cluster.fabric.is_pool, 0, unused)[drives.node[own]]
@@ -183,7 +193,7 @@ class StorageDesk(Desk):
 
     def outlook_key(self, pending: PendingJob, group: TaskGroup) -> Hashable | None:
         """Return the shapes of the group's storage."""
-        return self.shapes_of(pending, group) if group.storage else None
+        return self.shapes_of(pending, group) or None
 
     def outlook(self, key: Hashable) -> Outlook:
         """Return for each node whether its own drives would do, or others could serve it."""
@@ -470,7 +480,7 @@ class StorageDesk(Desk):
             if movable and self._can_move(shape, site):
                 return None
             if not units.any() and not movable:
-                tells = "no node has drives for that" if permanent else "no drives have so much free now"
+                tells = "no node has drives for that" if permanent else self._nearest(shape)
                 return miss(f"{wanted}; {tells}", permanent=permanent)
             if not units.any() or (int(units.sum()) < group.count and not movable):
                 return miss(
@@ -484,6 +494,20 @@ class StorageDesk(Desk):
         if served[site] if site >= 0 else served.any():
             return None
         return miss(f"{wanted}; there are drives, but no node from which the group may use them now", permanent=False)
+
+    def _nearest(self, shape: StorageShape) -> str:
+        """Say what drives have free now that do not suffice: the one with most, or that none may be used at all."""
+        drives = self.drives
+        usable = np.flatnonzero(drives.ok)
+        if not len(usable):
+            return "no drive may be used now"
+        tells = "no drives have so much free now"
+        best = usable[np.lexsort((usable, -drives.free_bytes_per_s[usable], -drives.free_bytes[usable]))[0]]
+        has = format_bytes(max(0, int(drives.free_bytes[best])))
+        if shape.bytes_per_s:
+            has += f" and {format_bytes(max(0, int(drives.free_bytes_per_s[best])))}/s"
+        device = self.cluster.devices[int(drives.row[best])].id
+        return f"{tells}: most has {device} of node {self.cluster.names[int(drives.node[best])]}, {has}"
 
     def _can_move(self, shape: StorageShape, site: int) -> bool:
         fabric = self.cluster.fabric

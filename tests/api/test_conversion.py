@@ -32,7 +32,7 @@ from farbus.model.operation import MovedJob, RoomPlan
 from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
 from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState, CollectorStates, SeriesStart, TelemetryUpdate
-from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
+from farbus.model.states import DeviceState, JobState, LeaseState, NodeState, VolumeState
 from farbus.model.telemetry import (
     ClusterTelemetry,
     DeviceTelemetry,
@@ -43,6 +43,15 @@ from farbus.model.telemetry import (
     Telemetry,
 )
 from farbus.model.value import Value
+from farbus.model.volume import (
+    AttachRequest,
+    FileSystem,
+    StorageGrant,
+    StorageUse,
+    VolumePart,
+    VolumeRequest,
+    VolumeStatus,
+)
 
 RESOURCES = Resources(cpu_milli=4000, memory_bytes=2**34)
 DEVICE = Device(
@@ -206,7 +215,50 @@ PAIRS = [
         cluster_pb2.Explanation,
     ),
     (Explanation(status=JobStatus(job=JOB, state=JobState.RUNNING)), cluster_pb2.Explanation),
-]
+    (
+        VolumeRequest(name="v", size_bytes=5, stripe=2, bandwidth_bytes_per_s=3, node="a"),
+        cluster_pb2.VolumeRequest,
+    ),
+    (
+        AttachRequest(
+            volume="v", node="a", use=StorageUse.RAW, path="/p", file_system=FileSystem.XFS, read_only=True
+        ),
+        cluster_pb2.AttachRequest,
+    ),
+    (
+        VolumeStatus(
+            name="v",
+            user="u",
+            state=VolumeState.ATTACHED,
+            size_bytes=5,
+            bandwidth_bytes_per_s=6,
+            parts=(VolumePart(volume="v", part=1, parts=2, size_bytes=3, drives=("d1", "d2")),),
+            nodes=("a",),
+            epoch=7,
+            attached_to="b",
+            job="j1",
+            path="/p",
+            use="raw",
+            troubles=("t",),
+            at=2.5,
+            says="s",
+            error="e",
+            hint="h",
+        ),
+        cluster_pb2.VolumeStatus,
+    ),
+    (
+        Lease(
+            id="L2", job="1", task="main.0", user="u", client_node="a", device_node="b", route=Route.LOCAL,
+            devices=LEASE.devices, term=2, secret="00",
+            storage=StorageGrant(
+                name="s", volume="v", size_bytes=5, bandwidth_bytes_per_s=6, part=1, parts=2, use=StorageUse.MMAP,
+                file_system=FileSystem.XFS, path="/p", read_only=True,
+            ),
+        ),
+        types_pb2.Lease,
+    ),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("value", "kind"), PAIRS, ids=lambda item: getattr(item, "__name__", type(item).__name__))
@@ -225,6 +277,14 @@ def test_value_and_message_have_the_same_fields(value: Value, kind: type) -> Non
                 compare(nested, descriptor.fields_by_name[field.name].message_type)
 
     compare(value, kind.DESCRIPTOR)
+
+
+def test_a_choice_that_an_older_peer_does_not_know_is_left_to_the_default() -> None:
+    message = types_pb2.StorageRequest(name="s", size_bytes=5)
+    assert from_message(message, StorageRequest) == StorageRequest(name="s", size_bytes=5)
+    message.use = "sing"
+    with pytest.raises(InvalidInput, match="use: 'sing' is not one of mount, raw, swap, mmap"):
+        from_message(message, StorageRequest)
 
 
 def test_unknown_enum_value_is_refused_with_the_path() -> None:

@@ -40,8 +40,9 @@ from farbus.model.operation import CordonKind, CordonResult, DrainStatus, Forgot
 from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
 from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState
-from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
+from farbus.model.states import DeviceState, JobState, LeaseState, NodeState, VolumeState
 from farbus.model.telemetry import ClusterTelemetry, GpuTelemetry, LinkTelemetry, NodeTelemetry, SessionTelemetry
+from farbus.model.volume import AttachRequest, VolumePart, VolumeRequest, VolumeStatus
 
 GPU = Device(id="GPU-0001", kind=DeviceKind.GPU, model="Farbus Software GPU", memory_bytes=2**30, software=True)
 MOVING = Device(id="GPU-0002", kind=DeviceKind.GPU, model="Farbus Software GPU")
@@ -51,6 +52,15 @@ PLACEMENT = TaskPlacement(
     devices=(DevicePlacement(device="GPU-0001", node="alpha", route=Route.REMOTE),),
     why="alpha has the fewest free GPUs that suffice",
 )
+
+
+def volume(name: str, state: VolumeState, **more: object) -> VolumeStatus:
+    """A volume of ada's on three drives of node beta."""
+    part = VolumePart(volume=name, size_bytes=100 * 2**30, drives=("NVME-1", "NVME-2", "NVME-3"))
+    about = {"size_bytes": 100 * 2**30, "at": 1e9, **more}
+    return VolumeStatus(name=name, user="ada", state=state, parts=(part,), nodes=("beta",), **about)  # type: ignore[arg-type]
+
+
 TELEMETRY = (
     NodeTelemetry(
         node="alpha", state=NodeState.READY, seen_s=1.0, cpu_milli=4000, cpu_busy_fraction=0.5,
@@ -325,6 +335,56 @@ class RehearsedCluster(ClusterHandler):
             raise Conflict("move m7 has ended: done", hint="farbus attach moves it back")
         (live,) = await self.list_moves(caller, include_ended=False)
         return msgspec.structs.replace(live, id=move, says=f"called off by {caller.name}; scan the bus")
+
+    async def create_volume(self, caller: Identity, request: VolumeRequest) -> AsyncIterator[VolumeStatus]:
+        print(f"create {msgspec.json.encode(request).decode()}", flush=True)
+        if request.name == "large":
+            raise Unsatisfiable(
+                "volume large of 1 PB: the cluster has no drives with so much free now", hint="ask for less"
+            )
+        begun = volume(request.name, VolumeState.CREATING, says="node beta is asked to make its part, 1 of 1")
+        yield begun
+        if request.name == "torn":
+            raise Unavailable("the agent is restarted")
+        if request.name == "refused":
+            yield msgspec.structs.replace(
+                begun, state=VolumeState.DELETED, says="", error="node beta: its volume group is full"
+            )
+            return
+        yield volume(request.name, VolumeState.AVAILABLE, size_bytes=request.size_bytes)
+
+    async def resize_volume(self, caller: Identity, name: str, *, size_bytes: int) -> AsyncIterator[VolumeStatus]:
+        yield volume(name, VolumeState.AVAILABLE, says="node beta is asked to make its part larger, 1 of 1")
+        yield volume(name, VolumeState.AVAILABLE, size_bytes=size_bytes)
+
+    async def delete_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        print(f"delete {name}", flush=True)
+        if name == "used":
+            raise Conflict("volume used is attached to node gamma", hint="farbus volume detach used")
+        yield volume(name, VolumeState.DELETING, says="node beta is asked to wipe and remove its part, 1 of 1")
+        yield volume(name, VolumeState.DELETED)
+
+    async def list_volumes(self, caller: Identity) -> tuple[VolumeStatus, ...]:
+        attached = volume("data", VolumeState.ATTACHED, attached_to="gamma", job="j7", use="mount", path="/srv/data")
+        lost = volume("old", VolumeState.LOST, troubles=("node beta, which has part 0, can't be reached",))
+        return attached, lost, volume("torn", VolumeState.AVAILABLE)
+
+    async def attach_volume(self, caller: Identity, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
+        print(f"attach {msgspec.json.encode(request).decode()}", flush=True)
+        begun = volume(request.volume, VolumeState.AVAILABLE, job="j7", says="node gamma prepares it")
+        yield begun
+        if request.volume == "broken":
+            yield msgspec.structs.replace(begun, says="", job="", error="it was not attached: bad superblock")
+            return
+        if request.volume == "slow":
+            await asyncio.Event().wait()
+        yield volume(
+            request.volume, VolumeState.ATTACHED, attached_to=request.node, job="j7", path=request.path or "/run/v"
+        )
+
+    async def detach_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        yield volume(name, VolumeState.ATTACHED, says="is being detached: pid 812 (python3) has a file open")
+        yield volume(name, VolumeState.AVAILABLE)
 
     async def list_chassis(self, caller: Identity) -> tuple[ChassisStatus, ...]:
         view = ChassisView(

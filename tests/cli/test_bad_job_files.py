@@ -62,7 +62,9 @@ BAD: dict[str, list[str]] = {
         "3", "[1]", "[{}]", '[{ size = "1 apple" }]', "[{ size = -1 }]", '[{ size = 1, bandwidth = "fast" }]',
         "[{ size = 1, devices = 99 }]", '[{ size = 1, routes = ["teleport"] }]', '[{ size = 1, speed = 1 }]',
         '[{ size = 1, name = "a b" }]', '[{ size = 1, name = "a" }, { size = 1, name = "a" }]',
-        f'[{{ size = 1, profile = "{LONG}" }}]',
+        f'[{{ size = 1, profile = "{LONG}" }}]', '[{ volume = "A" }]', f'[{{ volume = "{LONG}" }}]',
+        '[{ size = 1, use = "sing" }]', '[{ size = 1, file_system = "fat" }]', '[{ size = 1, path = "x" }]',
+        '[{ size = 1, read_only = true }]', '[{ size = 1, volume = "a" }]', '[{ volume = "a", read_only = 1 }]',
     ],
     "alternative": [
         "3", "[1]", "[{ cost = -1, task = [{}] }]", "[{ cost = nan, task = [{}] }]", "[{ cost = 1e300, task = [{}] }]",
@@ -105,7 +107,10 @@ def test_every_field_of_a_job_file_is_in_the_table() -> None:
     assert {field.encode_name for field in msgspec.structs.fields(StageTable)} == {"from", "to"}
     assert set(paths(TaskTable)) <= BAD.keys()
     named = {field.encode_name for kind in (StorageTable, AlternativeTable) for field in msgspec.structs.fields(kind)}
-    assert named == {"name", "size", "bandwidth", "devices", "profile", "routes", "cost", "task"}
+    assert named == {
+        "name", "size", "bandwidth", "devices", "profile", "routes", "volume", "use", "file_system", "path",
+        "read_only", "cost", "task",
+    }  # fmt: skip
     named = {field.encode_name for kind in (ServiceTable, CompositeTable) for field in msgspec.structs.fields(kind)}
     assert named == {"name", "own", "shared", "template", "size", "command", "implementations", "servers"}
 

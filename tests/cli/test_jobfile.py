@@ -16,6 +16,7 @@ from farbus.cli.jobfile import parse_job, read_job, read_table, schema
 from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound
 from farbus.model.device import Route
 from farbus.model.job import Requests, StorageRequest
+from farbus.model.volume import FileSystem, StorageUse
 
 HERE = Path("/home/ada/jobs")
 
@@ -280,6 +281,22 @@ def test_storage_arrives() -> None:
     )
 
 
+def test_a_volume_arrives() -> None:
+    text = b'command = ["a"]\n[[storage]]\nvolume = "data"\nuse = "mmap"\nfile_system = "xfs"\npath = "/d"\n'
+    text += b"read_only = true"
+    (group,) = parse_job(text, name="job.toml", directory=HERE).groups
+    assert group.storage == (
+        StorageRequest(
+            name="storage",
+            volume="data",
+            use=StorageUse.MMAP,
+            file_system=FileSystem.XFS,
+            path="/d",
+            read_only=True,
+        ),
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -289,6 +306,13 @@ def test_storage_arrives() -> None:
         (b"size = 1\ndevices = 65", "job.toml: storage[0].devices: "),
         (b"size = 1\nstripe = 2", "job.toml: storage[0].stripe: unknown field"),
         (b'size = 1\nname = "a b"', "job.toml: storage[0].name: 'a b' is not a name"),
+        (b'volume = "Data"', "job.toml: storage[0].volume: 'Data' is no name for a volume"),
+        (b'volume = "a"\nsize = 1', "job.toml: storage[0].size: the volume has its own"),
+        (b'volume = "a"\nbandwidth = 1', "job.toml: storage[0].bandwidth: the volume has its own"),
+        (b'size = 1\nuse = "sing"', "job.toml: storage[0].use: "),
+        (b'size = 1\npath = "data"', "job.toml: storage[0].path: 'data' is not absolute"),
+        (b'size = 1\nuse = "raw"\npath = "/srv"', "job.toml: storage[0].path: only what is mounted has one"),
+        (b"size = 1\nread_only = true", "job.toml: storage[0].read_only: nothing is on it yet"),
     ],
 )
 def test_a_mistake_in_storage_names_the_field(line: bytes, told: str) -> None:

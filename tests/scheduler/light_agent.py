@@ -28,6 +28,9 @@ _COMMANDS = {
     "unprepare_devices": events.UnprepareDevices,
     "detach_device": events.DetachDevice,
     "attach_device": events.AttachDevice,
+    "make_volume": events.MakeVolume,
+    "resize_volume": events.ResizeVolume,
+    "remove_volume": events.RemoveVolume,
     "serve_chassis": events.ServeChassis,
     "cancel_move": events.CancelMove,
     "heartbeat_reply": events.HeartbeatReply,
@@ -102,7 +105,8 @@ class LightAgent:
                 outcome = self.state.do(command)
                 if outcome is not None:
                     await self.answer(outcome)
-                if isinstance(command, events.DetachDevice | events.AttachDevice):
+                kinds = events.DetachDevice | events.AttachDevice
+                if isinstance(command, kinds | events.MakeVolume | events.ResizeVolume | events.RemoveVolume):
                     await self.send(
                         inventory_changed=session_pb2.InventoryChanged(node=to_message(self.state.node, types_pb2.Node))
                     )

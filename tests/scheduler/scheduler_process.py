@@ -1,6 +1,6 @@
 """Runs a scheduler as a process of its own: ``python -m tests.scheduler.scheduler_process CONFIG.json [KILL]``.
 
-``KILL`` is ``before:N`` or ``after:N``: it kills itself around its N-th write of a move, counted from 0.
+``KILL`` is ``before:N`` or ``after:N``: it kills itself around its N-th write of a move or a volume, counted from 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from farbus.model.value import from_json
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.daemon import main
-from farbus.scheduler.events import Persist, PersistMove
+from farbus.scheduler.events import Persist, PersistMove, PersistVolume
 from farbus.scheduler.ledger import Ledger
 
 
@@ -25,12 +25,12 @@ def die(*_: object) -> None:
 
 
 def kill_at(written: bool, number: int) -> None:
-    """Have this process die around one of its writes of moves."""
+    """Have this process die around one of its writes of moves or volumes."""
     writes, write = itertools.count(), Ledger.write
 
     def mortal(ledger: Ledger, effects: Iterable[Persist]) -> concurrent.futures.Future[None]:
         batch = list(effects)
-        mine = any(isinstance(effect, PersistMove) for effect in batch) and next(writes) == number
+        mine = any(isinstance(effect, PersistMove | PersistVolume) for effect in batch) and next(writes) == number
         if mine and not written:
             die()
         future = write(ledger, batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -12,16 +12,21 @@ from farbus.model.decision import Decision, JobMiss, JobPlacement, PendingJob, R
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.fabric import ChassisView, FabricDevice, FabricPort
 from farbus.model.job import DevicePlacement, Job, Miss, Requests, TaskGroup, TaskPlacement, TaskState, TaskStatus
+from farbus.model.lease import Lease
 from farbus.model.move import MoveRequest, MoveStatus, NodeMove
 from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon
 from farbus.model.profile import ApplicationProfile, ObservedRun
-from farbus.model.states import DEVICE_STATES, DeviceState, LeaseState
+from farbus.model.states import DEVICE_STATES, VOLUME_STATES, DeviceState, LeaseState, VolumeState
+from farbus.model.volume import AttachRequest, VolumePart, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
+from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.move_requests import plan_move
 from farbus.scheduler.records import StoredProgress
+from farbus.scheduler.volume_plans import attachment_job, plan_volume
+from farbus.scheduler.volume_records import StoredVolume
 
 GIB = 2**30
 TTL_S = 15.0
@@ -31,6 +36,19 @@ HEARTBEAT_S = TTL_S / 5
 
 def gpu(identity: str) -> Device:
     return Device(id=f"GPU-{identity}", kind=DeviceKind.GPU, model="Software GPU", memory_bytes=GIB, software=True)
+
+
+def drive(identity: str, *, size: int = 100 * GIB, bandwidth: int = 4 * GIB) -> Device:
+    return Device(
+        id=f"NVME-{identity}", kind=DeviceKind.NVME, model="Drive", memory_bytes=size, bandwidth_bytes_per_s=bandwidth
+    )
+
+
+def storing(name: str, drives: int, *, gpus: int = 0, size: int = 100 * GIB) -> Node:
+    """A node that offers drives."""
+    more = tuple(drive(f"{name}-{index}", size=size) for index in range(drives))
+    plain = node(name, gpus)
+    return msgspec.structs.replace(plain, devices=plain.devices + more)
 
 
 def node(name: str, gpus: int = 0, *, cpu_milli: int = 4000) -> Node:
@@ -207,6 +225,10 @@ class ScriptedAgent:
     """Who has called off moves that it was asked for, or may be."""
     serves: dict[str, events.ServeChassis] = dataclasses.field(default_factory=dict)
     used_cpu_milli: dict[tuple[str, str], int] = dataclasses.field(default_factory=dict)
+    parts: dict[str, VolumePart] = dataclasses.field(default_factory=dict)
+    """Parts of volumes on its drives, by the devices as which it offers them; they outlive it."""
+    refuses: dict[type[events.Command], str] = dataclasses.field(default_factory=dict)
+    """Commands about volumes that it can't carry out, and why."""
 
     @property
     def name(self) -> str:
@@ -256,12 +278,13 @@ class ScriptedAgent:
                         del self.client_side[key]
                 return None
             case events.PrepareDevices(lease=lease):
-                for leased in lease.devices:
+                for leased in lease.devices if not lease.is_room else ():
                     assert leased.epoch >= self.epochs.get(leased.device, 0), "an old epoch came back"
                     self.epochs[leased.device] = leased.epoch
                     for held in self.device_side.values():
                         clash = any(other.device == leased.device for other in held.devices)
                         assert held.lease_id == lease.id or not clash, f"{leased.device} is under two leases"
+                self._check_room(lease)
                 endpoint = "127.0.0.1:7000" if lease.route is Route.REMOTE else ""
                 self.device_side[lease.id] = events.HeldLease(
                     lease_id=lease.id, device_side=True, endpoint=endpoint, devices=lease.devices
@@ -270,6 +293,9 @@ class ScriptedAgent:
                 if leases:
                     self.client_side[job_id, task] = tuple(prepared.lease.id for prepared in leases)
                 environment = {"FARBUS_SESSION": f"/run/{job_id}-{task}"}
+                for storage in (prepared.lease.storage for prepared in leases):
+                    if storage is not None:
+                        environment[f"FARBUS_STORAGE_{storage.name.upper()}"] = storage.path or f"/mnt/{storage.name}"
             case events.StartTask(job_id=job_id, task=task):
                 if (job_id, task) not in self.tasks:
                     self.tasks[job_id, task] = TaskStatus(task=task, state=TaskState.RUNNING, node=self.name)
@@ -285,6 +311,8 @@ class ScriptedAgent:
                 self.tasks.pop((job_id, task), None)
             case events.UnprepareDevices(lease_id=lease_id):
                 self.device_side.pop(lease_id, None)
+            case events.MakeVolume() | events.ResizeVolume() | events.RemoveVolume():
+                return self._keep(command)
             case events.ServeChassis(chassis=chassis):
                 assert command.term >= self.serves.get(chassis, command).term, "an old naming came back"
                 self.serves[chassis] = command
@@ -295,6 +323,46 @@ class ScriptedAgent:
             case events.DetachDevice() | events.AttachDevice():
                 return self._move(command)
         return self.answer(command, endpoint=endpoint, environment=environment)
+
+    def _check_room(self, lease: Lease) -> None:
+        """Whose room it is to make has room for it, and what it is to give of a volume is there."""
+        here = {device.id: device for device in self.node.devices}
+        if lease.storage is None:
+            return
+        if lease.storage.volume:
+            (leased,) = lease.devices
+            part = self.parts[leased.device]
+            assert (part.volume, part.part, part.parts) == (
+                lease.storage.volume,
+                lease.storage.part,
+                lease.storage.parts,
+            )
+            assert lease.storage.size_bytes <= part.size_bytes
+        for leased in lease.devices:
+            assert leased.device in here, f"node {self.name} does not have {leased.device}"
+
+    def _keep(self, command: events.MakeVolume | events.ResizeVolume | events.RemoveVolume) -> events.OutcomeArrived:
+        """Make, enlarge or remove a part of a volume, once."""
+        part = command.part
+        if error := self.refuses.get(type(command), ""):
+            return self.answer(command, error=error)
+        here = {device.id: device for device in self.node.devices}
+        if isinstance(command, events.RemoveVolume):
+            held = [device.device for lease in self.device_side.values() for device in lease.devices]
+            assert part.device not in held, "a part that is leased is to be removed"
+            self.parts.pop(part.device, None)
+            here.pop(part.device, None)
+        else:
+            known = self.parts.get(part.device)
+            assert isinstance(command, events.MakeVolume) or known is not None, "what is to grow is not there"
+            assert known is None or known.drives == part.drives, "it is on other drives"
+            assert set(part.drives) <= here.keys()
+            self.parts[part.device] = part
+            here[part.device] = Device(
+                id=part.device, kind=DeviceKind.VOLUME, model="volume", memory_bytes=part.size_bytes
+            )
+        self.node = msgspec.structs.replace(self.node, devices=tuple(here.values()))
+        return self.answer(command)
 
     def _move(self, command: events.DetachDevice | events.AttachDevice) -> events.OutcomeArrived:
         """Do this node's part of a move, once."""
@@ -370,6 +438,8 @@ class Memory:
         self.waits: dict[str, int] = {}
         self.moves: dict[str, bytes] = {}
         self.ended_moves: dict[str, StoredMove] = {}
+        self.volumes: dict[str, bytes] = {}
+        self.gone_volumes: set[str] = set()
         self.chassis: dict[str, int] = {}
         self.runs: list[bytes] = []
         self.profiles: dict[tuple[str, str], ApplicationProfile] = {}
@@ -405,6 +475,13 @@ class Memory:
                 else:
                     del self.moves[move.id]
                     self.ended_moves[move.id] = move
+            case events.PersistVolume(volume=volume):
+                self.volumes[volume.id] = msgspec.json.encode(volume)
+                if not volume.is_live:
+                    del self.volumes[volume.id]
+                    self.gone_volumes.add(volume.id)
+                live = [each.name for each in self.live_volumes()]
+                assert len(set(live)) == len(live), "a name has two volumes"
             case events.PersistChassis(name=name, term=term):
                 assert term > self.chassis.get(name, 0), "a term was given twice"
                 self.chassis[name] = term
@@ -426,6 +503,9 @@ class Memory:
 
     def live_moves(self) -> list[StoredMove]:
         return [msgspec.json.decode(text, type=StoredMove) for text in self.moves.values()]
+
+    def live_volumes(self) -> list[StoredVolume]:
+        return [msgspec.json.decode(text, type=StoredVolume) for text in self.volumes.values()]
 
     def decoded_runs(self) -> list[ObservedRun]:
         return [msgspec.json.decode(text, type=ObservedRun) for text in self.runs]
@@ -450,6 +530,8 @@ class Memory:
             moves=self.live_moves(),
             chassis=self.chassis.items(),
             next_move=len(self.moves) + len(self.ended_moves) + 1,
+            volumes=self.live_volumes(),
+            next_volume=len(self.volumes) + len(self.gone_volumes) + 1,
             now=now,
             wall=wall,
         )
@@ -475,9 +557,13 @@ class Cluster:
         self.wall_ahead = 0.0
         self.boot_id = "boot-1"
         self.round_asked = False
+        self.decision_maker: Callable[..., Decision] = first_fit
         self.answers_rehearsals = True
         """Whether nodes answer at once what a recomposition asks them before it begins."""
         self._devices: dict[str, DeviceState] = {}
+        self._states: dict[str, tuple[str, VolumeState]] = {}
+        self.gone: dict[str, VolumeStatus] = {}
+        """The last word about volumes that are gone, by id."""
         self.machine = self._start()
 
     def _start(self) -> ClusterMachine:
@@ -510,6 +596,7 @@ class Cluster:
             agent.cut()
         self.machine = self._start()
         self._devices = {}
+        self._states = {}
         self.memory.restore(self.machine, now=self.now, wall=self.wall)
         self.machine.check_invariants(now=self.now)
 
@@ -542,6 +629,10 @@ class Cluster:
                     if over is not None:
                         assert move_id not in self.moves, "a move ended twice"
                         self.moves[move_id] = over
+                case events.VolumeChanged(volume_id=volume_id, ended=last):
+                    if last is not None:
+                        assert volume_id not in self.gone, "a volume went twice"
+                        self.gone[volume_id] = last
                 case _:
                     self.memory.write(effect)
         self.machine.check_invariants(now=self.now)
@@ -565,6 +656,15 @@ class Cluster:
             if self._devices.get(name, state) is not state:
                 DEVICE_STATES.check(name, self._devices[name], state)
         self._devices = states
+        volumes = {
+            name: (record.volume.id, self.machine.volume_state(record.volume))
+            for name, record in self.machine.volumes.items()
+        }
+        for name, (volume_id, found) in volumes.items():
+            known, state = self._states.get(name, (volume_id, found))
+            if known == volume_id and state is not found:
+                VOLUME_STATES.check(name, state, found)
+        self._states = volumes
 
     def join(self, *names: str) -> None:
         for name in names or tuple(self.agents):
@@ -613,11 +713,30 @@ class Cluster:
         self.tell(events.MoveAsked(move=move))
         return move.id
 
+    def create(self, name: str = "data", size: int = 10 * GIB, *, user: str = "ada", **more: object) -> str:
+        """Ask for a volume; return its id."""
+        request = VolumeRequest(name=name, size_bytes=size, **more)  # type: ignore[arg-type]
+        volume = plan_volume(
+            self.machine, request, policy=DefaultPolicy(), user=user, by=user, at=self.wall, now=self.now
+        )
+        self.tell(events.VolumeAsked(volume=volume))
+        return volume.id
+
+    def attach(self, name: str, on: str, job_id: str = "j1", **more: object) -> None:
+        """Ask for a volume on a node."""
+        request = AttachRequest(volume=name, node=on, **more)  # type: ignore[arg-type]
+        parts = len(self.machine.volumes[name].volume.parts)
+        self.submit(attachment_job(request, job_id=job_id, user="ann", parts=parts, at=self.wall))
+
+    def volume(self, name: str = "data") -> VolumeStatus:
+        (found,) = [status for status in self.machine.volume_statuses() if status.name == name]
+        return found
+
     def decide(self) -> None:
         """Run the round that was asked for."""
         self.round_asked = False
         snapshot, pending, generation = self.machine.round_input(self.now)
-        decision = first_fit(snapshot, pending)
+        decision = self.decision_maker(snapshot, pending)
         self.tell(events.RoundDecided(decision=decision, generation=generation))
 
     def step(self, name: str) -> events.Command | None:
@@ -629,7 +748,8 @@ class Cluster:
         outcome = agent.do(command)
         if outcome is not None:
             self.tell(outcome)
-        if isinstance(command, events.DetachDevice | events.AttachDevice):
+        kinds = events.DetachDevice | events.AttachDevice
+        if isinstance(command, kinds | events.MakeVolume | events.ResizeVolume | events.RemoveVolume):
             self.tell(agent.inventory())
         return command
 

@@ -69,6 +69,11 @@ BAD_STORAGE: dict[str, list[Any]] = {
     "devices": [-1, 2**31 - 1],
     "profile": [LONG, "a\0", "a\nb"],
     "routes": [["teleport"], ["local", "local"], [""]],
+    "volume": ["Data", "a.b", LONG, "a\n", "-a"],
+    "use": ["sing"],
+    "file_system": ["fat"],
+    "path": ["relative", "/", "/a/../b", "/a/", LONG * 20, "/a\0", "/a\nb"],
+    "read_only": [True],
 }
 
 AMOUNTS: list[Any] = [{"": 1}, {LONG: 1}, {"a\n": 1}, {"a": -1}, {"a": HUGE}, {str(n): 1 for n in range(99)}]
@@ -106,6 +111,7 @@ BAD_JOBS: dict[str, list[Any]] = {
     "composites.own": AMOUNTS,
     "composites.servers": [[""], ["a", "a"], [LONG], list("abc") * 30],
     "beside": [LONG, "a\0", "a\nb"],
+    "attachment": [True],
     **{f"groups.storage.{name}": values for name, values in BAD_STORAGE.items()},
     "alternatives": [[types_pb2.Alternative(name="a")] * 2, [types_pb2.Alternative(name="a")] * 99],
     "alternatives.name": ["", "a.b", LONG, "a\n"],

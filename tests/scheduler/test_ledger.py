@@ -18,13 +18,15 @@ from farbus.model.move import MoveState
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.pci import Function
 from farbus.model.profile import ObservedRun
-from farbus.model.states import JobState, LeaseState
+from farbus.model.states import JobState, LeaseState, VolumeState
 from farbus.model.value import to_json
+from farbus.model.volume import VolumePart
 from farbus.scheduler import events, ledger
 from farbus.scheduler.ledger import Ledger, job_id_of, job_number
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.records import StoredProgress
+from farbus.scheduler.volume_records import StoredVolume
 from tests.scheduler.scripted import gpu, job, node
 
 
@@ -210,6 +212,7 @@ def test_a_ledger_without_profiles_is_taken_over(tmp_path: Path) -> None:
 
 def drop_moves(connection: sqlite3.Connection) -> None:
     """Make a ledger of the third format, or an older one."""
+    connection.execute("DROP TABLE volumes")
     connection.execute("DROP TABLE moves")
     connection.execute("DROP TABLE chassis")
 
@@ -243,6 +246,52 @@ def test_a_ledger_without_moves_is_taken_over(tmp_path: Path) -> None:
     contents = again.load()
     again.close()
     assert (contents.moves, contents.next_move, len(contents.jobs)) == ([put_move().move], 2, 1)
+
+
+def put_volume(
+    number: int = 1, state: VolumeState = VolumeState.CREATING, *, name: str = "data"
+) -> events.PersistVolume:
+    part = VolumePart(volume=name, size_bytes=5, drives=("NVME-1",))
+    volume = StoredVolume(
+        id=f"v{number}",
+        name=name,
+        user="ada",
+        size_bytes=5,
+        parts=(part,),
+        nodes=("a",),
+        state=state,
+        at=1.0,
+        done=(False,),
+    )
+    return events.PersistVolume(volume=volume)
+
+
+def test_a_ledger_without_volumes_is_taken_over(tmp_path: Path) -> None:
+    fourth = Ledger(tmp_path)
+    fourth.write([put_job(1)]).result()
+    fourth.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        connection.execute("DROP TABLE volumes")
+        connection.execute("PRAGMA user_version = 4")
+    connection.close()
+    again = Ledger(tmp_path)
+    again.write([put_volume()]).result()
+    contents = again.load()
+    again.close()
+    assert (contents.volumes, contents.next_volume, len(contents.jobs)) == ([put_volume().volume], 2, 1)
+
+
+def test_volumes_are_loaded_until_they_are_gone(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    opened.write([put_volume(1), put_volume(1, VolumeState.DELETED), put_volume(2, VolumeState.AVAILABLE)])
+    opened.write([put_volume(3, name="other")]).result()
+    contents = opened.load()
+    assert [(volume.id, volume.name, volume.state) for volume in contents.volumes] == [
+        ("v2", "data", "available"),
+        ("v3", "other", "creating"),
+    ]
+    assert contents.next_volume == 4
+    opened.close()
 
 
 def test_moves_that_hold_their_devices_are_loaded_and_others_listed(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.errors import ExitCode, FarbusError
 from farbus.model.move import MoveState
-from farbus.model.states import JobState, LeaseState
+from farbus.model.states import JobState, LeaseState, VolumeState
 from farbus.model.value import to_json
+from farbus.model.volume import VolumeRequest
 from farbus.scheduler import events
 from tests.scheduler.light_agent import LightAgent
-from tests.scheduler.scripted import job, node
+from tests.scheduler.scripted import job, node, storing
 from tests.scheduler.site import Site
 from tests.scheduler.test_service_moves import MOVED, connected, light_agents, until_known
 
@@ -138,6 +139,37 @@ async def test_a_move_goes_on_when_the_scheduler_is_killed_at_a_write_of_it(proc
         assert devices[MOVED] == ("b", 1)
         assert a.state.fabric is not None
         assert a.state.fabric.at[MOVED] == "b"
+
+
+@pytest.mark.parametrize("dies", ["after:0", "before:2", "after:2"])
+async def test_a_volume_is_made_when_the_scheduler_is_killed_at_a_write_of_it(process: Process, dies: str) -> None:
+    await process.stop()
+    await process.start(dies=dies)
+    a, b = LightAgent(storing("a", 1)), LightAgent(storing("b", 1))
+    request = VolumeRequest(name="data", size_bytes=2**30, stripe=2)
+    with contextlib.suppress(FarbusError):
+        async with process.site.client() as ada, process.site.agent(a), process.site.agent(b):
+            async for _ in ada.create_volume(request):
+                pass
+    assert process.child is not None
+    assert process.child.stderr is not None
+    await asyncio.gather(process.child.wait(), process.child.stderr.read())
+    assert process.child.returncode == -signal.SIGKILL
+    await process.start()
+    async with process.site.client() as ada, process.site.agent(a), process.site.agent(b):
+        if not await ada.list_volumes():
+            # Nothing of it was written, and nobody was asked.
+            assert not a.state.parts
+            assert not b.state.parts
+            async for _ in ada.create_volume(request):
+                pass
+        while (volume := (await ada.list_volumes())[0]).state is not VolumeState.AVAILABLE:
+            pass
+        assert volume.nodes == ("a", "b")
+        assert [*a.state.parts, *b.state.parts] == ["VOL-data:0", "VOL-data:1"]
+        last = [status async for status in ada.delete_volume("data")][-1]
+        assert last.state is VolumeState.DELETED
+        assert not a.state.parts
 
 
 async def test_a_job_that_was_being_prepared_goes_on(process: Process) -> None:

@@ -84,6 +84,98 @@ class CancelMoveRequest(_message.Message):
     move: str
     def __init__(self, move: _Optional[str] = ...) -> None: ...
 
+class VolumeRequest(_message.Message):
+    __slots__ = ("name", "size_bytes", "stripe", "bandwidth_bytes_per_s", "node")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STRIPE_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size_bytes: int
+    stripe: int
+    bandwidth_bytes_per_s: int
+    node: str
+    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ..., stripe: _Optional[int] = ..., bandwidth_bytes_per_s: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
+
+class ResizeVolumeRequest(_message.Message):
+    __slots__ = ("name", "size_bytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size_bytes: int
+    def __init__(self, name: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
+class VolumeName(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class AttachRequest(_message.Message):
+    __slots__ = ("volume", "node", "use", "path", "file_system", "read_only")
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    FILE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    READ_ONLY_FIELD_NUMBER: _ClassVar[int]
+    volume: str
+    node: str
+    use: str
+    path: str
+    file_system: str
+    read_only: bool
+    def __init__(self, volume: _Optional[str] = ..., node: _Optional[str] = ..., use: _Optional[str] = ..., path: _Optional[str] = ..., file_system: _Optional[str] = ..., read_only: _Optional[bool] = ...) -> None: ...
+
+class ListVolumesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListVolumesReply(_message.Message):
+    __slots__ = ("volumes",)
+    VOLUMES_FIELD_NUMBER: _ClassVar[int]
+    volumes: _containers.RepeatedCompositeFieldContainer[VolumeStatus]
+    def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeStatus, _Mapping]]] = ...) -> None: ...
+
+class VolumeStatus(_message.Message):
+    __slots__ = ("name", "user", "state", "size_bytes", "bandwidth_bytes_per_s", "parts", "nodes", "epoch", "attached_to", "job", "path", "use", "troubles", "at", "says", "error", "hint")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BANDWIDTH_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_TO_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    SAYS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    user: str
+    state: str
+    size_bytes: int
+    bandwidth_bytes_per_s: int
+    parts: _containers.RepeatedCompositeFieldContainer[_types_pb2.VolumePart]
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    epoch: int
+    attached_to: str
+    job: str
+    path: str
+    use: str
+    troubles: _containers.RepeatedScalarFieldContainer[str]
+    at: float
+    says: str
+    error: str
+    hint: str
+    def __init__(self, name: _Optional[str] = ..., user: _Optional[str] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., bandwidth_bytes_per_s: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[_types_pb2.VolumePart, _Mapping]]] = ..., nodes: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., attached_to: _Optional[str] = ..., job: _Optional[str] = ..., path: _Optional[str] = ..., use: _Optional[str] = ..., troubles: _Optional[_Iterable[str]] = ..., at: _Optional[float] = ..., says: _Optional[str] = ..., error: _Optional[str] = ..., hint: _Optional[str] = ...) -> None: ...
+
 class ListChassisRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

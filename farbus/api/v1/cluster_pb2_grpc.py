@@ -171,6 +171,36 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisRequest.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisReply.FromString,
                 _registered_method=True)
+        self.CreateVolume = channel.unary_stream(
+                '/farbus.v1.Cluster/CreateVolume',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+                _registered_method=True)
+        self.ResizeVolume = channel.unary_stream(
+                '/farbus.v1.Cluster/ResizeVolume',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ResizeVolumeRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+                _registered_method=True)
+        self.DeleteVolume = channel.unary_stream(
+                '/farbus.v1.Cluster/DeleteVolume',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeName.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+                _registered_method=True)
+        self.ListVolumes = channel.unary_unary(
+                '/farbus.v1.Cluster/ListVolumes',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListVolumesRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListVolumesReply.FromString,
+                _registered_method=True)
+        self.AttachVolume = channel.unary_stream(
+                '/farbus.v1.Cluster/AttachVolume',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.AttachRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+                _registered_method=True)
+        self.DetachVolume = channel.unary_stream(
+                '/farbus.v1.Cluster/DetachVolume',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeName.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+                _registered_method=True)
         self.ReadAudit = channel.unary_stream(
                 '/farbus.v1.Cluster/ReadAudit',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ReadAuditRequest.SerializeToString,
@@ -371,6 +401,50 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateVolume(self, request, context):
+        """Make a volume, which is the caller's from then on.  Tells how far it is until it is there; ending the stream ends
+        nothing.  FAILED_PRECONDITION where no drives have room for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResizeVolume(self, request, context):
+        """Make a volume larger, and tell how far it is until it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteVolume(self, request, context):
+        """Wipe a volume and give its room back, and tell how far it is until it is gone.  ABORTED while somebody uses it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListVolumes(self, request, context):
+        """All to an operator, his own to a user.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AttachVolume(self, request, context):
+        """For operators, also of the node alone.  Attach a volume to a node, and tell how far it is until it can be used
+        there.  It stays attached until DetachVolume, also when the node is booted again; ending the stream ends nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DetachVolume(self, request, context):
+        """Take a volume from the node that it was attached to, and tell how far it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadAudit(self, request, context):
         """Who did what, oldest first; for operators.
         """
@@ -515,6 +589,36 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.ListChassis,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisReply.SerializeToString,
+            ),
+            'CreateVolume': grpc.unary_stream_rpc_method_handler(
+                    servicer.CreateVolume,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.SerializeToString,
+            ),
+            'ResizeVolume': grpc.unary_stream_rpc_method_handler(
+                    servicer.ResizeVolume,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ResizeVolumeRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.SerializeToString,
+            ),
+            'DeleteVolume': grpc.unary_stream_rpc_method_handler(
+                    servicer.DeleteVolume,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeName.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.SerializeToString,
+            ),
+            'ListVolumes': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListVolumes,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListVolumesRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ListVolumesReply.SerializeToString,
+            ),
+            'AttachVolume': grpc.unary_stream_rpc_method_handler(
+                    servicer.AttachVolume,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.AttachRequest.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.SerializeToString,
+            ),
+            'DetachVolume': grpc.unary_stream_rpc_method_handler(
+                    servicer.DetachVolume,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeName.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.SerializeToString,
             ),
             'ReadAudit': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadAudit,
@@ -1251,6 +1355,168 @@ class Cluster:
             '/farbus.v1.Cluster/ListChassis',
             farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.ListChassisReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateVolume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/CreateVolume',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResizeVolume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/ResizeVolume',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ResizeVolumeRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteVolume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/DeleteVolume',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeName.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListVolumes(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/farbus.v1.Cluster/ListVolumes',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListVolumesRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.ListVolumesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AttachVolume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/AttachVolume',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.AttachRequest.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DetachVolume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/DetachVolume',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeName.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
             options,
             channel_credentials,
             insecure,

@@ -268,20 +268,22 @@ class PrepareDevices(_message.Message):
     def __init__(self, command_id: _Optional[str] = ..., lease: _Optional[_Union[_types_pb2.Lease, _Mapping]] = ..., peer_endpoint: _Optional[str] = ...) -> None: ...
 
 class PrepareClient(_message.Message):
-    __slots__ = ("command_id", "job_id", "task", "user", "leases", "interactive")
+    __slots__ = ("command_id", "job_id", "task", "user", "leases", "interactive", "attachment")
     COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
     INTERACTIVE_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     command_id: str
     job_id: str
     task: str
     user: str
     leases: _containers.RepeatedCompositeFieldContainer[PreparedLease]
     interactive: bool
-    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ..., interactive: _Optional[bool] = ...) -> None: ...
+    attachment: bool
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., user: _Optional[str] = ..., leases: _Optional[_Iterable[_Union[PreparedLease, _Mapping]]] = ..., interactive: _Optional[bool] = ..., attachment: _Optional[bool] = ...) -> None: ...
 
 class PreparedLease(_message.Message):
     __slots__ = ("lease", "endpoint", "peer_endpoint")

@@ -325,7 +325,7 @@ class Goal(_message.Message):
     def __init__(self, slo_s: _Optional[float] = ..., importance: _Optional[float] = ..., deadline_s: _Optional[float] = ..., deadline_at: _Optional[float] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives", "goal", "application", "composites", "beside")
+    __slots__ = ("id", "name", "user", "groups", "cwd", "environment", "priority", "time_limit_s", "interactive", "submitted_at", "stage_in", "stage_out", "unreachable_limit_s", "moveable", "alternatives", "goal", "application", "composites", "beside", "attachment")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +352,7 @@ class Job(_message.Message):
     APPLICATION_FIELD_NUMBER: _ClassVar[int]
     COMPOSITES_FIELD_NUMBER: _ClassVar[int]
     BESIDE_FIELD_NUMBER: _ClassVar[int]
+    ATTACHMENT_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     user: str
@@ -371,7 +372,8 @@ class Job(_message.Message):
     application: str
     composites: _containers.RepeatedCompositeFieldContainer[Composite]
     beside: str
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ..., application: _Optional[str] = ..., composites: _Optional[_Iterable[_Union[Composite, _Mapping]]] = ..., beside: _Optional[str] = ...) -> None: ...
+    attachment: bool
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[TaskGroup, _Mapping]]] = ..., cwd: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., priority: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., interactive: _Optional[bool] = ..., submitted_at: _Optional[float] = ..., stage_in: _Optional[str] = ..., stage_out: _Optional[_Iterable[str]] = ..., unreachable_limit_s: _Optional[float] = ..., moveable: _Optional[bool] = ..., alternatives: _Optional[_Iterable[_Union[Alternative, _Mapping]]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ..., application: _Optional[str] = ..., composites: _Optional[_Iterable[_Union[Composite, _Mapping]]] = ..., beside: _Optional[str] = ..., attachment: _Optional[bool] = ...) -> None: ...
 
 class DevicePlacement(_message.Message):
     __slots__ = ("device", "node", "route", "storage", "size_bytes", "bandwidth_bytes_per_s")

@@ -1,0 +1,362 @@
+"""``farbus volume``: storage with a name, which outlives jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from farbus.cli.completion import complete_node, complete_volume
+from farbus.cli.connection import ask, find_target
+from farbus.cli.following import AGAIN_S, PATIENCE_S, closing, say
+from farbus.cli.listing import choose, print_json, print_listing, printable
+from farbus.cli.options import (
+    CredentialsOption,
+    Output,
+    OutputOption,
+    ServerOption,
+    SocketOption,
+    command_app,
+    examples,
+)
+from farbus.cli.tables import VOLUME_COLUMNS, format_volume_place
+from farbus.errors import FarbusError, InvalidInput, Unavailable
+from farbus.model.quantity import format_bytes, parse_bytes
+from farbus.model.states import VolumeState
+from farbus.model.volume import (
+    MAX_STRIPE,
+    AttachRequest,
+    FileSystem,
+    StorageUse,
+    VolumeRequest,
+    VolumeStatus,
+    check_volume_name,
+    check_volume_size,
+)
+
+if TYPE_CHECKING:
+    from farbus.api.client import ClusterClient
+
+app = command_app()
+
+_SHORT = re.compile(r"\s*[\d.]+\s*[KMGTkmgt]\s*")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The volume.", autocompletion=complete_volume)]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+
+Begin = Callable[["ClusterClient"], AsyncIterator[VolumeStatus]]
+IsDone = Callable[[VolumeStatus | None], bool]
+"""Says of a volume in a listing, None where it is not there, whether nothing more comes of what was asked for."""
+
+
+@app.callback()
+def group() -> None:
+    """Make volumes on the NVMe drives of nodes, attach them to nodes, and remove them.
+
+    A volume is its maker's: his jobs use it by [[storage]] in their files, at any
+    node, one task at a time.  Operators see and use all, and attach them to nodes.
+    docs/volumes.md says what happens on the nodes.
+    """
+
+
+@app.command(
+    epilog=examples(
+        "farbus volume create data --size 100G                         where the cluster finds best",
+        "farbus volume create data --size 2TB --stripe 3               over three drives, used as one",
+        "farbus volume create data --size 1TB --bandwidth 4GB/s        that much a second is kept for it",
+        "farbus volume create data --size 1TB --node beta              on the drives of that node",
+    )
+)
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="At most 40 of a-z, 0-9 and -.")],
+    size: Annotated[str, typer.Option("--size", metavar="SIZE", help="How much it is to hold: 100G, 2TB, 512GiB.")],
+    stripe: Annotated[
+        int, typer.Option("--stripe", min=0, max=MAX_STRIPE, help="Drives that are used as one; 0: what suits best.")
+    ] = 0,
+    bandwidth: Annotated[
+        str,
+        typer.Option("--bandwidth", metavar="RATE", help="Set aside on its drives, like 4GB/s.", show_default=False),
+    ] = "",
+    node: Annotated[
+        str,
+        typer.Option(
+            "--node", metavar="NODE", help="Who is to store it.", autocompletion=complete_node, show_default=False
+        ),
+    ] = "",
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """Make a volume.
+
+    It takes room of its drives from the first moment on.  Where a node can't
+    make its part, what others made is taken back.  Ctrl-C ends the watching alone.
+    """
+    request = VolumeRequest(
+        name=check_volume_name(name),
+        size_bytes=_size(size),
+        stripe=stripe,
+        bandwidth_bytes_per_s=parse_bytes(_full(bandwidth.removesuffix("/s")), what="--bandwidth") if bandwidth else 0,
+        node=node,
+    )
+    _follow(
+        name,
+        lambda client: client.create_volume(request),
+        lambda found: found is None or found.state not in (VolumeState.CREATING, VolumeState.DELETING),
+        lambda status: f"volume {name}: {format_bytes(status.size_bytes)} on {format_volume_place(status)}",
+        quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
+    )  # fmt: skip
+
+
+@app.command(
+    name="list", epilog=examples("farbus volume list", "farbus volume list -o wide", "farbus volume list data -o json")
+)
+def list_volumes(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Only these.", autocompletion=complete_volume, show_default=False),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """List volumes, and show where they are.
+
+    Also who uses them, and what is wrong with them.  Operators see everybody's,
+    and parts that nodes have of volumes which the cluster does not know.
+    """
+    target = find_target(socket=socket, server=server, credentials=credentials)
+    statuses = ask(target, lambda client: client.list_volumes())
+    statuses = choose(statuses, names, key=lambda status: status.name, noun="volume", command="volume list")
+    print_listing(
+        statuses, VOLUME_COLUMNS, output, nothing="no volume that you may see; farbus volume create makes one"
+    )
+
+
+@app.command(
+    epilog=examples(
+        "farbus volume attach data --node gamma                           mounted in a directory of the agent's",
+        "farbus volume attach data --node gamma --path /srv/data          mounted there",
+        "farbus volume attach data --node gamma --use raw                 a block device, without a file system",
+        "farbus volume attach ram --node gamma --use swap                 more memory for the whole node",
+        "farbus volume attach data --node gamma --file-system xfs         made on first use, never on what has one",
+    )
+)
+def attach(
+    name: NameArgument,
+    node: Annotated[
+        str, typer.Option("--node", metavar="NODE", help="Where it is to be.", autocompletion=complete_node)
+    ],
+    use: Annotated[StorageUse, typer.Option("--use", help="What the node does with it.")] = StorageUse.MOUNT,
+    path: Annotated[
+        str,
+        typer.Option(
+            "--path", metavar="DIR", help="Where it is mounted; else a directory of the agent's.", show_default=False
+        ),
+    ] = "",
+    file_system: Annotated[
+        FileSystem, typer.Option("--file-system", help="Made where there is nothing at all on it.")
+    ] = FileSystem.EXT4,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing on it.")] = False,
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """Attach a volume to a node until it is detached.  For operators.
+
+    It waits while somebody else uses the volume, and comes back by itself when
+    the node is booted again.  Ctrl-C ends the watching alone.
+    """
+    request = AttachRequest(volume=name, node=node, use=use, path=path, file_system=file_system, read_only=read_only)
+    _follow(
+        name,
+        lambda client: client.attach_volume(request),
+        lambda found: found is None or not found.job or (bool(found.attached_to) and not found.says),
+        lambda status: f"volume {name} is attached to node {node}" + (f" as {status.path}" if status.path else ""),
+        quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
+    )  # fmt: skip
+
+
+@app.command(epilog=examples("farbus volume detach data    its node gives it up, and then it is free"))
+def detach(
+    name: NameArgument,
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """Take a volume from the node that it was attached to.  For operators.
+
+    What keeps the node from it, such as an open file, is told; the node tries
+    again until it is done.  A volume that a job uses goes with the job.
+    """
+    _follow(
+        name,
+        lambda client: client.detach_volume(name),
+        lambda found: found is None or not found.job,
+        lambda status: f"volume {name} is detached",
+        quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
+    )  # fmt: skip
+
+
+@app.command(epilog=examples("farbus volume resize data --size 200G    who uses it sees the new size at once"))
+def resize(
+    name: NameArgument,
+    size: Annotated[str, typer.Option("--size", metavar="SIZE", help="What it is to hold then; more than now.")],
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """Make a volume larger, on the drives that it has.  It never becomes smaller."""
+    wanted = _size(size)
+    _follow(
+        name,
+        lambda client: client.resize_volume(name, size_bytes=wanted),
+        lambda found: found is None or bool(found.error) or found.size_bytes >= wanted,
+        lambda status: f"volume {name}: {format_bytes(status.size_bytes)}",
+        quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
+    )  # fmt: skip
+
+
+@app.command(
+    epilog=examples(
+        "farbus volume delete data          asks first: what is on it is wiped",
+        "farbus volume delete data --yes    asks nothing",
+    )
+)
+def delete(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """Wipe a volume and give its room back.  Refused while somebody uses it, or waits for it."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidInput(f"volume {name}: all that is on it would be lost", hint="say so with --yes")
+        typer.confirm(f"Delete volume {printable(name)} and all that is on it?", abort=True)
+    _follow(
+        name,
+        lambda client: client.delete_volume(name),
+        lambda found: found is None,
+        lambda status: f"volume {name} is deleted",
+        quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
+    )  # fmt: skip
+
+
+def _full(text: str) -> str:
+    """Write the unit whole that people leave out: ``100G`` is 100GB."""
+    if not _SHORT.fullmatch(text):
+        return text
+    number, unit = text.strip()[:-1], text.strip()[-1].upper()
+    return f"{number}{'k' if unit == 'K' else unit}B"
+
+
+def _size(text: str) -> int:
+    return check_volume_size(parse_bytes(_full(text), what="--size"))
+
+
+def _follow(
+    name: str,
+    begin: Begin,
+    is_done: IsDone,
+    describe: Callable[[VolumeStatus], str],
+    *,
+    quiet: bool,
+    output: Output,
+    socket: str,
+    server: str,
+    credentials: str,
+) -> None:
+    """Ask for something, tell how far it is, and print what has become of it; raise why it failed."""
+    target = find_target(socket=socket, server=server, credentials=credentials)
+    watch = _Watch(name, begin, is_done, quiet=quiet)
+    try:
+        status = ask(target, watch.run)
+    except KeyboardInterrupt:
+        watch.leave()
+        raise
+    if output is Output.JSON:
+        print_json(status)
+    if status.error:
+        raise FarbusError(f"volume {name}: {status.error}", hint=status.hint)
+    if output is not Output.JSON:
+        typer.echo(printable(describe(status)))
+
+
+class _Watch:
+    """What was asked of one volume, and what is known of it."""
+
+    def __init__(self, name: str, begin: Begin, is_done: IsDone, *, quiet: bool) -> None:
+        self._name = name
+        self._begin = begin
+        self._is_done = is_done
+        self._quiet = quiet
+        self._status: VolumeStatus | None = None
+        self._told = ""
+
+    async def run(self, client: ClusterClient) -> VolumeStatus:
+        """Follow it to its end, and return its last status."""
+        async with closing(self._statuses(client)) as statuses:
+            async for status in statuses:
+                self._status = status
+                self._tell(status)
+        if self._status is None:
+            raise Unavailable(f"volume {self._name}: nobody has said what becomes of it", hint="farbus volume list")
+        return self._status
+
+    async def _statuses(self, client: ClusterClient) -> AsyncIterator[VolumeStatus]:
+        """Yield the volume; where whom it was asked of goes away meanwhile, look for it in the listing."""
+        try:
+            async with closing(self._begin(client)) as statuses:
+                async for status in statuses:
+                    yield status
+            return
+        except Unavailable:
+            begun = self._status
+            if begun is None:
+                raise
+        give_up_at = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                volumes = await client.list_volumes()
+            except Unavailable:
+                if time.monotonic() > give_up_at:
+                    raise
+            else:
+                give_up_at = time.monotonic() + PATIENCE_S
+                found = next((each for each in volumes if each.name == self._name), None)
+                # One that is gone was deleted, or was taken back after what was said last of it.
+                yield found or msgspec.structs.replace(begun, state=VolumeState.DELETED, says="")
+                if self._is_done(found):
+                    return
+                begun = found or begun
+            await asyncio.sleep(AGAIN_S)
+
+    def leave(self) -> None:
+        """Say that what was begun goes on."""
+        if self._status is not None:
+            say(f"what was asked of volume {self._name} goes on; farbus volume list shows how far it is")
+
+    def _tell(self, status: VolumeStatus) -> None:
+        line = f"{status.name}: {status.state}: {status.says}"
+        if status.says and not self._quiet and line != self._told:
+            self._told = line
+            say(line)

@@ -1,0 +1,601 @@
+"""Volumes: made, made larger, attached and removed, whatever dies meanwhile.  Pure.
+
+A volume is an entry of the ledger that takes room on its drives for as long
+as it is there (:mod:`farbus.scheduler.stored`).  What is wanted of it is written down
+before a node is asked; each node's part is asked for until the node has
+answered, and a node that is away is waited for.  A node that can't make its
+part has said so to the person who asked: what the others made is taken back.  A node that
+can't remove its part is asked again, later and later.
+
+Whether a volume is attached or lost is nowhere written down: leases say the one,
+the nodes' inventories the other.  Parts that a node has and the ledger does not
+are told, and left alone.
+
+An attachment is a job without a program.  Where it goes is known, so no round
+is asked: it is granted as soon as its volume and its node are free for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from farbus.model.decision import JobPlacement
+from farbus.model.device import DeviceKind, Route
+from farbus.model.job import DevicePlacement, Job, Miss, TaskPlacement
+from farbus.model.lease import Lease
+from farbus.model.states import VOLUME_STATES, JobState, LeaseState, VolumeState
+from farbus.model.volume import TROUBLE, VolumePart, VolumeStatus, volume_of
+from farbus.scheduler import events
+from farbus.scheduler.device_moves import DeviceMoves
+from farbus.scheduler.events import Verb
+from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, NodeRecord
+from farbus.scheduler.steps import Step
+from farbus.scheduler.volume_records import StoredVolume, VolumeRecord
+from farbus.scheduler.words import describe_closed, describe_time
+
+STORAGE, VOLUME = "storage", "volume"
+"""The phase and the resource of the miss of a job whose volume can't be used now."""
+
+_VERBS = {VolumeState.CREATING: Verb.MAKE_VOLUME, VolumeState.DELETING: Verb.REMOVE_VOLUME}
+_DOING = {
+    Verb.MAKE_VOLUME: "make its part",
+    Verb.RESIZE_VOLUME: "make its part larger",
+    Verb.REMOVE_VOLUME: "wipe and remove its part",
+}
+
+
+class Volumes(DeviceMoves):
+    """The volumes that take room, and what attaches them."""
+
+    def __init__(self, **settings: object) -> None:
+        super().__init__(**settings)
+        self.next_volume = 1
+        """Number of the next volume that is written down."""
+
+    # --- questions -----------------------------------------------------------------------
+
+    def volume_statuses(self) -> tuple[VolumeStatus, ...]:
+        """Return the volumes that take room, and the parts of others that nodes report, by name."""
+        found = [self.volume_status(record) for record in self.volumes.values()]
+        return tuple(sorted([*found, *self._orphans()], key=lambda status: status.name))
+
+    def volume_status(self, record: VolumeRecord) -> VolumeStatus:
+        """Return a volume as listings show it."""
+        volume = record.volume
+        lease = self.lease_of(volume)
+        job = self.jobs.get(lease.job) if lease is not None else self.attachment_of(record)
+        run = job.run(lease.task) if job is not None and lease is not None else None
+        first = self.devices.get(volume.parts[0].device)
+        request = (
+            next((each for group in job.job.groups for each in group.storage if each.volume == volume.name), None)
+            if job is not None
+            else None
+        )
+        return VolumeStatus(
+            name=volume.name,
+            user=volume.user,
+            state=self.volume_state(volume),
+            size_bytes=volume.size_bytes,
+            bandwidth_bytes_per_s=volume.bandwidth_bytes_per_s,
+            parts=volume.parts,
+            nodes=volume.nodes,
+            epoch=first.epoch if first is not None else 0,
+            attached_to=lease.client_node if lease is not None else "",
+            job=lease.job if lease is not None else job.job.id if job is not None else "",
+            path=(run.path if run is not None else "") or (request.path if request is not None else ""),
+            use=request.use.value if request is not None else "",
+            troubles=tuple(dict.fromkeys(self._troubles(record))),
+            at=volume.at,
+            says=self._says(record, job),
+            error=volume.error,
+        )
+
+    def volume_state(self, volume: StoredVolume) -> VolumeState:
+        """Return where a volume is: as the ledger wants it, and of one that is there whether it can be, or is, used."""
+        if volume.state is not VolumeState.AVAILABLE:
+            return volume.state
+        if any(self._losses(volume)):
+            return VolumeState.LOST
+        return VolumeState.ATTACHED if self.lease_of(volume) is not None else VolumeState.AVAILABLE
+
+    def is_lost(self, name: str) -> bool:
+        """Say whether a volume can't be reached now."""
+        return name in self.volumes and self.volume_state(self.volumes[name].volume) is VolumeState.LOST
+
+    def attachment_of(self, record: VolumeRecord) -> JobRecord | None:
+        """Return the job that attaches a volume for an operator, or is to; None where none does."""
+        found = (self.jobs[job_id] for job_id in record.jobs)
+        return next((job for job in found if job.job.attachment), None)
+
+    def lease_of(self, volume: StoredVolume) -> Lease | None:
+        """Return a lease that has a part of the volume: all of them are one task's."""
+        for part in volume.parts:
+            device = self.devices.get(part.device)
+            if device is not None and device.lease:
+                return self.leases[device.lease].lease
+        return None
+
+    def _losses(self, volume: StoredVolume) -> Iterable[str]:
+        """Yield what of a volume can't be reached, in words."""
+        for part, name in zip(volume.parts, volume.nodes, strict=True):
+            node = self.nodes.get(name)
+            if node is None or node.node is None:
+                yield f"node {name}, which has part {part.part}, was forgotten"
+            elif not node.connected:
+                heard = f", last heard at {describe_time(node.seen_at)}" if node.seen_at else ""
+                yield f"node {name}, which has part {part.part}, can't be reached{heard}"
+            elif not self._has(part.device, name):
+                yield f"node {name} does not have part {part.part} any more"
+            else:
+                for drive in part.drives:
+                    if not self._has(drive, name):
+                        yield f"drive {drive} of part {part.part} is not on node {name} any more"
+
+    def _has(self, device_id: str, node: str) -> bool:
+        device = self.devices.get(device_id)
+        return device is not None and device.present and device.node == node
+
+    def _troubles(self, record: VolumeRecord) -> Iterable[str]:
+        volume = record.volume
+        if volume.state is VolumeState.AVAILABLE:
+            yield from self._losses(volume)
+        for index, (part, name) in enumerate(zip(volume.parts, volume.nodes, strict=True)):
+            for each in (part.device, *part.drives):
+                device = self.devices.get(each)
+                if device is not None and device.device is not None:
+                    told = device.device.attributes.get(TROUBLE, "")
+                    if told:
+                        yield f"{each} of node {name}: {told}"
+            lease = self.leases.get(self.devices[part.device].lease) if part.device in self.devices else None
+            if lease is not None and lease.trouble:
+                yield f"node {name} can't give part {part.part} up: {lease.trouble}"
+            if index in record.troubles:
+                yield f"node {name}: {record.troubles[index]}"
+
+    def _says(self, record: VolumeRecord, job: JobRecord | None) -> str:
+        """Say what is being done, or waited for."""
+        volume = record.volume
+        if volume.is_changing:
+            verb = self._verb_of_volume(volume)
+            for index in self._undone(volume):
+                name = volume.nodes[index]
+                node = self.nodes.get(name)
+                if node is None or not node.connected:
+                    heard = (
+                        f", last heard at {describe_time(node.seen_at)}" if node is not None and node.seen_at else ""
+                    )
+                    return f"waits for node {name}, which can't be reached{heard}"
+                if index in record.troubles:
+                    return f"node {name} is asked again to {_DOING[verb]}: {record.troubles[index]}"
+                return f"node {name} is asked to {_DOING[verb]}, {index + 1} of {len(volume.parts)}"
+            return "its nodes are to report it"
+        if job is None:
+            return ""
+        if job.state is JobState.QUEUED and job.job.attachment:
+            why = "; ".join(miss.message for miss in job.misses) or job.progress.reason
+            return f"is to be attached to node {job.job.groups[0].node}" + (f": {why}" if why else "")
+        if job.state is JobState.PREPARING:
+            asked = next((run.node for run in job.progress.runs if run.client is not ClientSide.PREPARED), "")
+            return f"node {asked} prepares it" if asked else ""
+        if job.state is JobState.FINISHING:
+            told = job.progress.story[-1].partition(" ")[2] if job.progress.story else ""
+            return f"is being detached: {told}" if told else "is being detached"
+        return job.progress.reason
+
+    def _orphans(self) -> Iterable[VolumeStatus]:
+        """Yield parts of volumes that nodes have, and the ledger does not."""
+        if not any(volume_of(device_id) for device_id in self.devices):
+            return
+        for device_id, device in sorted(self.devices.items()):
+            known = device.device
+            if known is None or known.kind is not DeviceKind.VOLUME or not device.present:
+                continue
+            name = volume_of(device_id)
+            record = self.volumes.get(name)
+            stored = zip(record.volume.parts, record.volume.nodes, strict=True) if record is not None else ()
+            if any((part.device, node) == (device_id, device.node) for part, node in stored):
+                continue
+            yield _orphan(device_id, device.node, known.memory_bytes)
+        for device_id, nodes in sorted(self._claims.items()):
+            # Another node has the one that the ledger means.
+            for node in sorted(nodes) if volume_of(device_id) else ():
+                if self._connected(node):
+                    yield _orphan(device_id, node, 0)
+
+    def volume_miss(self, job: JobRecord, *, ahead: dict[str, str]) -> Miss | None:
+        """Say what of the volumes that a job names can't be used now; None where nothing stands in its way.
+
+        ``ahead`` are the volumes that other jobs of the round name, with the
+        first of those jobs; this one's are added where it goes to the round.
+        """
+        for name in job.volumes:
+            told = self._volume_problem(job.job, name)
+            if not told and name in ahead:
+                told = f"volume {name} goes to job {ahead[name]} first"
+            if told and len(job.job.flavours) == 1:
+                return Miss(phase=STORAGE, resource=VOLUME, message=told)
+        for name in job.volumes:
+            ahead.setdefault(name, job.job.id)
+        return None
+
+    def _volume_problem(self, job: Job, name: str) -> str:
+        record = self.volumes.get(name)
+        if record is None:
+            return f"there is no volume {name} any more"
+        volume = record.volume
+        if volume.state is VolumeState.CREATING:
+            return f"volume {name} is not made yet: {self._says(record, None)}"
+        if volume.state is VolumeState.DELETING:
+            return f"volume {name} is being deleted"
+        if losses := list(self._losses(volume)):
+            return f"volume {name} is lost: {losses[0]}"
+        lease = self.lease_of(volume)
+        if lease is not None:
+            return self._used_by(name, lease)
+        attachment = self.attachment_of(record)
+        if attachment is not None and attachment.job.id != job.id:
+            to = attachment.job.groups[0].node
+            return f"volume {name} is to be attached to node {to} (job {attachment.job.id})"
+        for part, node in zip(volume.parts, volume.nodes, strict=True):
+            device = self.devices[part.device]
+            if not self.nodes[node].usable:
+                why = describe_closed(self.nodes[node]) or "it gives up what it holds without right"
+                return f"node {node}, which has part {part.part} of volume {name}, takes nothing new: {why}"
+            if device.cordon is not None:
+                return f"part {part.device} of volume {name} is cordoned"
+            if device.reserved and device.reserved != job.id:
+                return f"volume {name} is kept for job {device.reserved}"
+        return ""
+
+    def _used_by(self, name: str, lease: Lease) -> str:
+        job = self.jobs.get(lease.job)
+        if job is None or job.state is JobState.FINISHING:
+            held = next(record for record in self.leases.values() if record.lease.id == lease.id)
+            why = f": {held.trouble}" if held.trouble else ""
+            return f"volume {name} is being given up by job {lease.job} on node {lease.client_node}{why}"
+        if job.job.attachment:
+            return f"volume {name} is attached to node {lease.client_node}"
+        return f"volume {name} is used by job {lease.job} on node {lease.client_node}"
+
+    # --- what is asked -------------------------------------------------------------------
+
+    def new_volume_id(self) -> str:
+        """Return an id that no other volume has or had."""
+        self.next_volume += 1
+        return f"v{self.next_volume - 1}"
+
+    def _volume_asked(self, event: events.VolumeAsked) -> None:
+        """Take room for a volume and have it made; who asked has seen that there is room, and no such volume."""
+        volume = event.volume
+        assert volume.name not in self.volumes, f"there is a volume {volume.name}"
+        record = self.volumes[volume.name] = VolumeRecord(volume)
+        self._put_volume(record, volume)
+        self._advance_volume(record)
+
+    def _volume_resize_asked(self, event: events.VolumeResizeAsked) -> None:
+        record = self.volumes.get(event.name)
+        if record is None or record.volume.is_changing:
+            return
+        self._change(record, resize_to=event.size_bytes, by=event.by)
+
+    def _volume_deletion_asked(self, event: events.VolumeDeletionAsked) -> None:
+        """Have a volume removed that nobody uses; who asked has seen to that."""
+        record = self.volumes.get(event.name)
+        if record is None or record.volume.state is VolumeState.DELETING or self.lease_of(record.volume) is not None:
+            return
+        self._change(record, state=VolumeState.DELETING, resize_to=0, by=event.by)
+
+    def _change(self, record: VolumeRecord, *, error: str = "", **changes: object) -> None:
+        """Begin a change: its nodes are asked for it by ids of its own."""
+        volume = record.volume
+        changed = msgspec.structs.replace(
+            volume, change=volume.change + 1, done=(False,) * len(volume.parts), error=error, **changes
+        )
+        if changed.state is not volume.state:
+            VOLUME_STATES.check(volume.name, volume.state, changed.state)
+        record.troubles = {}
+        self._put_volume(record, changed)
+        self._advance_volume(record)
+
+    def restore_volumes(self, volumes: Iterable[StoredVolume], *, next_volume: int) -> None:
+        """Take over what the ledger has of volumes, after its devices; what is not done goes on with their nodes."""
+        self.next_volume = next_volume
+        for volume in volumes:
+            self.volumes[volume.name] = VolumeRecord(volume)
+            for part, node in zip(volume.parts, volume.nodes, strict=True):
+                for drive in part.drives:
+                    if drive not in self.devices:
+                        self.devices[drive] = self.new_device(drive, node)
+                        self.devices_of_node[node].add(drive)
+                        self.node(node)
+            self._charge(volume)
+
+    # --- going on ------------------------------------------------------------------------
+
+    @staticmethod
+    def _verb_of_volume(volume: StoredVolume) -> Verb:
+        return _VERBS.get(volume.state, Verb.RESIZE_VOLUME)
+
+    @staticmethod
+    def _undone(volume: StoredVolume) -> list[int]:
+        return [index for index, done in enumerate(volume.done) if not done]
+
+    def _volume_key(self, volume: StoredVolume, index: int, *, change: int | None = None) -> str:
+        return f"{volume.id}-{volume.change if change is None else change}.{index}"
+
+    def _advance_volume(self, record: VolumeRecord) -> None:
+        """Ask the nodes for their parts of the change, or conclude it."""
+        volume = record.volume
+        if not volume.is_changing:
+            return
+        verb = self._verb_of_volume(volume)
+        for index in self._undone(volume):
+            node = self.nodes.get(volume.nodes[index])
+            if node is None or node.node is None:
+                # Forgotten: what may be left there is told as nobody's, should it come back.
+                self._part_lost(record, index)
+                return
+            # The undo of a step never runs beside it.
+            if volume.change and not self._drop_earlier(volume, index):
+                continue
+            key = f"{self._volume_key(volume, index)}.{verb}"
+            self._step(key, Step(verb=verb, node=volume.nodes[index], volume=volume.name, part=index))
+        if not self._undone(volume):
+            self._conclude_volume(record)
+
+    def _drop_earlier(self, volume: StoredVolume, index: int) -> bool:
+        """Forget what was asked of a node by the change before; say whether nothing of it is under way."""
+        earlier = self._volume_key(volume, index, change=volume.change - 1)
+        return all(self.steps.drop_idle(f"{earlier}.{verb}") for verb in _DOING)
+
+    def _drop_steps(self, volume: StoredVolume, index: int) -> None:
+        for change in (volume.change - 1, volume.change):
+            for verb in _DOING:
+                self.steps.drop(f"{self._volume_key(volume, index, change=change)}.{verb}")
+
+    def _part_lost(self, record: VolumeRecord, index: int) -> None:
+        """The node of a part is off for good."""
+        volume = record.volume
+        self._drop_steps(volume, index)
+        if volume.state is VolumeState.DELETING:
+            self._part_done(record, index)
+        elif volume.state is VolumeState.CREATING:
+            self._change(
+                record, state=VolumeState.DELETING, error=f"node {volume.nodes[index]} was forgotten meanwhile"
+            )
+        else:
+            self._part_done(record, index, error=f"node {volume.nodes[index]} was forgotten")
+
+    def _part_done(self, record: VolumeRecord, index: int, *, error: str = "") -> None:
+        """A node has done its part of a change, or with an ``error`` will not."""
+        volume = record.volume
+        record.troubles.pop(index, None)
+        done = tuple(each or number == index for number, each in enumerate(volume.done))
+        grown = bool(volume.resize_to) and not error
+        parts = tuple(
+            volume.wanted_part(number) if number == index and grown else part
+            for number, part in enumerate(volume.parts)
+        )
+        self._put_volume(record, msgspec.structs.replace(volume, done=done, parts=parts, error=volume.error or error))
+        self._advance_volume(record)
+
+    def _conclude_volume(self, record: VolumeRecord) -> None:
+        """All nodes have done their parts of a change."""
+        volume = record.volume
+        if volume.state is VolumeState.DELETING:
+            self._drop_volume(record)
+        elif volume.resize_to:
+            # Where a node refused it keeps its size; what is larger already stays so: no part is ever made smaller.
+            size = volume.size_bytes if volume.error else volume.resize_to
+            self._put_volume(record, msgspec.structs.replace(volume, size_bytes=size, resize_to=0))
+            self._want_round()
+        elif all(self._has(part.device, node) for part, node in zip(volume.parts, volume.nodes, strict=True)):
+            VOLUME_STATES.check(volume.name, volume.state, VolumeState.AVAILABLE)
+            self._put_volume(record, msgspec.structs.replace(volume, state=VolumeState.AVAILABLE))
+            self._want_round()
+
+    def _settle_volume(self, key: str, step: Step, outcome: events.OutcomeArrived, *, answered: bool) -> None:
+        """A node answered for its part of a volume."""
+        record = self.volumes.get(step.volume)
+        if record is None or key != f"{self._volume_key(record.volume, step.part)}.{step.verb}":
+            # Of the change before: that it is over was waited for.
+            self.steps.drop(key)
+            if record is not None:
+                self._advance_volume(record)
+            return
+        told = f"node {step.node}: {outcome.error}"
+        if outcome.ok:
+            self.steps.drop(key)
+            self._part_done(record, step.part)
+        elif not answered or step.verb is Verb.REMOVE_VOLUME:
+            # What it has done only the node knows, and what is to go must go.
+            if answered:
+                record.troubles[step.part] = outcome.error
+            self._retry(key, "")
+            self._effects.append(events.VolumeChanged(volume_id=record.volume.id))
+        elif step.verb is Verb.MAKE_VOLUME:
+            self.steps.drop(key)
+            self._change(record, state=VolumeState.DELETING, error=told)
+        else:
+            self.steps.drop(key)
+            self._part_done(record, step.part, error=told)
+
+    def _command(self, step: Step) -> events.Command:
+        if not step.volume:
+            return super()._command(step)
+        volume = self.volumes[step.volume].volume
+        if step.verb is Verb.REMOVE_VOLUME:
+            return events.RemoveVolume(command_id=step.command_id, part=volume.parts[step.part])
+        part: VolumePart = volume.wanted_part(step.part)
+        if step.verb is Verb.MAKE_VOLUME:
+            return events.MakeVolume(command_id=step.command_id, part=part)
+        return events.ResizeVolume(command_id=step.command_id, part=part)
+
+    def _put_volume(self, record: VolumeRecord, volume: StoredVolume) -> None:
+        record.volume = volume
+        self._charge(volume)
+        self._effects.append(events.PersistVolume(volume=volume))
+        self._effects.append(events.VolumeChanged(volume_id=volume.id))
+        self.generation += 1
+
+    def _charge(self, volume: StoredVolume) -> None:
+        """Have drives hold what a volume has of them, or nothing any more; and have rounds look at its parts."""
+        for index, part in enumerate(volume.parts):
+            for drive in part.drives:
+                device = self.devices[drive]
+                kept = {key: share for key, share in device.shares.items() if key != part.device}
+                shares = kept | {part.device: volume.share(index)} if volume.is_live else kept
+                if shares != device.shares:
+                    device.shares = shares
+            if part.device in self.devices:
+                self._views.changed_devices.add(part.device)
+
+    def _drop_volume(self, record: VolumeRecord) -> None:
+        """Forget a volume of which nothing is left."""
+        status = self.volume_status(record)
+        VOLUME_STATES.check(record.volume.name, record.volume.state, VolumeState.DELETED)
+        del self.volumes[record.volume.name]
+        for index in range(len(record.volume.parts)):
+            self._drop_steps(record.volume, index)
+        self._put_volume(record, msgspec.structs.replace(record.volume, state=VolumeState.DELETED))
+        ended = msgspec.structs.replace(status, state=VolumeState.DELETED, says="")
+        self._effects.append(events.VolumeChanged(volume_id=record.volume.id, ended=ended))
+        self._want_round()
+
+    # --- attachments ---------------------------------------------------------------------
+
+    def _note_volumes(self, job: Job) -> None:
+        """A job names volumes for as long as it lives: none of them is deleted meanwhile."""
+        for name in job.volumes:
+            if name in self.volumes:
+                self.volumes[name].jobs.add(job.id)
+        self._tell_volumes(job)
+
+    def _attach_waiting(self) -> None:
+        """Grant attachments whose volume and node are free for them; tell the others what they wait for."""
+        for job_id in self.queue.ordered(list(self.attachments)):
+            job = self.jobs[job_id]
+            if job.not_before > self._now:
+                continue
+            placement, told = self._attach(job)
+            if placement is not None:
+                self._grant(job, placement)
+                continue
+            misses = (Miss(phase=STORAGE, resource=VOLUME, message=told),)
+            if job.misses != misses:
+                job.misses = misses
+                self._announce(job)
+
+    def _attach(self, job: JobRecord) -> tuple[JobPlacement | None, str]:
+        """Return where an attachment goes now, or why it waits."""
+        (group,) = job.job.groups
+        (request,) = group.storage
+        over = self.accounts.miss(job.job, self.rules)
+        if over is not None:
+            return None, over.message
+        told = self._volume_problem(job.job, request.volume)
+        if told:
+            return None, told
+        node = self.nodes.get(group.node)
+        if node is None or not node.connected:
+            return None, f"node {group.node} can't be reached"
+        if not node.usable:
+            return None, f"node {group.node} takes nothing new: {describe_closed(node) or 'it gives up what it held'}"
+        volume = self.volumes[request.volume].volume
+        devices = tuple(
+            DevicePlacement(
+                device=part.device,
+                node=name,
+                route=Route.LOCAL if name == group.node else Route.REMOTE,
+                storage=request.name,
+            )
+            for part, name in zip(volume.parts, volume.nodes, strict=True)
+        )
+        task = TaskPlacement(task=f"{group.name}.0", node=group.node, devices=devices, why="an operator wants it there")
+        placement = JobPlacement(job=job.job.id, tasks=(task,))
+        return placement, self.placement_problem(job, placement)
+
+    def _announce(self, job: JobRecord) -> None:
+        super()._announce(job)
+        if job.volumes:
+            self._tell_volumes(job.job)
+
+    def _end(self, job: JobRecord, state: JobState, reason: str) -> None:
+        super()._end(job, state, reason)
+        if job.volumes:
+            for name in job.volumes:
+                if name in self.volumes:
+                    self.volumes[name].jobs.discard(job.job.id)
+            self._tell_volumes(job.job)
+
+    def _move_lease(self, record: LeaseRecord, state: LeaseState) -> None:
+        super()._move_lease(record, state)
+        name = record.lease.storage.volume if record.lease.storage is not None else ""
+        if name in self.volumes:
+            self._effects.append(events.VolumeChanged(volume_id=self.volumes[name].volume.id))
+
+    def _tell_volumes(self, job: Job) -> None:
+        for name in job.volumes:
+            if name in self.volumes:
+                self._effects.append(events.VolumeChanged(volume_id=self.volumes[name].volume.id))
+
+    # --- what happens meanwhile ----------------------------------------------------------
+
+    def check_invariants(self, *, now: float | None = None) -> None:
+        """Raise AssertionError where the books are wrong; for tests."""
+        super().check_invariants(now=now)
+        for name, record in self.volumes.items():
+            volume = record.volume
+            assert volume.name == name
+            assert len(volume.parts) == len(volume.nodes) == len(volume.done), f"parts of volume {name}"
+            users = {lease.lease.job for lease in self.leases.values() if _is_of(lease.lease, name)}
+            assert len(users) <= 1, f"volume {name} is leased by {users}"
+            assert not users or volume.state is VolumeState.AVAILABLE, f"volume {name} is leased, and {volume.state}"
+            named = {job_id for job_id, job in self.jobs.items() if name in job.job.volumes}
+            assert record.jobs == named, f"who names volume {name}"
+            assert sum(self.jobs[job_id].job.attachment for job_id in named) <= 1, f"volume {name} has two attachments"
+
+    def _node_joined(self, event: events.NodeJoined) -> None:
+        super()._node_joined(event)
+        self._look_at_volumes_of(event.node.name)
+
+    def _inventory_changed(self, event: events.InventoryChanged) -> None:
+        super()._inventory_changed(event)
+        self._look_at_volumes_of(event.node.name)
+
+    def _forget_commands(self, name: str) -> None:
+        super()._forget_commands(name)
+        self._look_at_volumes_of(name, advance=False)
+
+    def _node_forgotten(self, event: events.NodeForgotten) -> None:
+        node: NodeRecord | None = self.nodes.get(event.node)
+        super()._node_forgotten(event)
+        if node is not None and node.node is None:
+            self._look_at_volumes_of(event.node)
+
+    def _look_at_volumes_of(self, name: str, *, advance: bool = True) -> None:
+        """A node came, went, or has other devices: volumes that it stores may go on, or be lost."""
+        for record in list(self.volumes.values()):
+            if name not in record.volume.nodes:
+                continue
+            self._effects.append(events.VolumeChanged(volume_id=record.volume.id))
+            if advance:
+                self._advance_volume(record)
+
+
+def _is_of(lease: Lease, volume: str) -> bool:
+    return lease.storage is not None and lease.storage.volume == volume
+
+
+def _orphan(device_id: str, node: str, size_bytes: int) -> VolumeStatus:
+    told = f"node {node} has {device_id}, of which the ledger knows nothing: it takes room, and is left alone"
+    return VolumeStatus(
+        name=volume_of(device_id),
+        user="",
+        state=VolumeState.LOST,
+        size_bytes=size_bytes,
+        nodes=(node,),
+        troubles=(told,),
+    )
