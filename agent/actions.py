@@ -46,13 +46,14 @@ class PrepareClient(Value, frozen=True, kw_only=True):
 
 
 class UnprepareClient(Value, frozen=True, kw_only=True):
-    """Remove what :class:`PrepareClient` made."""
+    """Remove what :class:`PrepareClient` made; with ``force`` also what is still held, as far as the kernel lets."""
 
     serial: int
     job: str
     task: str
     user: str
     leases: tuple[PreparedLease, ...]
+    force: bool = False
 
 
 class StartTask(Value, frozen=True, kw_only=True):

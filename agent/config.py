@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from farbus.agent.accounts import UserRules
@@ -11,6 +12,7 @@ from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
 from farbus.model.device import MAX_SHARES
+from farbus.model.nvmeof import DEFAULT_SERVICE
 from farbus.model.pci import Address
 from farbus.model.value import Value
 from farbus.remoting.session import CONNECTIONS_LIMIT
@@ -19,6 +21,11 @@ from farbus.remoting.session import CONNECTIONS_LIMIT
 SOCKET_PATH_LIMIT = 100
 
 PROGRAM_UNITS = ("auto", "service", "none")
+
+AUTHENTICATION = ("auto", "on", "off")
+
+# What lvm(8) lets a group be called.
+_GROUP = re.compile(r"[A-Za-z0-9+_.][A-Za-z0-9+_.-]{0,99}")
 
 REMOTING_TLS = ("on", "off")
 
@@ -53,6 +60,18 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     With 0 nothing is counted against it."""
     physical_devices: bool = True
     """Offer NVIDIA's GPUs and NVMe drives.  Off where several agents share a machine."""
+    storage: bool = False
+    """Store volumes, and room of jobs, on the drives of ``volume_group``, and export them to other nodes."""
+    volume_group: str = "farbus"
+    """The LVM volume group of the drives that are given to Farbus (``farbus storage init``)."""
+    drive_bandwidth: dict[str, int] = {}
+    """Bytes a second that drives of the group read or write, by patterns of ids or models (``"*PM9A3*" =
+    6_500_000_000``); others are measured, once, by reading for half a second."""
+    nvmeof_port: int = DEFAULT_SERVICE
+    """Port of ``address`` at which this node's NVMe target listens."""
+    nvmeof_authentication: str = "auto"
+    """Whether nodes prove to each other's NVMe targets that they have the lease: ``on``, ``off``, or ``auto``, which
+    serves those without a proof only where this node's kernel knows none."""
     fabric: str = ""
     """File of the chassis that this node has the credentials for (``/etc/farbus/fabric.toml``); empty for none."""
     fabric_ports: dict[str, tuple[str, ...]] = {}
@@ -158,6 +177,26 @@ class AgentConfig(Value, frozen=True, kw_only=True):
                 raise InvalidInput(f"fabric_ports: {port!r}: not CHASSIS/PORT with the addresses of bridges")
             for bridge in bridges:
                 Address.parse(bridge)
+        if _GROUP.fullmatch(self.volume_group) is None:
+            raise InvalidInput(
+                f"volume_group: {self.volume_group!r} can't name a group", hint="use letters, digits and +_.-"
+            )
+        if not 0 < self.nvmeof_port < 65536:
+            raise InvalidInput(
+                f"nvmeof_port: {self.nvmeof_port} is no port", hint=f"leave it out for {DEFAULT_SERVICE}"
+            )
+        if self.nvmeof_authentication not in AUTHENTICATION:
+            raise InvalidInput(
+                f"nvmeof_authentication: {self.nvmeof_authentication!r} is none of {', '.join(AUTHENTICATION)}",
+                hint="leave it out",
+            )
+        for pattern, rate in self.drive_bandwidth.items():
+            if rate <= 0:
+                raise InvalidInput(f"drive_bandwidth: {pattern!r} = {rate} is not above zero")
+        if self.storage and not self.physical_devices:
+            raise InvalidInput(
+                "storage: physical_devices is off, and drives are physical devices", hint="leave one of them out"
+            )
         if self.program_units not in PROGRAM_UNITS:
             raise InvalidInput(
                 f"program_units: {self.program_units!r} is none of {', '.join(PROGRAM_UNITS)}", hint="leave it out"

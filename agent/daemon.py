@@ -22,7 +22,7 @@ from farbus.agent.config import AgentConfig
 from farbus.agent.events import DeviceClosed, DeviceOpened, DevicesVanished, Event, LeasesVoided
 from farbus.agent.executor import Executor
 from farbus.agent.inventory import GpuSource, Inventory, take_inventory
-from farbus.agent.jobs import TaskRunner
+from farbus.agent.jobs import TaskRunner, no_limits
 from farbus.agent.journal import Journal
 from farbus.agent.local import Identifier, LocalCluster
 from farbus.agent.local_moves import LocalMoves
@@ -41,6 +41,7 @@ from farbus.agent.session import SessionRunner
 from farbus.agent.staging import Staging
 from farbus.agent.state_disk import StateDisk
 from farbus.agent.steps import StepRunner
+from farbus.agent.storage import NodeStorage, StorageDoors, storage_doors
 from farbus.agent.telemetry.collectors import Sources, make_collectors
 from farbus.agent.telemetry.export import Exporter
 from farbus.agent.telemetry.gpu import ProcessMemory
@@ -142,6 +143,8 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     holders: Holders | None = None
     nvidia: Nvidia | None = None
     """Both where devices can be moved."""
+    storage: StorageDoors | None = None
+    """Where this node stores for others, or uses what they store."""
     chassis_driver: Callable[[ChassisAccess, Clock], Driver] = driver_of
 
 
@@ -175,6 +178,7 @@ def real_doors(config: AgentConfig) -> Doors:
         uevents=KernelUevents() if config.physical_devices else None,
         holders=KernelHolders(clock=SystemClock()) if config.physical_devices else None,
         nvidia=DriverNvidia() if config.physical_devices else None,
+        storage=storage_doors(config),
     )
 
 
@@ -345,6 +349,8 @@ class Agent:
         """UUIDs of this node's GPUs, by PCI address."""
         self._desk: ChassisDesk | None = None
         self._moves: Moves | None = None
+        self._storage: NodeStorage | None = None
+        self._tell_devices: Callable[[], Awaitable[None]] = self._look_silently
         self._parts = self._make_parts()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -386,15 +392,16 @@ class Agent:
             self._moves = Moves(parts=self._parts, gate=self._gate, journal=self._journal, runner=step_runner)
             # What is gone from here, or on its way, is offered to nobody.
             await self._moves.remember()
-        await self._look()
-        logs = LogStore(
-            config.logs_directory, limit_bytes_per_task=config.log_bytes_per_task, limit_bytes=config.log_bytes
-        )
         machine = NodeMachine(node=config.name)
         service = AgentService(
             machine=machine,
             journal=self._journal,
             clock=doors.clock,
+        )
+        storage = self._storage = self._make_storage(service, step_runner)
+        await self._look()
+        logs = LogStore(
+            config.logs_directory, limit_bytes_per_task=config.log_bytes_per_task, limit_bytes=config.log_bytes
         )
         dialer = SessionDialer(address=config.scheduler, credentials=config.credentials)
         membership = Membership(Path(config.state) / "membership.json")
@@ -436,7 +443,16 @@ class Agent:
         )
         moving = self._make_moving(service, session, group)
         desk.told = session.chassis_changed
-        session.orders = Orders(moving=moving, why=NO_MOVES, desk=desk, group=group, answer=session.move_ended)
+        session.orders = Orders(
+            moving=moving,
+            why=NO_MOVES,
+            desk=desk,
+            group=group,
+            answer=session.move_ended,
+            volumes=storage.volumes if storage is not None else None,
+            answer_volume=session.volume_ended,
+        )
+        self._tell_devices = lambda: self._look_again(session, service.post)
         exporter = Exporter(
             pipeline=pipeline,
             facts=doors.facts,
@@ -462,9 +478,18 @@ class Agent:
                 group=group,
             ),
             orphan_limit_s=config.orphan_limit_s,
+            io_limits=storage.io_limits if storage is not None else no_limits,
         )
+        if storage is not None:
+            await storage.host.start()
         executor = Executor(
-            journal=self._journal, devices=host, tasks=runner, clock=doors.clock, group=group, done=service.post
+            journal=self._journal,
+            devices=host,
+            tasks=runner,
+            clock=doors.clock,
+            group=group,
+            done=service.post,
+            storage=storage.host if storage is not None else None,
         )
         runner.launching = executor.launching
         # Before anybody can ask for anything: what an earlier agent left.
@@ -521,6 +546,8 @@ class Agent:
             if moving is not None and self._moves is not None:
                 group.create_task(moving.recover(), name="moves")
                 group.create_task(self._moves.keep_trying(boot_id=self._boot_id), name="stuck moves")
+            if storage is not None:
+                group.create_task(storage.run(), name="storage")
             group.create_task(desk.keep_reading(self._has_ports), name="chassis")
             group.create_task(self._keep_looking(session, service.post), name="inventory")
             if doors.pci is not None and doors.uevents is not None:
@@ -634,6 +661,29 @@ class Agent:
             fabrics=lambda name: self._chassis().of(name),
             called=self._called,
             times=BusTimes(_read_times(times), keep=functools.partial(_keep_times, times)),
+        )
+
+    def _make_storage(self, service: AgentService, runner: StepRunner) -> NodeStorage | None:
+        config, doors = self._config, self._doors
+        if doors.storage is None or doors.holders is None or doors.uevents is None:
+            if config.storage:
+                raise NotPermitted(
+                    "storage: only root may make logical volumes and export them",
+                    hint="run the agent as root, or set storage = false",
+                )
+            return None
+        return NodeStorage(
+            config=config,
+            doors=doors.storage,
+            holders=doors.holders,
+            uevents=doors.uevents,
+            clock=doors.clock,
+            users=doors.users,
+            journal=self._journal,
+            runner=runner,
+            boot_id=self._boot_id,
+            service=service,
+            look=self._look_and_tell,
         )
 
     def _make_moving(self, service: AgentService, session: SessionRunner, group: asyncio.TaskGroup) -> Moving | None:
@@ -794,6 +844,7 @@ class Agent:
             sysfs=doors.sysfs,
             gpu_sources=doors.gpu_sources,
             names=self._named,
+            storage=self._storage.offer if self._storage is not None else None,
             moved={result.get("address", "") for result in self._moves.attached.values()} if self._moves else (),
         )
         self._devices = {device.id: device for device in found.node.devices}
@@ -807,6 +858,13 @@ class Agent:
             if before is None or trouble not in before.troubles:
                 _log.error("devices not listed", reason=trouble)
         return before is None or before.node != found.node
+
+    async def _look_and_tell(self) -> None:
+        await self._tell_devices()
+
+    async def _look_silently(self) -> None:
+        """Where there is nobody yet to be told."""
+        await self._look()
 
     async def _keep_looking(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
         while True:

@@ -2,8 +2,9 @@
 
 The machine asks for at most one piece of work per object at a time, so pieces
 that run side by side concern different objects.  Here are the agent's own
-steps; what hot-plug and NVMe over Fabrics need is added to
-:meth:`Executor.steps_of`.
+steps, one for each side of a lease of devices that are given whole; leases of
+storage have sequences of their own (:class:`StorageHost`).  A task may have
+both: its client side is then the one with the others behind it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from farbus.agent.objects import without_secrets
 from farbus.agent.reconcile import (
     Forward,
     Remembered,
+    for_others,
     reconcile,
     restored_clients,
     restored_devices,
@@ -45,7 +47,7 @@ from farbus.agent.reconcile import (
     results_of,
 )
 from farbus.agent.steps import Result, Step, StepRunner, Steps, WedgedError
-from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, NotPermitted
+from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.clock import Clock
 from farbus.model.lease import Lease
 from farbus.model.value import to_json
@@ -108,6 +110,39 @@ class DeviceHost(Protocol):
         What can't be ended is left to :meth:`unprepare_devices` for the leases
         that are ``recorded``, by their names.
         """
+        ...
+
+
+class StorageHost(Protocol):
+    """Serves and uses leases of storage: the steps of both sides.
+
+    What a step gives under a name with a ``/`` in it is for those that come
+    after it; the rest is the side's endpoint, or the program's environment.
+    """
+
+    def device_steps(self, lease: Lease) -> tuple[Step, ...]:
+        """Return the sequence of a lease's device side."""
+        ...
+
+    def client_steps(
+        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], force: bool
+    ) -> tuple[Step, ...]:
+        """Return the sequence of a task's side of its leases of storage.
+
+        With ``force`` what is still held is taken back as far as the kernel lets.
+        """
+        ...
+
+    def remember(self, lease: Lease, told: Result) -> None:
+        """Take in what a lease's first step gave an earlier agent, before its steps are asked for."""
+        ...
+
+    def forget(self, lease: Lease) -> None:
+        """Drop what is kept of a lease whose device side is gone."""
+        ...
+
+    async def end_strangers(self, device_sides: Collection[str], client_sides: Collection[str]) -> tuple[str, ...]:
+        """End, remove and name what is there of leases that are not among those, by their ids."""
         ...
 
 
@@ -242,6 +277,19 @@ class RunProgram:
         await self.host.stop(job=self.run.job, task=self.run.task, grace_s=self.grace_s, reason=self.reason)
 
 
+def object_of(work: Work) -> str:
+    """Return what a piece of work is done to, as the journal names it."""
+    match work:
+        case PrepareDevices() | UnprepareDevices():
+            return f"lease {work.lease.id}"
+        case PrepareClient() | UnprepareClient():
+            return f"client {work.job}/{work.task}"
+        case StartTask():
+            return f"task {work.run.job}/{work.run.task}"
+        case StopTask():
+            return f"task {work.job}/{work.task}"
+
+
 class Executor:
     """Runs work in named tasks of ``group`` and reports the end of each by ``done``."""
 
@@ -254,8 +302,10 @@ class Executor:
         clock: Clock,
         group: asyncio.TaskGroup,
         done: Callable[[ActionDone | WedgeEnded], None],
+        storage: StorageHost | None = None,
     ) -> None:
         self._journal = journal
+        self._storage = storage
         self._devices = devices
         self._tasks = tasks
         self._clock = clock
@@ -272,26 +322,30 @@ class Executor:
         steps: tuple[Step, ...]
         match work:
             case PrepareDevices() | UnprepareDevices():
-                name = f"lease {work.lease.id}"
                 body: Forward = PrepareDevices(serial=0, lease=work.lease.without_secret())
-                steps = (ServeDevices(host=self._devices, lease=work.lease),)
+                if work.lease.storage is None:
+                    steps = (ServeDevices(host=self._devices, lease=work.lease),)
+                else:
+                    steps = self._storage_host().device_steps(work.lease)
             case PrepareClient() | UnprepareClient():
-                name = f"client {work.job}/{work.task}"
                 leases = without_secrets(work.leases)
                 interactive = isinstance(work, PrepareClient) and work.interactive
                 body = PrepareClient(
                     serial=0, job=work.job, task=work.task, user=work.user, leases=leases, interactive=interactive
                 )
-                steps = (
-                    GiveDevices(host=self._devices, job=work.job, task=work.task, user=work.user, leases=work.leases),
-                )
+                whole = tuple(prepared for prepared in work.leases if prepared.lease.storage is None)
+                stored = tuple(prepared for prepared in work.leases if prepared.lease.storage is not None)
+                steps = (GiveDevices(host=self._devices, job=work.job, task=work.task, user=work.user, leases=whole),)
+                if stored:
+                    force = isinstance(work, UnprepareClient) and work.force
+                    steps += self._storage_host().client_steps(
+                        job=work.job, task=work.task, user=work.user, leases=stored, force=force
+                    )
             case StartTask():
-                name = f"task {work.run.job}/{work.run.task}"
                 # A user's environment may hold secrets of theirs.
                 body = StartTask(serial=0, run=msgspec.structs.replace(work.run, environment={}))
                 steps = (RunProgram(host=self._tasks, run=work.run, environment=work.environment),)
             case StopTask():
-                name = f"task {work.job}/{work.task}"
                 run = TaskRun(job=work.job, task=work.task, user="", command=())
                 body = StartTask(serial=0, run=run)
                 steps = (
@@ -304,12 +358,18 @@ class Executor:
                         deadline_s=work.grace_s + STOP_MARGIN_S,
                     ),
                 )
-        return Steps(object=name, body=to_json(body).decode(), steps=steps)
+        return Steps(object=object_of(work), body=to_json(body).decode(), steps=steps)
+
+    def _storage_host(self) -> StorageHost:
+        if self._storage is None:
+            raise Unavailable(
+                "this agent neither stores nor uses storage of others", hint="physical_devices is off in its settings"
+            )
+        return self._storage
 
     def start(self, work: Work) -> None:
         """Start a piece of work; its end is reported, whatever becomes of it."""
-        steps = self.steps_of(work)
-        self._group.create_task(self._run(work, steps), name=f"{type(work).__name__} {steps.object}")
+        self._group.create_task(self._run(work), name=f"{type(work).__name__} {object_of(work)}")
 
     def forget(self, *, job: str, task: str) -> None:
         """Drop what is kept of a program whose end is on record."""
@@ -336,11 +396,12 @@ class Executor:
         if len(self._told) > TOLD_OBJECTS:
             del self._told[next(iter(self._told))]
 
-    async def _run(self, work: Work, steps: Steps) -> None:
-        kind = type(work).__name__
+    async def _run(self, work: Work) -> None:
+        kind, name = type(work).__name__, object_of(work)
         result: Result = {}
         failure: dict[str, object] = {}
         try:
+            steps = self.steps_of(work)
             if isinstance(work, PrepareDevices | PrepareClient | StartTask):
                 result = await self._runner.forward(steps)
             else:
@@ -352,18 +413,20 @@ class Executor:
                 "error": str(error), "exit_code": error.exit_code, "blame_job": blame_job, "wedged": wedged
             }  # fmt: skip
         except OSError as error:
-            failure = {"error": f"{kind} {steps.object}: {error}", "exit_code": ExitCode.FAILED}
+            failure = {"error": f"{kind} {name}: {error}", "exit_code": ExitCode.FAILED}
         except Exception as error:
             # A defect in one mechanism must not end everybody else's tasks.
-            _log.exception("defect", action=kind, object=steps.object)
-            failure = {"error": f"{kind} {steps.object}: a defect: {error!r}", "exit_code": ExitCode.FAILED}
+            _log.exception("defect", action=kind, object=name)
+            failure = {"error": f"{kind} {name}: a defect: {error!r}", "exit_code": ExitCode.FAILED}
         if failure:
-            self._log_failure(kind, steps.object, str(failure["error"]))
+            self._log_failure(kind, name, str(failure["error"]))
             self._done(msgspec.convert({"serial": work.serial, "ok": False, **failure}, ActionDone))
             return
-        self._told.pop((kind, steps.object), None)
+        self._told.pop((kind, name), None)
+        if isinstance(work, UnprepareDevices) and work.lease.storage is not None:
+            self._storage_host().forget(work.lease)
         endpoint = result.get("endpoint", "") if isinstance(work, PrepareDevices) else ""
-        environment = result if isinstance(work, PrepareClient) else {}
+        environment = for_others(result) if isinstance(work, PrepareClient) else {}
         self._done(ActionDone(serial=work.serial, ok=True, endpoint=endpoint, environment=environment))
 
     # After a restart.
@@ -384,6 +447,15 @@ class Executor:
         found = [await self._adopt(one) for one in sorted(remembered, key=lambda one: order.index(type(one.work)))]
         leases = [one.work.lease.id for one in found if isinstance(one.work, PrepareDevices)]
         ended = (*await self._devices.end_strangers(leases), *await self._tasks.end_strangers())
+        if self._storage is not None:
+            # After the programs, which may have used it.
+            used = [
+                prepared.lease.id
+                for one in found
+                if isinstance(one.work, PrepareClient)
+                for prepared in one.work.leases
+            ]
+            ended += await self._storage.end_strangers(leases, used)
         if found or ended:
             # What was found may have ended meanwhile: its status is told as ever.
             names = [one.records[0].object for one in found if not one.lost]
@@ -403,9 +475,11 @@ class Executor:
     async def _adopt(self, one: Remembered) -> Remembered:
         """Return it as it was found: with the reason where it is lost."""
         self._runner.continue_from(one.records)
+        known = results_of(one.records)
+        if isinstance(one.work, PrepareDevices) and self._storage is not None and 0 in known:
+            self._storage.remember(one.work.lease, known[0])
         if one.lost:
             return one
-        known = results_of(one.records)
         if isinstance(one.work, StartTask):
             # Also one whose start was not recorded to its end.
             known = {0: {}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -162,12 +162,14 @@ async def take_inventory(
     gpu_sources: Sequence[GpuSource],
     names: Callable[[Sequence[Device]], Mapping[str, str]] = _no_names,
     moved: Collection[str] = (),
+    storage: Callable[[Sequence[Device]], Awaitable[Sequence[Device]]] | None = None,
 ) -> Inventory:
     """Look at the whole node.  A driver that can't answer is a trouble, and its devices are not offered.
 
     ``names`` is asked, with the GPUs and drives that were found, what devices
     are called by the addresses of their first functions; ``moved`` are the
-    addresses of devices that were moved to this node.
+    addresses of devices that were moved to this node.  ``storage`` returns the
+    devices with those drives changed that are stored on, and the parts of volumes.
     """
     devices: list[Device] = []
     troubles = []
@@ -180,7 +182,13 @@ async def take_inventory(
         except FarbusError as error:
             troubles.append(str(error))
     if config.physical_devices:
-        devices += nvme_devices(sysfs.nvme_controllers())
+        drives: Sequence[Device] = nvme_devices(sysfs.nvme_controllers())
+        if storage is not None:
+            try:
+                drives = await storage(drives)
+            except FarbusError as error:
+                troubles.append(f"storage: {error}")
+        devices += drives
         devices += accelerator_devices(sysfs.pci_functions(), devices, names=names, moved=moved)
     node = Node(
         name=config.name,

@@ -20,7 +20,7 @@ from farbus.agent.staging import Staging
 from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput, TimedOut, Unavailable
 from farbus.linux.cgroups import Cgroups
 from farbus.linux.clock import Clock
-from farbus.linux.processes import Child, Exit, Processes, Program
+from farbus.linux.processes import Child, DeviceLimit, Exit, Processes, Program
 from farbus.linux.users import Account, Users
 from farbus.model.quantity import format_bytes
 
@@ -85,6 +85,11 @@ class _Arriving:
     """Its program may be there from now on."""
 
 
+def no_limits(_job: str, _task: str) -> tuple[DeviceLimit, ...]:
+    """Where no task has storage."""
+    return ()
+
+
 class TaskRunner:
     """The tasks of one agent.
 
@@ -114,7 +119,9 @@ class TaskRunner:
         orphan_limit_s: float = 0.0,
         rules: UserRules = NO_RULES,
         staging: Staging | None = None,
+        io_limits: Callable[[str, str], tuple[DeviceLimit, ...]] = no_limits,
     ) -> None:
+        self._io_limits = io_limits
         self._rules = rules
         self._staging = staging
         self._arriving: dict[tuple[str, str], _Arriving] = {}
@@ -223,8 +230,11 @@ class TaskRunner:
         self, name: str, run: TaskRun, environment: dict[str, str], account: Account | None, cwd: str, output: Path
     ) -> None:
         try:
+            limits = self._io_limits(run.job, run.task)
             group = self._create_group(run)
             try:
+                if group:
+                    self._limit_io(run, limits)
                 child = await self._processes.spawn(
                     Program(
                         name=name,
@@ -236,6 +246,7 @@ class TaskRunner:
                         # A core of a program with device memory mapped is large and its home may be full.
                         limits={"RLIMIT_CORE": 0},
                         cgroup=group,
+                        io_limits=limits,
                         output=str(output),
                         output_bytes=self._logs.limit_bytes_per_task,
                         time_limit_s=run.time_limit_s,
@@ -263,6 +274,14 @@ class TaskRunner:
             return ""
         requests = run.requests
         return self._cgroups.create(_group_name(run), memory_bytes=requests.memory_bytes, cpu_milli=requests.cpu_milli)
+
+    def _limit_io(self, run: TaskRun, limits: tuple[DeviceLimit, ...]) -> None:
+        """Limit what a task's group may do with its storage; without the io controller it is measured alone."""
+        for device in limits:
+            try:
+                self._cgroups.limit_io(_group_name(run), device.number, device.limit)
+            except FarbusError as error:
+                _log.warning("bandwidth of storage not limited", job=run.job, task=run.task, reason=str(error))
 
     async def adopt(self, run: TaskRun) -> bool:
         """Go on with a task's program that an earlier agent has started; say whether there is one.

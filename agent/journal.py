@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from farbus.agent.names import ROOM, ROOM_FENCES
 from farbus.errors import FarbusError, Unavailable
 from farbus.model.job import TaskStatus
 from farbus.model.value import Value, from_json, to_json
@@ -311,6 +312,12 @@ class Journal:
                     " ON CONFLICT (device) DO UPDATE SET epoch = max(epoch, excluded.epoch)",
                     list(epochs.items()),
                 )
+                if any(device.startswith(ROOM) for device in epochs):
+                    connection.execute(
+                        "DELETE FROM fence WHERE device LIKE :room AND rowid NOT IN"
+                        " (SELECT rowid FROM fence WHERE device LIKE :room ORDER BY rowid DESC LIMIT :kept)",
+                        {"room": f"{ROOM}%", "kept": ROOM_FENCES},
+                    )
 
         await self._write("fence", write)
 

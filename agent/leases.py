@@ -27,6 +27,7 @@ from farbus.agent.events import (
     RestoredDevices,
     SupervisorDied,
 )
+from farbus.agent.names import ROOM, ROOM_FENCES
 from farbus.agent.objects import (
     MAX_OBJECTS,
     Actions,
@@ -39,6 +40,7 @@ from farbus.agent.objects import (
     Side,
     SideState,
     Task,
+    claims,
     same_lease,
     same_leases,
 )
@@ -118,12 +120,13 @@ class Leases:
         for side in (*self._devices.values(), *self._clients.values()):
             assert side.state is not SideState.ABSENT, f"{side.name}: kept though absent"
             assert (side.serial in self._desk) == side.is_busy, f"{side.name}: {side.state} without its work"
-            going = side.is_busy or side.state is SideState.WEDGED or self._task_in_the_way(side) is not None
+            waits = self._task_in_the_way(side) is not None or self._client_in_the_way(side) is not None
+            going = side.is_busy or side.state is SideState.WEDGED or waits
             assert side.wanted or going, f"{side.name}: not wanted, and nothing is done about it"
             assert not (side.preparers and side.state is SideState.PREPARED and side.wanted), f"{side.name}: unanswered"
-        leased = {device.device: side.lease.id for side in self._devices.values() for device in side.lease.devices}
-        assert leased == self._holders, "devices and leases differ"
-        assert sum(len(side.lease.devices) for side in self._devices.values()) == len(leased), "a device has two leases"
+        claimed = [(name, side.lease.id) for side in self._devices.values() for name in claims(side.lease)]
+        assert dict(claimed) == self._holders, "devices and leases differ"
+        assert len(claimed) == len(self._holders), "a device has two leases"
 
     # Restart.
 
@@ -148,7 +151,7 @@ class Leases:
         lease = restored.lease
         side = DeviceSide(name=f"lease {lease.id}", lease=lease, endpoint=restored.endpoint, expires_at=until)
         self._devices[lease.id] = side
-        self._holders |= {leased.device: lease.id for leased in lease.devices}
+        self._holders |= dict.fromkeys(claims(lease), lease.id)
         _restore_side(side, restored.lost)
 
     def _restore_client(self, restored: RestoredClient, until: float, now: float) -> None:
@@ -180,9 +183,10 @@ class Leases:
             side.expires_at = event.now + self.ttl_s
             side.preparers.append(event.command)
             self._devices[lease.id] = side
-            for leased in lease.devices:
-                self._holders[leased.device] = lease.id
-                self._fences[leased.device] = leased.epoch
+            for claim, epoch in claims(lease).items():
+                self._holders[claim] = lease.id
+                if not claim.startswith(ROOM):
+                    self._fences[claim] = epoch
             yield from self._prepare_devices(side)
         elif not same_lease(side.lease, lease):
             error = side.told(f"lease {lease.id} is held with other devices or another secret")
@@ -204,13 +208,14 @@ class Leases:
         if len(self._devices) >= MAX_OBJECTS:
             return f"node {self._node} holds {MAX_OBJECTS} leases"
         for leased in lease.devices:
-            if (holder := self._holders.get(leased.device)) is not None:
-                return self._devices[holder].told(f"device {leased.device} is held by lease {holder} on {self._node}")
             if (reason := self._closed.get(whole_of(leased.device))) is not None:
                 return f"device {leased.device} is closed on {self._node}: {reason}"
-            if leased.epoch < (least := self._fences.get(leased.device, 0)):
+        for claim, epoch in claims(lease).items():
+            if (holder := self._holders.get(claim)) is not None:
+                return self._devices[holder].told(f"device {claim} is held by lease {holder} on {self._node}")
+            if epoch < (least := self._fences.get(claim, 0)):
                 return (
-                    f"lease {lease.id} is stale: its epoch of device {leased.device} is {leased.epoch},"
+                    f"lease {lease.id} is stale: its epoch of device {claim} is {epoch},"
                     f" and {least} is the least that node {self._node} serves"
                 )
         return ""
@@ -238,10 +243,17 @@ class Leases:
 
     def _fence(self, side: DeviceSide) -> Actions:
         """See to it that a lease which is over can't be had again: a request for it may still be on its way."""
-        epochs = {leased.device: leased.epoch + 1 for leased in side.lease.devices}
-        if any(self._fences.get(device, 0) < epoch for device, epoch in epochs.items()):
+        epochs = {claim: epoch + 1 for claim, epoch in claims(side.lease).items()}
+        if any(self._fences.get(claim, 0) < epoch for claim, epoch in epochs.items()):
             self._fences |= epochs
+            self._forget_rooms()
             yield RecordFence(epochs=epochs)
+
+    def _forget_rooms(self) -> None:
+        """Drop fences of rooms that ended long ago: unlike devices they never come again."""
+        rooms = [claim for claim in self._fences if claim.startswith(ROOM)]
+        for claim in rooms[:-ROOM_FENCES]:
+            del self._fences[claim]
 
     def _advance_devices(self, side: DeviceSide) -> Actions:
         """Take the next step towards what is wanted."""
@@ -255,11 +267,17 @@ class Leases:
         if (task := self._task_in_the_way(side)) is not None:
             yield from self._tasks.stop(task, grace_s=0.0, reason=side.ended or "its lease was released")
             return
+        # What is mounted here goes before what it stands on.
+        if (client := self._client_in_the_way(side)) is not None:
+            if client.wanted:
+                client.wanted, client.ended = False, side.ended or "its lease was released"
+                yield from self._advance_client(client)
+            return
 
         def forget() -> None:
             del self._devices[side.lease.id]
-            for leased in side.lease.devices:
-                del self._holders[leased.device]
+            for claim in claims(side.lease):
+                del self._holders[claim]
 
         def done(event: ActionDone) -> Actions:
             yield from self._unprepared(side, event, forget)
@@ -278,8 +296,12 @@ class Leases:
     def devices_vanished(self, event: DevicesVanished) -> Actions:
         """End the leases of devices that are gone."""
         for device in event.devices:
-            if (lease_id := self._holders.get(device)) is not None:
-                yield from self.end((lease_id,), f"device {device} is gone from node {self._node}")
+            having = [
+                side.lease.id
+                for side in self._devices.values()
+                if any(leased.device == device for leased in side.lease.devices)
+            ]
+            yield from self.end(having, f"device {device} is gone from node {self._node}")
 
     # Devices that are being moved.
 
@@ -382,10 +404,19 @@ class Leases:
             yield from self._unprepared(side, event, lambda: self._clients.pop(side.key))
             if side.key not in self._clients:
                 yield from self._tasks.forget(side.key)
+            yield from self._after_client(side)
 
         side.go(SideState.UNPREPARING)
         side.serial = self._desk.ask(done)
-        yield UnprepareClient(serial=side.serial, job=side.job, task=side.task, user=side.user, leases=side.leases)
+        yield UnprepareClient(
+            serial=side.serial,
+            job=side.job,
+            task=side.task,
+            user=side.user,
+            leases=side.leases,
+            # What is over by itself may be another's already: there is nothing to be saved for who still holds it.
+            force=bool(side.ended),
+        )
 
     def hold_claimed(self, key: Key) -> Actions:
         """Note that an interactive job has its holder again."""
@@ -408,6 +439,23 @@ class Leases:
         if side.lease.route is not Route.LOCAL or side.state is SideState.PREPARING:
             return None
         return self._tasks.alive((side.lease.job, side.lease.task))
+
+    def _client_in_the_way(self, side: Side) -> ClientSide | None:
+        """Return the client side on this node that has the storage of a device side; not one that is wedged."""
+        if not isinstance(side, DeviceSide) or side.lease.storage is None or side.lease.route is not Route.LOCAL:
+            return None
+        for client in self._clients.values():
+            if side.lease.id in client.expires_at and client.state is not SideState.WEDGED:
+                return client
+        return None
+
+    def _after_client(self, client: ClientSide) -> Actions:
+        """Go on with the device sides that waited for a client side: it is gone, or wedged."""
+        for prepared in client.leases:
+            side = self._devices.get(prepared.lease.id)
+            if side is not None and not side.wanted and side.lease.storage is not None:
+                side.retry = True
+                yield from self._advance_devices(side)
 
     def after_exit(self, key: Key) -> Actions:
         """Go on with the sides that waited for a task to end."""
@@ -443,6 +491,8 @@ class Leases:
             side.go(SideState.WEDGED)
             yield from _answer(side.preparers, ok=False, error=side.told(event.error))
             yield from _answer(side.unpreparers, ok=False, error=side.told(event.error))
+            if isinstance(side, ClientSide):
+                yield from self._after_client(side)
             return
         yield from advance(side)
 

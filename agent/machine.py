@@ -34,6 +34,7 @@ from farbus.agent.events import (
     LeasesRenewed,
     LeasesVoided,
     NodeRestored,
+    PreparedLease,
     SessionOpened,
     StartRequested,
     StopRequested,
@@ -101,6 +102,11 @@ class NodeMachine:
         """Return the user for whose program in a terminal a client side is there; None for any other."""
         side = self._leases.client((job, task))
         return side.user if side and side.interactive and side.wanted else None
+
+    def client_leases(self, job: str, task: str) -> tuple[PreparedLease, ...]:
+        """Return the leases of a task's client side; none where there is none."""
+        side = self._leases.client((job, task))
+        return side.leases if side is not None else ()
 
     def is_closed(self, device: str) -> bool:
         """Say whether no new lease may have a device."""

@@ -15,3 +15,10 @@ def file_name(name: str, *, what: str) -> str:
     if not _FILE_NAME.fullmatch(name):
         raise InvalidInput(f"{what}: {name!r} can't name a file", hint="use up to 100 letters, digits and _.-")
     return name
+
+
+ROOM = "room of lease "
+"""How the names of what leases have of drives begin, among those of devices."""
+
+ROOM_FENCES = 10_000
+"""Rooms that have ended of which a node remembers that they have: unlike devices, they never come again."""

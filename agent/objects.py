@@ -11,6 +11,7 @@ import msgspec
 
 from farbus.agent.actions import Action
 from farbus.agent.events import ActionDone, PreparedLease, TaskRun
+from farbus.agent.names import ROOM
 from farbus.model.job import TaskStatus
 from farbus.model.lease import Lease
 from farbus.model.states import StateTable, tell
@@ -234,6 +235,16 @@ class Desk:
     def __contains__(self, serial: int) -> bool:
         """Say whether the work is under way."""
         return serial in self._work
+
+
+def claims(lease: Lease) -> dict[str, int]:
+    """Return what a lease has to itself on the node that has its devices, each with its epoch.
+
+    Those are its devices; of room that is made for it on drives, on which others have theirs, the room alone.
+    """
+    if lease.storage is not None and not lease.storage.volume:
+        return {f"{ROOM}{lease.id}": max((leased.epoch for leased in lease.devices), default=0)}
+    return {leased.device: leased.epoch for leased in lease.devices}
 
 
 def same_lease(known: Lease, asked: Lease) -> bool:

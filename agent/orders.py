@@ -1,4 +1,4 @@
-"""What the scheduler asks of a node's devices and chassis: moves, and who serves which chassis."""
+"""What the scheduler asks of a node's devices, chassis and drives: moves, who serves which chassis, volumes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from collections.abc import Callable
 
 from farbus.agent.chassis import ChassisDesk, Naming
 from farbus.agent.moving import HeldMove, MoveOrder, MoveOutcome, Moving
+from farbus.agent.volumes import VolumeOrder, Volumes
+
+NO_STORAGE = "this node stores nothing for others; set storage = true in its agent.toml"
+"""Why an order about a volume is refused where it is."""
+
+
+def _nobody_asks(_command: str, _error: str) -> None:
+    """Where nobody asks for volumes."""
 
 
 class Orders:
@@ -23,7 +31,11 @@ class Orders:
         desk: ChassisDesk,
         group: asyncio.TaskGroup,
         answer: Callable[[str, MoveOutcome], None],
+        volumes: Volumes | None = None,
+        answer_volume: Callable[[str, str], None] = _nobody_asks,
     ) -> None:
+        self._volumes = volumes
+        self._answer_volume = answer_volume
         self._moving = moving
         self._why = why
         self._desk = desk
@@ -46,6 +58,16 @@ class Orders:
             self._answer(command, MoveOutcome(error=f"{verb} {order.device}: {self._why}"))
             return
         self._group.create_task(self._perform(self._moving, command, order), name=f"order {command}")
+
+    def volume(self, command: str, order: VolumeOrder) -> None:
+        """Do what is asked of a part of a volume, or wait with who has asked before; the answer comes at its end."""
+        if self._volumes is None:
+            self._answer_volume(command, f"{order}: {NO_STORAGE}")
+            return
+        self._group.create_task(self._perform_volume(self._volumes, command, order), name=f"order {command}")
+
+    async def _perform_volume(self, volumes: Volumes, command: str, order: VolumeOrder) -> None:
+        self._answer_volume(command, await volumes.perform(order))
 
     def call_off(self, move: str, by: str) -> None:
         """Have a move end as soon as it can; its own answer says what came of it."""

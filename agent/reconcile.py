@@ -7,7 +7,7 @@ the executor, step by step, of everything that is said to be held here.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -60,6 +60,11 @@ def results_of(records: Sequence) -> dict[int, dict[str, str]]:
         for record in records
         if record.direction is Direction.FORWARD and record.succeeded
     }
+
+
+def for_others(results: Mapping[str, str]) -> dict[str, str]:
+    """Return of the results of steps what the whole sequence is for: names with a ``/`` are between the steps."""
+    return {name: value for name, value in results.items() if "/" not in name}
 
 
 Forward = PrepareDevices | PrepareClient | StartTask
@@ -179,11 +184,16 @@ def restored_tasks(found: Iterable[Remembered]) -> tuple[RestoredTask, ...]:
 
 
 def _result(one: Remembered) -> dict[str, str]:
-    return results_of(one.records).get(0, {})
+    whole: dict[str, str] = {}
+    for _, result in sorted(results_of(one.records).items()):
+        whole |= result
+    return for_others(whole)
 
 
+# By the kind of the first step; both kinds of device side have one.
 _KINDS: dict[str, type[Forward]] = {
     "PrepareDevices": PrepareDevices,
+    "ProvideStorage": PrepareDevices,
     "PrepareClient": PrepareClient,
     "StartTask": StartTask,
 }

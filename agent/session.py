@@ -35,6 +35,7 @@ from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
 from farbus.agent.moving import HeldMove, MoveNews, MoveOrder, MoveOutcome, parse_functions
 from farbus.agent.objects import STORY_LENGTH
+from farbus.agent.volumes import VolumeOrder, VolumeVerb
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
 from farbus.api.v1 import session_pb2, types_pb2
@@ -47,6 +48,7 @@ from farbus.model.series import SeriesEncoder, TelemetryUpdate
 from farbus.model.states import SESSION_STATES, SessionState
 from farbus.model.telemetry import Telemetry
 from farbus.model.value import to_json
+from farbus.model.volume import VolumePart
 
 _log = structlog.get_logger()
 
@@ -99,6 +101,10 @@ class OrderTaker(Protocol):
 
     def call_off(self, move: str, by: str) -> None:
         """Have a move end as soon as it can."""
+        ...
+
+    def volume(self, command: str, order: VolumeOrder) -> None:
+        """Begin what is asked of a volume; it is answered when it has ended (:meth:`SessionRunner.volume_ended`)."""
         ...
 
     def serve(self, chassis: str, naming: Naming) -> None:
@@ -276,6 +282,24 @@ def move_order(message: session_pb2.SchedulerMessage) -> tuple[str, MoveOrder] |
     return None
 
 
+def volume_order(message: session_pb2.SchedulerMessage) -> tuple[str, VolumeOrder] | None:
+    """Return the command's id and what a message asks for of a part of a volume; None where it asks for nothing.
+
+    Raises :class:`InvalidInput`.
+    """
+    match message.WhichOneof("message"):
+        case "make_volume":
+            asked: session_pb2.MakeVolume | session_pb2.ResizeVolume | session_pb2.RemoveVolume = message.make_volume
+            verb = VolumeVerb.MAKE
+        case "resize_volume":
+            asked, verb = message.resize_volume, VolumeVerb.RESIZE
+        case "remove_volume":
+            asked, verb = message.remove_volume, VolumeVerb.REMOVE
+        case _:
+            return None
+    return asked.command_id, VolumeOrder(verb=verb, part=from_message(asked.part, VolumePart))
+
+
 def peers_in(message: session_pb2.SchedulerMessage) -> Iterator[tuple[str, str]]:
     """Yield the nodes that a command's leases are shared with, and where their agents serve others."""
     match message.WhichOneof("message"):
@@ -349,6 +373,11 @@ class SessionRunner:
         """Answer a command to move a device."""
         error = f"{outcome.error}; {outcome.hint}" if outcome.hint else outcome.error
         answer = session_pb2.Outcome(command_id=command, ok=outcome.ok, error=error, move=to_json(outcome.move))
+        self._put(session_pb2.NodeMessage(outcome=answer))
+
+    def volume_ended(self, command: str, error: str) -> None:
+        """Answer a command about a volume; without an ``error`` it is done."""
+        answer = session_pb2.Outcome(command_id=command, ok=not error, error=error)
         self._put(session_pb2.NodeMessage(outcome=answer))
 
     def move_progress(self, news: MoveNews) -> None:
@@ -605,6 +634,9 @@ class _Session:
         try:
             if self._orders is not None and (asked := move_order(message)) is not None:
                 self._orders.move(*asked)
+                return
+            if self._orders is not None and (wanted := volume_order(message)) is not None:
+                self._orders.volume(*wanted)
                 return
             event = command_event(message, now=self._clock.monotonic(), term=self._term)
             if event is None:

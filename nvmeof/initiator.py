@@ -358,7 +358,8 @@ class VerifyNamespaces(ConnectionStep):
     def _wrong_size(self) -> str:
         for expected in self.connection.namespaces:
             found = namespace_of(self.ours(), expected)
-            if found is not None and found.size_bytes != expected.size_bytes:
+            larger = expected.or_more and found is not None and found.size_bytes > expected.size_bytes
+            if found is not None and found.size_bytes != expected.size_bytes and not larger:
                 return f"namespace {expected.nsid} has {found.size_bytes} bytes, not {expected.size_bytes}"
         return ""
 

@@ -453,8 +453,8 @@ class FillFile(UseStep):
         return f"make a file of all the room of {self.device}"
 
     async def observe(self, known: Result | None) -> Result | None:
-        """It is asked for again each time: a file that is there stays."""
-        return None
+        """A file that is there stays, whatever has been made of it."""
+        return known
 
     async def do(self) -> Result:
         """Make it."""

@@ -30,8 +30,8 @@ _LABEL_BYTES = 1 << 20
 class FakeLvm(KernelLvm):
     """A machine with drives and one volume group.
 
-    Tests set what goes wrong: ``holding`` says, by name of a logical volume,
-    that its device is open; ``hang`` lets changes begin and never end.
+    Tests set what goes wrong: ``holding`` has the names of logical volumes
+    whose devices are open, and ``opened`` says it of a path; ``hang`` lets changes begin and never end.
     ``passing`` is called before and after each change, to be killed at.
     """
 
@@ -39,11 +39,15 @@ class FakeLvm(KernelLvm):
         super().__init__(group=group, given=given, sys=directory / "sys")
         self.directory = directory
         self.holding: set[str] = set()
+        self.opened: Callable[[str], bool] = lambda _: False
         self.hang = False
         self.passing: Callable[[], None] = lambda: None
         self.calls: list[tuple[str, ...]] = []
         for name in ("sys/class/nvme", "sys/class/block", "sys/dev/block", "dev", "blocks/lvm"):
             (directory / name).mkdir(parents=True, exist_ok=True)
+        if (directory / "lvm.json").exists():
+            # An earlier process may have been killed in between.
+            self._show(self._state())
 
     # The machine.
 
@@ -88,6 +92,7 @@ class FakeLvm(KernelLvm):
         drive = next(one for one, label in state["labels"].items() if label["group"] == self.group)
         state["volumes"][name] = _new_volume(size_bytes, [drive], list(tags))
         self._save(state)
+        self._show(state)
 
     def contents(self, name: str) -> Path:
         """Return the file that has what is in a logical volume."""
@@ -136,11 +141,7 @@ class FakeLvm(KernelLvm):
         """Let devices be there for what is active, and for nothing else."""
         sys, dev = self.directory / "sys", self.directory / "dev" / self.group
         for name, volume in state["volumes"].items():
-            contents = self.contents(name)
-            if not contents.exists():
-                # As drives are that somebody else has had.
-                contents.write_bytes(b"\xa5" * 8192)
-            os.truncate(contents, volume["size"])
+            self._fill(self.contents(name), volume["size"])
             node = dev / name
             if not volume["active"]:
                 self._hide(node)
@@ -165,6 +166,14 @@ class FakeLvm(KernelLvm):
         for contents in (self.directory / "blocks/lvm").iterdir():
             if contents.name not in state["volumes"]:
                 contents.unlink()
+
+    def _fill(self, contents: Path, size: int) -> None:
+        """Let what is new be as drives are that somebody else has had."""
+        before = contents.stat().st_size if contents.exists() else 0
+        if before < size:
+            with contents.open("ab") as file:
+                file.write(b"\xa5" * 8192)
+        os.truncate(contents, size)
 
     def _hide(self, node: Path) -> None:
         if not node.exists():
@@ -213,7 +222,8 @@ class FakeLvm(KernelLvm):
     def _is_open(self, name: str) -> bool:
         node = self.directory / "dev" / self.group / name
         holders = self.directory / "sys/dev/block" / node.read_text() / "holders" if node.exists() else None
-        return name in self.holding or (holders is not None and any(holders.iterdir()))
+        held = holders is not None and any(holders.iterdir())
+        return held or name in self.holding or self.opened(f"/dev/{self.group}/{name}")
 
     def _free(self, state: dict[str, Any], drive: str) -> int:
         used = sum(
@@ -302,7 +312,11 @@ class FakeLvm(KernelLvm):
         self._whole(state)
         volume = self._volume_of(state, names)
         size = _bytes(options["size"][0])
-        self._room(state, volume["drives"], size - volume["size"])
+        more = size - volume["size"]
+        free = min(self._free(state, drive) for drive in volume["drives"]) * len(volume["drives"])
+        if more > free:
+            needed, available = more // EXTENT_BYTES, free // EXTENT_BYTES
+            raise _Refused(f"Insufficient free space: {needed} extents needed, but only {available} available")
         volume["size"] = size
 
     def _lvreduce(self, state: dict[str, Any], options: _Options, names: list[str]) -> None:

@@ -67,10 +67,11 @@ _KEY = re.compile(r"DHHC-1:0[0-3]:([A-Za-z0-9+/=]+):")
 
 
 class FakeConfigfs:
-    """The kernel's side.  ``authentication`` is what CONFIG_NVME_TARGET_AUTH adds."""
+    """The kernel's side.  ``authentication`` is what CONFIG_NVME_TARGET_AUTH adds; devices are below ``machine``."""
 
-    def __init__(self, root: Path, *, authentication: bool = True) -> None:
+    def __init__(self, root: Path, *, authentication: bool = True, machine: Path = Path("/")) -> None:
         self._root = root
+        self._machine = machine
         self._authentication = authentication
         for name in ("hosts", "ports", "subsystems"):
             (root / name).mkdir(parents=True, exist_ok=True)
@@ -259,9 +260,10 @@ class FakeConfigfs:
         path = self._value(namespace / "device_path")
         if path == "(null)":
             return errno.EINVAL
-        if not os.path.exists(path):
+        device = self._machine / path.removeprefix("/")
+        if not device.exists():
             return errno.ENOENT
-        return errno.EISDIR if os.path.isdir(path) else 0
+        return errno.EISDIR if device.is_dir() else 0
 
     def _set_host(self, place: Path, value: str) -> int:
         allowed = {"dhchap_dhgroup": _DH_GROUPS, "dhchap_hash": _HASHES}.get(place.name)
@@ -310,10 +312,10 @@ class FakeNvmet(KernelNvmet):
     system call.
     """
 
-    def __init__(self, directory: Path, *, authentication: bool = True) -> None:
+    def __init__(self, directory: Path, *, authentication: bool = True, machine: Path = Path("/")) -> None:
         super().__init__(root=directory)
         directory.mkdir(parents=True, exist_ok=True)
-        self.kernel = FakeConfigfs(directory / "nvmet", authentication=authentication)
+        self.kernel = FakeConfigfs(directory / "nvmet", authentication=authentication, machine=machine)
         self.hang = False
         self.hanging = asyncio.Event()
         """Set once a call hangs."""

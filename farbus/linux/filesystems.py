@@ -495,7 +495,11 @@ def _own_point(path: str) -> int:
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o755)
     point = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    _refuse_point(point, path)
+    try:
+        _refuse_point(point, path)
+    except BaseException:
+        os.close(point)
+        raise
     return point
 
 
@@ -558,12 +562,10 @@ def _refuse_point(point: int, path: str) -> None:
     above = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=point)
     try:
         if _mount_of(above) != _mount_of(point):
-            os.close(point)
             raise Conflict(f"{path}: something is mounted there", hint="findmnt shows what")
     finally:
         os.close(above)
     if os.listdir(point):
-        os.close(point)
         raise Conflict(f"{path}: it is not empty", hint="name an empty directory, or one that is not there")
 
 

@@ -541,7 +541,19 @@ def service_command(program: Program, *, unit: str, directory: Path, environment
     if program.cpu_milli:
         # In hundredths of a processor; at least one.
         properties["CPUQuota"] = f"{max(1, program.cpu_milli // 10)}%"
-    return [*command, *(f"--property={name}={value}" for name, value in properties.items()), "--"]
+    options = [f"--property={name}={value}" for name, value in properties.items()]
+    for device in program.io_limits:
+        options += [
+            f"--property={name}={device.path} {number}"
+            for name, number in (
+                ("IOReadBandwidthMax", device.limit.read_bytes_s),
+                ("IOWriteBandwidthMax", device.limit.write_bytes_s),
+                ("IOReadIOPSMax", device.limit.read_iops),
+                ("IOWriteIOPSMax", device.limit.write_iops),
+            )
+            if number
+        ]
+    return [*command, *options, "--"]
 
 
 async def _start_unit(program: Program, command: Sequence[str], directory: Path) -> asyncio.subprocess.Process:

@@ -613,7 +613,7 @@ def _write_zeros(descriptor: int, at: int, length: int) -> None:
 # Errors.
 
 _ERRORS: tuple[tuple[str, type[FarbusError], str], ...] = (
-    ("insufficient free space", Conflict, "the node's drives have no room for it"),
+    ("nsufficient free space", Conflict, "the node's drives have no room for it"),
     ("nsufficient suitable", Conflict, "the node's drives have no room for it"),
     ("already exists", Conflict, "lvs shows it"),
     ("in use", Conflict, "lsblk shows what stands on it"),

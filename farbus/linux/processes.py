@@ -22,9 +22,18 @@ from farbus.linux.clock import Clock, FakeClock
 from farbus.linux.keeper import NOTICE_STREAM, TIME_LIMIT_GRACE_S, OutputLog
 from farbus.linux.output import START, Piece, Position
 from farbus.linux.users import Account
+from farbus.model.nvmeof import IoLimit
 
 OUTPUT_BYTES = 2**20
 """Output kept of a program that nobody wants more of."""
+
+
+class DeviceLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program may do with a block device, by a path and by the kernel's ``MAJOR:MINOR``."""
+
+    path: str
+    number: str
+    limit: IoLimit
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +72,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     orphan_limit_s: float = 0.0
     memory_bytes: int = 0
     cpu_milli: int = 0
+    io_limits: tuple[DeviceLimit, ...] = ()
+    """What it may do with block devices; kept by the service manager where programs have units, else by ``cgroup``."""
     memory_reason: str = "it used more memory than it asked for"
     """Why it ended, when the kernel has killed it for its memory."""
 

@@ -213,6 +213,8 @@ class ExpectedNamespace(Value, frozen=True, kw_only=True):
     identity: NamespaceIdentity
     size_bytes: int
     nsid: int = 1
+    or_more: bool = False
+    """It may be larger: drives give room in pieces, and volumes grow."""
 
 
 class Connection(Value, frozen=True, kw_only=True):

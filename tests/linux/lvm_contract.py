@@ -27,6 +27,8 @@ from tests.linux.nvmet_contract import raises
 PART = LogicalIdentity(volume="data", part=1, parts=2)
 ROOM = LogicalIdentity(lease="job.1-2-3")
 UNIT = EXTENT_BYTES
+NOBODYS = "NVME-nobody-nothing"
+"""A drive that this machine may look at, and does not have."""
 
 
 class World:
@@ -111,7 +113,7 @@ async def a_group_is_made_of_drives(world: World) -> None:
         assert one.controller
         assert not one.missing
     with raises(NotFound, "none of that name"):
-        await lvm.add_drive("NVME-nobody-nothing")
+        await lvm.add_drive(NOBODYS)
     await lvm.remove_drive(first)
     await lvm.remove_drive(first)
     assert [one.id for one in await lvm.drives()] == [second]
@@ -186,7 +188,7 @@ async def what_is_added_is_wiped_and_nothing_else(world: World) -> None:
     await lvm.extend(PART, size_bytes=6 * UNIT)
     with raises(Conflict, "would be less"):
         await lvm.extend(PART, size_bytes=UNIT)
-    with raises(Conflict, "insufficient|nsufficient suitable"):
+    with raises(Conflict, "nsufficient"):
         await lvm.extend(PART, size_bytes=1 << 40)
     await lvm.reduce(PART, size_bytes=6 * UNIT)
     part = await lvm.find(PART)
@@ -241,7 +243,7 @@ async def a_device_comes_and_goes(world: World) -> None:
 async def what_is_full_says_so(world: World) -> None:
     lvm = world.lvm
     await lvm.add_drive(world.drives[0])
-    with raises(Conflict, "insufficient free space|nsufficient suitable"):
+    with raises(Conflict, "nsufficient"):
         await lvm.create(PART, size_bytes=1 << 40, drives=[world.drives[0]])
     assert await lvm.volumes() == ()
 
@@ -286,7 +288,7 @@ async def on_this_kernel(serials: Sequence[str]) -> dict[str, str]:
     """Try everything here; return what was wrong with each."""
     found = local_drives()
     drives = [next(name for name in found if name.startswith(f"NVME-{serial}-")) for serial in serials]
-    world = KernelWorld(QuickLvm(given=drives), drives)
+    world = KernelWorld(QuickLvm(given=[*drives, NOBODYS]), drives)
     told: dict[str, str] = {}
     for contract in CONTRACTS:
         try:

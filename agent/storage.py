@@ -1,0 +1,212 @@
+"""A node's storage, put together: what it stores, what is asked of it, what its tasks use, and who keeps watch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+import structlog
+
+from farbus.agent.config import AgentConfig
+from farbus.agent.events import DeviceClosed, DeviceOpened
+from farbus.agent.journal import Journal
+from farbus.agent.objects import claims
+from farbus.agent.service import AgentService
+from farbus.agent.steps import StepRunner
+from farbus.agent.storage_host import StorageHost, StorageParts
+from farbus.agent.storage_inventory import StorageInventory
+from farbus.agent.volumes import Volumes, Wiper
+from farbus.errors import Unavailable
+from farbus.linux.block import BlockDevices, KernelBlockDevices
+from farbus.linux.clock import Clock
+from farbus.linux.device_mapper import DeviceMapper, KernelDeviceMapper
+from farbus.linux.drive_speed import DirectReads, DriveSpeed
+from farbus.linux.filesystems import FileSystems, KernelFileSystems
+from farbus.linux.lvm import KernelLvm, Lvm
+from farbus.linux.nvme import KernelNvme, NvmeFabrics
+from farbus.linux.nvmet import KernelNvmet, Nvmet
+from farbus.linux.processes import DeviceLimit
+from farbus.linux.uevents import Uevents
+from farbus.linux.users import Users
+from farbus.model.device import Device
+from farbus.model.pci import Lost, Uevent
+from farbus.model.storage import LogicalIdentity
+from farbus.nvmeof.parts import BlockHolders, InitiatorParts
+from farbus.nvmeof.paths import Reconnects
+from farbus.nvmeof.target import TargetParts
+from farbus.nvmeof.using import UseParts
+from farbus.nvmeof.volumes import VolumeParts, device_path
+
+_log = structlog.get_logger()
+
+SETTLE_S = 5.0
+"""Between two listings that block devices have caused: one change of a logical volume is a dozen of uevents."""
+
+
+class StorageDoors(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything through which an agent touches its machine's storage.
+
+    ``path_of`` is where a logical volume's block device is while it is active.
+    """
+
+    lvm: Lvm
+    nvmet: Nvmet
+    nvme: NvmeFabrics
+    blocks: BlockDevices
+    mapper: DeviceMapper
+    filesystems: FileSystems
+    speed: DriveSpeed
+    path_of: Callable[[LogicalIdentity], str]
+
+
+def storage_doors(config: AgentConfig) -> StorageDoors | None:
+    """Return the doors to this machine's storage; None where this agent has none of its own, or may not touch it."""
+    if not config.physical_devices or os.geteuid() != 0:
+        return None
+    return StorageDoors(
+        lvm=KernelLvm(group=config.volume_group),
+        nvmet=KernelNvmet(),
+        nvme=KernelNvme(),
+        blocks=KernelBlockDevices(),
+        mapper=KernelDeviceMapper(),
+        filesystems=KernelFileSystems(),
+        speed=DirectReads(),
+        path_of=lambda identity: device_path(identity, group=config.volume_group),
+    )
+
+
+class NodeStorage:
+    """All of it.  ``look`` lists the node's devices anew, and has them told to the scheduler."""
+
+    def __init__(
+        self,
+        *,
+        config: AgentConfig,
+        doors: StorageDoors,
+        holders: BlockHolders,
+        uevents: Uevents,
+        clock: Clock,
+        users: Users,
+        journal: Journal,
+        runner: StepRunner,
+        boot_id: str,
+        service: AgentService,
+        look: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self._service = service
+        self._look = look
+        self._uevents = uevents
+        self._clock = clock
+        self.doors = doors
+        self.inventory: StorageInventory | None = None
+        """What it stores; None where it stores nothing."""
+        self.volumes: Volumes | None = None
+        self.reconnects = Reconnects()
+        self.target = TargetParts(nvmet=doors.nvmet, blocks=doors.blocks)
+        self._wiper: Wiper | None = None
+        parts = VolumeParts(lvm=doors.lvm)
+        if config.storage:
+            self.inventory = StorageInventory(
+                config=config, lvm=doors.lvm, nvme=doors.nvme, speed=doors.speed,
+                journal=journal, runner=runner, clock=clock,
+            )  # fmt: skip
+            self.volumes = Volumes(
+                boot_id=boot_id, journal=journal, runner=runner, parts=parts, target=self.target,
+                close=self._close, open=self._open, lease_of=self._lease_of, changed=self._changed,
+            )  # fmt: skip
+            self._wiper = Wiper(
+                runner=runner, parts=parts, clock=clock, turn=self.volumes.turn, changed=self._changed
+            )  # fmt: skip
+        initiator = InitiatorParts(
+            nvme=doors.nvme, mapper=doors.mapper, holders=holders, uevents=uevents, clock=clock
+        )  # fmt: skip
+        self.host = StorageHost(
+            config=config,
+            parts=StorageParts(
+                lvm=doors.lvm,
+                target=self.target,
+                use=UseParts(initiator=initiator, blocks=doors.blocks, filesystems=doors.filesystems),
+                path_of=doors.path_of,
+            ),
+            users=users,
+            ended=self._room_ended,
+        )
+
+    async def offer(self, devices: Sequence[Device]) -> Sequence[Device]:
+        """Return the node's devices with its storage as it is offered."""
+        return devices if self.inventory is None else await self.inventory.offer(devices)
+
+    def io_limits(self, job: str, task: str) -> tuple[DeviceLimit, ...]:
+        """Return what a task may do with its storage, before its program starts."""
+        held = self._service.machine.client_leases(job, task)
+        return self.host.io_limits(held)
+
+    async def run(self) -> None:
+        """Finish or undo what an earlier agent began, wipe what is to be wiped, watch what changes, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._listen(), name="storage uevents")
+            if self.volumes is not None and self._wiper is not None:
+                await self.volumes.recover(group)
+                group.create_task(self._wiper.run(), name="wiper")
+
+    async def _listen(self) -> None:
+        """Have devices listed when drives or logical volumes have changed, and count what came back of paths."""
+        soon = asyncio.Event()
+        follower = asyncio.create_task(self._follow(soon), name="storage changes")
+        try:
+            async with self._uevents.listen() as messages:
+                async for message in messages:
+                    self.reconnects.hear(message)
+                    if concerns_storage(message):
+                        soon.set()
+        except Unavailable as error:
+            _log.warning("uevents of storage not heard", reason=str(error))
+        finally:
+            follower.cancel()
+
+    async def _follow(self, soon: asyncio.Event) -> None:
+        while self.inventory is not None:
+            await soon.wait()
+            soon.clear()
+            await self._changed()
+            await self._clock.sleep(SETTLE_S)
+
+    async def _changed(self) -> None:
+        if self.inventory is not None:
+            self.inventory.changed()
+        await self._look()
+
+    async def _room_ended(self) -> None:
+        if self._wiper is not None:
+            await self._wiper.ended()
+
+    # What volumes ask of the machine.
+
+    async def _close(self, device: str, reason: str) -> None:
+        self._service.post(DeviceClosed(device=device, reason=reason))
+        # Requests that came before it are answered by then: who looks for leases afterwards sees theirs.
+        await self._service.until(lambda machine: machine.is_closed(device))
+
+    async def _open(self, device: str) -> None:
+        self._service.post(DeviceOpened(device=device))
+        await self._service.until(lambda machine: not machine.is_closed(device))
+
+    def _lease_of(self, device: str) -> str:
+        for held in self._service.machine.held():
+            if held.device_side and device in claims(held.lease):
+                return held.lease.id
+        return ""
+
+
+def concerns_storage(message: Uevent | Lost) -> bool:
+    """Say whether a uevent may change what a node stores: a drive or a logical volume has come or gone."""
+    if isinstance(message, Lost):
+        return True
+    name = message.devpath.rpartition("/")[2]
+    # What is written to is told of as well, each time that it was closed ("change" of a namespace).
+    return (message.subsystem == "nvme" and message.action in ("add", "remove")) or (
+        message.subsystem == "block" and name.startswith(("dm-", "nvme")) and message.action in ("add", "remove")
+    )

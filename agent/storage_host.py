@@ -1,0 +1,520 @@
+"""The agent's dealings with storage: what it exports of its drives, and what its tasks use of others' and its own.
+
+Device side: a part of a volume, which must be here, or room that is made for
+the lease; for a remote route it is exported (:mod:`farbus.nvmeof.target`).
+Client side: parts are connected, striped where there are several, and used as
+they are wanted (:mod:`farbus.nvmeof.using`).  What is found is known by its
+names alone, which are made of the lease, so that an agent that is restarted
+takes hold of it, and ends what is no lease's any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from farbus.agent.accounts import UserRules, choose_account
+from farbus.agent.config import AgentConfig
+from farbus.agent.events import PreparedLease
+from farbus.agent.objects import claims
+from farbus.agent.steps import Result, Step, TellsOverdue
+from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
+from farbus.linux.links import resolved
+from farbus.linux.lvm import Lvm
+from farbus.linux.processes import DeviceLimit
+from farbus.linux.users import Users
+from farbus.model.device import Route
+from farbus.model.lease import Lease
+from farbus.model.nvmeof import (
+    STRIPE_PREFIX,
+    Connection,
+    ExpectedNamespace,
+    Export,
+    ExportedNamespace,
+    IoLimit,
+    SubsystemName,
+    Transport,
+    TransportAddress,
+    namespace_identity,
+    normal_address,
+    subsystem_name,
+    transport_address,
+)
+from farbus.model.storage import Account, LogicalIdentity
+from farbus.model.volume import StorageGrant
+from farbus.nvmeof.comparison import our_subsystems
+from farbus.nvmeof.keys import Keys, keys_of
+from farbus.nvmeof.target import ExportWork, TargetParts, withdraw
+from farbus.nvmeof.target import steps_of as target_steps
+from farbus.nvmeof.using import UsedPart, UseParts, UseWork, part_here, part_there
+from farbus.nvmeof.using import steps_of as use_steps
+from farbus.nvmeof.volumes import ActivatePart, CreatePart, VolumeParts, WipePart, rooms
+
+_log = structlog.get_logger()
+
+TELL_S = 10.0
+"""For what only says something."""
+
+NOBODY = 65534
+"""Whose nothing is (Linux's overflow uid)."""
+
+PROBE = SubsystemName(lease="probe", epoch=0)
+"""A host that nobody is, to ask the kernel whether it knows authentication."""
+
+
+def lease_name(lease: Lease) -> SubsystemName:
+    """Return what a lease is called among subsystems: by the highest epoch of what it has."""
+    return SubsystemName(lease=lease.id, epoch=max(claims(lease).values(), default=0))
+
+
+def grant_of(lease: Lease) -> StorageGrant:
+    """Return what a lease of storage gives."""
+    if lease.storage is None:
+        raise InvalidInput(f"lease {lease.id}: it gives no storage")
+    return lease.storage
+
+
+def stored_as(lease: Lease) -> LogicalIdentity:
+    """Return whose logical volume a lease gives: a volume's, or its own."""
+    grant = grant_of(lease)
+    if grant.volume:
+        return LogicalIdentity(volume=grant.volume, part=grant.part, parts=grant.parts)
+    return LogicalIdentity(lease=lease.id)
+
+
+def variable(name: str) -> str:
+    """Return the variable by which a program finds its storage."""
+    return f"FARBUS_STORAGE_{name.upper().replace('-', '_')}"
+
+
+def by_name(leases: Iterable[PreparedLease]) -> dict[str, tuple[PreparedLease, ...]]:
+    """Return a task's leases by the storage that they are parts of, in the order of the parts.
+
+    Raises :class:`Conflict` where one is missing or there twice.
+    """
+    found: dict[str, list[PreparedLease]] = {}
+    for prepared in leases:
+        found.setdefault(grant_of(prepared.lease).name, []).append(prepared)
+    for name, parts in found.items():
+        parts.sort(key=lambda one: grant_of(one.lease).part)
+        numbers, wanted = [grant_of(one.lease).part for one in parts], grant_of(parts[0].lease).parts
+        if numbers != list(range(wanted)):
+            raise Conflict(f"storage {name}: parts {', '.join(map(str, numbers))} of {wanted}")
+    return {name: tuple(parts) for name, parts in found.items()}
+
+
+@dataclass(frozen=True)
+class Scoped:
+    """A step whose results are for its own sequence alone: they are kept under ``scope``.
+
+    Its ``path`` is told to the task as ``variable`` where that is set.
+    """
+
+    step: Step
+    scope: str
+    variable: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The step's."""
+        return self.step.kind
+
+    @property
+    def identity(self) -> str:
+        """The step's."""
+        return self.step.identity
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The step's."""
+        return self.step.devices
+
+    @property
+    def deadline_s(self) -> float:
+        """The step's."""
+        return self.step.deadline_s
+
+    @property
+    def lasting(self) -> bool:
+        """The step's."""
+        return self.step.lasting
+
+    def _inside(self, result: Result | None) -> Result | None:
+        if result is None:
+            return None
+        return {key.removeprefix(f"{self.scope}/"): value for key, value in result.items() if key != self.variable}
+
+    def _outside(self, result: Result) -> Result:
+        told = {f"{self.scope}/{key}": value for key, value in result.items()}
+        return {**told, self.variable: result["path"]} if self.variable else told
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """Look at it."""
+        found = await self.step.observe(self._inside(known))
+        return None if found is None else self._outside(found)
+
+    async def do(self) -> Result:
+        """Do it."""
+        return self._outside(await self.step.do())
+
+    async def compensate(self) -> None:
+        """Take it back."""
+        await self.step.compensate()
+
+    def overdue(self) -> FarbusError | None:
+        """Say what it waits for, where it knows."""
+        return self.step.overdue() if isinstance(self.step, TellsOverdue) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvideStorage:
+    """Where a lease's storage will be offered is on record, before anything is made of it."""
+
+    lease: Lease
+    endpoint: str
+    authenticated: bool
+    why_not: str = ""
+    kind: str = "ProvideStorage"
+    devices: tuple[str, ...] = ()
+    deadline_s: float = TELL_S
+    lasting: bool = False
+
+    @property
+    def identity(self) -> str:
+        """What is given."""
+        return str(stored_as(self.lease))
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """It is what was told to others."""
+        return known
+
+    async def do(self) -> Result:
+        """Say it; raise where this node does not serve the lease."""
+        if self.why_not:
+            raise Unavailable(f"lease {self.lease.id}: {self.why_not}")
+        return {"endpoint": self.endpoint, "storage/authenticated": "yes" if self.authenticated else "no"}
+
+    async def compensate(self) -> None:
+        """What was told is not true any more when the lease is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckUser:
+    """Who uses storage is known here.  Once it was, nothing hangs on it: a user database may be away for a while."""
+
+    user: str
+    error: FarbusError | None
+    kind: str = "CheckUser"
+    devices: tuple[str, ...] = ()
+    deadline_s: float = TELL_S
+    lasting: bool = False
+
+    @property
+    def identity(self) -> str:
+        """The user."""
+        return f"user {self.user}"
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """It was known."""
+        return known
+
+    async def do(self) -> Result:
+        """Raise why nothing can be given to him."""
+        if self.error is not None:
+            raise self.error
+        return {}
+
+    async def compensate(self) -> None:
+        """Nothing was done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeRoom(CreatePart):
+    """Room of a lease's own.  Backwards it is marked as going, and its lease is free: ``ended`` sees to its wiping."""
+
+    ended: Callable[[], Awaitable[None]]
+
+    async def compensate(self) -> None:
+        """Remove what nobody has used; have wiped what somebody may have."""
+        found = await self._find()
+        if found is not None and not found.going:
+            if found.unwiped_from == 0:
+                await self.parts.lvm.remove(self.whose)
+            else:
+                await self.parts.lvm.mark_going(self.whose)
+        await self.ended()
+
+
+class WipeRoom(WipePart):
+    """What others have written there is gone before the lease has it."""
+
+    async def compensate(self) -> None:
+        """It is wiped once more, but later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageParts:
+    """Through what a node stores and uses storage.
+
+    ``path_of`` is where a logical volume's block device is while it is active.
+    """
+
+    lvm: Lvm
+    target: TargetParts
+    use: UseParts
+    path_of: Callable[[LogicalIdentity], str]
+
+
+class StorageHost:
+    """The steps of both sides of leases of storage.  ``ended`` is awaited when room is to be wiped."""
+
+    def __init__(
+        self, *, config: AgentConfig, parts: StorageParts, users: Users, ended: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._config = config
+        self._users = users
+        self._ended = ended
+        self._secrets: dict[SubsystemName, str] = {}
+        self._lvm, self._use, self._path_of = parts.lvm, parts.use, parts.path_of
+        self._target = TargetParts(nvmet=parts.target.nvmet, blocks=parts.target.blocks, keys=self._keys)
+        self._addresses: tuple[TransportAddress, ...] = ()
+        self._authenticated = False
+        self._recorded: dict[str, Result] = {}
+        """What earlier agents have told of where leases are offered, and how."""
+
+    async def start(self) -> None:
+        """Find out where this node's target listens, and whether its kernel can ask for a proof."""
+        config = self._config
+        self._addresses = tuple(
+            TransportAddress(transport=Transport.TCP, address=normal_address(address), service=config.nvmeof_port)
+            for address in (await resolved(config.address))[:1]
+        )
+        if not config.storage:
+            return
+        wish = config.nvmeof_authentication
+        self._authenticated = wish == "on" or (wish == "auto" and await self._can_authenticate())
+        if not self._authenticated:
+            why = "nvmeof_authentication is off" if wish == "off" else "its kernel knows no authentication"
+            _log.warning("the NVMe target asks nobody for a proof of the lease", reason=why)
+
+    async def _can_authenticate(self) -> bool:
+        nvmet = self._target.nvmet
+        try:
+            await nvmet.load([Transport.TCP])
+            # What it knows, it tells by the attributes of a host alone.
+            await nvmet.make_host(PROBE.host_nqn, key=keys_of("00" * 32, PROBE).host)
+            await nvmet.remove_host(PROBE.host_nqn)
+        except (FarbusError, OSError) as error:
+            _log.info("no authentication of the NVMe target", reason=str(error))
+            return False
+        return True
+
+    def _keys(self, name: SubsystemName) -> Keys | None:
+        secret = self._secrets.get(name)
+        return keys_of(secret, name) if secret else None
+
+    # Device side.
+
+    def device_steps(self, lease: Lease) -> tuple[Step, ...]:
+        """Make room or find the part; for a remote route, export it."""
+        name, whose, grant = lease_name(lease), stored_as(lease), grant_of(lease)
+        if lease.secret:
+            self._secrets[name] = lease.secret
+        remote = lease.route is not Route.LOCAL
+        addresses, authenticated = self._offer_of(lease)
+        provide = ProvideStorage(
+            lease=lease,
+            endpoint=",".join(map(str, addresses)) if remote else "",
+            authenticated=authenticated,
+            why_not=self._why_not(lease),
+        )
+        parts = VolumeParts(lvm=self._lvm)
+        steps: list[Step] = []
+        if not grant.volume:
+            drives = tuple(leased.device for leased in lease.devices)
+            steps += [
+                MakeRoom(parts=parts, whose=whose, size_bytes=grant.size_bytes, drives=drives, ended=self._ended),
+                WipeRoom(parts=parts, whose=whose, size_bytes=grant.size_bytes),
+            ]
+        steps.append(ActivatePart(parts=parts, whose=whose))
+        if remote:
+            namespace = ExportedNamespace(device=self._path_of(whose), identity=namespace_identity(whose.exported_as))
+            export = Export(name=name, namespaces=(namespace,), addresses=addresses, authenticated=authenticated)
+            steps += target_steps(self._target, ExportWork(export=export))
+        return (provide, *(Scoped(step, "storage") for step in steps))
+
+    def _why_not(self, lease: Lease) -> str:
+        """Say why this node does not serve a lease; what was served is given up all the same."""
+        if not self._config.storage:
+            return f"node {self._config.name} stores nothing for others; set storage = true in its agent.toml"
+        if lease.route is Route.RECOMPOSED:
+            return f"this version can't give storage by the route {lease.route}"
+        if lease.route is not Route.LOCAL and not self._addresses:
+            return f"address {self._config.address} of node {self._config.name} can't be resolved there"
+        return ""
+
+    def _offer_of(self, lease: Lease) -> tuple[tuple[TransportAddress, ...], bool]:
+        """Return where a lease is offered, and whether by a proof alone: as it is, whatever the settings say by now."""
+        told = self._recorded.get(lease.id)
+        if told is None:
+            return self._addresses, self._authenticated
+        addresses = tuple(transport_address(one) for one in told["endpoint"].split(",") if one)
+        return addresses, told.get("storage/authenticated") == "yes"
+
+    def remember(self, lease: Lease, told: Result) -> None:
+        """Take in what an earlier agent has recorded of a lease (:class:`ProvideStorage`)."""
+        self._recorded[lease.id] = told
+
+    def forget(self, lease: Lease) -> None:
+        """Drop what is kept of a lease that is over."""
+        self._secrets.pop(lease_name(lease), None)
+        self._recorded.pop(lease.id, None)
+
+    # Client side.
+
+    def client_steps(
+        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], force: bool
+    ) -> tuple[Step, ...]:
+        """For each storage of a task: connect what is elsewhere, make it one device, use it as is wanted."""
+        unknown: FarbusError | None = None
+        try:
+            account = self._account(user)
+        except FarbusError as error:
+            account, unknown = Account(uid=NOBODY, gid=NOBODY), error
+        steps: list[Step] = [CheckUser(user=user, error=unknown)]
+        for name, parts in by_name(leases).items():
+            steps += self._storage_steps(name, parts, account=account, force=force)
+        return tuple(steps)
+
+    def _storage_steps(
+        self, name: str, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool
+    ) -> Iterator[Step]:
+        grant = grant_of(prepared[0].lease)
+        work = UseWork(
+            id=prepared[0].lease.id,
+            parts=tuple(self._part(one) for one in prepared),
+            use=grant.use,
+            file_system=grant.file_system,
+            path=grant.path,
+            read_only=grant.read_only,
+            account=account,
+            force=force,
+        )
+        keys = {
+            one.lease.id: keys_of(one.lease.secret, lease_name(one.lease)).host
+            for one in prepared
+            if one.lease.secret and self._offers_proof
+        }
+        *before, last = use_steps(self._use, work, keys=keys)
+        for step in before:
+            yield Scoped(step, name)
+        yield Scoped(last, name, variable(name))
+
+    @property
+    def _offers_proof(self) -> bool:
+        """Whether this node proves its leases to targets: also to one that does not ask."""
+        return self._config.nvmeof_authentication != "off"
+
+    def _account(self, user: str) -> Account:
+        """Return whose storage of ``user``'s tasks is; whether they may run as that is asked when they start."""
+        account = choose_account(
+            user,
+            users=self._users,
+            run_as_self=self._config.run_as_self,
+            allow_root=True,
+            rules=UserRules(user_map=self._config.user_map),
+        )
+        found = account or self._users.myself()
+        return Account(uid=found.uid, gid=found.gid)
+
+    def _part(self, prepared: PreparedLease) -> UsedPart:
+        lease = prepared.lease
+        if lease.route is Route.LOCAL:
+            return part_here(self._path_of(stored_as(lease)), grant_of(lease).size_bytes)
+        return part_there(self._connection(prepared))
+
+    def _connection(self, prepared: PreparedLease) -> Connection:
+        lease = prepared.lease
+        namespace = ExpectedNamespace(
+            identity=namespace_identity(stored_as(lease).exported_as),
+            size_bytes=grant_of(lease).size_bytes,
+            # Drives give room in pieces.
+            or_more=True,
+        )
+        return Connection(
+            name=lease_name(lease),
+            addresses=tuple(transport_address(one, field="endpoint") for one in prepared.endpoint.split(",")),
+            namespaces=(namespace,),
+            authenticated=self._offers_proof,
+        )
+
+    def io_limits(self, leases: Iterable[PreparedLease]) -> tuple[DeviceLimit, ...]:
+        """Return what a task may do with each part of its storage that is granted a bandwidth."""
+        nvme = self._use.initiator.nvme
+        found = []
+        for prepared in leases:
+            grant = prepared.lease.storage
+            if grant is None or not grant.bandwidth_bytes_per_s:
+                continue
+            path, rate = self._part(prepared).path, grant.bandwidth_bytes_per_s
+            if number := nvme.block_number(nvme.leads_to(path)):
+                limit = IoLimit(read_bytes_s=rate, write_bytes_s=rate)
+                found.append(DeviceLimit(path=path, number=number, limit=limit))
+        return tuple(found)
+
+    # What an earlier agent has left.
+
+    async def end_strangers(self, device_sides: Collection[str], client_sides: Collection[str]) -> tuple[str, ...]:
+        """End what is no lease's any more, the used before the stored; what can't be ended is told in the log."""
+        ended: list[str] = []
+        for end in (self._end_uses(client_sides), self._end_exports(device_sides), self._end_rooms(device_sides)):
+            try:
+                async for name in end:
+                    ended.append(name)
+            except (FarbusError, OSError) as error:
+                _log.error("what an earlier agent left is not ended", error=str(error))
+        return tuple(ended)
+
+    async def _end_uses(self, known: Collection[str]) -> AsyncIterator[str]:
+        initiator = self._use.initiator
+        for uuid in initiator.mapper.list():
+            id = uuid.removeprefix(STRIPE_PREFIX.upper())
+            if id not in known and (found := await initiator.mapper.find(uuid)) is not None:
+                await self._let_go(f"/dev/mapper/{found.name}", id)
+                await initiator.mapper.remove(found.name)
+                yield f"stripe {id}"
+        for controller in initiator.nvme.controllers():
+            name = subsystem_name(controller.nqn)
+            if name is None or name.lease in known:
+                continue
+            for path in controller.namespaces:
+                await self._let_go(f"/dev/disk/by-id/nvme-uuid.{path.uuid}", name.lease)
+            await initiator.nvme.disconnect(controller)
+            yield f"controller {controller.nqn}"
+
+    async def _let_go(self, device: str, id: str) -> None:
+        filesystems = self._use.filesystems
+        await filesystems.unmount(device, filesystems.mount_point(id), lazy=True)
+        await filesystems.clear_mount_point(id)
+        await filesystems.take_node(id)
+        if filesystems.is_swap(device):
+            await filesystems.swap_off(device)
+
+    async def _end_exports(self, known: Collection[str]) -> AsyncIterator[str]:
+        for name in our_subsystems(await self._target.nvmet.target()):
+            if name.lease not in known:
+                await withdraw(self._target, name)
+                yield f"subsystem {name.nqn}"
+
+    async def _end_rooms(self, known: Collection[str]) -> AsyncIterator[str]:
+        if not self._config.storage:
+            return
+        for room in await rooms(VolumeParts(lvm=self._lvm)):
+            if room.identity.lease in known or room.going:
+                continue
+            await self._let_go(room.path, room.identity.lease)
+            await self._lvm.mark_going(room.identity)
+            await self._ended()
+            yield str(room.identity)

@@ -1,0 +1,451 @@
+"""An agent that stores, and one that uses what is stored, as their schedulers see them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from farbus.agent.config import AgentConfig
+from farbus.api.authority import Authority, write_credentials
+from farbus.api.identity import Role
+from farbus.api.v1 import session_pb2
+from farbus.linux.cgroups import FakeCgroups
+from farbus.model.device import Device, DeviceKind, Route
+from farbus.model.holders import Holder, HolderKind, Look
+from farbus.model.nvmeof import IoLimit
+from farbus.model.storage import LogicalIdentity
+from farbus.model.volume import VolumePart
+from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, ScriptedSessions
+from tests.agent.storing import (
+    DRIVE_BYTES,
+    MIB,
+    Machine,
+    as_message,
+    bridge,
+    devices_of,
+    part_message,
+    prepared_message,
+    storage_lease,
+    storing_config,
+    storing_doors,
+)
+
+
+class FileCgroups(FakeCgroups):
+    """Groups that a program can be put into, which does nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+
+    def create(self, name: str, *, memory_bytes: int, cpu_milli: int) -> str:
+        super().create(name, memory_bytes=memory_bytes, cpu_milli=cpu_milli)
+        group = self._directory / name
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "cgroup.procs").touch()
+        return str(group)
+
+
+class Node:
+    """An agent on a machine of files, with a scheduler of its own."""
+
+    def __init__(self, config: AgentConfig, machine: Machine, scheduler: ScriptedScheduler) -> None:
+        self.config = config
+        self.machine = machine
+        self.scheduler = scheduler
+        self.agent = AgentInProcess()
+        self.starts = 0
+        self.boot_id = "a-boot"
+        self.cgroups = FileCgroups(self.machine.directory / "cgroups")
+
+    @property
+    def sessions(self) -> ScriptedSessions:
+        """What the scheduler hears of it."""
+        return self.scheduler.sessions
+
+    async def start(self) -> None:
+        """Start an agent, with doors of its own to the same machine."""
+        self.machine = Machine(self.machine.directory)
+        self.starts += 1
+        doors = storing_doors(self.config, self.machine, boot_id=self.boot_id)
+        self.cgroups = FileCgroups(self.machine.directory / "cgroups")
+        self.agent.start(self.config, msgspec.structs.replace(doors, cgroups=self.cgroups))
+        await self.sessions.connected(hellos=self.starts)
+
+    async def stop(self) -> None:
+        """Stop it; what it has made stays."""
+        await self.agent.stop()
+
+    async def restart(self) -> None:
+        """Stop it and start the next one."""
+        await self.stop()
+        await self.start()
+
+    def devices(self) -> dict[str, Device]:
+        """What it has told last of its devices."""
+        changed = [one.inventory_changed.node for one in self.sessions.said if one.HasField("inventory_changed")]
+        return devices_of(changed[-1] if changed else self.sessions.hellos[-1].node)
+
+
+@contextlib.asynccontextmanager
+async def node(directory: Path, authority: Authority, name: str, **changes: object) -> AsyncIterator[Node]:
+    """A node on a machine of its own."""
+    directory.mkdir()  # noqa: ASYNC240 - a test
+    scheduler = ScriptedScheduler(directory, authority)
+    await scheduler.start()
+    config = storing_config(
+        AgentConfig(
+            name=name,
+            scheduler=scheduler.address,
+            address="127.0.0.1",
+            peer_port=0,
+            state=str(directory / "state"),
+            socket=str(directory / "agent.sock"),
+            credentials=write_credentials(directory / "credentials", name, authority.issue(name, Role.NODE)),
+            run_as_self=True,
+        ),
+        **changes,
+    )
+    one = Node(config, Machine(directory / "machine"), scheduler)
+    try:
+        yield one
+    finally:
+        await one.stop()
+        await scheduler.stop()
+
+
+@pytest_asyncio.fixture
+async def storing(tmp_path: Path, authority: Authority) -> AsyncIterator[Node]:
+    async with node(tmp_path / "one", authority, "n1") as one:
+        yield one
+
+
+@pytest_asyncio.fixture
+async def using(tmp_path: Path, authority: Authority) -> AsyncIterator[Node]:
+    async with node(tmp_path / "two", authority, "n2", storage=False) as one:
+        yield one
+
+
+async def gone(one: Node, name: str) -> None:
+    """Wait until nothing is left of a logical volume."""
+    async with asyncio.timeout(20):
+        while name in one.machine.lvm._state()["volumes"]:  # noqa: ASYNC110 - files have no event
+            await asyncio.sleep(0)
+
+
+def prepare(lease: object) -> session_pb2.PrepareDevices:
+    return session_pb2.PrepareDevices(lease=as_message(lease))  # type: ignore[arg-type]
+
+
+async def test_drives_of_the_group_are_offered_with_their_room_and_speed(storing: Node) -> None:
+    (drive,) = await storing.machine.give("S1")
+    storing.machine.lvm.plug("S2", DRIVE_BYTES)
+    await storing.start()
+    found = storing.devices()
+    assert found[drive].kind is DeviceKind.NVME
+    assert found[drive].bandwidth_bytes_per_s == 1_000_000_000
+    assert found[drive].attributes["bandwidth"] == "measured"
+    assert found[drive].attributes["health"] == "good"
+    assert DRIVE_BYTES - 8 * MIB <= found[drive].memory_bytes < DRIVE_BYTES
+    # The other one is offered whole.
+    assert found["NVME-S2-Fake_drive"].bandwidth_bytes_per_s == 0
+    # Measured once in a drive's life here.
+    await storing.restart()
+    assert storing.machine.speed.asked == []
+    assert storing.devices()[drive].bandwidth_bytes_per_s == 1_000_000_000
+
+
+async def test_what_is_set_of_a_drive_is_not_measured(storing: Node) -> None:
+    (drive,) = await storing.machine.give("S1")
+    storing.config = msgspec.structs.replace(storing.config, drive_bandwidth={"*fake drive*": 7})
+    await storing.start()
+    assert storing.devices()[drive].bandwidth_bytes_per_s == 7
+    assert storing.devices()[drive].attributes["bandwidth"] == "configured"
+    assert storing.machine.speed.asked == []
+
+
+async def test_a_part_of_a_volume_is_made_grown_and_removed(storing: Node) -> None:
+    drives = await storing.machine.give("S1", "S2")
+    await storing.start()
+    part = VolumePart(volume="data", size_bytes=64 * MIB, drives=drives)
+    for _ in range(2):
+        made = await storing.sessions.command(make_volume=session_pb2.MakeVolume(part=part_message(part)))
+        assert (made.ok, made.error) == (True, "")
+        # Told before it was answered.
+        assert storing.devices()["VOL-data:0"].memory_bytes == 64 * MIB
+    told = storing.devices()["VOL-data:0"]
+    assert (told.kind, told.attributes["drives"], told.attributes["health"]) == (
+        DeviceKind.VOLUME, ",".join(drives), "good"
+    )  # fmt: skip
+    larger = msgspec.structs.replace(part, size_bytes=128 * MIB)
+    grown = await storing.sessions.command(resize_volume=session_pb2.ResizeVolume(part=part_message(larger)))
+    assert (grown.ok, grown.error) == (True, "")
+    assert storing.devices()["VOL-data:0"].memory_bytes == 128 * MIB
+    for _ in range(2):
+        removed = await storing.sessions.command(remove_volume=session_pb2.RemoveVolume(part=part_message(part)))
+        assert (removed.ok, removed.error) == (True, "")
+        assert "VOL-data:0" not in storing.devices()
+    assert storing.machine.world()["volumes"] == []
+
+
+async def test_what_can_not_be_done_to_a_volume_is_said_in_one_line(storing: Node) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    for part, error in (
+        (VolumePart(volume="data", size_bytes=2 * DRIVE_BYTES, drives=drives), "no room"),
+        (VolumePart(volume="data", size_bytes=MIB, drives=("NVME-other",)), "drive NVME-other is not in"),
+        (VolumePart(volume="../data", size_bytes=MIB, drives=drives), "no name for a volume"),
+        (VolumePart(volume="data", size_bytes=0, drives=drives), "0 bytes"),
+        (VolumePart(volume="data", part=2, parts=2, size_bytes=MIB, drives=drives), "part 2 of 2"),
+    ):
+        outcome = await storing.sessions.command(make_volume=session_pb2.MakeVolume(part=part_message(part)))
+        assert not outcome.ok
+        assert error in outcome.error
+        assert "\n" not in outcome.error
+    part = VolumePart(volume="data", size_bytes=MIB, drives=drives)
+    outcome = await storing.sessions.command(resize_volume=session_pb2.ResizeVolume(part=part_message(part)))
+    assert "this node does not store it" in outcome.error
+    assert storing.machine.world()["volumes"] == []
+
+
+async def test_without_storage_every_order_about_volumes_and_leases_is_refused(using: Node) -> None:
+    await using.start()
+    part = VolumePart(volume="data", size_bytes=MIB, drives=("d",))
+    outcome = await using.sessions.command(make_volume=session_pb2.MakeVolume(part=part_message(part)))
+    assert (outcome.ok, "set storage = true" in outcome.error) == (False, True)
+    outcome = await using.sessions.command(prepare_devices=prepare(storage_lease(drives=("d",))))
+    assert (outcome.ok, "set storage = true" in outcome.error) == (False, True)
+
+
+async def test_room_of_a_lease_is_exported_kept_by_a_restart_and_wiped_behind_its_end(storing: Node) -> None:
+    drives = await storing.machine.give("S1", "S2")
+    await storing.start()
+    lease = storage_lease(drives=drives)
+    outcome = await storing.sessions.command(prepare_devices=prepare(lease))
+    assert (outcome.error, outcome.endpoint) == ("", "tcp://127.0.0.1:4420")
+    (subsystem,) = (await storing.machine.target()).subsystems
+    assert subsystem.nqn == "nqn.2026-11.io.farbus:lease:l1:1"
+    assert storing.machine.host_key(subsystem.hosts[0]).startswith("DHHC-1:01:")
+    free = storing.devices()[drives[0]].memory_bytes
+    before = storing.machine.world()
+    await storing.restart()
+    assert storing.machine.world() == before
+    # Nothing of it was touched: beside what the kernel was asked about authentication nothing was written.
+    assert [call for call in storing.machine.nvmet.calls if ":probe" not in call[1]] == []
+    (held,) = storing.sessions.hellos[-1].held
+    assert (held.lease_id, held.device_side, held.endpoint, held.trouble) == ("l1", True, outcome.endpoint, "")
+    again = await storing.sessions.command(prepare_devices=prepare(lease))
+    assert (again.ok, again.endpoint) == (True, outcome.endpoint)
+    over = await storing.sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))
+    assert (over.ok, over.error) == (True, "")
+    assert (await storing.machine.target()).subsystems == ()
+    await gone(storing, "lease-l1")
+    await storing.sessions.until(lambda: storing.devices()[drives[0]].memory_bytes == free)
+    # A request that was still on its way comes too late.
+    late = await storing.sessions.command(prepare_devices=prepare(lease))
+    assert "lease l1 is stale" in late.error
+
+
+async def test_leases_share_a_drive_up_to_its_room(storing: Node) -> None:
+    (drive,) = await storing.machine.give("S1")
+    await storing.start()
+    for number, epoch in (("l2", 2), ("l1", 1)):
+        # Whichever epoch comes first: the room is each one's own.
+        lease = storage_lease(number, drives=(drive,), epoch=epoch, job=f"j{number}", size_bytes=128 * MIB)
+        outcome = await storing.sessions.command(prepare_devices=prepare(lease))
+        assert outcome.error == ""
+    lease = storage_lease("l3", drives=(drive,), epoch=3, job="j3", size_bytes=DRIVE_BYTES - 200 * MIB)
+    outcome = await storing.sessions.command(prepare_devices=prepare(lease))
+    assert (outcome.ok, "no room" in outcome.error) == (False, True)
+    assert len((await storing.machine.target()).subsystems) == 2
+
+
+async def test_a_volume_in_use_is_not_removed(storing: Node) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    part = part_message(VolumePart(volume="data", size_bytes=64 * MIB, drives=drives))
+    await storing.sessions.command(make_volume=session_pb2.MakeVolume(part=part))
+    outcome = await storing.sessions.command(prepare_devices=prepare(storage_lease(volume="data")))
+    assert outcome.error == ""
+    refused = await storing.sessions.command(remove_volume=session_pb2.RemoveVolume(part=part))
+    assert "lease l1 has it" in refused.error
+    # Larger it may become, and who is connected is told.
+    larger = part_message(VolumePart(volume="data", size_bytes=128 * MIB, drives=drives))
+    grown = await storing.sessions.command(resize_volume=session_pb2.ResizeVolume(part=larger))
+    assert grown.error == ""
+    assert ("write", "subsystems/nqn.2026-11.io.farbus:lease:l1:1/namespaces/1/revalidate_size", "1") in (
+        storing.machine.nvmet.calls
+    )
+    await storing.sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))
+    found = await storing.machine.lvm.find(LogicalIdentity(volume="data"))
+    assert found is not None
+    assert found.ready
+    removed = await storing.sessions.command(remove_volume=session_pb2.RemoveVolume(part=part))
+    assert removed.error == ""
+
+
+async def client_side(storing: Node, using: Node, *leases: object) -> session_pb2.PrepareClient:
+    """Have the device sides of leases prepared, and return what the other node is to be told."""
+    prepared = []
+    for lease in leases:
+        outcome = await storing.sessions.command(prepare_devices=prepare(lease))
+        assert outcome.error == ""
+        prepared.append(prepared_message(lease, outcome.endpoint))  # type: ignore[arg-type]
+    await bridge(storing.machine, using.machine)
+    return session_pb2.PrepareClient(job_id="j1", task="main.0", user=MYSELF, leases=prepared)
+
+
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        ("mount", "/run/farbus/storage/l1"),
+        ("raw", "/dev/farbus-storage/l1"),
+        ("mmap", "/run/farbus/storage/l1/memory"),
+    ],
+)
+async def test_storage_of_another_node_is_used_kept_by_a_restart_and_given_back(
+    use: str, found: str, storing: Node, using: Node
+) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    await using.start()
+    old = using.machine.world()
+    asked = await client_side(storing, using, storage_lease(drives=drives, use=use, name="my-data"))
+    outcome = await using.sessions.command(prepare_client=asked)
+    assert (outcome.error, dict(outcome.environment)) == ("", {"FARBUS_STORAGE_MY_DATA": found})
+    before = using.machine.world()
+    assert before != old
+    await using.restart()
+    assert using.machine.world() == before
+    assert using.machine.nvme.calls == []
+    (held,) = using.sessions.hellos[-1].held
+    assert (held.lease_id, held.device_side, held.trouble) == ("l1", False, "")
+    back = await using.sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))
+    assert (back.ok, back.error) == (True, "")
+    assert using.machine.world() == old
+
+
+async def test_parts_of_several_leases_become_one_device(storing: Node, using: Node) -> None:
+    first, second = await storing.machine.give("S1", "S2")
+    await storing.start()
+    await using.start()
+    asked = await client_side(
+        storing,
+        using,
+        storage_lease("l1", drives=(first,), part=0, parts=2),
+        storage_lease("l2", drives=(second,), part=1, parts=2),
+    )
+    outcome = await using.sessions.command(prepare_client=asked)
+    assert (outcome.error, dict(outcome.environment)) == ("", {"FARBUS_STORAGE_DATA": "/run/farbus/storage/l1"})
+    assert using.machine.mapper.list() == ("FARBUS-l1",)
+    back = await using.sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))
+    assert back.error == ""
+    assert (using.machine.mapper.list(), using.machine.nvme.controllers()) == ((), ())
+
+
+async def test_a_part_that_is_missing_is_an_error(storing: Node, using: Node) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    await using.start()
+    asked = await client_side(storing, using, storage_lease(drives=drives, part=1, parts=2))
+    outcome = await using.sessions.command(prepare_client=asked)
+    assert "storage data: parts 1 of 2" in outcome.error
+
+
+async def test_local_storage_is_undone_before_what_it_stands_on_when_the_lease_is_void(storing: Node) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    old = storing.machine.world()
+    lease = storage_lease(drives=drives, route=Route.LOCAL)
+    outcome = await storing.sessions.command(prepare_devices=prepare(lease))
+    assert (outcome.error, outcome.endpoint) == ("", "")
+    asked = session_pb2.PrepareClient(
+        job_id="j1", task="main.0", user=MYSELF, leases=[prepared_message(lease, outcome.endpoint)]
+    )
+    outcome = await storing.sessions.command(prepare_client=asked)
+    assert (outcome.error, dict(outcome.environment)) == ("", {"FARBUS_STORAGE_DATA": "/run/farbus/storage/l1"})
+    storing.sessions.void.add("l1")
+    await storing.sessions.until(lambda: {one.device_side for one in storing.sessions.ended_leases()} == {True, False})
+    await gone(storing, "lease-l1")
+    assert storing.machine.world() == old
+
+
+async def test_who_holds_storage_is_named_and_a_void_lease_is_forced(storing: Node, using: Node) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    await using.start()
+    old = using.machine.world()
+    asked = await client_side(storing, using, storage_lease(drives=drives))
+    assert (await using.sessions.command(prepare_client=asked)).error == ""
+    using.machine.holders.state = Look(holders=(Holder(kind=HolderKind.PROCESS, name="812", user="ann"),))
+    using.sessions.void.add("l1")
+    await using.sessions.until(lambda: bool(using.sessions.ended_leases()))
+    assert using.machine.world() == old
+
+
+async def test_after_a_reboot_nothing_is_looked_for_and_the_lease_is_over(storing: Node, tmp_path: Path) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    outcome = await storing.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))
+    assert outcome.error == ""
+    await storing.stop()
+    shutil.rmtree(storing.machine.directory / "config")
+    state = storing.machine.lvm._state()
+    state["volumes"]["lease-l1"]["active"] = False
+    storing.machine.lvm._save(state)
+    storing.boot_id = "another-boot"
+    await storing.start()
+    await gone(storing, "lease-l1")
+    assert not storing.sessions.hellos[-1].held
+    assert storing.machine.world()["volumes"] == []
+
+
+def forget(one: Node) -> None:
+    """Lose a journal."""
+    for file in Path(one.config.state).glob("journal.db*"):
+        file.unlink()
+
+
+async def test_what_no_record_knows_is_ended(storing: Node, using: Node) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    await using.start()
+    old, mine = storing.machine.world(), using.machine.world()
+    asked = await client_side(storing, using, storage_lease(drives=drives))
+    assert (await using.sessions.command(prepare_client=asked)).error == ""
+    for one in (using, storing):
+        await one.stop()
+        forget(one)
+        await one.start()
+        assert not one.sessions.hellos[-1].held
+    assert using.machine.world() == mine
+    await gone(storing, "lease-l1")
+    assert storing.machine.world() == old
+
+
+async def test_a_program_has_its_storage_and_no_more_of_it_than_was_granted(storing: Node) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    lease = storage_lease(drives=drives, route=Route.LOCAL, bandwidth_bytes_per_s=100 * MIB)
+    assert (await storing.sessions.command(prepare_devices=prepare(lease))).error == ""
+    client = session_pb2.PrepareClient(job_id="j1", task="main.0", user=MYSELF, leases=[prepared_message(lease, "")])
+    assert (await storing.sessions.command(prepare_client=client)).error == ""
+    command = ["sh", "-c", "echo $FARBUS_STORAGE_DATA; exec sleep 1000"]
+    start = session_pb2.StartTask(job_id="j1", task="main.0", user=MYSELF, command=command)
+    assert (await storing.sessions.command(start_task=start)).error == ""
+    assert b"/run/farbus/storage/l1" in await storing.sessions.log_has("j1", b"l1")
+    number = storing.machine.blocks.look("/dev/farbus/lease-l1").number
+    assert storing.cgroups.io_limits == {
+        ("j1.main.0", number): IoLimit(read_bytes_s=100 * MIB, write_bytes_s=100 * MIB)
+    }
+    # The device side waits for the program, and for what it had mounted.
+    over = await storing.sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))
+    assert over.error == ""
+    assert storing.machine.world()["mounts"] == []
