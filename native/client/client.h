@@ -303,6 +303,7 @@ struct client {
 	pthread_key_t thread_key;
 	_Atomic uint32_t lanes_used[WIRE_LANES / 32];
 	_Atomic unsigned long long next_id;
+	_Atomic bool several;		/* there may be more contexts than one */
 	_Atomic bool captured;		/* some stream has been captured */
 	_Atomic int capturing;		/* captures that go on */
 	_Atomic bool managed;		/* there is, or was, managed memory */
@@ -413,6 +414,8 @@ struct client_route {
 
 /* The current context's, or the first server's that is there. */
 struct client_route client_route_current(void);
+/* Is it alive, and not the current one? */
+bool client_context_elsewhere(const struct client_context *context);
 /* An object's of that context: of the current one, if that is of the same server. */
 struct client_route client_route_context(const struct client_context *context);
 /* A stream's: of its own context. */

@@ -31,6 +31,8 @@ CUresult client_context_make_primary(struct client_device *device)
 	device->primary = context_make((int)(device - farbus_client.devices), device->session);
 	if (!device->primary)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (device != farbus_client.devices)
+		atomic_store(&farbus_client.several, true);
 	device->primary->primary = true;
 	device->primary->flags = device->snapshot.primary_flags;
 	return CUDA_SUCCESS;
@@ -229,6 +231,7 @@ CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 	context = context_make(dev, device->session);
 	if (!context)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	atomic_store(&farbus_client.several, true);
 	context->flags = flags;
 	request.device = device->server_ordinal;
 	request.context = (uint64_t)(uintptr_t)context->handle;

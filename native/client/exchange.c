@@ -626,6 +626,13 @@ uint64_t client_named_wire(const void *name, struct client_session **session)
 	return wire & ~15ull;
 }
 
+bool client_context_elsewhere(const struct client_context *context)
+{
+	/* A green one is current as the primary one that it is made of; one that has ended is nowhere. */
+	return context && context != client_context_current() && context->active &&
+	       client_context_get(context->handle) == context;
+}
+
 struct client_route client_route_context(const struct client_context *context)
 {
 	struct client_route route = client_route_current();
@@ -684,6 +691,27 @@ static const struct client_context *handle_context(uint64_t handle)
 	}
 }
 
+/* The context that an operation is of, if that is not the current one: its stream's, or else its
+ * event's, as its error is.  A launch is of the current one, as its function is. */
+static const struct client_context *context_claimed(enum wire_op op, const void *fixed)
+{
+	const struct wire_op_info *info = &wire_op_infos[op];
+	const struct client_context *claimed = NULL;
+	bool found = op == WIRE_OP_LAUNCH || op == WIRE_OP_LAUNCH_CHECKED;
+
+	for (unsigned i = 0; i < sizeof(info->routes) && info->routes[i] && !found; i++) {
+		enum handle_kind kind;
+		uint64_t handle;
+
+		memcpy(&handle, (const uint8_t *)fixed + 8 * (info->routes[i] - 1u), sizeof(handle));
+		kind = handle_kind_of(handle);
+		found = kind != HANDLE_CONTEXT && kind != HANDLE_EVENT;
+		if (kind != HANDLE_CONTEXT)
+			claimed = handle_context(handle);
+	}
+	return client_context_elsewhere(claimed) ? claimed : NULL;
+}
+
 /* Where a request goes whose fixed part is `fixed`. */
 static CUresult route_claimed(enum wire_op op, const void *fixed, struct client_route *route)
 {
@@ -704,6 +732,9 @@ static CUresult route_claimed(enum wire_op op, const void *fixed, struct client_
 	}
 	if (claimed)
 		*route = client_route_context(claimed);
+	claimed = context_claimed(op, fixed);
+	if (claimed && claimed->session == route->session)
+		route->context = (uint64_t)(uintptr_t)claimed->handle;
 	return CUDA_SUCCESS;
 }
 
@@ -713,6 +744,12 @@ static inline CUresult route_find(enum wire_op op, const void *fixed, struct cli
 		return route_claimed(op, fixed, route);
 	route->session = farbus_client.sessions;
 	route->context = context_wire();
+	if (atomic_load_explicit(&farbus_client.several, memory_order_relaxed)) {
+		const struct client_context *claimed = context_claimed(op, fixed);
+
+		if (claimed)
+			route->context = (uint64_t)(uintptr_t)claimed->handle;
+	}
 	return CUDA_SUCCESS;
 }
 

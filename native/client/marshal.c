@@ -265,6 +265,7 @@ void marshal_CUdevResource(struct marshal *m, CUdevResource *resource)
 
 void marshal_CUstream(struct marshal *m, CUstream *handle)
 {
+	struct side *side = m->side;
 	const struct client_context *context;
 	uint64_t wire = 0;
 
@@ -276,6 +277,9 @@ void marshal_CUstream(struct marshal *m, CUstream *handle)
 	context = m->result == CUDA_SUCCESS ? client_stream_context(wire) : NULL;
 	if (context)
 		claim(m, context->session, context, CUDA_ERROR_INVALID_HANDLE);
+	/* What is done in a stream is its context's, as its error is. */
+	if (client_context_elsewhere(context) && context->session == side->route.session)
+		side->route.context = (uint64_t)(uintptr_t)context->handle;
 }
 
 void marshal_CUevent(struct marshal *m, CUevent *handle)

@@ -317,6 +317,8 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
 		result = client_stream_wire(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (client_event_context(request.event) != client_stream_context(request.stream))
+		return CUDA_ERROR_INVALID_HANDLE;
 	if (flags & CU_EVENT_RECORD_EXTERNAL && !client_stream_captured(request.stream))
 		return CUDA_ERROR_INVALID_VALUE;
 	result = client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);

@@ -323,6 +323,57 @@ static void test_who_keeps_waking_where_the_peer_is_goes_on_elsewhere_and_may_co
 	inbox_release(&inbox);
 }
 
+/* Of a Unix socket, where what follows a payload is read along with it. */
+static void test_frames_of_all_sizes_arrive_and_are_counted(void)
+{
+	static const size_t sizes[] = { 1, 4095, 4096, 4097, 0, 32767, 32768, 70000, 24, 131072, 131073, 300000 };
+	enum { FRAMES = 500, MOST = 300000 };
+	static uint8_t payload[MOST];
+	_Atomic uint64_t received = 0, busy = 0;
+	struct inbox_meter meter = { .received_bytes = &received, .busy_ns = &busy };
+	struct transport transport;
+	struct inbox inbox;
+	uint64_t sent = 0;
+	int pair[2], status;
+	pid_t child;
+
+	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	child = fork();
+	if (child == 0) {
+		assert(transport_socket_init(&transport, pair[0]) == 0);
+		for (uint64_t i = 0; i < FRAMES; i++) {
+			struct wire_header header = { .length = (uint32_t)sizes[i * 7 % 12], .sequence = i };
+			struct iovec vector[2] = { { &header, sizeof(header) }, { payload, header.length } };
+
+			for (size_t at = 0; at < header.length; at++)
+				payload[at] = pattern(at + i);
+			assert(transport.ops->write(&transport, vector, header.length ? 2 : 1) == 0);
+		}
+		_exit(0);
+	}
+	close(pair[0]);
+	assert(transport_socket_init(&transport, pair[1]) == 0 && transport.ops->scatter);
+	assert(inbox_init(&inbox, &transport) == 0);
+	inbox.meter = &meter;
+	for (uint64_t i = 0; i < FRAMES; i++) {
+		struct wire_header header;
+
+		assert(inbox_header(&inbox, &header, PATIENCE_MS) == 0);
+		assert(header.sequence == i && header.length == sizes[i * 7 % 12]);
+		for (size_t at = 0, now; at < header.length; at += now) {
+			now = i % 3 && header.length - at > 5000 ? 5000 * (i % 3) / 2 : header.length - at;
+			assert(inbox_take(&inbox, payload + at, now) == 0);
+		}
+		for (size_t at = 0; at < header.length; at++)
+			assert(payload[at] == pattern(at + i));
+		sent += sizeof(header) + header.length;
+	}
+	assert(received == sent);
+	assert(waitpid(child, &status, 0) == child && status == 0);
+	inbox_release(&inbox);
+	transport_release(&transport);
+}
+
 static void test_digests_are_as_the_standard_s_examples(void)
 {
 	static const uint8_t abc[4] = { 0xba, 0x78, 0x16, 0xbf }, two[4] = { 0x24, 0x8d, 0x6a, 0x61 };
@@ -345,6 +396,7 @@ int main(void)
 	test_waits_that_do_not_spin_do_so_where_the_peer_is_on_another_processor();
 	test_a_writer_knows_how_long_the_peer_that_it_woke_takes();
 	test_who_keeps_waking_where_the_peer_is_goes_on_elsewhere_and_may_come_back();
+	test_frames_of_all_sizes_arrive_and_are_counted();
 	test_digests_are_as_the_standard_s_examples();
 	puts("ok");
 	return 0;

@@ -128,6 +128,7 @@ static ssize_t inbox_scatter(struct inbox *inbox, void *target, size_t bytes)
 	if (got <= (ssize_t)bytes)
 		return got;
 	inbox->end = (size_t)got - bytes;
+	inbox_count(inbox->meter, (ssize_t)inbox->end);
 	return (ssize_t)bytes;
 }
 

@@ -11,7 +11,7 @@ import pytest
 from tests.remoting.harness import PROGRAMS, Remote
 
 #: Programs whose output is not just "ok" have tests of their own.
-OTHERS = {"copies_until_lost", "devices", "pinned_steps", "short_copy", "wait_forever"}
+OTHERS = {"copies_until_lost", "devices", "pinned_steps", "short_copy", "streams_of_others", "wait_forever"}
 BEHAVIOURS = sorted(path.stem for path in (PROGRAMS / "remoting").glob("*.cu") if path.stem not in OTHERS)
 
 
@@ -80,6 +80,13 @@ def test_several_devices(lease: Callable[..., Remote], build: Callable[[str], Pa
     remote = lease(FARBUS_SOFTGPU="count=3", FARBUS_SOFTGPU_NODE="remoting-tests")
     done = remote.run(build("remoting/devices"))
     assert (done.returncode, done.stdout) == (0, "3\nok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("transport", ["shm", "unix", "tcp"])
+def test_streams_of_another_device(lease: Callable[..., Remote], build: Callable[[str], Path], transport: str) -> None:
+    remote = lease(FARBUS_SOFTGPU="count=2", FARBUS_SOFTGPU_NODE="remoting-tests")
+    done = remote.run(build("remoting/streams_of_others"), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("visible", "count"), [("1", 1), ("2,0", 2), ("0,7,1", 1), ("0,0", 1), ("0,1,2", 3)])
