@@ -43,6 +43,7 @@ class PrepareClient(Value, frozen=True, kw_only=True):
     user: str
     leases: tuple[PreparedLease, ...]
     interactive: bool = False
+    attachment: bool = False
 
 
 class UnprepareClient(Value, frozen=True, kw_only=True):
@@ -53,6 +54,7 @@ class UnprepareClient(Value, frozen=True, kw_only=True):
     task: str
     user: str
     leases: tuple[PreparedLease, ...]
+    attachment: bool = False
     force: bool = False
 
 

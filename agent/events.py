@@ -73,6 +73,8 @@ class ClientRequested(Value, frozen=True, kw_only=True):
     leases: tuple[PreparedLease, ...]
     interactive: bool = False
     """A program in somebody's terminal uses it, and its connection to the agent holds it."""
+    attachment: bool = False
+    """No program uses it: an operator, whom the node need not know, has the storage there for the whole node."""
     now: float
     term: int = 0
 
@@ -201,6 +203,7 @@ class RestoredClient(Value, frozen=True, kw_only=True):
     leases: tuple[PreparedLease, ...] = ()
     environment: dict[str, str] = {}
     interactive: bool = False
+    attachment: bool = False
     lost: str = ""
 
 

@@ -125,11 +125,12 @@ class StorageHost(Protocol):
         ...
 
     def client_steps(
-        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], force: bool
+        self, *, user: str, leases: tuple[PreparedLease, ...], attachment: bool, force: bool
     ) -> tuple[Step, ...]:
         """Return the sequence of a task's side of its leases of storage.
 
-        With ``force`` what is still held is taken back as far as the kernel lets.
+        An ``attachment`` is an operator's, whom the node need not know.  With ``force``
+        what is still held is taken back as far as the kernel lets.
         """
         ...
 
@@ -331,7 +332,13 @@ class Executor:
                 leases = without_secrets(work.leases)
                 interactive = isinstance(work, PrepareClient) and work.interactive
                 body = PrepareClient(
-                    serial=0, job=work.job, task=work.task, user=work.user, leases=leases, interactive=interactive
+                    serial=0,
+                    job=work.job,
+                    task=work.task,
+                    user=work.user,
+                    leases=leases,
+                    interactive=interactive,
+                    attachment=work.attachment,
                 )
                 whole = tuple(prepared for prepared in work.leases if prepared.lease.storage is None)
                 stored = tuple(prepared for prepared in work.leases if prepared.lease.storage is not None)
@@ -339,7 +346,7 @@ class Executor:
                 if stored:
                     force = isinstance(work, UnprepareClient) and work.force
                     steps += self._storage_host().client_steps(
-                        job=work.job, task=work.task, user=work.user, leases=stored, force=force
+                        user=work.user, leases=stored, attachment=work.attachment, force=force
                     )
             case StartTask():
                 # A user's environment may hold secrets of theirs.

@@ -162,6 +162,7 @@ class Leases:
             user=restored.user,
             leases=restored.leases,
             interactive=restored.interactive,
+            attachment=restored.attachment,
             environment=restored.environment,
             expires_at={prepared.lease.id: until for prepared in restored.leases},
             unclaimed_until=now + HOLD_GRACE_S if restored.interactive else None,
@@ -340,6 +341,7 @@ class Leases:
                 user=event.user,
                 leases=event.leases,
                 interactive=event.interactive,
+                attachment=event.attachment,
                 expires_at={prepared.lease.id: event.now + self.ttl_s for prepared in event.leases},
                 # Who asked for it may be gone already, and could tell nobody while there was no agent.
                 unclaimed_until=event.now + HOLD_GRACE_S if event.interactive else None,
@@ -374,6 +376,7 @@ class Leases:
             user=side.user,
             leases=side.leases,
             interactive=side.interactive,
+            attachment=side.attachment,
         )
 
     def client_released(self, event: ClientReleased) -> Actions:
@@ -414,6 +417,7 @@ class Leases:
             task=side.task,
             user=side.user,
             leases=side.leases,
+            attachment=side.attachment,
             # What is over by itself may be another's already: there is nothing to be saved for who still holds it.
             force=bool(side.ended),
         )

@@ -147,6 +147,7 @@ class ClientSide(Side):
     user: str = field(kw_only=True)
     leases: tuple[PreparedLease, ...] = field(kw_only=True)
     interactive: bool = False
+    attachment: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     expires_at: dict[str, float] = field(default_factory=dict)
     unclaimed_until: float | None = None

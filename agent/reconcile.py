@@ -167,6 +167,7 @@ def restored_clients(found: Iterable[Remembered]) -> tuple[RestoredClient, ...]:
             leases=one.work.leases,
             environment=_result(one),
             interactive=one.work.interactive,
+            attachment=one.work.attachment,
             lost=one.lost,
         )
         for one in found

@@ -222,6 +222,7 @@ def command_event(message: session_pb2.SchedulerMessage, *, now: float, term: in
                 user=client.user,
                 leases=leases,
                 interactive=client.interactive,
+                attachment=client.attachment,
                 now=now,
                 term=term,
             )

@@ -15,8 +15,9 @@ from farbus.agent.journal import Journal
 from farbus.agent.objects import claims
 from farbus.agent.service import AgentService
 from farbus.agent.steps import StepRunner
-from farbus.agent.storage_host import StorageHost, StorageParts
+from farbus.agent.storage_host import StorageHost, StorageParts, stored_as
 from farbus.agent.storage_inventory import StorageInventory
+from farbus.agent.telemetry.storage import Exported, StorageCollector
 from farbus.agent.volumes import Volumes, Wiper
 from farbus.errors import Unavailable
 from farbus.linux.block import BlockDevices, KernelBlockDevices
@@ -143,6 +144,29 @@ class NodeStorage:
         """Return what a task may do with its storage, before its program starts."""
         held = self._service.machine.client_leases(job, task)
         return self.host.io_limits(held)
+
+    @property
+    def collector(self) -> StorageCollector:
+        """What measures it."""
+        return StorageCollector(
+            nvme=self.doors.nvme,
+            blocks=self.doors.blocks,
+            reconnects=self.reconnects,
+            exported=self._exported,
+            smart=lambda: self.inventory.smart if self.inventory is not None else {},
+            clock=self._clock,
+        )
+
+    def _exported(self) -> tuple[Exported, ...]:
+        return tuple(
+            Exported(
+                lease=held.lease.id,
+                path=self.doors.path_of(stored_as(held.lease)),
+                granted_bytes_per_s=held.lease.storage.bandwidth_bytes_per_s,
+            )
+            for held in self._service.machine.held()
+            if held.device_side and held.lease.storage is not None
+        )
 
     async def run(self) -> None:
         """Finish or undo what an earlier agent began, wipe what is to be wiped, watch what changes, until cancelled."""

@@ -20,7 +20,7 @@ from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease
 from farbus.agent.objects import claims
 from farbus.agent.steps import Result, Step, TellsOverdue
-from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Unavailable
 from farbus.linux.links import resolved
 from farbus.linux.lvm import Lvm
 from farbus.linux.processes import DeviceLimit
@@ -43,7 +43,7 @@ from farbus.model.nvmeof import (
     transport_address,
 )
 from farbus.model.storage import Account, LogicalIdentity
-from farbus.model.volume import StorageGrant
+from farbus.model.volume import StorageGrant, StorageUse
 from farbus.nvmeof.comparison import our_subsystems
 from farbus.nvmeof.keys import Keys, keys_of
 from farbus.nvmeof.target import ExportWork, TargetParts, withdraw
@@ -375,14 +375,20 @@ class StorageHost:
     # Client side.
 
     def client_steps(
-        self, *, job: str, task: str, user: str, leases: tuple[PreparedLease, ...], force: bool
+        self, *, user: str, leases: tuple[PreparedLease, ...], attachment: bool, force: bool
     ) -> tuple[Step, ...]:
         """For each storage of a task: connect what is elsewhere, make it one device, use it as is wanted."""
         unknown: FarbusError | None = None
         try:
             account = self._account(user)
         except FarbusError as error:
-            account, unknown = Account(uid=NOBODY, gid=NOBODY), error
+            # An operator's is the whole node's.
+            account, unknown = (Account(), None) if attachment else (Account(uid=NOBODY, gid=NOBODY), error)
+        if not attachment and any(grant_of(one.lease).use is StorageUse.SWAP for one in leases):
+            unknown = NotPermitted(
+                f"storage of user {user}: swap space is the whole node's",
+                hint="an operator may attach it: farbus volume",
+            )
         steps: list[Step] = [CheckUser(user=user, error=unknown)]
         for name, parts in by_name(leases).items():
             steps += self._storage_steps(name, parts, account=account, force=force)

@@ -12,6 +12,7 @@ from farbus.agent.telemetry.host import HostCollector
 from farbus.agent.telemetry.network import NetworkCollector
 from farbus.agent.telemetry.pipeline import Collector
 from farbus.agent.telemetry.sessions import Served, SessionCollector
+from farbus.agent.telemetry.storage import StorageCollector
 from farbus.linux.node_facts import NodeFacts
 from farbus.linux.shared_memory import SharedMemory
 
@@ -24,6 +25,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     served: Served
     shared: SharedMemory
     memory: ProcessMemory
+    storage: StorageCollector | None = None
 
 
 def _gpu_collectors(sources: Sources) -> Iterable[Collector]:
@@ -37,6 +39,7 @@ COLLECTORS: tuple[Callable[[Sources], Iterable[Collector]], ...] = (
     lambda sources: [NetworkCollector(facts=sources.facts)],
     _gpu_collectors,
     lambda sources: [SessionCollector(served=sources.served, shared=sources.shared, memory=sources.memory)],
+    lambda sources: [sources.storage] if sources.storage is not None else [],
 )
 """What makes each part's collectors."""
 

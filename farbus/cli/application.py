@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "profiles": ("profiles", "Cluster", "List, set and forget what is known of applications."),
     "quota": ("quota", "Cluster", "List what users have, and what they may have."),
     "top": ("top", "Cluster", "Watch how busy nodes, GPUs and sessions are."),
+    "storage": ("storage", "Operate", "Give drives of this machine to Farbus, or take them back."),
     "fabric": ("fabric", "Operate", "Look at PCIe fabrics, and assign their devices to nodes."),
     "attach": ("attach", "Operate", "Bring devices to a node over a PCIe fabric."),
     "detach": ("detach", "Operate", "Take devices from their nodes."),

@@ -14,6 +14,7 @@ from farbus.cli.connection import Target, ask, find_credentials, find_target
 from farbus.cli.findings import Finding, Verdict
 from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.runtime import find_running_cluster
+from farbus.cli.storage_diagnosis import examine_storage
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader
@@ -51,6 +52,7 @@ def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Ite
     yield _managed_memory(facts)
     yield from _modules()
     yield from examine_pci()
+    yield from examine_storage()
     yield from _own_certificates()
     yield from _cluster(socket, server, credentials)
 

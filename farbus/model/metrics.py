@@ -60,6 +60,8 @@ BYTE_RATE_STEP = 10_000.0
 LINK = ("device",)
 GPU = ("UUID",)
 LEASE = ("lease",)
+PATH = ("lease", "address")
+DRIVE = ("drive",)
 SESSION = ("lease", "pid", "client_pid", "program")
 
 
@@ -240,7 +242,54 @@ _REMOTING = (
     *_account("session", SESSION, 1.0),
 )  # fmt: skip
 
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*_HOST, *_NETWORK, *_GPU, *_REMOTING)}
+
+def _input_output(noun: str, what: str, labels: tuple[str, ...]) -> tuple[Metric, ...]:
+    return tuple(
+        metric
+        for one, words in (("read", "read"), ("written", "written"))
+        for metric in (
+            _counter(
+                f"{noun}_{one}_bytes_total", f"Bytes {words} {what}.", *labels, rate=f"{noun}_{one}_bytes_per_second"
+            ),
+            _gauge(f"{noun}_{one}_bytes_per_second", f"Bytes a second {words} {what}.", *labels, step=BYTE_RATE_STEP),
+        )
+    ) + tuple(
+        metric
+        for one in ("reads", "writes")
+        for metric in (
+            _counter(f"{noun}_{one}_total", f"Requests: {one} {what}.", *labels, rate=f"{noun}_{one}_per_second"),
+            _gauge(f"{noun}_{one}_per_second", f"Requests a second: {one} {what}.", *labels, step=10.0),
+        )
+    )
+
+
+_STORAGE = (
+    *_input_output("storage_path", "over the path", PATH),
+    _gauge("storage_path_info", "Always 1: the states of the path and of its ANA group.", *PATH, "state", "ana_state"),
+    _gauge("storage_path_up", "Whether the path's controller is live.", *PATH, step=1.0),
+    _gauge("storage_path_in_flight", "Requests on their way.", *PATH),
+    _gauge(
+        "storage_path_latency_seconds", "Time that a request took in the last interval; absent without any.", *PATH,
+        step=0.0001,
+    ),
+    _counter("storage_path_reconnects_total", "Times that the path came back, as the agent saw.", *PATH, step=1.0),
+    *_input_output("storage_export", "through the device behind the export", LEASE),
+    _gauge("storage_export_granted_bytes_per_second", "Bytes a second that the lease was granted, each way.", *LEASE),
+    _counter(
+        "storage_export_breaches_total", "Times that the lease began to use more than it was granted.", *LEASE,
+        step=1.0,
+    ),
+    _gauge("drive_critical_warning", "Bits of the SMART log's Critical Warning.", *DRIVE, step=1.0),
+    _gauge("drive_temperature_celsius", "Temperature of the drive.", *DRIVE, step=1.0),
+    _gauge("drive_spare_ratio", "Spare capacity that is left.", *DRIVE, step=FRACTION_STEP),
+    _gauge("drive_used_ratio", "Endurance that is used, of what the maker has stated.", *DRIVE, step=FRACTION_STEP),
+    _counter("drive_media_errors_total", "Errors of the medium, over the drive's life.", *DRIVE, step=1.0),
+    _counter("drive_unsafe_shutdowns_total", "Times that power was lost without a word.", *DRIVE),
+    _counter("drive_read_bytes_total", "Bytes read over the drive's life.", *DRIVE),
+    _counter("drive_written_bytes_total", "Bytes written over the drive's life.", *DRIVE),
+)  # fmt: skip
+
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in (*_HOST, *_NETWORK, *_GPU, *_REMOTING, *_STORAGE)}
 """All metrics by name; whoever measures something else adds it here."""
 
 

@@ -449,3 +449,23 @@ async def test_a_program_has_its_storage_and_no_more_of_it_than_was_granted(stor
     over = await storing.sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))
     assert over.error == ""
     assert storing.machine.world()["mounts"] == []
+
+
+async def test_swap_is_an_operators_alone_whom_the_node_need_not_know(storing: Node, using: Node) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    using.config = msgspec.structs.replace(using.config, run_as_self=False)
+    await using.start()
+    old = using.machine.world()
+    asked = await client_side(storing, using, storage_lease(drives=drives, use="swap"))
+    refused = await using.sessions.command(prepare_client=asked)
+    assert "swap space is the whole node's" in refused.error
+    asked.user, asked.attachment = "an-operator-of-the-cluster", True
+    outcome = await using.sessions.command(prepare_client=asked)
+    assert outcome.error == ""
+    assert using.machine.filesystems.swaps() != []
+    await using.restart()
+    assert using.machine.filesystems.swaps() != []
+    back = await using.sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))
+    assert back.error == ""
+    assert using.machine.world() == old

@@ -1,0 +1,94 @@
+"""``farbus storage``: which drives of this machine are given to Farbus."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from farbus.cli.listing import Column, print_listing
+from farbus.cli.options import Output, OutputOption, command_app, examples
+from farbus.errors import NotFound
+from farbus.linux.block import KernelBlockDevices
+from farbus.linux.lvm import GROUP, KernelLvm, LocalDrive, local_drives
+from farbus.model.quantity import format_bytes
+from farbus.model.storage import StorageDrive
+
+app = command_app()
+
+GroupOption = Annotated[str, typer.Option("--group", metavar="NAME", help="The volume group, as in agent.toml.")]
+
+DrivesArgument = Annotated[
+    list[str], typer.Argument(metavar="DRIVE...", help="Its id, as farbus devices shows it, or /dev/nvme0n1.")
+]
+
+COLUMNS: tuple[Column[StorageDrive], ...] = (
+    Column("DRIVE", lambda drive: drive.id),
+    Column("DEVICE", lambda drive: drive.path or "missing"),
+    Column("SIZE", lambda drive: format_bytes(drive.size_bytes)),
+    Column("FREE", lambda drive: format_bytes(drive.free_bytes)),
+)
+
+
+@app.command(
+    epilog=examples(
+        "farbus storage init NVME-S64DNE0R-Samsung_PM9A3",
+        "farbus storage init /dev/nvme0n1 /dev/nvme1n1",
+    )
+)
+def init(drives: DrivesArgument, group: GroupOption = GROUP) -> None:
+    """Give drives to Farbus: make them a volume group, or add them to it.
+
+    A drive that holds anything (a file system, a partition table, another group), or that somebody has, is refused, and
+    nothing is changed. As root; then set storage = true in agent.toml and restart the agent.
+    """
+    asyncio.run(_init(drives, group))
+
+
+async def _init(drives: list[str], group: str) -> None:
+    lvm, blocks = KernelLvm(group=group), KernelBlockDevices()
+    there = {drive.id for drive in await lvm.drives()}
+    chosen = [_drive(name) for name in drives]
+    # All of them are looked at before the first one is touched.
+    for drive in chosen:
+        if drive.id not in there:
+            await blocks.prove_free(drive.path)
+    for drive in chosen:
+        await lvm.add_drive(drive.id)
+        typer.echo(f"{drive.id} ({drive.path}) is in volume group {group}")
+
+
+@app.command(epilog=examples("farbus storage remove NVME-S64DNE0R-Samsung_PM9A3"))
+def remove(drives: DrivesArgument, group: GroupOption = GROUP) -> None:
+    """Take drives back that no volume has a part of.  As root."""
+
+    async def take() -> None:
+        lvm = KernelLvm(group=group)
+        for name in drives:
+            drive = _drive(name)
+            await lvm.remove_drive(drive.id)
+            typer.echo(f"{drive.id} ({drive.path}) is in volume group {group} no more")
+
+    asyncio.run(take())
+
+
+@app.command("list", epilog=examples("farbus storage list", "farbus storage list -o json"))
+def list_drives(
+    group: GroupOption = GROUP,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the drives that are given to Farbus.  As root."""
+    found: tuple[StorageDrive, ...] = asyncio.run(KernelLvm(group=group).drives())
+    print_listing(found, COLUMNS, output, nothing=f"volume group {group}: no drives are given to Farbus here")
+
+
+def _drive(name: str) -> LocalDrive:
+    found = local_drives()
+    for drive in found.values():
+        if name in (drive.id, drive.path):
+            return drive
+    raise NotFound(
+        f"drive {name}: this machine has no NVMe drive of that name",
+        hint=f"it has {', '.join(sorted(found)) or 'none'}",
+    )

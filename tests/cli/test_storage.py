@@ -1,0 +1,95 @@
+"""What ``farbus doctor`` says of storage, and which drives ``farbus storage`` takes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from farbus.cli.commands import storage
+from farbus.cli.findings import Verdict
+from farbus.cli.storage_diagnosis import examine_storage
+from farbus.errors import Conflict, NotFound
+from farbus.linux.fake_lvm import FakeLvm, TreeBlockDevices
+from farbus.linux.lvm import local_drives
+
+
+def told(lvm: FakeLvm, *, programs: bool = True, modules: bool = True, root: bool = True) -> list[tuple[Verdict, str]]:
+    found = examine_storage(
+        lvm=lvm, which=lambda name: name if programs or name == "lvm" else None, has_module=lambda _: modules,
+        is_root=root,
+    )  # fmt: skip
+    return [(finding.verdict, f"{finding.found}; {finding.cure}") for finding in found]
+
+
+def test_doctor_names_packages_and_modules_that_are_missing(tmp_path: Path) -> None:
+    found = told(FakeLvm(tmp_path), programs=False, modules=False, root=False)
+    assert [verdict for verdict, _ in found] == [Verdict.NOTE] * 3
+    assert "package nvme-cli" in found[0][1]
+    assert "kernel module nvme-tcp" in found[0][1]
+    assert "kernel module nvmet-tcp" in found[1][1]
+    assert "only root" in found[2][1]
+
+
+def test_doctor_tells_of_the_group_and_of_drives_that_are_missing(tmp_path: Path) -> None:
+    lvm = FakeLvm(tmp_path)
+    assert "farbus storage init" in told(lvm)[-1][1]
+    drives = [lvm.plug(serial, 1 << 30) for serial in ("S1", "S2")]
+    for drive in drives:
+        asyncio.run(lvm.add_drive(drive))
+    assert told(lvm)[-1][0] is Verdict.OK
+    assert all(drive in told(lvm)[-1][1] for drive in drives)
+    lvm.pull(drives[1])
+    assert told(lvm)[-1][0] is Verdict.WARNING
+    assert f"drive {drives[1]} is missing; on it: nothing" in told(lvm)[-1][1]
+
+
+class FreeDevices(TreeBlockDevices):
+    """Nobody has any."""
+
+    async def prove_free(self, path: str) -> None:
+        pass
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLvm:
+    lvm, blocks = FakeLvm(tmp_path), FreeDevices(tmp_path)
+    monkeypatch.setattr(storage, "KernelLvm", lambda group: lvm)
+    monkeypatch.setattr(storage, "KernelBlockDevices", lambda: blocks)
+    monkeypatch.setattr(storage, "local_drives", lambda: local_drives(sys=tmp_path / "sys"))
+    return lvm
+
+
+def test_a_drive_is_given_and_taken_back(machine: FakeLvm, capsys: pytest.CaptureFixture[str]) -> None:
+    drive = machine.plug("S1", 1 << 30)
+    for name in ("/dev/nvme0n1", drive):
+        storage.init([name])
+        assert f"{drive} (/dev/nvme0n1) is in volume group farbus" in capsys.readouterr().out
+    storage.remove([drive])
+    assert "no more" in capsys.readouterr().out
+    assert asyncio.run(machine.drives()) == ()
+
+
+def test_a_drive_that_holds_something_is_refused(machine: FakeLvm) -> None:
+    machine.plug("S1", 1 << 30, holds="ext4")
+    with pytest.raises(Conflict, match="signature"):
+        storage.init(["/dev/nvme0n1"])
+    with pytest.raises(NotFound, match="it has NVME-S1-Fake_drive"):
+        storage.init(["/dev/sda"])
+    assert asyncio.run(machine.drives()) == ()
+
+
+def test_a_drive_that_somebody_has_is_refused_before_another_is_touched(
+    machine: FakeLvm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = machine.plug("S1", 1 << 30), machine.plug("S2", 1 << 30)
+
+    async def held(self: object, path: str) -> None:
+        if path == "/dev/nvme1n1":
+            raise Conflict(f"{path}: in use by md0", hint="lsblk shows what is mounted or stands on it")
+
+    monkeypatch.setattr(FreeDevices, "prove_free", held)
+    with pytest.raises(Conflict, match="in use by md0"):
+        storage.init([first, second])
+    assert asyncio.run(machine.drives()) == ()
