@@ -17,6 +17,7 @@ app = command_app()
 
 BENCHES = {
     "agent": "farbus.agent.bench",
+    "nvmeof": "farbus.nvmeof.bench",
     "remoting": "farbus.remoting.bench",
     "scheduler": "farbus.scheduler.bench",
     "softgpu": "farbus.remoting.softgpu_bench",
@@ -63,6 +64,7 @@ def available() -> list[str]:
         "farbus bench remoting --libcuda /usr/lib/x86_64-linux-gnu/libcuda.so.1",
         "farbus bench softgpu --against /opt/other/lib   beside another build of a software GPU",
         "farbus bench scheduler --full    also the sizes that take minutes",
+        "farbus bench nvmeof --json       namespaces over TCP beside the same made by hand; needs root, nvmet, fio",
         "farbus bench agent --json        what an agent costs idle, and what a thousand of them bear",
     ),
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},

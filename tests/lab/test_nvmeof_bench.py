@@ -1,0 +1,61 @@
+"""``farbus bench nvmeof`` on a real kernel: its form, and that it leaves nothing; its figures are told, not judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.guest import Guest, patient
+from tests.lab.image import KERNELS
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(1800))]
+
+ROOT = Path(__file__).resolve().parents[2]
+TREE = "/opt/tree"
+PARTS = ("errors.py", "__init__.py", "model", "linux", "nvmeof")
+RUN = "import json; from farbus.nvmeof.bench import run; print(json.dumps(run(quick={quick})))"
+LEFT = (
+    "ls -d /sys/kernel/config/nvmet/subsystems/* /sys/kernel/config/nvmet/ports/* /sys/kernel/config/nullb/farbus-*"
+    " /sys/class/nvme/* /dev/mapper/farbus-* 2>/dev/null || true"
+)
+
+
+@pytest.fixture(scope="module")
+def node(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    tree = tmp_path_factory.mktemp("bench") / "farbus"
+    tree.mkdir()
+    for name in PARTS:
+        source = ROOT / "farbus" / name
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        else:
+            shutil.copy(source, tree / name)
+    with Guest.boot(image, name="bench", kernel=KERNELS[0]) as guest:
+        guest.copy_in(tree.parent, TREE)
+        yield guest
+
+
+def test_namespaces_are_measured_beside_the_same_made_by_hand(node: Guest, tell: Callable[[str], None]) -> None:
+    code = RUN.format(quick=os.environ.get("FARBUS_LAB_BENCH") != "full")
+    said = node.run(
+        "env", f"PYTHONPATH={TREE}", "/opt/farbus/bin/python", "-c", code, limit_s=patient(900)
+    ).stdout  # fmt: skip
+    result = json.loads(said.splitlines()[-1])
+    rows = result["results"]
+    assert result["bench"] == "nvmeof"
+    assert [row["name"] for row in rows if row["name"] != "step_s"] == [
+        "data_path_randread", "data_path_randwrite", "data_path_randread", "data_path_read", "data_path_write",
+        "composed_read",
+    ]  # fmt: skip
+    assert {row["verb"] for row in rows if row["name"] == "step_s"} == {
+        "export", "attach", "detach", "withdraw", "by hand",
+    }  # fmt: skip
+    assert all(row["value"] > 0 for row in rows)
+    assert node.shell(LEFT).stdout.strip() == ""
+    for row in rows:
+        tell(f"bench nvmeof: {json.dumps(row)}")
