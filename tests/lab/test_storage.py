@@ -24,22 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVE_BYTES = 256 * 2**20
 DRIVES = {"one": "port1", "two": "port2"}
 
-ALLOW = """
-mkdir -p /run/systemd/system/farbus-agent.service.d
-cat > /run/systemd/system/farbus-agent.service.d/storage.conf <<'END'
-[Service]
-CapabilityBoundingSet=CAP_SYS_ADMIN
-ProtectSystem=no
-ProtectHome=no
-PrivateTmp=no
-ProtectKernelTunables=no
-ProtectKernelLogs=no
-RestrictNamespaces=no
-SystemCallFilter=@mount @swap
-SystemCallFilter=@resources
-END
-systemctl daemon-reload
-"""
+DROP_IN = "/run/systemd/system/farbus-agent.service.d/storage.conf"
 
 INPUT = "import struct,sys; sys.stdout.buffer.write(struct.pack('<65536f', *range(65536)))"
 CHECK = (
@@ -78,6 +63,13 @@ class Site(NamedTuple):
         return dict(found)
 
 
+def documented_drop_in() -> str:
+    """Return what docs/install.md has an operator write."""
+    text = (ROOT / "docs/install.md").read_text()
+    start = text.index("[Service]\nCapabilityBoundingSet=CAP_SYS_ADMIN")
+    return text[start : text.index("```", start)]
+
+
 @pytest.fixture(scope="module")
 def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
     directory = tmp_path_factory.mktemp("storage")
@@ -93,7 +85,8 @@ def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
             sparse.truncate(DRIVE_BYTES)
         c.plug_drive(name, port=port, file=file, serial=f"S{name}")
     for guest in (a, c):
-        guest.shell(ALLOW)
+        guest.write(DROP_IN, documented_drop_in())
+        guest.shell("systemctl daemon-reload")
     drives = [f"/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_S{name}" for name in DRIVES]
     for drive in drives:
         c.until(f"test -b {drive}")
