@@ -317,9 +317,9 @@ def test_a_session_without_a_usable_token_is_refused(token: str) -> None:
     [
         (
             b'{"error": {"message": "See it.", "@Message.ExtendedInfo": [{"Message": "Busy."}]}}',
-            "Busy.",
+            "Busy",
         ),
-        (b'{"error": {"code": "Base.1.18.X", "message": "See it."}}', "See it."),
+        (b'{"error": {"code": "Base.1.18.X", "message": "See it."}}', "See it"),
         (b'{"error": {"code": "Base.1.18.X"}}', '{"error": {"code": "Base.1.18.X"}}'),
         (b"<html>busy</html>", "<html>busy</html>"),
     ],
