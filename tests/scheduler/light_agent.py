@@ -54,6 +54,8 @@ class LightAgent:
         self.logs: dict[tuple[str, str], list[bytes]] = {}
         self._stream: NodeStream | None = None
         self._changed = asyncio.Event()
+        self._heard_before = 0
+        """Commands of earlier sessions."""
 
     def hello(self) -> session_pb2.NodeMessage:
         said = self.state.hello(1)
@@ -73,6 +75,7 @@ class LightAgent:
         """Keep a session for the block, after its welcome."""
         async with open_session(address=address, credentials=credentials) as stream:
             self._stream = stream
+            self._heard_before = len(self.commands)
             self.welcome = asyncio.get_running_loop().create_future()
             await stream.send(self.hello())
             reader = asyncio.create_task(self._read(stream))
@@ -138,7 +141,9 @@ class LightAgent:
 
     async def read_chassis(self, nodes: Iterable[str]) -> None:
         """Wait until this agent serves a chassis, read it, and tell."""
-        await self.until(events.ServeChassis, "")
+        # What an earlier session was told is over: its term is an older one.
+        while not any(isinstance(command, events.ServeChassis) for command in self.commands[self._heard_before :]):
+            await self._changed.wait()
         (serving,) = self.state.serves.values()
         assert self.state.fabric is not None
         view = self.state.fabric.view(nodes)
