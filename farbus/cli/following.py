@@ -7,7 +7,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from farbus.cli.tables import format_placement, is_ended
@@ -70,6 +70,41 @@ async def resumed(
                 raise
             if give_up_at == math.inf:
                 give_up_at = time.monotonic() + patience_s
+        await asyncio.sleep(AGAIN_S)
+
+
+async def told_or_listed(
+    begin: Callable[[], AsyncIterator[T]], look: Callable[[T], Awaitable[tuple[T | None, bool]]]
+) -> AsyncGenerator[T, None]:
+    """Yield from a stream that can't be begun again; where it breaks, go on with what a listing says.
+
+    ``look`` is given what was known last, and returns what is listed now, None
+    for nothing, and whether that is the end.  A stream that has given nothing
+    is not looked for.  Raises what broke a look where none has succeeded for ``PATIENCE_S``.
+    """
+    last: T | None = None
+    try:
+        async with closing(begin()) as stream:
+            async for last in stream:
+                yield last
+        return
+    except Unavailable:
+        if last is None:
+            raise
+    give_up_at = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            found, is_end = await look(last)
+        except Unavailable:
+            if time.monotonic() > give_up_at:
+                raise
+        else:
+            give_up_at = time.monotonic() + PATIENCE_S
+            if found is not None:
+                last = found
+                yield found
+            if is_end:
+                return
         await asyncio.sleep(AGAIN_S)
 
 

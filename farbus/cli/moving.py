@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from farbus.cli.connection import ask, find_target
-from farbus.cli.following import AGAIN_S, PATIENCE_S, closing, say
+from farbus.cli.following import closing, say, told_or_listed
 from farbus.cli.listing import print_json, printable
 from farbus.cli.options import Output
 from farbus.cli.tables import format_age
@@ -106,33 +106,17 @@ class _Watch:
             )
         return self._status
 
-    async def _statuses(self, client: ClusterClient) -> AsyncIterator[MoveStatus]:
+    def _statuses(self, client: ClusterClient) -> AsyncIterator[MoveStatus]:
         """Yield the move; where whom it was asked of goes away meanwhile, look for it in the listing."""
-        try:
-            async with closing(client.move_device(self._request, local=self._local)) as statuses:
-                async for status in statuses:
-                    yield status
-            return
-        except Unavailable:
-            begun = self._status
-            if begun is None or self._local or self._request.dry_run:
-                raise
-        give_up_at = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                moves = await client.list_moves(include_ended=True)
-            except Unavailable:
-                if time.monotonic() > give_up_at:
-                    raise
-            else:
-                give_up_at = time.monotonic() + PATIENCE_S
-                found = next((move for move in moves if move.id == begun.id), None)
-                if found is None:
-                    return
-                yield found
-                if found.state.has_ended:
-                    return
-            await asyncio.sleep(AGAIN_S)
+
+        async def look(begun: MoveStatus) -> tuple[MoveStatus | None, bool]:
+            moves = await client.list_moves(include_ended=True)
+            found = next((move for move in moves if move.id == begun.id), None)
+            return found, found is None or found.state.has_ended
+
+        asked = client.move_device(self._request, local=self._local)
+        # Of these no listing knows.
+        return asked if self._local or self._request.dry_run else told_or_listed(lambda: asked, look)
 
     def leave(self) -> None:
         """Say that what was begun goes on."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +12,7 @@ import typer
 
 from farbus.cli.completion import complete_node, complete_volume
 from farbus.cli.connection import ask, find_target
-from farbus.cli.following import AGAIN_S, PATIENCE_S, closing, say
+from farbus.cli.following import closing, say, told_or_listed
 from farbus.cli.listing import choose, print_json, print_listing, printable
 from farbus.cli.options import (
     CredentialsOption,
@@ -330,33 +328,17 @@ class _Watch:
             raise Unavailable(f"volume {self._name}: nobody has said what becomes of it", hint="farbus volume list")
         return self._status
 
-    async def _statuses(self, client: ClusterClient) -> AsyncIterator[VolumeStatus]:
+    def _statuses(self, client: ClusterClient) -> AsyncIterator[VolumeStatus]:
         """Yield the volume; where whom it was asked of goes away meanwhile, look for it in the listing."""
-        try:
-            async with closing(self._begin(client)) as statuses:
-                async for status in statuses:
-                    yield status
-            return
-        except Unavailable:
-            begun = self._status
-            if begun is None:
-                raise
-        give_up_at = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                volumes = await client.list_volumes()
-            except Unavailable:
-                if time.monotonic() > give_up_at:
-                    raise
-            else:
-                give_up_at = time.monotonic() + PATIENCE_S
-                found = next((each for each in volumes if each.name == self._name), None)
-                # One that is gone was deleted, or was taken back after what was said last of it.
-                yield found or msgspec.structs.replace(begun, state=VolumeState.DELETED, says="")
-                if self._is_done(found):
-                    return
-                begun = found or begun
-            await asyncio.sleep(AGAIN_S)
+
+        async def look(begun: VolumeStatus) -> tuple[VolumeStatus, bool]:
+            volumes = await client.list_volumes()
+            found = next((each for each in volumes if each.name == self._name), None)
+            # One that is gone was deleted, or was taken back after what was said last of it.
+            gone = msgspec.structs.replace(begun, state=VolumeState.DELETED, says="")
+            return found or gone, self._is_done(found)
+
+        return told_or_listed(lambda: self._begin(client), look)
 
     def leave(self) -> None:
         """Say that what was begun goes on."""
