@@ -39,7 +39,7 @@ from farbus.scheduler.events import Verb
 from farbus.scheduler.move_records import BACK, ChassisRecord, MoveRecord, StoredMove
 from farbus.scheduler.records import JobRecord, NodeRecord, TaskRun
 from farbus.scheduler.steps import Step
-from farbus.scheduler.words import describe_time
+from farbus.scheduler.words import describe_heard
 
 MOVES_AHEAD = 1
 """Moves that are begun beside those that a chassis can be at: their nodes do their own part meanwhile.
@@ -83,8 +83,7 @@ class DeviceMoves(ServingChassis):
         says = part.says
         node = self.nodes.get(move.node)
         if node is not None and not node.connected:
-            heard = f", last heard at {describe_time(node.seen_at)}" if node.seen_at else ""
-            says = f"waits for node {node.name}, which can't be reached{heard}"
+            says = f"waits for node {node.name}, which can't be reached{describe_heard(node.seen_at)}"
         elif not move.state.has_ended and not record.begun and move.chassis:
             ahead = self._under_way_at(move.chassis)
             says = f"waits for its turn at chassis {move.chassis}, {ahead} are under way there"

@@ -33,7 +33,7 @@ from farbus.scheduler.events import Verb
 from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, NodeRecord
 from farbus.scheduler.steps import Step
 from farbus.scheduler.volume_records import StoredVolume, VolumeRecord
-from farbus.scheduler.words import describe_closed, describe_time
+from farbus.scheduler.words import describe_closed, describe_heard
 
 STORAGE, VOLUME = "storage", "volume"
 """The phase and the resource of the miss of a job whose volume can't be used now."""
@@ -124,8 +124,7 @@ class Volumes(DeviceMoves):
             if node is None or node.node is None:
                 yield f"node {name}, which has part {part.part}, was forgotten"
             elif not node.connected:
-                heard = f", last heard at {describe_time(node.seen_at)}" if node.seen_at else ""
-                yield f"node {name}, which has part {part.part}, can't be reached{heard}"
+                yield f"node {name}, which has part {part.part}, can't be reached{describe_heard(node.seen_at)}"
             elif not self._has(part.device, name):
                 yield f"node {name} does not have part {part.part} any more"
             else:
@@ -163,9 +162,7 @@ class Volumes(DeviceMoves):
                 name = volume.nodes[index]
                 node = self.nodes.get(name)
                 if node is None or not node.connected:
-                    heard = (
-                        f", last heard at {describe_time(node.seen_at)}" if node is not None and node.seen_at else ""
-                    )
+                    heard = describe_heard(node.seen_at if node is not None else 0.0)
                     return f"waits for node {name}, which can't be reached{heard}"
                 if index in record.troubles:
                     return f"node {name} is asked again to {_DOING[verb]}: {record.troubles[index]}"

@@ -26,6 +26,11 @@ def describe_time(wall: float) -> str:
     return f"{datetime.datetime.fromtimestamp(wall, datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def describe_heard(wall: float) -> str:
+    """Say behind ``can't be reached`` when a node was last heard; nothing where it never was (0)."""
+    return f", last heard at {describe_time(wall)}" if wall else ""
+
+
 def describe_cordon(cordon: Cordon | None) -> str:
     """Say who has cordoned something, when and why; nothing where nobody has."""
     if cordon is None:
