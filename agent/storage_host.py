@@ -31,8 +31,6 @@ from farbus.model.nvmeof import (
     STRIPE_PREFIX,
     Connection,
     ExpectedNamespace,
-    Export,
-    ExportedNamespace,
     IoLimit,
     SubsystemName,
     Transport,
@@ -50,7 +48,7 @@ from farbus.nvmeof.target import ExportWork, TargetParts, withdraw
 from farbus.nvmeof.target import steps_of as target_steps
 from farbus.nvmeof.using import UsedPart, UseParts, UseWork, part_here, part_there
 from farbus.nvmeof.using import steps_of as use_steps
-from farbus.nvmeof.volumes import ActivatePart, CreatePart, VolumeParts, WipePart, rooms
+from farbus.nvmeof.volumes import ActivatePart, CreatePart, VolumeParts, WipePart, export_of, rooms
 
 _log = structlog.get_logger()
 
@@ -340,8 +338,7 @@ class StorageHost:
             ]
         steps.append(ActivatePart(parts=parts, whose=whose))
         if remote:
-            namespace = ExportedNamespace(device=self._path_of(whose), identity=namespace_identity(whose.exported_as))
-            export = Export(name=name, namespaces=(namespace,), addresses=addresses, authenticated=authenticated)
+            export = export_of(name, whose, addresses, authenticated=authenticated, device=self._path_of(whose))
             steps += target_steps(self._target, ExportWork(export=export))
         return (provide, *(Scoped(step, "storage") for step in steps))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -27,7 +27,7 @@ from farbus.linux.nvme import NvmeFabrics
 from farbus.model.device import Device, DeviceKind
 from farbus.model.nvmeof import SmartLog
 from farbus.model.storage import LogicalVolume, StorageDrive
-from farbus.model.volume import part_id
+from farbus.model.volume import GOOD, HEALTH, part_id
 
 _log = structlog.get_logger()
 
@@ -43,8 +43,6 @@ MEASURE_DEADLINE_S = 30.0
 """Longest for half a second of reading: a drive may sleep, or be full of others' work."""
 
 CONFIGURED, MEASURED = "configured", "measured"
-
-GOOD = "good"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +160,7 @@ class StorageInventory:
                 **device.attributes,
                 "volume_group": self._config.volume_group,
                 "bandwidth": source,
-                "health": self.troubles().get(device.id, GOOD),
+                HEALTH: self.troubles().get(device.id, GOOD),
             },
         )
 
@@ -185,7 +183,7 @@ class StorageInventory:
                     "size": str(volume.size_bytes),
                     "parts": str(volume.identity.parts),
                     "drives": ",".join(volume.drives),
-                    "health": self._health(volume.drives),
+                    HEALTH: self._health(volume.drives),
                 },
             )
             for volume in self.volumes
@@ -237,8 +235,3 @@ class StorageInventory:
             _log.warning("health of a drive not read", drive=drive.id, reason=f"no answer in {SMART_DEADLINE_S:g} s")
         except FarbusError as error:
             _log.warning("health of a drive not read", drive=drive.id, reason=str(error))
-
-
-def names_of_drives(devices: Mapping[str, Device]) -> frozenset[str]:
-    """Return the ids of the drives among a node's devices that are in the group."""
-    return frozenset(name for name, device in devices.items() if "volume_group" in device.attributes)

@@ -24,6 +24,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from farbus.errors import Unavailable
 from farbus.linux.block import KernelBlockDevices
 from farbus.linux.children import run_tool
@@ -229,7 +231,7 @@ async def _data_path(
     for number in range(rounds):
         # In turn, and each first as often: what else the machine does meets both.
         first, second = (path, other) if number % 2 == 0 else (other, path)
-        done = {each: await asyncio.to_thread(run_fio, _at(job, each)) for each in (first, second)}
+        done = {each: await asyncio.to_thread(run_fio, replace(job, path=each)) for each in (first, second)}
         pairs.append((done[path], done[other]))
     ratio = statistics.median(ours.iops / theirs.iops for ours, theirs in pairs)
     value, reference = (statistics.median(pair[side].iops for pair in pairs) for side in (0, 1))
@@ -243,22 +245,15 @@ async def _data_path(
     }
 
 
-def _at(job: FioJob, path: str) -> FioJob:
-    return FioJob(
-        path=path, pattern=job.pattern, block_bytes=job.block_bytes, depth=job.depth, seconds=job.seconds,
-        ramp_s=job.ramp_s,
-    )  # fmt: skip
-
-
 async def _composed(bench: Bench, drives: Sequence[str], seconds: float, rounds: int) -> dict[str, Any]:
     """Return what a stripe reads in a second, beside as many times what one of its drives does."""
     job = FioJob(path="", pattern=Pattern.READ, block_bytes=MIB, depth=8, seconds=seconds, ramp_s=seconds / 4)
     pairs: list[tuple[float, float]] = []
     for _ in range(rounds):
         async with bench.attached(drives[:1], name="single", size_bytes=DRIVE_BYTES) as path:
-            single = await asyncio.to_thread(run_fio, _at(job, path))
+            single = await asyncio.to_thread(run_fio, replace(job, path=path))
         async with bench.attached(drives, name="composed", size_bytes=DRIVE_BYTES) as path:
-            composed = await asyncio.to_thread(run_fio, _at(job, path))
+            composed = await asyncio.to_thread(run_fio, replace(job, path=path))
         pairs.append((composed.bytes_per_s, single.bytes_per_s))
     value, single_value = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
     ratio = statistics.median(composed / (len(drives) * single) for composed, single in pairs)

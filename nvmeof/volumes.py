@@ -164,10 +164,13 @@ def export_of(
     addresses: Sequence[TransportAddress],
     *,
     authenticated: bool = False,
-    group: str = "farbus",
+    device: str = "",
 ) -> Export:
-    """Return the export of a logical volume for a lease: the same identity each time, whoever has it."""
-    namespace = ExportedNamespace(device=device_path(one, group=group), identity=namespace_identity(one.exported_as))
+    """Return the export of a logical volume for a lease: the same identity each time, whoever has it.
+
+    ``device`` is its path; empty for that in the usual group.
+    """
+    namespace = ExportedNamespace(device=device or device_path(one), identity=namespace_identity(one.exported_as))
     return Export(name=name, namespaces=(namespace,), addresses=tuple(addresses), authenticated=authenticated)
 
 
@@ -387,7 +390,7 @@ class ActivatePart(VolumeStep):
         """Activate it; raise :class:`Conflict` or :class:`NotFound` for what can't be used."""
         found = await self._find()
         if found is None:
-            raise NotFound(f"use {self.whose}: this node does not store it", hint="farbus volumes shows who does")
+            raise NotFound(f"use {self.whose}: this node does not store it", hint="farbus volume list shows who does")
         if found.partial:
             raise Unavailable(f"use {self.whose}: a drive of it is missing", hint="put the drive back")
         if not found.ready:
