@@ -61,9 +61,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLvm:
     return lvm
 
 
-def test_a_drive_is_given_and_taken_back(machine: FakeLvm, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drive_is_given_and_taken_back(machine: FakeLvm, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drive = machine.plug("S1", 1 << 30)
-    for name in ("/dev/nvme0n1", drive):
+    link = tmp_path / "by-id"
+    link.symlink_to("/dev/nvme0n1")
+    for name in ("/dev/nvme0n1", str(link), drive):
         storage.init([name])
         assert f"{drive} (/dev/nvme0n1) is in volume group farbus" in capsys.readouterr().out
     storage.remove([drive])

@@ -332,19 +332,28 @@ class _Killer:
 
 
 def kill_everywhere(
-    scenario: str, directory: Path, *, fail: tuple[int, ...] = (), twice: bool = False, one_way: bool = False
+    scenario: str,
+    directory: Path,
+    *,
+    fail: tuple[int, ...] = (),
+    twice: bool = False,
+    one_way: bool = False,
+    most: int = 0,
 ) -> Killed:
     """Kill at every point of every way; raise AssertionError where neither world is reached.
 
     ``fail`` are the positions of steps to let fail, ``twice`` says to kill the
-    process that recovers, too, at each of its points.
+    process that recovers, too, at each of its points.  With ``most``, where a world is slow to make, no more than so
+    many points of each way, evenly spread.
     """
     forker = _Forker(scenario)
     try:
         killer = _Killer(scenario, directory, forker)
         killer.learn(one_way=one_way)
         for way in ("forward", *(() if one_way else ("back",)), *(f"fail {number}" for number in fail)):
-            for point in range(killer.count(way)):
+            points = killer.count(way)
+            for number in range(min(points, most or points)):
+                point = number * points // min(points, most or points)
                 killer.kill(way, point)
                 again = 0
                 while twice and killer.kill(way, point, again_at=again):

@@ -1,7 +1,7 @@
 """Runs in a guest: the sequences of the storing and of the using node on its real kernel, lvm2 and nvme-cli.
 
-``python -m tests.lab.storage`` reads a list of orders from standard input, ``{"side": "store" | "use", "verb": ...,
-"work": ...}``, and prints a JSON list with what became of each: ``{"result": {...}, "seconds": {STEP: ...}}`` or
+``python -m tests.lab.storage`` reads a list of orders from standard input, ``{"side": "store" | "target" | "use",
+"verb": ..., "work": ...}``, and prints a JSON list with what became of each: ``{"result": {...}, "seconds": {STEP: ...}}`` or
 ``{"error": KIND, "says": TEXT}``.  One list for many orders: Python takes seconds to start there.
 """
 
@@ -22,9 +22,11 @@ from farbus.linux.device_mapper import KernelDeviceMapper
 from farbus.linux.holders import KernelHolders
 from farbus.linux.nvme import KernelNvme
 from farbus.linux.uevents import KernelUevents
+from farbus.model.nvmeof import Export
 from farbus.nvmeof import using, volumes
 from farbus.nvmeof.parts import InitiatorParts
-from farbus.nvmeof.target import TargetParts, resized
+from farbus.nvmeof.target import ExportWork, TargetParts, resized
+from farbus.nvmeof.target import steps_of as target_steps_of
 from farbus.nvmeof.using import UseParts
 from farbus.nvmeof.volumes import VolumeParts
 from tests.linux.filesystems_contract import QuickFileSystems
@@ -65,7 +67,11 @@ class Machine:
             return {"drives": msgspec.to_builtins(await self.storing.lvm.drives())}
         if verb == "stored":
             return {"stored": msgspec.to_builtins(await volumes.stored(self.storing, health=self.nvme))}
-        if order["side"] == "store":
+        steps: tuple[Any, ...]
+        if order["side"] == "target":
+            assert self.storing.target is not None
+            steps = target_steps_of(self.storing.target, ExportWork(export=msgspec.convert(order["work"], Export)))
+        elif order["side"] == "store":
             work = volumes.from_body(json.dumps(order["work"]))
             if verb == "resized":
                 assert isinstance(work, volumes.ReadyWork)
@@ -73,7 +79,7 @@ class Machine:
                 assert self.storing.target is not None
                 await resized(self.storing.target, work.export)
                 return {}
-            steps: tuple[Any, ...] = volumes.steps_of(self.storing, work)
+            steps = volumes.steps_of(self.storing, work)
         else:
             use = using.from_body(json.dumps(order["work"]))
             if verb == "grow":

@@ -6,9 +6,7 @@ The target is written into configfs by a script: it is not what is tested here.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,11 +24,11 @@ from farbus.nvmeof.parts import Attach
 from tests.lab.guest import Guest, Machine, patient
 from tests.lab.image import KERNELS
 from tests.lab.nodes import Lab
+from tests.lab.tree import TREE, put_tree
+from tests.lab.writing import Writer, check
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(1800))]
 
-ROOT = Path(__file__).parent.parent.parent
-TREE = "/opt/tree"
 OLD, NEW = "nvme", "/opt/trixie/bin/nvme"
 """nvme-cli 2.3 and 2.13."""
 
@@ -39,8 +37,6 @@ NOBODY = "tcp://10.9.0.2:4499"
 SIZE = 32 << 20
 KEY = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
 OTHER_KEY = "DHHC-1:00:2wKd3YDIcRMN/rCJa/k60E8xBQMw+2D9UnigSQ6YFkEHV3Yy:"
-
-FIRST_BLOCK = "dd if={path} iflag=direct bs=4096 count=1 status=none"
 
 ORDER_LIMIT_S = patient(240)
 
@@ -78,27 +74,6 @@ echo 0 > subsystems/{nqn}/namespaces/1/enable
 rm ports/*/subsystems/{nqn}
 rmdir subsystems/{nqn}/namespaces/1; rm subsystems/{nqn}/allowed_hosts/*; rmdir subsystems/{nqn}
 """
-
-WRITER = """
-import mmap, os, sys, time
-path, stop, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-device = os.open(path, os.O_RDWR | os.O_DIRECT)
-block = mmap.mmap(-1, 4096)
-back = mmap.mmap(-1, 4096)
-done, longest = 0, 0.0
-while done < count or not os.path.exists(stop):
-    began = time.monotonic()
-    block[:] = (b"%016d" % done) * 256
-    place = done % 4096 * 4096
-    assert os.pwritev(device, [block], place) == 4096
-    assert os.preadv(device, [back], place) == 4096
-    assert back[:] == block[:], f"block {done} came back as another"
-    longest = max(longest, time.monotonic() - began)
-    done += 1
-    if done == count: open("/run/under-way", "w").close()
-print(done, round(longest, 1))
-"""
-"""Writes and reads back, without a cache, until a file is there; told is how often, and how long one took at most."""
 
 
 def a_connection(lease: str, epoch: int = 1, **changes: object) -> Connection:
@@ -152,21 +127,6 @@ def has_nothing(guest: Guest) -> None:
     assert left.stdout == ""
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What of this tree the steps need, as a directory of its own."""
-    place = tmp_path_factory.mktemp("tree") / "tree"
-    no_caches = shutil.ignore_patterns("__pycache__")
-    for part in ("linux", "model", "nvmeof"):
-        shutil.copytree(ROOT / "farbus" / part, place / "farbus" / part, ignore=no_caches)
-    for file in (
-        "farbus/__init__.py", "farbus/errors.py", "tests/lab/initiator.py", "tests/linux/nvme_contract.py",
-    ):  # fmt: skip
-        (place / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / file, place / file)
-    return place
-
-
 @pytest.fixture(scope="module", params=KERNELS[::-1])
 def kernel(request: pytest.FixtureRequest) -> str:
     """The initiator's kernel; the target's is always the newest, which knows authentication."""
@@ -174,14 +134,14 @@ def kernel(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def guests(lab: Lab, kernel: str, tree: Path) -> tuple[Guest, Guest]:
+def guests(lab: Lab, kernel: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Guest, Guest]:
     """The initiator and the target."""
     newest = Machine(kernel=KERNELS[-1], cables=1)
     (target,) = lab.nodes("b", machine=newest)
     # As many guests at a time as have to be.
     lab.discard("a")
     (initiator,) = lab.nodes("a", machine=Machine(kernel=kernel, cables=1))
-    initiator.copy_in(tree, TREE)
+    put_tree(initiator, tmp_path_factory.mktemp("tree"), tests=("lab/initiator.py", "linux/nvme_contract.py"))
     initiator.shell("modprobe -a nvme_tcp dm_mod; rm -f /etc/nvme/hostnqn")
     return initiator, target
 
@@ -287,14 +247,6 @@ def test_the_next_epoch_takes_the_place_of_the_last(kernel: str, initiator: Gues
     has_nothing(initiator)
 
 
-def under_way(initiator: Guest, path: str) -> Any:
-    """Start a writer, and return it once it has written enough for I/O to be in flight from now on."""
-    initiator.shell("rm -f /run/stop /run/under-way")
-    writer = initiator.start("python3", "-c", WRITER, path, "/run/stop", "20", limit_s=ORDER_LIMIT_S)
-    initiator.until("test -e /run/under-way", limit_s=ORDER_LIMIT_S)
-    return writer
-
-
 STATES = "cat /sys/class/nvme/*/state | sort | uniq -c | tr -s ' \\n' ' '"
 
 
@@ -304,7 +256,7 @@ def test_io_goes_on_when_one_of_two_paths_is_cut(
     connection = a_connection(f"paths-{kernel}")
     export(target, connection)
     path = done(order(initiator, "attach", connection))["path"]
-    writer = under_way(initiator, path)
+    writer = Writer(initiator, path)
     command = ("/opt/farbus/bin/python", "-m", "tests.lab.initiator", "comes back", OLD)
     listener = initiator.start(*command, input=json.dumps({"at": SECOND}), cwd=TREE, limit_s=ORDER_LIMIT_S)
     initiator.until("rmdir /run/listening", limit_s=ORDER_LIMIT_S)
@@ -314,9 +266,10 @@ def test_io_goes_on_when_one_of_two_paths_is_cut(
     assert all(done(order(initiator, "adopt", connection))["found"])
     target.shell("ip address replace 10.9.0.102/24 dev enp0s16")
     initiator.until(f"{STATES} | grep -q '2 live'", limit_s=ORDER_LIMIT_S)
-    initiator.shell("touch /run/stop")
+    said = writer.stop()
     assert json.loads(listener.wait().stdout)["result"]["reconnects"] >= 1
-    tell(f"one of two paths cut on {kernel}: blocks written, and seconds that one took at most: {writer.wait().stdout}")
+    assert (said["error"], check(initiator, path, "writer", said["written"])) == ("", [])
+    tell(f"one of two paths cut on {kernel}: {said}")
     done(order(initiator, "detach", connection))
     has_nothing(initiator)
 
@@ -327,13 +280,13 @@ def test_a_cut_shorter_than_the_loss_time_out_is_waited_out(
     connection = a_connection(f"short-{kernel}")
     export(target, connection)
     path = done(order(initiator, "attach", connection))["path"]
-    writer = under_way(initiator, path)
+    writer = Writer(initiator, path)
     lab.network.cut("a", "b")
     initiator.until(f"{STATES} | grep -q '2 connecting'", limit_s=ORDER_LIMIT_S)
     lab.network.mend()
     initiator.until(f"{STATES} | grep -q '2 live'", limit_s=ORDER_LIMIT_S)
-    initiator.shell("touch /run/stop")
-    writer.wait()
+    said = writer.stop()
+    assert (said["error"], check(initiator, path, "writer", said["written"])) == ("", [])
     done(order(initiator, "detach", connection))
     has_nothing(initiator)
 
@@ -344,15 +297,16 @@ def test_a_cut_longer_than_the_loss_time_out_is_an_error_and_it_can_be_attached_
     connection = a_connection(f"long-{kernel}", loss_s=5)
     export(target, connection)
     path = done(order(initiator, "attach", connection))["path"]
-    writer = under_way(initiator, path)
+    writer = Writer(initiator, path)
     lab.network.cut("a", "b")
     initiator.until("! ls /sys/class/nvme | grep -q nvme", limit_s=ORDER_LIMIT_S)
-    assert "Input/output error" in writer.wait(check=False).stderr
+    said = writer.ended()
+    assert said["error"] == "Input/output error"
     assert done(order(initiator, "adopt", connection))["found"] == [True, False, False, False]
     lab.network.mend()
     done(order(initiator, "attach", connection))
     # What was written before is there.
-    initiator.shell(f"{FIRST_BLOCK.format(path=path)} | grep -qa 0000000000000000")
+    assert check(initiator, path, "writer", said["written"]) == []
     done(order(initiator, "detach", connection))
     has_nothing(initiator)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,12 +11,10 @@ import pytest
 
 from tests.lab.guest import Guest, patient
 from tests.lab.image import KERNELS
+from tests.lab.tree import PYTHON, put_tree
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(1800))]
 
-ROOT = Path(__file__).resolve().parents[2]
-TREE = "/opt/tree"
-PARTS = ("errors.py", "__init__.py", "model", "linux", "nvmeof")
 RUN = "import json; from farbus.nvmeof.bench import run; print(json.dumps(run(quick={quick})))"
 LEFT = (
     "ls -d /sys/kernel/config/nvmet/subsystems/* /sys/kernel/config/nvmet/ports/* /sys/kernel/config/nullb/farbus-*"
@@ -27,24 +24,14 @@ LEFT = (
 
 @pytest.fixture(scope="module")
 def node(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    tree = tmp_path_factory.mktemp("bench") / "farbus"
-    tree.mkdir()
-    for name in PARTS:
-        source = ROOT / "farbus" / name
-        if source.is_dir():
-            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-        else:
-            shutil.copy(source, tree / name)
     with Guest.boot(image, name="bench", kernel=KERNELS[0]) as guest:
-        guest.copy_in(tree.parent, TREE)
+        put_tree(guest, tmp_path_factory.mktemp("bench"))
         yield guest
 
 
 def test_namespaces_are_measured_beside_the_same_made_by_hand(node: Guest, tell: Callable[[str], None]) -> None:
     code = RUN.format(quick=os.environ.get("FARBUS_LAB_BENCH") != "full")
-    said = node.run(
-        "env", f"PYTHONPATH={TREE}", "/opt/farbus/bin/python", "-c", code, limit_s=patient(900)
-    ).stdout  # fmt: skip
+    said = node.run(*PYTHON, "-c", code, limit_s=patient(900)).stdout
     result = json.loads(said.splitlines()[-1])
     rows = result["results"]
     assert result["bench"] == "nvmeof"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ from farbus.model.nvmeof import MODEL, Export, ExportedNamespace, SubsystemName,
 from farbus.nvmeof.keys import Keys, keys_of
 from tests.lab.guest import Guest, GuestError, patient
 from tests.lab.image import KERNELS
+from tests.lab.tree import PYTHON, put_tree
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(1800))]
 
-ROOT = Path(__file__).resolve().parents[2]
-TREE = "/opt/tree"
-PARTS = ("errors.py", "__init__.py", "model", "linux", "nvmeof")
 TESTS = ("linux/nvmet_contract.py", "nvmeof/target_program.py")
 LIMIT_S = patient(600)
 
@@ -40,8 +37,7 @@ class Node:
         self.device = ""
 
     def python(self, module: str, *arguments: str, input: str = "") -> Any:
-        command = ("env", f"PYTHONPATH={TREE}", "/opt/farbus/bin/python", "-m", module, *arguments)
-        return json.loads(self.guest.run(*command, input=input, limit_s=LIMIT_S).stdout)
+        return json.loads(self.guest.run(*PYTHON, "-m", module, *arguments, input=input, limit_s=LIMIT_S).stdout)
 
     def export(self, epoch: int = 1, *, authenticated: bool = False) -> Export:
         return Export(
@@ -74,20 +70,8 @@ class Node:
 
 @pytest.fixture(scope="module", params=KERNELS)
 def node(image: Path, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    tree = tmp_path_factory.mktemp("target") / "tree"
-    no_caches = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in PARTS:
-        source = ROOT / "farbus" / name
-        if source.is_dir():
-            shutil.copytree(source, tree / "farbus" / name, ignore=no_caches)
-        else:
-            (tree / "farbus").mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, tree / "farbus" / name)
-    for name in TESTS:
-        (tree / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "tests" / name, tree / "tests" / name)
     with Guest.boot(image, name="target", kernel=request.param) as guest:
-        guest.copy_in(tree, TREE)
+        put_tree(guest, tmp_path_factory.mktemp("target"), tests=TESTS)
         guest.shell("modprobe -a nvme-tcp nvmet-tcp loop null_blk")
         guest.shell(f"truncate -s 64M {FILE}")
         node = Node(guest)

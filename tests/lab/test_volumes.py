@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,10 @@ from farbus.model.volume import FileSystem, StorageUse, VolumePart
 from farbus.nvmeof.using import UseWork, part_here, part_there
 from farbus.nvmeof.volumes import MakeWork, ReadyWork, RemoveWork, ResizeWork, RoomWork, device_path, export_of
 from tests.lab.guest import Guest, patient
+from tests.lab.tree import PYTHON, put_tree
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(1800))]
 
-ROOT = Path(__file__).resolve().parents[2]
-TREE = "/opt/tree"
-PARTS = ("errors.py", "__init__.py", "model", "linux", "nvmeof")
 TESTS = ("linux/nvmet_contract.py", "linux/lvm_contract.py", "linux/filesystems_contract.py", "lab/storage.py")
 LIMIT_S = patient(400)
 
@@ -41,8 +38,7 @@ class Node:
         self.drives: list[str] = []
 
     def python(self, module: str, *arguments: str, input: str = "") -> Any:
-        command = ("env", f"PYTHONPATH={TREE}", "/opt/farbus/bin/python", "-m", module, *arguments)
-        return json.loads(self.guest.run(*command, input=input, limit_s=LIMIT_S).stdout)
+        return json.loads(self.guest.run(*PYTHON, "-m", module, *arguments, input=input, limit_s=LIMIT_S).stdout)
 
     def do(self, *orders: dict[str, Any]) -> list[dict[str, Any]]:
         told: list[dict[str, Any]] = self.python("tests.lab.storage", input=json.dumps(orders))
@@ -92,18 +88,6 @@ def mounted(lease: str, part: VolumePart, epoch: int = 1, **changes: Any) -> Use
 @pytest.fixture(scope="module")
 def node(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     place = tmp_path_factory.mktemp("volumes")
-    tree = place / "tree"
-    no_caches = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in PARTS:
-        source = ROOT / "farbus" / name
-        if source.is_dir():
-            shutil.copytree(source, tree / "farbus" / name, ignore=no_caches)
-        else:
-            (tree / "farbus").mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, tree / "farbus" / name)
-    for name in TESTS:
-        (tree / "tests" / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / "tests" / name, tree / "tests" / name)
     devices = []
     for serial in SERIALS:
         file = place / f"{serial}.raw"
@@ -112,7 +96,7 @@ def node(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node
         devices += ["-drive", f"file={file},if=none,id={serial},format=raw,discard=unmap"]
         devices += ["-device", f"nvme,serial={serial},drive={serial}"]
     with Guest.boot(image, name="volumes", devices=devices) as guest:
-        guest.copy_in(tree, TREE)
+        put_tree(guest, place / "tree", tests=TESTS)
         guest.shell("modprobe -a nvme-tcp nvmet-tcp loop dm-mod ext4 xfs", limit_s=LIMIT_S)
         yield Node(guest)
 

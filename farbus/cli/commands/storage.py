@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Annotated
 
 import typer
@@ -20,7 +21,7 @@ app = command_app()
 GroupOption = Annotated[str, typer.Option("--group", metavar="NAME", help="The volume group, as in agent.toml.")]
 
 DrivesArgument = Annotated[
-    list[str], typer.Argument(metavar="DRIVE...", help="Its id, as farbus devices shows it, or /dev/nvme0n1.")
+    list[str], typer.Argument(metavar="DRIVE...", help="Its id, as farbus devices shows it, or a path: /dev/nvme0n1.")
 ]
 
 COLUMNS: tuple[Column[StorageDrive], ...] = (
@@ -101,7 +102,8 @@ def list_drives(
 def _drive(name: str) -> LocalDrive:
     found = local_drives()
     for drive in found.values():
-        if name in (drive.id, drive.path):
+        # Also by a link of udev's, such as those in /dev/disk/by-id.
+        if name == drive.id or os.path.realpath(name) == drive.path:
             return drive
     raise NotFound(
         f"drive {name}: this machine has no NVMe drive of that name",

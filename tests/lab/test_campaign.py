@@ -1,0 +1,314 @@
+"""Storage between guests, until something gives: hundreds of connections, kills, fences, power cuts, full disks.
+
+``FARBUS_LAB_CONNECTIONS`` is how often a device is offered, used and taken away (20; the campaign has 200),
+``FARBUS_LAB_KILLS`` at how many points of each way a sequence is killed (6).  What is written is verified throughout,
+and nothing may be left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from farbus.model.nvmeof import (
+    Connection,
+    ExpectedNamespace,
+    Export,
+    ExportedNamespace,
+    SubsystemName,
+    namespace_identity,
+    transport_address,
+)
+from farbus.model.storage import EXTENT_BYTES, identity_of
+from farbus.model.volume import StorageUse, VolumePart
+from farbus.nvmeof.using import UseWork, part_there
+from farbus.nvmeof.volumes import MakeWork, ReadyWork, RemoveWork, device_path, export_of
+from tests.lab.guest import Guest, Machine, patient
+from tests.lab.image import ADDRESSES, KERNELS
+from tests.lab.nodes import Lab
+from tests.lab.tree import PYTHON, put_tree
+from tests.lab.writing import Writer, check
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(3600))]
+
+CONNECTIONS = int(os.environ.get("FARBUS_LAB_CONNECTIONS", "20"))
+KILLS = int(os.environ.get("FARBUS_LAB_KILLS", "6"))
+LIMIT_S = patient(400)
+CAMPAIGN_S = patient(3000)
+
+PACKAGES = ("model", "linux", "nvmeof", "agent")
+TESTS = (
+    "harness/killing.py", "lab/storage.py", "lab/campaign.py", "lab/killed_storage.py", "linux/lvm_contract.py",
+    "linux/filesystems_contract.py", "linux/nvmet_contract.py",
+)  # fmt: skip
+
+DRIVE_BYTES = 512 << 20
+SIZE = 8 * EXTENT_BYTES
+SERIALS = {"S1": "port1", "S2": "port2"}
+DRIVES = tuple(f"NVME-{serial}-QEMU_NVMe_Ctrl" for serial in SERIALS)
+ADDRESS = transport_address(f"tcp://{ADDRESSES['b']}:4420")
+LOOPBACK = "tcp://127.0.0.1:4420"
+
+LEFT = (
+    "ls /sys/kernel/config/nvmet/subsystems /sys/kernel/config/nvmet/hosts 2> /dev/null | grep -v : || true;"
+    " grep -l tcp /sys/class/nvme/*/transport || true; ls /run/farbus/storage 2> /dev/null || true;"
+    " dmsetup ls | grep farbus || true; ls /dev/farbus-storage 2> /dev/null || true"
+)
+"""What anything of ours would be seen in: subsystems, controllers, mounts, mappings, device nodes."""
+
+
+def orders(guest: Guest, *asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Have works done in a guest; return what became of each."""
+    ran = guest.run(*PYTHON, "-m", "tests.lab.storage", input=json.dumps(asked), limit_s=LIMIT_S)
+    told: list[dict[str, Any]] = json.loads(ran.stdout)
+    assert len(told) == len(asked), told
+    return told
+
+
+def done(guest: Guest, *asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Have done what must not fail."""
+    told = orders(guest, *asked)
+    assert [one for one in told if "error" in one] == []
+    return told
+
+
+def store(verb: str, work: Any, **more: Any) -> dict[str, Any]:
+    return {"side": "store", "verb": verb, "work": msgspec.to_builtins(work), **more}
+
+
+def target(verb: str, export: Export) -> dict[str, Any]:
+    return {"side": "target", "verb": verb, "work": msgspec.to_builtins(export)}
+
+
+def use(verb: str, work: UseWork, **more: Any) -> dict[str, Any]:
+    return {"side": "use", "verb": verb, "work": msgspec.to_builtins(work), **more}
+
+
+def a_part(name: str) -> VolumePart:
+    return VolumePart(volume=name, size_bytes=SIZE, drives=DRIVES)
+
+
+def offered(part: VolumePart, *, lease: str, epoch: int = 1) -> ReadyWork:
+    name = SubsystemName(lease=lease, epoch=epoch)
+    return ReadyWork(lease=lease, part=part, export=export_of(name, identity_of(part), [ADDRESS]))
+
+
+def used(part: VolumePart, *, lease: str, epoch: int = 1, loss_s: int = 600) -> UseWork:
+    identity = namespace_identity(identity_of(part).exported_as)
+    connection = Connection(
+        name=SubsystemName(lease=lease, epoch=epoch), addresses=(ADDRESS,), io_queues=1, keep_alive_s=5,
+        namespaces=(ExpectedNamespace(identity=identity, size_bytes=SIZE),), loss_s=loss_s, reconnect_delay_s=1,
+    )  # fmt: skip
+    return UseWork(id=lease, parts=(part_there(connection),), use=StorageUse.RAW, drain_s=2.0)
+
+
+def nothing_is_left(*guests: Guest) -> None:
+    for guest in guests:
+        assert guest.shell(LEFT, limit_s=LIMIT_S).stdout == "", guest.name
+
+
+def plug(guest: Guest, files: dict[str, Path]) -> None:
+    """Give a guest its drives, and their volume group what it needs of the kernel."""
+    for serial, file in files.items():
+        guest.plug_drive(serial, port=SERIALS[serial], file=file, serial=serial)
+        guest.until(f"test -b /dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_{serial}", limit_s=LIMIT_S)
+    guest.shell("modprobe -a nvme-tcp nvmet-tcp loop dm-mod ext4", limit_s=LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The drives of the storing node."""
+    place = tmp_path_factory.mktemp("drives")
+    for serial in SERIALS:
+        with (place / serial).open("wb") as drive:
+            drive.truncate(DRIVE_BYTES)
+    return {serial: place / serial for serial in SERIALS}
+
+
+@pytest.fixture(scope="module")
+def storing(lab: Lab, files: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Guest:
+    """The node that stores, with two drives that are given to Farbus."""
+    guest = lab.node("b", Machine(kernel=KERNELS[-1], cables=1))
+    put_tree(guest, tmp_path_factory.mktemp("storing"), packages=PACKAGES, tests=TESTS)
+    plug(guest, files)
+    done(guest, {"verb": "drives", "add": DRIVES})
+    return guest
+
+
+def a_user(lab: Lab, name: str, kernel: str, place: Path) -> Guest:
+    guest = lab.node(name, Machine(kernel=kernel, cables=1))
+    put_tree(guest, place, packages=PACKAGES, tests=TESTS)
+    guest.shell("modprobe -a nvme-tcp dm-mod", limit_s=LIMIT_S)
+    return guest
+
+
+@pytest.fixture(scope="module")
+def first(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Guest:
+    """A node that uses storage, by the older kernel."""
+    return a_user(lab, "a", KERNELS[0], tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture(scope="module")
+def second(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Guest:
+    """Another one, by the newer."""
+    return a_user(lab, "c", KERNELS[-1], tmp_path_factory.mktemp("second"))
+
+
+def test_a_device_comes_and_goes_hundreds_of_times(storing: Guest, tell: Callable[[str], None]) -> None:
+    told = storing.run(
+        *PYTHON, "-m", "tests.lab.campaign", str(CONNECTIONS),
+        input=json.dumps({"drives": DRIVES, "address": LOOPBACK}), limit_s=CAMPAIGN_S,
+    )  # fmt: skip
+    said = json.loads(told.stdout)
+    assert (said["rounds"], said["wrong"]) == (CONNECTIONS, [])
+    nothing_is_left(storing)
+    assert storing.shell("lvs --noheadings farbus").stdout.strip() == ""
+    tell(f"{CONNECTIONS} times offered, used and taken away: {said['seconds']} s")
+
+
+@pytest.mark.parametrize(("scenario", "fail"), [("Room", ("1", "6")), ("Mount", ("4",))])
+def test_killed_anywhere_it_is_as_before_or_as_it_is_to_be(
+    scenario: str, fail: tuple[str, ...], storing: Guest, tell: Callable[[str], None]
+) -> None:
+    part = msgspec.structs.replace(a_part("kept"), size_bytes=2 * SIZE)
+    name = SubsystemName(lease="kept-lab", epoch=1)
+    ready = ReadyWork(
+        lease="kept-lab", part=part, export=export_of(name, identity_of(part), [transport_address(LOOPBACK)])
+    )
+    if scenario == "Mount":
+        done(storing, store("go", MakeWork(part=part)), store("go", ready))
+    command = (*PYTHON[:-1], f"LAB_DRIVES={','.join(DRIVES)}", PYTHON[-1])
+    told = storing.run(*command, "-m", "tests.lab.killed_storage", scenario, str(KILLS), *fail, limit_s=CAMPAIGN_S)
+    said = json.loads(told.stdout)
+    assert said["to_old"]
+    assert said["to_new"]
+    if scenario == "Mount":
+        done(storing, store("back", ready), store("go", RemoveWork(part=part)))
+    nothing_is_left(storing)
+    tell(f"{scenario}, killed on the real kernel: {said}")
+
+
+def test_who_was_cut_off_writes_no_more_once_another_has_the_device(
+    lab: Lab, storing: Guest, first: Guest, second: Guest
+) -> None:
+    part = a_part("fenced")
+    done(storing, store("go", MakeWork(part=part)), store("go", offered(part, lease="old")))
+    path = done(first, use("go", used(part, lease="old")))[0]["result"]["path"]
+    writer = Writer(first, path, "old")
+    lab.network.cut("a", "b")
+    # Its writes wait for the network to come back; the storing node does not wait for it.
+    done(storing, store("back", offered(part, lease="old")), store("go", offered(part, lease="new")))
+    there = done(second, use("go", used(part, lease="new")))[0]["result"]["path"]
+    newer = Writer(second, there, "new", count=60)
+    lab.network.mend()
+    assert writer.ended()["error"] == "Input/output error"
+    said = newer.stop()
+    assert (said["error"], check(second, there, "new", said["written"])) == ("", [])
+    # On the storing node's own device too, past all that is between.
+    done(first, use("back", used(part, lease="old")))
+    done(second, use("back", used(part, lease="new")))
+    assert check(storing, device_path(identity_of(part)), "new", said["written"]) == []
+    done(storing, store("back", offered(part, lease="new")), store("go", RemoveWork(part=part)))
+    nothing_is_left(storing, first, second)
+
+
+def test_a_lease_that_is_handed_on_under_load_leaves_what_was_written_alone(storing: Guest, first: Guest) -> None:
+    before, after = a_part("before"), a_part("after")
+    done(
+        storing, store("go", MakeWork(part=before)), store("go", MakeWork(part=after)),
+        store("go", offered(before, lease="moved")),
+    )  # fmt: skip
+    path = done(first, use("go", used(before, lease="moved")))[0]["result"]["path"]
+    writer = Writer(first, path)
+    # The same lease, the same network address, another device behind it.
+    done(storing, store("back", offered(before, lease="moved")), store("go", offered(after, lease="moved", epoch=2)))
+    said = writer.ended()
+    assert said["error"] == "Input/output error"
+    device = device_path(identity_of(after))
+    assert storing.shell(f"cmp -n {SIZE} {device} /dev/zero && echo untouched").stdout.strip() == "untouched"
+    # Once the kernel has given the old one up there is nothing in the way of the new one.
+    done(
+        first, use("back", used(before, lease="moved")), use("go", used(after, lease="moved", epoch=2)),
+        use("back", used(after, lease="moved", epoch=2)),
+    )  # fmt: skip
+    done(storing, store("back", offered(after, lease="moved", epoch=2)), store("go", offered(before, lease="look")))
+    assert check(storing, device_path(identity_of(before)), "writer", said["written"]) == []
+    done(
+        storing, store("back", offered(before, lease="look")),
+        store("go", RemoveWork(part=before)), store("go", RemoveWork(part=after)),
+    )  # fmt: skip
+    nothing_is_left(storing, first)
+
+
+def test_a_full_disk_below_a_device_is_an_error_and_loses_nothing(storing: Guest, first: Guest) -> None:
+    """A sparse file on a disk that fills up, exported as a drive is: writes fail, and what was written stays."""
+    identity = namespace_identity("sparse")
+    storing.shell(
+        "mkdir -p /run/small; mount -t tmpfs -o size=4M small /run/small;"
+        f" truncate -s {SIZE} /run/small/file; losetup /dev/loop6 /run/small/file"
+    )
+    name = SubsystemName(lease="small", epoch=1)
+    namespace = ExportedNamespace(device="/dev/loop6", identity=identity)
+    ready = Export(name=name, namespaces=(namespace,), addresses=(ADDRESS,))
+    done(storing, target("go", ready))
+    connection = Connection(
+        name=name, addresses=(ADDRESS,), io_queues=1,
+        namespaces=(ExpectedNamespace(identity=identity, size_bytes=SIZE),),
+    )  # fmt: skip
+    work = UseWork(id="small", parts=(part_there(connection),), use=StorageUse.RAW)
+    path = done(first, use("go", work))[0]["result"]["path"]
+    said = Writer(first, path).ended()
+    assert said["error"] in ("No space left on device", "Input/output error")
+    assert 20 <= said["written"] <= 1024
+    assert check(first, path, "writer", said["written"]) == []
+    # With room again it goes on.
+    storing.shell("mount -o remount,size=64M /run/small")
+    more = Writer(first, path).stop()
+    assert (more["error"], check(first, path, "writer", more["written"])) == ("", [])
+    done(first, use("back", work))
+    done(storing, target("back", ready))
+    storing.shell("losetup -d /dev/loop6; umount /run/small")
+    nothing_is_left(storing, first)
+
+
+def test_io_waits_for_a_target_that_loses_its_power_and_goes_on(
+    storing: Guest, first: Guest, files: dict[str, Path], tell: Callable[[str], None]
+) -> None:
+    part = a_part("power")
+    ready = offered(part, lease="power")
+    done(storing, store("go", MakeWork(part=part)), store("go", ready))
+    path = done(first, use("go", used(part, lease="power")))[0]["result"]["path"]
+    writer = Writer(first, path)
+    storing.power_off()
+    storing.power_on_again()
+    storing.wait_for_boot()
+    plug(storing, files)
+    # As its agent does for a lease that has not ended; nothing else of it is known there.
+    done(storing, store("go", ready))
+    first.until("grep -q live /sys/class/nvme/*/state", limit_s=LIMIT_S)
+    said = writer.stop()
+    assert (said["error"], check(first, path, "writer", said["written"])) == ("", [])
+    done(first, use("back", used(part, lease="power")))
+    done(storing, store("back", ready), store("go", RemoveWork(part=part)))
+    nothing_is_left(storing, first)
+    tell(f"a target without power for a while: {said}")
+
+
+def test_a_file_system_is_whole_when_its_target_never_comes_back(storing: Guest, first: Guest) -> None:
+    """The last test: the storing node stays off."""
+    part = a_part("gone")
+    done(storing, store("go", MakeWork(part=part)), store("go", offered(part, lease="gone")))
+    work = used(part, lease="gone", loss_s=5)
+    path = done(first, use("go", work))[0]["result"]["path"]
+    writer = Writer(first, path)
+    storing.power_off()
+    assert writer.ended()["error"] == "Input/output error"
+    first.until("! grep -q tcp /sys/class/nvme/*/transport", limit_s=LIMIT_S)
+    done(first, use("back", work))
+    nothing_is_left(first)
