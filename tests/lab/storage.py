@@ -1,8 +1,8 @@
 """Runs in a guest: the sequences of the storing and of the using node on its real kernel, lvm2 and nvme-cli.
 
 ``python -m tests.lab.storage`` reads a list of orders from standard input, ``{"side": "store" | "target" | "use",
-"verb": ..., "work": ...}``, and prints a JSON list with what became of each: ``{"result": {...}, "seconds": {STEP: ...}}`` or
-``{"error": KIND, "says": TEXT}``.  One list for many orders: Python takes seconds to start there.
+"verb": ..., "work": ...}``, and prints a JSON list with what became of each: ``{"result": {...}, "seconds": {STEP:
+...}}`` or ``{"error": KIND, "says": TEXT}``.  One list for many orders: Python takes seconds to start there.
 """
 
 from __future__ import annotations
