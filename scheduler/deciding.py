@@ -21,7 +21,7 @@ from farbus.scheduler.agenda import Look
 from farbus.scheduler.late import Late
 from farbus.scheduler.quotas import Admitted
 from farbus.scheduler.records import JobRecord
-from farbus.scheduler.rounds import FAULT
+from farbus.scheduler.rounds import FAULT, fault_miss
 from farbus.scheduler.situations import FLAVOUR, MAX_COMPANIONS, ROUTE
 from farbus.scheduler.words import describe_time
 
@@ -161,7 +161,7 @@ class Deciding(Late):
             return
         # Whoever was looked at sleeps now or is placed: those behind have their turn.
         self._round_wanted |= self._round_truncated
-        refused = False
+        refused, unchanged = False, self.generation == event.generation
         for placement in event.decision.placements:
             if placement.job in self.late_jobs:
                 refused |= not self._grant_late(placement)
@@ -169,7 +169,12 @@ class Deciding(Late):
             job = self.jobs.get(placement.job)
             if job is None or job.state is not JobState.QUEUED or not self._may_be_placed(placement.job, self._now):
                 continue
-            if self.placement_problem(job, placement) or self.accounts.miss(job.job, self.rules) is not None:
+            problem = self.placement_problem(job, placement)
+            if problem and unchanged:
+                # A defect: it would be decided so again and again.  Nobody is to wait without a word for that.
+                fault = fault_miss(job.job.id, f"the decision can't be carried out: {problem}")
+                self._miss(fault)
+            elif problem or self.accounts.miss(job.job, self.rules) is not None:
                 refused = True
             else:
                 self._grant(job, placement)

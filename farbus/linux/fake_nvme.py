@@ -23,7 +23,14 @@ from farbus.errors import NotFound
 from farbus.linux.nvme import DISCOVERY_NQN, KernelNvme, Said, converted, write_to_controller
 from farbus.linux.nvme_cli import Call, NvmeCli, parse_version
 from farbus.linux.sysfs import SECTOR_BYTES
-from farbus.model.nvmeof import AnaState, Controller, ControllerState, TransportAddress, transport_address
+from farbus.model.nvmeof import (
+    AnaState,
+    Controller,
+    ControllerState,
+    Transport,
+    TransportAddress,
+    transport_address,
+)
 from farbus.model.value import Value
 
 _WRONG_LOSS_S = 600
@@ -139,6 +146,9 @@ class FakeNvme(KernelNvme):
         version = parse_version(f"nvme version {self.version}")
         options = {"config", "verbose", "hostnqn"} | ({"owner", "idempotent"} if version >= (3,) else set())
         return NvmeCli(version=version, options=frozenset(options))
+
+    async def _load(self, transport: Transport) -> str:
+        return ""
 
     async def _run(self, call: Call) -> Said:
         await asyncio.sleep(0)

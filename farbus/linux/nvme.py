@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.disposable import run_disposable
+from farbus.linux.modules import load_modules
 from farbus.linux.nvme_cli import (
     Call,
     NvmeCli,
@@ -58,6 +59,9 @@ OUTPUT_LIMIT_BYTES = 4 << 20
 """Most that nvme-cli may print: a discovery log comes from another machine."""
 
 DISCOVERY_NQN = "nqn.2014-08.org.nvmexpress.discovery"
+
+MODULES = {Transport.TCP: "nvme-tcp", Transport.RDMA: "nvme-rdma", Transport.LOOP: "nvme-loop"}
+"""What connects by each transport."""
 
 _CONTROLLER = re.compile(r"nvme[0-9]+")
 _PATH = re.compile(r"nvme([0-9]+)c[0-9]+n([0-9]+)")
@@ -266,12 +270,15 @@ class KernelNvme:
 
     async def connect(self, connection: Connection, address: TransportAddress, *, key: str = "") -> None:
         """Run ``nvme connect``, and look what has come of it."""
-        said = ""
+        said, absent = "", ""
         if self._path(connection, address) is None:
+            absent = await self._load(address.transport)
             call = connect_call(await self.cli(), connection, address, key=key)
             done = await self._run(call)
             said = f"{done.err}\n{done.out}"
         found = self._path(connection, address)
+        if found is None and absent:
+            raise Unavailable(f"connect {address}: {absent}", hint=f"modprobe {MODULES[address.transport]}")
         if found is None:
             raise connect_error(address, said)
         # What nvme-cli gets wrong, and what an earlier agent had set.
@@ -280,6 +287,13 @@ class KernelNvme:
         wrong = {name: str(right) for name, (now, right) in wanted.items() if now != right}
         if wrong:
             await self._write(found, wrong)
+
+    async def _load(self, transport: Transport) -> str:
+        """Load what connects by a transport, without which nvme-cli finds nothing to talk to; return what failed."""
+        module = MODULES[transport]
+        if (self._sys / "module" / module.replace("-", "_")).exists():
+            return ""
+        return str(await run_disposable(load_modules, [module]))
 
     def _path(self, connection: Connection, address: TransportAddress) -> Controller | None:
         for controller in self.controllers():

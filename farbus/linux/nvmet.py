@@ -19,7 +19,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +27,7 @@ import msgspec
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.disposable import run_disposable
+from farbus.linux.modules import load_modules
 from farbus.model.nvmeof import (
     MODEL,
     NQN_PREFIX,
@@ -165,7 +165,7 @@ class KernelNvmet:
 
     async def load(self, transports: Sequence[Transport]) -> None:
         """Call modprobe, which does nothing where a module is loaded or built in."""
-        await run_disposable(load_modules, str(self._configfs), [MODULES[transport] for transport in transports])
+        await run_disposable(load_target, str(self._configfs), [MODULES[transport] for transport in transports])
 
     # Subsystems and namespaces.
 
@@ -452,23 +452,14 @@ def carry_out(configfs: Configfs, operation: Sequence[str]) -> None:
             raise
 
 
-def load_modules(configfs: str, names: Sequence[str]) -> None:
-    """Load modules, in a child: a module's start may hang.  Raises :class:`Unavailable` where it can't be."""
+def load_target(configfs: str, names: Sequence[str]) -> None:
+    """Load nvmet and what serves transports.  Raises :class:`Unavailable` where it can't be.  May block."""
     root = Path(configfs)
-    command = ["modprobe", "--all", "nvmet", *names]
-    told = ""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            told = (done.stderr.strip().splitlines() or [f"modprobe ended with {done.returncode}"])[-1]
-    except OSError as error:
-        told = f"modprobe: {error.strerror}"
+    told = load_modules(["nvmet", *names])
     if not (root / "nvmet").is_dir():
         raise _no_target(root)
-    # One that is built in, or was loaded before this process lost the right to, is not asked for.
-    missing = [name for name in names if not Path("/sys/module", name.replace("-", "_")).exists()]
-    if told and missing:
-        raise Unavailable(f"NVMe target: {told}", hint=f"modprobe {' '.join(missing)}")
+    if told:
+        raise Unavailable(f"NVMe target: {told}", hint=f"modprobe {' '.join(names)}")
 
 
 def read_target(root: str) -> dict[str, Any]:

@@ -220,6 +220,7 @@ def program(tmp_path: Path) -> Path:
     path.write_text(PROGRAM.format(directory=tmp_path))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     (tmp_path / "version").write_text("2.3")
+    (tmp_path / "sys/module/nvme_tcp").mkdir(parents=True)
     return path
 
 
@@ -229,6 +230,22 @@ async def test_a_key_reaches_the_program_by_a_descriptor(program: Path, tmp_path
         await door.connect(a_connection(), transport_address(FIRST), key=KEY)
     assert KEY in (tmp_path / "configuration").read_text()
     assert "DHHC" not in (tmp_path / "arguments").read_text()
+
+
+async def test_modules_that_are_missing_are_loaded_or_named(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sys/module/nvme_tcp").rmdir()
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "modprobe").write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\necho no such module >&2\nexit 1\n")
+    (tools / "modprobe").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    door = KernelNvme(sys=tmp_path / "sys", program=str(program))
+    with pytest.raises(Unavailable, match=r"connect tcp://10\.0\.0\.2:4420: no such module") as caught:
+        await door.connect(a_connection(), transport_address(FIRST))
+    assert caught.value.hint == "modprobe nvme-tcp"
+    assert (tmp_path / "asked").read_text() == "--all nvme-tcp\n"
 
 
 async def test_an_upgrade_of_nvme_cli_is_noticed(program: Path, tmp_path: Path) -> None:
@@ -253,6 +270,7 @@ async def test_a_connect_that_hangs_can_be_left(tmp_path: Path) -> None:
     program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
     program.chmod(0o755)
     os.mkfifo(tmp_path / "pid")
+    (tmp_path / "sys/module/nvme_tcp").mkdir(parents=True)
     door = KernelNvme(sys=tmp_path / "sys", program=str(program))
     door._known = (_marks(program), NvmeCli(version=(2, 3)))
     task = asyncio.ensure_future(door.connect(a_connection(), transport_address(FIRST)))

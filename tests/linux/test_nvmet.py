@@ -10,7 +10,7 @@ import pytest
 from farbus.errors import NotFound, Unavailable
 from farbus.linux.block import FakeBlockDevices, KernelBlockDevices
 from farbus.linux.fake_nvmet import FakeNvmet
-from farbus.linux.nvmet import KernelNvmet, load_modules
+from farbus.linux.nvmet import KernelNvmet, load_target
 from farbus.model.nvmeof import Transport
 from farbus.model.nvmet import Target
 from tests.linux.nvmet_contract import CONTRACTS, NQN, Contract, World
@@ -53,7 +53,7 @@ def test_modules_that_can_not_be_loaded_are_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "config/nvmet").mkdir(parents=True)
     with pytest.raises(Unavailable, match="modprobe: No such file") as caught:
-        load_modules(str(tmp_path / "config"), ["nvmet-pigeon"])
+        load_target(str(tmp_path / "config"), ["nvmet-pigeon"])
     assert caught.value.hint == "modprobe nvmet-pigeon"
 
 

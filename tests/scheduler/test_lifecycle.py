@@ -10,6 +10,7 @@ from farbus.model.job import TaskState, TaskStatus
 from farbus.model.states import LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.attempts import MAX_FAILURES
+from farbus.scheduler.deciding import SET_ASIDE_S
 from farbus.scheduler.steps import START_DEADLINE_S
 from tests.scheduler.scripted import TTL_S, Cluster, first_fit, job, node
 
@@ -610,6 +611,24 @@ def test_a_plan_that_no_longer_fits_is_refused_and_decided_anew() -> None:
     assert cluster.round_asked
     cluster.settle()
     assert cluster.machine.jobs["j1"].progress.runs[0].node == "b"
+
+
+def test_a_plan_that_never_fitted_is_told_and_looked_at_again() -> None:
+    cluster = Cluster(node("a"), node("b"))
+    cluster.join()
+    cluster.submit(job("j1", on="a"), job("j2", on="b"))
+    snapshot, pending, generation = cluster.machine.round_input(cluster.now)
+    plan = first_fit(snapshot, pending)
+    first, second = plan.placements
+    wrong = msgspec.structs.replace(first, tasks=(msgspec.structs.replace(first.tasks[0], node="b"),))
+    plan = msgspec.structs.replace(plan, placements=(wrong, second))
+    cluster.tell(events.RoundDecided(decision=plan, generation=generation))
+    (miss,) = cluster.machine.jobs["j1"].misses
+    assert "the decision can't be carried out: task main.0 must run on node a" in miss.message
+    assert cluster.state_of("j2") != "queued"
+    cluster.pass_time(SET_ASIDE_S + 1)
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
 
 
 def test_a_job_that_waits_says_why_and_counts_rounds() -> None:
