@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import statistics
+import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -211,12 +212,15 @@ async def _measure(*, seconds: float, rounds: int) -> dict[str, Any]:
         async with bench.attached([ours], name="path", size_bytes=DRIVE_BYTES) as path:
             with by_hand(theirs, times) as other:
                 for pattern, block_bytes, depth in MEASUREMENTS:
+                    _say(f"{rounds} pairs of {pattern} by {block_bytes} bytes, {depth} at a time")
                     rows.append(await _data_path(path, other, pattern, block_bytes, depth, seconds, rounds))
+        _say(f"{rounds - 1} times attached and detached, and made by hand")
         for _ in range(rounds - 1):
             async with bench.attached([ours], name="path", size_bytes=DRIVE_BYTES):
                 pass
             with by_hand(theirs, times):
                 pass
+    _say(f"{rounds} pairs of one drive and {STRIPE} as one")
     names = tuple(f"farbus-bench-{number}" for number in range(STRIPE))
     with null_blocks(names, size_bytes=DRIVE_BYTES, bytes_per_s=SLOW_BYTES_PER_S) as drives:
         rows.append(await _composed(bench, drives, seconds, rounds))
@@ -264,6 +268,11 @@ async def _composed(bench: Bench, drives: Sequence[str], seconds: float, rounds:
         "drive_limit_bytes_per_s": SLOW_BYTES_PER_S,
         "pairs": rounds,
     }
+
+
+def _say(what: str) -> None:
+    """Tell how far it is, for whoever watches: it takes minutes."""
+    print(f"bench nvmeof: {what}", file=sys.stderr, flush=True)
 
 
 def _row(

@@ -65,7 +65,8 @@ def run_fio(job: FioJob, *, program: str = "fio") -> FioResult:
         # Each block is read back once all are written; the amount and not the time decides.
         arguments += ["--verify=crc32c", "--verify_fatal=1", "--do_verify=1"]
     else:
-        arguments += ["--time_based", f"--runtime={job.seconds:g}s", f"--ramp_time={job.ramp_s:g}s"]
+        # In whole milliseconds: fio takes half a second, written as 0.5s, for none.
+        arguments += ["--time_based", f"--runtime={job.seconds * 1000:.0f}ms", f"--ramp_time={job.ramp_s * 1000:.0f}ms"]
     if not job.pattern.writes:
         arguments.append("--readonly")
     if job.size_bytes:

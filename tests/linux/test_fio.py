@@ -53,7 +53,7 @@ def test_a_reading_can_write_nothing(tmp_path: Path) -> None:
     fio = program(tmp_path, f'echo "$@" > {kept}; cat <<END\n{output()}\nEND')
     run_fio(FioJob(path="/dev/x", pattern=Pattern.READ, block_bytes=4096, depth=2, seconds=1.5), program=fio)
     said = kept.read_text().split()
-    assert {"--readonly", "--rw=read", "--bs=4096", "--iodepth=2", "--runtime=1.5s", "--filename=/dev/x"} <= set(said)
+    assert {"--readonly", "--rw=read", "--bs=4096", "--iodepth=2", "--runtime=1500ms", "--filename=/dev/x"} <= set(said)
 
 
 def test_writes_may_be_read_back(tmp_path: Path) -> None:
