@@ -272,7 +272,8 @@ async def _composed(bench: Bench, drives: Sequence[str], seconds: float, rounds:
 
 def _say(what: str) -> None:
     """Tell how far it is, for whoever watches: it takes minutes."""
-    print(f"bench nvmeof: {what}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"bench nvmeof: {what}\n")
+    sys.stderr.flush()
 
 
 def _row(

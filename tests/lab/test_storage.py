@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVE_BYTES = 256 * 2**20
 DRIVES = {"one": "port1", "two": "port2"}
 
-DROP_IN = "/run/systemd/system/farbus-agent.service.d/storage.conf"
+DROP_IN = "/etc/systemd/system/farbus-agent.service.d/storage.conf"
 
 INPUT = "import struct,sys; sys.stdout.buffer.write(struct.pack('<65536f', *range(65536)))"
 CHECK = (
@@ -46,12 +46,35 @@ volume = "data"
 """
 
 
+ENDLESS = """
+name = "writes"
+command = ["write_on"]
+node = "a"
+
+[resources]
+gpus = 1
+
+[[storage]]
+name = "data"
+volume = "again"
+"""
+
+WRITE_ON = """#!/bin/sh
+cd "$FARBUS_STORAGE_DATA"
+while dd if=/dev/zero of=block bs=1M count=1 conv=fsync; do echo written; done
+exit 1
+"""
+"""Writes until it can't."""
+
+
 class Site(NamedTuple):
     """The three machines."""
 
     a: Guest
     b: Guest
     c: Guest
+    files: dict[str, Path]
+    """Of the drives of c."""
 
     def ask(self, *arguments: str) -> Any:
         """Return what a command of a's operator prints as JSON."""
@@ -61,6 +84,18 @@ class Site(NamedTuple):
         """Return a volume as it is listed."""
         (found,) = (each for each in self.ask("volume", "list") if each["name"] == name)
         return dict(found)
+
+
+def path_of(name: str) -> str:
+    """Return what udev calls a drive."""
+    return f"/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_S{name}"
+
+
+def plug(guest: Guest, files: dict[str, Path]) -> None:
+    """Put the drives in."""
+    for name, file in files.items():
+        guest.plug_drive(name, port=DRIVES[name], file=file, serial=f"S{name}")
+        guest.until(f"test -b {path_of(name)}")
 
 
 def documented_drop_in() -> str:
@@ -79,21 +114,18 @@ def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
         pytest.skip("needs nvcc for a CUDA program")
     a, b, c = lab.nodes("a", "b", "c", farbus=True)
     a.copy_in(directory / "scale_file", "/usr/local/bin/scale_file")
-    for name, port in DRIVES.items():
-        file = directory / name
+    files = {name: directory / name for name in DRIVES}
+    for file in files.values():
         with file.open("wb") as sparse:
             sparse.truncate(DRIVE_BYTES)
-        c.plug_drive(name, port=port, file=file, serial=f"S{name}")
+    plug(c, files)
     for guest in (a, c):
         guest.write(DROP_IN, documented_drop_in())
         guest.shell("systemctl daemon-reload")
-    drives = [f"/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_S{name}" for name in DRIVES]
-    for drive in drives:
-        c.until(f"test -b {drive}")
-    c.run("farbus", "storage", "init", *drives, limit_s=JOB_LIMIT_S)
+    c.run("farbus", "storage", "init", *map(path_of, DRIVES), limit_s=JOB_LIMIT_S)
     c.shell("sed -i 's/^# storage = true/storage = true/' /etc/farbus/agent.toml")
     cluster_start({"b": 1}).run([a, b, c])
-    return Site(a, b, c)
+    return Site(a, b, c, files)
 
 
 def test_a_program_has_its_gpu_and_its_volume_from_two_other_machines(site: Site, tell: Callable[[str], None]) -> None:
@@ -113,7 +145,7 @@ def test_a_program_has_its_gpu_and_its_volume_from_two_other_machines(site: Site
     # Whose it is may use it: alice's own volume would do as well.
     job = site.a.run("farbus", "submit", "/home/alice/job.toml", limit_s=JOB_LIMIT_S).stdout.strip()
     farbus(site.a, "jobs", job, "-o", "json", until='"(succeeded|failed)"', limit_s=2 * JOB_LIMIT_S)
-    seen = site.ask("jobs", job)
+    (seen,) = site.ask("jobs", job)
     assert seen["state"] == "succeeded", (seen, farbus(site.a, "logs", job, check=False).stdout)
 
     again = site.ask("volume", "attach", "data", "--node", "a", "--read-only", "--quiet")
@@ -126,3 +158,35 @@ def test_a_program_has_its_gpu_and_its_volume_from_two_other_machines(site: Site
     left = "ls /sys/kernel/config/nvmet/subsystems /dev/farbus 2> /dev/null || true"
     assert site.c.shell(left).stdout.split() == ["/sys/kernel/config/nvmet/subsystems:"]
     tell(f"job {job}: GPU of b, volume of c, verified")
+
+
+def test_a_job_whose_storing_node_loses_its_power_fails_and_leaves_nothing(
+    site: Site, tell: Callable[[str], None]
+) -> None:
+    a, _, c, _ = site
+    site.ask("volume", "create", "again", "--size", "64MiB", "--stripe", "2", "--quiet")
+    a.write("/usr/local/bin/write_on", WRITE_ON)
+    a.write("/home/alice/endless.toml", ENDLESS)
+    a.run("chmod", "755", "/usr/local/bin/write_on")
+    job = a.run("farbus", "submit", "/home/alice/endless.toml", limit_s=JOB_LIMIT_S).stdout.strip()
+    farbus(a, "logs", job, until="written", limit_s=2 * JOB_LIMIT_S)
+    c.power_off()
+    # Nobody knows that it is off and not cut off: its leases have to end first.
+    farbus(a, "jobs", job, "-o", "json", until='"(succeeded|failed)"', limit_s=4 * JOB_LIMIT_S)
+    (seen,) = site.ask("jobs", job)
+    assert seen["state"] == "failed"
+    assert "node c" in seen["reason"], seen["reason"]
+    assert site.volume("again")["state"] == "lost"
+    gone = "! grep -q /run/farbus/storage /proc/mounts && ! grep -q tcp /sys/class/nvme/*/transport"
+    a.until(gone, limit_s=JOB_LIMIT_S)
+    tell(f"the storing node without power: {seen['reason']}")
+
+    c.power_on_again()
+    c.wait_for_boot()
+    plug(c, site.files)
+    c.shell("systemctl start farbus-agent", limit_s=JOB_LIMIT_S)
+    farbus(a, "volume", "list", "-o", "json", until='"available"', limit_s=2 * JOB_LIMIT_S)
+    assert site.ask("leases") == []
+    site.ask("volume", "delete", "again", "--yes", "--quiet")
+    left = "ls /sys/kernel/config/nvmet/subsystems /dev/farbus 2> /dev/null || true"
+    assert c.shell(left).stdout.split() == ["/sys/kernel/config/nvmet/subsystems:"]
