@@ -14,7 +14,7 @@ import pytest
 
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import NotFound
-from tests.lab.cluster import JOB_LIMIT_S, farbus
+from tests.lab.cluster import JOB_LIMIT_S, farbus, submit
 from tests.lab.guest import Guest, patient
 from tests.lab.nodes import Lab, cluster_start
 
@@ -76,9 +76,9 @@ class Site(NamedTuple):
     files: dict[str, Path]
     """Of the drives of c."""
 
-    def ask(self, *arguments: str) -> Any:
-        """Return what a command of a's operator prints as JSON."""
-        return json.loads(farbus(self.a, *arguments, "-o", "json", limit_s=2 * JOB_LIMIT_S).stdout)
+    def ask(self, *arguments: str, user: str = "") -> Any:
+        """Return what a command of a's operator, or of a user there, prints as JSON."""
+        return json.loads(farbus(self.a, *arguments, "-o", "json", user=user, limit_s=2 * JOB_LIMIT_S).stdout)
 
     def volume(self, name: str) -> dict[str, Any]:
         """Return a volume as it is listed."""
@@ -129,11 +129,11 @@ def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def test_a_program_has_its_gpu_and_its_volume_from_two_other_machines(site: Site, tell: Callable[[str], None]) -> None:
-    site.ask("volume", "create", "data", "--size", "64MiB", "--stripe", "2", "--quiet")
+    site.ask("volume", "create", "data", "--size", "64MiB", "--stripe", "2", "--quiet", user="alice")
     made = site.volume("data")
     assert (made["state"], made["nodes"], len(made["parts"][0]["drives"])) == ("available", ["c"], 2)
 
-    # An operator puts the input there.
+    # An operator puts the input there, for whose it is.
     attached = site.ask("volume", "attach", "data", "--node", "a", "--quiet")
     where = attached["path"]
     site.a.shell(f'/opt/farbus/bin/python -c "{INPUT}" > {where}/in && sync -f {where} && chown -R alice {where}')
@@ -142,8 +142,7 @@ def test_a_program_has_its_gpu_and_its_volume_from_two_other_machines(site: Site
     assert site.a.shell("ls /sys/class/nvme 2> /dev/null || true").stdout.strip() == ""
 
     site.a.write("/home/alice/job.toml", JOB)
-    # Whose it is may use it: alice's own volume would do as well.
-    job = site.a.run("farbus", "submit", "/home/alice/job.toml", limit_s=JOB_LIMIT_S).stdout.strip()
+    job = submit(site.a, "/home/alice/job.toml")
     farbus(site.a, "jobs", job, "-o", "json", until='"(succeeded|failed)"', limit_s=2 * JOB_LIMIT_S)
     (seen,) = site.ask("jobs", job)
     assert seen["state"] == "succeeded", (seen, farbus(site.a, "logs", job, check=False).stdout)
@@ -164,11 +163,11 @@ def test_a_job_whose_storing_node_loses_its_power_fails_and_leaves_nothing(
     site: Site, tell: Callable[[str], None]
 ) -> None:
     a, _, c, _ = site
-    site.ask("volume", "create", "again", "--size", "64MiB", "--stripe", "2", "--quiet")
+    site.ask("volume", "create", "again", "--size", "64MiB", "--stripe", "2", "--quiet", user="alice")
     a.write("/usr/local/bin/write_on", WRITE_ON)
     a.write("/home/alice/endless.toml", ENDLESS)
     a.run("chmod", "755", "/usr/local/bin/write_on")
-    job = a.run("farbus", "submit", "/home/alice/endless.toml", limit_s=JOB_LIMIT_S).stdout.strip()
+    job = submit(a, "/home/alice/endless.toml")
     farbus(a, "logs", job, until="written", limit_s=2 * JOB_LIMIT_S)
     c.power_off()
     # Nobody knows that it is off and not cut off: its leases have to end first.
