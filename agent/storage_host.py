@@ -506,6 +506,8 @@ class StorageHost:
             await filesystems.swap_off(device)
 
     async def _end_exports(self, known: Collection[str]) -> AsyncIterator[str]:
+        if not self._target.nvmet.is_loaded():
+            return
         for name in our_subsystems(await self._target.nvmet.target()):
             if name.lease not in known:
                 await withdraw(self._target, name)

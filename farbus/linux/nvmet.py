@@ -68,6 +68,10 @@ class Nvmet(Protocol):
     target, and :class:`Conflict` for what is not Farbus's.
     """
 
+    def is_loaded(self) -> bool:
+        """Say whether this kernel has a target now: where it has none, nothing is exported."""
+        ...
+
     async def target(self) -> Target:
         """Return all that there is.  What disappears meanwhile is left out."""
         ...
@@ -155,6 +159,10 @@ class KernelNvmet:
     def __init__(self, *, root: str | Path = CONFIGFS) -> None:
         self._configfs = Path(root)
         self._root = self._configfs / "nvmet"
+
+    def is_loaded(self) -> bool:
+        """Look for nvmet's directory."""
+        return self._root.is_dir()
 
     async def target(self) -> Target:
         """Read everything in a child."""

@@ -11,12 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
+import structlog
 
 from farbus.agent.config import AgentConfig
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
+from farbus.errors import Unavailable
 from farbus.linux.cgroups import FakeCgroups
+from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.holders import Holder, HolderKind, Look
 from farbus.model.nvmeof import IoLimit
@@ -471,3 +474,14 @@ async def test_swap_is_an_operators_alone_whom_the_node_need_not_know(storing: N
     back = await using.sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))
     assert back.error == ""
     assert using.machine.world() == old
+
+
+async def test_a_node_without_a_target_has_nothing_to_end(using: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_: FakeNvmet) -> object:
+        raise Unavailable("NVMe target: no /sys/kernel/config/nvmet")
+
+    monkeypatch.setattr(FakeNvmet, "is_loaded", lambda _: False)
+    monkeypatch.setattr(FakeNvmet, "_read", refuse)
+    with structlog.testing.capture_logs() as logs:
+        await using.start()
+    assert [entry for entry in logs if entry["log_level"] == "error"] == []
