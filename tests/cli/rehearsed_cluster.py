@@ -383,6 +383,7 @@ class RehearsedCluster(ClusterHandler):
         )
 
     async def detach_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        print(f"detach {name}", flush=True)
         yield volume(name, VolumeState.ATTACHED, says="is being detached: pid 812 (python3) has a file open")
         yield volume(name, VolumeState.AVAILABLE)
 
