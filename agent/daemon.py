@@ -452,6 +452,7 @@ class Agent:
             answer=session.move_ended,
             volumes=storage.volumes if storage is not None else None,
             answer_volume=session.volume_ended,
+            **({"grow": storage.grow} if storage is not None else {}),
         )
         self._tell_devices = lambda: self._look_again(session, service.post)
         exporter = Exporter(

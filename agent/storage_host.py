@@ -20,7 +20,8 @@ from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease
 from farbus.agent.objects import claims
 from farbus.agent.steps import Result, Step, TellsOverdue
-from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Unavailable
+from farbus.agent.volumes import GrowOrder
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.links import resolved
 from farbus.linux.lvm import Lvm
 from farbus.linux.processes import DeviceLimit
@@ -46,7 +47,7 @@ from farbus.nvmeof.comparison import our_subsystems
 from farbus.nvmeof.keys import Keys, keys_of
 from farbus.nvmeof.target import ExportWork, TargetParts, withdraw
 from farbus.nvmeof.target import steps_of as target_steps
-from farbus.nvmeof.using import UsedPart, UseParts, UseWork, part_here, part_there
+from farbus.nvmeof.using import UsedPart, UseParts, UseWork, grow, part_here, part_there
 from farbus.nvmeof.using import steps_of as use_steps
 from farbus.nvmeof.volumes import ActivatePart, CreatePart, VolumeParts, WipePart, export_of, rooms
 
@@ -394,17 +395,7 @@ class StorageHost:
     def _storage_steps(
         self, name: str, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool
     ) -> Iterator[Step]:
-        grant = grant_of(prepared[0].lease)
-        work = UseWork(
-            id=prepared[0].lease.id,
-            parts=tuple(self._part(one) for one in prepared),
-            use=grant.use,
-            file_system=grant.file_system,
-            path=grant.path,
-            read_only=grant.read_only,
-            account=account,
-            force=force,
-        )
+        work = self._use_work(prepared, account=account, force=force)
         keys = {
             one.lease.id: keys_of(one.lease.secret, lease_name(one.lease)).host
             for one in prepared
@@ -414,6 +405,32 @@ class StorageHost:
         for step in before:
             yield Scoped(step, name)
         yield Scoped(last, name, variable(name))
+
+    def _use_work(self, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool = False) -> UseWork:
+        grant = grant_of(prepared[0].lease)
+        return UseWork(
+            id=prepared[0].lease.id,
+            parts=tuple(self._part(one) for one in prepared),
+            use=grant.use,
+            file_system=grant.file_system,
+            path=grant.path,
+            read_only=grant.read_only,
+            account=account,
+            force=force,
+        )
+
+    async def grow(self, leases: Iterable[PreparedLease], order: GrowOrder) -> None:
+        """Let what a task has made of a volume have its new size.
+
+        Raises :class:`NotFound` where it does not use it, and what
+        :func:`farbus.nvmeof.using.grow` raises.
+        """
+        own = [one for one in leases if one.lease.storage is not None and one.lease.storage.volume == order.volume]
+        for parts in by_name(own).values():
+            # Whose it is has no part in it.
+            await grow(self._use, self._use_work(parts, account=Account()), size_bytes=order.size_bytes)
+            return
+        raise NotFound(f"{order}: it is not used here")
 
     @property
     def _offers_proof(self) -> bool:

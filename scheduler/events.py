@@ -333,6 +333,7 @@ class Verb(enum.StrEnum):
     MAKE_VOLUME = "make-volume"
     RESIZE_VOLUME = "resize-volume"
     REMOVE_VOLUME = "remove-volume"
+    GROW_CLIENT = "grow-client"
 
 
 class PrepareDevices(Value, frozen=True, kw_only=True):
@@ -459,6 +460,16 @@ class RemoveVolume(Value, frozen=True, kw_only=True):
     part: VolumePart
 
 
+class GrowClient(Value, frozen=True, kw_only=True):
+    """Let a task that uses a volume have its new size; ``size_bytes`` is what its part has now."""
+
+    command_id: str
+    job_id: str
+    task: str
+    volume: str
+    size_bytes: int
+
+
 class ServeChassis(Value, frozen=True, kw_only=True):
     """Say who asks for a chassis from now on; ``address`` is empty where it is the node that is told."""
 
@@ -491,6 +502,7 @@ Command = (
     | MakeVolume
     | ResizeVolume
     | RemoveVolume
+    | GrowClient
     | ServeChassis
     | CancelMove
     | HeartbeatReply

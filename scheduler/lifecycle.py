@@ -138,6 +138,8 @@ class ClusterMachine(MakingRoom):
         if self.reservations:
             self._claim_rooms()
             self._advance_touched()
+        if self.growing_volumes:
+            self._advance_growing()
         if self.attachments:
             self._attach_waiting()
             self._advance_touched()

@@ -57,6 +57,7 @@ _FIELDS: dict[type[events.Command], str] = {
     events.MakeVolume: "make_volume",
     events.ResizeVolume: "resize_volume",
     events.RemoveVolume: "remove_volume",
+    events.GrowClient: "grow_client",
     events.ServeChassis: "serve_chassis",
     events.CancelMove: "cancel_move",
     events.HeartbeatReply: "heartbeat_reply",

@@ -53,6 +53,8 @@ class Volumes(DeviceMoves):
         super().__init__(**settings)
         self.next_volume = 1
         """Number of the next volume that is written down."""
+        self.growing_volumes: set[str] = set()
+        """Those whose users are to see that they have become larger."""
 
     # --- questions -----------------------------------------------------------------------
 
@@ -88,7 +90,8 @@ class Volumes(DeviceMoves):
             use=request.use.value if request is not None else "",
             troubles=tuple(dict.fromkeys(self._troubles(record))),
             at=volume.at,
-            says=self._says(record, job),
+            says=self._says(record, job)
+            or (volume.late if lease is not None and lease.id == volume.late_lease else ""),
             error=volume.error,
         )
 
@@ -167,7 +170,7 @@ class Volumes(DeviceMoves):
                 if index in record.troubles:
                     return f"node {name} is asked again to {_DOING[verb]}: {record.troubles[index]}"
                 return f"node {name} is asked to {_DOING[verb]}, {index + 1} of {len(volume.parts)}"
-            return "its nodes are to report it"
+            return self._says_growing(record) if volume.resize_to else "its nodes are to report it"
         if job is None:
             return ""
         if job.state is JobState.QUEUED and job.job.attachment:
@@ -180,6 +183,15 @@ class Volumes(DeviceMoves):
             told = job.progress.story[-1].partition(" ")[2] if job.progress.story else ""
             return f"is being detached: {told}" if told else "is being detached"
         return job.progress.reason
+
+    def _says_growing(self, record: VolumeRecord) -> str:
+        lease = self.lease_of(record.volume)
+        node = self.nodes.get(lease.client_node) if lease is not None else None
+        if node is None:
+            return ""
+        if not node.connected:
+            return f"waits for node {node.name}, which uses it and can't be reached{describe_heard(node.seen_at)}"
+        return f"node {node.name}, which uses it, is asked to let its file system grow"
 
     def _orphans(self) -> Iterable[VolumeStatus]:
         """Yield parts of volumes that nodes have, and the ledger does not."""
@@ -288,11 +300,18 @@ class Volumes(DeviceMoves):
         """Begin a change: its nodes are asked for it by ids of its own."""
         volume = record.volume
         changed = msgspec.structs.replace(
-            volume, change=volume.change + 1, done=(False,) * len(volume.parts), error=error, **changes
+            volume,
+            change=volume.change + 1,
+            done=(False,) * len(volume.parts),
+            error=error,
+            late="",
+            late_lease="",
+            **changes,
         )
         if changed.state is not volume.state:
             VOLUME_STATES.check(volume.name, volume.state, changed.state)
         record.troubles = {}
+        self._end_growing(record)
         self._put_volume(record, changed)
         self._advance_volume(record)
 
@@ -339,8 +358,72 @@ class Volumes(DeviceMoves):
                 continue
             key = f"{self._volume_key(volume, index)}.{verb}"
             self._step(key, Step(verb=verb, node=volume.nodes[index], volume=volume.name, part=index))
-        if not self._undone(volume):
+        if not self._undone(volume) and not self._grow_use(record):
             self._conclude_volume(record)
+
+    # --- who uses it ---------------------------------------------------------------------
+
+    def _grow_use(self, record: VolumeRecord) -> bool:
+        """Have the node that uses a volume let it grow there; say whether that is waited for.
+
+        A node that is away is waited for as long as it has the lease: what is
+        mounted there has its old size until it has said otherwise.
+        """
+        volume = record.volume
+        lease = self.lease_of(volume)
+        if not volume.resize_to or volume.error:
+            return False
+        job = self.jobs.get(lease.job) if lease is not None else None
+        if record.growing and (lease is None or lease.id != record.growing):
+            self._end_growing(record)
+        if lease is None or job is None or job.state is JobState.FINISHING or record.grown:
+            return False
+        if len(volume.parts) > 1:
+            told = f"node {lease.client_node} uses it with its old size until it is attached again"
+            self._put_late(record, lease, f"{told}: it is striped over {len(volume.parts)} nodes")
+            return False
+        run = job.run(lease.task)
+        record.growing = lease.id
+        self.growing_volumes.add(volume.name)
+        if run is not None and run.client is ClientSide.PREPARED:
+            step = Step(
+                verb=Verb.GROW_CLIENT, node=lease.client_node, job=lease.job, task=lease.task, volume=volume.name
+            )
+            self._step(self._grow_key(record), step)
+        return True
+
+    def _grow_key(self, record: VolumeRecord) -> str:
+        return f"{self._volume_key(record.volume, 0)}.{Verb.GROW_CLIENT}.{record.growing}"
+
+    def _end_growing(self, record: VolumeRecord) -> None:
+        self.steps.drop(self._grow_key(record))
+        record.growing, record.grown = "", False
+        self.growing_volumes.discard(record.volume.name)
+
+    def _settle_growing(self, key: str, step: Step, outcome: events.OutcomeArrived, *, answered: bool) -> None:
+        """The node that uses a volume answered."""
+        record = self.volumes.get(step.volume)
+        if record is None or not record.growing or key != self._grow_key(record):
+            self.steps.drop(key)
+            return
+        if not answered:
+            self._retry(key, "")
+            return
+        self.steps.drop(key)
+        record.grown = True
+        lease = self.lease_of(record.volume)
+        if not outcome.ok and lease is not None:
+            told = f"node {step.node} uses it with its old size until it is attached again"
+            self._put_late(record, lease, f"{told}: {outcome.error}")
+        self._advance_volume(record)
+
+    def _put_late(self, record: VolumeRecord, lease: Lease, told: str) -> None:
+        self._put_volume(record, msgspec.structs.replace(record.volume, late=told, late_lease=lease.id))
+
+    def _advance_growing(self) -> None:
+        """Go on with volumes whose users were away, were only coming, or have gone."""
+        for name in sorted(self.growing_volumes):
+            self._advance_volume(self.volumes[name])
 
     def _drop_earlier(self, volume: StoredVolume, index: int) -> bool:
         """Forget what was asked of a node by the change before; say whether nothing of it is under way."""
@@ -386,6 +469,7 @@ class Volumes(DeviceMoves):
         elif volume.resize_to:
             # Where a node refused it keeps its size; what is larger already stays so: no part is ever made smaller.
             size = volume.size_bytes if volume.error else volume.resize_to
+            self._end_growing(record)
             self._put_volume(record, msgspec.structs.replace(volume, size_bytes=size, resize_to=0))
             self._want_round()
         elif all(self._has(part.device, node) for part, node in zip(volume.parts, volume.nodes, strict=True)):
@@ -394,7 +478,10 @@ class Volumes(DeviceMoves):
             self._want_round()
 
     def _settle_volume(self, key: str, step: Step, outcome: events.OutcomeArrived, *, answered: bool) -> None:
-        """A node answered for its part of a volume."""
+        """A node answered for its part of a volume, or for its use of one."""
+        if step.verb is Verb.GROW_CLIENT:
+            self._settle_growing(key, step, outcome, answered=answered)
+            return
         record = self.volumes.get(step.volume)
         if record is None or key != f"{self._volume_key(record.volume, step.part)}.{step.verb}":
             # Of the change before: that it is over was waited for.
@@ -423,6 +510,11 @@ class Volumes(DeviceMoves):
         if not step.volume:
             return super()._command(step)
         volume = self.volumes[step.volume].volume
+        if step.verb is Verb.GROW_CLIENT:
+            return events.GrowClient(
+                command_id=step.command_id, job_id=step.job, task=step.task, volume=volume.name,
+                size_bytes=volume.parts[0].size_bytes,
+            )  # fmt: skip
         if step.verb is Verb.REMOVE_VOLUME:
             return events.RemoveVolume(command_id=step.command_id, part=volume.parts[step.part])
         part: VolumePart = volume.wanted_part(step.part)
@@ -453,6 +545,7 @@ class Volumes(DeviceMoves):
         """Forget a volume of which nothing is left."""
         status = self.volume_status(record)
         VOLUME_STATES.check(record.volume.name, record.volume.state, VolumeState.DELETED)
+        self._end_growing(record)
         del self.volumes[record.volume.name]
         for index in range(len(record.volume.parts)):
             self._drop_steps(record.volume, index)
@@ -552,6 +645,8 @@ class Volumes(DeviceMoves):
             assert not users or volume.state is VolumeState.AVAILABLE, f"volume {name} is leased, and {volume.state}"
             named = {job_id for job_id, job in self.jobs.items() if name in job.job.volumes}
             assert record.jobs == named, f"who names volume {name}"
+            assert bool(record.growing) == (name in self.growing_volumes), f"whether volume {name} is growing"
+            assert not record.growing or volume.resize_to, f"volume {name} grows without being asked to"
             assert sum(self.jobs[job_id].job.attachment for job_id in named) <= 1, f"volume {name} has two attachments"
 
     def _node_joined(self, event: events.NodeJoined) -> None:

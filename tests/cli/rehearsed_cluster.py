@@ -355,7 +355,8 @@ class RehearsedCluster(ClusterHandler):
 
     async def resize_volume(self, caller: Identity, name: str, *, size_bytes: int) -> AsyncIterator[VolumeStatus]:
         yield volume(name, VolumeState.AVAILABLE, says="node beta is asked to make its part larger, 1 of 1")
-        yield volume(name, VolumeState.AVAILABLE, size_bytes=size_bytes)
+        late = "node gamma uses it with its old size until it is attached again" if size_bytes > 200 * 2**30 else ""
+        yield volume(name, VolumeState.AVAILABLE, size_bytes=size_bytes, says=late)
 
     async def delete_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
         print(f"delete {name}", flush=True)

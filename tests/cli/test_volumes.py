@@ -105,6 +105,8 @@ def test_detach_says_what_is_in_the_way(ask) -> None:
 
 def test_resize_and_delete(ask, cluster: Cluster) -> None:
     assert ask("resize", "data", "--size", "200GiB", "-q").stdout == "volume data: 200 GiB\n"
+    late = ask("resize", "data", "--size", "300GiB", "-q")
+    assert late.stdout == "volume data: 300 GiB; node gamma uses it with its old size until it is attached again\n"
     assert ask("delete", "data", "--yes", "-q").stdout == "volume data is deleted\n"
     assert cluster.line() == "delete data"
 

@@ -313,6 +313,9 @@ class ScriptedAgent:
                 self.device_side.pop(lease_id, None)
             case events.MakeVolume() | events.ResizeVolume() | events.RemoveVolume():
                 return self._keep(command)
+            case events.GrowClient(job_id=job_id, task=task):
+                assert (job_id, task) in self.client_side, "what is not used here is to grow"
+                return self.answer(command, error=self.refuses.get(type(command), ""))
             case events.ServeChassis(chassis=chassis):
                 assert command.term >= self.serves.get(chassis, command).term, "an old naming came back"
                 self.serves[chassis] = command

@@ -182,6 +182,110 @@ def test_a_volume_grows_on_its_drives() -> None:
     assert cluster.agents["b"].parts["VOL-data:1"].size_bytes == 20 * GIB
 
 
+def resize(cluster: Cluster, size_bytes: int) -> None:
+    cluster.tell(events.VolumeResizeAsked(name="data", size_bytes=size_bytes, by="ada"))
+
+
+def test_who_uses_a_volume_is_asked_to_let_it_grow() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    assert isinstance(cluster.step("b"), events.ResizeVolume)
+    # As long as the file system has its old size it is not said to be done.
+    status = cluster.volume()
+    assert (status.size_bytes, status.says) == (
+        10 * GIB, "node c, which uses it, is asked to let its file system grow"
+    )  # fmt: skip
+    asked = cluster.step("c")
+    assert isinstance(asked, events.GrowClient)
+    assert (asked.job_id, asked.volume, asked.size_bytes) == ("j1", "data", 40 * GIB)
+    assert (cluster.volume().size_bytes, cluster.volume().says, cluster.volume().error) == (40 * GIB, "", "")
+
+
+def test_what_does_not_grow_while_it_is_used_is_told_until_it_is_attached_again() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    cluster.agents["c"].refuses[events.GrowClient] = "swap space keeps its size"
+    resize(cluster, 40 * GIB)
+    cluster.settle()
+    status = cluster.volume()
+    told = "node c uses it with its old size until it is attached again: swap space keeps its size"
+    assert (status.size_bytes, status.error, status.says) == (40 * GIB, "", told)
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert cluster.volume().says == told
+    cluster.tell(events.JobCancelled(job_id="j1", reason="detached", released=True))
+    cluster.settle()
+    cluster.attach("data", "c", job_id="j2")
+    cluster.settle()
+    assert (cluster.volume().attached_to, cluster.volume().says) == ("c", "")
+
+
+def test_a_stripe_over_nodes_says_that_it_keeps_its_size_for_who_uses_it() -> None:
+    cluster = made(storing("a", 1), storing("b", 1), node("c"), stripe=2)
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.settle()
+    status = cluster.volume()
+    assert status.size_bytes == 40 * GIB
+    assert status.says.endswith("with its old size until it is attached again: it is striped over 2 nodes")
+
+
+def test_a_node_that_uses_a_volume_and_is_away_is_waited_for() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.step("b")
+    cluster.lose("c")
+    assert cluster.volume().says.startswith("waits for node c, which uses it and can't be reached, last heard at")
+    cluster.join("c")
+    assert isinstance(cluster.step("c"), events.GrowClient)
+    assert cluster.volume().size_bytes == 40 * GIB
+
+
+def test_what_is_detached_meanwhile_is_done() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.step("b")
+    cluster.tell(events.JobCancelled(job_id="j1", reason="detached", released=True))
+    assert cluster.volume().size_bytes == 40 * GIB
+    cluster.agents["c"].inbox = [each for each in cluster.agents["c"].inbox if not isinstance(each, events.GrowClient)]
+    cluster.settle()
+    assert (cluster.volume().state, cluster.volume().size_bytes) == (VolumeState.AVAILABLE, 40 * GIB)
+
+
+def test_who_is_only_coming_is_asked_when_he_is_there() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    while not any(isinstance(each, events.PrepareClient) for each in cluster.agents["c"].inbox):
+        assert cluster.step("b") is not None
+    resize(cluster, 40 * GIB)
+    while cluster.step("b") is not None:
+        pass
+    assert cluster.volume().size_bytes == 10 * GIB
+    cluster.settle()
+    assert (cluster.volume().size_bytes, cluster.volume().attached_to) == (40 * GIB, "c")
+
+
+def test_a_restart_forgets_nobody_who_is_to_see_the_new_size() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.step("b")
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert (cluster.volume().size_bytes, cluster.volume().says) == (40 * GIB, "")
+
+
 def test_a_volume_that_can_not_grow_keeps_its_size() -> None:
     cluster = made(storing("a", 1), storing("b", 1), stripe=2)
     cluster.agents["b"].refuses[events.ResizeVolume] = "its volume group is full"

@@ -33,7 +33,7 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., move_progress: _Optional[_Union[MoveProgress, _Mapping]] = ..., chassis_changed: _Optional[_Union[ChassisChanged, _Mapping]] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "cancel_move", "make_volume", "resize_volume", "remove_volume", "trust_changed", "log_credit")
+    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "cancel_move", "make_volume", "resize_volume", "remove_volume", "grow_client", "trust_changed", "log_credit")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class SchedulerMessage(_message.Message):
     MAKE_VOLUME_FIELD_NUMBER: _ClassVar[int]
     RESIZE_VOLUME_FIELD_NUMBER: _ClassVar[int]
     REMOVE_VOLUME_FIELD_NUMBER: _ClassVar[int]
+    GROW_CLIENT_FIELD_NUMBER: _ClassVar[int]
     TRUST_CHANGED_FIELD_NUMBER: _ClassVar[int]
     LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -72,9 +73,10 @@ class SchedulerMessage(_message.Message):
     make_volume: MakeVolume
     resize_volume: ResizeVolume
     remove_volume: RemoveVolume
+    grow_client: GrowClient
     trust_changed: TrustChanged
     log_credit: LogCredit
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., detach_device: _Optional[_Union[DetachDevice, _Mapping]] = ..., attach_device: _Optional[_Union[AttachDevice, _Mapping]] = ..., serve_chassis: _Optional[_Union[ServeChassis, _Mapping]] = ..., cancel_move: _Optional[_Union[CancelMove, _Mapping]] = ..., make_volume: _Optional[_Union[MakeVolume, _Mapping]] = ..., resize_volume: _Optional[_Union[ResizeVolume, _Mapping]] = ..., remove_volume: _Optional[_Union[RemoveVolume, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., detach_device: _Optional[_Union[DetachDevice, _Mapping]] = ..., attach_device: _Optional[_Union[AttachDevice, _Mapping]] = ..., serve_chassis: _Optional[_Union[ServeChassis, _Mapping]] = ..., cancel_move: _Optional[_Union[CancelMove, _Mapping]] = ..., make_volume: _Optional[_Union[MakeVolume, _Mapping]] = ..., resize_volume: _Optional[_Union[ResizeVolume, _Mapping]] = ..., remove_volume: _Optional[_Union[RemoveVolume, _Mapping]] = ..., grow_client: _Optional[_Union[GrowClient, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
 
 class TrustChanged(_message.Message):
     __slots__ = ("revocations", "authorities")
@@ -425,6 +427,20 @@ class RemoveVolume(_message.Message):
     command_id: str
     part: _types_pb2.VolumePart
     def __init__(self, command_id: _Optional[str] = ..., part: _Optional[_Union[_types_pb2.VolumePart, _Mapping]] = ...) -> None: ...
+
+class GrowClient(_message.Message):
+    __slots__ = ("command_id", "job_id", "task", "volume", "size_bytes")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    job_id: str
+    task: str
+    volume: str
+    size_bytes: int
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., volume: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class ServeChassis(_message.Message):
     __slots__ = ("chassis", "term", "node", "address")

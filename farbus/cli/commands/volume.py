@@ -210,7 +210,7 @@ def detach(
     )  # fmt: skip
 
 
-@app.command(epilog=examples("farbus volume resize data --size 200G    who uses it sees the new size at once"))
+@app.command(epilog=examples("farbus volume resize data --size 200G    also while it is mounted"))
 def resize(
     name: NameArgument,
     size: Annotated[str, typer.Option("--size", metavar="SIZE", help="What it is to hold then; more than now.")],
@@ -220,13 +220,18 @@ def resize(
     server: ServerOption = "",
     credentials: CredentialsOption = "",
 ) -> None:
-    """Make a volume larger, on the drives that it has.  It never becomes smaller."""
+    """Make a volume larger, on the drives that it has.  It never becomes smaller.
+
+    It is done when a file system that is mounted somewhere has grown, too.  What does
+    not grow while it is used (swap space, what is striped over several nodes)
+    has its new size when it is attached again, which is said.
+    """
     wanted = _size(size)
     _follow(
         name,
         lambda client: client.resize_volume(name, size_bytes=wanted),
         lambda found: found is None or bool(found.error) or found.size_bytes >= wanted,
-        lambda status: f"volume {name}: {format_bytes(status.size_bytes)}",
+        lambda status: "; ".join(filter(None, [f"volume {name}: {format_bytes(status.size_bytes)}", status.says])),
         quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
     )  # fmt: skip
 
