@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farbus.cli.commands import storage
 from farbus.cli.findings import Verdict
+from farbus.cli.installation import SOURCES, STORAGE_DROP_IN, STORAGE_SOURCE, UNITS
+from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.storage_diagnosis import examine_storage
-from farbus.errors import Conflict, NotFound
+from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.linux.fake_lvm import FakeLvm, TreeBlockDevices
 from farbus.linux.lvm import local_drives
 
 
-def told(lvm: FakeLvm, *, programs: bool = True, modules: bool = True, root: bool = True) -> list[tuple[Verdict, str]]:
+def told(
+    lvm: FakeLvm, *, programs: bool = True, modules: bool = True, root: bool = True, **settings: object
+) -> list[tuple[Verdict, str]]:
     found = examine_storage(
         lvm=lvm, which=lambda name: name if programs or name == "lvm" else None, has_module=lambda _: modules,
-        is_root=root,
+        is_root=root, settings=msgspec.convert(settings, NodeSettings), root=str(lvm.directory),
     )  # fmt: skip
     return [(finding.verdict, f"{finding.found}; {finding.cure}") for finding in found]
 
@@ -43,6 +48,39 @@ def test_doctor_tells_of_the_group_and_of_drives_that_are_missing(tmp_path: Path
     lvm.pull(drives[1])
     assert told(lvm)[-1][0] is Verdict.WARNING
     assert f"drive {drives[1]} is missing; on it: nothing" in told(lvm)[-1][1]
+
+
+def test_doctor_says_where_settings_and_unit_differ(tmp_path: Path) -> None:
+    lvm = FakeLvm(tmp_path)
+    unit, drop_in = (tmp_path / path.lstrip("/") for path in (f"{UNITS}/farbus-agent.service", STORAGE_DROP_IN))
+
+    def of_the_unit(**settings: object) -> list[tuple[Verdict, str]]:
+        return [each for each in told(lvm, **settings) if "the agent's unit" in each[1]]
+
+    assert of_the_unit(storage=True) == []
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    assert of_the_unit() == []
+    for setting in ("storage", "use_storage"):
+        ((verdict, words),) = of_the_unit(**{setting: True})
+        assert verdict is Verdict.WARNING
+        assert f"agent.toml says {setting} = true" in words
+        assert "farbus install agent" in words
+    drop_in.parent.mkdir()
+    drop_in.write_text((SOURCES / STORAGE_SOURCE).read_text())
+    assert of_the_unit(storage=True) == []
+    ((verdict, words),) = of_the_unit()
+    assert (verdict, "says neither" in words) == (Verdict.NOTE, True)
+
+
+def test_settings_are_read_as_far_as_they_concern_storage(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    assert node_settings(str(file)) == NodeSettings()
+    file.write_text('scheduler = "control:7411"\nuse_storage = true\nvolume_group = "fast"\n')
+    assert node_settings(str(file)) == NodeSettings(use_storage=True, volume_group="fast")
+    file.write_text('storage = "yes"\n')
+    with pytest.raises(InvalidInput, match="storage"):
+        node_settings(str(file))
 
 
 class FreeDevices(TreeBlockDevices):

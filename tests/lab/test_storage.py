@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVE_BYTES = 256 * 2**20
 DRIVES = {"one": "port1", "two": "port2"}
 
-DROP_IN = "/run/systemd/system/farbus-agent.service.d/storage.conf"
-
 INPUT = "import struct,sys; sys.stdout.buffer.write(struct.pack('<65536f', *range(65536)))"
 CHECK = (
     "import struct,sys; got=struct.unpack('<65536f', open(sys.argv[1],'rb').read());"
@@ -63,13 +61,6 @@ class Site(NamedTuple):
         return dict(found)
 
 
-def documented_drop_in() -> str:
-    """Return what docs/install.md has an operator write."""
-    text = (ROOT / "docs/install.md").read_text()
-    start = text.index("[Service]\nCapabilityBoundingSet=CAP_SYS_ADMIN")
-    return text[start : text.index("```", start)]
-
-
 @pytest.fixture(scope="module")
 def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
     directory = tmp_path_factory.mktemp("storage")
@@ -84,14 +75,13 @@ def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
         with file.open("wb") as sparse:
             sparse.truncate(DRIVE_BYTES)
         c.plug_drive(name, port=port, file=file, serial=f"S{name}")
-    for guest in (a, c):
-        guest.write(DROP_IN, documented_drop_in())
-        guest.shell("systemctl daemon-reload")
     drives = [f"/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_S{name}" for name in DRIVES]
     for drive in drives:
         c.until(f"test -b {drive}")
     c.run("farbus", "storage", "init", *drives, limit_s=JOB_LIMIT_S)
-    c.shell("sed -i 's/^# storage = true/storage = true/' /etc/farbus/agent.toml")
+    for guest, setting in ((a, "use_storage"), (c, "storage")):
+        guest.shell(f"sed -i 's/^# {setting} = true/{setting} = true/' /etc/farbus/agent.toml")
+        guest.run("farbus", "install", "agent", limit_s=JOB_LIMIT_S)
     cluster_start({"b": 1}).run([a, b, c])
     return Site(a, b, c)
 

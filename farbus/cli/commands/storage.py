@@ -56,7 +56,7 @@ def init(drives: DrivesArgument, group: GroupOption = GROUP) -> None:
     """Give drives to Farbus: make them a volume group, or add them to it.
 
     A drive that holds anything (a file system, a partition table, another group), or that somebody has, is refused, and
-    nothing is changed. As root; then set storage = true in agent.toml and restart the agent.
+    nothing is changed. As root; then set storage = true in agent.toml, run farbus install agent, and restart the agent.
     """
     asyncio.run(_init(drives, group))
 
