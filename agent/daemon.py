@@ -454,6 +454,8 @@ class Agent:
             answer_volume=session.volume_ended,
             **({"grow": storage.grow} if storage is not None else {}),
         )
+        if storage is not None:
+            storage.overused = session.lease_overused
         self._tell_devices = lambda: self._look_again(session, service.post)
         exporter = Exporter(
             pipeline=pipeline,

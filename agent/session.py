@@ -35,6 +35,7 @@ from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
 from farbus.agent.moving import HeldMove, MoveNews, MoveOrder, MoveOutcome, parse_functions
 from farbus.agent.objects import STORY_LENGTH
+from farbus.agent.telemetry.storage import Overuse
 from farbus.agent.volumes import GrowOrder, VolumeOrder, VolumeVerb
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
@@ -393,6 +394,13 @@ class SessionRunner:
         """Answer a command about a volume; without an ``error`` it is done."""
         answer = session_pb2.Outcome(command_id=command, ok=not error, error=error)
         self._put(session_pb2.NodeMessage(outcome=answer))
+
+    def lease_overused(self, overuse: Overuse) -> None:
+        """Tell that a lease has more than it was granted, or not any more."""
+        told = session_pb2.LeaseOverused(
+            lease_id=overuse.lease, bytes_per_s=overuse.bytes_per_s, granted_bytes_per_s=overuse.granted_bytes_per_s
+        )
+        self._put(session_pb2.NodeMessage(lease_overused=told))
 
     def move_progress(self, news: MoveNews) -> None:
         """Tell that a step of a move begins."""

@@ -17,7 +17,7 @@ from farbus.agent.service import AgentService
 from farbus.agent.steps import StepRunner
 from farbus.agent.storage_host import StorageHost, StorageParts, stored_as
 from farbus.agent.storage_inventory import StorageInventory
-from farbus.agent.telemetry.storage import Exported, StorageCollector
+from farbus.agent.telemetry.storage import Exported, Overuse, StorageCollector
 from farbus.agent.volumes import GrowOrder, Volumes, Wiper
 from farbus.errors import FarbusError, Unavailable
 from farbus.linux.block import BlockDevices, KernelBlockDevices
@@ -106,6 +106,8 @@ class NodeStorage:
         """What it stores; None where it stores nothing."""
         self.volumes: Volumes | None = None
         self.reconnects = Reconnects()
+        self.overused: Callable[[Overuse], None] = lambda _: None
+        """Called with each lease that has more than it was granted; set by who can tell others."""
         self.target = TargetParts(nvmet=doors.nvmet, blocks=doors.blocks)
         self._wiper: Wiper | None = None
         parts = VolumeParts(lvm=doors.lvm)
@@ -172,7 +174,11 @@ class NodeStorage:
             exported=self._exported,
             smart=lambda: self.inventory.smart if self.inventory is not None else {},
             clock=self._clock,
+            told=self._tell_overuse,
         )
+
+    def _tell_overuse(self, overuse: Overuse) -> None:
+        self.overused(overuse)
 
     def _exported(self) -> tuple[Exported, ...]:
         return tuple(

@@ -162,6 +162,16 @@ class LeaseEndedByNode(Value, frozen=True, kw_only=True):
     task: str = ""
 
 
+class LeaseOverused(Value, frozen=True, kw_only=True):
+    """A lease of storage has more of its drives than it was granted, in bytes a second; 0: not any more."""
+
+    node: str
+    session: int
+    lease_id: str
+    bytes_per_s: int
+    granted_bytes_per_s: int
+
+
 class JobSubmitted(Value, frozen=True, kw_only=True):
     """A valid job with its id."""
 
@@ -297,6 +307,7 @@ Event = (
     | ChassisReported
     | TaskReported
     | LeaseEndedByNode
+    | LeaseOverused
     | JobSubmitted
     | JobCancelled
     | Cordoned

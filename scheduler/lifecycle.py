@@ -89,6 +89,7 @@ class ClusterMachine(MakingRoom):
             events.OutcomeArrived: self._outcome_arrived,
             events.TaskReported: self._task_reported,
             events.LeaseEndedByNode: self._lease_ended_by_node,
+            events.LeaseOverused: self._lease_overused,
             events.JobSubmitted: self._job_submitted,
             events.JobCancelled: self._job_cancelled,
             events.Cordoned: self._cordoned,

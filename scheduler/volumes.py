@@ -25,6 +25,7 @@ from farbus.model.decision import JobPlacement
 from farbus.model.device import DeviceKind, Route
 from farbus.model.job import DevicePlacement, Job, Miss, TaskPlacement
 from farbus.model.lease import Lease
+from farbus.model.quantity import format_bytes
 from farbus.model.states import VOLUME_STATES, JobState, LeaseState, VolumeState
 from farbus.model.volume import VolumePart, VolumeStatus, health_trouble, volume_of
 from farbus.scheduler import events
@@ -151,6 +152,8 @@ class Volumes(DeviceMoves):
                     if told:
                         yield f"{each} of node {name}: {told}"
             lease = self.leases.get(self.devices[part.device].lease) if part.device in self.devices else None
+            if lease is not None and lease.overuse:
+                yield lease.overuse
             if lease is not None and lease.trouble:
                 yield f"node {name} can't give part {part.part} up: {lease.trouble}"
             if index in record.troubles:
@@ -622,6 +625,10 @@ class Volumes(DeviceMoves):
 
     def _move_lease(self, record: LeaseRecord, state: LeaseState) -> None:
         super()._move_lease(record, state)
+        if record.overuse and record.lease.job in self.jobs:
+            # What it has had of drives nobody asks any more.
+            record.overuse = ""
+            self.jobs[record.lease.job].overuses.pop(record.lease.id, None)
         name = record.lease.storage.volume if record.lease.storage is not None else ""
         if name in self.volumes:
             self._effects.append(events.VolumeChanged(volume_id=self.volumes[name].volume.id))
@@ -649,8 +656,41 @@ class Volumes(DeviceMoves):
             assert not record.growing or volume.resize_to, f"volume {name} grows without being asked to"
             assert sum(self.jobs[job_id].job.attachment for job_id in named) <= 1, f"volume {name} has two attachments"
 
+    def _lease_overused(self, event: events.LeaseOverused) -> None:
+        """A node tells, again and again, what a lease has of its drives beyond what it was granted."""
+        if self._session(event.node, event.session) is None:
+            return
+        record = self.leases.get(event.lease_id)
+        if record is None or record.lease.storage is None or record.lease.device_node != event.node:
+            return
+        told = ""
+        if event.bytes_per_s:
+            used, granted = format_bytes(event.bytes_per_s), format_bytes(event.granted_bytes_per_s)
+            told = f"node {event.node}: storage {record.lease.storage.name} uses {used}/s, and was granted {granted}/s"
+        self._put_overuse(record, told)
+
+    def _put_overuse(self, record: LeaseRecord, told: str) -> None:
+        before, record.overuse = record.overuse, told
+        job = self.jobs.get(record.lease.job)
+        if before == told or job is None:
+            return
+        job.overuses.pop(record.lease.id, None)
+        if told:
+            job.overuses[record.lease.id] = told
+        if not before or not told:
+            # Its figures change with each word: that it began and ended is what happened.
+            storage = record.lease.storage
+            assert storage is not None
+            self._tell(job, told or f"node {record.lease.device_node}: storage {storage.name} keeps to its grant again")
+            self._persist.add(job.job.id)
+        self._announce(job)
+
     def _node_joined(self, event: events.NodeJoined) -> None:
         super()._node_joined(event)
+        # What is still so it says again.
+        for record in list(self.leases.values()):
+            if record.overuse and record.lease.device_node == event.node.name:
+                self._put_overuse(record, "")
         self._look_at_volumes_of(event.node.name)
 
     def _inventory_changed(self, event: events.InventoryChanged) -> None:

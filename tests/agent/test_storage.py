@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 
+from farbus.agent import storage
 from farbus.agent.config import AgentConfig
+from farbus.agent.telemetry.storage import Overuse, StorageCollector
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
@@ -492,6 +495,26 @@ async def test_a_program_has_its_storage_and_no_more_of_it_than_was_granted(stor
     assert storing.machine.world()["mounts"] == []
     await storing.sessions.exited("j1")
     await gone(storing, "lease-l1")
+
+
+class OpenCollector(StorageCollector):
+    """One whose listener a test can call."""
+
+    listener: Callable[[Overuse], None]
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        OpenCollector.listener = staticmethod(settings["told"])
+
+
+async def test_who_takes_more_than_was_granted_is_told_to_the_scheduler(
+    storing: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "StorageCollector", OpenCollector)
+    await storing.start()
+    OpenCollector.listener(Overuse(lease="l1", bytes_per_s=300, granted_bytes_per_s=100))
+    told = session_pb2.LeaseOverused(lease_id="l1", bytes_per_s=300, granted_bytes_per_s=100)
+    await storing.sessions.until(lambda: any(one.lease_overused == told for one in storing.sessions.said))
 
 
 async def test_swap_is_an_operators_alone_whom_the_node_need_not_know(storing: Node, using: Node) -> None:

@@ -428,6 +428,53 @@ def test_a_drive_with_a_volume_is_not_moved() -> None:
         plan_move(cluster.machine, MoveRequest(device="NVME-b-0"), by="ann", at=0.0)
 
 
+def overuse(cluster: Cluster, bytes_per_s: int, lease_id: str = "j1-1-1", by: str = "b") -> None:
+    cluster.tell(
+        events.LeaseOverused(
+            node=by, session=cluster.agents[by].session, lease_id=lease_id, bytes_per_s=bytes_per_s,
+            granted_bytes_per_s=GIB,
+        )
+    )  # fmt: skip
+
+
+def test_what_takes_more_of_drives_than_it_was_granted_is_told_as_long_as_it_does() -> None:
+    cluster = made(bandwidth_bytes_per_s=GIB)
+    cluster.attach("data", "c")
+    cluster.settle()
+    (lease,) = cluster.machine.leases.values()
+    told = "node b: storage data uses 3 GiB/s, and was granted 1 GiB/s"
+    for _ in range(3):
+        overuse(cluster, 3 * GIB, lease.lease.id)
+    # By who does not store it, and of a lease that is none.
+    overuse(cluster, 0, lease.lease.id, by="a")
+    overuse(cluster, 9 * GIB, "j9-1-1")
+    status = cluster.machine.jobs["j1"].status()
+    assert (status.reason, cluster.volume().troubles) == (told, (told,))
+    assert sum(line.endswith(told) for line in status.story) == 1
+    overuse(cluster, 4 * GIB, lease.lease.id)
+    assert cluster.volume().troubles == (told.replace("3 GiB", "4 GiB"),)
+    overuse(cluster, 0, lease.lease.id)
+    status = cluster.machine.jobs["j1"].status()
+    assert (status.reason, cluster.volume().troubles) == ("", ())
+    assert status.story[-1].endswith("node b: storage data keeps to its grant again")
+    assert len(status.story) == len(set(status.story))
+
+
+def test_what_was_said_of_use_is_forgotten_with_the_lease_and_with_the_session() -> None:
+    cluster = made(bandwidth_bytes_per_s=GIB)
+    cluster.attach("data", "c")
+    cluster.settle()
+    (lease,) = cluster.machine.leases.values()
+    overuse(cluster, 3 * GIB, lease.lease.id)
+    cluster.lose("b")
+    cluster.join("b")
+    assert cluster.volume().troubles == ()
+    overuse(cluster, 3 * GIB, lease.lease.id)
+    cluster.tell(events.JobCancelled(job_id="j1", reason="detached", released=True))
+    cluster.settle()
+    assert (cluster.volume().state, cluster.volume().troubles) == (VolumeState.AVAILABLE, ())
+
+
 # --- attachments -------------------------------------------------------------------------
 
 
