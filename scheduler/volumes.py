@@ -22,7 +22,7 @@ from collections.abc import Iterable
 import msgspec
 
 from farbus.model.decision import JobPlacement
-from farbus.model.device import DeviceKind, Route
+from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.job import DevicePlacement, Job, Miss, TaskPlacement
 from farbus.model.lease import Lease
 from farbus.model.quantity import format_bytes
@@ -80,7 +80,7 @@ class Volumes(DeviceMoves):
             name=volume.name,
             user=volume.user,
             state=self.volume_state(volume),
-            size_bytes=volume.size_bytes,
+            size_bytes=volume.size_bytes or self._told_bytes(volume),
             bandwidth_bytes_per_s=volume.bandwidth_bytes_per_s,
             parts=volume.parts,
             nodes=volume.nodes,
@@ -95,6 +95,11 @@ class Volumes(DeviceMoves):
             or (volume.late if lease is not None and lease.id == volume.late_lease else ""),
             error=volume.error,
         )
+
+    def _told_bytes(self, volume: StoredVolume) -> int:
+        """Return what nodes say of the size of parts that are removed without having been counted."""
+        devices = [self.devices[part.device].device for part in volume.parts if part.device in self.devices]
+        return sum(device.memory_bytes for device in devices if device is not None)
 
     def volume_state(self, volume: StoredVolume) -> VolumeState:
         """Return where a volume is: as the ledger wants it, and of one that is there whether it can be, or is, used."""
@@ -144,6 +149,8 @@ class Volumes(DeviceMoves):
         volume = record.volume
         if volume.state is VolumeState.AVAILABLE:
             yield from self._losses(volume)
+            if not volume.resize_to and (uneven := _uneven(volume)):
+                yield uneven
         for index, (part, name) in enumerate(zip(volume.parts, volume.nodes, strict=True)):
             for each in (part.device, *part.drives):
                 device = self.devices.get(each)
@@ -195,6 +202,18 @@ class Volumes(DeviceMoves):
         if not node.connected:
             return f"waits for node {node.name}, which uses it and can't be reached{describe_heard(node.seen_at)}"
         return f"node {node.name}, which uses it, is asked to let its file system grow"
+
+    def orphan_parts(self, name: str) -> list[tuple[VolumePart, str]]:
+        """Return the parts of a volume that the ledger does not have, by the word of the nodes that have them."""
+        found = []
+        for device_id, device in self.devices.items():
+            if volume_of(device_id) != name or name in self.volumes or device.device is None:
+                continue
+            part = _told_part(device.device)
+            nodes = {device.node} if device.present else set()
+            nodes |= {node for node in self._claims.get(device_id, ()) if self._connected(node)}
+            found += [(part, node) for node in sorted(nodes)]
+        return sorted(found, key=lambda each: (each[0].part, each[1]))
 
     def _orphans(self) -> Iterable[VolumeStatus]:
         """Yield parts of volumes that nodes have, and the ledger does not."""
@@ -472,8 +491,9 @@ class Volumes(DeviceMoves):
         elif volume.resize_to:
             # Where a node refused it keeps its size; what is larger already stays so: no part is ever made smaller.
             size = volume.size_bytes if volume.error else volume.resize_to
+            told = "; ".join(filter(None, [volume.error, _uneven(volume)])) if volume.error else ""
             self._end_growing(record)
-            self._put_volume(record, msgspec.structs.replace(volume, size_bytes=size, resize_to=0))
+            self._put_volume(record, msgspec.structs.replace(volume, size_bytes=size, resize_to=0, error=told))
             self._want_round()
         elif all(self._has(part.device, node) for part, node in zip(volume.parts, volume.nodes, strict=True)):
             VOLUME_STATES.check(volume.name, volume.state, VolumeState.AVAILABLE)
@@ -719,6 +739,38 @@ class Volumes(DeviceMoves):
 
 def _is_of(lease: Lease, volume: str) -> bool:
     return lease.storage is not None and lease.storage.volume == volume
+
+
+def _uneven(volume: StoredVolume) -> str:
+    """Say which parts are larger than can be used; empty where none is.  Stripes are of one size."""
+    larger = [
+        f"part {part.part} on node {node} by {format_bytes(part.size_bytes - volume.part_bytes)}"
+        for part, node in zip(volume.parts, volume.nodes, strict=True)
+        if part.size_bytes > volume.part_bytes
+    ]
+    if not larger:
+        return ""
+    return (
+        f"{', '.join(larger)} larger than it can be used for: farbus volume resize, asked again, makes the others alike"
+    )
+
+
+def _told_part(device: Device) -> VolumePart:
+    """Return a part of a volume as its node tells of it: what it says is looked at by who adopts it."""
+    number = device.id.rpartition(":")[2]
+    parts = device.attributes.get("parts", "")
+    drives = device.attributes.get("drives", "")
+    return VolumePart(
+        volume=volume_of(device.id),
+        part=int(number) if _is_count(number) else 0,
+        parts=int(parts) if _is_count(parts) else 1,
+        size_bytes=device.memory_bytes,
+        drives=tuple(drives.split(",")) if drives else (),
+    )
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 4
 
 
 def _orphan(device_id: str, node: str, size_bytes: int) -> VolumeStatus:

@@ -42,7 +42,7 @@ from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState, VolumeState
 from farbus.model.telemetry import ClusterTelemetry, GpuTelemetry, LinkTelemetry, NodeTelemetry, SessionTelemetry
-from farbus.model.volume import AttachRequest, VolumePart, VolumeRequest, VolumeStatus
+from farbus.model.volume import AdoptRequest, AttachRequest, VolumePart, VolumeRequest, VolumeStatus
 
 GPU = Device(id="GPU-0001", kind=DeviceKind.GPU, model="Farbus Software GPU", memory_bytes=2**30, software=True)
 MOVING = Device(id="GPU-0002", kind=DeviceKind.GPU, model="Farbus Software GPU")
@@ -369,6 +369,14 @@ class RehearsedCluster(ClusterHandler):
         attached = volume("data", VolumeState.ATTACHED, attached_to="gamma", job="j7", use="mount", path="/srv/data")
         lost = volume("old", VolumeState.LOST, troubles=("node beta, which has part 0, can't be reached",))
         return attached, lost, volume("torn", VolumeState.AVAILABLE)
+
+    async def adopt_volume(self, caller: Identity, request: AdoptRequest) -> AsyncIterator[VolumeStatus]:
+        print(f"adopt {msgspec.json.encode(request).decode()}", flush=True)
+        if request.remove:
+            yield volume(request.volume, VolumeState.DELETING, says="node beta is asked to wipe and remove its part")
+            yield volume(request.volume, VolumeState.DELETED)
+            return
+        yield msgspec.structs.replace(volume(request.volume, VolumeState.AVAILABLE), user=request.user or caller.name)
 
     async def attach_volume(self, caller: Identity, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
         print(f"attach {msgspec.json.encode(request).decode()}", flush=True)

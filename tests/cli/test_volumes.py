@@ -17,7 +17,7 @@ from farbus.errors import NotFound
 from farbus.linux.fio import FioResult, Pattern
 from farbus.model.device import Device, DeviceKind, DeviceStatus
 from farbus.model.states import DeviceState, VolumeState
-from farbus.model.volume import AttachRequest, FileSystem, StorageUse, VolumeRequest
+from farbus.model.volume import AdoptRequest, AttachRequest, FileSystem, StorageUse, VolumeRequest
 from tests.cli.conftest import ROOT, Cluster, Farbus, clean_environment
 from tests.cli.rehearsed_cluster import volume
 
@@ -148,6 +148,33 @@ def test_ctrl_c_says_that_it_goes_on(cluster: Cluster, tmp_path) -> None:
         rest = process.stderr.read()
     assert rest == "farbus: what was asked of volume slow goes on; farbus volume list shows how far it is\n"
     assert process.returncode == 130
+
+
+def test_parts_that_nobody_knows_are_adopted_or_removed(ask, cluster: Cluster) -> None:
+    none = ask("orphans")
+    assert (none.stdout, none.stderr) == ("", "the cluster knows all parts of volumes that nodes have\n")
+    assert ask("orphans", "data").returncode == 3
+    assert ask("orphans", "data", "--adopt", "--user", "bob").stdout == "volume data is bob's\n"
+    _, text = cluster.line().split(maxsplit=1)
+    assert msgspec.json.decode(text, type=AdoptRequest) == AdoptRequest(volume="data", user="bob")
+    refused = ask("orphans", "data", "--remove")
+    assert (refused.returncode, "all that is on it would be lost; say so with --yes" in refused.stderr) == (2, True)
+    assert ask("orphans", "data", "--remove", "--yes", "-q").stdout == "volume data is removed\n"
+    _, text = cluster.line().split(maxsplit=1)
+    assert msgspec.json.decode(text, type=AdoptRequest) == AdoptRequest(volume="data", remove=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--adopt"], "which volume's?"),
+        (["data", "--adopt", "--remove"], "--adopt and --remove exclude each other"),
+        (["data", "--user", "bob"], "--user has a meaning with --adopt alone"),
+    ],
+)
+def test_what_makes_no_sense_of_orphans_is_refused(ask, arguments: list[str], told: str) -> None:
+    done = ask("orphans", *arguments)
+    assert (done.returncode, told in done.stderr) == (2, True)
 
 
 FIO = """#!/bin/sh

@@ -292,7 +292,12 @@ def test_a_volume_that_can_not_grow_keeps_its_size() -> None:
     cluster.tell(events.VolumeResizeAsked(name="data", size_bytes=40 * GIB, by="ada"))
     cluster.settle()
     status = cluster.volume()
-    assert (status.size_bytes, status.error) == (10 * GIB, "node b: its volume group is full")
+    uneven = (
+        "part 0 on node a by 15 GiB larger than it can be used for: "
+        "farbus volume resize, asked again, makes the others alike"
+    )
+    assert (status.size_bytes, status.error) == (10 * GIB, f"node b: its volume group is full; {uneven}")
+    assert status.troubles == (uneven,)
     # What is larger already stays so, and is counted.
     assert [part.size_bytes for part in status.parts] == [20 * GIB, 5 * GIB]
     assert (taken(cluster, "NVME-a-0"), taken(cluster, "NVME-b-0")) == (20 * GIB, 5 * GIB)
@@ -300,6 +305,7 @@ def test_a_volume_that_can_not_grow_keeps_its_size() -> None:
     cluster.tell(events.VolumeResizeAsked(name="data", size_bytes=40 * GIB, by="ada"))
     cluster.settle()
     assert (cluster.volume().size_bytes, cluster.volume().error) == (40 * GIB, "")
+    assert cluster.volume().troubles == ()
 
 
 @pytest.mark.parametrize(
@@ -407,6 +413,89 @@ def test_a_forgotten_node_keeps_its_volumes_lost_until_they_are_deleted() -> Non
     assert not any(isinstance(command, events.RemoveVolume) for _, command in cluster.sent)
     with pytest.raises(Conflict, match="node b has a part of another volume data"):
         cluster.create(node="a")
+
+
+def orphaned(*nodes: object, **more: object) -> Cluster:
+    """A cluster whose volume was deleted while its nodes were away, and is nobody's now that they are back."""
+    cluster = made(*nodes, **more)
+    stores = dict.fromkeys(cluster.volume().nodes)
+    for name in stores:
+        cluster.lose(name)
+        cluster.tell(events.NodeForgotten(node=name, reason="off"))
+    cluster.tell(events.VolumeDeletionAsked(name="data", by="ada"))
+    assert cluster.machine.volume_statuses() == ()
+    for name in stores:
+        cluster.join(name)
+    return cluster
+
+
+TWO = (storing("a", 1), storing("b", 1), node("c"))
+
+
+def test_what_nobody_knows_is_adopted_with_all_that_it_takes() -> None:
+    cluster = orphaned(*TWO, stripe=2)
+    assert (cluster.machine.volume_statuses()[0].user, taken(cluster, "NVME-a-0")) == ("", 0)
+    cluster.adopt(user="bob")
+    (status,) = cluster.machine.volume_statuses()
+    assert (status.user, status.state, status.size_bytes) == ("bob", VolumeState.AVAILABLE, 10 * GIB)
+    assert (status.nodes, status.troubles) == (("a", "b"), ())
+    assert (taken(cluster, "NVME-a-0"), taken(cluster, "NVME-b-0")) == (5 * GIB, 5 * GIB)
+    cluster.restart()
+    cluster.join()
+    cluster.attach("data", "c")
+    cluster.settle()
+    assert cluster.volume().attached_to == "c"
+    assert not any(isinstance(command, events.RemoveVolume) for _, command in cluster.sent)
+
+
+def test_what_nobody_knows_is_wiped_and_removed_by_order_alone() -> None:
+    cluster = orphaned(*TWO, stripe=2)
+    cluster.agents["b"].refuses[events.RemoveVolume] = "it is open"
+    volume_id = cluster.adopt(remove=True)
+    # What it takes was never counted.
+    assert (taken(cluster, "NVME-a-0"), cluster.volume().size_bytes) == (0, 10 * GIB)
+    cluster.settle()
+    assert cluster.volume().says == "node b is asked again to wipe and remove its part: it is open"
+    cluster.restart()
+    cluster.join()
+    cluster.agents["b"].refuses.clear()
+    cluster.pass_time(60)
+    cluster.settle()
+    assert cluster.gone[volume_id].state is VolumeState.DELETED
+    assert cluster.machine.volume_statuses() == ()
+    assert not any(agent.parts for agent in cluster.agents.values())
+
+
+def test_a_part_alone_is_no_volume_and_can_be_removed() -> None:
+    cluster = orphaned(*TWO, stripe=2)
+    cluster.lose("b")
+    cluster.tell(events.NodeForgotten(node="b", reason="off"))
+    with pytest.raises(Conflict, match="not each of its parts is there once: VOL-data:0 of 2 on node a"):
+        cluster.adopt()
+    cluster.adopt(remove=True)
+    cluster.settle()
+    assert (cluster.machine.volume_statuses(), cluster.agents["a"].parts) == ((), {})
+    with pytest.raises(NotFound, match="no node has parts of a volume data that the ledger does not know"):
+        cluster.adopt(remove=True)
+
+
+def test_what_was_promised_to_others_is_not_adopted() -> None:
+    cluster = orphaned(*TWO, node="b")
+    cluster.create("other", 95 * GIB, node="b")
+    cluster.settle()
+    with pytest.raises(Conflict, match="10 GiB of drive NVME-b-0 on node b would be its, and 5 GiB are not promised"):
+        cluster.adopt()
+    cluster.adopt(remove=True)
+    cluster.settle()
+    assert [status.name for status in cluster.machine.volume_statuses()] == ["other"]
+
+
+def test_what_the_ledger_has_is_not_adopted() -> None:
+    cluster = made()
+    with pytest.raises(Conflict, match="the ledger has another volume data, on node b"):
+        cluster.adopt()
+    with pytest.raises(InvalidInput, match="can't name a user"):
+        cluster.adopt("other", user="a b")
 
 
 @pytest.mark.parametrize("name", ["a", "b"])

@@ -21,7 +21,7 @@ from farbus.cli.options import (
     command_app,
     examples,
 )
-from farbus.cli.tables import VOLUME_COLUMNS, format_volume_place
+from farbus.cli.tables import ORPHAN_COLUMNS, VOLUME_COLUMNS, format_volume_place
 from farbus.cli.volume_bench import BENCH_COLUMNS, VolumeBench
 from farbus.cli.volume_watch import Begin, IsDone, VolumeWatch, is_attached, is_detached
 from farbus.errors import FarbusError, InvalidInput
@@ -29,6 +29,7 @@ from farbus.model.quantity import format_bytes, parse_bytes
 from farbus.model.states import VolumeState
 from farbus.model.volume import (
     MAX_STRIPE,
+    AdoptRequest,
     AttachRequest,
     FileSystem,
     StorageUse,
@@ -261,6 +262,64 @@ def delete(
         lambda client: client.delete_volume(name),
         lambda found: found is None,
         lambda status: f"volume {name} is deleted",
+        quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
+    )  # fmt: skip
+
+
+@app.command(
+    epilog=examples(
+        "farbus volume orphans                          what nodes have of volumes that the cluster does not know",
+        "farbus volume orphans data --adopt --user ada  as a volume of ada's, with all that is on it",
+        "farbus volume orphans data --remove            wipes and removes it; asks first",
+    )
+)
+def orphans(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The volume that they are parts of.", show_default=False)
+    ] = "",
+    adopt: Annotated[bool, typer.Option("--adopt", help="Make them a volume again.")] = False,
+    user: Annotated[
+        str, typer.Option("--user", metavar="USER", help="Whose it is to be; else yours.", show_default=False)
+    ] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Wipe and remove them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """List parts of volumes that nodes have and the cluster does not know; adopt or remove them.  For operators.
+
+    They are left after farbus forget of a node that came back, or of a ledger
+    that was lost.  They take room, nobody can use them, and nothing touches
+    them but this.
+    """
+    if adopt and remove:
+        raise InvalidInput("--adopt and --remove exclude each other", hint="give one of them")
+    if (adopt or remove) and not name:
+        raise InvalidInput("which volume's?", hint="farbus volume orphans NAME --adopt or --remove")
+    if user and not adopt:
+        raise InvalidInput("--user has a meaning with --adopt alone", hint="leave it out")
+    if not (adopt or remove):
+        target = find_target(socket=socket, server=server, credentials=credentials)
+        found = [status for status in ask(target, lambda client: client.list_volumes()) if not status.user]
+        chosen = choose(
+            found, [name] if name else None, key=lambda each: each.name, noun="orphan", command="volume orphans"
+        )
+        print_listing(chosen, ORPHAN_COLUMNS, output, nothing="the cluster knows all parts of volumes that nodes have")
+        return
+    if remove and not yes:
+        _confirm(
+            f"Remove what nodes have of volume {printable(name)}, and all that is on it?",
+            f"volume {name}: all that is on it would be lost",
+        )
+    request = AdoptRequest(volume=name, user=user, remove=remove)
+    _follow(
+        name,
+        lambda client: client.adopt_volume(request),
+        lambda found: found is None or (adopt and bool(found.user)),
+        lambda status: f"volume {name} is removed" if remove else f"volume {name} is {status.user}'s",
         quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
     )  # fmt: skip
 
