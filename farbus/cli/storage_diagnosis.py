@@ -12,7 +12,7 @@ from farbus.cli.findings import Finding, Verdict
 from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import KernelFactsReader
-from farbus.linux.lvm import GROUP, KernelLvm, Lvm
+from farbus.linux.lvm import KernelLvm, Lvm
 from farbus.model.quantity import format_bytes
 from farbus.model.storage import LogicalVolume, StorageDrive
 
@@ -79,7 +79,7 @@ def examine_storage(
             check=CHECK, verdict=Verdict.NOTE, found="only root can look at volume groups", cure="sudo farbus doctor"
         )
         return
-    yield from _group(lvm or KernelLvm())
+    yield from _group(lvm or KernelLvm(group=settings.volume_group), settings.volume_group)
 
 
 def _unit(settings: NodeSettings, root: Path) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ def _unit(settings: NodeSettings, root: Path) -> Iterator[Finding]:
         )
 
 
-def _group(lvm: Lvm) -> Iterator[Finding]:
+def _group(lvm: Lvm, group: str) -> Iterator[Finding]:
     async def look() -> tuple[tuple[StorageDrive, ...], tuple[LogicalVolume, ...]]:
         return await lvm.drives(), await lvm.volumes()
 
@@ -124,7 +124,7 @@ def _group(lvm: Lvm) -> Iterator[Finding]:
         yield Finding(
             check=CHECK,
             verdict=Verdict.NOTE,
-            found=f"volume group {GROUP}: no drives are given to Farbus here",
+            found=f"volume group {group}: no drives are given to Farbus here",
             cure="farbus storage init DRIVE..., and storage = true in agent.toml, to store for others",
         )
         return
@@ -133,7 +133,7 @@ def _group(lvm: Lvm) -> Iterator[Finding]:
     yield Finding(
         check=CHECK,
         verdict=Verdict.OK,
-        found=f"volume group {GROUP}: {format_bytes(size)}, {format_bytes(free)} of it free, on {names}",
+        found=f"volume group {group}: {format_bytes(size)}, {format_bytes(free)} of it free, on {names}",
     )
     for drive in drives:
         if drive.missing:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from farbus.cli import storage_diagnosis
 from farbus.cli.commands import storage
 from farbus.cli.findings import Verdict
 from farbus.cli.installation import SOURCES, STORAGE_DROP_IN, STORAGE_SOURCE, UNITS
@@ -93,7 +94,8 @@ class FreeDevices(TreeBlockDevices):
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLvm:
     lvm, blocks = FakeLvm(tmp_path), FreeDevices(tmp_path)
-    monkeypatch.setattr(storage, "KernelLvm", lambda group: lvm)
+    monkeypatch.setattr(storage, "KernelLvm", lambda group: FakeLvm(tmp_path, group=group))
+    monkeypatch.setattr(storage, "node_settings", lambda: node_settings(str(tmp_path / "agent.toml")))
     monkeypatch.setattr(storage, "KernelBlockDevices", lambda: blocks)
     monkeypatch.setattr(storage, "local_drives", lambda: local_drives(sys=tmp_path / "sys"))
     return lvm
@@ -107,6 +109,25 @@ def test_a_drive_is_given_and_taken_back(machine: FakeLvm, capsys: pytest.Captur
     storage.remove([drive])
     assert "no more" in capsys.readouterr().out
     assert asyncio.run(machine.drives()) == ()
+
+
+def test_the_group_is_that_of_the_settings(
+    machine: FakeLvm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drive = machine.plug("S1", 1 << 30)
+    (machine.directory / "agent.toml").write_text('volume_group = "fast"\n')
+    storage.init([drive])
+    storage.list_drives()
+    assert f"{drive} (/dev/nvme0n1) is in volume group fast\n" in (printed := capsys.readouterr().out)
+    assert drive in printed.splitlines()[-1]
+    storage.list_drives(group="other")
+    assert "volume group other: no drives" in capsys.readouterr().err
+    monkeypatch.setattr(storage_diagnosis, "KernelLvm", lambda group: FakeLvm(machine.directory, group=group))
+    settings = node_settings(str(machine.directory / "agent.toml"))
+    *_, last = examine_storage(which=str, has_module=bool, is_root=True, settings=settings)
+    assert last.found.startswith("volume group fast: 1020 MiB")
+    storage.remove([drive])
+    assert "is in volume group fast no more" in capsys.readouterr().out
 
 
 def test_a_drive_that_holds_something_is_refused(machine: FakeLvm) -> None:
