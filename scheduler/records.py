@@ -256,7 +256,7 @@ class JobRecord(msgspec.Struct, eq=False):
     def status(self) -> JobStatus:
         """Return the job as people see it."""
         status = job_status(self.job, self.state, self.progress, misses=self.misses)
-        if self.overuses and not status.reason:
+        if self.overuses and self.state is JobState.RUNNING and not status.reason:
             status = msgspec.structs.replace(status, reason="; ".join(self.overuses.values()))
         return status
 

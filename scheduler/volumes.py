@@ -428,13 +428,13 @@ class Volumes(DeviceMoves):
         if record is None or not record.growing or key != self._grow_key(record):
             self.steps.drop(key)
             return
-        if not answered:
-            self._retry(key, "")
-            return
         self.steps.drop(key)
         record.grown = True
         lease = self.lease_of(record.volume)
-        if not outcome.ok and lease is not None:
+        if lease is not None and not answered:
+            # Of an older version, or busy for ever: what it mounts the next time has the new size.
+            self._put_late(record, lease, f"node {step.node} has not said whether it has its new size there")
+        elif lease is not None and not outcome.ok:
             told = f"node {step.node} uses it with its old size until it is attached again"
             self._put_late(record, lease, f"{told}: {outcome.error}")
         self._advance_volume(record)

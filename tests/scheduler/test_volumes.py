@@ -12,6 +12,7 @@ from farbus.model.states import DeviceState, JobState, VolumeState
 from farbus.model.volume import StorageUse
 from farbus.scheduler import events
 from farbus.scheduler.move_requests import plan_move
+from farbus.scheduler.steps import GROW_DEADLINE_S
 from farbus.scheduler.volume_plans import check_resize
 from tests.scheduler.scripted import GIB, Cluster, node, storing
 
@@ -246,6 +247,20 @@ def test_a_node_that_uses_a_volume_and_is_away_is_waited_for() -> None:
     cluster.join("c")
     assert isinstance(cluster.step("c"), events.GrowClient)
     assert cluster.volume().size_bytes == 40 * GIB
+
+
+def test_a_node_that_says_nothing_of_growing_is_not_waited_for_for_ever() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.step("b")
+    # As one of an older version, which knows no such command.
+    cluster.agents["c"].inbox.clear()
+    cluster.pass_time(GROW_DEADLINE_S + 1, step_s=5)
+    status = cluster.volume()
+    assert (status.size_bytes, status.error) == (40 * GIB, "")
+    assert status.says == "node c has not said whether it has its new size there"
 
 
 def test_what_is_detached_meanwhile_is_done() -> None:
