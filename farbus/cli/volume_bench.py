@@ -1,9 +1,9 @@
 """``farbus volume bench``: what a volume brings on the node that has it, beside what was promised, and its drives.
 
 fio measures where it runs: on the node, as root, in a process of the person
-who asked.  An agent has no part in it beyond attaching: its unit is shut off
-from what fio wants of the kernel, its share of the processor is not for
-measurements, and a daemon of root's that runs them at a word from elsewhere is one more thing to guard.
+who asked.  An agent has no part in it beyond attaching: its sandbox and its
+share of the processor are not for measurements, and a daemon of root's that
+runs them at a word from elsewhere is one more thing to guard.
 """
 
 from __future__ import annotations
