@@ -144,6 +144,11 @@ def _adopted(
             f"volume {name}: not each of its parts is there once: {there}", hint=f"bring their nodes back; {remove}"
         )
     for part, node in zip(parts, nodes, strict=True):
+        if not part.drives or part.size_bytes <= 0:
+            raise Conflict(
+                f"volume {name}: node {node} does not say on which drives {part.device} is",
+                hint=f"upgrade it; {remove}",
+            )
         for each in part.drives:
             drive = machine.devices.get(each)
             if drive is None or not drive.present or drive.node != node:

@@ -757,13 +757,13 @@ def _uneven(volume: StoredVolume) -> str:
 
 def _told_part(device: Device) -> VolumePart:
     """Return a part of a volume as its node tells of it: what it says is looked at by who adopts it."""
-    number = device.id.rpartition(":")[2]
-    parts = device.attributes.get("parts", "")
+    told, parts = device.id.rpartition(":")[2], device.attributes.get("parts", "")
     drives = device.attributes.get("drives", "")
+    number = int(told) if _is_count(told) else 0
     return VolumePart(
         volume=volume_of(device.id),
-        part=int(number) if _is_count(number) else 0,
-        parts=int(parts) if _is_count(parts) else 1,
+        part=number,
+        parts=max(number + 1, int(parts) if _is_count(parts) else 1),
         size_bytes=device.memory_bytes,
         drives=tuple(drives.split(",")) if drives else (),
     )

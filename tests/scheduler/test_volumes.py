@@ -494,6 +494,22 @@ def test_a_part_alone_is_no_volume_and_can_be_removed() -> None:
         cluster.adopt(remove=True)
 
 
+def test_a_part_of_which_its_node_says_no_more_is_removed_alone() -> None:
+    cluster = orphaned(*TWO, node="b")
+    agent = cluster.agents["b"]
+    devices = tuple(
+        msgspec.structs.replace(device, attributes={}) if device.id == "VOL-data:0" else device
+        for device in agent.node.devices
+    )
+    agent.node = msgspec.structs.replace(agent.node, devices=devices)
+    cluster.tell(agent.inventory())
+    with pytest.raises(Conflict, match="node b does not say on which drives VOL-data:0 is"):
+        cluster.adopt()
+    cluster.adopt(remove=True)
+    cluster.settle()
+    assert agent.parts == {}
+
+
 def test_what_was_promised_to_others_is_not_adopted() -> None:
     cluster = orphaned(*TWO, node="b")
     cluster.create("other", 95 * GIB, node="b")
