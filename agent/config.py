@@ -62,6 +62,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Offer NVIDIA's GPUs and NVMe drives.  Off where several agents share a machine."""
     storage: bool = False
     """Store volumes, and room of jobs, on the drives of ``volume_group``, and export them to other nodes."""
+    use_storage: bool = False
+    """Have ``farbus install`` give the agent's unit what it takes to use storage of other nodes; ``storage`` does so,
+    too."""
     volume_group: str = "farbus"
     """The LVM volume group of the drives that are given to Farbus (``farbus storage init``)."""
     drive_bandwidth: dict[str, int] = {}

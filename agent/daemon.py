@@ -452,7 +452,10 @@ class Agent:
             answer=session.move_ended,
             volumes=storage.volumes if storage is not None else None,
             answer_volume=session.volume_ended,
+            **({"grow": storage.grow} if storage is not None else {}),
         )
+        if storage is not None:
+            storage.overused = session.lease_overused
         self._tell_devices = lambda: self._look_again(session, service.post)
         exporter = Exporter(
             pipeline=pipeline,

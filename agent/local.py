@@ -36,7 +36,7 @@ from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
-from farbus.model.volume import AttachRequest, VolumeRequest, VolumeStatus
+from farbus.model.volume import AdoptRequest, AttachRequest, VolumeRequest, VolumeStatus
 
 _log = structlog.get_logger()
 
@@ -331,6 +331,12 @@ class LocalCluster(ClusterHandler):
         """Forward."""
         async with self._client(caller) as client:
             return await client.list_volumes()
+
+    async def adopt_volume(self, caller: Identity, request: AdoptRequest) -> AsyncIterator[VolumeStatus]:
+        """Forward."""
+        async with self._client(caller) as client, _closing(client.adopt_volume(request)) as found:
+            async for status in found:
+                yield status
 
     async def attach_volume(self, caller: Identity, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
         """Forward."""

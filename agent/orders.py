@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from farbus.agent.chassis import ChassisDesk, Naming
 from farbus.agent.moving import HeldMove, MoveOrder, MoveOutcome, Moving
-from farbus.agent.volumes import VolumeOrder, Volumes
+from farbus.agent.volumes import GrowOrder, VolumeOrder, Volumes
 
 NO_STORAGE = "this node stores nothing for others; set storage = true in its agent.toml"
 """Why an order about a volume is refused where it is."""
+
+
+NO_USE = "this node's agent uses no storage: it is not root's, or physical_devices is off"
+"""Why none grows where it is."""
+
+
+async def _uses_nothing(order: GrowOrder) -> str:
+    """Where no storage is used."""
+    return f"{order}: {NO_USE}"
 
 
 def _nobody_asks(_command: str, _error: str) -> None:
@@ -33,7 +42,9 @@ class Orders:
         answer: Callable[[str, MoveOutcome], None],
         volumes: Volumes | None = None,
         answer_volume: Callable[[str, str], None] = _nobody_asks,
+        grow: Callable[[GrowOrder], Awaitable[str]] = _uses_nothing,
     ) -> None:
+        self._grow = grow
         self._volumes = volumes
         self._answer_volume = answer_volume
         self._moving = moving
@@ -68,6 +79,13 @@ class Orders:
 
     async def _perform_volume(self, volumes: Volumes, command: str, order: VolumeOrder) -> None:
         self._answer_volume(command, await volumes.perform(order))
+
+    def grow(self, command: str, order: GrowOrder) -> None:
+        """Let what a task has made of a volume grow; the answer comes at its end."""
+        self._group.create_task(self._perform_growing(command, order), name=f"order {command}")
+
+    async def _perform_growing(self, command: str, order: GrowOrder) -> None:
+        self._answer_volume(command, await self._grow(order))
 
     def call_off(self, move: str, by: str) -> None:
         """Have a move end as soon as it can; its own answer says what came of it."""

@@ -35,7 +35,8 @@ from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
 from farbus.agent.moving import HeldMove, MoveNews, MoveOrder, MoveOutcome, parse_functions
 from farbus.agent.objects import STORY_LENGTH
-from farbus.agent.volumes import VolumeOrder, VolumeVerb
+from farbus.agent.telemetry.storage import Overuse
+from farbus.agent.volumes import GrowOrder, VolumeOrder, VolumeVerb
 from farbus.api.conversion import from_message, to_message
 from farbus.api.session import PROTOCOL_VERSION
 from farbus.api.v1 import session_pb2, types_pb2
@@ -105,6 +106,10 @@ class OrderTaker(Protocol):
 
     def volume(self, command: str, order: VolumeOrder) -> None:
         """Begin what is asked of a volume; it is answered when it has ended (:meth:`SessionRunner.volume_ended`)."""
+        ...
+
+    def grow(self, command: str, order: GrowOrder) -> None:
+        """Let what a task has made of a volume grow; answered as orders about volumes are."""
         ...
 
     def serve(self, chassis: str, naming: Naming) -> None:
@@ -301,6 +306,15 @@ def volume_order(message: session_pb2.SchedulerMessage) -> tuple[str, VolumeOrde
     return asked.command_id, VolumeOrder(verb=verb, part=from_message(asked.part, VolumePart))
 
 
+def grow_order(message: session_pb2.SchedulerMessage) -> tuple[str, GrowOrder] | None:
+    """Return the command's id and which use of a volume is to grow; None for another message."""
+    if not message.HasField("grow_client"):
+        return None
+    asked = message.grow_client
+    order = GrowOrder(job=asked.job_id, task=asked.task, volume=asked.volume, size_bytes=asked.size_bytes)
+    return asked.command_id, order
+
+
 def peers_in(message: session_pb2.SchedulerMessage) -> Iterator[tuple[str, str]]:
     """Yield the nodes that a command's leases are shared with, and where their agents serve others."""
     match message.WhichOneof("message"):
@@ -380,6 +394,13 @@ class SessionRunner:
         """Answer a command about a volume; without an ``error`` it is done."""
         answer = session_pb2.Outcome(command_id=command, ok=not error, error=error)
         self._put(session_pb2.NodeMessage(outcome=answer))
+
+    def lease_overused(self, overuse: Overuse) -> None:
+        """Tell that a lease has more than it was granted, or not any more."""
+        told = session_pb2.LeaseOverused(
+            lease_id=overuse.lease, bytes_per_s=overuse.bytes_per_s, granted_bytes_per_s=overuse.granted_bytes_per_s
+        )
+        self._put(session_pb2.NodeMessage(lease_overused=told))
 
     def move_progress(self, news: MoveNews) -> None:
         """Tell that a step of a move begins."""
@@ -638,6 +659,9 @@ class _Session:
                 return
             if self._orders is not None and (wanted := volume_order(message)) is not None:
                 self._orders.volume(*wanted)
+                return
+            if self._orders is not None and (growing := grow_order(message)) is not None:
+                self._orders.grow(*growing)
                 return
             event = command_event(message, now=self._clock.monotonic(), term=self._term)
             if event is None:

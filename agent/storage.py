@@ -17,9 +17,9 @@ from farbus.agent.service import AgentService
 from farbus.agent.steps import StepRunner
 from farbus.agent.storage_host import StorageHost, StorageParts, stored_as
 from farbus.agent.storage_inventory import StorageInventory
-from farbus.agent.telemetry.storage import Exported, StorageCollector
-from farbus.agent.volumes import Volumes, Wiper
-from farbus.errors import Unavailable
+from farbus.agent.telemetry.storage import Exported, Overuse, StorageCollector
+from farbus.agent.volumes import GrowOrder, Volumes, Wiper
+from farbus.errors import FarbusError, Unavailable
 from farbus.linux.block import BlockDevices, KernelBlockDevices
 from farbus.linux.clock import Clock
 from farbus.linux.device_mapper import DeviceMapper, KernelDeviceMapper
@@ -106,6 +106,8 @@ class NodeStorage:
         """What it stores; None where it stores nothing."""
         self.volumes: Volumes | None = None
         self.reconnects = Reconnects()
+        self.overused: Callable[[Overuse], None] = lambda _: None
+        """Called with each lease that has more than it was granted; set by who can tell others."""
         self.target = TargetParts(nvmet=doors.nvmet, blocks=doors.blocks)
         self._wiper: Wiper | None = None
         parts = VolumeParts(lvm=doors.lvm)
@@ -145,6 +147,23 @@ class NodeStorage:
         held = self._service.machine.client_leases(job, task)
         return self.host.io_limits(held)
 
+    async def grow(self, order: GrowOrder) -> str:
+        """Let what a task has made of a volume grow; return why it did not, in one line, or an empty string."""
+        held = self._service.machine.client_leases(order.job, order.task)
+        try:
+            await self.host.grow(held, order)
+        except FarbusError as error:
+            _log.warning("storage not grown", order=str(order), error=str(error))
+            return str(error)
+        except OSError as error:
+            return f"{order}: {error}"
+        except Exception as error:
+            # A defect in one mechanism must not end what the agent does for others.
+            _log.exception("defect", order=str(order))
+            return f"{order}: a defect: {error!r}"
+        _log.info("storage grown", order=str(order), bytes=order.size_bytes)
+        return ""
+
     @property
     def collector(self) -> StorageCollector:
         """What measures it."""
@@ -155,7 +174,11 @@ class NodeStorage:
             exported=self._exported,
             smart=lambda: self.inventory.smart if self.inventory is not None else {},
             clock=self._clock,
+            told=self._tell_overuse,
         )
+
+    def _tell_overuse(self, overuse: Overuse) -> None:
+        self.overused(overuse)
 
     def _exported(self) -> tuple[Exported, ...]:
         return tuple(

@@ -20,7 +20,8 @@ from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease
 from farbus.agent.objects import claims
 from farbus.agent.steps import Result, Step, TellsOverdue
-from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Unavailable
+from farbus.agent.volumes import GrowOrder
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.links import resolved
 from farbus.linux.lvm import Lvm
 from farbus.linux.processes import DeviceLimit
@@ -31,6 +32,7 @@ from farbus.model.nvmeof import (
     STRIPE_PREFIX,
     Connection,
     ExpectedNamespace,
+    Export,
     IoLimit,
     SubsystemName,
     Transport,
@@ -41,14 +43,14 @@ from farbus.model.nvmeof import (
     transport_address,
 )
 from farbus.model.storage import Account, LogicalIdentity
-from farbus.model.volume import StorageGrant, StorageUse
+from farbus.model.volume import StorageGrant, StorageUse, VolumePart
 from farbus.nvmeof.comparison import our_subsystems
 from farbus.nvmeof.keys import Keys, keys_of
-from farbus.nvmeof.target import ExportWork, TargetParts, withdraw
-from farbus.nvmeof.target import steps_of as target_steps
-from farbus.nvmeof.using import UsedPart, UseParts, UseWork, part_here, part_there
+from farbus.nvmeof.target import TargetParts, withdraw
+from farbus.nvmeof.using import UsedPart, UseParts, UseWork, grow, part_here, part_there
 from farbus.nvmeof.using import steps_of as use_steps
-from farbus.nvmeof.volumes import ActivatePart, CreatePart, VolumeParts, WipePart, export_of, rooms
+from farbus.nvmeof.volumes import ReadyWork, RoomWork, VolumeParts, export_of, rooms
+from farbus.nvmeof.volumes import steps_of as volume_steps
 
 _log = structlog.get_logger()
 
@@ -80,6 +82,20 @@ def stored_as(lease: Lease) -> LogicalIdentity:
     if grant.volume:
         return LogicalIdentity(volume=grant.volume, part=grant.part, parts=grant.parts)
     return LogicalIdentity(lease=lease.id)
+
+
+def _work(lease: Lease, export: Export | None) -> RoomWork | ReadyWork:
+    """Return what the device side of a lease is."""
+    grant = grant_of(lease)
+    if not grant.volume:
+        drives = tuple(leased.device for leased in lease.devices)
+        return RoomWork(lease=lease.id, size_bytes=grant.size_bytes, drives=drives, export=export)
+    part = VolumePart(
+        volume=grant.volume, part=grant.part, parts=grant.parts, size_bytes=grant.size_bytes,
+        # Which drives it has the node knows.
+        drives=(),
+    )  # fmt: skip
+    return ReadyWork(lease=lease.id, part=part, export=export)
 
 
 def variable(name: str) -> str:
@@ -229,30 +245,6 @@ class CheckUser:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeRoom(CreatePart):
-    """Room of a lease's own.  Backwards it is marked as going, and its lease is free: ``ended`` sees to its wiping."""
-
-    ended: Callable[[], Awaitable[None]]
-
-    async def compensate(self) -> None:
-        """Remove what nobody has used; have wiped what somebody may have."""
-        found = await self._find()
-        if found is not None and not found.going:
-            if found.unwiped_from == 0:
-                await self.parts.lvm.remove(self.whose)
-            else:
-                await self.parts.lvm.mark_going(self.whose)
-        await self.ended()
-
-
-class WipeRoom(WipePart):
-    """What others have written there is gone before the lease has it."""
-
-    async def compensate(self) -> None:
-        """It is wiped once more, but later."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class StorageParts:
     """Through what a node stores and uses storage.
 
@@ -277,6 +269,7 @@ class StorageHost:
         self._secrets: dict[SubsystemName, str] = {}
         self._lvm, self._use, self._path_of = parts.lvm, parts.use, parts.path_of
         self._target = TargetParts(nvmet=parts.target.nvmet, blocks=parts.target.blocks, keys=self._keys)
+        self._stored = VolumeParts(lvm=parts.lvm, target=self._target, ended=ended)
         self._addresses: tuple[TransportAddress, ...] = ()
         self._authenticated = False
         self._recorded: dict[str, Result] = {}
@@ -317,7 +310,7 @@ class StorageHost:
 
     def device_steps(self, lease: Lease) -> tuple[Step, ...]:
         """Make room or find the part; for a remote route, export it."""
-        name, whose, grant = lease_name(lease), stored_as(lease), grant_of(lease)
+        name, whose = lease_name(lease), stored_as(lease)
         if lease.secret:
             self._secrets[name] = lease.secret
         remote = lease.route is not Route.LOCAL
@@ -328,19 +321,12 @@ class StorageHost:
             authenticated=authenticated,
             why_not=self._why_not(lease),
         )
-        parts = VolumeParts(lvm=self._lvm)
-        steps: list[Step] = []
-        if not grant.volume:
-            drives = tuple(leased.device for leased in lease.devices)
-            steps += [
-                MakeRoom(parts=parts, whose=whose, size_bytes=grant.size_bytes, drives=drives, ended=self._ended),
-                WipeRoom(parts=parts, whose=whose, size_bytes=grant.size_bytes),
-            ]
-        steps.append(ActivatePart(parts=parts, whose=whose))
-        if remote:
-            export = export_of(name, whose, addresses, authenticated=authenticated, device=self._path_of(whose))
-            steps += target_steps(self._target, ExportWork(export=export))
-        return (provide, *(Scoped(step, "storage") for step in steps))
+        export = (
+            export_of(name, whose, addresses, authenticated=authenticated, device=self._path_of(whose))
+            if remote
+            else None
+        )
+        return (provide, *(Scoped(step, "storage") for step in volume_steps(self._stored, _work(lease, export))))
 
     def _why_not(self, lease: Lease) -> str:
         """Say why this node does not serve a lease; what was served is given up all the same."""
@@ -394,17 +380,7 @@ class StorageHost:
     def _storage_steps(
         self, name: str, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool
     ) -> Iterator[Step]:
-        grant = grant_of(prepared[0].lease)
-        work = UseWork(
-            id=prepared[0].lease.id,
-            parts=tuple(self._part(one) for one in prepared),
-            use=grant.use,
-            file_system=grant.file_system,
-            path=grant.path,
-            read_only=grant.read_only,
-            account=account,
-            force=force,
-        )
+        work = self._use_work(prepared, account=account, force=force)
         keys = {
             one.lease.id: keys_of(one.lease.secret, lease_name(one.lease)).host
             for one in prepared
@@ -414,6 +390,32 @@ class StorageHost:
         for step in before:
             yield Scoped(step, name)
         yield Scoped(last, name, variable(name))
+
+    def _use_work(self, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool = False) -> UseWork:
+        grant = grant_of(prepared[0].lease)
+        return UseWork(
+            id=prepared[0].lease.id,
+            parts=tuple(self._part(one) for one in prepared),
+            use=grant.use,
+            file_system=grant.file_system,
+            path=grant.path,
+            read_only=grant.read_only,
+            account=account,
+            force=force,
+        )
+
+    async def grow(self, leases: Iterable[PreparedLease], order: GrowOrder) -> None:
+        """Let what a task has made of a volume have its new size.
+
+        Raises :class:`NotFound` where it does not use it, and what
+        :func:`farbus.nvmeof.using.grow` raises.
+        """
+        own = [one for one in leases if one.lease.storage is not None and one.lease.storage.volume == order.volume]
+        for parts in by_name(own).values():
+            # Whose it is has no part in it.
+            await grow(self._use, self._use_work(parts, account=Account()), size_bytes=order.size_bytes)
+            return
+        raise NotFound(f"{order}: it is not used here")
 
     @property
     def _offers_proof(self) -> bool:
@@ -516,7 +518,7 @@ class StorageHost:
     async def _end_rooms(self, known: Collection[str]) -> AsyncIterator[str]:
         if not self._config.storage:
             return
-        for room in await rooms(VolumeParts(lvm=self._lvm)):
+        for room in await rooms(self._stored):
             if room.identity.lease in known or room.going:
                 continue
             await self._let_go(room.path, room.identity.lease)

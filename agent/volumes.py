@@ -80,6 +80,18 @@ class VolumeOrder(Value, frozen=True, kw_only=True):
             raise InvalidInput(f"{self}: it takes 1 to {MAX_DRIVES} drives, each once")
 
 
+class GrowOrder(Value, frozen=True, kw_only=True):
+    """A volume that a task uses here has become larger: its part has ``size_bytes``."""
+
+    job: str
+    task: str
+    volume: str
+    size_bytes: int
+
+    def __str__(self) -> str:
+        return f"grow volume {self.volume} of {self.job}/{self.task}"
+
+
 class Volumes:
     """Does what is asked of this node's parts of volumes.
 

@@ -169,6 +169,8 @@ async def grow(parts: UseParts, work: UseWork, *, size_bytes: int) -> None:
     (:func:`farbus.nvmeof.target.resized`).  Raises :class:`Conflict` for what
     does not grow while it is used: what is striped over several parts has its new size when it is used the next time.
     """
+    if work.use is StorageUse.SWAP:
+        raise Conflict(f"grow {work.id}: swap space keeps its size", hint="make a larger volume for it")
     if len(work.parts) > 1:
         raise Conflict(
             f"grow {work.id}: it is striped over {len(work.parts)} nodes", hint="detach it and attach it again"

@@ -7,14 +7,16 @@ journal, takes it for what it is (docs/volumes.md).
 
 A lease's device side is :class:`RoomWork` (room of its own) or :class:`ReadyWork`
 (a part of a volume), with the export where the route is a remote one.  Backwards the
-export is fenced first; then a lease's own room is wiped and removed, while a volume stays.
+export is fenced first; then a lease's own room is marked as going, while a volume stays.  From
+then on nobody has it, and nobody waits for it: :class:`DropWork` wipes and removes it
+afterwards, however long that takes.
 
 What is made of a volume is never taken back once it is whole: a volume ends by :class:`RemoveWork` alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +52,10 @@ def _nobody_listens(_what: str, _done: int, _total: int) -> None:
     """Where nobody wants to hear how far a wipe is."""
 
 
+async def _nobody_waits() -> None:
+    """Where nobody is told that there is something to wipe."""
+
+
 class Health(Protocol):
     """Who can ask drives for their health (:class:`farbus.linux.nvme.NvmeFabrics`)."""
 
@@ -64,12 +70,14 @@ class VolumeParts:
 
     ``target`` is needed for works with an export.  ``told`` hears how many
     bytes are wiped, and of how many, by the name that errors have
-    (``VOL-data:0``, ``room of lease L``).
+    (``VOL-data:0``, ``room of lease L``).  ``ended`` is awaited when a lease's
+    room has been marked as going: somebody has to do :class:`DropWork`.
     """
 
     lvm: Lvm
     target: TargetParts | None = None
     told: Callable[[str, int, int], None] = _nobody_listens
+    ended: Callable[[], Awaitable[None]] = _nobody_waits
 
 
 # The journal's bodies.
@@ -98,7 +106,10 @@ class RemoveWork(Value, frozen=True, kw_only=True, tag="remove"):
 
 
 class RoomWork(Value, frozen=True, kw_only=True, tag="room"):
-    """A lease is to have room of its own, exported where ``export`` is set.  Backwards it is wiped and removed."""
+    """A lease is to have room of its own, exported where ``export`` is set.
+
+    Backwards it is marked as going, for :class:`DropWork`.
+    """
 
     lease: str
     size_bytes: int
@@ -115,7 +126,7 @@ class ReadyWork(Value, frozen=True, kw_only=True, tag="ready"):
 
 
 class DropWork(Value, frozen=True, kw_only=True, tag="drop"):
-    """Room of a lease that no record knows is to be wiped and to be no more."""
+    """Room of a lease that is over is to be wiped and to be no more."""
 
     lease: str
     size_bytes: int = 0
@@ -255,19 +266,6 @@ class VolumeStep:
     async def _find(self) -> LogicalVolume | None:
         return await self.parts.lvm.find(self.whose)
 
-    async def _erase(self) -> None:
-        """Wipe it and remove it, whatever it is by now; what was on a drive that is missing is wiped when it is given
-        out again."""
-        lvm, found = self.parts.lvm, await self._find()
-        if found is None:
-            return
-        if found.ready:
-            await lvm.mark_going(self.whose)
-            found = await self._find()
-        if found is not None and found.going and found.unwiped_from >= 0 and not found.partial:
-            await lvm.wipe(self.whose, progress=self._told)
-        await lvm.remove(self.whose)
-
     def _told(self, done: int, total: int) -> None:
         self.parts.told(str(self.whose), done, total)
 
@@ -319,14 +317,16 @@ class CreatePart(VolumeStep):
         return {}
 
     async def compensate(self) -> None:
-        """Remove what nobody has used, and a lease's own; a volume that is whole stays."""
-        found = await self._find()
-        if found is None:
-            return
-        if found.unwiped_from == 0 and not found.going:
-            await self.parts.lvm.remove(self.whose)
-        elif self.whose.lease:
-            await self._erase()
+        """Remove what nobody has used; mark a lease's own, which somebody may have; a volume that is whole stays."""
+        lvm, found = self.parts.lvm, await self._find()
+        if found is not None and not found.going:
+            # Of one whose drive is missing lvm2 changes nothing; what was on it is wiped when it is given out again.
+            if found.unwiped_from == 0 or (self.whose.lease and found.partial):
+                await lvm.remove(self.whose)
+            elif self.whose.lease:
+                await lvm.mark_going(self.whose)
+        if self.whose.lease:
+            await self.parts.ended()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,14 +359,7 @@ class WipePart(VolumeStep):
         return {}
 
     async def compensate(self) -> None:
-        """A lease's own room, which may have been used, is wiped once more; a volume stays as it is."""
-        if not self.whose.lease:
-            return
-        found = await self._find()
-        if found is None or found.partial or (found.unwiped_from == 0 and not found.going):
-            return
-        await self.parts.lvm.mark_going(self.whose)
-        await self.parts.lvm.wipe(self.whose, progress=self._told)
+        """A volume stays as it is; a lease's own room is wiped once more, but later."""
 
 
 @dataclass(frozen=True, kw_only=True)

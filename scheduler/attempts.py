@@ -26,7 +26,7 @@ from farbus.scheduler.quotas import devices_of_lease
 from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program, TaskRun, Verdict
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS
 from farbus.scheduler.steps import Step
-from farbus.scheduler.stored import grant_of, with_storage
+from farbus.scheduler.stored import grant_of, timed, with_storage
 from farbus.scheduler.words import describe_exit, describe_placement
 
 MAX_FAILURES = 3
@@ -143,6 +143,8 @@ class Attempts(Commander):
         share: StorageShare | None = None,
     ) -> None:
         """Write one lease; with a ``share`` it has so much of each device, beside others."""
+        if share is not None:
+            share = timed(share, job.job, started_at=self._now, now=self._now, wall=self._wall)
         leased = []
         for device_id in devices:
             device = self.devices[device_id]
@@ -213,8 +215,20 @@ class Attempts(Commander):
         job.running_since = self._now
         self.loads.begin(job.job.id, ends_of(run.placement for run in runs), self._now)
         job.ran_before_s = 0.0
+        self._time_shares(job)
         self._watch_ripe(job)
         self._move_job(job, JobState.RUNNING, "")
+
+    def _time_shares(self, job: JobRecord) -> None:
+        """Count what its program needs of drives from now on: until here it was prepared."""
+        for lease_id in self._leases_of(job):
+            lease = self.leases[lease_id].lease
+            for leased in lease.devices if lease.is_room else ():
+                device = self.devices[leased.device]
+                share = device.shares[lease_id]
+                now = timed(share, job.job, started_at=self._now, now=self._now, wall=self._wall)
+                if now != share:
+                    device.shares = {**device.shares, lease_id: now}
 
     def _watch_ripe(self, job: JobRecord) -> None:
         """Have a running job looked at once it has run so long that it may be preempted."""

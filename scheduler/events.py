@@ -162,6 +162,16 @@ class LeaseEndedByNode(Value, frozen=True, kw_only=True):
     task: str = ""
 
 
+class LeaseOverused(Value, frozen=True, kw_only=True):
+    """A lease of storage has more of its drives than it was granted, in bytes a second; 0: not any more."""
+
+    node: str
+    session: int
+    lease_id: str
+    bytes_per_s: int
+    granted_bytes_per_s: int
+
+
 class JobSubmitted(Value, frozen=True, kw_only=True):
     """A valid job with its id."""
 
@@ -297,6 +307,7 @@ Event = (
     | ChassisReported
     | TaskReported
     | LeaseEndedByNode
+    | LeaseOverused
     | JobSubmitted
     | JobCancelled
     | Cordoned
@@ -333,6 +344,7 @@ class Verb(enum.StrEnum):
     MAKE_VOLUME = "make-volume"
     RESIZE_VOLUME = "resize-volume"
     REMOVE_VOLUME = "remove-volume"
+    GROW_CLIENT = "grow-client"
 
 
 class PrepareDevices(Value, frozen=True, kw_only=True):
@@ -459,6 +471,16 @@ class RemoveVolume(Value, frozen=True, kw_only=True):
     part: VolumePart
 
 
+class GrowClient(Value, frozen=True, kw_only=True):
+    """Let a task that uses a volume have its new size; ``size_bytes`` is what its part has now."""
+
+    command_id: str
+    job_id: str
+    task: str
+    volume: str
+    size_bytes: int
+
+
 class ServeChassis(Value, frozen=True, kw_only=True):
     """Say who asks for a chassis from now on; ``address`` is empty where it is the node that is told."""
 
@@ -491,6 +513,7 @@ Command = (
     | MakeVolume
     | ResizeVolume
     | RemoveVolume
+    | GrowClient
     | ServeChassis
     | CancelMove
     | HeartbeatReply

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from farbus.model.decision import StorageShare
 from farbus.model.device import Device
 from farbus.model.job import Job, add_room
 from farbus.model.lease import Lease
@@ -45,7 +46,7 @@ from farbus.scheduler.quotas import devices_of_lease
 from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
 from farbus.scheduler.situations import Situations
 from farbus.scheduler.steps import DEADLINES
-from farbus.scheduler.stored import share_of
+from farbus.scheduler.stored import share_of, timed
 from farbus.scheduler.volume_records import StoredVolume
 
 _ACTIVE = (JobState.PREPARING, JobState.RUNNING, JobState.FINISHING)
@@ -89,6 +90,7 @@ class ClusterMachine(MakingRoom):
             events.OutcomeArrived: self._outcome_arrived,
             events.TaskReported: self._task_reported,
             events.LeaseEndedByNode: self._lease_ended_by_node,
+            events.LeaseOverused: self._lease_overused,
             events.JobSubmitted: self._job_submitted,
             events.JobCancelled: self._job_cancelled,
             events.Cordoned: self._cordoned,
@@ -138,6 +140,8 @@ class ClusterMachine(MakingRoom):
         if self.reservations:
             self._claim_rooms()
             self._advance_touched()
+        if self.growing_volumes:
+            self._advance_growing()
         if self.attachments:
             self._attach_waiting()
             self._advance_touched()
@@ -162,6 +166,15 @@ class ClusterMachine(MakingRoom):
         return self._agenda.next_due()
 
     # --- restart -------------------------------------------------------------------------
+
+    def _restored_share(self, lease: Lease, asked: tuple[Job, StoredProgress] | None) -> StorageShare:
+        """Return what a lease of room has of each of its drives, for a job as the ledger has it."""
+        if asked is None:
+            return share_of(lease, None)
+        job, progress = asked
+        ran_s = max(0.0, self._wall - progress.started_at) if progress.started_at else 0.0
+        share = share_of(lease, (job, progress.alternative))
+        return timed(share, job, started_at=self._now - ran_s, now=self._now, wall=self._wall)
 
     def restore(
         self,
@@ -211,9 +224,9 @@ class ClusterMachine(MakingRoom):
         expires_at = self._patient_until
         jobs = tuple(jobs)
         leases = tuple(leases)
-        by_id: dict[str, tuple[Job, str]] = {}
+        by_id: dict[str, tuple[Job, StoredProgress]] = {}
         if any(lease.is_room for lease, *_ in leases):
-            by_id = {job.id: (job, progress.alternative) for job, _, progress in jobs}
+            by_id = {job.id: (job, progress) for job, _, progress in jobs}
         for lease, lease_state, endpoint, prepared in leases:
             self.leases[lease.id] = LeaseRecord(
                 lease=lease,
@@ -229,7 +242,7 @@ class ClusterMachine(MakingRoom):
             for leased in lease.devices:
                 held = self.devices[leased.device]
                 if lease.is_room:
-                    held.shares = {**held.shares, lease.id: share_of(lease, by_id.get(lease.job))}
+                    held.shares = {**held.shares, lease.id: self._restored_share(lease, by_id.get(lease.job))}
                 else:
                     held.lease = lease.id
         waiting: list[Job] = []

@@ -198,6 +198,8 @@ class JobRecord(msgspec.Struct, eq=False):
     """How long it had run when this scheduler took it over, by the wall clock."""
     late_after: float = 0.0
     """Monotonic time before which no more of its tasks are placed."""
+    overuses: dict[str, str] = {}
+    """What its leases have of drives beyond what they were granted, by their ids."""
 
     _shapes: frozenset[int] = frozenset()
     _volumes: tuple[str, ...] | None = None
@@ -253,7 +255,10 @@ class JobRecord(msgspec.Struct, eq=False):
 
     def status(self) -> JobStatus:
         """Return the job as people see it."""
-        return job_status(self.job, self.state, self.progress, misses=self.misses)
+        status = job_status(self.job, self.state, self.progress, misses=self.misses)
+        if self.overuses and self.state is JobState.RUNNING and not status.reason:
+            status = msgspec.structs.replace(status, reason="; ".join(self.overuses.values()))
+        return status
 
 
 def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: tuple[Miss, ...] = ()) -> JobStatus:
@@ -314,6 +319,8 @@ class LeaseRecord(msgspec.Struct, eq=False):
     story: list[str] = []
     trouble: str = ""
     """Why its node could not release it, as the node told it last."""
+    overuse: str = ""
+    """What it has of its drives beyond what it was granted, as their node told last; empty where it has no more."""
 
 
 class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):

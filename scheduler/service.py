@@ -39,7 +39,7 @@ from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.states import JOB_STATES, JobState
 from farbus.model.telemetry import ClusterTelemetry
-from farbus.model.volume import AttachRequest, VolumeRequest, VolumeStatus
+from farbus.model.volume import AdoptRequest, AttachRequest, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine, no_such_job
 from farbus.scheduler.explaining import Explaining
@@ -440,6 +440,12 @@ class ClusterService(ClusterHandler):
     async def list_volumes(self, caller: Identity) -> tuple[VolumeStatus, ...]:
         """Return the volumes that the caller may see."""
         return await self._volumes.list(caller)
+
+    async def adopt_volume(self, caller: Identity, request: AdoptRequest) -> AsyncIterator[VolumeStatus]:
+        """Take parts that nobody knows into the ledger, and yield how far it is, until that is done."""
+        async with contextlib.aclosing(self._volumes.adopt(caller, request)) as statuses:
+            async for status in statuses:
+                yield status
 
     async def attach_volume(self, caller: Identity, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
         """Have a volume attached to a node and yield how far it is, until it can be used there."""

@@ -17,6 +17,7 @@ from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import LogChunk
 from farbus.model.job import TaskStatus
+from farbus.model.quantity import MAX_BYTES
 from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
@@ -57,6 +58,7 @@ _FIELDS: dict[type[events.Command], str] = {
     events.MakeVolume: "make_volume",
     events.ResizeVolume: "resize_volume",
     events.RemoveVolume: "remove_volume",
+    events.GrowClient: "grow_client",
     events.ServeChassis: "serve_chassis",
     events.CancelMove: "cancel_move",
     events.HeartbeatReply: "heartbeat_reply",
@@ -352,6 +354,15 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 reason=in_words(ended.reason),
                 job_id=ended.job_id,
                 task=ended.task,
+            )
+        case "lease_overused":
+            over = message.lease_overused
+            return events.LeaseOverused(
+                node=name,
+                session=session,
+                lease_id=over.lease_id,
+                bytes_per_s=min(max(0, over.bytes_per_s), MAX_BYTES),
+                granted_bytes_per_s=min(max(0, over.granted_bytes_per_s), MAX_BYTES),
             )
         case "leaving":
             return events.NodeLeaving(node=name, session=session)

@@ -27,6 +27,10 @@ VOLUME_DEADLINE_S = 1_800.0
 """Longest time that a node may take for a part of a volume before it is asked again: to remove one is to wipe it, and a
 drive that can't discard is written all over.  That nothing was said is no failure, as of a move."""
 
+GROW_DEADLINE_S = 300.0
+"""Longest time that a node may take to let a file system grow before it is not waited for any more: the volume has its
+new size by then, and what is mounted of it at the next mount at the latest."""
+
 DEADLINES = {
     Verb.PREPARE_DEVICES: PREPARE_DEADLINE_S,
     Verb.PREPARE_CLIENT: PREPARE_DEADLINE_S,
@@ -39,6 +43,7 @@ DEADLINES = {
     Verb.MAKE_VOLUME: VOLUME_DEADLINE_S,
     Verb.RESIZE_VOLUME: VOLUME_DEADLINE_S,
     Verb.REMOVE_VOLUME: VOLUME_DEADLINE_S,
+    Verb.GROW_CLIENT: GROW_DEADLINE_S,
 }
 
 

@@ -8,6 +8,7 @@ lease has at a time.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -96,6 +97,17 @@ def share_of(lease: Lease, asked: tuple[Job, str] | None) -> StorageShare:
     return _share(lease.storage, len(lease.devices), profile)
 
 
+def timed(share: StorageShare, job: Job, *, started_at: float, now: float, wall: float) -> StorageShare:
+    """Return a share with the moments of its job, for those whose program's behaviour is known by a profile.
+
+    ``started_at`` and ``now`` are monotonic, ``wall`` is seconds since the epoch, as deadlines are.
+    """
+    if not share.profile:
+        return share
+    due_at = now + job.due_at - wall
+    return msgspec.structs.replace(share, started_at=started_at, due_at=due_at if math.isfinite(due_at) else None)
+
+
 def _share(grant: StorageGrant, drives: int, profile: str) -> StorageShare:
     return StorageShare(
         size_bytes=-(-grant.size_bytes // drives),
@@ -160,7 +172,8 @@ def check_shares(books: ClusterState) -> None:
         for leased in lease.lease.devices if lease.lease.is_room else ():
             share = books.devices[leased.device].shares[lease_id]
             assert lease.lease.storage is not None
-            assert share == _share(lease.lease.storage, len(lease.lease.devices), share.profile), lease_id
+            plain = msgspec.structs.replace(share, started_at=None, due_at=None)
+            assert plain == _share(lease.lease.storage, len(lease.lease.devices), share.profile), lease_id
             wanted[leased.device][lease_id] = share
     for device_id, device in books.devices.items():
         assert dict(device.shares) == wanted.get(device_id, {}), f"what {device_id} has given away"

@@ -13,13 +13,23 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
+from farbus.api.identity import valid_name
 from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable, Unsatisfiable
 from farbus.model.decision import Snapshot
 from farbus.model.device import DeviceKind
 from farbus.model.job import Job, Requests, StorageRequest, TaskGroup
 from farbus.model.quantity import format_bytes
 from farbus.model.states import VolumeState
-from farbus.model.volume import MAX_PARTS, AttachRequest, VolumePart, VolumeRequest, check_volume_size, stepped
+from farbus.model.volume import (
+    MAX_PARTS,
+    AdoptRequest,
+    AttachRequest,
+    VolumePart,
+    VolumeRequest,
+    check_volume_name,
+    check_volume_size,
+    stepped,
+)
 from farbus.scheduler.composition.rules import MOST_DRIVES
 from farbus.scheduler.costs.policy import Policy
 from farbus.scheduler.phases.cluster import from_snapshot
@@ -54,7 +64,7 @@ def plan_volume(
         if known is not None and known.present:
             raise Conflict(
                 f"node {known.node} has a part of another volume {request.name}, of which the ledger knows nothing",
-                hint="choose another name, or remove that part on its node",
+                hint=f"choose another name; farbus volume orphans {request.name} --adopt or --remove",
             )
     if request.node:
         _check_node(machine, request.node)
@@ -77,6 +87,81 @@ def plan_volume(
         done=(False,) * len(parts),
         by=by,
     )
+
+
+def plan_adoption(machine: Volumes, request: AdoptRequest, *, user: str, by: str, at: float) -> StoredVolume:
+    """Return the volume that parts which nodes have, and the ledger does not, are from now on.
+
+    To be removed it takes no room: what the parts take was never counted, and
+    may have been promised to others.  Raises :class:`NotFound` where no node
+    has such parts, and :class:`Conflict` where they are no whole volume, or the
+    ledger has one of the name.
+    """
+    check_volume_name(request.volume, field="volume")
+    if not valid_name(user):
+        raise InvalidInput(f"user: {user[:80]!r} can't name a user", hint="use 1 to 63 letters, digits and -._@")
+    name = request.volume
+    if name in machine.volumes:
+        where = ", ".join(dict.fromkeys(machine.volumes[name].volume.nodes))
+        raise Conflict(
+            f"the ledger has another volume {name}, on node {where}",
+            hint="what other nodes have of that name can be removed once that one is deleted",
+        )
+    found = machine.orphan_parts(name)
+    if not found:
+        raise NotFound(
+            f"no node has parts of a volume {name} that the ledger does not know",
+            hint="farbus volume orphans lists such",
+        )
+    parts, nodes = zip(*found, strict=True)
+    if not request.remove:
+        parts = _adopted(machine, name, parts, nodes)
+    return StoredVolume(
+        id=machine.new_volume_id(),
+        name=name,
+        user=user,
+        size_bytes=0 if request.remove else sum(part.size_bytes for part in parts),
+        parts=tuple(msgspec.structs.replace(part, size_bytes=0, drives=()) for part in parts)
+        if request.remove
+        else parts,
+        nodes=nodes,
+        state=VolumeState.DELETING if request.remove else VolumeState.AVAILABLE,
+        at=at,
+        done=(not request.remove,) * len(parts),
+        by=by,
+    )
+
+
+def _adopted(
+    machine: Volumes, name: str, parts: tuple[VolumePart, ...], nodes: tuple[str, ...]
+) -> tuple[VolumePart, ...]:
+    """Return the parts of a volume that is whole, with room of their drives that nobody else was promised."""
+    remove = f"farbus volume orphans {name} --remove wipes and removes what there is"
+    if [part.part for part in parts] != list(range(parts[0].parts)):
+        own = zip(parts, nodes, strict=True)
+        there = ", ".join(f"{part.device} of {part.parts} on node {node}" for part, node in own)
+        raise Conflict(
+            f"volume {name}: not each of its parts is there once: {there}", hint=f"bring their nodes back; {remove}"
+        )
+    for part, node in zip(parts, nodes, strict=True):
+        if not part.drives or part.size_bytes <= 0:
+            raise Conflict(
+                f"volume {name}: node {node} does not say on which drives {part.device} is",
+                hint=f"upgrade it; {remove}",
+            )
+        for each in part.drives:
+            drive = machine.devices.get(each)
+            if drive is None or not drive.present or drive.node != node:
+                raise Conflict(f"volume {name}: drive {each} of {part.device} is not on node {node}", hint=remove)
+            free, _ = free_on(drive)
+            wanted = -(-part.size_bytes // len(part.drives))
+            if wanted > free:
+                raise Conflict(
+                    f"volume {name}: {format_bytes(wanted)} of drive {each} on node {node} would be its, and "
+                    f"{format_bytes(max(0, free))} are not promised to others",
+                    hint=remove,
+                )
+    return parts
 
 
 def check_resize(machine: Volumes, record: VolumeRecord, size_bytes: int) -> None:

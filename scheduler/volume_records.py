@@ -39,6 +39,10 @@ class StoredVolume(Value, frozen=True, kw_only=True):
     """Who asked for the change."""
     error: str = ""
     """Why the last change failed, or why a creation is taken back."""
+    late: str = ""
+    """Why whoever used it has not seen how large it has become, and when he will."""
+    late_lease: str = ""
+    """The lease for which that is true."""
 
     @property
     def is_live(self) -> bool:
@@ -83,5 +87,9 @@ class VolumeRecord(msgspec.Struct, eq=False):
     volume: StoredVolume
     troubles: dict[int, str] = {}
     """What the nodes of parts have said last of what they could not do, since the scheduler was started."""
+    growing: str = ""
+    """The lease whose node is asked to let what it has made of it grow, or has done so."""
+    grown: bool = False
+    """Whether it has answered."""
     jobs: set[str] = set()
     """Jobs that name it and have not ended."""

@@ -14,13 +14,13 @@ from farbus.api.identity import Identity
 from farbus.errors import Conflict, NotFound, NotPermitted
 from farbus.model.job import Job
 from farbus.model.states import JobState, VolumeState
-from farbus.model.volume import AttachRequest, VolumeRequest, VolumeStatus, check_volume_name
+from farbus.model.volume import AdoptRequest, AttachRequest, VolumeRequest, VolumeStatus, check_volume_name
 from farbus.scheduler import events
 from farbus.scheduler.costs.named import POLICIES
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.queue import validate_mount
-from farbus.scheduler.volume_plans import attachment_job, check_resize, plan_volume
+from farbus.scheduler.volume_plans import attachment_job, check_resize, plan_adoption, plan_volume
 from farbus.scheduler.volume_records import VolumeRecord
 from farbus.scheduler.volume_requests import volume_of_caller
 
@@ -94,6 +94,16 @@ class VolumeService:
     async def list(self, caller: Identity) -> tuple[VolumeStatus, ...]:
         """Return all volumes to an operator, and what nodes have of others; his own to a user."""
         return tuple(status for status in self._machine.volume_statuses() if caller.may_manage(status.user))
+
+    async def adopt(self, caller: Identity, request: AdoptRequest) -> AsyncGenerator[VolumeStatus, None]:
+        """Take parts that the ledger does not know into it, and yield how far it is, until that is done."""
+        volume = plan_adoption(
+            self._machine, request, user=request.user or caller.name, by=caller.name, at=time.time()
+        )  # fmt: skip
+        _log.info("volume adopted", volume=volume.name, nodes=volume.nodes, remove=request.remove, by=caller.name)
+        await self._engine.tell(events.VolumeAsked(volume=volume))
+        async for status in self._watch(volume.id, lambda record: record.volume.state is VolumeState.AVAILABLE):
+            yield status
 
     async def attach(
         self, caller: Identity, request: AttachRequest, *, new_job_id: Callable[[], str]

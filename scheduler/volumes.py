@@ -22,9 +22,10 @@ from collections.abc import Iterable
 import msgspec
 
 from farbus.model.decision import JobPlacement
-from farbus.model.device import DeviceKind, Route
+from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.job import DevicePlacement, Job, Miss, TaskPlacement
 from farbus.model.lease import Lease
+from farbus.model.quantity import format_bytes
 from farbus.model.states import VOLUME_STATES, JobState, LeaseState, VolumeState
 from farbus.model.volume import VolumePart, VolumeStatus, health_trouble, volume_of
 from farbus.scheduler import events
@@ -53,6 +54,8 @@ class Volumes(DeviceMoves):
         super().__init__(**settings)
         self.next_volume = 1
         """Number of the next volume that is written down."""
+        self.growing_volumes: set[str] = set()
+        """Those whose users are to see that they have become larger."""
 
     # --- questions -----------------------------------------------------------------------
 
@@ -77,7 +80,7 @@ class Volumes(DeviceMoves):
             name=volume.name,
             user=volume.user,
             state=self.volume_state(volume),
-            size_bytes=volume.size_bytes,
+            size_bytes=volume.size_bytes or self._told_bytes(volume),
             bandwidth_bytes_per_s=volume.bandwidth_bytes_per_s,
             parts=volume.parts,
             nodes=volume.nodes,
@@ -88,9 +91,15 @@ class Volumes(DeviceMoves):
             use=request.use.value if request is not None else "",
             troubles=tuple(dict.fromkeys(self._troubles(record))),
             at=volume.at,
-            says=self._says(record, job),
+            says=self._says(record, job)
+            or (volume.late if lease is not None and lease.id == volume.late_lease else ""),
             error=volume.error,
         )
+
+    def _told_bytes(self, volume: StoredVolume) -> int:
+        """Return what nodes say of the size of parts that are removed without having been counted."""
+        devices = [self.devices[part.device].device for part in volume.parts if part.device in self.devices]
+        return sum(device.memory_bytes for device in devices if device is not None)
 
     def volume_state(self, volume: StoredVolume) -> VolumeState:
         """Return where a volume is: as the ledger wants it, and of one that is there whether it can be, or is, used."""
@@ -140,6 +149,8 @@ class Volumes(DeviceMoves):
         volume = record.volume
         if volume.state is VolumeState.AVAILABLE:
             yield from self._losses(volume)
+            if not volume.resize_to and (uneven := _uneven(volume)):
+                yield uneven
         for index, (part, name) in enumerate(zip(volume.parts, volume.nodes, strict=True)):
             for each in (part.device, *part.drives):
                 device = self.devices.get(each)
@@ -148,6 +159,8 @@ class Volumes(DeviceMoves):
                     if told:
                         yield f"{each} of node {name}: {told}"
             lease = self.leases.get(self.devices[part.device].lease) if part.device in self.devices else None
+            if lease is not None and lease.overuse:
+                yield lease.overuse
             if lease is not None and lease.trouble:
                 yield f"node {name} can't give part {part.part} up: {lease.trouble}"
             if index in record.troubles:
@@ -167,7 +180,7 @@ class Volumes(DeviceMoves):
                 if index in record.troubles:
                     return f"node {name} is asked again to {_DOING[verb]}: {record.troubles[index]}"
                 return f"node {name} is asked to {_DOING[verb]}, {index + 1} of {len(volume.parts)}"
-            return "its nodes are to report it"
+            return self._says_growing(record) if volume.resize_to else "its nodes are to report it"
         if job is None:
             return ""
         if job.state is JobState.QUEUED and job.job.attachment:
@@ -180,6 +193,27 @@ class Volumes(DeviceMoves):
             told = job.progress.story[-1].partition(" ")[2] if job.progress.story else ""
             return f"is being detached: {told}" if told else "is being detached"
         return job.progress.reason
+
+    def _says_growing(self, record: VolumeRecord) -> str:
+        lease = self.lease_of(record.volume)
+        node = self.nodes.get(lease.client_node) if lease is not None else None
+        if node is None:
+            return ""
+        if not node.connected:
+            return f"waits for node {node.name}, which uses it and can't be reached{describe_heard(node.seen_at)}"
+        return f"node {node.name}, which uses it, is asked to let its file system grow"
+
+    def orphan_parts(self, name: str) -> list[tuple[VolumePart, str]]:
+        """Return the parts of a volume that the ledger does not have, by the word of the nodes that have them."""
+        found = []
+        for device_id, device in self.devices.items():
+            if volume_of(device_id) != name or name in self.volumes or device.device is None:
+                continue
+            part = _told_part(device.device)
+            nodes = {device.node} if device.present else set()
+            nodes |= {node for node in self._claims.get(device_id, ()) if self._connected(node)}
+            found += [(part, node) for node in sorted(nodes)]
+        return sorted(found, key=lambda each: (each[0].part, each[1]))
 
     def _orphans(self) -> Iterable[VolumeStatus]:
         """Yield parts of volumes that nodes have, and the ledger does not."""
@@ -288,11 +322,18 @@ class Volumes(DeviceMoves):
         """Begin a change: its nodes are asked for it by ids of its own."""
         volume = record.volume
         changed = msgspec.structs.replace(
-            volume, change=volume.change + 1, done=(False,) * len(volume.parts), error=error, **changes
+            volume,
+            change=volume.change + 1,
+            done=(False,) * len(volume.parts),
+            error=error,
+            late="",
+            late_lease="",
+            **changes,
         )
         if changed.state is not volume.state:
             VOLUME_STATES.check(volume.name, volume.state, changed.state)
         record.troubles = {}
+        self._end_growing(record)
         self._put_volume(record, changed)
         self._advance_volume(record)
 
@@ -339,8 +380,72 @@ class Volumes(DeviceMoves):
                 continue
             key = f"{self._volume_key(volume, index)}.{verb}"
             self._step(key, Step(verb=verb, node=volume.nodes[index], volume=volume.name, part=index))
-        if not self._undone(volume):
+        if not self._undone(volume) and not self._grow_use(record):
             self._conclude_volume(record)
+
+    # --- who uses it ---------------------------------------------------------------------
+
+    def _grow_use(self, record: VolumeRecord) -> bool:
+        """Have the node that uses a volume let it grow there; say whether that is waited for.
+
+        A node that is away is waited for as long as it has the lease: what is
+        mounted there has its old size until it has said otherwise.
+        """
+        volume = record.volume
+        lease = self.lease_of(volume)
+        if not volume.resize_to or volume.error:
+            return False
+        job = self.jobs.get(lease.job) if lease is not None else None
+        if record.growing and (lease is None or lease.id != record.growing):
+            self._end_growing(record)
+        if lease is None or job is None or job.state is JobState.FINISHING or record.grown:
+            return False
+        if len(volume.parts) > 1:
+            told = f"node {lease.client_node} uses it with its old size until it is attached again"
+            self._put_late(record, lease, f"{told}: it is striped over {len(volume.parts)} nodes")
+            return False
+        run = job.run(lease.task)
+        record.growing = lease.id
+        self.growing_volumes.add(volume.name)
+        if run is not None and run.client is ClientSide.PREPARED:
+            step = Step(
+                verb=Verb.GROW_CLIENT, node=lease.client_node, job=lease.job, task=lease.task, volume=volume.name
+            )
+            self._step(self._grow_key(record), step)
+        return True
+
+    def _grow_key(self, record: VolumeRecord) -> str:
+        return f"{self._volume_key(record.volume, 0)}.{Verb.GROW_CLIENT}.{record.growing}"
+
+    def _end_growing(self, record: VolumeRecord) -> None:
+        self.steps.drop(self._grow_key(record))
+        record.growing, record.grown = "", False
+        self.growing_volumes.discard(record.volume.name)
+
+    def _settle_growing(self, key: str, step: Step, outcome: events.OutcomeArrived, *, answered: bool) -> None:
+        """The node that uses a volume answered."""
+        record = self.volumes.get(step.volume)
+        if record is None or not record.growing or key != self._grow_key(record):
+            self.steps.drop(key)
+            return
+        self.steps.drop(key)
+        record.grown = True
+        lease = self.lease_of(record.volume)
+        if lease is not None and not answered:
+            # Of an older version, or busy for ever: what it mounts the next time has the new size.
+            self._put_late(record, lease, f"node {step.node} has not said whether it has its new size there")
+        elif lease is not None and not outcome.ok:
+            told = f"node {step.node} uses it with its old size until it is attached again"
+            self._put_late(record, lease, f"{told}: {outcome.error}")
+        self._advance_volume(record)
+
+    def _put_late(self, record: VolumeRecord, lease: Lease, told: str) -> None:
+        self._put_volume(record, msgspec.structs.replace(record.volume, late=told, late_lease=lease.id))
+
+    def _advance_growing(self) -> None:
+        """Go on with volumes whose users were away, were only coming, or have gone."""
+        for name in sorted(self.growing_volumes):
+            self._advance_volume(self.volumes[name])
 
     def _drop_earlier(self, volume: StoredVolume, index: int) -> bool:
         """Forget what was asked of a node by the change before; say whether nothing of it is under way."""
@@ -386,7 +491,9 @@ class Volumes(DeviceMoves):
         elif volume.resize_to:
             # Where a node refused it keeps its size; what is larger already stays so: no part is ever made smaller.
             size = volume.size_bytes if volume.error else volume.resize_to
-            self._put_volume(record, msgspec.structs.replace(volume, size_bytes=size, resize_to=0))
+            told = "; ".join(filter(None, [volume.error, _uneven(volume)])) if volume.error else ""
+            self._end_growing(record)
+            self._put_volume(record, msgspec.structs.replace(volume, size_bytes=size, resize_to=0, error=told))
             self._want_round()
         elif all(self._has(part.device, node) for part, node in zip(volume.parts, volume.nodes, strict=True)):
             VOLUME_STATES.check(volume.name, volume.state, VolumeState.AVAILABLE)
@@ -394,7 +501,10 @@ class Volumes(DeviceMoves):
             self._want_round()
 
     def _settle_volume(self, key: str, step: Step, outcome: events.OutcomeArrived, *, answered: bool) -> None:
-        """A node answered for its part of a volume."""
+        """A node answered for its part of a volume, or for its use of one."""
+        if step.verb is Verb.GROW_CLIENT:
+            self._settle_growing(key, step, outcome, answered=answered)
+            return
         record = self.volumes.get(step.volume)
         if record is None or key != f"{self._volume_key(record.volume, step.part)}.{step.verb}":
             # Of the change before: that it is over was waited for.
@@ -423,6 +533,11 @@ class Volumes(DeviceMoves):
         if not step.volume:
             return super()._command(step)
         volume = self.volumes[step.volume].volume
+        if step.verb is Verb.GROW_CLIENT:
+            return events.GrowClient(
+                command_id=step.command_id, job_id=step.job, task=step.task, volume=volume.name,
+                size_bytes=volume.parts[0].size_bytes,
+            )  # fmt: skip
         if step.verb is Verb.REMOVE_VOLUME:
             return events.RemoveVolume(command_id=step.command_id, part=volume.parts[step.part])
         part: VolumePart = volume.wanted_part(step.part)
@@ -453,6 +568,7 @@ class Volumes(DeviceMoves):
         """Forget a volume of which nothing is left."""
         status = self.volume_status(record)
         VOLUME_STATES.check(record.volume.name, record.volume.state, VolumeState.DELETED)
+        self._end_growing(record)
         del self.volumes[record.volume.name]
         for index in range(len(record.volume.parts)):
             self._drop_steps(record.volume, index)
@@ -529,6 +645,10 @@ class Volumes(DeviceMoves):
 
     def _move_lease(self, record: LeaseRecord, state: LeaseState) -> None:
         super()._move_lease(record, state)
+        if record.overuse and record.lease.job in self.jobs:
+            # What it has had of drives nobody asks any more.
+            record.overuse = ""
+            self.jobs[record.lease.job].overuses.pop(record.lease.id, None)
         name = record.lease.storage.volume if record.lease.storage is not None else ""
         if name in self.volumes:
             self._effects.append(events.VolumeChanged(volume_id=self.volumes[name].volume.id))
@@ -552,10 +672,45 @@ class Volumes(DeviceMoves):
             assert not users or volume.state is VolumeState.AVAILABLE, f"volume {name} is leased, and {volume.state}"
             named = {job_id for job_id, job in self.jobs.items() if name in job.job.volumes}
             assert record.jobs == named, f"who names volume {name}"
+            assert bool(record.growing) == (name in self.growing_volumes), f"whether volume {name} is growing"
+            assert not record.growing or volume.resize_to, f"volume {name} grows without being asked to"
             assert sum(self.jobs[job_id].job.attachment for job_id in named) <= 1, f"volume {name} has two attachments"
+
+    def _lease_overused(self, event: events.LeaseOverused) -> None:
+        """A node tells, again and again, what a lease has of its drives beyond what it was granted."""
+        if self._session(event.node, event.session) is None:
+            return
+        record = self.leases.get(event.lease_id)
+        if record is None or record.lease.storage is None or record.lease.device_node != event.node:
+            return
+        told = ""
+        if event.bytes_per_s:
+            used, granted = format_bytes(event.bytes_per_s), format_bytes(event.granted_bytes_per_s)
+            told = f"node {event.node}: storage {record.lease.storage.name} uses {used}/s, and was granted {granted}/s"
+        self._put_overuse(record, told)
+
+    def _put_overuse(self, record: LeaseRecord, told: str) -> None:
+        before, record.overuse = record.overuse, told
+        job = self.jobs.get(record.lease.job)
+        if before == told or job is None:
+            return
+        job.overuses.pop(record.lease.id, None)
+        if told:
+            job.overuses[record.lease.id] = told
+        if not before or not told:
+            # Its figures change with each word: that it began and ended is what happened.
+            storage = record.lease.storage
+            assert storage is not None
+            self._tell(job, told or f"node {record.lease.device_node}: storage {storage.name} keeps to its grant again")
+            self._persist.add(job.job.id)
+        self._announce(job)
 
     def _node_joined(self, event: events.NodeJoined) -> None:
         super()._node_joined(event)
+        # What is still so it says again.
+        for record in list(self.leases.values()):
+            if record.overuse and record.lease.device_node == event.node.name:
+                self._put_overuse(record, "")
         self._look_at_volumes_of(event.node.name)
 
     def _inventory_changed(self, event: events.InventoryChanged) -> None:
@@ -584,6 +739,38 @@ class Volumes(DeviceMoves):
 
 def _is_of(lease: Lease, volume: str) -> bool:
     return lease.storage is not None and lease.storage.volume == volume
+
+
+def _uneven(volume: StoredVolume) -> str:
+    """Say which parts are larger than can be used; empty where none is.  Stripes are of one size."""
+    larger = [
+        f"part {part.part} on node {node} by {format_bytes(part.size_bytes - volume.part_bytes)}"
+        for part, node in zip(volume.parts, volume.nodes, strict=True)
+        if part.size_bytes > volume.part_bytes
+    ]
+    if not larger:
+        return ""
+    return (
+        f"{', '.join(larger)} larger than it can be used for: farbus volume resize, asked again, makes the others alike"
+    )
+
+
+def _told_part(device: Device) -> VolumePart:
+    """Return a part of a volume as its node tells of it: what it says is looked at by who adopts it."""
+    told, parts = device.id.rpartition(":")[2], device.attributes.get("parts", "")
+    drives = device.attributes.get("drives", "")
+    number = int(told) if _is_count(told) else 0
+    return VolumePart(
+        volume=volume_of(device.id),
+        part=number,
+        parts=max(number + 1, int(parts) if _is_count(parts) else 1),
+        size_bytes=device.memory_bytes,
+        drives=tuple(drives.split(",")) if drives else (),
+    )
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 4
 
 
 def _orphan(device_id: str, node: str, size_bytes: int) -> VolumeStatus:

@@ -39,8 +39,24 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     granted_bytes_per_s: int = 0
 
 
+class Overuse(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease has more than it was granted, in bytes a second; 0: not any more."""
+
+    lease: str
+    bytes_per_s: int
+    granted_bytes_per_s: int
+
+
+def _nobody_listens(_: Overuse) -> None:
+    """Where nobody is told."""
+
+
 class StorageCollector:
-    """Reads sysfs: counters of paths and of the block devices behind exports."""
+    """Reads sysfs: counters of paths and of the block devices behind exports.
+
+    ``told`` hears of each lease that has more than it was granted, again with
+    each sample, and once when that is over.
+    """
 
     name = "storage"
     period_s = PERIOD_S
@@ -55,7 +71,9 @@ class StorageCollector:
         exported: Callable[[], Sequence[Exported]],
         smart: Callable[[], Mapping[str, SmartLog]],
         clock: Clock,
+        told: Callable[[Overuse], None] = _nobody_listens,
     ) -> None:
+        self._told = told
         self._nvme = nvme
         self._blocks = blocks
         self._reconnects = reconnects
@@ -139,9 +157,14 @@ class StorageCollector:
         rate = (total - before[1]) / (now - before[0])
         # Reads and writes are granted alike.
         if rate <= 2 * one.granted_bytes_per_s * BREACH_RATIO:
+            if self._over.get(one.lease, 0) >= BREACH_SAMPLES:
+                self._told(Overuse(lease=one.lease, bytes_per_s=0, granted_bytes_per_s=one.granted_bytes_per_s))
             self._over[one.lease] = 0
             return
         self._over[one.lease] = self._over.get(one.lease, 0) + 1
+        if self._over[one.lease] >= BREACH_SAMPLES:
+            # Whoever listens may have come only now.
+            self._told(Overuse(lease=one.lease, bytes_per_s=int(rate), granted_bytes_per_s=one.granted_bytes_per_s))
         if self._over[one.lease] == BREACH_SAMPLES:
             self._breaches[one.lease] = self._breaches.get(one.lease, 0) + 1
             _log.warning(

@@ -30,7 +30,7 @@ from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, Roo
 from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
-from farbus.model.volume import AttachRequest, VolumeRequest, VolumeStatus
+from farbus.model.volume import AdoptRequest, AttachRequest, VolumeRequest, VolumeStatus
 
 CALL_TIMEOUT_S = 30.0
 """Longest time that one call without a stream may take."""
@@ -319,6 +319,12 @@ class ClusterClient:
         """Return the caller's volumes; to an operator all, and what nodes have of others."""
         reply = await self._call("ListVolumes", cluster_pb2.ListVolumesRequest())
         return tuple(from_message(each, VolumeStatus) for each in reply.volumes)
+
+    async def adopt_volume(self, request: AdoptRequest) -> AsyncIterator[VolumeStatus]:
+        """Take parts that nodes have of a volume which the ledger does not know into it, or have them removed, and
+        yield how far it is; for operators."""
+        async for status in self._stream("AdoptVolume", to_message(request, cluster_pb2.AdoptRequest)):
+            yield from_message(status, VolumeStatus)
 
     async def attach_volume(self, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
         """Have a volume attached to a node, and yield how far it is, until it can be used there; for operators."""

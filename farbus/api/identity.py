@@ -92,6 +92,7 @@ METHOD_ROLES: Mapping[str, frozenset[Role]] = {
     "/farbus.v1.Cluster/ListVolumes": PEOPLE,
     "/farbus.v1.Cluster/AttachVolume": OPERATORS,
     "/farbus.v1.Cluster/DetachVolume": OPERATORS,
+    "/farbus.v1.Cluster/AdoptVolume": OPERATORS,
     "/farbus.v1.Cluster/ListChassis": OPERATORS,
     "/farbus.v1.Cluster/ReadAudit": OPERATORS,
     "/farbus.v1.Staging/Missing": PEOPLE,

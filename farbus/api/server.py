@@ -45,7 +45,7 @@ from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, Roo
 from farbus.model.profile import MAX_TIMES, ApplicationProfile
 from farbus.model.rules import QuotaStatus
 from farbus.model.telemetry import ClusterTelemetry
-from farbus.model.volume import AttachRequest, VolumeRequest, VolumeStatus
+from farbus.model.volume import AdoptRequest, AttachRequest, VolumeRequest, VolumeStatus
 
 _log = logging.getLogger(__name__)
 
@@ -253,6 +253,11 @@ class ClusterHandler(abc.ABC):
     async def list_volumes(self, caller: Identity) -> tuple[VolumeStatus, ...]:
         """Return the volumes that the caller may see."""
         raise Unavailable("no volumes are kept here")
+
+    async def adopt_volume(self, caller: Identity, request: AdoptRequest) -> AsyncIterator[VolumeStatus]:
+        """Take parts that nobody knows into the ledger, and yield how far it is, until that is done."""
+        raise Unavailable("no volumes are kept here")
+        yield  # makes this a generator
 
     async def attach_volume(self, caller: Identity, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
         """Have a volume attached to a node and yield how far it is, at every change, until it can be used there."""
@@ -675,6 +680,13 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             )
 
         return await self._call("ListVolumes", context, answer)
+
+    async def AdoptVolume(self, request: cluster_pb2.AdoptRequest, context: Any) -> AsyncIterator[Any]:
+        def answers(caller: Identity) -> AsyncIterator[VolumeStatus]:
+            return self._handler.adopt_volume(caller, from_message(request, AdoptRequest))
+
+        async for status in self._stream("AdoptVolume", context, answers):
+            yield to_message(status, cluster_pb2.VolumeStatus)
 
     async def AttachVolume(self, request: cluster_pb2.AttachRequest, context: Any) -> AsyncIterator[Any]:
         def answers(caller: Identity) -> AsyncIterator[VolumeStatus]:

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 import farbus
+from farbus.cli.node_settings import node_settings
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.files import write_owned
 from farbus.model.value import Value
@@ -79,6 +80,10 @@ FILES: Mapping[Role, Mapping[str, str]] = {
     },
 }
 """For each role: files of systemd/ in the sources, and where they go."""
+
+STORAGE_SOURCE = "system/farbus-agent.service.d/storage.conf"
+STORAGE_DROP_IN = f"{UNITS}/farbus-agent.service.d/storage.conf"
+"""What the agent's unit allows besides, where its settings say that the node stores, or uses what others store."""
 
 MANUAL = "/usr/local/share/man/man1/farbus.1"
 
@@ -200,7 +205,13 @@ class Installation:
             raise Conflict(
                 f"{self._at(settings)} is there already", hint="set scheduler in it, or leave --scheduler out"
             )
-        contents = dict(_contents(role, command=command, scheduler=scheduler or DEFAULT_SCHEDULER))
+        files = dict(FILES[role])
+        if role is Role.AGENT:
+            if node_settings(str(self._at(settings))).needs_rights:
+                files[STORAGE_SOURCE] = STORAGE_DROP_IN
+            else:
+                yield from self._withdraw(STORAGE_DROP_IN)
+        contents = dict(_contents(files, command=command, scheduler=scheduler or DEFAULT_SCHEDULER))
         contents[MANUAL] = manual.encode()
         if there:
             del contents[settings]
@@ -232,17 +243,28 @@ class Installation:
             if role not in entry.roles:
                 continue
             if entry.roles == [role]:
-                self._unlink(path + NEW)
-                place = self._at(path)
-                if place.exists() and not purge and _digest(place.read_bytes()) != entry.sha256:
-                    yield Step(path=path, outcome=Outcome.KEPT)
-                elif self._unlink(path):
-                    yield Step(path=path, outcome=Outcome.REMOVED)
-                del self._record.files[path]
+                yield from self._take_away(path, entry, purge=purge)
             else:
                 entry.roles.remove(role)
         self._remove_directories()
         self._save()
+
+    def _take_away(self, path: str, entry: Entry, *, purge: bool = False) -> Iterator[Step]:
+        """Remove a file of ours, and after it the record of it; one that was changed only with ``purge``."""
+        self._unlink(path + NEW)
+        place = self._at(path)
+        if place.exists() and not purge and _digest(place.read_bytes()) != entry.sha256:
+            yield Step(path=path, outcome=Outcome.KEPT)
+        elif self._unlink(path):
+            yield Step(path=path, outcome=Outcome.REMOVED)
+        del self._record.files[path]
+
+    def _withdraw(self, path: str) -> Iterator[Step]:
+        """Take a file away that was put once and is not wanted any more."""
+        if path in self._record.files:
+            yield from self._take_away(path, self._record.files[path])
+            self._remove_directories()
+            self._save()
 
     def purge(self, role: Role) -> Iterator[Step]:
         """Remove what a role has gathered in its life: :data:`STATE`."""
@@ -357,9 +379,9 @@ class Installation:
             self._record.directories.remove(path)
 
 
-def _contents(role: Role, *, command: str, scheduler: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a role as they are to be: path, content."""
-    for source, path in FILES[role].items():
+def _contents(files: Mapping[str, str], *, command: str, scheduler: str) -> Iterator[tuple[str, bytes]]:
+    """Yield files, each by its source, as they are to be: path, content."""
+    for source, path in files.items():
         try:
             text = (SOURCES / source).read_text(encoding="utf-8")
         except OSError as error:

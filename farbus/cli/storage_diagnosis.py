@@ -6,11 +6,13 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from farbus.cli.findings import Finding, Verdict
+from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import KernelFactsReader
-from farbus.linux.lvm import GROUP, KernelLvm, Lvm
+from farbus.linux.lvm import KernelLvm, Lvm
 from farbus.model.quantity import format_bytes
 from farbus.model.storage import LogicalVolume, StorageDrive
 
@@ -24,6 +26,13 @@ USING = {
 }  # fmt: skip
 """Programs that a node needs that uses storage, its own or others'."""
 
+UNIT = "farbus-agent.service"
+UNIT_PLACES = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+"""Where systemd looks for units (``systemd/system`` below each) and for what is changed of them."""
+
+RIGHT = "CAP_SYS_ADMIN"
+"""By this a drop-in is known that lets the agent's unit have what storage takes, also one that was written by hand."""
+
 STORING_MODULES = ("nvmet", "nvmet-tcp", "dm-mod")
 USING_MODULES = ("nvme-tcp", "dm-mod")
 
@@ -34,8 +43,20 @@ def examine_storage(
     which: Callable[[str], str | None] = shutil.which,
     has_module: Callable[[str], bool] | None = None,
     is_root: bool | None = None,
+    settings: NodeSettings | None = None,
+    root: str = "/",
 ) -> Iterator[Finding]:
-    """Yield what stands against storing for others and against using what others store; neither is needed."""
+    """Yield what stands against storing for others and against using what others store; neither is needed.
+
+    ``settings`` are those of this machine's agent, ``root`` is where its units are looked for.
+    """
+    if settings is None:
+        try:
+            settings = node_settings()
+        except FarbusError as error:
+            yield Finding(check=CHECK, verdict=Verdict.WARNING, found=error.message, cure=error.hint)
+            settings = NodeSettings()
+    yield from _unit(settings, Path(root))
     module = has_module or KernelFactsReader().has_module
     for what, programs, modules in (
         ("use storage", USING, USING_MODULES),
@@ -58,10 +79,39 @@ def examine_storage(
             check=CHECK, verdict=Verdict.NOTE, found="only root can look at volume groups", cure="sudo farbus doctor"
         )
         return
-    yield from _group(lvm or KernelLvm())
+    yield from _group(lvm or KernelLvm(group=settings.volume_group), settings.volume_group)
 
 
-def _group(lvm: Lvm) -> Iterator[Finding]:
+def _unit(settings: NodeSettings, root: Path) -> Iterator[Finding]:
+    """Yield whether the agent's unit allows what its settings want of it; nothing where it is no unit."""
+    places = [root / place.lstrip("/") / "systemd/system" for place in UNIT_PLACES]
+    if not any((place / UNIT).exists() for place in places):
+        return
+    allowed = any(
+        RIGHT in drop_in.read_text(errors="replace")
+        for place in places
+        for drop_in in (place / f"{UNIT}.d").glob("*.conf")
+        if os.access(drop_in, os.R_OK)
+    )
+    again = "farbus install agent, then systemctl restart farbus-agent, which ends no job"
+    if settings.needs_rights and not allowed:
+        said = "storage" if settings.storage else "use_storage"
+        yield Finding(
+            check=CHECK,
+            verdict=Verdict.WARNING,
+            found=f"agent.toml says {said} = true, and the agent's unit does not allow it (no drop-in storage.conf)",
+            cure=again,
+        )
+    elif allowed and not settings.needs_rights:
+        yield Finding(
+            check=CHECK,
+            verdict=Verdict.NOTE,
+            found="the agent's unit allows storage, and agent.toml says neither storage = true nor use_storage = true",
+            cure=again,
+        )
+
+
+def _group(lvm: Lvm, group: str) -> Iterator[Finding]:
     async def look() -> tuple[tuple[StorageDrive, ...], tuple[LogicalVolume, ...]]:
         return await lvm.drives(), await lvm.volumes()
 
@@ -74,7 +124,7 @@ def _group(lvm: Lvm) -> Iterator[Finding]:
         yield Finding(
             check=CHECK,
             verdict=Verdict.NOTE,
-            found=f"volume group {GROUP}: no drives are given to Farbus here",
+            found=f"volume group {group}: no drives are given to Farbus here",
             cure="farbus storage init DRIVE..., and storage = true in agent.toml, to store for others",
         )
         return
@@ -83,7 +133,7 @@ def _group(lvm: Lvm) -> Iterator[Finding]:
     yield Finding(
         check=CHECK,
         verdict=Verdict.OK,
-        found=f"volume group {GROUP}: {format_bytes(size)}, {format_bytes(free)} of it free, on {names}",
+        found=f"volume group {group}: {format_bytes(size)}, {format_bytes(free)} of it free, on {names}",
     )
     for drive in drives:
         if drive.missing:

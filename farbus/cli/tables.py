@@ -256,6 +256,14 @@ VOLUME_COLUMNS: tuple[Column[VolumeStatus], ...] = (
 )
 
 
+ORPHAN_COLUMNS: tuple[Column[VolumeStatus], ...] = (
+    Column("VOLUME", lambda status: status.name),
+    Column("SIZE", lambda status: format_bytes(status.size_bytes), right=True),
+    Column("NODE", lambda status: _unique(status.nodes)),
+    Column("SAYS", lambda status: "; ".join(status.troubles)),
+)
+
+
 def _lease_storage(status: LeaseStatus) -> str:
     storage = status.lease.storage
     if storage is None:

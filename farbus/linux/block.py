@@ -118,6 +118,23 @@ class KernelBlockDevices:
         )
 
 
+def device_below(path: str, *, dev: str | Path = "/dev") -> str:
+    """Return the block device that ``path`` is: itself, or what the file system of a directory or file is on.
+
+    Raises :class:`NotFound` where nothing is, and :class:`Conflict` for a file system without a device of its own.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise NotFound(f"{path}: {error.strerror}", hint="findmnt shows what is mounted") from error
+    if stat.S_ISBLK(status.st_mode):
+        return path
+    device = Path(dev) / f"block/{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    if not device.exists():
+        raise Conflict(f"{path}: its file system is on no block device", hint="findmnt shows what is mounted")
+    return str(device)
+
+
 def open_exclusively(path: str) -> None:
     """Open a block device for writing as nobody else may have it.  May block for as long as it does not answer."""
     os.close(os.open(path, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shutil
 from typing import Any
 
 import msgspec
@@ -42,6 +43,8 @@ class FioJob(Value, frozen=True, kw_only=True):
     seconds: float
     ramp_s: float = 0.0
     size_bytes: int = 0
+    offset_bytes: int = 0
+    """Where it begins: what is before stays as it is."""
     verify: bool = False
     """Write checksums and read them back: fio fails where one does not fit."""
 
@@ -53,6 +56,12 @@ class FioResult(Value, frozen=True, kw_only=True):
     iops: float
     mean_us: float
     p99_us: float
+
+
+def check_fio(program: str = "fio") -> None:
+    """Raise :class:`Unavailable` where this machine has no fio."""
+    if shutil.which(program) is None:
+        raise Unavailable(f"{program}: this machine does not have it", hint="apt install fio")
 
 
 def run_fio(job: FioJob, *, program: str = "fio") -> FioResult:
@@ -71,6 +80,8 @@ def run_fio(job: FioJob, *, program: str = "fio") -> FioResult:
         arguments.append("--readonly")
     if job.size_bytes:
         arguments.append(f"--size={job.size_bytes}")
+    if job.offset_bytes:
+        arguments.append(f"--offset={job.offset_bytes}")
     done = run_tool(arguments, timeout_s=job.seconds + job.ramp_s + START_S)
     if done.code:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()

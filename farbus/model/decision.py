@@ -28,16 +28,17 @@ class StorageShare(Value, frozen=True, kw_only=True):
     """What one lease, or a part of a volume, has of a drive: bytes, and bytes a second.
 
     ``profile`` names how its program behaves, ``drives`` is how many it uses
-    as one.  ``remaining_s`` is how long it is expected to run yet, ``left_s``
-    how long until its deadline; either is negative where nobody knows.
+    as one.  ``started_at`` is when its program began, or had its storage, and
+    ``due_at`` when it is to have ended, both on the clock of
+    :attr:`Snapshot.at`; None where nobody knows, or there is no deadline.
     """
 
     size_bytes: int
     bandwidth_bytes_per_s: int = 0
     profile: str = ""
     drives: int = 1
-    remaining_s: float = -1.0
-    left_s: float = -1.0
+    started_at: float | None = None
+    due_at: float | None = None
     is_volume: bool = False
     """It is a part of a volume: room that is taken, and no program that would mind who else is there."""
 

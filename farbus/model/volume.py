@@ -114,6 +114,15 @@ class AttachRequest(Value, frozen=True, kw_only=True):
     read_only: bool = False
 
 
+class AdoptRequest(Value, frozen=True, kw_only=True):
+    """Parts of a volume that nodes have and the ledger does not are to be ``user``'s volume, or to be removed."""
+
+    volume: str
+    user: str = ""
+    """Empty for the caller."""
+    remove: bool = False
+
+
 class VolumePart(Value, frozen=True, kw_only=True):
     """What one node stores of a volume: a logical volume over the drives, each of which has as much of it."""
 

@@ -136,14 +136,20 @@ class Drives:
         self.load_factor = Load(*parts)
 
     def _keep_deadlines(self, shares: tuple[StorageShare, ...], bandwidth: int) -> bool:
-        """Say whether all keep their deadlines beside one more (the paper's ``CanShare``)."""
+        """Say whether all keep their deadlines beside one more (the paper's ``CanShare``).
+
+        Who has missed his already has nothing to lose; of one of whom nobody
+        knows when he began, nothing can be said.
+        """
+        at = self.cluster.at
         for share in shares:
             profile = self.profiles.get(share.profile)
-            if profile is None or share.remaining_s < 0 or share.left_s < 0:
+            if profile is None or share.started_at is None or share.due_at is None or share.due_at < at:
                 continue
             together = share.drives * bandwidth
             now = profile.execution_s(together, len(shares))
-            if share.remaining_s * profile.execution_s(together, len(shares) + 1) / now > share.left_s:
+            remaining_s = max(0.0, now - (at - share.started_at))
+            if remaining_s * profile.execution_s(together, len(shares) + 1) / now > share.due_at - at:
                 return False
         return True
 

@@ -48,7 +48,7 @@ class Machine:
         self.nvme = FakeNvme(directory)
         self.blocks = TreeBlockDevices(directory)
         self.mapper = FakeDeviceMapper(directory)
-        self.filesystems = FakeFileSystems(directory)
+        self.filesystems = FakeFileSystems(directory, size_of=lambda device: self.blocks.look(device).size_bytes)
         self.holders = FakeHolders(directory)
         self.uevents = FakeUevents()
         self.speed = FakeDriveSpeed()

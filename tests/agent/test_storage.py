@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import pytest_asyncio
 import structlog
 
+from farbus.agent import storage
 from farbus.agent.config import AgentConfig
+from farbus.agent.telemetry.storage import Overuse, StorageCollector
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
@@ -22,7 +25,7 @@ from farbus.linux.cgroups import FakeCgroups
 from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.holders import Holder, HolderKind, Look
-from farbus.model.nvmeof import IoLimit
+from farbus.model.nvmeof import IoLimit, namespace_identity
 from farbus.model.storage import LogicalIdentity
 from farbus.model.volume import VolumePart
 from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, ScriptedSessions
@@ -335,6 +338,47 @@ async def test_storage_of_another_node_is_used_kept_by_a_restart_and_given_back(
     assert using.machine.world() == old
 
 
+async def a_volume_used(storing: Node, using: Node, **grant: object) -> VolumePart:
+    """Have one node use a volume that the other stores."""
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    await using.start()
+    part = VolumePart(volume="data", size_bytes=64 * MIB, drives=drives)
+    made = await storing.sessions.command(make_volume=session_pb2.MakeVolume(part=part_message(part)))
+    assert made.error == ""
+    asked = await client_side(storing, using, storage_lease(volume="data", **grant))
+    asked.attachment = True
+    assert (await using.sessions.command(prepare_client=asked)).error == ""
+    return part
+
+
+def grow_client(volume: str = "data", *, size_bytes: int = 128 * MIB) -> session_pb2.GrowClient:
+    return session_pb2.GrowClient(job_id="j1", task="main.0", volume=volume, size_bytes=size_bytes)
+
+
+async def test_what_is_mounted_of_a_volume_grows_with_it(storing: Node, using: Node) -> None:
+    part = await a_volume_used(storing, using)
+    device = namespace_identity("data:0").by_id
+    before = await using.machine.filesystems.space(device)
+    larger = part_message(msgspec.structs.replace(part, size_bytes=128 * MIB))
+    assert (await storing.sessions.command(resize_volume=session_pb2.ResizeVolume(part=larger))).error == ""
+    # The kernel hears of it from the target.
+    (controller,) = using.machine.nvme.controllers()
+    using.machine.nvme.resize(controller.nqn, 128 * MIB)
+    for _ in range(2):
+        grown = await using.sessions.command(grow_client=grow_client())
+        assert (grown.ok, grown.error) == (True, "")
+        assert (await using.machine.filesystems.space(device)).size_bytes == 2 * before.size_bytes
+
+
+async def test_what_does_not_grow_while_it_is_used_says_so(storing: Node, using: Node) -> None:
+    await a_volume_used(storing, using, use="swap")
+    refused = await using.sessions.command(grow_client=grow_client())
+    assert "swap space keeps its size" in refused.error
+    unknown = await using.sessions.command(grow_client=grow_client("other"))
+    assert unknown.error == "grow volume other of j1/main.0: it is not used here"
+
+
 async def test_parts_of_several_leases_become_one_device(storing: Node, using: Node) -> None:
     first, second = await storing.machine.give("S1", "S2")
     await storing.start()
@@ -454,6 +498,26 @@ async def test_a_program_has_its_storage_and_no_more_of_it_than_was_granted(stor
     assert storing.machine.world()["mounts"] == []
     await storing.sessions.exited("j1")
     await gone(storing, "lease-l1")
+
+
+class OpenCollector(StorageCollector):
+    """One whose listener a test can call."""
+
+    listener: Callable[[Overuse], None]
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        OpenCollector.listener = staticmethod(settings["told"])
+
+
+async def test_who_takes_more_than_was_granted_is_told_to_the_scheduler(
+    storing: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "StorageCollector", OpenCollector)
+    await storing.start()
+    OpenCollector.listener(Overuse(lease="l1", bytes_per_s=300, granted_bytes_per_s=100))
+    told = session_pb2.LeaseOverused(lease_id="l1", bytes_per_s=300, granted_bytes_per_s=100)
+    await storing.sessions.until(lambda: any(one.lease_overused == told for one in storing.sessions.said))
 
 
 async def test_swap_is_an_operators_alone_whom_the_node_need_not_know(storing: Node, using: Node) -> None:

@@ -32,6 +32,7 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.nvme, self.blocks, self.clock = Statistics(directory), FakeBlockDevices(), FakeClock()
         self.exported: tuple[Exported, ...] = ()
+        self.told: list[tuple[str, int, int]] = []
         self.device = directory / "device"
         self.device.touch()
         self.collector = StorageCollector(
@@ -41,6 +42,7 @@ class World:
             exported=lambda: self.exported,
             smart=lambda: {"d1": SmartLog(temperature_c=40, spare_percent=90, media_errors=2)},
             clock=self.clock,
+            told=lambda overuse: self.told.append((overuse.lease, overuse.bytes_per_s, overuse.granted_bytes_per_s)),
         )
 
     def use(self, written_bytes: int) -> None:
@@ -85,6 +87,8 @@ async def test_a_breach_is_told_once_for_as_long_as_it_lasts(tmp_path: Path) -> 
             await world.clock.advance(1.0)
     assert told[:6] == [0.0] * 6
     assert max(told) == 2.0
+    # Whoever listens hears of it with each sample, and once that it is over.
+    assert world.told == [("l1", 400, 100)] * 3 + [("l1", 0, 100), ("l1", 400, 100)]
     assert len([line for line in lines if line["event"].startswith("lease uses more")]) == 2
     world.exported = ()
     assert not any(one.metric.startswith("storage_export") for one in await world.collector.sample())

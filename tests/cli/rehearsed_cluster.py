@@ -42,7 +42,7 @@ from farbus.model.rules import QuotaStatus
 from farbus.model.series import CollectorState
 from farbus.model.states import DeviceState, JobState, LeaseState, NodeState, VolumeState
 from farbus.model.telemetry import ClusterTelemetry, GpuTelemetry, LinkTelemetry, NodeTelemetry, SessionTelemetry
-from farbus.model.volume import AttachRequest, VolumePart, VolumeRequest, VolumeStatus
+from farbus.model.volume import AdoptRequest, AttachRequest, VolumePart, VolumeRequest, VolumeStatus
 
 GPU = Device(id="GPU-0001", kind=DeviceKind.GPU, model="Farbus Software GPU", memory_bytes=2**30, software=True)
 MOVING = Device(id="GPU-0002", kind=DeviceKind.GPU, model="Farbus Software GPU")
@@ -355,7 +355,8 @@ class RehearsedCluster(ClusterHandler):
 
     async def resize_volume(self, caller: Identity, name: str, *, size_bytes: int) -> AsyncIterator[VolumeStatus]:
         yield volume(name, VolumeState.AVAILABLE, says="node beta is asked to make its part larger, 1 of 1")
-        yield volume(name, VolumeState.AVAILABLE, size_bytes=size_bytes)
+        late = "node gamma uses it with its old size until it is attached again" if size_bytes > 200 * 2**30 else ""
+        yield volume(name, VolumeState.AVAILABLE, size_bytes=size_bytes, says=late)
 
     async def delete_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
         print(f"delete {name}", flush=True)
@@ -368,6 +369,14 @@ class RehearsedCluster(ClusterHandler):
         attached = volume("data", VolumeState.ATTACHED, attached_to="gamma", job="j7", use="mount", path="/srv/data")
         lost = volume("old", VolumeState.LOST, troubles=("node beta, which has part 0, can't be reached",))
         return attached, lost, volume("torn", VolumeState.AVAILABLE)
+
+    async def adopt_volume(self, caller: Identity, request: AdoptRequest) -> AsyncIterator[VolumeStatus]:
+        print(f"adopt {msgspec.json.encode(request).decode()}", flush=True)
+        if request.remove:
+            yield volume(request.volume, VolumeState.DELETING, says="node beta is asked to wipe and remove its part")
+            yield volume(request.volume, VolumeState.DELETED)
+            return
+        yield msgspec.structs.replace(volume(request.volume, VolumeState.AVAILABLE), user=request.user or caller.name)
 
     async def attach_volume(self, caller: Identity, request: AttachRequest) -> AsyncIterator[VolumeStatus]:
         print(f"attach {msgspec.json.encode(request).decode()}", flush=True)
@@ -383,6 +392,7 @@ class RehearsedCluster(ClusterHandler):
         )
 
     async def detach_volume(self, caller: Identity, name: str) -> AsyncIterator[VolumeStatus]:
+        print(f"detach {name}", flush=True)
         yield volume(name, VolumeState.ATTACHED, says="is being detached: pid 812 (python3) has a file open")
         yield volume(name, VolumeState.AVAILABLE)
 

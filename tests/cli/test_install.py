@@ -10,7 +10,7 @@ import pytest
 
 from farbus.agent.config import AgentConfig
 from farbus.cli import application
-from farbus.cli.installation import FILES, SOURCES, Role, check_command
+from farbus.cli.installation import FILES, SOURCES, STORAGE_SOURCE, Role, check_command
 from farbus.cli.manual import manual_page
 from farbus.errors import InvalidInput, NotFound
 from farbus.scheduler.config import SchedulerConfig
@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_every_source_belongs_to_a_role() -> None:
     sources = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*") if path.is_file()}
-    assert sources == {source for files in FILES.values() for source in files}
+    assert sources == {source for files in FILES.values() for source in files} | {STORAGE_SOURCE}
 
 
 def test_unit_starts_the_command(root: Path) -> None:
@@ -101,6 +101,68 @@ def test_dry_run_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     told = capsys.readouterr().out
     assert told.startswith("nothing is changed; this would be done:\n")
     assert f"/{UNIT}: made" in told
+
+
+DROP_IN = f"{UNIT}.d/storage.conf"
+
+
+def set_in(root: Path, line: str) -> None:
+    settings = root / "etc/farbus/agent.toml"
+    settings.write_text(f"{line}\n{settings.read_text()}")
+
+
+@pytest.mark.parametrize("setting", ["storage", "use_storage"])
+def test_storage_brings_what_the_unit_has_to_allow_and_takes_it_along(
+    root: Path, setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files_below(root)
+    assert DROP_IN not in before
+    set_in(root, f"{setting} = true")
+    assert install(root) == 0
+    assert files_below(root) - before == {DROP_IN}
+    assert (root / DROP_IN).read_text() == (SOURCES / STORAGE_SOURCE).read_text()
+    capsys.readouterr()
+    (root / "etc/farbus/agent.toml").write_text(f"{setting} = false\n")
+    assert install(root) == 0
+    assert f"/{DROP_IN}: removed\n" in capsys.readouterr().out
+    assert (files_below(root), (root / DROP_IN).parent.exists()) == (before, False)
+    assert install(root, role="scheduler") == 0
+    assert files_below(root) == before
+
+
+def test_a_drop_in_that_was_changed_stays(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    set_in(root, "storage = true")
+    install(root)
+    (root / DROP_IN).write_text("[Service]\n# mine\n")
+    (root / "etc/farbus/agent.toml").write_text("")
+    install(root)
+    assert f"/{DROP_IN}: kept\n" in capsys.readouterr().out
+    assert "# mine" in (root / DROP_IN).read_text()
+
+
+def test_a_rehearsal_of_storage_changes_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    set_in(root, "storage = true")
+    before = files_below(root)
+    install(root, "--dry-run")
+    assert (files_below(root), f"/{DROP_IN}: made\n" in capsys.readouterr().out) == (before, True)
+    install(root)
+    (root / "etc/farbus/agent.toml").write_text("")
+    install(root, "--dry-run")
+    assert DROP_IN in files_below(root)
+
+
+def test_uninstall_takes_the_drop_in_too(root: Path) -> None:
+    set_in(root, "storage = true")
+    install(root)
+    for role in Role:
+        install(root, "--uninstall", "--purge", role=role)
+    assert list(root.iterdir()) == []
+
+
+def test_settings_that_can_not_be_read_are_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "etc/farbus/agent.toml").write_text("storage = maybe\n")
+    assert install(root) == 2
+    assert "agent.toml: not TOML" in capsys.readouterr().err
 
 
 def test_dry_run_of_uninstall_changes_nothing(root: Path) -> None:

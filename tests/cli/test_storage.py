@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from farbus.cli import storage_diagnosis
 from farbus.cli.commands import storage
 from farbus.cli.findings import Verdict
+from farbus.cli.installation import SOURCES, STORAGE_DROP_IN, STORAGE_SOURCE, UNITS
+from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.storage_diagnosis import examine_storage
-from farbus.errors import Conflict, NotFound
+from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.linux.fake_lvm import FakeLvm, TreeBlockDevices
 from farbus.linux.lvm import local_drives
 
 
-def told(lvm: FakeLvm, *, programs: bool = True, modules: bool = True, root: bool = True) -> list[tuple[Verdict, str]]:
+def told(
+    lvm: FakeLvm, *, programs: bool = True, modules: bool = True, root: bool = True, **settings: object
+) -> list[tuple[Verdict, str]]:
     found = examine_storage(
         lvm=lvm, which=lambda name: name if programs or name == "lvm" else None, has_module=lambda _: modules,
-        is_root=root,
+        is_root=root, settings=msgspec.convert(settings, NodeSettings), root=str(lvm.directory),
     )  # fmt: skip
     return [(finding.verdict, f"{finding.found}; {finding.cure}") for finding in found]
 
@@ -45,6 +51,39 @@ def test_doctor_tells_of_the_group_and_of_drives_that_are_missing(tmp_path: Path
     assert f"drive {drives[1]} is missing; on it: nothing" in told(lvm)[-1][1]
 
 
+def test_doctor_says_where_settings_and_unit_differ(tmp_path: Path) -> None:
+    lvm = FakeLvm(tmp_path)
+    unit, drop_in = (tmp_path / path.lstrip("/") for path in (f"{UNITS}/farbus-agent.service", STORAGE_DROP_IN))
+
+    def of_the_unit(**settings: object) -> list[tuple[Verdict, str]]:
+        return [each for each in told(lvm, **settings) if "the agent's unit" in each[1]]
+
+    assert of_the_unit(storage=True) == []
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    assert of_the_unit() == []
+    for setting in ("storage", "use_storage"):
+        ((verdict, words),) = of_the_unit(**{setting: True})
+        assert verdict is Verdict.WARNING
+        assert f"agent.toml says {setting} = true" in words
+        assert "farbus install agent" in words
+    drop_in.parent.mkdir()
+    drop_in.write_text((SOURCES / STORAGE_SOURCE).read_text())
+    assert of_the_unit(storage=True) == []
+    ((verdict, words),) = of_the_unit()
+    assert (verdict, "says neither" in words) == (Verdict.NOTE, True)
+
+
+def test_settings_are_read_as_far_as_they_concern_storage(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    assert node_settings(str(file)) == NodeSettings()
+    file.write_text('scheduler = "control:7411"\nuse_storage = true\nvolume_group = "fast"\n')
+    assert node_settings(str(file)) == NodeSettings(use_storage=True, volume_group="fast")
+    file.write_text('storage = "yes"\n')
+    with pytest.raises(InvalidInput, match="storage"):
+        node_settings(str(file))
+
+
 class FreeDevices(TreeBlockDevices):
     """Nobody has any."""
 
@@ -55,7 +94,8 @@ class FreeDevices(TreeBlockDevices):
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLvm:
     lvm, blocks = FakeLvm(tmp_path), FreeDevices(tmp_path)
-    monkeypatch.setattr(storage, "KernelLvm", lambda group: lvm)
+    monkeypatch.setattr(storage, "KernelLvm", lambda group: FakeLvm(tmp_path, group=group))
+    monkeypatch.setattr(storage, "node_settings", lambda: node_settings(str(tmp_path / "agent.toml")))
     monkeypatch.setattr(storage, "KernelBlockDevices", lambda: blocks)
     monkeypatch.setattr(storage, "local_drives", lambda: local_drives(sys=tmp_path / "sys"))
     return lvm
@@ -71,6 +111,25 @@ def test_a_drive_is_given_and_taken_back(machine: FakeLvm, tmp_path: Path, capsy
     storage.remove([drive])
     assert "no more" in capsys.readouterr().out
     assert asyncio.run(machine.drives()) == ()
+
+
+def test_the_group_is_that_of_the_settings(
+    machine: FakeLvm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drive = machine.plug("S1", 1 << 30)
+    (machine.directory / "agent.toml").write_text('volume_group = "fast"\n')
+    storage.init([drive])
+    storage.list_drives()
+    assert f"{drive} (/dev/nvme0n1) is in volume group fast\n" in (printed := capsys.readouterr().out)
+    assert drive in printed.splitlines()[-1]
+    storage.list_drives(group="other")
+    assert "volume group other: no drives" in capsys.readouterr().err
+    monkeypatch.setattr(storage_diagnosis, "KernelLvm", lambda group: FakeLvm(machine.directory, group=group))
+    settings = node_settings(str(machine.directory / "agent.toml"))
+    *_, last = examine_storage(which=str, has_module=bool, is_root=True, settings=settings)
+    assert last.found.startswith("volume group fast: 1020 MiB")
+    storage.remove([drive])
+    assert "is in volume group fast no more" in capsys.readouterr().out
 
 
 def test_a_drive_that_holds_something_is_refused(machine: FakeLvm) -> None:

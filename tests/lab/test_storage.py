@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVE_BYTES = 256 * 2**20
 DRIVES = {"one": "port1", "two": "port2"}
 
-DROP_IN = "/etc/systemd/system/farbus-agent.service.d/storage.conf"
-
 INPUT = "import struct,sys; sys.stdout.buffer.write(struct.pack('<65536f', *range(65536)))"
 CHECK = (
     "import struct,sys; got=struct.unpack('<65536f', open(sys.argv[1],'rb').read());"
@@ -98,13 +96,6 @@ def plug(guest: Guest, files: dict[str, Path]) -> None:
         guest.until(f"test -b {path_of(name)}")
 
 
-def documented_drop_in() -> str:
-    """Return what docs/install.md has an operator write."""
-    text = (ROOT / "docs/install.md").read_text()
-    start = text.index("[Service]\nCapabilityBoundingSet=CAP_SYS_ADMIN")
-    return text[start : text.index("```", start)]
-
-
 @pytest.fixture(scope="module")
 def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
     directory = tmp_path_factory.mktemp("storage")
@@ -119,11 +110,10 @@ def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Site:
         with file.open("wb") as sparse:
             sparse.truncate(DRIVE_BYTES)
     plug(c, files)
-    for guest in (a, c):
-        guest.write(DROP_IN, documented_drop_in())
-        guest.shell("systemctl daemon-reload")
     c.run("farbus", "storage", "init", *map(path_of, DRIVES), limit_s=JOB_LIMIT_S)
-    c.shell("sed -i 's/^# storage = true/storage = true/' /etc/farbus/agent.toml")
+    for guest, setting in ((a, "use_storage"), (c, "storage")):
+        guest.shell(f"sed -i 's/^# {setting} = true/{setting} = true/' /etc/farbus/agent.toml")
+        guest.run("farbus", "install", "agent", limit_s=JOB_LIMIT_S)
     cluster_start({"b": 1}).run([a, b, c])
     return Site(a, b, c, files)
 

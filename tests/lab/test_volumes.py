@@ -14,7 +14,16 @@ from farbus.model.nvmeof import Connection, ExpectedNamespace, SubsystemName, na
 from farbus.model.storage import Account, LogicalIdentity, identity_of, stored_bytes
 from farbus.model.volume import FileSystem, StorageUse, VolumePart
 from farbus.nvmeof.using import UseWork, part_here, part_there
-from farbus.nvmeof.volumes import MakeWork, ReadyWork, RemoveWork, ResizeWork, RoomWork, device_path, export_of
+from farbus.nvmeof.volumes import (
+    DropWork,
+    MakeWork,
+    ReadyWork,
+    RemoveWork,
+    ResizeWork,
+    RoomWork,
+    device_path,
+    export_of,
+)
 from tests.lab.guest import Guest, patient
 from tests.lab.tree import PYTHON, put_tree
 
@@ -197,12 +206,13 @@ def test_room_of_a_lease_goes_with_it(node: Node, group: list[str]) -> None:
         lease="j1-1-1", size_bytes=size, drives=(group[0],), export=export_of(name_of("j1-1-1"), whose, [ADDRESS])
     )
     swap = UseWork(id="swap", parts=(part_there(connection("j1-1-1", whose, size)),), use=StorageUse.SWAP)
+    drop = DropWork(lease="j1-1-1", size_bytes=size)
     node.done(store("back", full), store("go", room), use("go", swap))
     assert node.shell("grep -c /dev/nvme /proc/swaps") == "1"
     # As what it is, it is no file system.
     files = msgspec.structs.replace(swap, use=StorageUse.MOUNT)
     node.done(use("back", swap))
-    told = node.do(use("go", files, may_fail=True), use("back", files), store("back", room))[0]
+    told = node.do(use("go", files, may_fail=True), use("back", files), store("back", room), store("go", drop))[0]
     assert "it holds swap" in told["says"]
     assert node.shell("grep -c /dev/ /proc/swaps || true") == "0"
     assert node.shell("lvs --noheadings farbus; ls /sys/kernel/config/nvmet/subsystems") == ""
@@ -250,7 +260,7 @@ def test_parts_of_two_nodes_are_one_device(node: Node, group: list[str]) -> None
     told = node.done(store("go", room), use("go", mapped))
     assert told[-1]["result"]["path"] == "/run/farbus/storage/here/memory"
     assert int(node.shell("stat -c %s /run/farbus/storage/here/memory")) > size // 2
-    node.done(use("back", mapped), store("back", room))
+    node.done(use("back", mapped), store("back", room), store("go", DropWork(lease="h", size_bytes=size)))
     assert node.shell("lvs --noheadings farbus; dmsetup ls | grep farbus || true") == ""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from farbus.errors import Unavailable
-from farbus.linux.fio import FioJob, Pattern, parse_fio, run_fio
+from farbus.linux.fio import FioJob, Pattern, check_fio, parse_fio, run_fio
 
 
 def side(*, bw: int, iops: float, mean: float, p99: float | None = None) -> dict[str, object]:
@@ -75,3 +75,17 @@ def test_what_fio_says_is_said(tmp_path: Path) -> None:
 def test_without_fio_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="No such file"):
         run_fio(FioJob(path="/x", pattern=Pattern.READ, block_bytes=4096, seconds=1), program=str(tmp_path / "none"))
+
+
+def test_what_is_before_the_offset_stays(tmp_path: Path) -> None:
+    kept = tmp_path / "arguments"
+    fio = program(tmp_path, f'echo "$@" > {kept}; cat <<END\n{output()}\nEND')
+    job = FioJob(path="/x", pattern=Pattern.WRITE, block_bytes=4096, seconds=1, offset_bytes=1 << 20)
+    run_fio(job, program=fio)
+    assert f"--offset={1 << 20}" in kept.read_text().split()
+
+
+def test_it_is_asked_for_before_anything_is_done(tmp_path: Path) -> None:
+    check_fio(program(tmp_path, "exit 0"))
+    with pytest.raises(Unavailable, match="this machine does not have it; apt install fio"):
+        check_fio(str(tmp_path / "none"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
-from farbus.errors import NotFound, Unavailable
-from farbus.linux.block import FakeBlockDevices, KernelBlockDevices
+from farbus.errors import Conflict, NotFound, Unavailable
+from farbus.linux.block import FakeBlockDevices, KernelBlockDevices, device_below
 from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.linux.nvmet import KernelNvmet, load_target
 from farbus.model.nvmeof import Transport
@@ -116,3 +117,15 @@ def test_counters_are_read_with_their_units(tmp_path: Path, monkeypatch: pytest.
     assert (use.reads, use.read_bytes, use.read_ms) == (11, 88 * 512, 5)
     assert (use.writes, use.written_bytes, use.write_ms) == (22, 176 * 512, 7)
     assert (use.in_flight, use.busy_ms) == (3, 9)
+
+
+def test_what_a_file_is_on_is_found_by_its_number(tmp_path: Path) -> None:
+    number = os.stat(tmp_path).st_dev
+    node = tmp_path / f"dev/block/{os.major(number)}:{os.minor(number)}"
+    with pytest.raises(Conflict, match="is on no block device"):
+        device_below(str(tmp_path), dev=tmp_path / "dev")
+    node.parent.mkdir(parents=True)
+    node.touch()
+    assert device_below(str(tmp_path), dev=tmp_path / "dev") == str(node)
+    with pytest.raises(NotFound, match="No such file"):
+        device_below(str(tmp_path / "none"))

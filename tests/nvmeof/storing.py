@@ -21,6 +21,7 @@ from farbus.model.volume import VolumePart
 from farbus.nvmeof.target import TargetParts
 from farbus.nvmeof.volumes import (
     AnyVolumeStep,
+    DropWork,
     MakeWork,
     RemoveWork,
     ResizeWork,
@@ -65,7 +66,10 @@ class Node:
             lvm=self.lvm,
             target=TargetParts(nvmet=self.nvmet, blocks=self.blocks),
             told=lambda *words: self.told.append(words),
+            ended=self._ended,
         )
+        self.ends = 0
+        """How often room was told to be over."""
         if new:
             for number in range(2):
                 self.lvm.plug(f"S{number}", SIZE)
@@ -77,6 +81,9 @@ class Node:
                 await self.lvm.add_drive(drive)
             self.lvm.by_hand("theirs", UNIT)
         return self
+
+    async def _ended(self) -> None:
+        self.ends += 1
 
     def target(self) -> Target:
         return msgspec.convert(read_target(str(self.directory / "config/nvmet")), Target)
@@ -131,6 +138,8 @@ class Node:
 class Room:
     """A lease has room of its own, and offers it (:mod:`tests.harness.killing`)."""
 
+    leaves_marked = True
+
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "node"
         self.passing: Callable[[], None] = lambda: None
@@ -157,7 +166,19 @@ class Room:
     def world(self) -> object:
         if not self._directory.exists():
             asyncio.run(self._node())
-        return Node(self._directory).world()
+        found = Node(self._directory).world()
+        volumes, zeros, nodes = found["volumes"], found["zeros"], found["nodes"]
+        assert isinstance(volumes, dict)
+        assert isinstance(zeros, dict)
+        assert isinstance(nodes, list)
+        # A lease's room that is marked to be wiped is nobody's.
+        going = {name for name, one in volumes.items() if self.leaves_marked and "farbus.going" in one["tags"]}
+        return {
+            **found,
+            "volumes": {name: one for name, one in volumes.items() if name not in going},
+            "zeros": {name: zero for name, zero in zeros.items() if name not in going},
+            "nodes": [name for name in nodes if name not in going],
+        }
 
     def clear(self) -> None:
         """Its directory is removed anyway."""
@@ -166,6 +187,8 @@ class Room:
 class Make(Room):
     """A part of a volume is made."""
 
+    leaves_marked = False
+
     def work(self) -> VolumeWork:
         return MakeWork(part=PART)
 
@@ -173,12 +196,27 @@ class Make(Room):
 class Resize(Room):
     """It is made larger."""
 
+    leaves_marked = False
+
     async def prepare(self, node: Node) -> None:
         await node.go(MakeWork(part=PART))
 
     def work(self) -> VolumeWork:
         larger = msgspec.structs.replace(PART, size_bytes=6 * UNIT)
         return ResizeWork(part=larger, before_bytes=PART.size_bytes)
+
+
+class Drop(Room):
+    """Room of a lease that is over is wiped and removed."""
+
+    leaves_marked = False
+
+    async def prepare(self, node: Node) -> None:
+        await node.go(a_room(exported=False))
+        await node.back(a_room(exported=False))
+
+    def work(self) -> VolumeWork:
+        return DropWork(lease=LEASE, size_bytes=4 * UNIT)
 
 
 class Remove(Resize):

@@ -172,7 +172,7 @@ async def test_a_removed_volume_is_wiped_first(tmp_path: Path) -> None:
     assert await node.lvm.volumes() == ()
 
 
-async def test_room_of_a_lease_is_wiped_and_removed_with_it(tmp_path: Path) -> None:
+async def test_room_of_a_lease_is_free_at_its_end_and_wiped_and_removed_behind_it(tmp_path: Path) -> None:
     node = await a_node(tmp_path)
     told = await node.go(a_room())
     assert told["size_bytes"] == str(stored_bytes(3 * UNIT + 1, 2)) == str(4 * UNIT)
@@ -183,9 +183,26 @@ async def test_room_of_a_lease_is_wiped_and_removed_with_it(tmp_path: Path) -> N
     seen: list[bytes] = []
     node.lvm.passing = lambda: seen.append(contents.read_bytes()[:6]) if contents.exists() else None
     await node.back(a_room())
+    # Nobody waits for the wiping, and nobody can have it any more.
+    assert node.ends == 1
+    assert node.target().subsystems == ()
+    (room,) = await rooms(node.parts)
+    assert (room.going, room.ready, room.active) == (True, False, False)
+    assert seen[-1] == b"secret"
+    with pytest.raises(Conflict, match="one of that name is being removed"):
+        await node.go(a_room())
+    await node.go(DropWork(lease=LEASE, size_bytes=room.size_bytes))
     assert seen[-1] == bytes(6)
     assert await rooms(node.parts) == ()
-    assert node.target().subsystems == ()
+
+
+async def test_room_that_nobody_has_had_yet_is_removed_at_once(tmp_path: Path) -> None:
+    node = await a_node(tmp_path)
+    work = a_room(exported=False)
+    (create, *_) = steps_of(node.parts, work)
+    await create.do()
+    await node.back(work)
+    assert (await rooms(node.parts), node.ends) == ((), 1)
 
 
 async def test_room_that_no_record_knows_is_dropped(tmp_path: Path) -> None:
@@ -199,8 +216,6 @@ async def test_room_that_no_record_knows_is_dropped(tmp_path: Path) -> None:
 async def test_a_lost_drive_is_a_trouble_and_does_not_stop_removal(tmp_path: Path) -> None:
     node = await a_node(tmp_path)
     await node.go(MakeWork(part=PART))
-    await node.go(a_room(exported=False))
-    await node.back(a_room(exported=False))
     await node.go(a_room(exported=False))
     node.lvm.pull(DRIVES[1])
     (here,) = await stored(node.parts)

@@ -29,6 +29,7 @@ def test_room_of_a_lease_is_there_or_gone_wherever_the_process_is_killed(tmp_pat
         ("Make", ("CreatePart", "WipePart"), (0,)),
         ("Resize", ("ExtendPart", "WipePart"), (0,)),
         ("Remove", ("RetirePart", "WipePart", "DropPart"), ()),
+        ("Drop", ("RetirePart", "WipePart", "DropPart"), ()),
     ],
 )
 def test_a_volume_is_as_it_was_or_as_it_is_to_be(

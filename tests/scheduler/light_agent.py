@@ -31,6 +31,7 @@ _COMMANDS = {
     "make_volume": events.MakeVolume,
     "resize_volume": events.ResizeVolume,
     "remove_volume": events.RemoveVolume,
+    "grow_client": events.GrowClient,
     "serve_chassis": events.ServeChassis,
     "cancel_move": events.CancelMove,
     "heartbeat_reply": events.HeartbeatReply,

@@ -18,14 +18,14 @@ from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon
 from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.states import DEVICE_STATES, VOLUME_STATES, DeviceState, LeaseState, VolumeState
-from farbus.model.volume import AttachRequest, VolumePart, VolumeRequest, VolumeStatus
+from farbus.model.volume import AdoptRequest, AttachRequest, VolumePart, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.move_requests import plan_move
 from farbus.scheduler.records import StoredProgress
-from farbus.scheduler.volume_plans import attachment_job, plan_volume
+from farbus.scheduler.volume_plans import attachment_job, plan_adoption, plan_volume
 from farbus.scheduler.volume_records import StoredVolume
 
 GIB = 2**30
@@ -313,6 +313,9 @@ class ScriptedAgent:
                 self.device_side.pop(lease_id, None)
             case events.MakeVolume() | events.ResizeVolume() | events.RemoveVolume():
                 return self._keep(command)
+            case events.GrowClient(job_id=job_id, task=task):
+                assert (job_id, task) in self.client_side, "what is not used here is to grow"
+                return self.answer(command, error=self.refuses.get(type(command), ""))
             case events.ServeChassis(chassis=chassis):
                 assert command.term >= self.serves.get(chassis, command).term, "an old naming came back"
                 self.serves[chassis] = command
@@ -359,8 +362,9 @@ class ScriptedAgent:
             assert set(part.drives) <= here.keys()
             self.parts[part.device] = part
             here[part.device] = Device(
-                id=part.device, kind=DeviceKind.VOLUME, model="volume", memory_bytes=part.size_bytes
-            )
+                id=part.device, kind=DeviceKind.VOLUME, model="volume", memory_bytes=part.size_bytes,
+                attributes={"parts": str(part.parts), "drives": ",".join(part.drives)},
+            )  # fmt: skip
         self.node = msgspec.structs.replace(self.node, devices=tuple(here.values()))
         return self.answer(command)
 
@@ -719,6 +723,13 @@ class Cluster:
         volume = plan_volume(
             self.machine, request, policy=DefaultPolicy(), user=user, by=user, at=self.wall, now=self.now
         )
+        self.tell(events.VolumeAsked(volume=volume))
+        return volume.id
+
+    def adopt(self, name: str = "data", *, user: str = "ada", remove: bool = False) -> str:
+        """Have parts that the ledger does not know taken into it; return the volume's id."""
+        request = AdoptRequest(volume=name, user=user, remove=remove)
+        volume = plan_adoption(self.machine, request, user=user, by="ann", at=self.wall)
         self.tell(events.VolumeAsked(volume=volume))
         return volume.id
 

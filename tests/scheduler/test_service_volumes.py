@@ -13,12 +13,14 @@ import msgspec
 import pytest
 
 from farbus.api.client import ClusterClient
+from farbus.api.conversion import to_message
 from farbus.api.identity import BELIEVE_USERS, Identity, Role
+from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unsatisfiable
 from farbus.model.device import Route
 from farbus.model.job import Job, StorageRequest
 from farbus.model.states import JobState, VolumeState
-from farbus.model.volume import AttachRequest, StorageUse, VolumeRequest, VolumeStatus
+from farbus.model.volume import AdoptRequest, AttachRequest, StorageUse, VolumePart, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.rounds import decision_maker
@@ -212,6 +214,23 @@ async def test_calls_about_volumes_are_audited(shop: Shop) -> None:
         ("DetachVolume", "ann", "data"),
         ("DeleteVolume", "ada", "data"),
     ]
+
+
+async def test_parts_that_nobody_knows_are_adopted_by_operators(shop: Shop) -> None:
+    agent = shop.agents["b"]
+    part = VolumePart(volume="old", size_bytes=10 * GIB, drives=("NVME-b-0",))
+    assert agent.state.do(events.MakeVolume(command_id="by hand", part=part)) is not None
+    await agent.send(inventory_changed=session_pb2.InventoryChanged(node=to_message(agent.state.node, types_pb2.Node)))
+    await agent.beat()
+    await agent.until(events.HeartbeatReply, "")
+    with pytest.raises(NotPermitted):
+        async for _ in shop.ada.adopt_volume(AdoptRequest(volume="old")):
+            pass
+    statuses = [status async for status in shop.operator.adopt_volume(AdoptRequest(volume="old", user="ada"))]
+    assert (statuses[-1].state, statuses[-1].user) == (VolumeState.AVAILABLE, "ada")
+    assert await shop.ada.list_volumes() == (statuses[-1],)
+    assert (await gone(shop.ada, "old")).state is VolumeState.DELETED
+    assert agent.state.parts == {}
 
 
 async def test_a_job_has_room_of_its_own(shop: Shop) -> None:

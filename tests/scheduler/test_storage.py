@@ -292,12 +292,20 @@ def test_kinds_are_not_mixed() -> None:
 
 
 def test_sharing_keeps_the_deadlines_of_those_who_are_there() -> None:
-    # One runs 1,000 s yet alone; beside another it would take 1,000 * 1601 / 1489 = 1,075 s.
-    for left_s, device in ((1_100.0, "d1"), (1_050.0, "d0")):
-        used = drive("d1", "a", shares=(share(profile="smufin", remaining_s=1_000.0, left_s=left_s),))
-        decision = run(
-            world(node("a"), drive("d0", "a"), used), job("j", group(storage=(SMUFIN,))), policy=Minimizing()
-        )
+    # One has run 489 s of 1,489, and needs 1,000 alone; beside another it would take 1,000 * 1601 / 1489 = 1,075 s.
+    for started_at, due_at, device in (
+        (11.0, 1_600.0, "d1"),
+        (11.0, 1_550.0, "d0"),
+        # It began later, and has more to do.
+        (411.0, 1_600.0, "d0"),
+        # Nothing can be saved, or nothing is known.
+        (11.0, 400.0, "d1"),
+        (11.0, None, "d1"),
+        (None, 1_550.0, "d1"),
+    ):
+        used = drive("d1", "a", shares=(share(profile="smufin", started_at=started_at, due_at=due_at),))
+        snapshot = msgspec.structs.replace(world(node("a"), drive("d0", "a"), used), at=500.0)
+        decision = run(snapshot, job("j", group(storage=(SMUFIN,))), policy=Minimizing())
         assert [given.device for given in given_to(decision, "j")] == [device]
 
 

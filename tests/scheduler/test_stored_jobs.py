@@ -10,6 +10,7 @@ from farbus.model.device import Route
 from farbus.model.job import (
     Alternative,
     DevicePlacement,
+    Goal,
     GroupVariant,
     Job,
     Requests,
@@ -128,6 +129,41 @@ def test_shares_outlive_a_restart_with_their_profiles() -> None:
     cluster.join()
     cluster.settle()
     assert cluster.state_of("j1") == "running"
+
+
+def test_rounds_are_told_since_when_who_shares_a_drive_runs_and_until_when_it_may() -> None:
+    cluster = cluster_of()
+    request = msgspec.structs.replace(TEMPORARY, profile="smufin", devices=1)
+    wanted = msgspec.structs.replace(
+        stored("j1", request, on="c"), submitted_at=cluster.wall, goal=Goal(deadline_s=2_000.0)
+    )  # fmt: skip
+    due_at = cluster.now + 2_000.0
+    cluster.submit(wanted)
+    cluster.decide()
+
+    def moments() -> set[tuple[float | None, float | None]]:
+        views = cluster.machine.snapshot(cluster.now).devices
+        return {(share.started_at, share.due_at) for view in views for share in view.shares}
+
+    assert moments() == {(cluster.now, due_at)}
+    # What it is prepared for is not what it runs.
+    cluster.now += 3
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    began = cluster.now
+    assert moments() == {(began, due_at)}
+    cluster.now += 60
+    cluster.restart()
+    ((started_at, told),) = moments()
+    assert (started_at, told) == (pytest.approx(began), pytest.approx(due_at))
+
+
+def test_of_programs_of_which_nobody_knows_how_they_behave_no_moments_are_kept() -> None:
+    cluster = cluster_of()
+    cluster.submit(stored("j1", TEMPORARY, on="c"))
+    cluster.settle()
+    shares = [share for device in cluster.machine.devices.values() for share in device.shares.values()]
+    assert [(share.started_at, share.due_at) for share in shares] == [(None, None)] * len(shares)
 
 
 def test_a_job_uses_each_part_where_it_is() -> None:

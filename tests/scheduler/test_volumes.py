@@ -12,6 +12,7 @@ from farbus.model.states import DeviceState, JobState, VolumeState
 from farbus.model.volume import StorageUse
 from farbus.scheduler import events
 from farbus.scheduler.move_requests import plan_move
+from farbus.scheduler.steps import GROW_DEADLINE_S
 from farbus.scheduler.volume_plans import check_resize
 from tests.scheduler.scripted import GIB, Cluster, node, storing
 
@@ -182,13 +183,136 @@ def test_a_volume_grows_on_its_drives() -> None:
     assert cluster.agents["b"].parts["VOL-data:1"].size_bytes == 20 * GIB
 
 
+def resize(cluster: Cluster, size_bytes: int) -> None:
+    cluster.tell(events.VolumeResizeAsked(name="data", size_bytes=size_bytes, by="ada"))
+
+
+def test_who_uses_a_volume_is_asked_to_let_it_grow() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    assert isinstance(cluster.step("b"), events.ResizeVolume)
+    # As long as the file system has its old size it is not said to be done.
+    status = cluster.volume()
+    assert (status.size_bytes, status.says) == (
+        10 * GIB, "node c, which uses it, is asked to let its file system grow"
+    )  # fmt: skip
+    asked = cluster.step("c")
+    assert isinstance(asked, events.GrowClient)
+    assert (asked.job_id, asked.volume, asked.size_bytes) == ("j1", "data", 40 * GIB)
+    assert (cluster.volume().size_bytes, cluster.volume().says, cluster.volume().error) == (40 * GIB, "", "")
+
+
+def test_what_does_not_grow_while_it_is_used_is_told_until_it_is_attached_again() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    cluster.agents["c"].refuses[events.GrowClient] = "swap space keeps its size"
+    resize(cluster, 40 * GIB)
+    cluster.settle()
+    status = cluster.volume()
+    told = "node c uses it with its old size until it is attached again: swap space keeps its size"
+    assert (status.size_bytes, status.error, status.says) == (40 * GIB, "", told)
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert cluster.volume().says == told
+    cluster.tell(events.JobCancelled(job_id="j1", reason="detached", released=True))
+    cluster.settle()
+    cluster.attach("data", "c", job_id="j2")
+    cluster.settle()
+    assert (cluster.volume().attached_to, cluster.volume().says) == ("c", "")
+
+
+def test_a_stripe_over_nodes_says_that_it_keeps_its_size_for_who_uses_it() -> None:
+    cluster = made(storing("a", 1), storing("b", 1), node("c"), stripe=2)
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.settle()
+    status = cluster.volume()
+    assert status.size_bytes == 40 * GIB
+    assert status.says.endswith("with its old size until it is attached again: it is striped over 2 nodes")
+
+
+def test_a_node_that_uses_a_volume_and_is_away_is_waited_for() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.step("b")
+    cluster.lose("c")
+    assert cluster.volume().says.startswith("waits for node c, which uses it and can't be reached, last heard at")
+    cluster.join("c")
+    assert isinstance(cluster.step("c"), events.GrowClient)
+    assert cluster.volume().size_bytes == 40 * GIB
+
+
+def test_a_node_that_says_nothing_of_growing_is_not_waited_for_for_ever() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.step("b")
+    # As one of an older version, which knows no such command.
+    cluster.agents["c"].inbox.clear()
+    cluster.pass_time(GROW_DEADLINE_S + 1, step_s=5)
+    status = cluster.volume()
+    assert (status.size_bytes, status.error) == (40 * GIB, "")
+    assert status.says == "node c has not said whether it has its new size there"
+
+
+def test_what_is_detached_meanwhile_is_done() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.step("b")
+    cluster.tell(events.JobCancelled(job_id="j1", reason="detached", released=True))
+    assert cluster.volume().size_bytes == 40 * GIB
+    cluster.agents["c"].inbox = [each for each in cluster.agents["c"].inbox if not isinstance(each, events.GrowClient)]
+    cluster.settle()
+    assert (cluster.volume().state, cluster.volume().size_bytes) == (VolumeState.AVAILABLE, 40 * GIB)
+
+
+def test_who_is_only_coming_is_asked_when_he_is_there() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    while not any(isinstance(each, events.PrepareClient) for each in cluster.agents["c"].inbox):
+        assert cluster.step("b") is not None
+    resize(cluster, 40 * GIB)
+    while cluster.step("b") is not None:
+        pass
+    assert cluster.volume().size_bytes == 10 * GIB
+    cluster.settle()
+    assert (cluster.volume().size_bytes, cluster.volume().attached_to) == (40 * GIB, "c")
+
+
+def test_a_restart_forgets_nobody_who_is_to_see_the_new_size() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    resize(cluster, 40 * GIB)
+    cluster.step("b")
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert (cluster.volume().size_bytes, cluster.volume().says) == (40 * GIB, "")
+
+
 def test_a_volume_that_can_not_grow_keeps_its_size() -> None:
     cluster = made(storing("a", 1), storing("b", 1), stripe=2)
     cluster.agents["b"].refuses[events.ResizeVolume] = "its volume group is full"
     cluster.tell(events.VolumeResizeAsked(name="data", size_bytes=40 * GIB, by="ada"))
     cluster.settle()
     status = cluster.volume()
-    assert (status.size_bytes, status.error) == (10 * GIB, "node b: its volume group is full")
+    uneven = (
+        "part 0 on node a by 15 GiB larger than it can be used for: "
+        "farbus volume resize, asked again, makes the others alike"
+    )
+    assert (status.size_bytes, status.error) == (10 * GIB, f"node b: its volume group is full; {uneven}")
+    assert status.troubles == (uneven,)
     # What is larger already stays so, and is counted.
     assert [part.size_bytes for part in status.parts] == [20 * GIB, 5 * GIB]
     assert (taken(cluster, "NVME-a-0"), taken(cluster, "NVME-b-0")) == (20 * GIB, 5 * GIB)
@@ -196,6 +320,7 @@ def test_a_volume_that_can_not_grow_keeps_its_size() -> None:
     cluster.tell(events.VolumeResizeAsked(name="data", size_bytes=40 * GIB, by="ada"))
     cluster.settle()
     assert (cluster.volume().size_bytes, cluster.volume().error) == (40 * GIB, "")
+    assert cluster.volume().troubles == ()
 
 
 @pytest.mark.parametrize(
@@ -305,6 +430,105 @@ def test_a_forgotten_node_keeps_its_volumes_lost_until_they_are_deleted() -> Non
         cluster.create(node="a")
 
 
+def orphaned(*nodes: object, **more: object) -> Cluster:
+    """A cluster whose volume was deleted while its nodes were away, and is nobody's now that they are back."""
+    cluster = made(*nodes, **more)
+    stores = dict.fromkeys(cluster.volume().nodes)
+    for name in stores:
+        cluster.lose(name)
+        cluster.tell(events.NodeForgotten(node=name, reason="off"))
+    cluster.tell(events.VolumeDeletionAsked(name="data", by="ada"))
+    assert cluster.machine.volume_statuses() == ()
+    for name in stores:
+        cluster.join(name)
+    return cluster
+
+
+TWO = (storing("a", 1), storing("b", 1), node("c"))
+
+
+def test_what_nobody_knows_is_adopted_with_all_that_it_takes() -> None:
+    cluster = orphaned(*TWO, stripe=2)
+    assert (cluster.machine.volume_statuses()[0].user, taken(cluster, "NVME-a-0")) == ("", 0)
+    cluster.adopt(user="bob")
+    (status,) = cluster.machine.volume_statuses()
+    assert (status.user, status.state, status.size_bytes) == ("bob", VolumeState.AVAILABLE, 10 * GIB)
+    assert (status.nodes, status.troubles) == (("a", "b"), ())
+    assert (taken(cluster, "NVME-a-0"), taken(cluster, "NVME-b-0")) == (5 * GIB, 5 * GIB)
+    cluster.restart()
+    cluster.join()
+    cluster.attach("data", "c")
+    cluster.settle()
+    assert cluster.volume().attached_to == "c"
+    assert not any(isinstance(command, events.RemoveVolume) for _, command in cluster.sent)
+
+
+def test_what_nobody_knows_is_wiped_and_removed_by_order_alone() -> None:
+    cluster = orphaned(*TWO, stripe=2)
+    cluster.agents["b"].refuses[events.RemoveVolume] = "it is open"
+    volume_id = cluster.adopt(remove=True)
+    # What it takes was never counted.
+    assert (taken(cluster, "NVME-a-0"), cluster.volume().size_bytes) == (0, 10 * GIB)
+    cluster.settle()
+    assert cluster.volume().says == "node b is asked again to wipe and remove its part: it is open"
+    cluster.restart()
+    cluster.join()
+    cluster.agents["b"].refuses.clear()
+    cluster.pass_time(60)
+    cluster.settle()
+    assert cluster.gone[volume_id].state is VolumeState.DELETED
+    assert cluster.machine.volume_statuses() == ()
+    assert not any(agent.parts for agent in cluster.agents.values())
+
+
+def test_a_part_alone_is_no_volume_and_can_be_removed() -> None:
+    cluster = orphaned(*TWO, stripe=2)
+    cluster.lose("b")
+    cluster.tell(events.NodeForgotten(node="b", reason="off"))
+    with pytest.raises(Conflict, match="not each of its parts is there once: VOL-data:0 of 2 on node a"):
+        cluster.adopt()
+    cluster.adopt(remove=True)
+    cluster.settle()
+    assert (cluster.machine.volume_statuses(), cluster.agents["a"].parts) == ((), {})
+    with pytest.raises(NotFound, match="no node has parts of a volume data that the ledger does not know"):
+        cluster.adopt(remove=True)
+
+
+def test_a_part_of_which_its_node_says_no_more_is_removed_alone() -> None:
+    cluster = orphaned(*TWO, node="b")
+    agent = cluster.agents["b"]
+    devices = tuple(
+        msgspec.structs.replace(device, attributes={}) if device.id == "VOL-data:0" else device
+        for device in agent.node.devices
+    )
+    agent.node = msgspec.structs.replace(agent.node, devices=devices)
+    cluster.tell(agent.inventory())
+    with pytest.raises(Conflict, match="node b does not say on which drives VOL-data:0 is"):
+        cluster.adopt()
+    cluster.adopt(remove=True)
+    cluster.settle()
+    assert agent.parts == {}
+
+
+def test_what_was_promised_to_others_is_not_adopted() -> None:
+    cluster = orphaned(*TWO, node="b")
+    cluster.create("other", 95 * GIB, node="b")
+    cluster.settle()
+    with pytest.raises(Conflict, match="10 GiB of drive NVME-b-0 on node b would be its, and 5 GiB are not promised"):
+        cluster.adopt()
+    cluster.adopt(remove=True)
+    cluster.settle()
+    assert [status.name for status in cluster.machine.volume_statuses()] == ["other"]
+
+
+def test_what_the_ledger_has_is_not_adopted() -> None:
+    cluster = made()
+    with pytest.raises(Conflict, match="the ledger has another volume data, on node b"):
+        cluster.adopt()
+    with pytest.raises(InvalidInput, match="can't name a user"):
+        cluster.adopt("other", user="a b")
+
+
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_a_creation_ends_with_a_node_that_is_forgotten(name: str) -> None:
     cluster = cluster_of(storing("a", 1), storing("b", 1))
@@ -322,6 +546,53 @@ def test_a_drive_with_a_volume_is_not_moved() -> None:
     cluster = made()
     with pytest.raises(Conflict, match="device NVME-b-0 is shared: it has 1 volume"):
         plan_move(cluster.machine, MoveRequest(device="NVME-b-0"), by="ann", at=0.0)
+
+
+def overuse(cluster: Cluster, bytes_per_s: int, lease_id: str = "j1-1-1", by: str = "b") -> None:
+    cluster.tell(
+        events.LeaseOverused(
+            node=by, session=cluster.agents[by].session, lease_id=lease_id, bytes_per_s=bytes_per_s,
+            granted_bytes_per_s=GIB,
+        )
+    )  # fmt: skip
+
+
+def test_what_takes_more_of_drives_than_it_was_granted_is_told_as_long_as_it_does() -> None:
+    cluster = made(bandwidth_bytes_per_s=GIB)
+    cluster.attach("data", "c")
+    cluster.settle()
+    (lease,) = cluster.machine.leases.values()
+    told = "node b: storage data uses 3 GiB/s, and was granted 1 GiB/s"
+    for _ in range(3):
+        overuse(cluster, 3 * GIB, lease.lease.id)
+    # By who does not store it, and of a lease that is none.
+    overuse(cluster, 0, lease.lease.id, by="a")
+    overuse(cluster, 9 * GIB, "j9-1-1")
+    status = cluster.machine.jobs["j1"].status()
+    assert (status.reason, cluster.volume().troubles) == (told, (told,))
+    assert sum(line.endswith(told) for line in status.story) == 1
+    overuse(cluster, 4 * GIB, lease.lease.id)
+    assert cluster.volume().troubles == (told.replace("3 GiB", "4 GiB"),)
+    overuse(cluster, 0, lease.lease.id)
+    status = cluster.machine.jobs["j1"].status()
+    assert (status.reason, cluster.volume().troubles) == ("", ())
+    assert status.story[-1].endswith("node b: storage data keeps to its grant again")
+    assert len(status.story) == len(set(status.story))
+
+
+def test_what_was_said_of_use_is_forgotten_with_the_lease_and_with_the_session() -> None:
+    cluster = made(bandwidth_bytes_per_s=GIB)
+    cluster.attach("data", "c")
+    cluster.settle()
+    (lease,) = cluster.machine.leases.values()
+    overuse(cluster, 3 * GIB, lease.lease.id)
+    cluster.lose("b")
+    cluster.join("b")
+    assert cluster.volume().troubles == ()
+    overuse(cluster, 3 * GIB, lease.lease.id)
+    cluster.tell(events.JobCancelled(job_id="j1", reason="detached", released=True))
+    cluster.settle()
+    assert (cluster.volume().state, cluster.volume().troubles) == (VolumeState.AVAILABLE, ())
 
 
 # --- attachments -------------------------------------------------------------------------

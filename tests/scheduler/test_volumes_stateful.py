@@ -20,7 +20,7 @@ from tests.scheduler.test_stored_jobs import stored
 
 VOLUMES = st.sampled_from(["data", "more"])
 NODES = st.sampled_from(["a", "b", "c"])
-REFUSED = st.sampled_from([events.MakeVolume, events.ResizeVolume, events.RemoveVolume])
+REFUSED = st.sampled_from([events.MakeVolume, events.ResizeVolume, events.RemoveVolume, events.GrowClient])
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -150,6 +150,31 @@ class AnyOrder(RuleBasedStateMachine):
             self.cluster.lose(name)
 
     @rule(name=NODES)
+    def forget(self, name: str) -> None:
+        """A node is off, for good as an operator believes; what it stores may come back as nobody's."""
+        agent = self.cluster.agents[name]
+        if not agent.session:
+            agent.die()
+            self.cluster.tell(events.NodeForgotten(node=name, reason="off, says ann"))
+
+    @rule(name=VOLUMES, remove=st.booleans())
+    def adopt(self, name: str, remove: bool) -> None:
+        with contextlib.suppress(FarbusError):
+            self.cluster.adopt(name, remove=remove)
+
+    @precondition(lambda self: self.cluster.machine.leases)
+    @rule(data=st.data(), rate=st.sampled_from([0, 3 * GIB, 4 * GIB]))
+    def overuse(self, data: st.DataObject, rate: int) -> None:
+        record = self.cluster.machine.leases[data.draw(st.sampled_from(sorted(self.cluster.machine.leases)))]
+        agent = self.cluster.agents[record.lease.device_node]
+        self.cluster.tell(
+            events.LeaseOverused(
+                node=agent.name, session=agent.session, lease_id=record.lease.id, bytes_per_s=rate,
+                granted_bytes_per_s=GIB,
+            )
+        )  # fmt: skip
+
+    @rule(name=NODES)
     def boot(self, name: str) -> None:
         agent = self.cluster.agents[name]
         if agent.session:
@@ -194,6 +219,8 @@ class AnyOrder(RuleBasedStateMachine):
             JobState.FAILED,
             JobState.CANCELLED,
         }
+        for name in {status.name for status in cluster.machine.volume_statuses()} - set(cluster.machine.volumes):
+            cluster.adopt(name, remove=True)
         for name, record in list(cluster.machine.volumes.items()):
             assert record.volume.state in (VolumeState.AVAILABLE, VolumeState.DELETING), record
             cluster.tell(events.VolumeDeletionAsked(name=name, by="ada"))

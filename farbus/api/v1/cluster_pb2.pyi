@@ -128,6 +128,16 @@ class AttachRequest(_message.Message):
     read_only: bool
     def __init__(self, volume: _Optional[str] = ..., node: _Optional[str] = ..., use: _Optional[str] = ..., path: _Optional[str] = ..., file_system: _Optional[str] = ..., read_only: _Optional[bool] = ...) -> None: ...
 
+class AdoptRequest(_message.Message):
+    __slots__ = ("volume", "user", "remove")
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    volume: str
+    user: str
+    remove: bool
+    def __init__(self, volume: _Optional[str] = ..., user: _Optional[str] = ..., remove: _Optional[bool] = ...) -> None: ...
+
 class ListVolumesRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -201,6 +201,11 @@ class ClusterStub:
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeName.SerializeToString,
                 response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
                 _registered_method=True)
+        self.AdoptVolume = channel.unary_stream(
+                '/farbus.v1.Cluster/AdoptVolume',
+                request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.AdoptRequest.SerializeToString,
+                response_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+                _registered_method=True)
         self.ReadAudit = channel.unary_stream(
                 '/farbus.v1.Cluster/ReadAudit',
                 request_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.ReadAuditRequest.SerializeToString,
@@ -445,6 +450,14 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AdoptVolume(self, request, context):
+        """For operators.  Take parts that nodes have of a volume which the ledger does not know into the ledger: as a volume of
+        somebody's, or to have them wiped and removed.  Tells how far it is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadAudit(self, request, context):
         """Who did what, oldest first; for operators.
         """
@@ -618,6 +631,11 @@ def add_ClusterServicer_to_server(servicer, server):
             'DetachVolume': grpc.unary_stream_rpc_method_handler(
                     servicer.DetachVolume,
                     request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeName.FromString,
+                    response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.SerializeToString,
+            ),
+            'AdoptVolume': grpc.unary_stream_rpc_method_handler(
+                    servicer.AdoptVolume,
+                    request_deserializer=farbus_dot_api_dot_v1_dot_cluster__pb2.AdoptRequest.FromString,
                     response_serializer=farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.SerializeToString,
             ),
             'ReadAudit': grpc.unary_stream_rpc_method_handler(
@@ -1516,6 +1534,33 @@ class Cluster:
             target,
             '/farbus.v1.Cluster/DetachVolume',
             farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeName.SerializeToString,
+            farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptVolume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/farbus.v1.Cluster/AdoptVolume',
+            farbus_dot_api_dot_v1_dot_cluster__pb2.AdoptRequest.SerializeToString,
             farbus_dot_api_dot_v1_dot_cluster__pb2.VolumeStatus.FromString,
             options,
             channel_credentials,

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "inventory_changed", "heartbeat", "outcome", "task_changed", "log_data", "lease_ended", "leaving", "move_progress", "chassis_changed")
+    __slots__ = ("hello", "inventory_changed", "heartbeat", "outcome", "task_changed", "log_data", "lease_ended", "leaving", "move_progress", "chassis_changed", "lease_overused")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_CHANGED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class NodeMessage(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     MOVE_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     CHASSIS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_OVERUSED_FIELD_NUMBER: _ClassVar[int]
     hello: NodeHello
     inventory_changed: InventoryChanged
     heartbeat: Heartbeat
@@ -30,10 +31,11 @@ class NodeMessage(_message.Message):
     leaving: Leaving
     move_progress: MoveProgress
     chassis_changed: ChassisChanged
-    def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., move_progress: _Optional[_Union[MoveProgress, _Mapping]] = ..., chassis_changed: _Optional[_Union[ChassisChanged, _Mapping]] = ...) -> None: ...
+    lease_overused: LeaseOverused
+    def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., move_progress: _Optional[_Union[MoveProgress, _Mapping]] = ..., chassis_changed: _Optional[_Union[ChassisChanged, _Mapping]] = ..., lease_overused: _Optional[_Union[LeaseOverused, _Mapping]] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "cancel_move", "make_volume", "resize_volume", "remove_volume", "trust_changed", "log_credit")
+    __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "cancel_move", "make_volume", "resize_volume", "remove_volume", "grow_client", "trust_changed", "log_credit")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_REPLY_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +54,7 @@ class SchedulerMessage(_message.Message):
     MAKE_VOLUME_FIELD_NUMBER: _ClassVar[int]
     RESIZE_VOLUME_FIELD_NUMBER: _ClassVar[int]
     REMOVE_VOLUME_FIELD_NUMBER: _ClassVar[int]
+    GROW_CLIENT_FIELD_NUMBER: _ClassVar[int]
     TRUST_CHANGED_FIELD_NUMBER: _ClassVar[int]
     LOG_CREDIT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -72,9 +75,10 @@ class SchedulerMessage(_message.Message):
     make_volume: MakeVolume
     resize_volume: ResizeVolume
     remove_volume: RemoveVolume
+    grow_client: GrowClient
     trust_changed: TrustChanged
     log_credit: LogCredit
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., detach_device: _Optional[_Union[DetachDevice, _Mapping]] = ..., attach_device: _Optional[_Union[AttachDevice, _Mapping]] = ..., serve_chassis: _Optional[_Union[ServeChassis, _Mapping]] = ..., cancel_move: _Optional[_Union[CancelMove, _Mapping]] = ..., make_volume: _Optional[_Union[MakeVolume, _Mapping]] = ..., resize_volume: _Optional[_Union[ResizeVolume, _Mapping]] = ..., remove_volume: _Optional[_Union[RemoveVolume, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat_reply: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., prepare_devices: _Optional[_Union[PrepareDevices, _Mapping]] = ..., prepare_client: _Optional[_Union[PrepareClient, _Mapping]] = ..., start_task: _Optional[_Union[StartTask, _Mapping]] = ..., stop_task: _Optional[_Union[StopTask, _Mapping]] = ..., unprepare_client: _Optional[_Union[UnprepareClient, _Mapping]] = ..., unprepare_devices: _Optional[_Union[UnprepareDevices, _Mapping]] = ..., log_request: _Optional[_Union[LogRequest, _Mapping]] = ..., log_cancel: _Optional[_Union[LogCancel, _Mapping]] = ..., detach_device: _Optional[_Union[DetachDevice, _Mapping]] = ..., attach_device: _Optional[_Union[AttachDevice, _Mapping]] = ..., serve_chassis: _Optional[_Union[ServeChassis, _Mapping]] = ..., cancel_move: _Optional[_Union[CancelMove, _Mapping]] = ..., make_volume: _Optional[_Union[MakeVolume, _Mapping]] = ..., resize_volume: _Optional[_Union[ResizeVolume, _Mapping]] = ..., remove_volume: _Optional[_Union[RemoveVolume, _Mapping]] = ..., grow_client: _Optional[_Union[GrowClient, _Mapping]] = ..., trust_changed: _Optional[_Union[TrustChanged, _Mapping]] = ..., log_credit: _Optional[_Union[LogCredit, _Mapping]] = ...) -> None: ...
 
 class TrustChanged(_message.Message):
     __slots__ = ("revocations", "authorities")
@@ -426,6 +430,20 @@ class RemoveVolume(_message.Message):
     part: _types_pb2.VolumePart
     def __init__(self, command_id: _Optional[str] = ..., part: _Optional[_Union[_types_pb2.VolumePart, _Mapping]] = ...) -> None: ...
 
+class GrowClient(_message.Message):
+    __slots__ = ("command_id", "job_id", "task", "volume", "size_bytes")
+    COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    command_id: str
+    job_id: str
+    task: str
+    volume: str
+    size_bytes: int
+    def __init__(self, command_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., volume: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+
 class ServeChassis(_message.Message):
     __slots__ = ("chassis", "term", "node", "address")
     CHASSIS_FIELD_NUMBER: _ClassVar[int]
@@ -510,6 +528,16 @@ class LeaseEnded(_message.Message):
     job_id: str
     task: str
     def __init__(self, lease_id: _Optional[str] = ..., device_side: _Optional[bool] = ..., reason: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ...) -> None: ...
+
+class LeaseOverused(_message.Message):
+    __slots__ = ("lease_id", "bytes_per_s", "granted_bytes_per_s")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    GRANTED_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    bytes_per_s: int
+    granted_bytes_per_s: int
+    def __init__(self, lease_id: _Optional[str] = ..., bytes_per_s: _Optional[int] = ..., granted_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class Leaving(_message.Message):
     __slots__ = ()

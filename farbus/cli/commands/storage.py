@@ -9,16 +9,22 @@ from typing import Annotated
 import typer
 
 from farbus.cli.listing import Column, print_listing
+from farbus.cli.node_settings import node_settings
 from farbus.cli.options import Output, OutputOption, command_app, examples
 from farbus.errors import NotFound
 from farbus.linux.block import KernelBlockDevices
-from farbus.linux.lvm import GROUP, KernelLvm, LocalDrive, local_drives
+from farbus.linux.lvm import KernelLvm, LocalDrive, local_drives
 from farbus.model.quantity import format_bytes
 from farbus.model.storage import StorageDrive
 
 app = command_app()
 
-GroupOption = Annotated[str, typer.Option("--group", metavar="NAME", help="The volume group, as in agent.toml.")]
+GroupOption = Annotated[
+    str,
+    typer.Option(
+        "--group", metavar="NAME", help="The volume group.  [default: volume_group of agent.toml]", show_default=False
+    ),
+]
 
 DrivesArgument = Annotated[
     list[str], typer.Argument(metavar="DRIVE...", help="Its id, as farbus devices shows it, or a path: /dev/nvme0n1.")
@@ -53,13 +59,13 @@ def storage() -> None:
         "farbus storage init /dev/nvme0n1 /dev/nvme1n1",
     )
 )
-def init(drives: DrivesArgument, group: GroupOption = GROUP) -> None:
+def init(drives: DrivesArgument, group: GroupOption = "") -> None:
     """Give drives to Farbus: make them a volume group, or add them to it.
 
     A drive that holds anything (a file system, a partition table, another group), or that somebody has, is refused, and
-    nothing is changed. As root; then set storage = true in agent.toml and restart the agent.
+    nothing is changed. As root; then set storage = true in agent.toml, run farbus install agent, and restart the agent.
     """
-    asyncio.run(_init(drives, group))
+    asyncio.run(_init(drives, group or node_settings().volume_group))
 
 
 async def _init(drives: list[str], group: str) -> None:
@@ -76,8 +82,10 @@ async def _init(drives: list[str], group: str) -> None:
 
 
 @app.command(epilog=examples("farbus storage remove NVME-S64DNE0R-Samsung_PM9A3"))
-def remove(drives: DrivesArgument, group: GroupOption = GROUP) -> None:
+def remove(drives: DrivesArgument, group: GroupOption = "") -> None:
     """Take drives back that no volume has a part of.  As root."""
+
+    group = group or node_settings().volume_group
 
     async def take() -> None:
         lvm = KernelLvm(group=group)
@@ -91,10 +99,11 @@ def remove(drives: DrivesArgument, group: GroupOption = GROUP) -> None:
 
 @app.command("list", epilog=examples("farbus storage list", "farbus storage list -o json"))
 def list_drives(
-    group: GroupOption = GROUP,
+    group: GroupOption = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the drives that are given to Farbus.  As root."""
+    group = group or node_settings().volume_group
     found: tuple[StorageDrive, ...] = asyncio.run(KernelLvm(group=group).drives())
     print_listing(found, COLUMNS, output, nothing=f"volume group {group}: no drives are given to Farbus here")
 

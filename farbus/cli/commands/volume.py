@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import Annotated
 
-import msgspec
 import typer
 
 from farbus.cli.completion import complete_node, complete_volume
 from farbus.cli.connection import ask, find_target
-from farbus.cli.following import closing, say, told_or_listed
 from farbus.cli.listing import choose, print_json, print_listing, printable
 from farbus.cli.options import (
     CredentialsOption,
@@ -23,12 +21,15 @@ from farbus.cli.options import (
     command_app,
     examples,
 )
-from farbus.cli.tables import VOLUME_COLUMNS, format_volume_place
-from farbus.errors import FarbusError, InvalidInput, Unavailable
+from farbus.cli.tables import ORPHAN_COLUMNS, VOLUME_COLUMNS, format_volume_place
+from farbus.cli.volume_bench import BENCH_COLUMNS, VolumeBench
+from farbus.cli.volume_watch import Begin, IsDone, VolumeWatch, is_attached, is_detached
+from farbus.errors import FarbusError, InvalidInput
 from farbus.model.quantity import format_bytes, parse_bytes
 from farbus.model.states import VolumeState
 from farbus.model.volume import (
     MAX_STRIPE,
+    AdoptRequest,
     AttachRequest,
     FileSystem,
     StorageUse,
@@ -38,19 +39,12 @@ from farbus.model.volume import (
     check_volume_size,
 )
 
-if TYPE_CHECKING:
-    from farbus.api.client import ClusterClient
-
 app = command_app()
 
 _SHORT = re.compile(r"\s*[\d.]+\s*[KMGTkmgt]\s*")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The volume.", autocompletion=complete_volume)]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
-
-Begin = Callable[["ClusterClient"], AsyncIterator[VolumeStatus]]
-IsDone = Callable[[VolumeStatus | None], bool]
-"""Says of a volume in a listing, None where it is not there, whether nothing more comes of what was asked for."""
 
 
 @app.callback(
@@ -188,7 +182,7 @@ def attach(
     _follow(
         name,
         lambda client: client.attach_volume(request),
-        lambda found: found is None or not found.job or (bool(found.attached_to) and not found.says),
+        is_attached,
         lambda status: f"volume {name} is attached to node {node}" + (f" as {status.path}" if status.path else ""),
         quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
     )  # fmt: skip
@@ -211,13 +205,13 @@ def detach(
     _follow(
         name,
         lambda client: client.detach_volume(name),
-        lambda found: found is None or not found.job,
+        is_detached,
         lambda status: f"volume {name} is detached",
         quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
     )  # fmt: skip
 
 
-@app.command(epilog=examples("farbus volume resize data --size 200G    who uses it sees the new size at once"))
+@app.command(epilog=examples("farbus volume resize data --size 200G    also while it is mounted"))
 def resize(
     name: NameArgument,
     size: Annotated[str, typer.Option("--size", metavar="SIZE", help="What it is to hold then; more than now.")],
@@ -227,13 +221,18 @@ def resize(
     server: ServerOption = "",
     credentials: CredentialsOption = "",
 ) -> None:
-    """Make a volume larger, on the drives that it has.  It never becomes smaller."""
+    """Make a volume larger, on the drives that it has.  It never becomes smaller.
+
+    It is done when a file system that is mounted somewhere has grown, too.  What does
+    not grow while it is used (swap space, what is striped over several nodes)
+    has its new size when it is attached again, which is said.
+    """
     wanted = _size(size)
     _follow(
         name,
         lambda client: client.resize_volume(name, size_bytes=wanted),
         lambda found: found is None or bool(found.error) or found.size_bytes >= wanted,
-        lambda status: f"volume {name}: {format_bytes(status.size_bytes)}",
+        lambda status: "; ".join(filter(None, [f"volume {name}: {format_bytes(status.size_bytes)}", status.says])),
         quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
     )  # fmt: skip
 
@@ -255,9 +254,9 @@ def delete(
 ) -> None:
     """Wipe a volume and give its room back.  Refused while somebody uses it, or waits for it."""
     if not yes:
-        if not sys.stdin.isatty():
-            raise InvalidInput(f"volume {name}: all that is on it would be lost", hint="say so with --yes")
-        typer.confirm(f"Delete volume {printable(name)} and all that is on it?", abort=True)
+        _confirm(
+            f"Delete volume {printable(name)} and all that is on it?", f"volume {name}: all that is on it would be lost"
+        )
     _follow(
         name,
         lambda client: client.delete_volume(name),
@@ -265,6 +264,109 @@ def delete(
         lambda status: f"volume {name} is deleted",
         quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
     )  # fmt: skip
+
+
+@app.command(
+    epilog=examples(
+        "farbus volume orphans                          what nodes have of volumes that the cluster does not know",
+        "farbus volume orphans data --adopt --user ada  as a volume of ada's, with all that is on it",
+        "farbus volume orphans data --remove            wipes and removes it; asks first",
+    )
+)
+def orphans(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The volume that they are parts of.", show_default=False)
+    ] = "",
+    adopt: Annotated[bool, typer.Option("--adopt", help="Make them a volume again.")] = False,
+    user: Annotated[
+        str, typer.Option("--user", metavar="USER", help="Whose it is to be; else yours.", show_default=False)
+    ] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Wipe and remove them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+    server: ServerOption = "",
+    credentials: CredentialsOption = "",
+) -> None:
+    """List parts of volumes that nodes have and the cluster does not know; adopt or remove them.  For operators.
+
+    They are left after farbus forget of a node that came back, or of a ledger
+    that was lost.  They take room, nobody can use them, and nothing touches
+    them but this.
+    """
+    if adopt and remove:
+        raise InvalidInput("--adopt and --remove exclude each other", hint="give one of them")
+    if (adopt or remove) and not name:
+        raise InvalidInput("which volume's?", hint="farbus volume orphans NAME --adopt or --remove")
+    if user and not adopt:
+        raise InvalidInput("--user has a meaning with --adopt alone", hint="leave it out")
+    if not (adopt or remove):
+        target = find_target(socket=socket, server=server, credentials=credentials)
+        found = [status for status in ask(target, lambda client: client.list_volumes()) if not status.user]
+        chosen = choose(
+            found, [name] if name else None, key=lambda each: each.name, noun="orphan", command="volume orphans"
+        )
+        print_listing(chosen, ORPHAN_COLUMNS, output, nothing="the cluster knows all parts of volumes that nodes have")
+        return
+    if remove and not yes:
+        _confirm(
+            f"Remove what nodes have of volume {printable(name)}, and all that is on it?",
+            f"volume {name}: all that is on it would be lost",
+        )
+    request = AdoptRequest(volume=name, user=user, remove=remove)
+    _follow(
+        name,
+        lambda client: client.adopt_volume(request),
+        lambda found: found is None or (adopt and bool(found.user)),
+        lambda status: f"volume {name} is removed" if remove else f"volume {name} is {status.user}'s",
+        quiet=quiet, output=output, socket=socket, server=server, credentials=credentials,
+    )  # fmt: skip
+
+
+@app.command(
+    epilog=examples(
+        "farbus volume bench data                 on the node that has it, or that is to have it meanwhile",
+        "farbus volume bench data --seconds 60    longer: caches and drives that throttle show",
+        "farbus volume bench data --write         writes too, to one that holds nothing",
+    )
+)
+def bench(
+    name: NameArgument,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, max=3600, help="How long each measurement takes.")
+    ] = 10.0,
+    write: Annotated[
+        bool, typer.Option("--write", help="Measure writing as well, where it holds nothing; asks first.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    quiet: QuietOption = False,
+    output: OutputOption = Output.TABLE,
+    socket: SocketOption = "",
+) -> None:
+    """Measure a volume with fio, on the node that it is attached to.  As root, there.
+
+    It is read, beside whoever uses it: what they take of it is missing in the
+    figures.  One that is attached nowhere is attached to this node for as long as it
+    takes.  A drive may answer faster where nothing was ever written.
+    """
+    if write and not yes:
+        _confirm(f"Write to volume {printable(name)}?", f"volume {name} would be written to")
+    target = find_target(socket=socket)
+    measuring = VolumeBench(name, seconds=seconds, write=write, quiet=quiet)
+    found = ask(target, measuring.run)
+    if output is Output.JSON:
+        head = {"bench": "volume", "volume": name, "node": measuring.node, "device": measuring.device}
+        print_json({**head, "results": [one.row for one in found]})
+        return
+    print_listing(found, BENCH_COLUMNS, output, nothing="nothing was measured")
+
+
+def _confirm(question: str, refusal: str) -> None:
+    """Ask; raise :class:`InvalidInput` with the ``refusal`` where nobody is there to answer."""
+    if not sys.stdin.isatty():
+        raise InvalidInput(refusal, hint="say so with --yes")
+    typer.confirm(question, abort=True)
 
 
 def _full(text: str) -> str:
@@ -293,7 +395,7 @@ def _follow(
 ) -> None:
     """Ask for something, tell how far it is, and print what has become of it; raise why it failed."""
     target = find_target(socket=socket, server=server, credentials=credentials)
-    watch = _Watch(name, begin, is_done, quiet=quiet)
+    watch = VolumeWatch(name, begin, is_done, quiet=quiet)
     try:
         status = ask(target, watch.run)
     except KeyboardInterrupt:
@@ -305,48 +407,3 @@ def _follow(
         raise FarbusError(f"volume {name}: {status.error}", hint=status.hint)
     if output is not Output.JSON:
         typer.echo(printable(describe(status)))
-
-
-class _Watch:
-    """What was asked of one volume, and what is known of it."""
-
-    def __init__(self, name: str, begin: Begin, is_done: IsDone, *, quiet: bool) -> None:
-        self._name = name
-        self._begin = begin
-        self._is_done = is_done
-        self._quiet = quiet
-        self._status: VolumeStatus | None = None
-        self._told = ""
-
-    async def run(self, client: ClusterClient) -> VolumeStatus:
-        """Follow it to its end, and return its last status."""
-        async with closing(self._statuses(client)) as statuses:
-            async for status in statuses:
-                self._status = status
-                self._tell(status)
-        if self._status is None:
-            raise Unavailable(f"volume {self._name}: nobody has said what becomes of it", hint="farbus volume list")
-        return self._status
-
-    def _statuses(self, client: ClusterClient) -> AsyncIterator[VolumeStatus]:
-        """Yield the volume; where whom it was asked of goes away meanwhile, look for it in the listing."""
-
-        async def look(begun: VolumeStatus) -> tuple[VolumeStatus, bool]:
-            volumes = await client.list_volumes()
-            found = next((each for each in volumes if each.name == self._name), None)
-            # One that is gone was deleted, or was taken back after what was said last of it.
-            gone = msgspec.structs.replace(begun, state=VolumeState.DELETED, says="")
-            return found or gone, self._is_done(found)
-
-        return told_or_listed(lambda: self._begin(client), look)
-
-    def leave(self) -> None:
-        """Say that what was begun goes on."""
-        if self._status is not None:
-            say(f"what was asked of volume {self._name} goes on; farbus volume list shows how far it is")
-
-    def _tell(self, status: VolumeStatus) -> None:
-        line = f"{status.name}: {status.state}: {status.says}"
-        if status.says and not self._quiet and line != self._told:
-            self._told = line
-            say(line)

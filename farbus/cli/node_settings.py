@@ -1,0 +1,37 @@
+"""What the settings of this machine's agent say of storage, for commands that do not ask the agent itself."""
+
+from __future__ import annotations
+
+from farbus.cli.decoding import convert_fields, decode_fields, read_file
+from farbus.errors import NotFound
+from farbus.linux.lvm import GROUP
+from farbus.model.value import Value
+
+AGENT_SETTINGS = "/etc/farbus/agent.toml"
+
+
+class NodeSettings(Value, frozen=True, kw_only=True):
+    """Those of :class:`farbus.agent.config.AgentConfig` that concern storage."""
+
+    storage: bool = False
+    use_storage: bool = False
+    volume_group: str = GROUP
+
+    @property
+    def needs_rights(self) -> bool:
+        """Whether the agent's unit has to allow what storage takes."""
+        return self.storage or self.use_storage
+
+
+def node_settings(path: str = AGENT_SETTINGS) -> NodeSettings:
+    """Return what the file at ``path`` says, and what holds where it is silent or not there.
+
+    Raises :class:`farbus.errors.InvalidInput` for one that can't be read.
+    """
+    try:
+        fields = decode_fields(read_file(path, what="configuration file"), name=path)
+    except NotFound:
+        return NodeSettings()
+    known = NodeSettings.__struct_fields__
+    ours = {name: value for name, value in fields.items() if name in known} if isinstance(fields, dict) else fields
+    return convert_fields(ours, NodeSettings, name=path)
