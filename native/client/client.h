@@ -269,6 +269,7 @@ struct client_session {
 	size_t behind_pieces;
 	bool leader;			/* somebody reads the inbox */
 	struct client_wait *leader_wait; /* what the leader waits for, if it is a caller */
+	bool led;			/* a caller has been the leader since the receiver thread last slept */
 	bool receiver_parked;		/* the receiver thread waits without a time-out */
 	bool receiver_dozes;		/* the receiver thread sleeps, expecting nothing */
 	_Atomic uint64_t used_ns;	/* the last answer, or piece of a large copy, was then */
