@@ -656,7 +656,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 	CUresult result = client_enter();
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &request.stream);
+		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!dptr || !bytesize)
@@ -677,7 +677,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 	CUresult result = client_enter();
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &request.stream);
+		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (client_memory_find(dptr, &range) && range.session &&

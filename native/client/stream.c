@@ -13,21 +13,36 @@ static struct client_stream *stream_get(CUstream stream)
 	return handle_get(&farbus_client.handles, HANDLE_STREAM, wire_of(stream));
 }
 
-/* CUDA's two special streams travel as themselves; NULL is one of them. */
-CUresult client_stream_wire(CUstream stream, uint64_t *wire)
+/* CUDA's two special streams travel as themselves; NULL is one of them.  *found is NULL for them. */
+static CUresult stream_find(CUstream stream, const struct client_stream **found, uint64_t *wire)
 {
+	*found = NULL;
 	if (!stream)
 		stream = client_thread()->per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 	if (stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD) {
-		const struct client_stream *found = stream_get(stream);
-
-		if (!found)
+		*found = stream_get(stream);
+		if (!*found)
 			return CUDA_ERROR_INVALID_HANDLE;
-		if (found->green && client_green_has_ended(found->green))
+		if ((*found)->green && client_green_has_ended((*found)->green))
 			return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	}
 	*wire = wire_of(stream);
 	return CUDA_SUCCESS;
+}
+
+CUresult client_stream_wire(CUstream stream, uint64_t *wire)
+{
+	const struct client_stream *found;
+
+	return stream_find(stream, &found, wire);
+}
+
+CUresult client_stream_enter(CUstream stream, uint64_t *wire)
+{
+	const struct client_stream *found;
+	CUresult result = stream_find(stream, &found, wire);
+
+	return result == CUDA_SUCCESS && found ? atomic_load(&found->context->sticky) : result;
 }
 
 struct client_context *client_stream_context(uint64_t wire)
@@ -259,7 +274,7 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 		return result;
 	if (Flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_stream_wire(hStream, &request.stream);
+	result = client_stream_enter(hStream, &request.stream);
 	if (result == CUDA_SUCCESS)
 		result = client_event_wire(hEvent, &request.event);
 	if (result != CUDA_SUCCESS)
@@ -314,7 +329,7 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
 	if (result == CUDA_SUCCESS)
 		result = client_event_wire(hEvent, &request.event);
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &request.stream);
+		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (client_event_context(request.event) != client_stream_context(request.stream))
