@@ -315,6 +315,8 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 /* The context's end has begun: nobody finds it or its modules any more, and nobody uses it when this
  * returns.  The caller leads, and no longer does then. */
 void server_context_end(struct server_call *call, struct server_context *context);
+/* The primary context of a device, NULL: it has none, or that ends just now.  The caller leads. */
+struct server_context *server_primary(struct server *server, uint32_t ordinal);
 
 /* green.c: what the driver keeps in a resource stays here. */
 CUresult server_resource_name(struct server *server, const CUdevResource *resource,
