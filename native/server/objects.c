@@ -198,6 +198,7 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 void server_context_end(struct server_call *call, struct server_context *context)
 {
 	struct server *server = call->server;
+	struct named *hidden;
 
 	handle_close(&server->objects, HANDLE_CONTEXT, context->handle);
 	pthread_mutex_lock(&server->holds_lock);
@@ -205,10 +206,12 @@ void server_context_end(struct server_call *call, struct server_context *context
 	pthread_mutex_unlock(&server->holds_lock);
 	server_libraries_forget(context);
 	server_captures_forget(server, context->real);
+	hidden = server_names_hide(server, context);
 	/* Two calls that end each other's contexts must not hold them. */
 	call->context = NULL;
 	server_pass(call);
 	server_await_users(call, context);
+	server_names_end(call, hidden);
 	atomic_fetch_add(&server->context_epoch, 1);
 }
 
