@@ -124,19 +124,22 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
 {
 	const struct wire_stream_destroy request = { .stream = wire_of(hStream) };
 	struct client_stream *stream;
-	CUresult result = client_enter();
+	CUresult result = client_enter_any(), sticky;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!stream_get(hStream))
+	stream = stream_get(hStream);
+	if (!stream)
 		return CUDA_ERROR_INVALID_HANDLE;
+	/* Its context's error is told, and it is destroyed all the same. */
+	sticky = atomic_load(&stream->context->sticky);
 	/* Posted before the name is free: its next owner's creation comes behind. */
 	result = client_post(WIRE_OP_STREAM_DESTROY, &request, sizeof(request), NULL, 0);
 	stream = handle_close(&farbus_client.handles, HANDLE_STREAM, request.stream);
 	if (stream)
 		client_green_release(stream->green);
 	free(stream);
-	return result;
+	return result == CUDA_SUCCESS ? sticky : result;
 }
 
 /* The stream a getter asks about; *stream is NULL for the special ones. */
@@ -359,13 +362,16 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 CUresult cuEventDestroy_v2(CUevent hEvent)
 {
 	const struct wire_event_destroy request = { .event = wire_of(hEvent) };
-	CUresult result = client_enter_any();
+	CUresult result = client_enter_any(), sticky;
+	const struct client_event *event;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!handle_get(&farbus_client.handles, HANDLE_EVENT, request.event))
+	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
+	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
+	sticky = atomic_load(&event->context->sticky);
 	result = client_post(WIRE_OP_EVENT_DESTROY, &request, sizeof(request), NULL, 0);
 	free(handle_close(&farbus_client.handles, HANDLE_EVENT, request.event));
-	return result;
+	return result == CUDA_SUCCESS ? sticky : result;
 }
