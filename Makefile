@@ -14,7 +14,7 @@ help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
 	@echo 'make test         all tests that can run here (about thirteen minutes)'
 	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
-	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU (ten minutes when none is compiled), 10^5 of each object, and those that race 50 times'
+	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU, directly and over each transport (twenty minutes when none is compiled), 10^5 of each object, and those that race 50 times'
 	@echo 'make check-pytorch  PyTorch from PyPI on the software GPU, operation by operation (installs 5.5 GB in .venv-pytorch)'
 	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; 25 minutes)'
 	@echo 'make lab-image    the image of those machines alone (two minutes); make test boots one where it is there'
@@ -62,7 +62,7 @@ lint: build
 
 # Which programs are compiled for make test, and which only here: tests/softgpu/test_programs.py.
 check-programs: build
-	@FARBUS_ALL_PROGRAMS=1 $(BIN)/python -m pytest -q tests/softgpu/test_programs.py tests/remoting/test_coverage.py
+	@FARBUS_ALL_PROGRAMS=1 $(BIN)/python -m pytest -q tests/softgpu/test_programs.py tests/remoting/test_coverage.py tests/remoting/test_suite.py
 	@FARBUS_CHURN=100000 $(BIN)/python -m pytest -q tests/remoting/test_churn.py
 	@FARBUS_STRESS=50 $(BIN)/python -m pytest -q tests/remoting/test_stress.py
 

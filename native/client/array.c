@@ -282,7 +282,7 @@ static CUresult array_copy(const CUDA_MEMCPY3D *copy, CUstream hStream, bool asy
 	uint64_t stream;
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &stream);
+		result = client_stream_enter(hStream, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!copy->WidthInBytes || !copy->Height || !copy->Depth)

@@ -269,6 +269,7 @@ struct client_session {
 	size_t behind_pieces;
 	bool leader;			/* somebody reads the inbox */
 	struct client_wait *leader_wait; /* what the leader waits for, if it is a caller */
+	bool led;			/* a caller has been the leader since the receiver thread last slept */
 	bool receiver_parked;		/* the receiver thread waits without a time-out */
 	bool receiver_dozes;		/* the receiver thread sleeps, expecting nothing */
 	_Atomic uint64_t used_ns;	/* the last answer, or piece of a large copy, was then */
@@ -363,6 +364,9 @@ CUresult client_enter_context(struct client_context **current);
 
 /* What travels for a handle; the result that CUDA gives for a wrong one. */
 CUresult client_stream_wire(CUstream stream, uint64_t *wire);
+/* The same for work that goes into the stream: the sticky error of its own context, which need not
+ * be the current one. */
+CUresult client_stream_enter(CUstream stream, uint64_t *wire);
 CUresult client_event_wire(CUevent event, uint64_t *wire);
 /* Whose a module is, and its context; CUDA_ERROR_NOT_SUPPORTED for that of a library. */
 CUresult client_module_find(CUmodule module, const struct client_library **library);

@@ -355,7 +355,7 @@ static CUresult copy_linear(uint64_t to, enum client_memory_kind to_kind, uint64
 	uint64_t wire;
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(stream, &wire);
+		result = client_stream_enter(stream, &wire);
 	if (result != CUDA_SUCCESS)
 		return result;
 	return copy(&target, &source, &extent, wire, async);
@@ -517,7 +517,7 @@ static CUresult copy_box(const struct side *to, const struct side *from, size_t 
 	uint64_t wire;
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(stream, &wire);
+		result = client_stream_enter(stream, &wire);
 	if (result == CUDA_SUCCESS)
 		result = side_plane(to, width, height, depth, &target);
 	if (result == CUDA_SUCCESS)

@@ -462,6 +462,7 @@ static void wait_for(struct client_session *session, struct client_wait *wait)
 		lead = !session->leader && !paging();
 		if (lead) {
 			session->leader = true;
+			session->led = true;
 			session->leader_wait = wait;
 		} else {
 			uint32_t nudged = WAIT_LEAD;
@@ -516,6 +517,7 @@ static void *receiver_thread(void *opaque)
 {
 	struct client_session *session = opaque;
 	bool unled = false;		/* callers wait, and none of them can lead */
+	bool look = false;		/* read what is there, without waiting for more */
 	int rounds = 0;
 
 	pthread_mutex_lock(&session->wait_lock);
@@ -527,7 +529,7 @@ static void *receiver_thread(void *opaque)
 		/* A caller that waits leads as soon as its request has left.  Where that takes
 		 * long, the server may be unable to read before it is read from. */
 		if (session->leader || (!paging() && ((session->waits && !unled) ||
-						      (recent && !expected && !session->waits)))) {
+						      (recent && !expected && !session->waits && !look)))) {
 			if (session->leader && ++rounds > RECEIVER_ROUNDS) {
 				session->receiver_parked = true;
 				pthread_cond_wait(&session->receiver_wake, &session->wait_lock);
@@ -538,6 +540,7 @@ static void *receiver_thread(void *opaque)
 			}
 			unled = session->waits && !session->leader;
 			session->receiver_dozes = dozes;
+			session->led = false;
 			receiver_sleep(session, dozes ? RECEIVER_DOZE_NS : RECEIVER_PAUSE_NS);
 			/* Roused by what may be waited for at once: the caller is to have the inbox
 			 * first, as it has where this thread is not asleep. */
@@ -545,6 +548,9 @@ static void *receiver_thread(void *opaque)
 				receiver_sleep(session, RECEIVER_PAUSE_NS);
 			session->receiver_dozes = false;
 			unled = unled && session->waits && !session->leader;
+			/* Large copies keep the session in use, and their poster reads nothing: neither an
+			 * error nor a host function would ever come to a program that only posts such. */
+			look = dozes && !session->led;
 			continue;
 		}
 		rounds = 0;
@@ -552,9 +558,12 @@ static void *receiver_thread(void *opaque)
 		pthread_mutex_unlock(&session->wait_lock);
 		rc = 0;
 		if (!inbox_buffered(&session->inbox))
-			rc = session->transport.ops->wait(&session->transport, -1);
+			rc = session->transport.ops->wait(&session->transport, look ? 0 : -1);
+		look = look && !rc;
 		if (!rc)
 			rc = read_frame(session, -1);
+		else if (rc == -ETIMEDOUT)
+			rc = 0;		/* there is nothing */
 		if (rc)
 			client_session_fail(session, rc);
 		pthread_mutex_lock(&session->wait_lock);

@@ -49,7 +49,7 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 	bool known;
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(stream, &request.stream);
+		result = client_stream_enter(stream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!width || !height)

@@ -467,7 +467,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	CUresult result = client_enter();
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(stream, &request.stream);
+		result = client_stream_enter(stream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (client_stream_captured(request.stream))

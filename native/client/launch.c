@@ -220,7 +220,7 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 	if (result == CUDA_SUCCESS)
 		result = client_function_get(f, &launch->function);
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(stream, &launch->fixed.stream);
+		result = client_stream_enter(stream, &launch->fixed.stream);
 	if (result == CUDA_SUCCESS) {
 		if (!client_alone())
 			context = client_stream_context(launch->fixed.stream);

@@ -791,7 +791,7 @@ CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t lengt
 	uint64_t stream;
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &stream);
+		result = client_stream_enter(hStream, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!client_managed_offered())
@@ -906,7 +906,7 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation l
 	uint64_t stream;
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &stream);
+		result = client_stream_enter(hStream, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!client_managed_offered())
@@ -1043,7 +1043,7 @@ CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
 	uint64_t stream;
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &stream);
+		result = client_stream_enter(hStream, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!client_managed_offered())

@@ -656,7 +656,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 	CUresult result = client_enter();
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &request.stream);
+		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!dptr || !bytesize)
@@ -677,7 +677,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 	CUresult result = client_enter();
 
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &request.stream);
+		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (client_memory_find(dptr, &range) && range.session &&
@@ -696,6 +696,23 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 	    !client_memory_remove(dptr, MEMORY_DEVICE, &range))
 		return CUDA_ERROR_INVALID_VALUE;
 	return client_post(WIRE_OP_MEMORY_FREE_ASYNC, &request, sizeof(request), NULL, 0);
+}
+
+/* The driver leaves out what is not asked for. */
+CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+	struct wire_memory_info_reply reply;
+	CUresult result = client_enter();
+
+	if (result == CUDA_SUCCESS)
+		result = client_call(WIRE_OP_MEMORY_INFO, NULL, 0, &reply, sizeof(reply));
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (free)
+		*free = reply.free;
+	if (total)
+		*total = reply.total;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
@@ -846,7 +863,9 @@ CUresult cuMemHostUnregister(void *p)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!p || !client_memory_find((uint64_t)(uintptr_t)p, &range) || !range.registered ||
+	if (!p)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!client_memory_find((uint64_t)(uintptr_t)p, &range) || !range.registered ||
 	    range.base != (uint64_t)(uintptr_t)p)
 		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 	if (client_host_busy()) {

@@ -29,15 +29,12 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice dev)
 CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
 {
 	size_t free_bytes, total_bytes;
-	CUresult result;
+	CUresult result = cuMemGetInfo_v2(&free_bytes, &total_bytes);
 
-	if (!free || !total)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = cuMemGetInfo_v2(&free_bytes, &total_bytes);
-	if (result == CUDA_SUCCESS) {
+	if (result == CUDA_SUCCESS && free)
 		*free = narrow(free_bytes);
+	if (result == CUDA_SUCCESS && total)
 		*total = narrow(total_bytes);
-	}
 	return result;
 }
 

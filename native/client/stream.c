@@ -13,21 +13,36 @@ static struct client_stream *stream_get(CUstream stream)
 	return handle_get(&farbus_client.handles, HANDLE_STREAM, wire_of(stream));
 }
 
-/* CUDA's two special streams travel as themselves; NULL is one of them. */
-CUresult client_stream_wire(CUstream stream, uint64_t *wire)
+/* CUDA's two special streams travel as themselves; NULL is one of them.  *found is NULL for them. */
+static CUresult stream_find(CUstream stream, const struct client_stream **found, uint64_t *wire)
 {
+	*found = NULL;
 	if (!stream)
 		stream = client_thread()->per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 	if (stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD) {
-		const struct client_stream *found = stream_get(stream);
-
-		if (!found)
+		*found = stream_get(stream);
+		if (!*found)
 			return CUDA_ERROR_INVALID_HANDLE;
-		if (found->green && client_green_has_ended(found->green))
+		if ((*found)->green && client_green_has_ended((*found)->green))
 			return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	}
 	*wire = wire_of(stream);
 	return CUDA_SUCCESS;
+}
+
+CUresult client_stream_wire(CUstream stream, uint64_t *wire)
+{
+	const struct client_stream *found;
+
+	return stream_find(stream, &found, wire);
+}
+
+CUresult client_stream_enter(CUstream stream, uint64_t *wire)
+{
+	const struct client_stream *found;
+	CUresult result = stream_find(stream, &found, wire);
+
+	return result == CUDA_SUCCESS && found ? atomic_load(&found->context->sticky) : result;
 }
 
 struct client_context *client_stream_context(uint64_t wire)
@@ -109,19 +124,22 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
 {
 	const struct wire_stream_destroy request = { .stream = wire_of(hStream) };
 	struct client_stream *stream;
-	CUresult result = client_enter();
+	CUresult result = client_enter_any(), sticky;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!stream_get(hStream))
+	stream = stream_get(hStream);
+	if (!stream)
 		return CUDA_ERROR_INVALID_HANDLE;
+	/* Its context's error is told, and it is destroyed all the same. */
+	sticky = atomic_load(&stream->context->sticky);
 	/* Posted before the name is free: its next owner's creation comes behind. */
 	result = client_post(WIRE_OP_STREAM_DESTROY, &request, sizeof(request), NULL, 0);
 	stream = handle_close(&farbus_client.handles, HANDLE_STREAM, request.stream);
 	if (stream)
 		client_green_release(stream->green);
 	free(stream);
-	return result;
+	return result == CUDA_SUCCESS ? sticky : result;
 }
 
 /* The stream a getter asks about; *stream is NULL for the special ones. */
@@ -259,7 +277,7 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 		return result;
 	if (Flags > 1)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_stream_wire(hStream, &request.stream);
+	result = client_stream_enter(hStream, &request.stream);
 	if (result == CUDA_SUCCESS)
 		result = client_event_wire(hEvent, &request.event);
 	if (result != CUDA_SUCCESS)
@@ -314,7 +332,7 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
 	if (result == CUDA_SUCCESS)
 		result = client_event_wire(hEvent, &request.event);
 	if (result == CUDA_SUCCESS)
-		result = client_stream_wire(hStream, &request.stream);
+		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (client_event_context(request.event) != client_stream_context(request.stream))
@@ -344,13 +362,16 @@ CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
 CUresult cuEventDestroy_v2(CUevent hEvent)
 {
 	const struct wire_event_destroy request = { .event = wire_of(hEvent) };
-	CUresult result = client_enter_any();
+	CUresult result = client_enter_any(), sticky;
+	const struct client_event *event;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!handle_get(&farbus_client.handles, HANDLE_EVENT, request.event))
+	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
+	if (!event)
 		return CUDA_ERROR_INVALID_HANDLE;
+	sticky = atomic_load(&event->context->sticky);
 	result = client_post(WIRE_OP_EVENT_DESTROY, &request, sizeof(request), NULL, 0);
 	free(handle_close(&farbus_client.handles, HANDLE_EVENT, request.event));
-	return result;
+	return result == CUDA_SUCCESS ? sticky : result;
 }

@@ -696,24 +696,6 @@ CUresult cuMemGetHandleForAddressRange(void)
 	return client_unsupported(345);
 }
 
-CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
-{
-	struct wire_memory_info_reply reply;
-	CUresult result;
-
-	result = client_enter();
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!free || !total)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_call(WIRE_OP_MEMORY_INFO, NULL, 0, &reply, sizeof(reply));
-	if (result == CUDA_SUCCESS) {
-		*free = reply.free;
-		*total = reply.total;
-	}
-	return result;
-}
-
 CLIENT_API CUresult cuMemGetLocationInfo(void);
 CUresult cuMemGetLocationInfo(void)
 {

@@ -187,7 +187,7 @@ CUresult serve_capture_end(struct server_call *call)
 	if (result != CUDA_SUCCESS && before)
 		server_name_drop(server, SERVER_CUgraph, (uint64_t)(uintptr_t)before);
 	if (result == CUDA_SUCCESS && graph)
-		result = server_name(server, SERVER_CUgraph, (uint64_t)(uintptr_t)graph, 0, false,
+		result = server_name(call, SERVER_CUgraph, (uint64_t)(uintptr_t)graph, 0, false,
 				     &reply->graph);
 	return result;
 }
@@ -282,10 +282,10 @@ CUresult serve_capture_info(struct server_call *call)
 	if (!call->reply_tail)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	names = (uint64_t *)(void *)call->reply_tail;
-	result = server_name(call->server, SERVER_CUgraph, (uint64_t)(uintptr_t)graph, 0, false,
+	result = server_name(call, SERVER_CUgraph, (uint64_t)(uintptr_t)graph, 0, false,
 			     &reply->graph);
 	for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-		result = server_name(call->server, SERVER_CUgraphNode,
+		result = server_name(call, SERVER_CUgraphNode,
 				     (uint64_t)(uintptr_t)nodes[i], reply->graph, false, &names[i]);
 	if (edges && count)
 		memcpy(names + count, edges, count * sizeof(*edges));

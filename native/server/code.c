@@ -655,7 +655,7 @@ CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodu
 	if (!found || !found->is_module)
 		return CUDA_ERROR_INVALID_HANDLE;
 	*module = found->module;
-	return server_name(call->server, SERVER_CUmodule, (uint64_t)(uintptr_t)found, 0, false, name);
+	return server_name(call, SERVER_CUmodule, (uint64_t)(uintptr_t)found, 0, false, name);
 }
 
 CUresult serve_library_unload(struct server_call *call)

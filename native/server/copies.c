@@ -164,7 +164,10 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
  * that are waited for: while the device copies one, the one before it is on its way, and is
  * still in the processor's cache.  Others hold a buffer for each piece, which
  * clients count by WIRE_BULK_BYTES (CLIENT_BEHIND_PIECES): theirs are as large as may be. */
-#define SERVER_PIECE_BYTES (64u << 10)
+#define SERVER_PIECE_BYTES (128u << 10)
+/* And in pieces of this size what is written in the transport's memory, of which each leaves by
+ * itself. */
+#define SERVER_ROOM_BYTES (64u << 10)
 _Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES, "a piece fits a staging buffer");
 
 /* Copy rows between packed host memory and the device, in stream order. */
@@ -323,8 +326,8 @@ static CUresult send_in_place(struct server_call *call, uint64_t device, size_t 
 
 	while (!rc && bytes) {
 		void *at;
-		ssize_t room = transport->ops->room(transport, &at, bytes < SERVER_PIECE_BYTES
-								    ? bytes : SERVER_PIECE_BYTES);
+		ssize_t room = transport->ops->room(transport, &at, bytes < SERVER_ROOM_BYTES
+								    ? bytes : SERVER_ROOM_BYTES);
 
 		if (room <= 0) {
 			rc = -EPIPE;

@@ -68,7 +68,6 @@ CUresult server_resource_find(struct server *server, const struct wire_resource 
 CUresult serve_green_enter(struct server_call *call)
 {
 	const struct wire_green_enter *request = call->request;
-	struct server *server = call->server;
 	CUgreenCtx green = server_object(call, SERVER_CUgreenCtx, request->green);
 	struct server_context *base, *context;
 	CUcontext real;
@@ -76,8 +75,7 @@ CUresult serve_green_enter(struct server_call *call)
 
 	if (!call->driver->cuCtxFromGreenCtx)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	base = request->device < (uint32_t)server->device_count ? server->primaries[request->device]
-								: NULL;
+	base = server_primary(call->server, request->device);
 	if (!base || !green)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	result = call->driver->cuCtxFromGreenCtx(&real, green);

@@ -69,6 +69,16 @@ CUresult server_hold_context(struct server_call *call, const struct server_conte
 	return result;
 }
 
+bool server_context_is_gone(struct server *server, const struct server_context *context)
+{
+	bool gone;
+
+	pthread_mutex_lock(&server->holds_lock);
+	gone = context->gone;
+	pthread_mutex_unlock(&server->holds_lock);
+	return gone;
+}
+
 void *server_find(struct server_call *call, enum handle_kind kind, uint64_t handle)
 {
 	const struct handle_table *table = &call->server->objects;

@@ -262,7 +262,7 @@ CUresult serve_user_object_create(struct server_call *call)
 						  request->flags);
 	/* From then on the token is the driver's. */
 	if (result == CUDA_SUCCESS)
-		return server_name(call->server, SERVER_CUuserObject,
+		return server_name(call, SERVER_CUuserObject,
 				   (uint64_t)(uintptr_t)object, 0, false, &reply->object);
 	token_unname(token);
 	token_put(token);

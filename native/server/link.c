@@ -83,7 +83,7 @@ CUresult serve_link_create(struct server_call *call)
 	if (result == CUDA_SUCCESS)
 		result = call->driver->cuLinkCreate_v2(link->count, link->options, link->values, &state);
 	if (result == CUDA_SUCCESS) {
-		result = server_name(call->server, SERVER_CUlinkState, (uint64_t)(uintptr_t)state, 0,
+		result = server_name(call, SERVER_CUlinkState, (uint64_t)(uintptr_t)state, 0,
 				     false, &reply->link);
 		if (result == CUDA_SUCCESS &&
 		    server_named_link_set(call->server, reply->link, link)) {

@@ -164,7 +164,7 @@ static void walk(struct marshal *m, enum server_type type, uint64_t *real, CUres
 			side->graph_name = wire;
 		}
 	} else {
-		if (*real && server_name(side->call->server, type, *real, owner_of(m, type),
+		if (*real && server_name(side->call, type, *real, owner_of(m, type),
 					 type == SERVER_CUmemGenericAllocationHandle, &wire) !=
 				     CUDA_SUCCESS)
 			m->failed = true;

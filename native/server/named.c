@@ -13,10 +13,11 @@
 #define NAMED_LIMIT (1u << 19)
 
 struct named {
-	struct named *next;		/* of its bucket */
+	struct named *next;		/* of its bucket, or of what has ended with a context */
 	struct named *sibling;		/* of its owner's parts */
 	struct named *parts;
 	struct named *owner;
+	const struct server_context *context; /* with which it ends, or NULL */
 	enum server_type type;
 	unsigned references;
 	bool hidden;			/* the driver is just destroying it; in no bucket */
@@ -48,6 +49,24 @@ static bool named_as_is(enum server_type type)
 	return type == SERVER_CUtexObject || type == SERVER_CUsurfObject;
 }
 
+/* What the driver destroys with the context that it was made in (cuCtxDestroy's documentation lists
+ * them); what lies in one of these goes with that. */
+static bool named_ends_with_context(enum server_type type)
+{
+	switch (type) {
+	case SERVER_CUarray:
+	case SERVER_CUmipmappedArray:
+	case SERVER_CUtexObject:
+	case SERVER_CUsurfObject:
+	case SERVER_CUtexref:
+	case SERVER_CUsurfref:
+	case SERVER_CUlinkState:
+		return true;
+	default:
+		return false;
+	}
+}
+
 static struct named **named_find(struct server_names *names, enum server_type type, uint64_t real)
 {
 	uint64_t mixed = (real >> 4 ^ real << 7) * 0x9e3779b97f4a7c15ull + (uint64_t)type;
@@ -58,9 +77,10 @@ static struct named **named_find(struct server_names *names, enum server_type ty
 	return link;
 }
 
-CUresult server_name(struct server *server, enum server_type type, uint64_t real, uint64_t owner,
+CUresult server_name(struct server_call *call, enum server_type type, uint64_t real, uint64_t owner,
 		     bool again, uint64_t *wire)
 {
+	struct server *server = call->server;
 	struct server_names *names = server->names;
 	struct named **link, *named;
 	CUresult result = CUDA_SUCCESS;
@@ -90,6 +110,8 @@ CUresult server_name(struct server *server, enum server_type type, uint64_t real
 			if (named->owner) {
 				named->sibling = named->owner->parts;
 				named->owner->parts = named;
+			} else if (call->context && named_ends_with_context(type)) {
+				named->context = call->context->base;
 			}
 		}
 	}
@@ -294,11 +316,49 @@ void server_name_settle(struct server *server, struct named *hidden, bool gone)
 	struct server_names *names = server->names;
 
 	pthread_mutex_lock(&names->lock);
-	if (gone)
+	if (gone || (hidden->context && server_context_is_gone(server, hidden->context)))
 		named_free(server, hidden);
 	else
 		named_show(names, hidden, true);
 	pthread_mutex_unlock(&names->lock);
+}
+
+struct named *server_names_hide(struct server *server, const struct server_context *context)
+{
+	struct server_names *names = server->names;
+	struct named *hidden = NULL, *named;
+
+	pthread_mutex_lock(&names->lock);
+	for (unsigned i = 0; i < BUCKETS; i++) {
+		named = names->buckets[i];
+		while (named) {
+			if (named->context != context) {
+				named = named->next;
+				continue;
+			}
+			named_show(names, named, false);
+			named->next = hidden;
+			hidden = named;
+			/* Its parts are gone too, of which some may have been here. */
+			named = names->buckets[i];
+		}
+	}
+	pthread_mutex_unlock(&names->lock);
+	return hidden;
+}
+
+void server_names_end(struct server_call *call, struct named *hidden)
+{
+	struct server *server = call->server;
+
+	while (hidden) {
+		struct named *named = hidden;
+
+		hidden = named->next;
+		if (named_is_held(named->type))
+			server_await_users(call, (void *)(uintptr_t)named->real);
+		server_name_settle(server, named, true);
+	}
 }
 
 const void *server_named_image(struct server *server, uint64_t wire, const void *image, size_t *bytes)

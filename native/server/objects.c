@@ -95,6 +95,34 @@ static CUresult bind_result(int rc)
 	return rc == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : SERVER_MALFORMED;
 }
 
+/* ---- primary contexts; for who leads ---- */
+
+/* What a device has as its primary context until the driver has ended it; NULL: nothing. */
+static struct server_context *primary_of(struct server *server, uint32_t ordinal)
+{
+	struct server_context *context;
+
+	pthread_mutex_lock(&server->lock);
+	context = server->primaries[ordinal];
+	pthread_mutex_unlock(&server->lock);
+	return context;
+}
+
+static void primary_set(struct server *server, uint32_t ordinal, struct server_context *context)
+{
+	pthread_mutex_lock(&server->lock);
+	server->primaries[ordinal] = context;
+	pthread_mutex_unlock(&server->lock);
+}
+
+struct server_context *server_primary(struct server *server, uint32_t ordinal)
+{
+	struct server_context *context =
+		ordinal < (uint32_t)server->device_count ? primary_of(server, ordinal) : NULL;
+
+	return context && !context->gone ? context : NULL;
+}
+
 /* ---- threads of the client ---- */
 
 CUresult serve_lane_end(struct server_call *call)
@@ -105,7 +133,7 @@ CUresult serve_lane_end(struct server_call *call)
 	/* All of them before the first is waited for: another thread may lead then. */
 	server->capture_modes[call->header.lane] = CU_STREAM_CAPTURE_MODE_GLOBAL;
 	for (int i = 0; i < server->device_count; i++) {
-		struct server_context *context = server->primaries[i];
+		struct server_context *context = server_primary(server, (uint32_t)i);
 		struct server_lane_stream **link;
 
 		if (!context)
@@ -170,6 +198,7 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 void server_context_end(struct server_call *call, struct server_context *context)
 {
 	struct server *server = call->server;
+	struct named *hidden;
 
 	handle_close(&server->objects, HANDLE_CONTEXT, context->handle);
 	pthread_mutex_lock(&server->holds_lock);
@@ -177,10 +206,12 @@ void server_context_end(struct server_call *call, struct server_context *context
 	pthread_mutex_unlock(&server->holds_lock);
 	server_libraries_forget(context);
 	server_captures_forget(server, context->real);
+	hidden = server_names_hide(server, context);
 	/* Two calls that end each other's contexts must not hold them. */
 	call->context = NULL;
 	server_pass(call);
 	server_await_users(call, context);
+	server_names_end(call, hidden);
 	atomic_fetch_add(&server->context_epoch, 1);
 }
 
@@ -203,7 +234,8 @@ CUresult serve_primary_retain(struct server_call *call)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (server->primaries[request->device])
+	/* Also one that is just ending: the driver would end it once more.  Clients wait for that. */
+	if (primary_of(server, request->device))
 		return CUDA_ERROR_INVALID_VALUE;
 	result = call->driver->cuDevicePrimaryCtxRetain(&real, device);
 	if (result != CUDA_SUCCESS)
@@ -214,34 +246,31 @@ CUresult serve_primary_retain(struct server_call *call)
 		return result;
 	}
 	context->primary = true;
-	server->primaries[request->device] = context;
+	primary_set(server, request->device, context);
 	return CUDA_SUCCESS;
 }
 
-static struct server_context *primary_take(struct server *server, uint32_t ordinal)
+/* Take it from everybody, before the driver does. */
+static CUresult primary_end(struct server_call *call, uint32_t ordinal, struct server_context **context)
 {
-	struct server_context *context;
-
-	if (ordinal >= (uint32_t)server->device_count)
-		return NULL;
-	pthread_mutex_lock(&server->lock);
-	context = server->primaries[ordinal];
-	server->primaries[ordinal] = NULL;
-	pthread_mutex_unlock(&server->lock);
-	return context;
+	*context = server_primary(call->server, ordinal);
+	if (!*context)
+		return CUDA_ERROR_INVALID_CONTEXT;
+	server_context_end(call, *context);
+	server_pinned_forget(call, *context);
+	return CUDA_SUCCESS;
 }
 
 CUresult serve_primary_release(struct server_call *call)
 {
 	const struct wire_primary_release *request = call->request;
-	struct server_context *context = primary_take(call->server, request->device);
-	CUresult result;
+	struct server_context *context;
+	CUresult result = primary_end(call, request->device, &context);
 
-	if (!context)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	server_context_end(call, context);
-	server_pinned_forget(call, context);
+	if (result != CUDA_SUCCESS)
+		return result;
 	result = call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
+	primary_set(call->server, request->device, NULL);
 	server_libraries_free(context);
 	return result;
 }
@@ -249,16 +278,15 @@ CUresult serve_primary_release(struct server_call *call)
 CUresult serve_primary_reset(struct server_call *call)
 {
 	const struct wire_primary_reset *request = call->request;
-	struct server_context *context = primary_take(call->server, request->device);
-	CUresult result;
+	struct server_context *context;
+	CUresult result = primary_end(call, request->device, &context);
 
-	if (!context)
-		return CUDA_ERROR_INVALID_CONTEXT;
-	server_context_end(call, context);
-	server_pinned_forget(call, context);
+	if (result != CUDA_SUCCESS)
+		return result;
 	result = call->driver->cuDevicePrimaryCtxReset_v2(context->device);
 	/* The reference of primary_retain outlives a reset. */
 	call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
+	primary_set(call->server, request->device, NULL);
 	server_libraries_free(context);
 	return result;
 }

@@ -31,15 +31,6 @@
  * transport/socket.c) and comes at once. */
 #define CLOSED_GRACE_MS 5000u
 
-static bool bytes_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
-{
-	uint8_t difference = 0;
-
-	for (size_t i = 0; i < bytes; i++)
-		difference |= a[i] ^ b[i];
-	return difference == 0;
-}
-
 /* One datagram with one descriptor.  -1: the supervisor has gone. */
 static int descriptor_receive(int channel)
 {
@@ -107,7 +98,7 @@ static bool hello_proves(const struct server *server, const struct wire_hello *h
 /* Does it come from the session's own client, too? */
 static bool hello_has_token(const struct server *server, const struct wire_hello *hello)
 {
-	return bytes_equal((const uint8_t *)hello->program, server->resume.token, WIRE_TOKEN_BYTES);
+	return wire_secrets_equal((const uint8_t *)hello->program, server->resume.token, WIRE_TOKEN_BYTES);
 }
 
 /* Go on encrypted, where all of the hello is said again. */

@@ -270,10 +270,11 @@ int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t 
  * names away.  It holds its context. */
 void server_pass(struct server_call *call);
 
-/* hold.c: hold an object until the end of the call; a context, unless its end has begun; the object
- * of that name, held where it must be, or NULL; the end of the call. */
+/* hold.c: hold an object until the end of the call; a context, unless its end has begun, and whether it
+ * has; the object of that name, held where it must be, or NULL; the end of the call. */
 CUresult server_hold(struct server_call *call, const void *object);
 CUresult server_hold_context(struct server_call *call, const struct server_context *context);
+bool server_context_is_gone(struct server *server, const struct server_context *context);
 void *server_find(struct server_call *call, enum handle_kind kind, uint64_t handle);
 /* The same of streams and events, whose context is held as well and must not have ended; to name one; and
  * to take the name away, so that the driver may destroy it: not where it has already, with its context. */
@@ -315,6 +316,8 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 /* The context's end has begun: nobody finds it or its modules any more, and nobody uses it when this
  * returns.  The caller leads, and no longer does then. */
 void server_context_end(struct server_call *call, struct server_context *context);
+/* The primary context of a device, NULL: it has none, or that ends just now.  The caller leads. */
+struct server_context *server_primary(struct server *server, uint32_t ordinal);
 
 /* green.c: what the driver keeps in a resource stays here. */
 CUresult server_resource_name(struct server *server, const CUdevResource *resource,
@@ -325,7 +328,7 @@ CUresult server_resource_find(struct server *server, const struct wire_resource 
 /* named.c: objects that are named here.  The name of `real`, making it if it has none, in
  * `owner` (a name, or 0); `again` counts one more holder of what is there already. */
 struct server_names *server_names_make(void);
-CUresult server_name(struct server *server, enum server_type type, uint64_t real, uint64_t owner,
+CUresult server_name(struct server_call *call, enum server_type type, uint64_t real, uint64_t owner,
 		     bool again, uint64_t *wire);
 /* `owner`: gets the name of what it lies in, or is NULL. */
 bool server_named(struct server_call *call, enum server_type type, uint64_t wire, uint64_t *real,
@@ -346,6 +349,10 @@ void server_name_drop(struct server *server, enum server_type type, uint64_t rea
 struct named;
 struct named *server_name_hide(struct server_call *call, enum server_type type, uint64_t real);
 void server_name_settle(struct server *server, struct named *hidden, bool gone);
+/* A context is about to end, and with it these: nobody finds them any more.  Then, when the caller no longer
+ * leads, nobody uses them either, and their names are free. */
+struct named *server_names_hide(struct server *server, const struct server_context *context);
+void server_names_end(struct server_call *call, struct named *hidden);
 
 /* host.c: host functions that graphs call as often as they run.  `named` is the program's
  * function, its argument and the token. */

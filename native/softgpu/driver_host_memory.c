@@ -100,6 +100,8 @@ DRIVER_EXPORT CUresult cuMemHostUnregister(void *address)
 
 	if (result)
 		return result;
+	if (!address)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (!host_allocation(address, DRIVER_MEMORY_REGISTERED, &allocation))
 		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 	driver_stream_drain(allocation.context);

@@ -1,13 +1,18 @@
 /* Handles and images, from both sides of the wire. */
 #include <assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "../wire/cursor.h"
 #include "../wire/handle.h"
 #include "../wire/image.h"
+#include "../wire/proof.h"
 
 #undef NDEBUG
 
@@ -262,6 +267,41 @@ static void test_readers_stop_at_the_end(void)
 	assert(wire_read_bytes(&reader, SIZE_MAX) == NULL);
 }
 
+static void touched(int signal)
+{
+	(void)signal;
+	_exit(42);
+}
+
+/* Whoever stops at the first difference never comes to the page that may not be read. */
+static void test_secrets_are_compared_to_their_ends(void)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uint8_t secret[WIRE_TOKEN_BYTES] = { 1 }, other[WIRE_TOKEN_BYTES] = { 1 };
+	uint8_t *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int status;
+	pid_t child;
+
+	assert(pages != MAP_FAILED);
+	assert(wire_secrets_equal(secret, other, sizeof(secret)));
+	for (size_t i = 0; i < sizeof(secret); i++) {
+		other[i] ^= 0x80;
+		assert(!wire_secrets_equal(secret, other, sizeof(secret)));
+		other[i] ^= 0x80;
+	}
+	pages[page - sizeof(secret) + 1] = 2;	/* the first byte differs, the last is on the other page */
+	assert(mprotect(pages + page, page, PROT_NONE) == 0);
+	child = fork();
+	assert(child >= 0);
+	if (child == 0) {
+		signal(SIGSEGV, touched);
+		_exit(wire_secrets_equal(pages + page - sizeof(secret) + 1, secret, sizeof(secret)));
+	}
+	assert(waitpid(child, &status, 0) == child);
+	assert(WIFEXITED(status) && WEXITSTATUS(status) == 42);
+	munmap(pages, 2 * page);
+}
+
 int main(void)
 {
 	test_handles_are_typed_and_counted();
@@ -273,6 +313,7 @@ int main(void)
 	test_an_image_in_a_file_ends_with_the_file();
 	test_damaged_images_are_refused_or_harmless();
 	test_readers_stop_at_the_end();
+	test_secrets_are_compared_to_their_ends();
 	puts("ok");
 	return 0;
 }

@@ -257,7 +257,10 @@ int inbox_header(struct inbox *inbox, struct wire_header *header, int timeout_ms
 	if (header->length > WIRE_FRAME_BYTES)
 		return -EPROTO;
 	inbox->start += sizeof(*header);
-	inbox->large = header->length >= INBOX_LARGE_BYTES;
+	if (header->length >= INBOX_LARGE_BYTES)
+		inbox->large = INBOX_LARGE_AGAIN;
+	else if (inbox->large)
+		inbox->large--;
 	return 0;
 }
 

@@ -18,6 +18,9 @@
 #define INBOX_AHEAD_BYTES (4u << 10)
 /* Payloads from here on bypass the buffer. */
 #define INBOX_LARGE_BYTES (INBOX_BYTES / 4)
+/* Frames behind a large one of which one is likely to be large, too: what waits for a copy's end, and the
+ * first of the next copy. */
+#define INBOX_LARGE_AGAIN 2u
 
 /* Where a reader counts, for others to look at meanwhile.  It alone adds to
  * *received_bytes, so that no addition needs a lock. */
@@ -34,7 +37,7 @@ struct inbox {
 	const void *peeked;		/* what inbox_peek found in the transport */
 	size_t start;			/* of what is buffered and not yet taken */
 	size_t end;
-	bool large;			/* the frame that was read last is: the next may be */
+	unsigned large;			/* frames to come that may be, as one before them was */
 	uint64_t spin_ns;		/* how long to spin before sleeping; adapts */
 	uint64_t waited_ns;		/* when what was read last came; 0: it was there already */
 	unsigned missed;		/* spins in turn that only kept the peer from running */

@@ -28,15 +28,21 @@ int wire_hello_prove(struct wire_hello *hello, const uint8_t secret[WIRE_SECRET_
 	return 0;
 }
 
+bool wire_secrets_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
+{
+	uint8_t difference = 0;
+
+	for (size_t i = 0; i < bytes; i++)
+		difference |= a[i] ^ b[i];
+	return difference == 0;
+}
+
 bool wire_hello_proves(const struct wire_hello *hello, const uint8_t secret[WIRE_SECRET_BYTES])
 {
 	uint8_t proof[WIRE_DIGEST_BYTES];
-	uint8_t difference = 0;
 
 	hello_proof(hello, secret, proof);
-	for (size_t i = 0; i < sizeof(hello->proof); i++)
-		difference |= hello->proof[i] ^ proof[i];
-	return difference == 0;
+	return wire_secrets_equal(hello->proof, proof, sizeof(hello->proof));
 }
 
 void wire_hello_key(const struct wire_hello *hello, const uint8_t secret[WIRE_SECRET_BYTES],

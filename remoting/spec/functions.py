@@ -1799,15 +1799,7 @@ ENTRIES: Final = (
     ),
     _n(345, "cuMemGetHandleForAddressRange", 11070, "cuMemGetHandleForAddressRange", VMM),
     _e(346, "cuMemGetInfo", 2000, "cuMemGetInfo", CALLED, "unsigned int *free, unsigned int *total"),
-    _e(
-        347,
-        "cuMemGetInfo",
-        3020,
-        "cuMemGetInfo_v2",
-        CALLED,
-        "size_t *free, size_t *total",
-        via="memory_info() -> free=free, total=total",
-    ),
+    _e(347, "cuMemGetInfo", 3020, "cuMemGetInfo_v2", CALLED, "size_t *free, size_t *total"),
     _n(348, "cuMemGetLocationInfo", 13040, "cuMemGetLocationInfo", LOCATION),
     _m(
         349,

@@ -131,3 +131,18 @@ int cuMemFree_v2(unsigned long long address)
 	}
 	return result;
 }
+
+#define DESTROYING(name)					\
+	int name(unsigned long long object)			\
+	{							\
+		int (*next)(unsigned long long) = below(#name);	\
+		int result = next(object);			\
+								\
+		note(#name, result);				\
+		return result;					\
+	}
+
+DESTROYING(cuArrayDestroy)
+DESTROYING(cuMipmappedArrayDestroy)
+DESTROYING(cuTexObjectDestroy)
+DESTROYING(cuSurfObjectDestroy)

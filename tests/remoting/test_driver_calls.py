@@ -76,6 +76,13 @@ def test_memory_of_a_context_that_is_being_destroyed_makes_way(spied: Spied, tmp
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
+def test_what_ended_with_its_context_is_no_name_any_more(spied: Spied, tmp_path: Path) -> None:
+    """Its names took up room for good, and the driver was given objects that it had destroyed."""
+    done = spied.remote.run(build_calls("spied/ended_with_context", tmp_path))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    assert not [line for line in spied.calls() if "Destroy" in line]
+
+
 def test_a_refused_copy_to_the_host_is_not_waited_for(spied: Spied, build: Build) -> None:
     done = spied.remote.run(build("remoting/spied/refused_copy"))
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr

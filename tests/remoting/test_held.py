@@ -22,6 +22,7 @@ from tests.remoting.harness import ROOT
 from tests.remoting.test_hostile import CONTEXT, OPCODE, Session, raw_session, with_context
 
 SECOND = 1 << 43 | 2 << 4
+THIRD = SECOND + (1 << 4)
 # One slot of the client's table for each.
 STREAM, EVENT, LIBRARY, TOKEN = (kind << 43 | slot << 4 for slot, kind in enumerate((2, 3, 4, 7), 4))
 LEGACY = 1
@@ -53,9 +54,9 @@ class Held:
             said.append(self.log.readline().rstrip("\n"))
         return said
 
-    def let_go(self, *waiting: str) -> None:
+    def let_go(self, *waiting: str, context: int = CONTEXT) -> None:
         """Allocate, which is what the held call waits for; then all of these are answered, in any order."""
-        self.session.send("memory_alloc", struct.pack("<Q", 512), context=CONTEXT)
+        self.session.send("memory_alloc", struct.pack("<Q", 512), context=context)
         answers = [self.session.receive()[:2] for _ in range(1 + len(waiting))]
         assert sorted(answers) == sorted((OPCODE[name] | 0x8000, 0) for name in ("memory_alloc", *waiting))
 
@@ -90,8 +91,8 @@ def send(session: Session, name: str, *fields: int, lane: int = 1, context: int 
     session.send(name, struct.pack(f"<{len(fields)}Q", *fields), context=context, lane=lane)
 
 
-def context_create(session: Session) -> None:
-    assert session.call("context_create", struct.pack("<IIQ", 0, 0, SECOND)) == 0
+def context_create(session: Session, name: int = SECOND) -> None:
+    assert session.call("context_create", struct.pack("<IIQ", 0, 0, name)) == 0
 
 
 def test_an_event_is_destroyed_when_nobody_waits_for_it(held: Callable[[str], Held]) -> None:
@@ -118,13 +119,27 @@ def test_a_context_is_destroyed_when_no_call_is_in_it(held: Callable[[str], Held
     assert held_.until("cuCtxDestroy_v2") == ["cuEventSynchronize is over", "cuCtxDestroy_v2"]
 
 
+def test_a_primary_context_is_retained_again_when_its_reset_is_over(held: Callable[[str], Held]) -> None:
+    """The reset ended what had been retained meanwhile."""
+    held_ = held("cuEventSynchronize")
+    retain = struct.pack("<IIQ", 0, 0, SECOND)
+    send(held_.session, "event_create", EVENT, 0)
+    send(held_.session, "event_synchronize", EVENT, lane=2)
+    held_.until("cuEventSynchronize")
+    context_create(held_.session, THIRD)
+    held_.session.send("primary_reset", struct.pack("<I4x", 0), lane=3)
+    assert held_.session.call("primary_retain", retain) == 1
+    held_.let_go("event_synchronize", "primary_reset", context=THIRD)
+    assert held_.session.call("primary_retain", retain) == 0
+    assert held_.session.call("memory_alloc", struct.pack("<Q", 512), context=SECOND) == 0
+
+
 def test_two_calls_may_end_each_other_s_contexts(held: Callable[[str], Held]) -> None:
     held_ = held("")
     context_create(held_.session)
-    third = SECOND + (1 << 4)
-    assert held_.session.call("context_create", struct.pack("<IIQ", 0, 0, third)) == 0
-    send(held_.session, "context_destroy", SECOND, lane=2, context=third)
-    send(held_.session, "context_destroy", third, lane=3, context=SECOND)
+    context_create(held_.session, THIRD)
+    send(held_.session, "context_destroy", SECOND, lane=2, context=THIRD)
+    send(held_.session, "context_destroy", THIRD, lane=3, context=SECOND)
     held_.let_go("context_destroy", "context_destroy")
 
 

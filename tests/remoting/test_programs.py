@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.remoting.harness import PROGRAMS, Remote
+from tests.remoting.test_coverage import build_calls
 
 #: Programs whose output is not just "ok" have tests of their own.
 OTHERS = {"copies_until_lost", "devices", "pinned_steps", "short_copy", "streams_of_others", "wait_forever"}
@@ -94,6 +95,24 @@ def test_visible_devices(lease: Callable[..., Remote], build: Callable[[str], Pa
     remote = lease(FARBUS_SOFTGPU="count=3", FARBUS_SOFTGPU_NODE="remoting-tests")
     done = remote.run(build("remoting/devices"), CUDA_VISIBLE_DEVICES=visible)
     assert (done.returncode, done.stdout) == (0, f"{count}\nok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "buses"),
+    [
+        ({}, "3 1 2"),
+        ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, "3 1 2"),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "1 2 3"),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "2,0"}, "3 1"),
+    ],
+)
+def test_order_of_devices(
+    lease: Callable[..., Remote], tmp_path: Path, environment: dict[str, str], buses: str
+) -> None:
+    """The server's own order, or that of PCI addresses, which visible devices are then counted by."""
+    remote = lease(FARBUS_SOFTGPU="count=3", CUDA_VISIBLE_DEVICES="2,0,1")
+    done = remote.run(build_calls("listing/buses", tmp_path), **environment)
+    assert (done.returncode, done.stdout.split()) == (0, buses.split()), done.stdout + done.stderr
 
 
 def test_no_visible_device(lease: Callable[..., Remote], build: Callable[[str], Path]) -> None:

@@ -18,6 +18,7 @@ from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
 from tests.remoting.harness import Remote, hello
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, alive, wait_until
 
 Build = Callable[[str], Path]
@@ -77,6 +78,11 @@ def test_program(remote: Remote, build: Build, transport: str, name: str) -> Non
 def test_copies_of_all_sizes(remote: Remote, build: Build, transport: str, seed: int) -> None:
     done = remote.run(build("remoting/copies_of_all_sizes"), "9000", "25", str(seed), FARBUS_TRANSPORT=transport)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_a_program_that_only_posts_copies_hears_of_errors(remote: Remote, transport: str, tmp_path: Path) -> None:
+    done = remote.run(build_calls("posting/copies_alone", tmp_path), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 
 
 def test_copies_through_windows_that_grow(remote: Remote, build: Build) -> None:
