@@ -27,7 +27,7 @@ from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS
 from farbus.scheduler.steps import Step
 from farbus.scheduler.stored import grant_of, timed, with_storage
-from farbus.scheduler.words import describe_exit, describe_placement
+from farbus.scheduler.words import UNREACHABLE, describe_exit, describe_heard, describe_placement
 
 MAX_FAILURES = 3
 """Attempts of a job that may fail before it started; then the job has failed."""
@@ -380,8 +380,24 @@ class Attempts(Commander):
             elif status.unstarted and not self._has_begun(job):
                 self._undo(job, JobState.QUEUED, f"task {run.task} did not begin on node {run.node}: {run.reason}")
             elif not run.succeeded:
-                self._undo(job, JobState.FAILED, f"task {run.task} on node {run.node} {describe_exit(run)}")
+                told = f"task {run.task} on node {run.node} {describe_exit(run)}"
+                self._undo(job, JobState.FAILED, told + self._lenders_lost([run]))
         self._announce(job)
+
+    def _lenders_lost(self, runs: Iterable[TaskRun]) -> str:
+        """Say which nodes can't be reached whose devices tasks have: a program whose disk or GPU is gone fails by itself,
+        and knows of no node."""
+        lost: dict[str, list[str]] = {}
+        for run in runs:
+            for place in run.placement.devices:
+                lender = self.nodes.get(place.node)
+                if place.node not in ("", run.node) and (lender is None or not lender.connected):
+                    lost.setdefault(place.node, []).append(place.device)
+        told = ""
+        for name, devices in lost.items():
+            heard = describe_heard(self.nodes[name].seen_at) if name in self.nodes else ""
+            told += f"; node {name}, which has its {', '.join(dict.fromkeys(devices))}, {UNREACHABLE}{heard}"
+        return told
 
     def _end_interactive(self, job: JobRecord, event: events.JobCancelled) -> None:
         """End an interactive job whose program has ended, as that program did."""
@@ -594,7 +610,11 @@ class Attempts(Commander):
         if verdict.moved:
             verdict = _own_end(progress.runs) or verdict
         if verdict.state is not JobState.QUEUED:
-            self._end(job, verdict.state, verdict.reason)
+            reason = verdict.reason
+            # It may not have been known yet when the program failed.
+            if verdict.state is JobState.FAILED and UNREACHABLE not in reason:
+                reason += self._lenders_lost(run for run in progress.runs if not run.succeeded)
+            self._end(job, verdict.state, reason)
             return
         progress.failures += not verdict.moved
         if progress.failures >= MAX_FAILURES and not verdict.moved:

@@ -26,6 +26,10 @@ def describe_time(wall: float) -> str:
     return f"{datetime.datetime.fromtimestamp(wall, datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+UNREACHABLE = "can't be reached"
+"""How it is said of a node: who reads a reason looks for it."""
+
+
 def describe_heard(wall: float) -> str:
     """Say behind ``can't be reached`` when a node was last heard; nothing where it never was (0)."""
     return f", last heard at {describe_time(wall)}" if wall else ""

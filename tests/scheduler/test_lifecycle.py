@@ -613,6 +613,22 @@ def test_a_plan_that_no_longer_fits_is_refused_and_decided_anew() -> None:
     assert cluster.machine.jobs["j1"].progress.runs[0].node == "b"
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_program_that_fails_without_a_device_of_a_lost_node_says_which(*, is_known: bool) -> None:
+    cluster = running_remote()
+    if is_known:
+        cluster.lose("a")
+    cluster.tell(cluster.agents["c"].exit("j1", "main.0", 1))
+    if not is_known:
+        # It had its program fail before anybody knew of it.
+        cluster.lose("a")
+    cluster.pass_time(TTL_S + 1)
+    cluster.settle()
+    reason = cluster.ended["j1"].reason
+    assert reason.startswith("task main.0 on node c ended with exit status 1; node a, which has its GPU-a-0, can't")
+    assert reason.count("can't be reached") == 1
+
+
 def test_a_plan_that_never_fitted_is_told_and_looked_at_again() -> None:
     cluster = Cluster(node("a"), node("b"))
     cluster.join()
