@@ -289,11 +289,11 @@ def orphans(
     server: ServerOption = "",
     credentials: CredentialsOption = "",
 ) -> None:
-    """List parts of volumes that nodes have and the cluster does not know; adopt or remove them.  For operators.
+    """List parts of volumes that nobody knows; adopt or remove them.
 
-    They are left after farbus forget of a node that came back, or of a ledger
-    that was lost.  They take room, nobody can use them, and nothing touches
-    them but this.
+    For operators.  Nodes have them, and the cluster's ledger does not: after
+    farbus forget of a node that came back, or of a ledger that was lost.  They take
+    room, nobody can use them, and nothing touches them but this.
     """
     if adopt and remove:
         raise InvalidInput("--adopt and --remove exclude each other", hint="give one of them")
