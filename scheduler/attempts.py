@@ -385,8 +385,10 @@ class Attempts(Commander):
         self._announce(job)
 
     def _lenders_lost(self, runs: Iterable[TaskRun]) -> str:
-        """Say which nodes can't be reached whose devices tasks have: a program whose disk or GPU is gone fails by itself,
-        and knows of no node."""
+        """Say which nodes can't be reached that have devices of tasks.
+
+        A program whose disk or GPU is gone fails by itself, and knows of no node.
+        """
         lost: dict[str, list[str]] = {}
         for run in runs:
             for place in run.placement.devices:
