@@ -479,6 +479,7 @@ class Moving:
             return move
         return msgspec.structs.replace(
             move,
+            kind=device.kind,
             uuid=device.uuid,
             serial=device.serial,
             vendor=move.vendor or device.vendor_id,

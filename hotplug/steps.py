@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 from farbus.errors import Conflict, FarbusError, NotFound
 from farbus.hotplug.fabric.driver import Fabric
-from farbus.hotplug.parts import TURN, Move, Parts, device_at
+from farbus.hotplug.parts import TURN, Move, Parts, device_at, is_proven
 from farbus.hotplug.windows import look_for_room
 from farbus.hotplug.working import (
     appear,
+    check_no_other,
     fabric_deadline_s,
     give_back,
     lacks_room,
@@ -251,8 +252,12 @@ class VerifyDevice(HotplugStep):
     """The device is the one that was meant, every BAR has its place, and a driver has it."""
 
     kind: str = "VerifyDevice"
-    deadline_s: float = MARGIN_S
     lasting: bool = False
+
+    @property
+    def deadline_s(self) -> float:
+        """For looking, and for a reading of the chassis where one may be needed."""
+        return MARGIN_S + (fabric_deadline_s(self.fabric, FabricStep.LIST) if self.move.port else 0.0)
 
     @property
     def says(self) -> str:
@@ -265,9 +270,12 @@ class VerifyDevice(HotplugStep):
 
     async def do(self) -> Result:
         """Look at all of it; raise :class:`Conflict` with the cause."""
-        _, device = self.here()
+        tree, device = self.here()
         if not device:
             raise NotFound(f"attach {self.move.device}: it is not below {self.move.bridge} any more", hint="see dmesg")
+        identity = self.parts.names(tree)[device[0].address]
+        if self.move.port and not is_proven(self.move, identity):
+            await check_no_other(self.fabric, self.move, identity)
         expected = {(index, bar.index): bar for index, one in enumerate(self.move.functions) for bar in one.bars}
         for index, function in enumerate(device):
             for number in function.bars_unassigned:

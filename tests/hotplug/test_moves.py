@@ -19,6 +19,7 @@ from farbus.hotplug.sequences import HotAttach, HotDetach, HotMove, find_device,
 from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.linux.nvidia import GpuReadiness
+from farbus.model.device import DeviceKind
 from farbus.model.holders import Holder, HolderKind, Look
 from tests.hotplug.harness import DRIVE, Node, a_move, functions
 from tests.hotplug.machines import GIB, PORT_A, PORT_B, drive, gpu, plain
@@ -150,8 +151,25 @@ async def test_a_driver_that_does_not_come_has_everything_undone(bench: Bench) -
 
 async def test_another_device_than_was_meant_is_given_back(bench: Bench) -> None:
     before = bench.node.world()
-    with pytest.raises(TimedOut, match="it is not there"):
+    with pytest.raises(TimedOut, match=r"it is not there, but 0000:01:00.0 \(1234:11e8\) is, below 0000:00:03.0"):
         await bench.perform(HotAttach(move=a_move(device="0011", serial="", vendor=0x10DE, device_id=0x2330)))
+    assert bench.node.world() == before
+
+
+async def test_a_device_of_another_kind_than_the_chassis_says_is_given_back(bench: Bench) -> None:
+    before = bench.node.world()
+    with pytest.raises(TimedOut, match=r"it is not there, but 0000:01:00.0 \(1234:11e8\) is, below 0000:00:03.0"):
+        await bench.perform(HotAttach(move=a_move(device="0011", kind=DeviceKind.GPU)))
+    assert bench.node.world() == before
+
+
+async def test_a_drive_that_the_chassis_knows_as_another_is_given_back(bench: Bench) -> None:
+    # The cables of two slots are crossed: for 0011, of which no serial is known, the drive S1 comes.
+    device = bench.node.fabric._device
+    bench.node.fabric._device = lambda name: device(DRIVE if name == "0011" else name)  # type: ignore[method-assign]
+    before = bench.node.world()
+    with pytest.raises(Conflict, match=f"{DRIVE} has come below {PORT_A}, which is device {DRIVE} of chassis chassis1"):
+        await bench.perform(HotAttach(move=a_move(device="0011")))
     assert bench.node.world() == before
 
 
