@@ -17,13 +17,14 @@ from dataclasses import dataclass
 
 from farbus.errors import Conflict, FarbusError, NotFound
 from farbus.hotplug.fabric.driver import Fabric
-from farbus.hotplug.parts import TURN, Move, Parts, device_at, is_proven
+from farbus.hotplug.parts import TURN, Move, Parts, device_at, is_meant, is_proven
 from farbus.hotplug.windows import look_for_room
 from farbus.hotplug.working import (
     appear,
     check_no_other,
     fabric_deadline_s,
     give_back,
+    identity_of,
     lacks_room,
     look_at,
     missing,
@@ -266,14 +267,19 @@ class VerifyDevice(HotplugStep):
 
     async def observe(self, known: Result | None) -> Result | None:
         """It is still there, and the same."""
-        return self._found() if known is not None and self.here()[1] else None
+        return await self._found() if known is not None and self.here()[1] else None
 
     async def do(self) -> Result:
         """Look at all of it; raise :class:`Conflict` with the cause."""
         tree, device = self.here()
         if not device:
             raise NotFound(f"attach {self.move.device}: it is not below {self.move.bridge} any more", hint="see dmesg")
-        identity = self.parts.names(tree)[device[0].address]
+        identity = await identity_of(self.parts, tree, device)
+        if not is_meant(self.move, device[0], identity):
+            raise Conflict(
+                f"attach {self.move.device}: {identity.name} has come below {self.move.bridge} instead",
+                hint="farbus fabric list shows what the chassis has at which port; are two cables crossed?",
+            )
         if self.move.port and not is_proven(self.move, identity):
             await check_no_other(self.fabric, self.move, identity)
         expected = {(index, bar.index): bar for index, one in enumerate(self.move.functions) for bar in one.bars}
@@ -294,12 +300,12 @@ class VerifyDevice(HotplugStep):
             )
             if known and not function.driver:
                 raise Conflict(f"attach {self.move.device}: {known} did not take {function.address}", hint="see dmesg")
-        return self._found()
+        return await self._found()
 
-    def _found(self) -> Result:
+    async def _found(self) -> Result:
         tree, device = self.here()
         first = device[0]
-        identity = self.parts.names(tree)[first.address]
+        identity = await identity_of(self.parts, tree, device)
         link = str(first.link) if first.link is not None and first.link.degraded else ""
         return {
             "address": first.address,

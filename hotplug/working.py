@@ -48,6 +48,19 @@ async def port_of(fabric: Fabric, move: Move) -> str:
     return (await fabric.list()).device(move.device).port
 
 
+async def identity_of(parts: Parts, tree: PciTree, device: Sequence[Function]) -> Identity:
+    """Name a device that has come: a GPU by what its driver says now.
+
+    Our own NVML worker, which initialised NVML before, does not know of it; so
+    it is ended, and the next one finds it.
+    """
+    for function in device:
+        if function.is_nvidia_gpu and (uuid := (await parts.nvidia.readiness(function.address)).uuid):
+            await parts.nvml.stop()
+            return Identity(name=uuid, kind=IdentityKind.UUID)
+    return parts.names(tree)[device[0].address]
+
+
 async def check_no_other(fabric: Fabric, move: Move, identity: Identity) -> None:
     """Raise :class:`Conflict` where the chassis knows the device that has come as another of its devices.
 

@@ -332,6 +332,31 @@ def with_gpu(bench: Bench) -> Bench:
     return bench
 
 
+@pytest.fixture
+def comes_as_a_gpu(bench: Bench) -> Bench:
+    """What is assigned as 0011 comes as a GPU, whose driver calls it GPU-1 as soon as it has it."""
+    small = tuple(msgspec.structs.replace(one, bars=()) for one in gpu()[:1])
+    bench.node.fabric._device = lambda _: small  # type: ignore[method-assign]
+    bench.node.nvidia.gpus = {"0000:01:00.0": GpuReadiness(uuid="GPU-1")}
+    return bench
+
+
+async def test_a_gpu_that_has_come_is_known_by_its_uuid(comes_as_a_gpu: Bench) -> None:
+    # Our own worker has initialised NVML before, and knows of no such GPU.
+    comes_as_a_gpu.node.nvml.running = True
+    result = await comes_as_a_gpu.perform(HotAttach(move=a_move("0011", uuid="GPU-1", kind=DeviceKind.GPU)))
+    assert (result["identity"], result["weak"]) == ("GPU-1", "")
+    assert not comes_as_a_gpu.node.nvml.running
+
+
+async def test_another_gpu_of_the_same_model_is_given_back(comes_as_a_gpu: Bench) -> None:
+    before = comes_as_a_gpu.node.world()
+    move = a_move("0011", uuid="GPU-2", vendor=0x10DE, device_id=0x2330)
+    with pytest.raises(Conflict, match=f"attach 0011: GPU-1 has come below {PORT_A} instead"):
+        await comes_as_a_gpu.perform(HotAttach(move=move))
+    assert comes_as_a_gpu.node.world() == before
+
+
 def gpu_move(**changes: object) -> HotDetach:
     return HotDetach(move=a_move("0011", uuid="GPU-1", serial="", drain_s=0.0, persistent=True, **changes))
 
