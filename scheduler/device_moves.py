@@ -458,10 +458,11 @@ class DeviceMoves(ServingChassis):
         """The device is at a node; that it may be used the inventory of that node says, before this or after."""
         self._put_at(move, move.from_port if move.returning else move.port)
         self._fitted[node].add(move.device)
-        if identity and identity != move.device:
+        known = self.devices[move.device]
+        if identity and identity != move.device and not (known.present and known.node == node):
             # The chassis called it otherwise.
-            self.devices[move.device].device = None
-        elif self.devices[move.device].node != node:
+            known.device = None
+        elif known.node != node:
             self._place(move.device, node)
 
     def _put_at(self, move: StoredMove, port: str) -> None:

@@ -917,6 +917,19 @@ def test_what_an_earlier_scheduler_may_have_asked_for_is_called_off_at_its_node(
     assert status(cluster, "GPU-a-5") == ("a", DeviceState.FREE, "")
 
 
+def test_what_its_node_offers_by_this_name_is_there_by_it_whatever_else_is_told() -> None:
+    cluster = cabled(free=True)
+    cluster.move("GPU-spare", "b")
+    agent = cluster.agents["b"]
+    command = agent.inbox.pop(0)
+    outcome = agent.answer(command)
+    # The inventory comes first, as where the scheduler was away when the device came.
+    agent.node = msgspec.structs.replace(agent.node, devices=(gpu("spare"),))
+    cluster.tell(agent.inventory())
+    cluster.tell(msgspec.structs.replace(outcome, move=NodeMove(identity="PCI-10de:2330@slot-7", changed=True)))
+    assert status(cluster, "GPU-spare") == ("b", DeviceState.FREE, "")
+
+
 # What goes without a move.
 
 
