@@ -33,6 +33,7 @@ from farbus.hotplug.working import (
     removal_order,
     remove_device,
     stable_path,
+    surely_port_of,
     wedged,
     wrong_sizes,
 )
@@ -243,7 +244,7 @@ class ScanBelow(HotplugStep):
 
     async def _is_assigned(self) -> bool:
         try:
-            return bool(self.move.port) and await port_of(self.fabric, self.move) == self.move.port
+            return bool(self.move.port) and await surely_port_of(self.fabric, self.move) == self.move.port
         except NotFound:
             return False
 
@@ -518,7 +519,7 @@ class RemoveFunctions(HotplugStep):
 
     async def compensate(self) -> None:
         """Scan for it, where it is still assigned to us."""
-        if self.move.port and await port_of(self.fabric, self.move) != self.move.port:
+        if self.move.port and await surely_port_of(self.fabric, self.move) != self.move.port:
             return
         await appear(self.parts, self.move)
 
@@ -542,10 +543,8 @@ class UnassignDevice(HotplugStep):
         return f"unassign {self.move.device} in chassis {self.move.chassis} ({seconds:.0f} s)"
 
     async def observe(self, known: Result | None) -> Result | None:
-        """Read the chassis, once: whoever else may have it by now, we have not."""
-        if known is not None:
-            return known
-        return {} if await port_of(self.fabric, self.move) != self.move.port else None
+        """It is done when it is on record: one reading may be stale, and who does it reads until he is sure."""
+        return await noted(known)
 
     async def do(self) -> Result:
         """Unassign; the fabric verifies by reading again."""
@@ -554,5 +553,5 @@ class UnassignDevice(HotplugStep):
 
     async def compensate(self) -> None:
         """Have it back, unless somebody else has it already."""
-        if not await port_of(self.fabric, self.move):
+        if not await surely_port_of(self.fabric, self.move):
             await self.fabric.assign(self.move.device, self.move.port)

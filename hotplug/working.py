@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.hotplug.fabric.driver import Fabric
 from farbus.hotplug.fabric.errors import DeviceElsewhere
+from farbus.hotplug.fabric.service import MAX_SETTLE_READS
 from farbus.hotplug.parts import Move, Parts, device_at
 from farbus.hotplug.times import BusStep
 from farbus.linux.uevents import News
@@ -46,6 +47,22 @@ def fabric_deadline_s(fabric: Fabric, step: FabricStep) -> float:
 async def port_of(fabric: Fabric, move: Move) -> str:
     """Return the port that a device is assigned to, as the chassis says now; empty for none."""
     return (await fabric.list()).device(move.device).port
+
+
+async def surely_port_of(fabric: Fabric, move: Move) -> str:
+    """Return the port that a device is assigned to, as two readings in a row say: one may be stale.
+
+    For what is left undone because of it; who asks for a step is told by the chassis's service.
+    """
+    at = await port_of(fabric, move)
+    for _ in range(MAX_SETTLE_READS):
+        before, at = at, await port_of(fabric, move)
+        if at == before:
+            return at
+    raise Unavailable(
+        f"chassis {fabric.chassis}: device {move.device} is elsewhere in each of {MAX_SETTLE_READS} readings",
+        hint="does somebody else move it?",
+    )
 
 
 async def identity_of(parts: Parts, tree: PciTree, device: Sequence[Function]) -> Identity:

@@ -16,6 +16,7 @@ from farbus.agent.steps import StepRunner, WedgedError
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.hotplug.parts import Move
 from farbus.hotplug.sequences import HotAttach, HotDetach, HotMove, find_device, from_body, rehearse
+from farbus.hotplug.steps import UnassignDevice
 from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.linux.nvidia import GpuReadiness
@@ -315,6 +316,41 @@ async def test_a_fabric_that_refuses_has_the_device_brought_back(bench: Bench) -
         await bench.perform(bench.detach())
     assert bench.node.pci.writes == ["remove 0000:01:00.0", f"rescan below {PORT_A}"]
     assert bench.node.world() == before
+
+
+# Readings of the chassis that are stale, each once.
+
+
+async def test_a_drive_that_a_stale_reading_has_free_is_unassigned_all_the_same(bench: Bench) -> None:
+    free = bench.node.fabric.ports()
+    await bench.attached()
+    bench.node.fabric.stale = [free]
+    await bench.perform(bench.detach())
+    assert bench.node.fabric.ports()[DRIVE] == ""
+
+
+async def test_a_drive_that_a_stale_reading_has_free_is_scanned_for_again(bench: Bench) -> None:
+    free = bench.node.fabric.ports()
+    await bench.attached()
+    before = bench.node.world()
+    bench.node.fabric.refuse = "not now"
+    # Removed, and not unassigned: to be taken back, where the first readings deny that it is ours.
+    bench.node.fabric.stale = [free]
+    with pytest.raises(Unavailable, match="not now"):
+        await bench.perform(bench.detach())
+    assert bench.node.world() == before
+
+
+async def test_a_drive_is_had_back_though_a_stale_reading_has_it_here(bench: Bench) -> None:
+    await bench.attached()
+    here = bench.node.fabric.ports()
+    step = bench.node.steps(bench.detach()).steps[-1]
+    assert isinstance(step, UnassignDevice)
+    await bench.node.steps(bench.detach()).steps[-2].do()
+    await step.do()
+    bench.node.fabric.stale = [here]
+    await step.compensate()
+    assert bench.node.fabric.ports() == here
 
 
 # GPUs.
