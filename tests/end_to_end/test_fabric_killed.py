@@ -1,9 +1,10 @@
 """Agents, scheduler and chassis are killed at random while devices move: none is lost, none is in two places.
 
-Operators attach and detach, also by ``--local`` and also what a job has; jobs ask for a GPU that is at another node.
-In the midst of it, at a random thing that is seen of it, a process is killed and started again: the scheduler, the
-chassis, an agent, also the one that serves the chassis, so that another takes over.  One request to the chassis in
-eight goes wrong.  From a seed, though no two runs of one are the same: processes are as fast as they are.
+Operators attach and detach, also by ``--local`` and also what a job has, and call some of that off; jobs ask for a GPU
+that is at another node.  In the midst of it, at a random thing that is seen of it, a process is killed and started
+again: the scheduler, the chassis, an agent, also the one that serves the chassis, so that another takes over.  One
+request to the chassis in eight goes wrong.  From a seed, though no two runs of one are the same: processes are as fast
+as they are.
 
 ``FARBUS_KILLS=200 FARBUS_KILLS_SEED=5 pytest tests/end_to_end/test_fabric_killed.py`` makes more of them, and others.
 """
@@ -44,6 +45,9 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 SEEN_AT_MOST = 8
 """Of what is seen of a move (its steps as they are told), after how many something is killed at most."""
+
+CALLED_OFF = 0.2
+"""Of the moves by operators."""
 
 NODES = tuple(PORTS.values())
 SERVING = "the serving agent"
@@ -147,9 +151,15 @@ class Random:
                 return ended(mine[-1])
 
     async def _watched(self, client: ClusterClient, request: MoveRequest, *, local: bool) -> Ended:
-        """Watch a move to its end."""
-        told = []
+        """Watch a move to its end; the cluster's operator may think better of it in the midst."""
+        told: list[MoveStatus] = []
+        call_off_at = self.draw.randrange(SEEN_AT_MOST) if not local and self.draw.random() < CALLED_OFF else -1
         async for status in client.move_device(request, local=local):
+            if len(told) == call_off_at and not status.state.has_ended:
+                # Refused where it can't be called off any more; then it goes on.
+                with contextlib.suppress(FarbusError):
+                    await client.cancel_move(status.id)
+                    self.outcomes["called off"] += 1
             told.append(status)
             await self.saw()
         return ended(told[-1])
