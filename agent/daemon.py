@@ -800,6 +800,7 @@ class Agent:
                 bridge=bridge,
                 chassis=view.chassis,
                 port=device.port,
+                kind=device.kind,
                 uuid=device.uuid,
                 serial=device.serial,
                 vendor=device.vendor_id,

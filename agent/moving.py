@@ -479,6 +479,7 @@ class Moving:
             return move
         return msgspec.structs.replace(
             move,
+            kind=device.kind,
             uuid=device.uuid,
             serial=device.serial,
             vendor=move.vendor or device.vendor_id,
@@ -499,9 +500,11 @@ def _held(device: str, work: HotMove, trouble: str = "") -> HeldMove:
 
 
 def _done(work: HotMove, result: Mapping[str, str]) -> NodeMove:
+    # What nothing here tells apart is offered by the name that it has come by.
+    identity = work.move.device if result.get("weak") else result.get("identity", "")
     return NodeMove(
         functions=work.move.functions,
-        identity=result.get("identity", ""),
+        identity=identity,
         path=result.get("path", ""),
         changed=True,
     )

@@ -16,6 +16,8 @@ from farbus.linux.nvml import Nvml
 from farbus.linux.pci import Pci
 from farbus.linux.sysfs import NvmeController
 from farbus.linux.uevents import Uevents
+from farbus.model.device import DeviceKind
+from farbus.model.fabric import serials_in
 from farbus.model.holders import Holder
 from farbus.model.pci import Function, Identity, IdentityKind, PciTree, identities, nvme_name
 from farbus.model.value import Value
@@ -28,6 +30,14 @@ DRAIN_S = 30.0
 
 EVICT_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL of an evicted holder."""
+
+CLASSES: Mapping[DeviceKind, tuple[int, ...]] = {
+    DeviceKind.GPU: (0x03, 0x12),
+    DeviceKind.NVME: (0x0108,),
+    DeviceKind.NETWORK: (0x02,),
+}
+"""How the PCI class of a device of a kind begins (PCI Code and ID Assignment): a GPU is a display controller or a
+processing accelerator, a drive non-volatile memory.  Of other kinds nothing is known."""
 
 
 class Move(Value, frozen=True, kw_only=True):
@@ -46,6 +56,8 @@ class Move(Value, frozen=True, kw_only=True):
     """Names the request, so that the same one is not done twice; empty for one without."""
     chassis: str = ""
     port: str = ""
+    kind: DeviceKind | None = None
+    """What the chassis says that it is; None where nobody says it."""
     uuid: str = ""
     serial: str = ""
     vendor: int = 0
@@ -153,13 +165,17 @@ def known_names(drives: tuple[NvmeController, ...], gpus: Mapping[str, str]) -> 
 def is_meant(move: Move, function: Function, identity: Identity | None) -> bool:
     """Say whether a device below the port is the one that is moved, by the best that is known of it.
 
-    A UUID or serial that both sides know decides; else the PCI ids; else,
-    below a port that takes one device, whatever is there.
+    A UUID or serial that both sides know decides; else the PCI ids; else the
+    class, by the kind that the chassis tells; else, below a port that takes one
+    device, whatever is there.
     """
     name = identity.name if identity is not None else ""
     if identity is not None and not identity.weak:
         if name == move.device:
             return True
+        if not move.chassis and _of_one_kind(identity, move.device):
+            # A node's own name against another: where no chassis is in between, nothing else calls it so.
+            return identity.serial in serials_in(move.device) if identity.serial else False
         if identity.kind is IdentityKind.UUID and move.uuid:
             return name == move.uuid
         if identity.kind is IdentityKind.SERIAL and move.serial:
@@ -168,7 +184,29 @@ def is_meant(move: Move, function: Function, identity: Identity | None) -> bool:
             return name.endswith(f"-{move.serial}") or not move.vendor or function.vendor == move.vendor
     if move.vendor and move.device_id:
         return (function.vendor, function.device) == (move.vendor, move.device_id)
-    return True
+    classes = CLASSES.get(move.kind, ()) if move.kind is not None else ()
+    return not classes or any(_begins(function.pci_class, start) for start in classes)
+
+
+def is_proven(move: Move, identity: Identity) -> bool:
+    """Say whether a name alone makes a device that :func:`is_meant` the moved one: no other can have it."""
+    if identity.weak:
+        return False
+    return identity.name == move.device or bool(
+        (identity.kind is IdentityKind.UUID and move.uuid) or (identity.kind is IdentityKind.SERIAL and move.serial)
+    )
+
+
+def _of_one_kind(identity: Identity, device: str) -> bool:
+    """Say whether a strong name and a device's are names that nodes give to the same kind of device."""
+    kind, dash, _ = identity.name.partition("-")
+    is_name = identity.kind is not IdentityKind.CHASSIS and bool(dash) and "@" not in device
+    return is_name and device.startswith(f"{kind}-")
+
+
+def _begins(pci_class: int, start: int) -> bool:
+    """Say whether a class of 24 bits begins with one of 8 or 16."""
+    return pci_class >> (8 if start > 0xFF else 16) == start
 
 
 def device_at(parts: Parts, tree: PciTree, move: Move) -> tuple[Function, ...]:

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 
 from farbus.errors import Conflict, FarbusError, NotFound
 from farbus.hotplug.fabric.driver import Fabric
-from farbus.hotplug.parts import TURN, Move, Parts, device_at
+from farbus.hotplug.parts import TURN, Move, Parts, device_at, is_meant, is_proven
 from farbus.hotplug.windows import look_for_room
 from farbus.hotplug.working import (
     appear,
+    check_no_other,
     fabric_deadline_s,
     give_back,
+    identity_of,
     lacks_room,
     look_at,
     missing,
@@ -31,6 +33,7 @@ from farbus.hotplug.working import (
     removal_order,
     remove_device,
     stable_path,
+    surely_port_of,
     wedged,
     wrong_sizes,
 )
@@ -241,7 +244,7 @@ class ScanBelow(HotplugStep):
 
     async def _is_assigned(self) -> bool:
         try:
-            return bool(self.move.port) and await port_of(self.fabric, self.move) == self.move.port
+            return bool(self.move.port) and await surely_port_of(self.fabric, self.move) == self.move.port
         except NotFound:
             return False
 
@@ -251,8 +254,12 @@ class VerifyDevice(HotplugStep):
     """The device is the one that was meant, every BAR has its place, and a driver has it."""
 
     kind: str = "VerifyDevice"
-    deadline_s: float = MARGIN_S
     lasting: bool = False
+
+    @property
+    def deadline_s(self) -> float:
+        """For looking, and for a reading of the chassis where one may be needed."""
+        return MARGIN_S + (fabric_deadline_s(self.fabric, FabricStep.LIST) if self.move.port else 0.0)
 
     @property
     def says(self) -> str:
@@ -261,13 +268,21 @@ class VerifyDevice(HotplugStep):
 
     async def observe(self, known: Result | None) -> Result | None:
         """It is still there, and the same."""
-        return self._found() if known is not None and self.here()[1] else None
+        return await self._found() if known is not None and self.here()[1] else None
 
     async def do(self) -> Result:
         """Look at all of it; raise :class:`Conflict` with the cause."""
-        _, device = self.here()
+        tree, device = self.here()
         if not device:
             raise NotFound(f"attach {self.move.device}: it is not below {self.move.bridge} any more", hint="see dmesg")
+        identity = await identity_of(self.parts, tree, device)
+        if not is_meant(self.move, device[0], identity):
+            raise Conflict(
+                f"attach {self.move.device}: {identity.name} has come below {self.move.bridge} instead",
+                hint="farbus fabric list shows what the chassis has at which port; are two cables crossed?",
+            )
+        if self.move.port and not is_proven(self.move, identity):
+            await check_no_other(self.fabric, self.move, identity)
         expected = {(index, bar.index): bar for index, one in enumerate(self.move.functions) for bar in one.bars}
         for index, function in enumerate(device):
             for number in function.bars_unassigned:
@@ -286,12 +301,12 @@ class VerifyDevice(HotplugStep):
             )
             if known and not function.driver:
                 raise Conflict(f"attach {self.move.device}: {known} did not take {function.address}", hint="see dmesg")
-        return self._found()
+        return await self._found()
 
-    def _found(self) -> Result:
+    async def _found(self) -> Result:
         tree, device = self.here()
         first = device[0]
-        identity = self.parts.names(tree)[first.address]
+        identity = await identity_of(self.parts, tree, device)
         link = str(first.link) if first.link is not None and first.link.degraded else ""
         return {
             "address": first.address,
@@ -504,7 +519,7 @@ class RemoveFunctions(HotplugStep):
 
     async def compensate(self) -> None:
         """Scan for it, where it is still assigned to us."""
-        if self.move.port and await port_of(self.fabric, self.move) != self.move.port:
+        if self.move.port and await surely_port_of(self.fabric, self.move) != self.move.port:
             return
         await appear(self.parts, self.move)
 
@@ -528,10 +543,8 @@ class UnassignDevice(HotplugStep):
         return f"unassign {self.move.device} in chassis {self.move.chassis} ({seconds:.0f} s)"
 
     async def observe(self, known: Result | None) -> Result | None:
-        """Read the chassis, once: whoever else may have it by now, we have not."""
-        if known is not None:
-            return known
-        return {} if await port_of(self.fabric, self.move) != self.move.port else None
+        """It is done when it is on record: one reading may be stale, and who does it reads until he is sure."""
+        return await noted(known)
 
     async def do(self) -> Result:
         """Unassign; the fabric verifies by reading again."""
@@ -540,5 +553,5 @@ class UnassignDevice(HotplugStep):
 
     async def compensate(self) -> None:
         """Have it back, unless somebody else has it already."""
-        if not await port_of(self.fabric, self.move):
+        if not await surely_port_of(self.fabric, self.move):
             await self.fabric.assign(self.move.device, self.move.port)

@@ -6,15 +6,16 @@ import contextlib
 import time
 from collections.abc import Sequence
 
-from farbus.errors import Conflict, FarbusError, TimedOut, Unavailable
+from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.hotplug.fabric.driver import Fabric
 from farbus.hotplug.fabric.errors import DeviceElsewhere
+from farbus.hotplug.fabric.service import MAX_SETTLE_READS
 from farbus.hotplug.parts import Move, Parts, device_at
 from farbus.hotplug.times import BusStep
 from farbus.linux.uevents import News
 from farbus.model.fabric import GIVEN_UP_FACTOR, FabricStep
 from farbus.model.holders import Look
-from farbus.model.pci import CLASS_NVME, Function
+from farbus.model.pci import CLASS_NVME, Function, Identity, IdentityKind, PciTree
 from farbus.model.quantity import format_bytes
 
 LOOK_INTERVAL_S = 0.5
@@ -46,6 +47,58 @@ def fabric_deadline_s(fabric: Fabric, step: FabricStep) -> float:
 async def port_of(fabric: Fabric, move: Move) -> str:
     """Return the port that a device is assigned to, as the chassis says now; empty for none."""
     return (await fabric.list()).device(move.device).port
+
+
+async def surely_port_of(fabric: Fabric, move: Move) -> str:
+    """Return the port that a device is assigned to, as two readings in a row say: one may be stale.
+
+    For what is left undone because of it; who asks for a step is told by the chassis's service.
+    """
+    at = await port_of(fabric, move)
+    for _ in range(MAX_SETTLE_READS):
+        before, at = at, await port_of(fabric, move)
+        if at == before:
+            return at
+    raise Unavailable(
+        f"chassis {fabric.chassis}: device {move.device} is elsewhere in each of {MAX_SETTLE_READS} readings",
+        hint="does somebody else move it?",
+    )
+
+
+async def identity_of(parts: Parts, tree: PciTree, device: Sequence[Function]) -> Identity:
+    """Name a device that has come: a GPU by what its driver says now.
+
+    Our own NVML worker, which initialised NVML before, does not know of it; so
+    it is ended, and the next one finds it.
+    """
+    for function in device:
+        if function.is_nvidia_gpu and (uuid := (await parts.nvidia.readiness(function.address)).uuid):
+            await parts.nvml.stop()
+            return Identity(name=uuid, kind=IdentityKind.UUID)
+    return parts.names(tree)[device[0].address]
+
+
+async def check_no_other(fabric: Fabric, move: Move, identity: Identity) -> None:
+    """Raise :class:`Conflict` where the chassis knows the device that has come as another of its devices.
+
+    Two of one model look the same to who knows no serial of the one that was
+    meant; the chassis may know the other's.
+    """
+    if identity.kind not in (IdentityKind.UUID, IdentityKind.SERIAL, IdentityKind.DSN):
+        return
+    view = await fabric.list()
+    meant = view.device(move.device)
+    try:
+        found = view.device(identity.name)
+    except NotFound:
+        # None of the chassis's, or one that it does not know by name: nothing speaks against it.
+        return
+    if found.id != meant.id:
+        raise Conflict(
+            f"attach {move.device}: {identity.name} has come below {move.bridge}, "
+            f"which is device {found.id} of chassis {move.chassis}",
+            hint="farbus fabric list shows what the chassis has at which port; are two cables crossed?",
+        )
 
 
 async def give_back(fabric: Fabric, move: Move) -> None:
@@ -128,7 +181,7 @@ async def appear(parts: Parts, move: Move) -> None:
             while True:
                 tree = parts.pci.tree()
                 device = device_at(parts, tree, move)
-                lacking = missing(parts, device)
+                lacking = missing(parts, device) if device else absent(tree, move)
                 if not lacking:
                     parts.times.measure(BusStep.SCAN, device[0].pci_class, parts.clock.monotonic() - began)
                     return
@@ -145,6 +198,12 @@ async def appear(parts: Parts, move: Move) -> None:
                 await news.wait(parts.clock.sleep(min(LOOK_INTERVAL_S, left)))
         finally:
             news.close()
+
+
+def absent(tree: PciTree, move: Move) -> str:
+    """Say that the device has not come, and what has come instead."""
+    others = [f"{one.address} ({one.ids})" for one in tree.below(move.bridge) if not one.is_bridge]
+    return f"it is not there, but {', '.join(others)} is," if others else "it is not there"
 
 
 def missing(parts: Parts, device: Sequence[Function]) -> str:

@@ -31,13 +31,14 @@ import msgspec
 from farbus.model.device import Route
 from farbus.model.fabric import FabricStep
 from farbus.model.move import MoveState, MoveStatus, NodeMove
+from farbus.model.node import Node
 from farbus.model.states import JobState
 from farbus.scheduler import events
 from farbus.scheduler.chassis import ServingChassis
 from farbus.scheduler.cluster import persist_device
 from farbus.scheduler.events import Verb
 from farbus.scheduler.move_records import BACK, ChassisRecord, MoveRecord, StoredMove
-from farbus.scheduler.records import JobRecord, NodeRecord, TaskRun
+from farbus.scheduler.records import DeviceRecord, JobRecord, NodeRecord, TaskRun
 from farbus.scheduler.steps import Step
 from farbus.scheduler.words import describe_heard
 
@@ -457,10 +458,11 @@ class DeviceMoves(ServingChassis):
         """The device is at a node; that it may be used the inventory of that node says, before this or after."""
         self._put_at(move, move.from_port if move.returning else move.port)
         self._fitted[node].add(move.device)
-        if identity and identity != move.device:
+        known = self.devices[move.device]
+        if identity and identity != move.device and not (known.present and known.node == node):
             # The chassis called it otherwise.
-            self.devices[move.device].device = None
-        elif self.devices[move.device].node != node:
+            known.device = None
+        elif known.node != node:
             self._place(move.device, node)
 
     def _put_at(self, move: StoredMove, port: str) -> None:
@@ -477,6 +479,36 @@ class DeviceMoves(ServingChassis):
         self.shape += 1
         self._effects.append(persist_device(device))
         self.generation += 1
+
+    # --- what goes without a move --------------------------------------------------------
+
+    def take_inventory(self, node: Node) -> list[events.PersistDevice]:
+        """See :meth:`ClusterState.take_inventory`; what the node has no longer may be free in its chassis."""
+        changed = super().take_inventory(node)
+        for name in sorted(self.devices_of_node[node.name]):
+            self._look_in_chassis(self.devices[name])
+        return changed
+
+    def _chassis_reported(self, event: events.ChassisReported) -> None:
+        super()._chassis_reported(event)
+        record = self.chassis.get(event.view.chassis)
+        for node in sorted(record.nodes()) if record is not None else ():
+            for name in sorted(self.devices_of_node.get(node, ())):
+                self._look_in_chassis(self.devices[name])
+
+    def _look_in_chassis(self, device: DeviceRecord) -> None:
+        """Take a device from a node that has it no longer where its chassis says that it is free.
+
+        It went by ``--local``, or somebody has unassigned it at the chassis.
+        """
+        if device.present or not self._connected(device.node):
+            return
+        if device.lease or device.shares or device.reserved or self._is_used_otherwise(device):
+            return
+        found = self.slots.find(device.id)
+        if found is not None and found[0].served_by and found[1].is_free:
+            self._place(device.id, "")
+            self._want_round()
 
     # --- what happens meanwhile ----------------------------------------------------------
 

@@ -153,6 +153,17 @@ async def test_a_plain_device_has_the_name_that_its_chassis_gives_it(node: Scrip
     assert bed.here("n1") == []
 
 
+async def test_a_plain_device_that_comes_beside_another_is_told_by_the_name_that_it_is_offered_by(
+    node: ScriptedSessions,
+) -> None:
+    assert (await node.command(attach_device=attach())).ok
+    # Of two at one port the chassis does not tell which is where.
+    outcome = await node.command(attach_device=attach("m2", PLAIN))
+    assert outcome.ok, outcome.error
+    assert told(outcome).identity == PLAIN
+    await node.until(lambda: sorted(devices_told(node)[-1]) == sorted([DRIVE, PLAIN]))
+
+
 async def test_a_dry_run_changes_nothing(node: ScriptedSessions, bed: Testbed) -> None:
     outcome = await node.command(attach_device=attach(dry_run=True))
     assert outcome.ok, outcome.error

@@ -52,6 +52,8 @@ class FileFabric:
         self.announce = False
         """Whether the node's ports tell the kernel of what is plugged in, as pciehp does."""
         self.calls: list[str] = []
+        self.stale: list[dict[str, str]] = []
+        """Assignments of earlier moments, for the next listings; assign and unassign read until they are sure."""
 
     def ports(self) -> dict[str, str]:
         return dict(json.loads(self._file.read_text()))
@@ -66,12 +68,15 @@ class FileFabric:
         return tuple(from_json(json.dumps(one), FakeFunction) for one in known[name])
 
     async def list(self) -> ChassisView:
+        return self._view(self.stale.pop(0) if self.stale else self.ports())
+
+    def _view(self, ports: dict[str, str]) -> ChassisView:
         return ChassisView(
             chassis=CHASSIS,
             ports=tuple(FabricPort(id=port) for port in (*PORTS, "40h")),
             devices=tuple(
                 FabricDevice(id=name, handle=name, kind=DeviceKind.PCI, port=port, serial="S1" if name == DRIVE else "")
-                for name, port in self.ports().items()
+                for name, port in ports.items()
             ),
         )
 
@@ -79,20 +84,20 @@ class FileFabric:
         self.calls.append(f"assign {device} {port}")
         if self.refuse:
             raise Unavailable(self.refuse)
-        found = (await self.list()).device(device)
+        found = self._view(self.ports()).device(device)
         device, there = found.id, found.port
         if there not in ("", port):
             raise DeviceElsewhere(f"{device} is at port {there}")
         self._save({**self.ports(), device: port})
         if port in PORTS and not self._pci.plugged(PORTS[port]):
             self._pci.plug(PORTS[port], self._device(device), announce=self.announce)
-        return (await self.list()).device(device)
+        return self._view(self.ports()).device(device)
 
     async def unassign(self, device: str, *, source: str = "") -> FabricDevice:
         self.calls.append(f"unassign {device}")
         if self.refuse:
             raise Unavailable(self.refuse)
-        found = (await self.list()).device(device)
+        found = self._view(self.ports()).device(device)
         device, there = found.id, found.port
         if source and there not in ("", source):
             raise DeviceElsewhere(f"{device} is at port {there}")
@@ -102,7 +107,7 @@ class FileFabric:
                 raise AssertionError(f"{device} was pulled out from under the kernel")
             self._pci.unplug(PORTS[there], surprise=False)
         self._save({**self.ports(), device: ""})
-        return (await self.list()).device(device)
+        return self._view(self.ports()).device(device)
 
     async def move(self, device: str, port: str) -> FabricDevice:
         raise NotImplementedError

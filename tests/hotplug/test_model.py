@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from farbus.errors import InvalidInput
 from farbus.hotplug.parts import is_meant
+from farbus.model.device import DeviceKind
 from farbus.model.pci import (
     Address,
     Function,
@@ -31,7 +32,8 @@ NONE = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
 
 
 def function(address: str, **values: object) -> Function:
-    return Function(address=address, vendor=0x10DE, device=0x2330, pci_class=0x030200, **values)  # type: ignore[arg-type]
+    fields = {"vendor": 0x10DE, "device": 0x2330, "pci_class": 0x030200, **values}
+    return Function(address=address, **fields)  # type: ignore[arg-type]
 
 
 @given(st.integers(0, 0xFFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
@@ -198,3 +200,41 @@ def test_the_meant_device_is_known_by_the_best_that_is_known() -> None:
     assert not is_meant(a_move("x", uuid="GPU-1", vendor=0x1B36, device_id=0x0010), one, weak)
     assert is_meant(move, one, weak)
     assert is_meant(move, one, None)
+
+
+def test_a_name_that_a_node_gave_means_no_other_device_of_its_kind() -> None:
+    one = function("0000:01:00.0")
+    here = a_move("NVME-S1-Model", chassis="", serial="", vendor=one.vendor, device_id=one.device)
+    drive = Identity(name="NVME-S1-Model", kind=IdentityKind.SERIAL, serial="S1")
+    assert is_meant(here, one, drive)
+    # What its firmware calls its model may change.
+    assert is_meant(here, one, Identity(name="NVME-S1-New_Model", kind=IdentityKind.SERIAL, serial="S1"))
+    assert not is_meant(here, one, Identity(name="NVME-S2-Model", kind=IdentityKind.SERIAL, serial="S2"))
+    ids = {"vendor": one.vendor, "device_id": one.device}
+    card = Identity(name="PCI-10de:2330-00-01", kind=IdentityKind.DSN)
+    assert not is_meant(a_move("PCI-10de:2330-00-02", chassis="", **ids), one, card)
+    # A place says nothing of who is there, and before its driver had it a GPU was called by its ids.
+    assert is_meant(a_move("PCI-10de:2330@slot-7", chassis="", **ids), one, card)
+    assert is_meant(
+        a_move("PCI-10de:2330-00-02", chassis="", **ids), one, Identity(name="GPU-1", kind=IdentityKind.UUID)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "pci_class", "meant"),
+    [
+        (DeviceKind.GPU, 0x030200, True),
+        (DeviceKind.GPU, 0x120000, True),
+        (DeviceKind.GPU, 0x010802, False),
+        (DeviceKind.NVME, 0x010802, True),
+        (DeviceKind.NVME, 0x010400, False),
+        (DeviceKind.NETWORK, 0x020000, True),
+        (DeviceKind.NETWORK, 0x030200, False),
+        (DeviceKind.PCI, 0x030200, True),
+        (None, 0x030200, True),
+    ],
+)
+def test_of_what_nothing_else_is_known_the_class_decides(kind: DeviceKind | None, pci_class: int, meant: bool) -> None:
+    one = function("0000:01:00.0", pci_class=pci_class)
+    weak = Identity(name="PCI-10de:2330@slot-7", kind=IdentityKind.POSITION)
+    assert is_meant(a_move("0011", kind=kind), one, weak) is meant

@@ -16,9 +16,11 @@ from farbus.agent.steps import StepRunner, WedgedError
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.hotplug.parts import Move
 from farbus.hotplug.sequences import HotAttach, HotDetach, HotMove, find_device, from_body, rehearse
+from farbus.hotplug.steps import UnassignDevice
 from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.linux.nvidia import GpuReadiness
+from farbus.model.device import DeviceKind
 from farbus.model.holders import Holder, HolderKind, Look
 from tests.hotplug.harness import DRIVE, Node, a_move, functions
 from tests.hotplug.machines import GIB, PORT_A, PORT_B, drive, gpu, plain
@@ -150,8 +152,25 @@ async def test_a_driver_that_does_not_come_has_everything_undone(bench: Bench) -
 
 async def test_another_device_than_was_meant_is_given_back(bench: Bench) -> None:
     before = bench.node.world()
-    with pytest.raises(TimedOut, match="it is not there"):
+    with pytest.raises(TimedOut, match=r"it is not there, but 0000:01:00.0 \(1234:11e8\) is, below 0000:00:03.0"):
         await bench.perform(HotAttach(move=a_move(device="0011", serial="", vendor=0x10DE, device_id=0x2330)))
+    assert bench.node.world() == before
+
+
+async def test_a_device_of_another_kind_than_the_chassis_says_is_given_back(bench: Bench) -> None:
+    before = bench.node.world()
+    with pytest.raises(TimedOut, match=r"it is not there, but 0000:01:00.0 \(1234:11e8\) is, below 0000:00:03.0"):
+        await bench.perform(HotAttach(move=a_move(device="0011", kind=DeviceKind.GPU)))
+    assert bench.node.world() == before
+
+
+async def test_a_drive_that_the_chassis_knows_as_another_is_given_back(bench: Bench) -> None:
+    # The cables of two slots are crossed: for 0011, of which no serial is known, the drive S1 comes.
+    device = bench.node.fabric._device
+    bench.node.fabric._device = lambda name: device(DRIVE if name == "0011" else name)  # type: ignore[method-assign]
+    before = bench.node.world()
+    with pytest.raises(Conflict, match=f"{DRIVE} has come below {PORT_A}, which is device {DRIVE} of chassis chassis1"):
+        await bench.perform(HotAttach(move=a_move(device="0011")))
     assert bench.node.world() == before
 
 
@@ -299,6 +318,41 @@ async def test_a_fabric_that_refuses_has_the_device_brought_back(bench: Bench) -
     assert bench.node.world() == before
 
 
+# Readings of the chassis that are stale, each once.
+
+
+async def test_a_drive_that_a_stale_reading_has_free_is_unassigned_all_the_same(bench: Bench) -> None:
+    free = bench.node.fabric.ports()
+    await bench.attached()
+    bench.node.fabric.stale = [free]
+    await bench.perform(bench.detach())
+    assert bench.node.fabric.ports()[DRIVE] == ""
+
+
+async def test_a_drive_that_a_stale_reading_has_free_is_scanned_for_again(bench: Bench) -> None:
+    free = bench.node.fabric.ports()
+    await bench.attached()
+    before = bench.node.world()
+    bench.node.fabric.refuse = "not now"
+    # Removed, and not unassigned: to be taken back, where the first readings deny that it is ours.
+    bench.node.fabric.stale = [free]
+    with pytest.raises(Unavailable, match="not now"):
+        await bench.perform(bench.detach())
+    assert bench.node.world() == before
+
+
+async def test_a_drive_is_had_back_though_a_stale_reading_has_it_here(bench: Bench) -> None:
+    await bench.attached()
+    here = bench.node.fabric.ports()
+    step = bench.node.steps(bench.detach()).steps[-1]
+    assert isinstance(step, UnassignDevice)
+    await bench.node.steps(bench.detach()).steps[-2].do()
+    await step.do()
+    bench.node.fabric.stale = [here]
+    await step.compensate()
+    assert bench.node.fabric.ports() == here
+
+
 # GPUs.
 
 
@@ -312,6 +366,31 @@ def with_gpu(bench: Bench) -> Bench:
     node.gpus = {"0000:01:00.0": "GPU-1"}
     node.nvidia.gpus = {"0000:01:00.0": GpuReadiness(uuid="GPU-1", persistent=True)}
     return bench
+
+
+@pytest.fixture
+def comes_as_a_gpu(bench: Bench) -> Bench:
+    """What is assigned as 0011 comes as a GPU, whose driver calls it GPU-1 as soon as it has it."""
+    small = tuple(msgspec.structs.replace(one, bars=()) for one in gpu()[:1])
+    bench.node.fabric._device = lambda _: small  # type: ignore[method-assign]
+    bench.node.nvidia.gpus = {"0000:01:00.0": GpuReadiness(uuid="GPU-1")}
+    return bench
+
+
+async def test_a_gpu_that_has_come_is_known_by_its_uuid(comes_as_a_gpu: Bench) -> None:
+    # Our own worker has initialised NVML before, and knows of no such GPU.
+    comes_as_a_gpu.node.nvml.running = True
+    result = await comes_as_a_gpu.perform(HotAttach(move=a_move("0011", uuid="GPU-1", kind=DeviceKind.GPU)))
+    assert (result["identity"], result["weak"]) == ("GPU-1", "")
+    assert not comes_as_a_gpu.node.nvml.running
+
+
+async def test_another_gpu_of_the_same_model_is_given_back(comes_as_a_gpu: Bench) -> None:
+    before = comes_as_a_gpu.node.world()
+    move = a_move("0011", uuid="GPU-2", vendor=0x10DE, device_id=0x2330)
+    with pytest.raises(Conflict, match=f"attach 0011: GPU-1 has come below {PORT_A} instead"):
+        await comes_as_a_gpu.perform(HotAttach(move=move))
+    assert comes_as_a_gpu.node.world() == before
 
 
 def gpu_move(**changes: object) -> HotDetach:

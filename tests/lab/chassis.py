@@ -1,7 +1,8 @@
 """Three nodes at an emulated chassis: who has its devices, by its own word, by each kernel's and by the ledger's.
 
 The chassis runs in the tests' process, where the guests' monitors are; agents reach it over a network device of QEMU's
-own.  ``a`` has the scheduler and serves the chassis.
+own, in H3's dialect or in Redfish's, over TLS with a session.  ``a`` has the scheduler and serves the chassis, where
+others may not, too.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,8 @@ from farbus.hotplug.fabric.emulator.faults import Fault, Rates
 from farbus.hotplug.fabric.emulator.qemu import qemu_id
 from farbus.hotplug.fabric.emulator.run import STATE_FILE, BackendKind, serving
 from farbus.hotplug.fabric.emulator.store import Row
-from tests.lab.cluster import JOB_LIMIT_S, farbus
+from farbus.model.fabric import Dialect
+from tests.lab.cluster import JOB_LIMIT_S, farbus, said_by
 from tests.lab.guest import NARROW, NARROW_PORT, Guest, Machine
 from tests.lab.nodes import Lab, cluster_start
 
@@ -38,6 +40,7 @@ HOST = "10.0.2.2"
 
 MACHINE = Machine(cables=1, devices=(*NARROW, *TO_HOST))
 
+CHASSIS = "lab"
 PORTS = {"30h": "a", "31h": "b", "32h": "c"}
 SLOTS = {"a": ("port1", NARROW_PORT), "b": ("port1", "port2"), "c": ("port1", "port2")}
 """What each node's port of the chassis leads to, as QEMU calls it, in the order in which it is filled."""
@@ -51,15 +54,19 @@ DRIVE, BUSY_DRIVE, CARD, OTHER_CARD, BIG_CARD = "001300", "002300", "003300", "0
 DRIVES = {DRIVE: "DRIVE1", BUSY_DRIVE: "DRIVE2"}
 CARDS = {CARD: 2**20, OTHER_CARD: 2**21, BIG_CARD: 2**26}
 """Plain PCI functions, QEMU's pci-testdev, which no driver takes; told from each other by the size of their BAR 2."""
+GPU_CARD = "006300"
+"""QEMU's edu, which no driver takes; a GPU where an agent is told so (tests/lab/gpu_agent.py)."""
+GPU_NAME = "GPU-00000000-0000-4000-8000-0000000000ed"
 DRIVE_BYTES = 16 * 2**20
 
 MODEL = "QEMU NVMe Ctrl"
 
 ON_BUS = """
 for file in $(grep -lx 0x0005 /sys/bus/pci/devices/*/device || true); do sed -n 3p ${file%device}resource; done
+grep -qx 0x11e8 /sys/bus/pci/devices/*/device && echo 006300 || true
 cat /sys/class/nvme/*/serial 2> /dev/null || true
 """
-"""Prints where BAR 2 of each plain card begins and ends, and the serials of drives."""
+"""Prints where BAR 2 of each plain card begins and ends, the id of the GPU, and the serials of drives."""
 
 JOIN_HOST = """
 device=$(basename /sys/bus/pci/devices/0000:00:18.0/virtio*/net/*)
@@ -69,12 +76,20 @@ ip link set $device up
 
 SETTINGS = """
 sed -i -e 's|^# fabric_ports = .*|fabric_ports = {ports}|' /etc/farbus/agent.toml
-[ {name} != a ] || sed -i 's|^# fabric = .*|fabric = "/etc/farbus/fabric.toml"|' /etc/farbus/agent.toml
 systemctl enable --quiet farbus-agent
 # A machine that is crowded may let a guest stand still for as long as the watchdog waits.
 mkdir -p /etc/systemd/system/farbus-agent.service.d
 printf '[Service]\\nWatchdogSec=600\\nTimeoutStartSec=900\\n' > /etc/systemd/system/farbus-agent.service.d/patient.conf
 """
+
+SERVE = """
+sed -i 's|^# fabric = .*|fabric = "/etc/farbus/fabric.toml"|' /etc/farbus/agent.toml
+"""
+"""Lets an agent serve the chassis."""
+
+CREDENTIALS = 'user = "lab"\npassword = "a password of the lab"\n'
+CREDENTIALS_FILE, CERTIFICATE_FILE = "lab.credentials", "lab.crt"
+"""Beside ``fabric.toml``; also of the emulator."""
 
 LOOK_INTERVAL_S = 0.05
 """Between two looks at what the chassis has written."""
@@ -108,14 +123,15 @@ def on_bus(guest: Guest) -> set[str]:
 def plugged(guest: Guest) -> set[str]:
     """Return the chassis's devices that a node's QEMU has."""
     names = {each["name"] for each in guest.qmp("qom-list", path="/machine/peripheral")}
-    return {device for device in (*DRIVES, *CARDS) if qemu_id(device) in names}
+    return {device for device in (*DRIVES, *CARDS, GPU_CARD) if qemu_id(device) in names}
 
 
 class Chassis:
     """The emulator, on a thread of its own; it may be ended and started again, and keeps its state."""
 
     def __init__(self, config: EmulatorConfig, directory: Path) -> None:
-        self.url = ""
+        self.urls: dict[str, str] = {}
+        """Where it serves each dialect."""
         self.said: list[str] = []
         """What it has told, with each fault that it has injected."""
         self._config = config
@@ -134,7 +150,7 @@ class Chassis:
                 async with serving(
                     self._config, self._directory, backend=BackendKind.QEMU, tell=self.said.append
                 ) as served:
-                    self.url = served[0].url
+                    self.urls = {each.dialect: each.url for each in served}
                     started.set()
                     await self._ended.wait()
             except BaseException as error:
@@ -148,7 +164,7 @@ class Chassis:
         started.wait()
         if self._failure is not None:
             raise self._failure
-        self._configure(h3=self.url.removeprefix("http://"))
+        self._configure(**{dialect: url.partition("://")[2] for dialect, url in self.urls.items()})
 
     def _configure(self, **settings: object) -> None:
         (chassis,) = self._config.chassis
@@ -169,6 +185,11 @@ class Chassis:
         self._configure(rates=rates or Rates(), script=tuple(script))
         self.said.clear()
         self._start()
+
+    @property
+    def certificate(self) -> str:
+        """What it shows who asks in Redfish's dialect."""
+        return (self._directory / self._config.state / "redfish.crt").read_text()
 
     def rows(self) -> dict[str, Row]:
         """Return what it has written of each device."""
@@ -206,13 +227,19 @@ class Bed(NamedTuple):
         """Run a command that prints JSON, as the cluster's operator; return what it printed."""
         return json.loads(farbus(self.a, *arguments, "-o", "json", check=check).stdout)
 
+    def served(self) -> tuple[int, str]:
+        """Return the term of the last naming of who serves the chassis, and the node that was named; by its log."""
+        named = [line for line in said_by(self.a, "farbus-scheduler") if line["event"] == "chassis served"]
+        return int(named[-1]["term"]), named[-1]["node"]
+
     def in_ledger(self) -> dict[str, tuple[str, str]]:
         """Return node and state of each device, as the scheduler has them."""
         found = {}
         for status in self.ask("devices"):
             name = status["device"]["id"]
             device = next((drive for drive, serial in DRIVES.items() if f"-{serial}-" in name or serial == name), name)
-            if device in DRIVES or device in CARDS:
+            device = GPU_CARD if name == GPU_NAME else device
+            if device in (*DRIVES, *CARDS, GPU_CARD):
                 assert device not in found, f"{name} is there twice"
                 found[device] = (status["node"], status["state"])
         return found
@@ -275,6 +302,11 @@ def chassis_config(directory: Path, nodes: dict[str, Guest]) -> EmulatorConfig:
         DeviceConfig(id=card, type="PCI", qemu=QemuDevice(driver="pci-testdev", properties={"membar": size}))
         for card, size in CARDS.items()
     ]
+    devices.append(
+        DeviceConfig(
+            id=GPU_CARD, type="GPU", uuid=GPU_NAME, vendor_id=0x1234, device_id=0x11E8, qemu=QemuDevice(driver="edu")
+        )
+    )
     for drive, serial in DRIVES.items():
         image = directory / f"{serial}.img"
         with image.open("wb") as file:
@@ -288,23 +320,38 @@ def chassis_config(directory: Path, nodes: dict[str, Guest]) -> EmulatorConfig:
     ports = tuple(
         PortConfig(id=port, node=node, qmp=str(nodes[node].monitor), slots=SLOTS[node]) for port, node in PORTS.items()
     )
-    return EmulatorConfig(
-        chassis=(ChassisConfig(name="lab", h3="127.0.0.1:0", ports=ports, devices=tuple(devices)),), speed=0.0
-    )
+    credentials = directory / CREDENTIALS_FILE
+    credentials.write_text(CREDENTIALS)
+    credentials.chmod(0o600)
+    chassis = ChassisConfig(
+        name=CHASSIS, h3="127.0.0.1:0", redfish="127.0.0.1:0", ports=ports, devices=tuple(devices)
+    )  # fmt: skip
+    return EmulatorConfig(chassis=(chassis,), speed=0.0, credentials=CREDENTIALS_FILE)
 
 
-def fabric_settings(url: str) -> str:
-    """Return the ``fabric.toml`` of who asks the chassis at ``url``."""
+def fabric_settings(chassis: Chassis, dialect: Dialect) -> str:
+    """Return the ``fabric.toml`` of a guest that asks the chassis."""
     ports = ", ".join(f'{port} = "{node}"' for port, node in PORTS.items())
-    known = [f'devices.{drive} = {{ serial = "{serial}", model = "{MODEL}" }}' for drive, serial in DRIVES.items()]
-    return "\n".join(
-        ["[[chassis]]", 'name = "lab"', 'dialect = "h3"', f'url = "{url}"', f"ports = {{ {ports} }}", *known]
-    )
+    url = chassis.urls[dialect].replace("127.0.0.1", HOST)
+    lines = ["[[chassis]]", f'name = "{CHASSIS}"', f'dialect = "{dialect}"', f'url = "{url}"', f"ports = {{ {ports} }}"]
+    if dialect is Dialect.REDFISH:
+        lines += [f'credentials = "{CREDENTIALS_FILE}"', f'certificate = "{CERTIFICATE_FILE}"']
+    else:
+        # What this dialect can't tell.
+        lines += [f"devices.{GPU_CARD} = {{ vendor_id = 0x1234, device_id = 0x11e8 }}"]
+        for drive, serial in DRIVES.items():
+            lines += [f'devices.{drive} = {{ serial = "{serial}", model = "{MODEL}" }}']
+    return "\n".join(lines)
 
 
 @contextlib.contextmanager
-def chassis_bed(lab: Lab, directory: Path) -> Iterator[Bed]:
-    """Join nodes a, b and c by a chassis; yield once the scheduler has heard of its devices."""
+def chassis_bed(
+    lab: Lab, directory: Path, *, dialect: Dialect = Dialect.H3, servers: Collection[str] = ("a",)
+) -> Iterator[Bed]:
+    """Join nodes a, b and c by a chassis; yield once the scheduler has heard of its devices.
+
+    The agents of ``servers`` may serve it, in ``dialect``.
+    """
     names = tuple(PORTS.values())
     nodes = dict(zip(names, lab.nodes(*names, machine=MACHINE, farbus=True), strict=True))
     chassis = Chassis(chassis_config(directory, nodes), directory)
@@ -312,8 +359,11 @@ def chassis_bed(lab: Lab, directory: Path) -> Iterator[Bed]:
         for port, name in PORTS.items():
             bridges = json.dumps([BRIDGES[slot] for slot in SLOTS[name]])
             nodes[name].shell(JOIN_HOST + SETTINGS.format(name=name, ports=f'{{ "lab/{port}" = {bridges} }}'))
-        url = chassis.url.replace("127.0.0.1", HOST)
-        nodes["a"].write("/etc/farbus/fabric.toml", fabric_settings(url), mode="600")
+        for name in servers:
+            nodes[name].shell(SERVE)
+            nodes[name].write("/etc/farbus/fabric.toml", fabric_settings(chassis, dialect), mode="600")
+            nodes[name].write(f"/etc/farbus/{CREDENTIALS_FILE}", CREDENTIALS, mode="600")
+            nodes[name].write(f"/etc/farbus/{CERTIFICATE_FILE}", chassis.certificate)
         cluster_start({}).run(list(nodes.values()))
         farbus(nodes["a"], "devices", "-o", "json", until=DRIVES[DRIVE])
         yield Bed(*nodes.values(), chassis)

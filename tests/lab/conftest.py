@@ -63,7 +63,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Keep what the other guests have said when a test has failed."""
     report = yield
-    if report.failed and item.path.is_relative_to(HERE):
+    if report.failed:
         for guest in Guest.living:
             keep_logs(guest, logs_of(item))
         if logs_of(item).exists():
@@ -137,7 +137,7 @@ def made_image() -> Path:
 
 
 @pytest.fixture(scope="module")
-def lab(image: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
+def lab(image: Path, request: pytest.FixtureRequest, tell: Callable[[str], None]) -> Iterator[Lab]:
     """Nodes on a network of their own, one set for each module of tests; see :mod:`tests.lab.nodes`."""
 
     def wheel() -> Path:
@@ -145,7 +145,7 @@ def lab(image: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
         assert isinstance(file, Path)
         return file
 
-    with Lab(image, wheel) as made:
+    with Lab(image, wheel, tell) as made:
         yield made
 
 

@@ -16,13 +16,14 @@ test leaves in a node, the next test of its module finds there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from tests.lab.cable import Cable
 from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, PUT_IN, RESIDENT, nodes_are_ready, put_in
@@ -103,12 +104,33 @@ def cluster_start(gpus: Mapping[str, int]) -> ClusterStart:
     return ClusterStart(f"{START} {sorted(gpus.items())} {RESIDENT.read_text()}", run)
 
 
+def _nobody_hears(_: str) -> None:
+    """Do nothing."""
+
+
+class Effort(NamedTuple):
+    """What it took until nodes could be used, all in seconds; not the making of their snapshots."""
+
+    clock_s: float
+    processor_s: float
+    """Of this machine's processors: QEMU's, and the lab's own."""
+
+    def __str__(self) -> str:
+        return f"after {self.clock_s:.0f} s, with {self.processor_s:.0f} s of the processor"
+
+
 class Lab:
     """Nodes, and the network that joins them; use it as a context manager."""
 
-    def __init__(self, image: Path, wheel: Callable[[], Path]) -> None:
-        """``wheel`` returns the file of Farbus's own; it is called where a node needs it."""
+    def __init__(self, image: Path, wheel: Callable[[], Path], tell: Callable[[str], object] = _nobody_hears) -> None:
+        """``wheel`` returns the file of Farbus's own; it is called where a node needs it.
+
+        ``tell`` hears what it took until nodes could be used.
+        """
         self.network = Cable()
+        self.effort = Effort(0.0, 0.0)
+        """What the nodes took that were asked for last and were not there yet."""
+        self._tell = tell
         self._image = image
         self._wheel = wheel
         self._nodes: dict[str, Guest] = {}
@@ -130,7 +152,8 @@ class Lab:
         if new:
             layers = [farbus_layer(self._wheel())] if farbus else []
             snapshot = ensure_snapshot(self._image, machine, layers)
-            self._wait([self._restore(name, machine, snapshot) for name in new])
+            with self._measured(new):
+                self._wait([self._restore(name, machine, snapshot) for name in new])
         return tuple(self._nodes[name] for name in names)
 
     def discard(self, name: str) -> None:
@@ -152,10 +175,20 @@ class Lab:
             {name: f"{ADDRESSES[name]}/24" for name in names},
             cluster_start(gpus or {}),
         )
-        guests = tuple(self._restore(name, machine, snapshots[name]) for name in names)
-        self._wait(guests)
-        nodes_are_ready(guests[0], len(guests))
+        with self._measured(names):
+            guests = tuple(self._restore(name, machine, snapshots[name]) for name in names)
+            self._wait(guests)
+            nodes_are_ready(guests[0], len(guests))
         return guests
+
+    @contextlib.contextmanager
+    def _measured(self, names: Sequence[str]) -> Iterator[None]:
+        """Measure what it takes to restore nodes, and tell."""
+        clock_s, own_s = time.monotonic(), time.process_time()
+        yield
+        qemu_s = sum(self._nodes[name].processor_s() for name in names)
+        self.effort = Effort(time.monotonic() - clock_s, qemu_s + time.process_time() - own_s)
+        self._tell(f"{', '.join(names)}: ready {self.effort}")
 
     def _restore(self, name: str, machine: Machine, snapshot: Snapshot) -> Guest:
         """Begin to restore a node."""

@@ -195,19 +195,19 @@ def test_a_device_that_nobody_has_seen_and_does_not_fit_is_given_back(bed: Bed) 
 # deadline: what is done to agents and nodes meanwhile hits it.
 
 
-def begin_to_move(bed: Bed, step: FabricStep) -> tuple[str, str]:
-    """Begin to move the drive from b to c, up to a step that the chassis does and never answers.
+def begin_to_move(bed: Bed, step: FabricStep, source: str = "b", target: str = "c") -> tuple[str, str]:
+    """Begin to move the drive from node to node, up to a step that the chassis does and never answers.
 
     Returns the drive's checksum, and the move.
     """
-    bring(bed, DRIVE, "b")
-    written = fill(bed.b, DRIVE)
+    bring(bed, DRIVE, source)
+    written = fill(bed.nodes[source], DRIVE)
     bed.chassis.begin_again(script=[Fault(kind=FaultKind.HANG, step=step, after=True)])
     bed.a.shell(
         f"rm -f /run/moved; systemd-run --quiet --collect --unit=moving --property=StandardOutput=file:/run/moved"
-        f" --property=StandardError=file:/run/moved farbus {' '.join(command(DRIVE, 'c'))}"
+        f" --property=StandardError=file:/run/moved farbus {' '.join(command(DRIVE, target))}"
     )
-    bed.chassis.until(DRIVE, "" if step is FabricStep.UNASSIGN else "c")
+    bed.chassis.until(DRIVE, "" if step is FabricStep.UNASSIGN else target)
     return written, the_open_move(bed)
 
 
@@ -256,17 +256,19 @@ def test_a_move_goes_on_when_a_node_that_lost_its_power_is_back(bed: Bed, step: 
     ends_well(bed, open_move, written)
 
 
-def ends_well(bed: Bed, move_id: str, written: str, *, may_be_undone: bool = False) -> None:
+def ends_well(
+    bed: Bed, move_id: str, written: str, source: str = "b", target: str = "c", *, may_be_undone: bool = False
+) -> None:
     """Check that a move has ended as its operator was told, and that the drive is there, with what was on it."""
     ended = end_of(bed, move_id)
     told = bed.a.read("/run/moved")
     if may_be_undone and ended["state"] == "undone":
-        where = "b"
-        assert "it is on node b again" in told
+        where = source
+        assert f"it is on node {source} again" in told
     else:
-        where = "c"
+        where = target
         assert ended["state"] == "done", ended
-        assert told.splitlines()[-1].startswith(f"device {name_of(DRIVE)} is on node c")
+        assert told.splitlines()[-1].startswith(f"device {name_of(DRIVE)} is on node {target}")
     assert sum_of(bed.nodes[where], DRIVE) == written
     assert bed.agreement()[DRIVE] == where
 

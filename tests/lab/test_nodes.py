@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -94,24 +92,18 @@ def test_device_too_big_for_the_window_of_the_bridge_above_gets_no_memory(lab: L
     node.unplug("big")
 
 
-def discard(lab: Lab, names: Iterable[str]) -> None:
+USABLE_PROCESSOR_S = 2 * 90.0
+"""What two cores have to give in the 90 s within which a lab of three nodes is to be usable: a time of the clock says
+more about what else a machine does."""
+
+
+def test_three_nodes_are_a_cluster_with_real_agents_that_is_soon_usable(lab: Lab, programs: Path) -> None:
+    names = ("a", "b", "c")
+    # Nodes of other tests are without Farbus.
     for name in names:
         lab.discard(name)
-
-
-def test_three_nodes_are_a_cluster_with_real_agents(lab: Lab, programs: Path, tell: Callable[[str], None]) -> None:
-    names = ("a", "b", "c")
-    # Nodes of other tests are without Farbus; making the snapshots is not part of what is measured.
-    discard(lab, names)
-    lab.cluster(*names, gpus={"b": 1})
-    discard(lab, names)
-    began = time.monotonic()
     nodes = lab.cluster(*names, gpus={"b": 1})
-    used = ", ".join(f"{node.processor_s():.0f}" for node in nodes)
-    tell(
-        f"three nodes with agents and a scheduler were ready after {time.monotonic() - began:.0f} s;"
-        f" they took {used} s of the processor"
-    )
+    assert lab.effort.processor_s <= USABLE_PROCESSOR_S, lab.effort
     a, b, c = nodes
     log_has(a, submit(a, "--node", "c", "--", "hostname"), "c")
     if not (programs / "stay").exists():

@@ -915,3 +915,64 @@ def test_what_an_earlier_scheduler_may_have_asked_for_is_called_off_at_its_node(
     cluster.settle()
     assert cluster.moves[moves[5]].error == "node a: called off by bob"
     assert status(cluster, "GPU-a-5") == ("a", DeviceState.FREE, "")
+
+
+def test_what_its_node_offers_by_this_name_is_there_by_it_whatever_else_is_told() -> None:
+    cluster = cabled(free=True)
+    cluster.move("GPU-spare", "b")
+    agent = cluster.agents["b"]
+    command = agent.inbox.pop(0)
+    outcome = agent.answer(command)
+    # The inventory comes first, as where the scheduler was away when the device came.
+    agent.node = msgspec.structs.replace(agent.node, devices=(gpu("spare"),))
+    cluster.tell(agent.inventory())
+    cluster.tell(msgspec.structs.replace(outcome, move=NodeMove(identity="PCI-10de:2330@slot-7", changed=True)))
+    assert status(cluster, "GPU-spare") == ("b", DeviceState.FREE, "")
+
+
+# What goes without a move.
+
+
+def take_away(cluster: Cluster, name: str = "a") -> None:
+    """Have a node tell that it has nothing any more."""
+    agent = cluster.agents[name]
+    agent.node = msgspec.structs.replace(agent.node, devices=())
+    cluster.tell(agent.inventory())
+
+
+@pytest.mark.parametrize("first", ["node", "chassis"])
+def test_what_went_by_local_is_free_in_its_chassis_whoever_tells_first(first: str) -> None:
+    cluster = cabled()
+    fabric = cluster.agents["a"].fabric
+    assert fabric is not None
+    fabric.unassign(MOVED, "a")
+    tells = [lambda: take_away(cluster), cluster.read_chassis]
+    for tell in tells if first == "node" else reversed(tells):
+        assert status(cluster)[0] == "a"
+        tell()
+    assert status(cluster) == ("", DeviceState.UNASSIGNED, "")
+    # Rounds may give it to a job again, and operators to a node.
+    move = cluster.move(MOVED, "b")
+    cluster.settle()
+    assert cluster.moves[move].state is MoveState.DONE
+    assert status(cluster) == ("b", DeviceState.FREE, "")
+
+
+def test_what_is_pulled_out_or_not_listed_by_its_driver_stays_lost() -> None:
+    cluster = cabled()
+    take_away(cluster)
+    cluster.read_chassis()
+    assert status(cluster) == ("a", DeviceState.LOST, "")
+
+
+def test_what_a_lease_has_stays_where_it_was() -> None:
+    cluster = cabled()
+    cluster.submit(job("j1", gpus=1, on="a"))
+    cluster.decide()
+    cluster.settle()
+    fabric = cluster.agents["a"].fabric
+    assert fabric is not None
+    fabric.unassign(MOVED, "a")
+    take_away(cluster)
+    cluster.read_chassis()
+    assert status(cluster)[0] == "a"
