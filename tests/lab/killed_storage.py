@@ -42,6 +42,7 @@ for subsystem in $(ls subsystems | grep 'room-lab'); do
     for namespace in subsystems/$subsystem/namespaces/*; do echo 0 > $namespace/enable; rmdir $namespace; done
     rmdir subsystems/$subsystem
 done
+rmdir hosts/*room-lab ports/*
 lvremove -qqfy farbus/lease-room-lab
 """
 """Takes away what a scenario may have left, of its own."""
@@ -95,7 +96,12 @@ class Room:
             del port["id"]
         controllers = [place for place in Path("/sys/class/nvme").iterdir() if _says(place / "transport") == "tcp"]
         return {
-            "volumes": _lines("lvs", "--noheadings", "-o", "lv_name,lv_size,lv_tags", "farbus"),
+            # What is to be wiped is nobody's any more: that is done behind the end of a lease.
+            "volumes": [
+                line
+                for line in _lines("lvs", "--noheadings", "-o", "lv_name,lv_size,lv_tags", "farbus")
+                if "farbus.going" not in line
+            ],
             "target": target,
             "controllers": sorted([_says(place / "subsysnqn"), _says(place / "state")] for place in controllers),
             "mounts": [line.split()[1] for line in _lines("cat", "/proc/mounts") if "/farbus/" in line],
