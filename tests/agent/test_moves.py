@@ -12,12 +12,12 @@ import pytest
 
 from farbus.agent.journal import Journal
 from farbus.agent.moves import AgentGate, Moves, closed_by
-from farbus.agent.steps import CalledOff, CallOff, StepRunner
+from farbus.agent.steps import CalledOff, CallOff, Result, StepRunner
 from farbus.errors import Conflict, TimedOut
 from farbus.hotplug.sequences import HotAttach, HotDetach
+from farbus.hotplug.steps import UnassignDevice
 from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
-from farbus.model.fabric import ChassisView
 from farbus.model.holders import Holder, HolderKind, Look
 from tests.hotplug.harness import DRIVE, Node, a_move
 from tests.hotplug.machines import PORT_A
@@ -76,15 +76,14 @@ async def test_what_is_called_off_while_a_step_looks_does_not_begin_it(
 ) -> None:
     async with agent(tmp_path) as first:
         await first.moves.perform(ATTACH)
-        call_off, read = CallOff(), first.node.fabric.list
+        call_off = CallOff()
         before = len(first.node.fabric.calls)
 
-        async def read_slowly() -> ChassisView:
-            # Only the last step reads the chassis, to see whether there is anything to be done.
+        async def look(_: UnassignDevice, _known: Result | None) -> None:
+            # The last step sees that there is something to be done, and meanwhile nobody wants it any more.
             call_off.say("ann")
-            return await read()
 
-        monkeypatch.setattr(first.node.fabric, "list", read_slowly)
+        monkeypatch.setattr(UnassignDevice, "observe", look)
         with pytest.raises(CalledOff, match="called off by ann"):
             await first.moves.perform(DETACH, call_off=call_off)
         assert first.node.fabric.calls[before:] == []
