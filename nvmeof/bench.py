@@ -6,7 +6,7 @@ measured is what is between drive and program, and what it takes to put that the
 * ``data_path_*``: the same measurement in turn on a namespace that was exported and attached by
   :mod:`farbus.nvmeof.target` and :mod:`farbus.nvmeof.sequences`, and on one whose kernel objects were made by plain
   writes and ``nvme connect``.  The ratio is the median of those of each pair; at 1 nothing of ours is in the way.
-* ``composed_read``: a stripe of several slow drives, each by a connection of its own, beside one of them; the
+* ``composed_read``: a stripe of several slow drives, each by a connection of its own, beside one that is like them; the
   reference is as many times the one.
 * ``step_s``: how long each step of exporting, attaching, detaching and withdrawing takes, and what the same objects
   take by hand, to be made; medians.
@@ -221,7 +221,7 @@ async def _measure(*, seconds: float, rounds: int) -> dict[str, Any]:
             with by_hand(theirs, times):
                 pass
     _say(f"{rounds} pairs of one drive and {STRIPE} as one")
-    names = tuple(f"farbus-bench-{number}" for number in range(STRIPE))
+    names = tuple(f"farbus-bench-{number}" for number in range(1 + STRIPE))
     with null_blocks(names, size_bytes=DRIVE_BYTES, bytes_per_s=SLOW_BYTES_PER_S) as drives:
         rows.append(await _composed(bench, drives, seconds, rounds))
     return {"bench": "nvmeof", "results": [*rows, *times.rows()]}
@@ -250,20 +250,23 @@ async def _data_path(
 
 
 async def _composed(bench: Bench, drives: Sequence[str], seconds: float, rounds: int) -> dict[str, Any]:
-    """Return what a stripe reads in a second, beside as many times what one of its drives does."""
+    """Return what a stripe of all drives but the first reads in a second, beside as many times what the first does."""
     job = FioJob(path="", pattern=Pattern.READ, block_bytes=MIB, depth=8, seconds=seconds, ramp_s=seconds / 4)
     pairs: list[tuple[float, float]] = []
-    for _ in range(rounds):
-        async with bench.attached(drives[:1], name="single", size_bytes=DRIVE_BYTES) as path:
-            single = await asyncio.to_thread(run_fio, replace(job, path=path))
-        async with bench.attached(drives, name="composed", size_bytes=DRIVE_BYTES) as path:
-            composed = await asyncio.to_thread(run_fio, replace(job, path=path))
-        pairs.append((composed.bytes_per_s, single.bytes_per_s))
+    alone, *members = drives
+    async with (
+        bench.attached([alone], name="single", size_bytes=DRIVE_BYTES) as one,
+        bench.attached(members, name="composed", size_bytes=DRIVE_BYTES) as whole,
+    ):
+        for _ in range(rounds):
+            single = await asyncio.to_thread(run_fio, replace(job, path=one))
+            composed = await asyncio.to_thread(run_fio, replace(job, path=whole))
+            pairs.append((composed.bytes_per_s, single.bytes_per_s))
     value, single_value = (statistics.median(pair[side] for pair in pairs) for side in (0, 1))
-    ratio = statistics.median(composed / (len(drives) * single) for composed, single in pairs)
+    ratio = statistics.median(composed / (len(members) * single) for composed, single in pairs)
     return {
-        **_row("composed_read", value, "B/s", reference=len(drives) * single_value, ratio=ratio),
-        "drives": len(drives),
+        **_row("composed_read", value, "B/s", reference=len(members) * single_value, ratio=ratio),
+        "drives": len(members),
         "single_bytes_per_s": round(single_value),
         "drive_limit_bytes_per_s": SLOW_BYTES_PER_S,
         "pairs": rounds,

@@ -31,7 +31,7 @@ def node(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gues
 
 def test_namespaces_are_measured_beside_the_same_made_by_hand(node: Guest, tell: Callable[[str], None]) -> None:
     code = RUN.format(quick=os.environ.get("FARBUS_LAB_BENCH") != "full")
-    said = node.run(*PYTHON, "-c", code, limit_s=patient(900)).stdout
+    said = node.run(*PYTHON, "-c", code, limit_s=patient(1500)).stdout
     result = json.loads(said.splitlines()[-1])
     rows = result["results"]
     assert result["bench"] == "nvmeof"
