@@ -452,7 +452,7 @@ class Agent:
             answer=session.move_ended,
             volumes=storage.volumes if storage is not None else None,
             answer_volume=session.volume_ended,
-            **({"grow": storage.grow} if storage is not None else {}),
+            grow=storage.grow if storage is not None else None,
         )
         if storage is not None:
             storage.overused = session.lease_overused

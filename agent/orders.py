@@ -42,9 +42,9 @@ class Orders:
         answer: Callable[[str, MoveOutcome], None],
         volumes: Volumes | None = None,
         answer_volume: Callable[[str, str], None] = _nobody_asks,
-        grow: Callable[[GrowOrder], Awaitable[str]] = _uses_nothing,
+        grow: Callable[[GrowOrder], Awaitable[str]] | None = None,
     ) -> None:
-        self._grow = grow
+        self._grow = grow or _uses_nothing
         self._volumes = volumes
         self._answer_volume = answer_volume
         self._moving = moving

@@ -18,8 +18,8 @@ from farbus.agent.steps import StepRunner
 from farbus.agent.storage_host import StorageHost, StorageParts, stored_as
 from farbus.agent.storage_inventory import StorageInventory
 from farbus.agent.telemetry.storage import Exported, Overuse, StorageCollector
-from farbus.agent.volumes import GrowOrder, Volumes, Wiper
-from farbus.errors import FarbusError, Unavailable
+from farbus.agent.volumes import GrowOrder, Volumes, Wiper, why_not
+from farbus.errors import Unavailable
 from farbus.linux.block import BlockDevices, KernelBlockDevices
 from farbus.linux.clock import Clock
 from farbus.linux.device_mapper import DeviceMapper, KernelDeviceMapper
@@ -150,19 +150,12 @@ class NodeStorage:
     async def grow(self, order: GrowOrder) -> str:
         """Let what a task has made of a volume grow; return why it did not, in one line, or an empty string."""
         held = self._service.machine.client_leases(order.job, order.task)
-        try:
-            await self.host.grow(held, order)
-        except FarbusError as error:
-            _log.warning("storage not grown", order=str(order), error=str(error))
-            return str(error)
-        except OSError as error:
-            return f"{order}: {error}"
-        except Exception as error:
-            # A defect in one mechanism must not end what the agent does for others.
-            _log.exception("defect", order=str(order))
-            return f"{order}: a defect: {error!r}"
-        _log.info("storage grown", order=str(order), bytes=order.size_bytes)
-        return ""
+        told = await why_not(order, self.host.grow(held, order))
+        if told:
+            _log.warning("storage not grown", order=str(order), error=told)
+        else:
+            _log.info("storage grown", order=str(order), bytes=order.size_bytes)
+        return told
 
     @property
     def collector(self) -> StorageCollector:

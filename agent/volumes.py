@@ -92,6 +92,21 @@ class GrowOrder(Value, frozen=True, kw_only=True):
         return f"grow volume {self.volume} of {self.job}/{self.task}"
 
 
+async def why_not(order: VolumeOrder | GrowOrder, doing: Awaitable[None]) -> str:
+    """Wait for what an order asks for; return why it could not be done, in one line, or an empty string."""
+    try:
+        await doing
+    except FarbusError as error:
+        return str(error)
+    except OSError as error:
+        return f"{order}: {error}"
+    except Exception as error:
+        # A defect in one mechanism must not end what the agent does for others.
+        _log.exception("defect", order=str(order))
+        return f"{order}: a defect: {error!r}"
+    return ""
+
+
 class Volumes:
     """Does what is asked of this node's parts of volumes.
 
@@ -161,21 +176,15 @@ class Volumes:
 
     async def _do(self, order: VolumeOrder) -> str:
         try:
-            work = await self._work(order)
-            await self._runner.perform(self._steps(work))
-            if order.verb is VolumeVerb.RESIZE:
-                await self._tell_size(work)
-        except FarbusError as error:
-            return str(error)
-        except OSError as error:
-            return f"{order}: {error}"
-        except Exception as error:
-            # A defect in one mechanism must not end what the agent does for others.
-            _log.exception("defect", order=str(order))
-            return f"{order}: a defect: {error!r}"
+            return await why_not(order, self._carry_out(order))
         finally:
             await self._changed()
-        return ""
+
+    async def _carry_out(self, order: VolumeOrder) -> None:
+        work = await self._work(order)
+        await self._runner.perform(self._steps(work))
+        if order.verb is VolumeVerb.RESIZE:
+            await self._tell_size(work)
 
     async def _work(self, order: VolumeOrder) -> VolumeWork:
         part = order.part
