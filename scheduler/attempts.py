@@ -27,7 +27,7 @@ from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS
 from farbus.scheduler.steps import Step
 from farbus.scheduler.stored import grant_of, timed, with_storage
-from farbus.scheduler.words import UNREACHABLE, describe_exit, describe_heard, describe_placement
+from farbus.scheduler.words import UNREACHABLE, describe_exit, describe_placement, describe_unreachable
 
 MAX_FAILURES = 3
 """Attempts of a job that may fail before it started; then the job has failed."""
@@ -397,8 +397,8 @@ class Attempts(Commander):
                     lost.setdefault(place.node, []).append(place.device)
         told = ""
         for name, devices in lost.items():
-            heard = describe_heard(self.nodes[name].seen_at) if name in self.nodes else ""
-            told += f"; node {name}, which has its {', '.join(dict.fromkeys(devices))}, {UNREACHABLE}{heard}"
+            state = describe_unreachable(self.nodes[name].seen_at if name in self.nodes else 0.0)
+            told += f"; node {name}, which has its {', '.join(dict.fromkeys(devices))}, {state}"
         return told
 
     def _end_interactive(self, job: JobRecord, event: events.JobCancelled) -> None:

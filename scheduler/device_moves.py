@@ -40,7 +40,7 @@ from farbus.scheduler.events import Verb
 from farbus.scheduler.move_records import BACK, ChassisRecord, MoveRecord, StoredMove
 from farbus.scheduler.records import DeviceRecord, JobRecord, NodeRecord, TaskRun
 from farbus.scheduler.steps import Step
-from farbus.scheduler.words import describe_heard
+from farbus.scheduler.words import describe_unreachable
 
 MOVES_AHEAD = 1
 """Moves that are begun beside those that a chassis can be at: their nodes do their own part meanwhile.
@@ -84,7 +84,7 @@ class DeviceMoves(ServingChassis):
         says = part.says
         node = self.nodes.get(move.node)
         if node is not None and not node.connected:
-            says = f"waits for node {node.name}, which can't be reached{describe_heard(node.seen_at)}"
+            says = f"waits for node {node.name}, which {describe_unreachable(node.seen_at)}"
         elif not move.state.has_ended and not record.begun and move.chassis:
             ahead = self._under_way_at(move.chassis)
             says = f"waits for its turn at chassis {move.chassis}, {ahead} are under way there"

@@ -34,7 +34,7 @@ from farbus.scheduler.events import Verb
 from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, NodeRecord
 from farbus.scheduler.steps import Step
 from farbus.scheduler.volume_records import StoredVolume, VolumeRecord
-from farbus.scheduler.words import describe_closed, describe_heard
+from farbus.scheduler.words import describe_closed, describe_unreachable
 
 STORAGE, VOLUME = "storage", "volume"
 """The phase and the resource of the miss of a job whose volume can't be used now."""
@@ -133,7 +133,7 @@ class Volumes(DeviceMoves):
             if node is None or node.node is None:
                 yield f"node {name}, which has part {part.part}, was forgotten"
             elif not node.connected:
-                yield f"node {name}, which has part {part.part}, can't be reached{describe_heard(node.seen_at)}"
+                yield f"node {name}, which has part {part.part}, {describe_unreachable(node.seen_at)}"
             elif not self._has(part.device, name):
                 yield f"node {name} does not have part {part.part} any more"
             else:
@@ -175,8 +175,8 @@ class Volumes(DeviceMoves):
                 name = volume.nodes[index]
                 node = self.nodes.get(name)
                 if node is None or not node.connected:
-                    heard = describe_heard(node.seen_at if node is not None else 0.0)
-                    return f"waits for node {name}, which can't be reached{heard}"
+                    state = describe_unreachable(node.seen_at if node is not None else 0.0)
+                    return f"waits for node {name}, which {state}"
                 if index in record.troubles:
                     return f"node {name} is asked again to {_DOING[verb]}: {record.troubles[index]}"
                 return f"node {name} is asked to {_DOING[verb]}, {index + 1} of {len(volume.parts)}"
@@ -200,7 +200,7 @@ class Volumes(DeviceMoves):
         if node is None:
             return ""
         if not node.connected:
-            return f"waits for node {node.name}, which uses it and can't be reached{describe_heard(node.seen_at)}"
+            return f"waits for node {node.name}, which uses it and {describe_unreachable(node.seen_at)}"
         return f"node {node.name}, which uses it, is asked to let its file system grow"
 
     def orphan_parts(self, name: str) -> list[tuple[VolumePart, str]]:

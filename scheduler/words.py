@@ -30,9 +30,9 @@ UNREACHABLE = "can't be reached"
 """How it is said of a node: who reads a reason looks for it."""
 
 
-def describe_heard(wall: float) -> str:
-    """Say behind ``can't be reached`` when a node was last heard; nothing where it never was (0)."""
-    return f", last heard at {describe_time(wall)}" if wall else ""
+def describe_unreachable(wall: float) -> str:
+    """Say of a node that it can't be reached, and when it was last heard; 0 where it never was."""
+    return UNREACHABLE + (f", last heard at {describe_time(wall)}" if wall else "")
 
 
 def describe_cordon(cordon: Cordon | None) -> str:
