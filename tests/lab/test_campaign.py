@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -32,6 +31,7 @@ from farbus.nvmeof.volumes import MakeWork, ReadyWork, RemoveWork, device_path, 
 from tests.lab.guest import Guest, Machine, patient
 from tests.lab.image import ADDRESSES, KERNELS
 from tests.lab.nodes import Lab
+from tests.lab.orders import LIMIT_S, done, store, target, use
 from tests.lab.tree import PYTHON, put_tree
 from tests.lab.writing import Writer, check
 
@@ -39,7 +39,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(3600))]
 
 CONNECTIONS = int(os.environ.get("FARBUS_LAB_CONNECTIONS", "20"))
 KILLS = int(os.environ.get("FARBUS_LAB_KILLS", "6"))
-LIMIT_S = patient(400)
 CAMPAIGN_S = patient(3000)
 
 PACKAGES = ("model", "linux", "nvmeof", "agent")
@@ -61,33 +60,6 @@ LEFT = (
     " dmsetup ls | grep farbus || true; ls /dev/farbus-storage 2> /dev/null || true"
 )
 """What anything of ours would be seen in: subsystems, controllers, mounts, mappings, device nodes."""
-
-
-def orders(guest: Guest, *asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """Have works done in a guest; return what became of each."""
-    ran = guest.run(*PYTHON, "-m", "tests.lab.storage", input=json.dumps(asked), limit_s=LIMIT_S)
-    told: list[dict[str, Any]] = json.loads(ran.stdout)
-    assert len(told) == len(asked), told
-    return told
-
-
-def done(guest: Guest, *asked: dict[str, Any]) -> list[dict[str, Any]]:
-    """Have done what must not fail."""
-    told = orders(guest, *asked)
-    assert [one for one in told if "error" in one] == []
-    return told
-
-
-def store(verb: str, work: Any, **more: Any) -> dict[str, Any]:
-    return {"side": "store", "verb": verb, "work": msgspec.to_builtins(work), **more}
-
-
-def target(verb: str, export: Export) -> dict[str, Any]:
-    return {"side": "target", "verb": verb, "work": msgspec.to_builtins(export)}
-
-
-def use(verb: str, work: UseWork, **more: Any) -> dict[str, Any]:
-    return {"side": "use", "verb": verb, "work": msgspec.to_builtins(work), **more}
 
 
 def a_part(name: str) -> VolumePart:

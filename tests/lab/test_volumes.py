@@ -25,12 +25,12 @@ from farbus.nvmeof.volumes import (
     export_of,
 )
 from tests.lab.guest import Guest, patient
+from tests.lab.orders import LIMIT_S, done, orders, store, use
 from tests.lab.tree import PYTHON, put_tree
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(1800))]
 
 TESTS = ("linux/nvmet_contract.py", "linux/lvm_contract.py", "linux/filesystems_contract.py", "lab/storage.py")
-LIMIT_S = patient(400)
 
 SERIALS = ("S1", "S2", "S3")
 DRIVE_BYTES = 512 << 20
@@ -49,27 +49,15 @@ class Node:
     def python(self, module: str, *arguments: str, input: str = "") -> Any:
         return json.loads(self.guest.run(*PYTHON, "-m", module, *arguments, input=input, limit_s=LIMIT_S).stdout)
 
-    def do(self, *orders: dict[str, Any]) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = self.python("tests.lab.storage", input=json.dumps(orders))
-        return told
+    def do(self, *asked: dict[str, Any]) -> list[dict[str, Any]]:
+        return orders(self.guest, *asked)
 
-    def done(self, *orders: dict[str, Any]) -> list[dict[str, Any]]:
+    def done(self, *asked: dict[str, Any]) -> list[dict[str, Any]]:
         """Do what must not fail."""
-        told = self.do(*orders)
-        assert [one for one in told if "error" in one] == []
-        assert len(told) == len(orders)
-        return told
+        return done(self.guest, *asked)
 
     def shell(self, script: str, *, user: str = "") -> str:
         return self.guest.shell(script, user=user, limit_s=LIMIT_S).stdout.strip()
-
-
-def store(verb: str, work: Any, **more: Any) -> dict[str, Any]:
-    return {"side": "store", "verb": verb, "work": msgspec.to_builtins(work), **more}
-
-
-def use(verb: str, work: UseWork, **more: Any) -> dict[str, Any]:
-    return {"side": "use", "verb": verb, "work": msgspec.to_builtins(work), **more}
 
 
 def name_of(lease: str, epoch: int = 1) -> SubsystemName:
