@@ -14,12 +14,12 @@ from farbus.agent.events import DeviceClosed, DeviceOpened
 from farbus.agent.journal import Journal
 from farbus.agent.objects import claims
 from farbus.agent.service import AgentService
-from farbus.agent.steps import StepRunner
+from farbus.agent.steps import StepRunner, Steps
 from farbus.agent.storage_host import StorageHost, StorageParts, stored_as
 from farbus.agent.storage_inventory import StorageInventory
 from farbus.agent.telemetry.storage import Exported, Overuse, StorageCollector
 from farbus.agent.volumes import GrowOrder, Volumes, Wiper, why_not
-from farbus.errors import Unavailable
+from farbus.errors import FarbusError, Unavailable
 from farbus.linux.block import BlockDevices, KernelBlockDevices
 from farbus.linux.clock import Clock
 from farbus.linux.device_mapper import DeviceMapper, KernelDeviceMapper
@@ -34,9 +34,10 @@ from farbus.linux.users import Users
 from farbus.model.device import Device
 from farbus.model.pci import Lost, Uevent
 from farbus.model.storage import LogicalIdentity
+from farbus.model.value import to_json
 from farbus.nvmeof.parts import BlockHolders, InitiatorParts
 from farbus.nvmeof.paths import Reconnects
-from farbus.nvmeof.target import TargetParts
+from farbus.nvmeof.target import TargetParts, object_of
 from farbus.nvmeof.using import UseParts
 from farbus.nvmeof.volumes import VolumeParts, device_path
 
@@ -99,6 +100,7 @@ class NodeStorage:
         self._config = config
         self._service = service
         self._look = look
+        self._runner = runner
         self._uevents = uevents
         self._clock = clock
         self.doors = doors
@@ -184,9 +186,28 @@ class NodeStorage:
             if held.device_side and held.lease.storage is not None
         )
 
+    async def _set_addresses(self) -> None:
+        """Let addresses at which an earlier agent offers leases be preferred or not, as the settings are now."""
+        try:
+            works = await self.host.address_works()
+        except FarbusError as error:
+            _log.warning("addresses of the NVMe target not looked at", reason=str(error))
+            return
+        for work in works:
+            steps = Steps(object=object_of(work), body=to_json(work).decode(), steps=self.host.address_steps(work))
+            try:
+                await self._runner.perform(steps)
+            except FarbusError as error:
+                _log.warning(
+                    "address keeps its state", address=str(work.address), wanted=work.state.value, reason=str(error)
+                )
+            else:
+                _log.info("state of address set", address=str(work.address), state=work.state.value)
+
     async def run(self) -> None:
         """Finish or undo what an earlier agent began, wipe what is to be wiped, watch what changes, until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._set_addresses(), name="storage addresses")
             group.create_task(self._listen(), name="storage uevents")
             if self.volumes is not None and self._wiper is not None:
                 await self.volumes.recover(group)
