@@ -379,13 +379,12 @@ class StorageHost:
         """
         if not self._config.storage or not self._target.nvmet.is_loaded():
             return ()
-        target = await self._target.nvmet.target()
-        return tuple(
-            AddressWork(address=address, state=self._access_of(address))
-            for port in target.ports
-            if port.is_ours and str(NODE_ANA_GROUP) in port.states and (address := port.at) is not None
-            and port.states[str(NODE_ANA_GROUP)] != self._access_of(address)
-        )  # fmt: skip
+        works = []
+        for port in (await self._target.nvmet.target()).ports:
+            address, state = port.at, port.states.get(str(NODE_ANA_GROUP))
+            if port.is_ours and address is not None and state is not None and state != self._access_of(address):
+                works.append(AddressWork(address=address, state=self._access_of(address), before=AnaState(state)))
+        return tuple(works)
 
     def address_steps(self, work: AddressWork) -> tuple[Step, ...]:
         """Return the sequence of it."""

@@ -102,6 +102,7 @@ class AddressWork(Value, frozen=True, kw_only=True, tag="address"):
 
     address: TransportAddress
     state: AnaState
+    before: AnaState
 
 
 TargetWork = ExportWork | WithdrawWork | AccessWork | AddressWork
@@ -543,11 +544,12 @@ class SetAccess(TargetStep):
 
 @dataclass(frozen=True, kw_only=True)
 class SetAddressAccess:
-    """The ANA state of all that the node exports at an address: its settings say which, and the next agent's again."""
+    """The ANA state of all that the node exports at an address."""
 
     parts: TargetParts
     address: TransportAddress
     state: AnaState
+    before: AnaState
     kind: str = "SetAddressAccess"
     lasting: bool = False
     deadline_s: float = WRITE_S
@@ -560,13 +562,19 @@ class SetAddressAccess:
 
     async def observe(self, known: Result | None) -> Result | None:
         """Compare; where nothing is offered there is nothing to be done."""
-        port = (await self.parts.nvmet.target()).port_at(self.address)
-        return {} if port is None or port.states.get(str(NODE_ANA_GROUP), self.state) == self.state else None
+        target = await self.parts.nvmet.target()
+        return {} if self._port(target, unlike=self.state) is None else None
+
+    def _port(self, target: Target, *, unlike: AnaState) -> TargetPort | None:
+        """Return the address's port where it has the group, in another state."""
+        port = target.port_at(self.address)
+        there = port is not None and port.states.get(str(NODE_ANA_GROUP), unlike) != unlike
+        return port if there else None
 
     async def do(self) -> Result:
         """Write it; raise :class:`Conflict` where that would leave an initiator without a path."""
         target = await self.parts.nvmet.target()
-        port = target.port_at(self.address)
+        port = self._port(target, unlike=self.state)
         if port is None:
             return {}
         if self.state is AnaState.INACCESSIBLE:
@@ -584,7 +592,10 @@ class SetAddressAccess:
         return {}
 
     async def compensate(self) -> None:
-        """What an earlier state was nobody wants any more."""
+        """Write what was before."""
+        port = self._port(await self.parts.nvmet.target(), unlike=self.before)
+        if port is not None:
+            await self.parts.nvmet.set_access(port.id, NODE_ANA_GROUP, self.before)
 
 
 def _may_be_used(port: TargetPort) -> bool:
@@ -605,7 +616,7 @@ def steps_of(parts: TargetParts, work: TargetWork) -> tuple[AnyTargetStep, ...]:
     if isinstance(work, WithdrawWork):
         return (FenceSubsystem(parts=parts, name=work.name), RemoveSubsystem(parts=parts, name=work.name))
     if isinstance(work, AddressWork):
-        return (SetAddressAccess(parts=parts, address=work.address, state=work.state),)
+        return (SetAddressAccess(parts=parts, address=work.address, state=work.state, before=work.before),)
     export = work.export
     if isinstance(work, AccessWork):
         return (SetAccess(parts=parts, name=export.name, export=export, before=work.before),)

@@ -109,8 +109,10 @@ def test_what_is_offered_at_several_addresses_is_reached_at_all_that_work(
     # Two addresses are to be withdrawn under a writer: it goes on at the spare.
     writer = Writer(using, path)
     for one in (FIRST, SIXTH):
-        done(storing, address(AddressWork(address=one, state=AnaState.INACCESSIBLE)))
-    (refused,) = orders(storing, address(AddressWork(address=SPARE, state=AnaState.INACCESSIBLE)))
+        done(storing, address(AddressWork(address=one, state=AnaState.INACCESSIBLE, before=AnaState.OPTIMIZED)))
+    (refused,) = orders(
+        storing, address(AddressWork(address=SPARE, state=AnaState.INACCESSIBLE, before=AnaState.OPTIMIZED))
+    )
     assert refused["error"] == "Conflict"
     assert "its only one that can be used" in refused["says"]
     using.until("grep -qx inaccessible /sys/class/nvme/*/nvme*c*n1/ana_state", limit_s=patient(60))
