@@ -13,6 +13,7 @@ from farbus.agent.config import AgentConfig
 from farbus.agent.events import DeviceClosed, DeviceOpened
 from farbus.agent.journal import Journal
 from farbus.agent.objects import claims
+from farbus.agent.paths import PathTrouble, PathWatch, UsedPaths
 from farbus.agent.service import AgentService
 from farbus.agent.steps import StepRunner, Steps
 from farbus.agent.storage_host import StorageHost, StorageParts, stored_as
@@ -110,6 +111,8 @@ class NodeStorage:
         self.reconnects = Reconnects()
         self.overused: Callable[[Overuse], None] = lambda _: None
         """Called with each lease that has more than it was granted; set by who can tell others."""
+        self.paths_told: Callable[[PathTrouble], None] = lambda _: None
+        """Called with each lease of which not all paths work; set by who can tell others."""
         self.target = TargetParts(nvmet=doors.nvmet, blocks=doors.blocks)
         self._wiper: Wiper | None = None
         parts = VolumeParts(lvm=doors.lvm)
@@ -127,6 +130,10 @@ class NodeStorage:
             )  # fmt: skip
         initiator = InitiatorParts(
             nvme=doors.nvme, mapper=doors.mapper, holders=holders, uevents=uevents, clock=clock
+        )  # fmt: skip
+        self._paths = PathWatch(
+            parts=initiator, runner=runner, clock=clock, used=self._used_paths,
+            told=self._tell_paths,
         )  # fmt: skip
         self.host = StorageHost(
             config=config,
@@ -172,6 +179,13 @@ class NodeStorage:
             told=self._tell_overuse,
         )
 
+    def _used_paths(self) -> tuple[UsedPaths, ...]:
+        machine = self._service.machine
+        return tuple(one for side in machine.clients() for one in self.host.used_paths(machine.client_leases(*side)))
+
+    def _tell_paths(self, trouble: PathTrouble) -> None:
+        self.paths_told(trouble)
+
     def _tell_overuse(self, overuse: Overuse) -> None:
         self.overused(overuse)
 
@@ -208,6 +222,7 @@ class NodeStorage:
         """Finish or undo what an earlier agent began, wipe what is to be wiped, watch what changes, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._set_addresses(), name="storage addresses")
+            group.create_task(self._paths.run(), name="storage paths")
             group.create_task(self._listen(), name="storage uevents")
             if self.volumes is not None and self._wiper is not None:
                 await self.volumes.recover(group)

@@ -19,6 +19,7 @@ from farbus.agent.accounts import UserRules, choose_account
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease
 from farbus.agent.objects import claims
+from farbus.agent.paths import UsedPaths
 from farbus.agent.steps import Result, Step, TellsOverdue
 from farbus.agent.volumes import GrowOrder
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
@@ -451,6 +452,18 @@ class StorageHost:
             read_only=grant.read_only,
             account=account,
             force=force,
+        )
+
+    def used_paths(self, leases: Iterable[PreparedLease]) -> tuple[UsedPaths, ...]:
+        """Return how leases of storage of other nodes are connected."""
+        return tuple(
+            UsedPaths(
+                connection=self._connection(one),
+                storage=grant_of(one.lease).name,
+                key=keys_of(one.lease.secret, lease_name(one.lease)).host if one.lease.secret else "",
+            )
+            for one in leases
+            if one.lease.storage is not None and one.lease.route is not Route.LOCAL and one.endpoint
         )
 
     async def grow(self, leases: Iterable[PreparedLease], order: GrowOrder) -> None:
