@@ -431,11 +431,7 @@ class StorageHost:
         self, name: str, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool
     ) -> Iterator[Step]:
         work = self._use_work(prepared, account=account, force=force)
-        keys = {
-            one.lease.id: keys_of(one.lease.secret, lease_name(one.lease)).host
-            for one in prepared
-            if one.lease.secret and self._offers_proof
-        }
+        keys = {one.lease.id: key for one in prepared if (key := self._key_of(one))}
         *before, last = use_steps(self._use, work, keys=keys)
         for step in before:
             yield Scoped(step, name)
@@ -454,13 +450,18 @@ class StorageHost:
             force=force,
         )
 
+    def _key_of(self, prepared: PreparedLease) -> str:
+        """Return what this node proves a lease by; an empty string where it does not, or has no secret of it."""
+        secret = prepared.lease.secret if self._offers_proof else ""
+        return keys_of(secret, lease_name(prepared.lease)).host if secret else ""
+
     def used_paths(self, leases: Iterable[PreparedLease]) -> tuple[UsedPaths, ...]:
         """Return how leases of storage of other nodes are connected."""
         return tuple(
             UsedPaths(
                 connection=self._connection(one),
                 storage=grant_of(one.lease).name,
-                key=keys_of(one.lease.secret, lease_name(one.lease)).host if one.lease.secret else "",
+                key=self._key_of(one),
             )
             for one in leases
             if one.lease.storage is not None and one.lease.route is not Route.LOCAL and one.endpoint
