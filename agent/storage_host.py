@@ -175,7 +175,11 @@ class Scoped:
 
     async def do(self) -> Result:
         """Do it."""
-        return self._outside(await self.step.do())
+        result = await self.step.do()
+        if missing := result.get("missing"):
+            # One address was enough: it is no failure, and somebody should look.
+            _log.warning("addresses left out", action=self.kind, of=self.identity, missing=missing)
+        return self._outside(result)
 
     async def compensate(self) -> None:
         """Take it back."""
