@@ -73,25 +73,13 @@ int transport_poll(int descriptor, short events, int timeout_ms)
 	return transport_poll_all(&on, 1, timeout_ms);
 }
 
-/* What is sent happens before what is then received: the peer answers, and orders its streams.
- * ThreadSanitizer knows that of descriptors that it saw opened, and not of one that fcntl(2) made. */
-#ifdef __SANITIZE_THREAD__
-void __tsan_release(void *address);
-void __tsan_acquire(void *address);
-#define SENDS(transport) __tsan_release(transport)
-#define RECEIVED(transport) __tsan_acquire(transport)
-#else
-#define SENDS(transport) ((void)(transport))
-#define RECEIVED(transport) ((void)(transport))
-#endif
-
 static int socket_write_all(struct transport *transport, struct iovec *vector, int count)
 {
 	while (count) {
 		struct msghdr message = { .msg_iov = vector, .msg_iovlen = (size_t)count };
 		ssize_t sent;
 
-		SENDS(transport);
+		TRANSPORT_SENDS(transport);
 		sent = sendmsg(transport->descriptor, &message, MSG_NOSIGNAL);
 		if (sent < 0) {
 			int rc;
@@ -136,7 +124,7 @@ static ssize_t socket_receive(struct transport *transport, struct iovec *into, s
 	do {
 		got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT);
 	} while (got < 0 && errno == EINTR);
-	RECEIVED(transport);
+	TRANSPORT_RECEIVED(transport);
 	if (got < 0)
 		got = -errno;
 	else if (!got)
