@@ -140,7 +140,7 @@ def test_a_job_starts_when_its_gpu_has_come_from_another_node_and_keeps_it(with_
     assert refused.code
     assert job in refused.stderr
     other = gpu_job(bed, "b")
-    farbus(bed.a, "explain", other, until="node b", user="alice")
+    farbus(bed.a, "explain", other, until="GPU", user="alice")
     assert GPU_CARD in on_bus(bed.c)
     bed.c.run("touch", f"/run/enough.{job}")
     job_until(bed.a, job, "succeeded")
