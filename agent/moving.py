@@ -206,7 +206,7 @@ class Moving:
 
     async def _perform(self, order: MoveOrder) -> MoveOutcome:
         await self.recovered.wait()
-        name = self._name(order.device)
+        name = self.name_of(order.device)
         async with self._moves.turn(name):
             try:
                 outcome = await self._in_turn(order, name)
@@ -238,7 +238,7 @@ class Moving:
             return MoveOutcome(error=trouble, move=NodeMove(changed=True, stuck=True))
         return await self._known(order) or await self._do(order, self._call_off_of(order.id))
 
-    def _name(self, device: str) -> str:
+    def name_of(self, device: str) -> str:
         """Return what this node calls a device, if it knows it."""
         try:
             return find_device(self._parts, self._parts.pci.tree(), device)[1].device
@@ -256,7 +256,7 @@ class Moving:
 
     async def _known(self, order: MoveOrder) -> MoveOutcome | None:
         """Return how this very move has ended before, by the journal; None where it has not."""
-        last = await self._moves.last_of(self._name(order.device))
+        last = await self._moves.last_of(self.name_of(order.device))
         if last is None:
             return None
         records, work = last
@@ -364,7 +364,11 @@ class Moving:
                 persistent = persistent or (await self._parts.nvidia.readiness(function.address)).persistent
         return HotDetach(
             move=msgspec.structs.replace(
-                move, evict=order.evict, drain_s=order.drain_s or DRAIN_S, persistent=persistent
+                move,
+                evict=order.evict,
+                drain_s=order.drain_s or DRAIN_S,
+                brought=self._moves.has_brought(move.device),
+                persistent=persistent,
             )
         )
 

@@ -66,6 +66,8 @@ class Move(Value, frozen=True, kw_only=True):
     evict: bool = False
     drain_s: float = DRAIN_S
     evict_grace_s: float = EVICT_GRACE_S
+    brought: bool = False
+    """Whether a device that goes has come by a move: plain ones are offered for that alone."""
     persistent: bool = False
     """Whether a GPU's driver kept it initialised before it was told not to."""
     asked_at: float = 0.0
