@@ -501,6 +501,19 @@ async def test_a_drive_is_not_found_by_a_serial_that_its_own_begins_with(tmp_pat
     assert (address, move.device) == ("0000:01:00.0", "NVME-S1-2-FARBUS_Test_Drive")
 
 
+def test_a_serial_that_two_drives_have_means_neither(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    (other,) = drive("S1")
+    node.pci.plug(PORT_A, drive("S1"), announce=True)
+    node.pci.plug(PORT_B, (msgspec.structs.replace(other, model="OTHER"),), announce=True)
+    with pytest.raises(
+        Conflict, match=r"several have this serial: .* is NVME-S1-FARBUS_Test_Drive, .* is NVME-S1-OTHER"
+    ):
+        find_device(node.parts, node.pci.tree(), "S1")
+    address, _ = find_device(node.parts, node.pci.tree(), "NVME-S1-OTHER")
+    assert node.pci.tree().at(address).parent == PORT_B
+
+
 def test_a_move_comes_out_of_the_journal_as_it_went_in() -> None:
     work = HotAttach(move=a_move(functions=functions(gpu())))
     assert from_body(msgspec.json.encode(work).decode()) == work
