@@ -11,7 +11,6 @@ import pytest
 import pytest_asyncio
 
 from farbus.agent.config import AgentConfig
-from farbus.agent.moves import Moves
 from farbus.agent.orphans import Missing
 from farbus.api.audit import read_records
 from farbus.api.authority import Authority, write_credentials
@@ -21,7 +20,7 @@ from farbus.api.identity import Role
 from farbus.api.peer import PeerClient
 from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unsatisfiable
-from farbus.hotplug.steps import VerifyDevice
+from farbus.hotplug.steps import AssignDevice, CheckRoom, VerifyDevice
 from farbus.linux.nvml import Gpu, GpuList
 from farbus.model.fabric import ChassisRequest, ChassisView
 from farbus.model.holders import Holder, HolderKind, Look
@@ -125,26 +124,34 @@ async def test_a_move_that_is_asked_for_again_is_done_once(node: ScriptedSession
     assert [one for one in bed.chassis.requests if one.startswith("POST")] == ["POST /h3api/v1/allocation"]
 
 
-async def test_two_that_look_for_a_bridge_at_the_same_moment_come_to_two(
+async def test_two_that_come_at_once_are_assigned_in_the_order_in_which_their_bridges_were_chosen(
     node: ScriptedSessions, bed: Testbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both, last_of, looks = asyncio.Barrier(2), Moves.last_of, 0
+    done: list[str] = []
+    check, assign = CheckRoom.do, AssignDevice.do
 
-    async def last_at_once(moves: Moves, device: str) -> object:
-        nonlocal looks
-        looks += 1
-        # Each looks how it has ended before, and then for its bridge.
-        is_last = looks > 2
-        found = await last_of(moves, device)
-        if is_last:
-            await both.wait()
-        return found
+    async def checks(step: CheckRoom) -> dict[str, str]:
+        done.append(f"{step.move.device} is to be below {step.move.bridge}")
+        return await check(step)
 
-    monkeypatch.setattr(Moves, "last_of", last_at_once)
+    async def assigns(step: AssignDevice) -> dict[str, str]:
+        result = await assign(step)
+        done.append(f"{step.move.device} is assigned")
+        return result
+
+    monkeypatch.setattr(CheckRoom, "do", checks)
+    monkeypatch.setattr(AssignDevice, "do", assigns)
     first, second = await asyncio.gather(
         node.command(attach_device=attach()), node.command(attach_device=attach("m2", device=PLAIN))
     )
     assert (first.error, second.error) == ("", "")
+    # The chassis fills its bridges as it is asked: each is where it was looked for.
+    assert done == [
+        f"{DRIVE} is to be below {PORT_A}",
+        f"{DRIVE} is assigned",
+        f"{PLAIN} is to be below {PORT_B}",
+        f"{PLAIN} is assigned",
+    ]
     identities = {told(first).identity, told(second).identity}
     assert len(identities) == 2
     assert DRIVE in identities
