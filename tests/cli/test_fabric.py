@@ -196,6 +196,18 @@ def test_a_chassis_that_is_away_hides_no_other(site: Site) -> None:
     assert (done.returncode, done.stdout) == (6, "")
 
 
+def test_a_chassis_that_is_away_is_passed_over_by_naming_the_one_that_has_the_device(site: Site) -> None:
+    text = (site.directory / "fabric.toml").read_text()
+    config = site.directory / "other_away.toml"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        away = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    config.write_text(f'{text}\n[[chassis]]\nname = "away"\ndialect = "h3"\nurl = "{away}"\n')
+    done = site("unassign", "GPU-1", "-q", "-c", str(config))
+    assert done.returncode == 6
+    assert done.stderr.startswith("farbus: chassis away: can't be reached")
+    assert done.stderr.endswith("; --chassis NAME asks only the one that has GPU-1\n")
+
+
 def test_hints_name_the_configuration_that_was_asked(site: Site) -> None:
     config = site.directory / "other.toml"
     config.write_text((site.directory / "fabric.toml").read_text())
