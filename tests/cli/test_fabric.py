@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from farbus.cli.commands.fabric import EMULATOR_FILE
 from farbus.cli.decoding import decode_file
 from farbus.errors import InvalidInput
+from farbus.hotplug.fabric.config import read_config
 from farbus.hotplug.fabric.emulator.config import EmulatorConfig, check
 
 EMULATOR = """
@@ -266,6 +268,21 @@ def test_ctrl_c_says_that_half_of_it_may_be_done(tmp_path: Path) -> None:
 def test_errors_in_files_name_fields_as_files_do(text: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         decode_file(text.encode(), EmulatorConfig, name="e.toml")
+
+
+def test_the_files_to_try_it_with_are_right_and_fit_each_other(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "fabric.md").read_text()
+    part = page.partition("## To try it")[2].partition("\n## ")[0]
+    texts = dict(re.findall(r"```toml\n# (\S+)\n(.*?)```", part, re.DOTALL))
+    emulated = decode_file(texts["emulator.toml"].encode(), EmulatorConfig, name="emulator.toml")
+    check(emulated, name="emulator.toml")
+    file = tmp_path / "fabric.toml"
+    file.write_text(texts["fabric.toml"])
+    asked = read_config(str(file))
+    for chassis, access in zip(emulated.chassis, asked.chassis, strict=True):
+        assert access.name == chassis.name
+        assert access.url.rpartition("//")[2] == chassis.h3 + chassis.redfish
+        assert access.ports == {port.id: port.node for port in chassis.ports}
 
 
 def test_the_file_in_the_help_is_one() -> None:
