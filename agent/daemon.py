@@ -857,13 +857,24 @@ class Agent:
         self._gpus = _gpus_of(found.node.devices)
         # What is closed is here, and offered to nobody.
         closed = self._gate.closed()
-        offered = tuple(device for device in found.node.devices if whole_of(device.id) not in closed)
+        coming = self._coming()
+        offered = tuple(
+            device
+            for device in found.node.devices
+            if whole_of(device.id) not in closed and device.pci_address not in coming
+        )
         found = msgspec.structs.replace(found, node=msgspec.structs.replace(found.node, devices=offered))
         before, self._inventory = self._inventory, found
         for trouble in found.troubles:
             if before is None or trouble not in before.troubles:
                 _log.error("devices not listed", reason=trouble)
         return before is None or before.node != found.node
+
+    def _coming(self) -> frozenset[str]:
+        """Return the addresses of what is being attached: it is offered once it is verified and opened."""
+        if self._moves is None or self._parts is None:
+            return frozenset()
+        return self._moves.coming(self._parts.pci.tree())
 
     async def _look_and_tell(self) -> None:
         await self._tell_devices()

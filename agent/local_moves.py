@@ -18,9 +18,10 @@ from farbus.agent.moving import MoveNews, MoveOrder, MoveOutcome, Moving
 from farbus.agent.objects import Held
 from farbus.api.audit import AuditLog, AuditRecord, bounded, now_text
 from farbus.api.identity import Identity
-from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound
+from farbus.errors import Conflict, FarbusError, InvalidInput
 from farbus.linux.clock import Clock
 from farbus.model.device import DeviceStatus, whole_of
+from farbus.model.fabric import ChassisView, FabricDevice
 from farbus.model.move import MoveRequest, MoveState, MoveStatus
 
 METHOD = "MoveDevice --local"
@@ -121,48 +122,76 @@ class LocalMoves:
         if self._moving is None:
             # Trying again later would not help.
             raise Conflict(f"{verb}: {self._why}")
-        await self._check_leases(caller, request.device, verb)
-        chassis, port = await self._chassis_of(request, attach=attach)
+        view, device = await self._find(request.device, verb)
+        await self._check_leases(caller, self._names_of(self._moving, request.device, view, device), verb)
         order = MoveOrder(
             id=f"local-{secrets.token_hex(8)}",
             device=request.device,
             attach=attach,
-            chassis=chassis,
-            port=port,
+            chassis=view.chassis if view is not None else "",
+            port=view.port(request.port or self._node).id if view is not None and attach else "",
             evict=request.evict,
             drain_s=request.drain_s,
             dry_run=request.dry_run,
         )
         return self._moving, order
 
-    async def _check_leases(self, caller: Identity, device: str, verb: str) -> None:
+    async def _find(self, name: str, verb: str) -> tuple[ChassisView | None, FabricDevice | None]:
+        """Return the device of that name as its chassis has it; nothing where it is in none.
+
+        Raises :class:`Conflict` where several have the name, and what is wrong with a chassis that can't be read
+        where the device may be another one of that.
+        """
+        found: list[tuple[ChassisView, FabricDevice]] = []
+        trouble: FarbusError | None = None
+        for chassis in self._desk.known:
+            try:
+                view = await chassis.list()
+            except FarbusError as error:
+                trouble = trouble or error
+                continue
+            found += [(view, device) for device in view.meant(name)]
+        if len(found) > 1:
+            several = ", ".join(f"{view.chassis}/{device.id}" for view, device in found)
+            raise Conflict(
+                f"{verb}: several have this name: {several}",
+                hint="use another name of it (farbus fabric list), or give each a serial in fabric.toml",
+            )
+        # Each chassis counts its slots from one; other names no second device has.
+        if trouble is not None and (not found or name == found[0][1].handle):
+            raise trouble
+        return found[0] if found else (None, None)
+
+    @staticmethod
+    def _names_of(
+        moving: Moving, name: str, view: ChassisView | None, device: FabricDevice | None
+    ) -> Callable[[str], bool]:
+        """Return what says of the whole of a lease's device whether it is the one of that name: it has several."""
+        here = moving.name_of(name)
+        return lambda whole: whole in (name, here) or (view is not None and view.meant(whole) == (device,))
+
+    async def _check_leases(self, caller: Identity, is_meant: Callable[[str], bool], verb: str) -> None:
         for held in self._held():
-            if any(whole_of(leased.device) == device for leased in held.lease.devices):
+            if any(is_meant(whole_of(leased.device)) for leased in held.lease.devices):
                 raise Conflict(
                     f"{verb}: lease {held.lease.id} of job {held.lease.job} has it",
                     hint=f"farbus cancel {held.lease.job}, or farbus drain, come first",
                 )
         for status in await self._scheduler(caller) or ():
-            if whole_of(status.device.id) != device:
+            if not is_meant(whole_of(status.device.id)):
                 continue
             if status.lease:
                 raise Conflict(
                     f"{verb}: lease {status.lease} has it, on node {status.node}",
                     hint="farbus cancel or farbus drain come first",
                 )
+            if status.used_by:
+                raise Conflict(
+                    f"{verb}: it is shared: it has {status.used_by}",
+                    hint="farbus leases and farbus volume list say whose; what is stored on it does not move with it",
+                )
             if status.move:
                 raise Conflict(f"{verb}: move {status.move} has it", hint="farbus moves shows how far that is")
-
-    async def _chassis_of(self, request: MoveRequest, *, attach: bool) -> tuple[str, str]:
-        """Return the chassis that has the device, and the port of this node there; nothing where none has it."""
-        for chassis in self._desk.known:
-            view = await chassis.list()
-            try:
-                view.device(request.device)
-            except NotFound:
-                continue
-            return chassis.chassis, view.port(request.port or self._node).id if attach else ""
-        return "", ""
 
     async def _note(self, caller: Identity, request: MoveRequest, outcome: str, error: str = "") -> None:
         if request.dry_run:

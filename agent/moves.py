@@ -17,9 +17,10 @@ from farbus.agent.journal import Direction, Journal, Record
 from farbus.agent.reconcile import Verdict, results_of, verdict_of
 from farbus.agent.steps import CallOff, Result, StepNews, StepRunner, Steps, WedgedError
 from farbus.errors import FarbusError, InvalidInput
-from farbus.hotplug.parts import Parts
+from farbus.hotplug.parts import Parts, device_at
 from farbus.hotplug.sequences import HotDetach, HotMove, from_body, object_of, steps_of
 from farbus.model.holders import Holder
+from farbus.model.pci import PciTree
 
 _log = structlog.get_logger()
 
@@ -45,6 +46,35 @@ def closed_by(records: Sequence[Record]) -> bool:
             return not (detaching and done)
         return detaching or not done
     return not detaching
+
+
+def was_done(records: Sequence[Record]) -> bool:
+    """Say whether a move came to its end, in whichever boot, and nothing of it was taken back since."""
+    forward = {record.position: record for record in records if record.direction is Direction.FORWARD}
+    is_whole = all(position in forward and forward[position].succeeded for position in range(records[0].length))
+    return is_whole and all(record.direction is Direction.FORWARD for record in records)
+
+
+def superseded(known: Sequence[tuple[Sequence[Record], HotMove]]) -> frozenset[str]:
+    """Return the objects of moves that are done and whose device was moved under another name since.
+
+    A device comes by what its chassis calls it and goes by what its driver says.  Of the two the later move says where
+    it is; to take up the earlier one would take back what is not its any more.  ``known`` is in the order of begin.
+    """
+    found = set()
+    names = [_names(records, work) for records, work in known]
+    for number, (records, _) in enumerate(known):
+        if was_done(records) and any(names[number] & later for later in names[number + 1 :]):
+            found.add(records[0].object)
+    return frozenset(found)
+
+
+def _names(records: Sequence[Record], work: HotMove) -> frozenset[str]:
+    """Return what a moved device is called, by the request, its chassis and its driver."""
+    move = work.move
+    at_chassis = f"{move.chassis}/{move.serial}" if move.chassis and move.serial else ""
+    called = (move.device, move.uuid, at_chassis, result_of(records).get("identity", ""))
+    return frozenset(name for name in called if name)
 
 
 RETRY_INTERVAL_S = 60.0
@@ -129,6 +159,8 @@ class Moves:
         """The moves that these are of."""
         self.attached: dict[str, Result] = {}
         """What moves have brought to this node, by device, with address and identity."""
+        self._coming: dict[str, HotMove] = {}
+        """Attaches and scans that are not done, by device, also those that are stuck."""
         self.changed: Callable[[], None] = _nobody_asks
         """Called when a device has come or gone."""
 
@@ -136,6 +168,22 @@ class Moves:
         """Return the ports where something ``but`` one device is being moved, or is stuck."""
         works = (*self.under_way.values(), *self.stuck.values())
         return frozenset(work.move.bridge for work in works if work.move.device != but)
+
+    def coming(self, tree: PciTree) -> frozenset[str]:
+        """Return the addresses of what is on the bus and may not be used yet: nobody has verified what it is."""
+        found: set[str] = set()
+        for work in self._coming.values():
+            bridge = tree.get(work.move.bridge)
+            if bridge is None:
+                continue
+            # Below a port there is nothing else, be it the device that is meant or another.
+            there = tree.below(bridge.address) if bridge.is_port else device_at(self._parts, tree, work.move)
+            found |= {function.address for function in there}
+        return frozenset(found)
+
+    def has_brought(self, device: str) -> bool:
+        """Say whether a device of that name has come here by a move."""
+        return any(device in (name, result.get("identity")) for name, result in self.attached.items())
 
     def turn(self, device: str) -> asyncio.Lock:
         """Return what whoever looks at a device and then moves it holds meanwhile."""
@@ -160,6 +208,7 @@ class Moves:
         """Do a move, or nothing of it.  Raises what stopped it; where it could not be undone, that."""
         device, steps = work.move.device, self._steps(work, told, call_off)
         self.under_way[device] = work
+        self._note_coming(work)
         try:
             result = await self._runner.forward(steps)
         except WedgedError as error:
@@ -181,6 +230,11 @@ class Moves:
             self._note_stuck(work, error)
             raise
         self._note_free(work.move.device)
+        self.changed()
+
+    def _note_coming(self, work: HotMove) -> None:
+        if not isinstance(work, HotDetach):
+            self._coming[work.move.device] = work
 
     def _note_stuck(self, work: HotMove, error: Exception) -> None:
         self.troubles[work.move.device] = str(error)
@@ -189,6 +243,14 @@ class Moves:
     def _note_free(self, device: str) -> None:
         self.troubles.pop(device, None)
         self.stuck.pop(device, None)
+        self._coming.pop(device, None)
+
+    def _note_kept(self, work: HotMove) -> None:
+        """Know what a move had brought, and another one was to take, for as long as it is still here."""
+        if isinstance(work, HotDetach) and work.move.brought:
+            there = device_at(self._parts, self._parts.pci.tree(), work.move)
+            if there:
+                self.attached[work.move.device] = {"address": there[0].address, "identity": work.move.device}
 
     async def _note_done(self, work: HotMove, result: Result) -> None:
         device = work.move.device
@@ -209,13 +271,16 @@ class Moves:
         driver says, it goes by.
         """
         for name, result in list(self.attached.items()):
-            if name == device or result.get("identity") != identity:
-                continue
-            del self.attached[name]
-            try:
-                await self._journal.sequence_ended(f"device {name}", action=_SCANS, at=self._parts.clock.wall())
-            except FarbusError as error:
-                _log.error("journal not written", object=f"device {name}", error=str(error))
+            if name != device and result.get("identity") == identity:
+                del self.attached[name]
+                await self._end(f"device {name}")
+
+    async def _end(self, name: str) -> None:
+        """Record that nothing is left of an object's last move."""
+        try:
+            await self._journal.sequence_ended(name, action=_SCANS, at=self._parts.clock.wall())
+        except FarbusError as error:
+            _log.error("journal not written", object=name, error=str(error))
 
     async def remember(self) -> None:
         """Read what earlier agents have moved, and close what may have been closed then."""
@@ -225,8 +290,12 @@ class Moves:
         self._remembered = [(records, work) for records in sequences if (work := self._understood(records)) is not None]
         for records, work in self._remembered:
             # What was taken back of an attach has left nothing here that could be closed.
-            if closed_by(records) and verdict_of(tuple(records), boot_id="", resumable=True) is not Verdict.OVER:
+            if verdict_of(tuple(records), boot_id="", resumable=True) is Verdict.OVER:
+                continue
+            if closed_by(records):
                 await self._gate.close(work.move.device, reason="it was being moved when the agent before ended")
+            if not was_done(records):
+                self._note_coming(work)
 
     async def recover(self, *, boot_id: str) -> dict[str, Result]:
         """Take up the moves of an earlier agent: bring each to one of its ends; return what is attached now, by device.
@@ -237,7 +306,11 @@ class Moves:
         # All of them before the first is gone on with: a step asks whether its device is closed.
         await self.remember()
         known, self._remembered = self._remembered or [], []
+        past = superseded(known)
         for records, work in known:
+            if records[0].object in past:
+                await self._end(records[0].object)
+                continue
             async with self.turn(work.move.device):
                 await self._take_up(records, work, boot_id=boot_id)
         return dict(self.attached)
@@ -256,6 +329,8 @@ class Moves:
             self.under_way.pop(device, None)
         if result is None:
             self._note_free(device)
+            self._note_kept(work)
+            self.changed()
         else:
             await self._note_done(work, result)
 

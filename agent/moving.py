@@ -114,6 +114,26 @@ class _UnderWay:
     changed: bool = False
 
 
+class _Turn:
+    """A lock that is held from one function to another; without one there is nothing to wait for."""
+
+    def __init__(self, lock: asyncio.Lock | None) -> None:
+        self._lock = lock
+        self._has_it = False
+
+    async def begin(self) -> None:
+        """Wait for it."""
+        if self._lock is not None:
+            await self._lock.acquire()
+            self._has_it = True
+
+    def end(self) -> None:
+        """Let others have it; nothing happens where it was let go already."""
+        if self._lock is not None and self._has_it:
+            self._has_it = False
+            self._lock.release()
+
+
 class Moving:
     """Does what is asked of a node's devices.  ``told`` hears of each step of each move."""
 
@@ -140,6 +160,8 @@ class Moving:
         self._under_way: dict[tuple[str, bool], _UnderWay] = {}
         self._ended: OrderedDict[tuple[str, bool], MoveOutcome] = OrderedDict()
         self._call_offs: OrderedDict[str, CallOff] = OrderedDict()
+        self._filling: dict[tuple[str, str], asyncio.Lock] = {}
+        """By chassis and port: who has it chooses a bridge and has his device assigned, one after the other."""
         self._chosen: dict[tuple[str, bool], str] = {}
         """Bridges that are meant for devices, by order: from the choice on, before the move itself is under way."""
         self.recovered = asyncio.Event()
@@ -206,7 +228,7 @@ class Moving:
 
     async def _perform(self, order: MoveOrder) -> MoveOutcome:
         await self.recovered.wait()
-        name = self._name(order.device)
+        name = self.name_of(order.device)
         async with self._moves.turn(name):
             try:
                 outcome = await self._in_turn(order, name)
@@ -238,7 +260,7 @@ class Moving:
             return MoveOutcome(error=trouble, move=NodeMove(changed=True, stuck=True))
         return await self._known(order) or await self._do(order, self._call_off_of(order.id))
 
-    def _name(self, device: str) -> str:
+    def name_of(self, device: str) -> str:
         """Return what this node calls a device, if it knows it."""
         try:
             return find_device(self._parts, self._parts.pci.tree(), device)[1].device
@@ -256,7 +278,7 @@ class Moving:
 
     async def _known(self, order: MoveOrder) -> MoveOutcome | None:
         """Return how this very move has ended before, by the journal; None where it has not."""
-        last = await self._moves.last_of(self._name(order.device))
+        last = await self._moves.last_of(self.name_of(order.device))
         if last is None:
             return None
         records, work = last
@@ -274,13 +296,30 @@ class Moving:
                 return None
 
     async def _do(self, order: MoveOrder, call_off: CallOff) -> MoveOutcome:
-        work = await self._unless(call_off, self._work(order))
-        if isinstance(work, MoveOutcome):
-            return work
+        # A chassis fills its bridges in the order in which it is asked: two that choose theirs in another order would
+        # each be looked for below the other's.
+        filling = self._filling.setdefault((order.chassis, order.port), asyncio.Lock())
+        turn = _Turn(filling if order.attach and order.chassis else None)
+        try:
+            work = await self._unless(call_off, self._work_in(turn, order))
+            if isinstance(work, MoveOutcome):
+                return work
+            return await self._perform_work(order, work, call_off, turn)
+        finally:
+            turn.end()
+
+    async def _work_in(self, turn: _Turn, order: MoveOrder) -> HotMove | MoveOutcome:
+        await turn.begin()
+        return await self._work(order)
+
+    async def _perform_work(self, order: MoveOrder, work: HotMove, call_off: CallOff, turn: _Turn) -> MoveOutcome:
         one = self._under_way.get((order.id, order.attach))
         whole_s = expected_s(steps_of(self._parts, work))
 
         def told(news: StepNews) -> None:
+            if news.step.kind == "ScanBelow":
+                # It is assigned.
+                turn.end()
             if one is None:
                 return
             one.changed = one.changed or (news.does and news.step.kind in CHANGING)
@@ -364,7 +403,11 @@ class Moving:
                 persistent = persistent or (await self._parts.nvidia.readiness(function.address)).persistent
         return HotDetach(
             move=msgspec.structs.replace(
-                move, evict=order.evict, drain_s=order.drain_s or DRAIN_S, persistent=persistent
+                move,
+                evict=order.evict,
+                drain_s=order.drain_s or DRAIN_S,
+                brought=self._moves.has_brought(move.device),
+                persistent=persistent,
             )
         )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from farbus.errors import Conflict
-from farbus.model.fabric import ChassisView
+from farbus.hotplug.parts import is_of_kind
+from farbus.model.fabric import ChassisView, FabricDevice
 from farbus.model.pci import Function, PciTree
 
 Ports = Mapping[str, tuple[str, ...]]
@@ -64,7 +65,7 @@ def names_by_chassis(
     """Return what chassis call devices of this node, by the address of their first function.
 
     Only what is certain: one device is assigned to a port, and one device is
-    below its bridges.  ``named`` are addresses that have names of their own.
+    below its bridges, which it may be by its ids and class.  ``named`` are addresses that have names of their own.
     """
     found: dict[str, str] = {}
     for view in views:
@@ -78,9 +79,15 @@ def names_by_chassis(
                 for bridge in bridges
                 if (below := [one for one in tree.below(bridge) if not one.is_bridge])
             ]
-            if len(assigned) == len(there) == 1 and there[0] not in named:
+            if len(assigned) == len(there) == 1 and there[0] not in named and _may_be(tree.at(there[0]), assigned[0]):
                 found[there[0]] = assigned[0].id
     return found
+
+
+def _may_be(function: Function, device: FabricDevice) -> bool:
+    """Say whether a function may be a device of a chassis: a reading may be stale, and another one be there."""
+    ids = (device.vendor_id, device.device_id)
+    return (not all(ids) or ids == (function.vendor, function.device)) and is_of_kind(function, device.kind)
 
 
 def _set_for(tree: PciTree, addresses: Collection[str], named: str) -> Iterator[Function]:

@@ -66,6 +66,8 @@ class Move(Value, frozen=True, kw_only=True):
     evict: bool = False
     drain_s: float = DRAIN_S
     evict_grace_s: float = EVICT_GRACE_S
+    brought: bool = False
+    """Whether a device that goes has come by a move: plain ones are offered for that alone."""
     persistent: bool = False
     """Whether a GPU's driver kept it initialised before it was told not to."""
     asked_at: float = 0.0
@@ -171,7 +173,8 @@ def is_meant(move: Move, function: Function, identity: Identity | None) -> bool:
     """
     name = identity.name if identity is not None else ""
     if identity is not None and not identity.weak:
-        if name == move.device:
+        # What a device is called by its chassis alone follows from where it is: that it is the one is yet to be shown.
+        if name == move.device and identity.kind is not IdentityKind.CHASSIS:
             return True
         if not move.chassis and _of_one_kind(identity, move.device):
             # A node's own name against another: where no chassis is in between, nothing else calls it so.
@@ -184,7 +187,12 @@ def is_meant(move: Move, function: Function, identity: Identity | None) -> bool:
             return name.endswith(f"-{move.serial}") or not move.vendor or function.vendor == move.vendor
     if move.vendor and move.device_id:
         return (function.vendor, function.device) == (move.vendor, move.device_id)
-    classes = CLASSES.get(move.kind, ()) if move.kind is not None else ()
+    return is_of_kind(function, move.kind)
+
+
+def is_of_kind(function: Function, kind: DeviceKind | None) -> bool:
+    """Say whether a function may be of a device of a kind, by its PCI class; any may be where nobody says the kind."""
+    classes = CLASSES.get(kind, ()) if kind is not None else ()
     return not classes or any(_begins(function.pci_class, start) for start in classes)
 
 

@@ -110,13 +110,17 @@ def _detach(parts: Parts, move: Move) -> tuple[MoveStep, ...]:
 def find_device(parts: Parts, tree: PciTree, name: str) -> tuple[str, Move]:
     """Return where a device is by its name, and what there is to know of it for a move.
 
-    Also by its serial number alone, as a chassis calls it.  Raises
-    :class:`NotFound`; a name that is weak fits only the place where it was given.
+    Also by its serial number alone, as a chassis calls it.  Raises :class:`NotFound`, and :class:`Conflict` for what is
+    two devices' serial; a name that is weak fits only the place where it was given.
     """
-    for address, identity in parts.names(tree).items():
-        if not name or name not in (identity.name, identity.serial):
-            continue
-        name = identity.name
+    names = parts.names(tree)
+    found = [address for address, identity in names.items() if name and name in (identity.name, identity.serial)]
+    found = [address for address in found if names[address].name == name] or found
+    if len(found) > 1:
+        several = ", ".join(f"{address} is {names[address].name}" for address in found)
+        raise Conflict(f"device {name}: several have this serial: {several}", hint="name the one that is meant")
+    for address in found:
+        name = names[address].name
         device = tree.device_of(address)
         parent = device[0].parent
         if not parent:

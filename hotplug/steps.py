@@ -22,6 +22,7 @@ from farbus.hotplug.windows import look_for_room
 from farbus.hotplug.working import (
     appear,
     check_no_other,
+    check_no_other_here,
     fabric_deadline_s,
     give_back,
     identity_of,
@@ -238,9 +239,13 @@ class ScanBelow(HotplugStep):
 
         It may not be what was meant, and the fabric is about to take it away.
         Where the fabric has taken it already, what is below the port has come
-        by another move.
+        by another move.  Where it is another device that the fabric has here too,
+        nothing is touched: the one that was meant may be below another bridge.
         """
-        await remove_device(self.parts, self.move, whatever=await self._is_assigned())
+        is_ours = await self._is_assigned()
+        if is_ours and not self.here()[1]:
+            await check_no_other_here(self.parts, self.fabric, self.move)
+        await remove_device(self.parts, self.move, whatever=is_ours)
 
     async def _is_assigned(self) -> bool:
         try:

@@ -101,6 +101,31 @@ async def check_no_other(fabric: Fabric, move: Move, identity: Identity) -> None
         )
 
 
+async def check_no_other_here(parts: Parts, fabric: Fabric, move: Move) -> None:
+    """Raise :class:`Conflict` where what is below the port is another device that the chassis has assigned to it, too.
+
+    A chassis may fill bridges in another order than it was asked.  To unassign the device that was meant would take it
+    from under the kernel, wherever it is; to remove what is here would take another one's.
+    """
+    tree = parts.pci.tree()
+    there = [function for function in tree.below(move.bridge) if not function.is_bridge]
+    if not there:
+        return
+    identity = await identity_of(parts, tree, tree.device_of(there[0].address))
+    view = await fabric.list()
+    meant = view.device(move.device)
+    for other in view.at(move.port):
+        ids = (other.vendor_id, other.device_id)
+        is_it = other.answers_to(identity.name) if not identity.weak else ids == (there[0].vendor, there[0].device)
+        if other.id != meant.id and is_it:
+            raise Conflict(
+                f"take back {move.device}: {other.id} is below {move.bridge} ({there[0].address}), and chassis "
+                f"{move.chassis} has both at port {move.port}",
+                hint="farbus devices --tree shows below which bridge it is; in which order does the chassis fill "
+                "fabric_ports?",
+            )
+
+
 async def give_back(fabric: Fabric, move: Move) -> None:
     """Unassign a device from our port; nothing happens where it is at another."""
     # Somebody else's: not ours to take away.

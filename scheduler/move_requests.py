@@ -39,7 +39,7 @@ def plan_move(machine: DeviceMoves, request: MoveRequest, *, by: str, at: float)
         # It is where it is to be, and has to be given to use again.
         source = ""
     elif request.node and request.node == source:
-        raise Conflict(f"device {device} is on node {source} already")
+        _refuse_here(machine, device, place, source)
     if stuck is not None and not request.node and not source:
         # Whatever may be left of it there that node gives up, and only then it is nobody's.
         source = _stuck_at(machine, stuck)
@@ -130,12 +130,30 @@ def _stuck_at(machine: DeviceMoves, move: StoredMove) -> str:
     return next((name for name in (last, *move.nodes) if name and machine.nodes.get(name) is not None), "")
 
 
-def _source(machine: DeviceMoves, device: str, place: Place | None) -> str:
-    """Return the node that has the device now, empty where it is at none."""
+def _reported_by(machine: DeviceMoves, device: str) -> str:
+    """Return the node that has the device among its own, whatever its chassis says; empty for none."""
     for name in (device, *machine.related(device)):
         record = machine.devices.get(name)
         if record is not None and record.device is not None and record.present:
             return record.node
+    return ""
+
+
+def _refuse_here(machine: DeviceMoves, device: str, place: Place | None, node: str) -> NoReturn:
+    """Refuse to attach a device to the node that has it, or that only its chassis says has it."""
+    if place is None or _reported_by(machine, device):
+        raise Conflict(f"device {device} is on node {node} already")
+    raise Conflict(
+        f"device {device} is assigned to node {node} in chassis {place[0].name} already, and that node has no such "
+        "device",
+        hint="farbus detach frees it; then attach it again",
+    )
+
+
+def _source(machine: DeviceMoves, device: str, place: Place | None) -> str:
+    """Return the node that has the device now, empty where it is at none."""
+    if on := _reported_by(machine, device):
+        return on
     if place is not None:
         chassis, found = place
         assert chassis.view is not None

@@ -187,7 +187,9 @@ class Operating:
         if record is None or record.move.dry_run:
             for ended in await self.list_moves(include_ended=True):
                 if ended.id == move_id:
-                    raise Conflict(f"move {move_id} has ended: {ended.state}", hint="farbus attach moves it back")
+                    back = "farbus attach moves it back"
+                    hint = back if ended.state is MoveState.DONE else f"farbus moves {move_id} says why"
+                    raise Conflict(f"move {move_id} has ended: {ended.state}", hint=hint)
             raise NotFound(f"there is no move {move_id}", hint="farbus moves lists them")
         move = record.move
         if move.state is MoveState.STUCK:

@@ -14,7 +14,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import grpc.aio
@@ -66,16 +66,29 @@ async def errors_become_status(context: Context, method: str) -> AsyncIterator[N
         yield
     except FarbusError as error:
         context.set_trailing_metadata(((HINT_METADATA, _line(error.hint, MAX_HINT_BYTES).encode()),))
-        await context.abort(code_of(error), _line(error.message, MAX_ERROR_BYTES))
+        await _abort(context, code_of(error), _line(error.message, MAX_ERROR_BYTES))
     except DecodeError:
-        await context.abort(
-            grpc.StatusCode.INVALID_ARGUMENT, f"{method.rpartition('/')[2]}: a message of this call can't be read"
-        )
+        told = f"{method.rpartition('/')[2]}: a message of this call can't be read"
+        await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, told)
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
     except Exception:
         _log.exception("defect in %s", method)
-        await context.abort(grpc.StatusCode.INTERNAL, f"a defect in {method.rpartition('/')[2]}: see the server's log")
+        told = f"a defect in {method.rpartition('/')[2]}: see the server's log"
+        await _abort(context, grpc.StatusCode.INTERNAL, told)
+
+
+async def _abort(context: Context, code: grpc.StatusCode, details: str) -> NoReturn:
+    """End a call with a status: raises its AbortError, or CancelledError where nobody is left to hear it."""
+    try:
+        await context.abort(code, details)
+    except grpc.aio.AbortError:
+        raise
+    except grpc.aio.BaseError as error:
+        # Its caller has left, or the gate has ended it, in this very moment.  No other AbortError may be raised than
+        # gRPC's own, and a call that nobody waits for is what a cancelled one is.
+        raise asyncio.CancelledError(str(error)) from error
+    raise AssertionError("a call went on after its abort")
 
 
 def _line(text: str, most_bytes: int) -> str:

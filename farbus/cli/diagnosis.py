@@ -11,6 +11,7 @@ from pathlib import Path
 import farbus
 from farbus.api.authority import Credentials
 from farbus.cli.connection import Target, ask, find_credentials, find_target
+from farbus.cli.fabric_diagnosis import examine_fabric
 from farbus.cli.findings import Finding, Verdict
 from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.runtime import find_running_cluster
@@ -52,6 +53,7 @@ def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Ite
     yield _managed_memory(facts)
     yield from _modules()
     yield from examine_pci()
+    yield from examine_fabric()
     yield from examine_storage()
     yield from _own_certificates()
     yield from _cluster(socket, server, credentials)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from farbus.cli.connection import ask, find_target
+from farbus.cli.connection import Target, ask, find_target
 from farbus.cli.following import closing, say, told_or_listed
 from farbus.cli.listing import print_json, printable
 from farbus.cli.options import Output
@@ -44,6 +44,17 @@ LocalOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 
 
+def target_of_moves(*, local: bool, socket: str, server: str, credentials: str) -> Target:
+    """Find whom to ask; raise :class:`InvalidInput` where that is the scheduler, and an agent alone is to do it."""
+    target = find_target(socket=socket, server=server, credentials=credentials)
+    if local and target.server:
+        raise InvalidInput(
+            "--local asks an agent, and --server names the scheduler",
+            hint="leave out one of them, also where FARBUS_SERVER is set",
+        )
+    return target
+
+
 def move_all(
     requests: Sequence[MoveRequest],
     output: Output,
@@ -58,9 +69,7 @@ def move_all(
 
     Raises the error of the first that was not moved.
     """
-    target = find_target(socket=socket, server=server, credentials=credentials)
-    if local and target.server:
-        raise InvalidInput("--local asks an agent, and --server names the scheduler", hint="leave out one of them")
+    target = target_of_moves(local=local, socket=socket, server=server, credentials=credentials)
     watches = [_Watch(request, local=local, quiet=quiet or request.dry_run) for request in requests]
 
     async def question(client: ClusterClient) -> list[MoveStatus | FarbusError]:

@@ -1,4 +1,4 @@
-"""What the settings of this machine's agent say of storage, for commands that do not ask the agent itself."""
+"""What this machine's agent is set to do with storage and chassis, for commands that do not ask the agent itself."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ AGENT_SETTINGS = "/etc/farbus/agent.toml"
 
 
 class NodeSettings(Value, frozen=True, kw_only=True):
-    """Those of :class:`farbus.agent.config.AgentConfig` that concern storage."""
+    """Those of :class:`farbus.agent.config.AgentConfig` that concern storage and chassis."""
 
     storage: bool = False
     use_storage: bool = False
     volume_group: str = GROUP
     nvmeof_addresses: tuple[str, ...] = ()
     nvmeof_spare_addresses: tuple[str, ...] = ()
+    fabric: str = ""
+    fabric_ports: dict[str, tuple[str, ...]] = {}
 
     @property
     def needs_rights(self) -> bool:

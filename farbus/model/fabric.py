@@ -143,16 +143,11 @@ class ChassisView(Value, frozen=True, kw_only=True):
     missing: tuple[FabricDevice, ...] = ()
 
     def device(self, name: str) -> FabricDevice:
-        """Return the device that ``name`` means (:meth:`FabricDevice.answers_to`); raise :class:`NotFound`.
+        """Return the device that ``name`` means (:meth:`meant`); raise :class:`NotFound`.
 
-        Its id comes first: no other device has that; then the longest serial: ``NVME-S1-2-MODEL`` is no drive S1 where
-        there is an S1-2.  What else several answer to means none of them.
+        What several answer to means none of them.
         """
-        found = [device for device in self.devices if device.answers_to(name)]
-        found = [device for device in found if device.id == name] or found
-        if len(found) > 1 and not any(name in device.names for device in found):
-            longest = max(len(device.serial) for device in found)
-            found = [device for device in found if len(device.serial) == longest]
+        found = self.meant(name)
         if len(found) == 1:
             return found[0]
         if found:
@@ -164,6 +159,19 @@ class ChassisView(Value, frozen=True, kw_only=True):
                 hint="is it pulled out or without power?",
             )
         raise NotFound(f"chassis {self.chassis}: no device {name}", hint="farbus fabric list shows what there is")
+
+    def meant(self, name: str) -> tuple[FabricDevice, ...]:
+        """Return the devices that ``name`` may mean (:meth:`FabricDevice.answers_to`).
+
+        Its id comes first: no other device has that; then the longest serial: ``NVME-S1-2-MODEL`` is no drive S1 where
+        there is an S1-2.
+        """
+        found = [device for device in self.devices if device.answers_to(name)]
+        found = [device for device in found if device.id == name] or found
+        if len(found) > 1 and not any(name in device.names for device in found):
+            longest = max(len(device.serial) for device in found)
+            found = [device for device in found if len(device.serial) == longest]
+        return tuple(found)
 
     def port(self, name: str) -> FabricPort:
         """Return the port whose id, or whose node, is ``name``; raise :class:`NotFound`.

@@ -98,13 +98,13 @@ def read_config(path: str) -> FabricConfig:
 
 
 def check_config(config: FabricConfig, *, name: str) -> None:
-    """Raise :class:`InvalidInput` for names that can't be; ``name`` is what errors call the file."""
+    """Raise :class:`InvalidInput` for what no chassis could be; ``name`` is what errors call the file."""
     names = [access.name for access in config.chassis]
     for access in config.chassis:
         if names.count(access.name) > 1:
             raise InvalidInput(f"{name}: chassis {access.name} is there twice")
         try:
-            _check_names(access)
+            _check(access)
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error.message}", hint=error.hint) from error
 
@@ -114,19 +114,10 @@ def make_driver(access: ChassisAccess, *, clock: Clock) -> Driver:
 
     Nothing is sent yet; its credentials are read now.
     """
-    _check_names(access)
+    _check(access)
     at = f"chassis {access.name}"
-    scheme = access.url.partition("://")[0]
-    if not _is_url(access.url):
-        raise InvalidInput(f"{at}: url {access.url!r}: not http://HOST:PORT or https://HOST:PORT")
-    if not 1 <= access.parallel <= 64:
-        raise InvalidInput(f"{at}: parallel: {access.parallel} is not from 1 to 64")
-    if access.credentials and scheme != "https":
-        raise InvalidInput(f"{at}: a password would be sent in clear text", hint="give an https:// url")
     transport = HttpTransport(access.name, access.url, pinned=access.certificate, authority=access.authority)
     if access.dialect is Dialect.H3:
-        if access.credentials or access.parallel != 1:
-            raise InvalidInput(f"{at}: the h3 dialect has no authentication, and takes one request at a time")
         return H3Driver(access.name, transport, ports=access.ports, known=access.devices)
     return RedfishDriver(
         access.name,
@@ -141,6 +132,20 @@ def make_driver(access: ChassisAccess, *, clock: Clock) -> Driver:
     )
 
 
+def _check(access: ChassisAccess) -> None:
+    """Raise :class:`InvalidInput` for settings that can't be, as far as they tell without their files."""
+    _check_names(access)
+    at = f"chassis {access.name}"
+    if not _is_url(access.url):
+        raise InvalidInput(f"{at}: url {access.url!r}: not http://HOST:PORT or https://HOST:PORT")
+    if not 1 <= access.parallel <= 64:
+        raise InvalidInput(f"{at}: parallel: {access.parallel} is not from 1 to 64")
+    if access.credentials and not access.url.startswith("https://"):
+        raise InvalidInput(f"{at}: a password would be sent in clear text", hint="give an https:// url")
+    if access.dialect is Dialect.H3 and (access.credentials or access.parallel != 1):
+        raise InvalidInput(f"{at}: the h3 dialect has no authentication, and takes one request at a time")
+
+
 def _check_names(access: ChassisAccess) -> None:
     """Refuse what the scheduler would end the session over, or ``fabric_ports`` (CHASSIS/PORT) could not name."""
     name = access.name
@@ -151,7 +156,12 @@ def _check_names(access: ChassisAccess) -> None:
             raise InvalidInput(
                 f"chassis {name}: ports: {port!r} = {node!r}: not at most {MAX_NAME} printable characters each"
             )
+    serials: dict[str, str] = {}
     for handle, known in access.devices.items():
+        first = serials.setdefault(known.serial.casefold(), handle) if known.serial else handle
+        if first != handle:
+            # The reading would give one device twice, and be refused as the chassis's fault.
+            raise InvalidInput(f"chassis {name}: devices: {first!r} and {handle!r} have the same serial {known.serial}")
         if not (_is_name(known.serial) and _is_name(known.model)):
             raise InvalidInput(
                 f"chassis {name}: devices.{handle!r}: serial or model is not at most {MAX_NAME} printable characters"

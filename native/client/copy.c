@@ -45,10 +45,9 @@ static CUresult stream_wait(uint64_t stream)
 
 /* ---- to the device ---- */
 
-/* Copies travel in pieces of this size: while one is on its way, the device copies the one
- * before it, and a piece is still in the processor's cache when the next hand takes it. */
-#define COPY_PIECE_BYTES (256u << 10)
-_Static_assert(COPY_PIECE_BYTES <= WIRE_BULK_BYTES, "a piece is one frame's bulk");
+/* Copies travel in frames as large as may be: each costs system calls and a packet of what is left over.
+ * The server hands the bytes to the driver as they come (SERVER_PIECE_BYTES). */
+#define COPY_PIECE_BYTES WIRE_BULK_BYTES
 
 /* The caller settles what is lent here. */
 static CUresult send_linear(uint64_t device, const uint8_t *host, size_t bytes, uint64_t stream)

@@ -522,7 +522,9 @@ static void *receiver_thread(void *opaque)
 
 	pthread_mutex_lock(&session->wait_lock);
 	while (!atomic_load(&session->dead)) {
-		bool expected = receiver_expects(session), dozes = !expected && !session->waits;
+		/* Who steps down from the lead and leaves waits that nobody can lead for rouses this thread. */
+		bool expected = receiver_expects(session);
+		bool dozes = !expected && (!session->waits || session->leader);
 		bool recent = transport_now_ns() - atomic_load(&session->used_ns) < RECEIVER_PAUSE_NS;
 		int rc;
 

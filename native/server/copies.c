@@ -160,15 +160,18 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
 
 /* ---- rows ---- */
 
-/* Copies are given to the driver in pieces of this size, and so do those to the host leave
- * that are waited for: while the device copies one, the one before it is on its way, and is
- * still in the processor's cache.  Others hold a buffer for each piece, which
- * clients count by WIRE_BULK_BYTES (CLIENT_BEHIND_PIECES): theirs are as large as may be. */
+/* Copies to the device are given to the driver in pieces of this size: while the device copies one, the next one
+ * comes, and one that has come is still in the processor's cache. */
 #define SERVER_PIECE_BYTES (128u << 10)
-/* And in pieces of this size what is written in the transport's memory, of which each leaves by
- * itself. */
-#define SERVER_ROOM_BYTES (64u << 10)
-_Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES, "a piece fits a staging buffer");
+/* And those to the host that are waited for, which leave so: larger ones cost fewer messages, smaller ones let a device
+ * copy more of one while the one before it is on its way.  Others hold a buffer for each piece, which
+ * clients count by WIRE_BULK_BYTES (CLIENT_BEHIND_PIECES): theirs are as large as may be. */
+#define SERVER_SENT_BYTES (256u << 10)
+/* And in pieces of this size what is written in memory that the peer reads at the same time.  What a system call sends
+ * is copied by the device first: there a frame is one piece. */
+#define SERVER_SHARED_BYTES (64u << 10)
+_Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES && SERVER_SENT_BYTES <= WIRE_BULK_BYTES,
+	       "a piece fits a staging buffer");
 
 /* Copy rows between packed host memory and the device, in stream order. */
 static CUresult rows_copy(const struct server_driver *driver, uint64_t device, size_t pitch,
@@ -320,14 +323,14 @@ static CUresult send_in_place(struct server_call *call, uint64_t device, size_t 
 	const struct server_driver *driver = call->driver;
 	struct transport *transport = &call->server->transport;
 	const struct wire_data data = { .sequence = call->header.sequence, .offset = offset };
+	size_t most = transport->ops->direct ? SERVER_SHARED_BYTES : WIRE_BULK_BYTES;
 	CUresult result = CUDA_SUCCESS;
 	int rc = server_send_begin(call->server, WIRE_EVENT_DATA, call->header.lane,
 				   call->header.sequence, &data, sizeof(data), bytes);
 
 	while (!rc && bytes) {
 		void *at;
-		ssize_t room = transport->ops->room(transport, &at, bytes < SERVER_ROOM_BYTES
-								    ? bytes : SERVER_ROOM_BYTES);
+		ssize_t room = transport->ops->room(transport, &at, bytes < most ? bytes : most);
 
 		if (room <= 0) {
 			rc = -EPIPE;
@@ -469,7 +472,7 @@ CUresult serve_copy_to_host(struct server_call *call)
 
 		if (at < total) {
 			struct piece piece = piece_at(request->device, pitch, width, height, at,
-						      SERVER_PIECE_BYTES);
+						      SERVER_SENT_BYTES);
 
 			result = staging_take(call, &staging);
 			if (result != CUDA_SUCCESS)

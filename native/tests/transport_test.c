@@ -2,6 +2,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -323,6 +325,94 @@ static void test_who_keeps_waking_where_the_peer_is_goes_on_elsewhere_and_may_co
 	inbox_release(&inbox);
 }
 
+/* Nothing comes before who waits for it sleeps. */
+static ssize_t peer_read_slept(struct transport *transport, void *buffer, size_t bytes)
+{
+	(void)transport;
+	(void)bytes;
+	if (!peer.sleeps)
+		return -EAGAIN;
+	peer.sleeps = 0;
+	*(uint8_t *)buffer = 1;
+	return 1;
+}
+
+/* Where the transport does not tell: an answer that comes as soon as this thread sleeps had waited for its processor. */
+static void test_who_keeps_the_peer_from_the_processor_by_spinning_goes_on_elsewhere(void)
+{
+	static const struct transport_ops ops = { .name = "peer", .read = peer_read_slept, .wait = peer_wait };
+	struct transport transport = { .ops = &ops, .descriptor = -1 };
+	struct inbox inbox;
+	uint8_t byte;
+
+	peer.sleeps = 0;
+	assert(inbox_init(&inbox, &transport) == 0);
+	/* Who sleeps without having spun has seen nothing, and a program's thread is its own. */
+	inbox.parts = true;
+	inbox.sleeps = 100;
+	for (unsigned i = 0; i <= INBOX_BESIDE; i++)
+		assert(inbox_take(&inbox, &byte, 1) == 0 && !inbox.leaves && !inbox.beside);
+	inbox.parts = false;
+	inbox.sleeps = 0;
+	for (unsigned i = 0; i <= INBOX_BESIDE; i++)
+		assert(inbox_take(&inbox, &byte, 1) == 0 && !inbox.leaves && !inbox.beside);
+	/* A wait in which another process ran is not counted. */
+	inbox.parts = true;
+	for (unsigned i = 0; i < INBOX_MISSED_MOST / 2 && !inbox.leaves; i++)
+		assert(inbox_take(&inbox, &byte, 1) == 0);
+	assert(inbox.leaves && inbox.part_again_ns != 0 && inbox.part_pause_ns == 2 * INBOX_PART_MIN_NS);
+	inbox_release(&inbox);
+}
+
+/* So that it begins at the beginning of a page of the kernel's. */
+static void test_a_large_part_begins_a_message_of_its_own_over_a_unix_socket(void)
+{
+	static uint8_t head[40] = "head", large[64 << 10], got[sizeof(head) + sizeof(large)];
+	struct transport writer, reader;
+	int pair[2];
+
+	memset(large, 'x', sizeof(large));
+	assert(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+	assert(transport_socket_init(&writer, pair[0]) == 0 && transport_socket_init(&reader, pair[1]) == 0);
+	for (size_t bytes = sizeof(large); bytes >= sizeof(large) - 1; bytes--) {
+		struct iovec vector[3] = { { head, 24 }, { head + 24, 16 }, { large, bytes } };
+		bool apart = bytes == sizeof(large);
+
+		assert(writer.ops->write(&writer, vector, 3) == 0);
+		assert(reader.ops->read(&reader, got, sizeof(got)) == (ssize_t)(apart ? 40 : 40 + bytes));
+		assert(memcmp(got, head, sizeof(head)) == 0);
+		if (apart)
+			assert(reader.ops->read(&reader, got, sizeof(got)) == (ssize_t)bytes && got[0] == 'x');
+	}
+	transport_release(&writer);
+	transport_release(&reader);
+}
+
+static void test_nothing_paces_what_goes_to_this_machine(void)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	socklen_t size = sizeof(address);
+	struct transport ends[2];
+
+	assert(bind(listener, (struct sockaddr *)&address, size) == 0 && listen(listener, 1) == 0);
+	assert(getsockname(listener, (struct sockaddr *)&address, &size) == 0);
+	ends[0].descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert(connect(ends[0].descriptor, (struct sockaddr *)&address, size) == 0);
+	ends[1].descriptor = accept(listener, NULL, NULL);
+	for (unsigned i = 0; i < 2; i++) {
+		char name[16] = "";
+
+		size = sizeof(name);
+		assert(transport_socket_init(&ends[i], ends[i].descriptor) == 0);
+		assert(getsockopt(ends[i].descriptor, IPPROTO_TCP, TCP_CONGESTION, name, &size) == 0);
+		assert(strcmp(name, "reno") == 0);
+	}
+	transport_release(&ends[0]);
+	transport_release(&ends[1]);
+	close(listener);
+}
+
 /* Of a Unix socket, where what follows a payload is read along with it. */
 static void test_frames_of_all_sizes_arrive_and_are_counted(void)
 {
@@ -396,6 +486,9 @@ int main(void)
 	test_waits_that_do_not_spin_do_so_where_the_peer_is_on_another_processor();
 	test_a_writer_knows_how_long_the_peer_that_it_woke_takes();
 	test_who_keeps_waking_where_the_peer_is_goes_on_elsewhere_and_may_come_back();
+	test_who_keeps_the_peer_from_the_processor_by_spinning_goes_on_elsewhere();
+	test_a_large_part_begins_a_message_of_its_own_over_a_unix_socket();
+	test_nothing_paces_what_goes_to_this_machine();
 	test_frames_of_all_sizes_arrive_and_are_counted();
 	test_digests_are_as_the_standard_s_examples();
 	puts("ok");

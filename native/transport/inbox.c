@@ -73,10 +73,10 @@ static void inbox_count(struct inbox_meter *meter, ssize_t got)
 			      memory_order_relaxed);
 }
 
-/* A spin that began at `start` was given up at `slept`, and the answer has come. */
-static void inbox_missed(struct inbox *inbox, uint64_t start, uint64_t slept, uint64_t now)
+/* A spin kept the peer from the processor that both share. */
+static void inbox_missed(struct inbox *inbox)
 {
-	if (slept == start || now - slept > INBOX_SHARED_NS || ++inbox->missed < INBOX_MISSED_MOST)
+	if (++inbox->missed < INBOX_MISSED_MOST)
 		return;
 	inbox->missed -= INBOX_MISSED_AGAIN;
 	inbox->sleeps = INBOX_SLEEPS;
@@ -97,14 +97,19 @@ static void inbox_leave_processor(void)
 		sched_setaffinity(0, sizeof(allowed), &allowed);
 }
 
-/* A wait ended, after sleep or not. */
-static void inbox_part(struct inbox *inbox, uint64_t now, bool slept)
+/* A wait ended, after sleep or not, and it has shown that both share a processor, or not. */
+static void inbox_part(struct inbox *inbox, uint64_t now, bool slept, bool shared)
 {
 	struct transport *transport = inbox->transport;
 
-	if (!inbox->parts || !transport->ops->beside)
+	if (!inbox->parts)
 		return;
-	if (!slept || !transport->ops->beside(transport)) {
+	if (slept && transport->ops->beside)
+		shared = transport->ops->beside(transport);
+	/* Who has slept without spinning has seen nothing that the transport does not tell. */
+	else if (slept && !shared)
+		return;
+	if (!slept || !shared) {
 		inbox->beside = 0;
 		inbox->part_pause_ns = INBOX_PART_MIN_NS;
 		return;
@@ -164,7 +169,7 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	struct transport *transport = inbox->transport;
 	ssize_t got = inbox_try(inbox, target, bytes);
 	uint64_t start, now;
-	bool slept = false;
+	bool slept = false, shared = false;
 
 	if (got != -EAGAIN) {
 		inbox->waited_ns = 0;
@@ -208,11 +213,13 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 			got = inbox_try(inbox, target, bytes);
 		} while (got == -EAGAIN);
 		now = transport_now_ns();
-		inbox_missed(inbox, start, gave_up, now);
+		shared = gave_up != start && now - gave_up <= INBOX_SHARED_NS;
+		if (shared)
+			inbox_missed(inbox);
 	}
 	inbox->waited_ns = now;
 	inbox_adapt(inbox, now - start, slept);
-	inbox_part(inbox, now, slept);
+	inbox_part(inbox, now, slept, shared);
 	if (inbox->meter)
 		inbox->meter->woken_ns = now;
 	inbox_count(inbox->meter, got);
@@ -236,7 +243,7 @@ static int inbox_fill(struct inbox *inbox, size_t bytes, int timeout_ms)
 		size_t most = INBOX_BYTES - inbox->end, missing = bytes - (inbox->end - inbox->start);
 		ssize_t got;
 
-		if ((ops->peek || (ops->scatter && inbox->large)) && most > INBOX_AHEAD_BYTES)
+		if ((ops->peek || inbox->large) && most > INBOX_AHEAD_BYTES)
 			most = missing > INBOX_AHEAD_BYTES ? missing : INBOX_AHEAD_BYTES;
 		got = inbox_read(inbox, inbox->buffer + inbox->end, most, timeout_ms);
 
@@ -269,7 +276,7 @@ int inbox_take(struct inbox *inbox, void *target, size_t bytes)
 	uint8_t *at = target;
 	size_t buffered = inbox->end - inbox->start;
 	size_t now = bytes < buffered ? bytes : buffered;
-	size_t least = inbox->transport->ops->scatter ? INBOX_AHEAD_BYTES : INBOX_LARGE_BYTES;
+	size_t least = inbox->transport->ops->scatter || inbox->large ? INBOX_AHEAD_BYTES : INBOX_LARGE_BYTES;
 
 	if (now) {
 		memcpy(at, inbox->buffer + inbox->start, now);

@@ -62,13 +62,15 @@ _Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
 	       "offsets are masked");
 /* Acknowledgements are so many to the least window that the peer may have: often enough that it
  * is never short of more than a part of it, rarely enough that they cost nothing beside
- * what they acknowledge. */
-#define RESUME_ACKS 8u
+ * what they acknowledge, and that a copy of 1 MiB, whose successor's request acknowledges it, needs none. */
+#define RESUME_ACKS 3u
 /* From here on the bytes of a record are read to where they belong; less is read together
  * with what follows, and moved over the headers in between. */
 #define RESUME_BULK_BYTES 4096u
 /* Pieces of a record that go to the lower transport in one call. */
 #define RESUME_PIECES 16
+/* Of records shorter than RESUME_BULK_BYTES one in so many begins a round: it costs two readings of the clock. */
+#define RESUME_SHORT_ROUNDS 16u
 #define RESUME_LOANS 512u
 /* A loan costs a place in the list: less than this is copied sooner than that. */
 #define RESUME_LOAN_BYTES (16u << 10)
@@ -129,6 +131,7 @@ struct resume {
 	struct loan loans[RESUME_LOANS];
 	unsigned loan_first;
 	unsigned loan_count;
+	unsigned short_records;
 
 	/* The round that is measured: the writer begins it if there is none, the reader ends it. */
 	_Atomic uint64_t round_end;	/* over when so much is acknowledged; 0: there is none */
@@ -367,9 +370,12 @@ static void window_grow(struct resume *resume)
 	}
 }
 
-static void round_begin(struct resume *resume)
+static void round_begin(struct resume *resume, size_t bytes)
 {
 	if (!resume->options.grows || atomic_load(&resume->round_end))
+		return;
+	/* Of little there is nothing to learn but the shortest time, and of that as much from some. */
+	if (bytes < RESUME_BULK_BYTES && resume->short_records++ % RESUME_SHORT_ROUNDS)
 		return;
 	resume->round_acknowledged = atomic_load(&resume->acknowledged);
 	resume->round_ns = transport_now_ns();
@@ -462,7 +468,7 @@ static bool record_send(struct resume *resume, bool bare)
 	resume->sent = at;
 	atomic_store(&resume->told, consumed);
 	if (!bare)
-		round_begin(resume);
+		round_begin(resume, record.length);
 	return true;
 }
 
@@ -735,10 +741,9 @@ static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*
 	struct pollfd poll_on[3 + BUNDLE_CONNECTIONS] = {
 		{ .events = POLLIN },
 		{ .fd = self->wake, .events = POLLIN },
-		{ .fd = -1, .events = POLLOUT },
 	};
 	uint64_t generation = atomic_load(&resume->generation), woken;
-	unsigned count = 3;
+	unsigned count = 2, lost;
 	int rc = 0;
 
 	/* Counted before the state is looked at, as transport_resume_adopt looks after it was set:
@@ -747,12 +752,13 @@ static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*
 	atomic_store(&self->asleep, true);
 	poll_on[0].fd = atomic_load(&resume->reading);
 	if (atomic_load(&resume->due))
-		poll_on[2].fd = atomic_load(&resume->writing);
+		poll_on[count++] = (struct pollfd){ .fd = atomic_load(&resume->writing), .events = POLLOUT };
+	lost = count;
 	if (resume->options.bundles)
-		count += others(resume, poll_on + 3);
+		count += others(resume, poll_on + count);
 	if (is_up(resume) && !has(resume))
 		rc = transport_poll_all(poll_on, count, timeout_ms);
-	for (unsigned i = 3; i < count && !poll_on[0].revents; i++)
+	for (unsigned i = lost; i < count && !poll_on[0].revents; i++)
 		if (poll_on[i].revents)
 			cut(resume, generation, -ECONNRESET);
 	atomic_store(&self->asleep, false);
@@ -1284,7 +1290,7 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 		return -ENOMEM;
 	resume->most = options->grows ? RESUME_WINDOW_MOST : RESUME_WINDOW_BYTES;
 	resume->window = options->grows ? RESUME_WINDOW_FIRST : RESUME_WINDOW_BYTES;
-	resume->acknowledge = resume->window / RESUME_ACKS;
+	resume->acknowledge = RESUME_WINDOW_FIRST / RESUME_ACKS;
 	atomic_store(&resume->window_wanted, resume->window);
 	/* Pages that no stream ever fills cost nothing. */
 	resume->ring = mmap(NULL, resume->most, PROT_READ | PROT_WRITE,

@@ -93,8 +93,11 @@ struct shm {
 /* ---- writing ---- */
 
 /* Let the reader see what was written, and from where. */
-static void shm_show(struct shm *shm)
+static void shm_show(struct transport *transport)
 {
+	struct shm *shm = transport->shm;
+
+	TRANSPORT_SENDS(transport);
 	atomic_store_explicit(&shm->out->processor, (uint32_t)(sched_getcpu() + 1), memory_order_relaxed);
 	atomic_store_explicit(&shm->out->written, shm->written, memory_order_release);
 }
@@ -104,7 +107,7 @@ static int shm_publish(struct transport *transport)
 {
 	struct shm *shm = transport->shm;
 
-	shm_show(shm);
+	shm_show(transport);
 	/* With the fence in shm_wait: one of the two sees what the other wrote. */
 	atomic_thread_fence(memory_order_seq_cst);
 	if (!atomic_load_explicit(&shm->out->reader_asleep, memory_order_relaxed))
@@ -147,7 +150,7 @@ static int shm_publish_part(struct transport *transport, bool first)
 		return -EPROTO;
 	if (first || shm->written - shm->out_taken >= SHM_WAKE_BYTES)
 		return shm_publish(transport);
-	shm_show(shm);
+	shm_show(transport);
 	return 0;
 }
 
@@ -265,6 +268,7 @@ static ssize_t shm_peek(struct transport *transport, const void **where, size_t 
 		return -EPROTO;
 	if (!there)
 		return shm->hung_up ? -EPIPE : -EAGAIN;
+	TRANSPORT_RECEIVED(transport);
 	if (bytes > there)
 		bytes = there;
 	if (bytes > SHM_STEP_BYTES)

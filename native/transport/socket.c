@@ -73,26 +73,30 @@ int transport_poll(int descriptor, short events, int timeout_ms)
 	return transport_poll_all(&on, 1, timeout_ms);
 }
 
-/* What is sent happens before what is then received: the peer answers, and orders its streams.
- * ThreadSanitizer knows that of descriptors that it saw opened, and not of one that fcntl(2) made. */
-#ifdef __SANITIZE_THREAD__
-void __tsan_release(void *address);
-void __tsan_acquire(void *address);
-#define SENDS(transport) __tsan_release(transport)
-#define RECEIVED(transport) __tsan_acquire(transport)
-#else
-#define SENDS(transport) ((void)(transport))
-#define RECEIVED(transport) ((void)(transport))
-#endif
+/* A congestion control that does not pace and that every user may choose (tcp(7)). */
+#define SOCKET_UNPACED "reno"
+/* A message of so few bytes is gathered sooner than its parts are described to the kernel. */
+#define SOCKET_GATHER_BYTES 256u
+/* From here on what an aligned copy spares is more than a system call. */
+#define SOCKET_APART_BYTES (64u << 10)
+
+/* One part by the call that is for one: the kernel fetches no vector then, which takes as long as a fifth of
+ * a system call that finds nothing to read. */
+static ssize_t socket_send(int descriptor, struct iovec *vector, int count)
+{
+	struct msghdr message = { .msg_iov = vector, .msg_iovlen = (size_t)count };
+
+	return count == 1 ? send(descriptor, vector->iov_base, vector->iov_len, MSG_NOSIGNAL)
+			  : sendmsg(descriptor, &message, MSG_NOSIGNAL);
+}
 
 static int socket_write_all(struct transport *transport, struct iovec *vector, int count)
 {
 	while (count) {
-		struct msghdr message = { .msg_iov = vector, .msg_iovlen = (size_t)count };
 		ssize_t sent;
 
-		SENDS(transport);
-		sent = sendmsg(transport->descriptor, &message, MSG_NOSIGNAL);
+		TRANSPORT_SENDS(transport);
+		sent = socket_send(transport->descriptor, vector, count);
 		if (sent < 0) {
 			int rc;
 
@@ -118,13 +122,44 @@ static int socket_write_all(struct transport *transport, struct iovec *vector, i
 	return 0;
 }
 
+/* All parts in one, if they have room there: how many bytes they are.  0: they have not. */
+static size_t socket_gather(uint8_t whole[SOCKET_GATHER_BYTES], const struct iovec *vector, int count)
+{
+	size_t bytes = 0;
+
+	for (int i = 0; i < count; i++) {
+		if (vector[i].iov_len > SOCKET_GATHER_BYTES - bytes)
+			return 0;
+		memcpy(whole + bytes, vector[i].iov_base, vector[i].iov_len);
+		bytes += vector[i].iov_len;
+	}
+	return bytes;
+}
+
 static int socket_write(struct transport *transport, struct iovec *vector, int count)
 {
+	uint8_t whole[SOCKET_GATHER_BYTES];
+	size_t bytes = count > 1 ? socket_gather(whole, vector, count) : 0;
+	struct iovec gathered = { .iov_base = whole, .iov_len = bytes };
 	int cancel = transport_cancel_disable();
-	int rc = socket_write_all(transport, vector, count);
+	int rc = socket_write_all(transport, bytes ? &gathered : vector, bytes ? 1 : count);
 
 	transport_cancel_restore(cancel);
 	return rc;
+}
+
+/* A large last part begins a message of its own, and so a page of the kernel's: what lies at a page's beginning is then
+ * copied from page to page on both sides.  Behind a header of 40 bytes it takes nearly twice as long (docs/performance.md). */
+static int unix_write(struct transport *transport, struct iovec *vector, int count)
+{
+	int rc = 0;
+
+	if (count > 1 && vector[count - 1].iov_len >= SOCKET_APART_BYTES) {
+		rc = socket_write(transport, vector, count - 1);
+		vector += count - 1;
+		count = 1;
+	}
+	return rc ? rc : socket_write(transport, vector, count);
 }
 
 static ssize_t socket_receive(struct transport *transport, struct iovec *into, size_t count)
@@ -133,10 +168,12 @@ static ssize_t socket_receive(struct transport *transport, struct iovec *into, s
 	int cancel = transport_cancel_disable();
 	ssize_t got;
 
+	/* By the call that is for one part, if it is one: as in sending. */
 	do {
-		got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT);
+		got = count == 1 ? recv(transport->descriptor, into->iov_base, into->iov_len, MSG_DONTWAIT)
+				 : recvmsg(transport->descriptor, &message, MSG_DONTWAIT);
 	} while (got < 0 && errno == EINTR);
-	RECEIVED(transport);
+	TRANSPORT_RECEIVED(transport);
 	if (got < 0)
 		got = -errno;
 	else if (!got)
@@ -178,12 +215,30 @@ static const struct transport_ops tcp_ops = {
 
 static const struct transport_ops unix_ops = {
 	.name = "unix",
-	.write = socket_write,
+	.write = unix_write,
 	.read = socket_read,
 	.scatter = socket_scatter,
 	.wait = socket_wait,
 	.shutdown = socket_shutdown,
 };
+
+/* Is the peer of a TCP socket on this machine?  Its address is then ours. */
+static bool socket_is_local(int descriptor)
+{
+	struct sockaddr_storage ours = { .ss_family = AF_UNSPEC }, theirs = { .ss_family = AF_UNSPEC };
+	socklen_t ours_bytes = sizeof(ours), theirs_bytes = sizeof(theirs);
+
+	if (getsockname(descriptor, (struct sockaddr *)&ours, &ours_bytes) < 0 ||
+	    getpeername(descriptor, (struct sockaddr *)&theirs, &theirs_bytes) < 0 ||
+	    ours.ss_family != theirs.ss_family)
+		return false;
+	if (ours.ss_family == AF_INET)
+		return ((struct sockaddr_in *)&ours)->sin_addr.s_addr ==
+		       ((struct sockaddr_in *)&theirs)->sin_addr.s_addr;
+	return ours.ss_family == AF_INET6 && memcmp(&((struct sockaddr_in6 *)&ours)->sin6_addr,
+						    &((struct sockaddr_in6 *)&theirs)->sin6_addr,
+						    sizeof(struct in6_addr)) == 0;
+}
 
 int transport_socket_init(struct transport *transport, int descriptor)
 {
@@ -196,6 +251,10 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	/* Frames are batched by the outbox; the kernel must not wait for more.
 	 * A Unix socket has no such option, which is fine. */
 	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	/* What paces (BBR) would hold copies back to what it believes that the network carries, and there
+	 * is none: memory is copied from one process to the other. */
+	if (socket_is_local(descriptor))
+		(void)setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, SOCKET_UNPACED, strlen(SOCKET_UNPACED));
 	/* A peer whose machine has died sends nothing at all: without keep-alive
 	 * a waiting thread would wait for ever.  It is missed after 18 s; a connection that only
 	 * the peer knows to be lost, after 3. */

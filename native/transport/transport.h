@@ -17,6 +17,19 @@
 
 struct transport;
 
+/* What is sent happens before what is then received: the peer answers, and orders its streams.
+ * ThreadSanitizer sees nothing of the peer: what it orders is told to it here, by who writes
+ * and by who has read. */
+#ifdef __SANITIZE_THREAD__
+void __tsan_release(void *address);
+void __tsan_acquire(void *address);
+#define TRANSPORT_SENDS(transport) __tsan_release(transport)
+#define TRANSPORT_RECEIVED(transport) __tsan_acquire(transport)
+#else
+#define TRANSPORT_SENDS(transport) ((void)(transport))
+#define TRANSPORT_RECEIVED(transport) ((void)(transport))
+#endif
+
 struct transport_ops {
 	const char *name;		/* as FARBUS_TRANSPORT and status spell it */
 	/* Writing makes no system call while the peer is awake: frames are not worth

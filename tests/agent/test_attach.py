@@ -11,7 +11,6 @@ import pytest
 import pytest_asyncio
 
 from farbus.agent.config import AgentConfig
-from farbus.agent.moves import Moves
 from farbus.agent.orphans import Missing
 from farbus.api.audit import read_records
 from farbus.api.authority import Authority, write_credentials
@@ -21,6 +20,8 @@ from farbus.api.identity import Role
 from farbus.api.peer import PeerClient
 from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unsatisfiable
+from farbus.hotplug.steps import AssignDevice, CheckRoom, VerifyDevice
+from farbus.linux.nvml import Gpu, GpuList
 from farbus.model.fabric import ChassisRequest, ChassisView
 from farbus.model.holders import Holder, HolderKind, Look
 from farbus.model.lease import Lease, LeasedDevice
@@ -28,7 +29,7 @@ from farbus.model.move import MoveRequest, MoveState, MoveStatus
 from farbus.model.value import from_json
 from tests.agent.harness import AgentInProcess, ScriptedScheduler, ScriptedSessions, lease
 from tests.agent.moving import CHASSIS, DRIVE, PLAIN, Testbed, attach, detach, open_testbed, serve_here, told
-from tests.hotplug.machines import PORT_A
+from tests.hotplug.machines import PORT_A, PORT_B, plain
 
 
 @pytest_asyncio.fixture
@@ -68,6 +69,37 @@ async def test_a_drive_comes_by_order_and_is_offered_at_once(node: ScriptedSessi
     assert steps[1].says.startswith(f"assign {DRIVE} to port 30h of chassis {CHASSIS}")
 
 
+@pytest.mark.parametrize("is_right", [True, False], ids=["right", "wrong"])
+async def test_a_device_is_offered_once_it_is_verified_and_not_before(
+    node: ScriptedSessions, bed: Testbed, monkeypatch: pytest.MonkeyPatch, is_right: bool
+) -> None:
+    verified, go_on = VerifyDevice.do, asyncio.Event()
+
+    async def verify(step: VerifyDevice) -> dict[str, str]:
+        await go_on.wait()
+        if not is_right:
+            raise Conflict("it is another device")
+        return await verified(step)
+
+    monkeypatch.setattr(VerifyDevice, "do", verify)
+    coming = asyncio.create_task(node.command(attach_device=attach()))
+    await node.until(lambda: any(one.move_progress.says.startswith("verify") for one in node.said))
+    assert bed.here("n1") == ["1b36:0010"]
+    # The kernel tells of it, and of another device, which was looked for nowhere.
+    bed.nodes["n1"].pci.plug(PORT_B, plain(), announce=True)
+    bed.nodes["n1"].nvml.gpus = GpuList(gpus=(Gpu(uuid="GPU-1", name="a GPU", memory_bytes=1),))
+    bed.nodes["n1"].uevents.send("add", "/devices/pci0000:00/0000:00:03.0/0000:01:00.0")
+    await node.until(lambda: bool(devices_told(node)))
+    assert devices_told(node) == [["GPU-1"]]
+    go_on.set()
+    outcome = await coming
+    assert outcome.ok is is_right
+    if is_right:
+        await node.until(lambda: DRIVE in devices_told(node)[-1])
+    else:
+        assert bed.chassis.assigned()["001300"] == ""
+
+
 async def test_a_drive_goes_by_order_and_what_was_seen_of_it_is_told(node: ScriptedSessions, bed: Testbed) -> None:
     await node.command(attach_device=attach())
     await node.until(lambda: [DRIVE] in devices_told(node))
@@ -92,26 +124,34 @@ async def test_a_move_that_is_asked_for_again_is_done_once(node: ScriptedSession
     assert [one for one in bed.chassis.requests if one.startswith("POST")] == ["POST /h3api/v1/allocation"]
 
 
-async def test_two_that_look_for_a_bridge_at_the_same_moment_come_to_two(
+async def test_two_that_come_at_once_are_assigned_in_the_order_in_which_their_bridges_were_chosen(
     node: ScriptedSessions, bed: Testbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both, last_of, looks = asyncio.Barrier(2), Moves.last_of, 0
+    done: list[str] = []
+    check, assign = CheckRoom.do, AssignDevice.do
 
-    async def last_at_once(moves: Moves, device: str) -> object:
-        nonlocal looks
-        looks += 1
-        # Each looks how it has ended before, and then for its bridge.
-        is_last = looks > 2
-        found = await last_of(moves, device)
-        if is_last:
-            await both.wait()
-        return found
+    async def checks(step: CheckRoom) -> dict[str, str]:
+        done.append(f"{step.move.device} is to be below {step.move.bridge}")
+        return await check(step)
 
-    monkeypatch.setattr(Moves, "last_of", last_at_once)
+    async def assigns(step: AssignDevice) -> dict[str, str]:
+        result = await assign(step)
+        done.append(f"{step.move.device} is assigned")
+        return result
+
+    monkeypatch.setattr(CheckRoom, "do", checks)
+    monkeypatch.setattr(AssignDevice, "do", assigns)
     first, second = await asyncio.gather(
         node.command(attach_device=attach()), node.command(attach_device=attach("m2", device=PLAIN))
     )
     assert (first.error, second.error) == ("", "")
+    # The chassis fills its bridges as it is asked: each is where it was looked for.
+    assert done == [
+        f"{DRIVE} is to be below {PORT_A}",
+        f"{DRIVE} is assigned",
+        f"{PLAIN} is to be below {PORT_B}",
+        f"{PLAIN} is assigned",
+    ]
     identities = {told(first).identity, told(second).identity}
     assert len(identities) == 2
     assert DRIVE in identities
@@ -151,6 +191,22 @@ async def test_a_plain_device_has_the_name_that_its_chassis_gives_it(node: Scrip
     await node.until(lambda: [PLAIN] in devices_told(node))
     assert (await node.command(detach_device=detach(device=PLAIN))).ok
     assert bed.here("n1") == []
+
+
+async def test_a_plain_device_that_was_not_detached_is_offered_by_the_next_agent_too(
+    node: ScriptedSessions, agent: AgentInProcess, config: AgentConfig, bed: Testbed
+) -> None:
+    assert (await node.command(attach_device=attach(device=PLAIN))).ok
+    bed.nodes["n1"].holders.state = Look(holders=(Holder(kind=HolderKind.PROCESS, name="python3", pid=7),))
+    assert not (await node.command(detach_device=detach(device=PLAIN))).ok
+    await agent.stop()
+    node.said.clear()
+    settings = bed.config(config)
+    agent.start(settings, bed.doors(settings))
+    await node.connected(hellos=2)
+    # In its hello, or in the first word after it.
+    offered = [[device.id for device in node.hellos[-1].node.devices]]
+    await node.until(lambda: (offered + devices_told(node))[-1] == [PLAIN])
 
 
 async def test_a_plain_device_that_comes_beside_another_is_told_by_the_name_that_it_is_offered_by(
@@ -484,6 +540,10 @@ async def test_a_device_with_a_lease_is_not_moved_locally(
     await leased(node)
     with pytest.raises(Conflict, match="lease l1 of job j1 has it; farbus cancel j1"):
         await move_locally(config)
+    for name in ("S1", "001300"):
+        # By whatever name: what its chassis calls it is another than its lease does.
+        with pytest.raises(Conflict, match="lease l1 of job j1 has it; farbus cancel j1"):
+            await move_locally(config, device=name, evict=True)
     with pytest.raises(InvalidInput, match="to n1 and from it only, not to n2"):
         await move_locally(config, node="n2")
     for drain_s in (float("inf"), float("nan"), -1.0):
@@ -491,7 +551,7 @@ async def test_a_device_with_a_lease_is_not_moved_locally(
             await move_locally(config, drain_s=drain_s)
     assert bed.here("n1") == ["1b36:0010"]
     records = list(read_records(Path(config.state) / "audit.jsonl"))
-    assert [one.outcome for one in records] == ["begun", "refused"] * 5
+    assert [one.outcome for one in records] == ["begun", "refused"] * 7
 
 
 def note_missing(config: AgentConfig, one: Missing) -> None:

@@ -8,14 +8,15 @@ import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farbus.agent.journal import Journal
 from farbus.agent.moves import AgentGate, Moves, closed_by
 from farbus.agent.steps import CalledOff, CallOff, Result, StepRunner
-from farbus.errors import Conflict, TimedOut
+from farbus.errors import Conflict, TimedOut, Unavailable
 from farbus.hotplug.sequences import HotAttach, HotDetach
-from farbus.hotplug.steps import UnassignDevice
+from farbus.hotplug.steps import RemoveFunctions, UnassignDevice
 from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.model.holders import Holder, HolderKind, Look
@@ -108,8 +109,12 @@ async def test_what_was_pulled_out_meanwhile_is_given_back(tmp_path: Path) -> No
         await first.moves.perform(ATTACH)
     async with agent(tmp_path) as second:
         second.node.pci._forget("0000:01:00.0")
+        changes: list[str] = []
+        second.moves.changed = lambda: changes.append("")
         assert await second.recover() == {}
         assert second.node.fabric.ports()[DRIVE] == ""
+        # What was offered until then is not any more.
+        assert changes
 
 
 async def test_a_refused_detach_is_no_trouble(tmp_path: Path) -> None:
@@ -199,6 +204,58 @@ async def test_what_came_by_its_chassis_name_and_went_by_its_own_is_not_taken_ba
     async with agent(tmp_path) as second:
         assert list(await second.recover()) == ["0011"]
         assert second.node.fabric.calls == second.node.pci.writes == []
+
+
+async def test_what_came_by_its_chassis_name_and_is_given_back_by_its_own_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_off_the_bus = asyncio.Event()
+
+    async def fail(_: UnassignDevice) -> Result:
+        raise Unavailable("no answer")
+
+    async def never(_: RemoveFunctions) -> None:
+        is_off_the_bus.set()
+        await asyncio.Event().wait()
+
+    async with agent(tmp_path) as first:
+        await first.moves.perform(HotAttach(move=a_move("S1", serial="S1")))
+        with monkeypatch.context() as patched:
+            patched.setattr(UnassignDevice, "do", fail)
+            patched.setattr(RemoveFunctions, "compensate", never)
+            going = asyncio.create_task(first.moves.perform(DETACH))
+            await is_off_the_bus.wait()
+            # Here the agent ends: the drive is off the bus, and on its way back.
+            going.cancel()
+            await asyncio.wait({going})
+        first.node.fabric.calls.clear()
+    async with agent(tmp_path) as second:
+        assert list(await second.recover()) == []
+        assert second.node.fabric.calls == []
+        assert second.node.fabric.ports()[DRIVE] == "30h"
+        assert second.node.world()["drives"] == ["S1"]
+        assert second.gate.closed() == {}
+    async with agent(tmp_path) as third:
+        await third.recover()
+        assert third.node.world()["drives"] == ["S1"]
+
+
+async def test_what_was_brought_here_is_still_known_after_a_detach_that_was_refused(tmp_path: Path) -> None:
+    plain = a_move("0011")
+    async with agent(tmp_path) as first:
+        await first.moves.perform(HotAttach(move=plain))
+        assert first.moves.has_brought("0011")
+        first.node.holders.state = Look(holders=(Holder(kind=HolderKind.PROCESS, name="python3", pid=7),))
+        with pytest.raises(Conflict):
+            await first.moves.perform(HotDetach(move=msgspec.structs.replace(plain, drain_s=0.0, brought=True)))
+        assert first.moves.has_brought("0011")
+    async with agent(tmp_path) as second:
+        await second.recover()
+        assert second.moves.attached["0011"]["address"] == "0000:01:00.0"
+        # Of what nobody has brought it is no more true than before.
+        second.node.holders.state = Look()
+        await second.moves.perform(HotDetach(move=plain))
+        assert second.moves.attached == {}
 
 
 async def test_what_was_pulled_out_does_not_take_along_what_came_after_it(tmp_path: Path) -> None:

@@ -74,3 +74,20 @@ def test_a_device_has_its_chassis_name_where_that_is_certain(tmp_path: Path) -> 
     assert names(one) == {"0000:01:00.0": "001400"}
     assert names(one, two) == {}
     assert names() == {}
+
+
+def test_what_is_there_is_not_called_by_the_name_of_what_it_can_not_be(tmp_path: Path) -> None:
+    pci = two_ports(tmp_path)
+    pci.plug(PORT_A, plain(), announce=True)
+    (address,) = [one.address for one in pci.tree().functions if not one.is_bridge]
+
+    def called(**fields: object) -> dict[str, str]:
+        device = FabricDevice(**{"id": "X", "handle": "X", "kind": DeviceKind.PCI, "port": "30h", **fields})  # type: ignore[arg-type]
+        view = ChassisView(chassis="falcon", ports=(FabricPort(id="30h", node="n1"),), devices=(device,))
+        return names_by_chassis(pci.tree(), SET, (view,), node="n1")
+
+    assert called() == {address: "X"}
+    assert called(vendor_id=0x1234, device_id=0x11E8) == {address: "X"}
+    # One reading may lack the device that is there, and have another.
+    assert called(kind=DeviceKind.GPU, uuid="GPU-1") == {}
+    assert called(vendor_id=0x1234, device_id=0x9999) == {}

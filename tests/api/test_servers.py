@@ -352,6 +352,47 @@ async def test_cancelling_a_caller_cancels_its_call(scheduler, credentials) -> N
             await call
 
 
+@pytest.mark.parametrize("streams", [False, True], ids=["unary", "stream"])
+async def test_a_caller_who_leaves_while_he_is_refused_makes_no_defect(
+    credentials, monkeypatch, caplog: pytest.LogCaptureFixture, streams: bool
+) -> None:
+    waits, refused = asyncio.Event(), asyncio.Event()
+
+    async def refuse() -> None:
+        try:
+            waits.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            # His leaving is noticed here, while he is being refused.
+            refused.set()
+            raise NotFound("there is no such job") from None
+
+    async def get_job(caller: Identity, job_id: str) -> JobStatus:
+        await refuse()
+        raise AssertionError
+
+    async def watch_job(caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
+        await refuse()
+        yield JobStatus(job=JOB, state=JobState.QUEUED)
+
+    handler = Recorder()
+    monkeypatch.setattr(handler, "get_job", get_job)
+    monkeypatch.setattr(handler, "watch_job", watch_job)
+    server = await serve_scheduler(
+        cluster=handler, sessions=Echo(), listen="127.0.0.1:0", credentials=credentials("s", Role.SCHEDULER)
+    )
+    bob = credentials("bob", Role.USER)
+    async with ClusterClient.remote(address=f"127.0.0.1:{server.port}", credentials=bob) as client:
+        call = anext(client.watch_job("7")) if streams else client.get_job("7")
+        asked = asyncio.ensure_future(call)
+        await waits.wait()
+        asked.cancel()
+        await asyncio.wait({asked})
+    await refused.wait()
+    await server.stop()
+    assert not [record.getMessage() for record in caplog.records]
+
+
 async def test_certificate_of_another_authority_is_not_accepted(scheduler, tmp_path) -> None:
     _, address = scheduler
     other = Authority.create(tmp_path / "other")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from farbus.cli.commands.fabric import EMULATOR_FILE
 from farbus.cli.decoding import decode_file
 from farbus.errors import InvalidInput
+from farbus.hotplug.fabric.config import read_config
 from farbus.hotplug.fabric.emulator.config import EmulatorConfig, check
 
 EMULATOR = """
@@ -196,6 +198,18 @@ def test_a_chassis_that_is_away_hides_no_other(site: Site) -> None:
     assert (done.returncode, done.stdout) == (6, "")
 
 
+def test_a_chassis_that_is_away_is_passed_over_by_naming_the_one_that_has_the_device(site: Site) -> None:
+    text = (site.directory / "fabric.toml").read_text()
+    config = site.directory / "other_away.toml"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        away = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    config.write_text(f'{text}\n[[chassis]]\nname = "away"\ndialect = "h3"\nurl = "{away}"\n')
+    done = site("unassign", "GPU-1", "-q", "-c", str(config))
+    assert done.returncode == 6
+    assert done.stderr.startswith("farbus: chassis away: can't be reached")
+    assert done.stderr.endswith("; --chassis NAME asks only the one that has GPU-1\n")
+
+
 def test_hints_name_the_configuration_that_was_asked(site: Site) -> None:
     config = site.directory / "other.toml"
     config.write_text((site.directory / "fabric.toml").read_text())
@@ -254,6 +268,21 @@ def test_ctrl_c_says_that_half_of_it_may_be_done(tmp_path: Path) -> None:
 def test_errors_in_files_name_fields_as_files_do(text: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         decode_file(text.encode(), EmulatorConfig, name="e.toml")
+
+
+def test_the_files_to_try_it_with_are_right_and_fit_each_other(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "fabric.md").read_text()
+    part = page.partition("## To try it")[2].partition("\n## ")[0]
+    texts = dict(re.findall(r"```toml\n# (\S+)\n(.*?)```", part, re.DOTALL))
+    emulated = decode_file(texts["emulator.toml"].encode(), EmulatorConfig, name="emulator.toml")
+    check(emulated, name="emulator.toml")
+    file = tmp_path / "fabric.toml"
+    file.write_text(texts["fabric.toml"])
+    asked = read_config(str(file))
+    for chassis, access in zip(emulated.chassis, asked.chassis, strict=True):
+        assert access.name == chassis.name
+        assert access.url.rpartition("//")[2] == chassis.h3 + chassis.redfish
+        assert access.ports == {port.id: port.node for port in chassis.ports}
 
 
 def test_the_file_in_the_help_is_one() -> None:

@@ -58,6 +58,12 @@ def test_a_local_move_asks_no_scheduler(ask) -> None:
     assert "--local asks an agent" in done.stderr
 
 
+def test_a_local_attach_that_names_no_node_asks_no_scheduler_either(ask) -> None:
+    done = ask("attach", "GPU-1", "--local", "--server", "h:1", "--credentials", "x")
+    assert done.returncode == 2
+    assert done.stderr.startswith("farbus: --local asks an agent, and --server names the scheduler; ")
+
+
 def test_attach_needs_a_node(ask) -> None:
     done = ask("attach", "GPU-1")
     assert (done.returncode, done.stderr) == (2, "farbus: no node is named; --to NODE; farbus nodes lists them\n")

@@ -54,6 +54,8 @@ KIB = 1 << 10
 DRIVE, PLAIN, GPU = "001300", "002300", "003300"
 NAMES = {DRIVE: "NVME-S1-FARBUS_Test_Drive", PLAIN: PLAIN, GPU: "GPU-00000000-0000-4000-8000-000000000001"}
 """What nodes call them."""
+DEVICE_OF = {name: device for device, name in NAMES.items()} | {"S1": DRIVE}
+"""By the name that a node or the chassis has for it: the drive is the chassis's until a node has had it."""
 DEVICES: Mapping[str, FakeDevice] = {
     DRIVE: drive("S1"),
     PLAIN: plain(),
@@ -371,8 +373,7 @@ class FabricSite:
         rows = self.in_chassis()
         at = {device: node for device, (node, _, _) in rows.items()}
         self.listed = listed
-        names = {name: device for device, name in NAMES.items()} | {"S1": DRIVE}
-        ledger = [(names[one.device.id], one.node) for one in listed if one.device.id in names and not one.move]
+        ledger = [(DEVICE_OF[one.device.id], one.node) for one in listed if one.device.id in DEVICE_OF and not one.move]
         kernels = {device: node for node, bus in self.buses.items() for device in bus.has()}
         assigned = {device: node for device, node in at.items() if node}
         settled = all(node == holder and is_settled for node, holder, is_settled in rows.values())

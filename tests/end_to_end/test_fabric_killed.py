@@ -30,7 +30,7 @@ from farbus.model.fabric import Dialect
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.move import MoveRequest, MoveState, MoveStatus
 from farbus.model.states import JobState
-from tests.end_to_end.fabric_site import DEVICES, GPU, NAMES, PORTS, VENDOR_OF_GPU, FabricSite, until
+from tests.end_to_end.fabric_site import DEVICE_OF, DEVICES, GPU, NAMES, PORTS, VENDOR_OF_GPU, FabricSite, until
 
 KILLS = int(os.environ.get("FARBUS_KILLS", "8"))
 SEED = int(os.environ.get("FARBUS_KILLS_SEED", "1"))
@@ -144,7 +144,8 @@ class Random:
             # Refused, or the scheduler is gone: what it has in its ledger goes on.
             told = Ended("refused", str(error))
         while True:
-            mine = [move for move in await self.moves() if move.id not in before and move.device == device]
+            new = [move for move in await self.moves() if move.id not in before]
+            mine = [move for move in new if DEVICE_OF.get(move.device) == DEVICE_OF[device]]
             if not mine:
                 return told
             if mine[-1].state.has_ended:

@@ -14,14 +14,15 @@ import pytest
 from farbus.agent.journal import Journal
 from farbus.agent.steps import StepRunner, WedgedError
 from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
-from farbus.hotplug.parts import Move
+from farbus.hotplug.parts import Move, is_meant
 from farbus.hotplug.sequences import HotAttach, HotDetach, HotMove, find_device, from_body, rehearse
-from farbus.hotplug.steps import UnassignDevice
+from farbus.hotplug.steps import ScanBelow, UnassignDevice
 from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.linux.nvidia import GpuReadiness
 from farbus.model.device import DeviceKind
 from farbus.model.holders import Holder, HolderKind, Look
+from farbus.model.pci import Identity, IdentityKind
 from tests.hotplug.harness import DRIVE, Node, a_move, functions
 from tests.hotplug.machines import GIB, PORT_A, PORT_B, drive, gpu, plain
 
@@ -501,6 +502,19 @@ async def test_a_drive_is_not_found_by_a_serial_that_its_own_begins_with(tmp_pat
     assert (address, move.device) == ("0000:01:00.0", "NVME-S1-2-FARBUS_Test_Drive")
 
 
+def test_a_serial_that_two_drives_have_means_neither(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    (other,) = drive("S1")
+    node.pci.plug(PORT_A, drive("S1"), announce=True)
+    node.pci.plug(PORT_B, (msgspec.structs.replace(other, model="OTHER"),), announce=True)
+    with pytest.raises(
+        Conflict, match=r"several have this serial: .* is NVME-S1-FARBUS_Test_Drive, .* is NVME-S1-OTHER"
+    ):
+        find_device(node.parts, node.pci.tree(), "S1")
+    address, _ = find_device(node.parts, node.pci.tree(), "NVME-S1-OTHER")
+    assert node.pci.tree().at(address).parent == PORT_B
+
+
 def test_a_move_comes_out_of_the_journal_as_it_went_in() -> None:
     work = HotAttach(move=a_move(functions=functions(gpu())))
     assert from_body(msgspec.json.encode(work).decode()) == work
@@ -512,3 +526,32 @@ def test_a_move_comes_out_of_the_journal_as_it_went_in() -> None:
 def test_moves_name_sizes_in_bytes() -> None:
     assert isinstance(a_move(functions=functions(gpu())), Move)
     assert functions(gpu())[0].bars[1].size == 128 * GIB
+
+
+def test_a_name_that_only_its_chassis_gives_does_not_make_a_device_the_one_that_is_meant(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.pci.plug(PORT_A, plain(), announce=True)
+    (function,) = node.pci.tree().below(PORT_A)
+    named = Identity(name="GPU-1", kind=IdentityKind.CHASSIS)
+    gpu_move = a_move("GPU-1", kind=DeviceKind.GPU, uuid="GPU-1", serial="", vendor=0x10DE, device_id=0x2330)
+    assert not is_meant(gpu_move, function, named)
+    assert not is_meant(msgspec.structs.replace(gpu_move, vendor=0, device_id=0), function, named)
+    assert is_meant(a_move("GPU-1", serial="", vendor=0x1234, device_id=0x11E8), function, named)
+
+
+async def test_what_came_out_below_anothers_bridge_is_neither_removed_nor_taken_from_under_the_kernel(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path, clock=FakeClock())
+    # The chassis has both at one port, and filled its bridges in another order than was believed.
+    node.fabric._save({DRIVE: "30h", "0011": "30h"})
+    node.pci.plug(PORT_A, drive("S1"), announce=True)
+    node.pci.plug(PORT_B, plain(), announce=True)
+    parts = dataclasses.replace(node.parts, appear_s=0.0)
+    move = a_move("0011", vendor=0x1234, device_id=0x11E8)
+    scan = ScanBelow(parts=parts, move=move)
+    with pytest.raises(TimedOut, match="it is not there"):
+        await scan.do()
+    with pytest.raises(Conflict, match=f"take back 0011: {DRIVE} is below {PORT_A} .* has both at port 30h"):
+        await scan.compensate()
+    assert [one.ids for one in node.pci.tree().functions if not one.is_bridge] == ["1b36:0010", "1234:11e8"]

@@ -69,10 +69,20 @@ cat /sys/class/nvme/*/serial 2> /dev/null || true
 """Prints where BAR 2 of each plain card begins and ends, the id of the GPU, and the serials of drives."""
 
 JOIN_HOST = """
-device=$(basename /sys/bus/pci/devices/0000:00:18.0/virtio*/net/*)
-ip address replace 10.0.2.15/24 dev $device
-ip link set $device up
+cat > /etc/systemd/system/lab-host.service <<'END'
+[Unit]
+Description=Address of this guest on the network of its machine
+Before=network.target
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -ec 'until [ -e /sys/class/net/enp0s24 ]; do sleep 0.1; done; \\
+    ip address replace 10.0.2.15/24 dev enp0s24; ip link set enp0s24 up'
+[Install]
+WantedBy=multi-user.target
+END
+systemctl enable --quiet --now lab-host.service
 """
+"""A service, so that it holds after a reboot."""
 
 SETTINGS = """
 sed -i -e 's|^# fabric_ports = .*|fabric_ports = {ports}|' /etc/farbus/agent.toml

@@ -114,6 +114,14 @@ def nodes_are_ready(guest: Guest, count: int = 1) -> None:
     farbus(guest, "nodes", "-o", "json", until='"ready"', count=count)
 
 
+def agent_is_back(guest: Guest) -> None:
+    """Wait until the agent of a node that has booted speaks with its scheduler.
+
+    What the scheduler says of the node proves nothing: it may not have noticed that the node was away.
+    """
+    guest.until("journalctl -b -u farbus-agent -o cat | grep -q '\"session open\"'", limit_s=JOB_LIMIT_S)
+
+
 def job_until(guest: Guest, job: str, word: str) -> None:
     """Wait until what its owner sees of a job has a word."""
     farbus(guest, "jobs", job, "-o", "json", until=f'"{word}"', user="alice")

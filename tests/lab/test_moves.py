@@ -38,7 +38,7 @@ from tests.lab.chassis import (
     on_bus,
     path_of,
 )
-from tests.lab.cluster import JOB_LIMIT_S, farbus, main_pid, nodes_are_ready
+from tests.lab.cluster import JOB_LIMIT_S, agent_is_back, farbus, main_pid, nodes_are_ready
 from tests.lab.guest import Guest, Result, patient
 from tests.lab.nodes import Lab
 
@@ -252,6 +252,7 @@ def test_a_move_goes_on_when_a_node_that_lost_its_power_is_back(bed: Bed, step: 
     assert the_open_move(bed) == open_move
     node.power_on_again()
     node.wait_for_boot()
+    agent_is_back(node)
     nodes_are_ready(bed.a, len(PORTS))
     ends_well(bed, open_move, written)
 

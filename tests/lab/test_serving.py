@@ -14,7 +14,7 @@ import pytest
 from farbus.model.fabric import Dialect, FabricStep
 from tests.lab import test_moves
 from tests.lab.chassis import GPU_CARD, GPU_NAME, PORTS, Bed, chassis_bed, on_bus
-from tests.lab.cluster import JOB_LIMIT_S, farbus, job_until, log_has, main_pid, nodes_are_ready, submit
+from tests.lab.cluster import JOB_LIMIT_S, agent_is_back, farbus, job_until, log_has, main_pid, nodes_are_ready, submit
 from tests.lab.guest import patient
 from tests.lab.nodes import Lab
 from tests.lab.test_moves import begin_to_move, ends_well
@@ -81,6 +81,7 @@ def test_a_move_ends_when_the_node_that_serves_its_chassis_loses_power(
     is_served_by_another(bed, "b", term)
     bed.b.power_on_again()
     bed.b.wait_for_boot()
+    agent_is_back(bed.b)
     nodes_are_ready(bed.a, len(PORTS))
     ends_well(bed, open_move, written, source, target, may_be_undone=True)
 
@@ -139,7 +140,7 @@ def test_a_job_starts_when_its_gpu_has_come_from_another_node_and_keeps_it(with_
     assert refused.code
     assert job in refused.stderr
     other = gpu_job(bed, "b")
-    farbus(bed.a, "explain", other, until="node b", user="alice")
+    farbus(bed.a, "explain", other, until="GPU", user="alice")
     assert GPU_CARD in on_bus(bed.c)
     bed.c.run("touch", f"/run/enough.{job}")
     job_until(bed.a, job, "succeeded")

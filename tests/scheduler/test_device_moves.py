@@ -145,6 +145,20 @@ def test_what_can_not_be_is_refused(device: str, to: str, more: dict[str, object
     assert not cluster.machine.moves
 
 
+def test_a_device_that_its_chassis_alone_has_at_the_node_is_refused_with_how_to_bring_it_there() -> None:
+    cluster = cabled(free=True)
+    fabric = cluster.agents["a"].fabric
+    assert fabric is not None
+    fabric.assign("GPU-spare", "a")
+    cluster.read_chassis()
+    with pytest.raises(Conflict) as told:
+        cluster.move("GPU-spare", "a")
+    assert str(told.value) == (
+        "device GPU-spare is assigned to node a in chassis falcon already, and that node has no such device; "
+        "farbus detach frees it; then attach it again"
+    )
+
+
 def test_nothing_brings_a_device_without_a_chassis_to_another_node() -> None:
     cluster = Cluster(node("a", 1), node("b"))
     cluster.join()

@@ -288,7 +288,7 @@ async def test_a_move_is_called_off_and_who_watches_hears_why(two: Two) -> None:
     await two.a.answer(outcome)
     last = [status async for status in stream][-1]
     assert (last.state, last.error) == (MoveState.FAILED, "node a: called off by ann")
-    with pytest.raises(Conflict, match=f"move {first.id} has ended: failed"):
+    with pytest.raises(Conflict, match=f"move {first.id} has ended: failed; farbus moves {first.id} says why"):
         await two.operator.cancel_move(first.id)
 
 

@@ -7,8 +7,16 @@ from typing import Annotated
 import typer
 
 from farbus.cli.completion import complete_device, complete_node
-from farbus.cli.connection import ask, find_target
-from farbus.cli.moving import DrainOption, DryRunOption, EvictOption, LocalOption, QuietOption, move_all
+from farbus.cli.connection import ask
+from farbus.cli.moving import (
+    DrainOption,
+    DryRunOption,
+    EvictOption,
+    LocalOption,
+    QuietOption,
+    move_all,
+    target_of_moves,
+)
 from farbus.cli.options import (
     CredentialsOption,
     Output,
@@ -62,7 +70,8 @@ def attach(
     move goes on.
     """
     if not to and local:
-        to = ask(find_target(socket=socket, server=server, credentials=credentials), lambda c: c.cluster_info()).node
+        target = target_of_moves(local=True, socket=socket, server=server, credentials=credentials)
+        to = ask(target, lambda client: client.cluster_info()).node
     if not to:
         raise InvalidInput("no node is named", hint="--to NODE; farbus nodes lists them")
     requests = [

@@ -75,7 +75,7 @@ ChassisOption = Annotated[
     str, typer.Option("--chassis", metavar="NAME", help="Of this chassis only.", show_default=False)
 ]
 DeviceArgument = Annotated[
-    str, typer.Argument(metavar="DEVICE", help="Its id, serial number, or what the chassis calls it.")
+    str, typer.Argument(metavar="DEVICE", help="Its whole id, serial number, or what the chassis calls it.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 
@@ -497,7 +497,12 @@ def _do(
     async def find(services: Sequence[ChassisService]) -> ChassisService:
         if len(services) == 1:
             return services[0]
-        views = await asyncio.gather(*(service.list() for service in services))
+        try:
+            views = await asyncio.gather(*(service.list() for service in services))
+        except FarbusError as error:
+            # It may be in the one that can't be read, too: which is meant is for whoever asks to say.
+            error.hint = "; ".join(filter(None, (error.hint, f"--chassis NAME asks only the one that has {device}")))
+            raise
         for service, view in zip(services, views, strict=True):
             with contextlib.suppress(NotFound):
                 view.device(device)

@@ -111,6 +111,8 @@ class EmulatorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 def check(config: EmulatorConfig, *, name: str) -> None:
     """Raise :class:`InvalidInput` for what can't be emulated; ``name`` is what errors call the file."""
+    if not config.chassis:
+        raise InvalidInput(f"{name}: has no chassis", hint="docs/fabric.md shows one")
     _unique([chassis.name for chassis in config.chassis], f"{name}: chassis")
     _unique(
         [where for each in config.chassis for where in (each.h3, each.redfish) if where and where[-2:] != ":0"], name

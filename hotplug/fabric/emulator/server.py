@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import ipaddress
+import logging
 import os
 import ssl
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -35,6 +37,21 @@ STOP_S = 1.0
 VALID_DAYS = 3650
 
 
+_log = logging.getLogger(__name__)
+
+
+class _WithoutTraces(logging.Filter):
+    """Tells what is wrong with a request in one line: whoever sends rubbish is no defect of the emulator's."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record of such a request; let all through."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError | web.RequestPayloadError):
+            record.msg, record.args = f"{record.getMessage()}: {' '.join(str(error).split())}", ()
+            record.exc_info = None
+        return True
+
+
 @dataclass(frozen=True)
 class Served:
     """Where one chassis is served in one dialect."""
@@ -49,6 +66,8 @@ class Server:
 
     def __init__(self) -> None:
         self._runners: list[web.AppRunner] = []
+        if not any(isinstance(each, _WithoutTraces) for each in _log.filters):
+            _log.addFilter(_WithoutTraces())
 
     async def start(self, emulator: Emulator, config: EmulatorConfig, tls: ssl.SSLContext | None) -> list[Served]:
         """Listen at all addresses of ``config`` (port 0 is any free one) and return where."""
@@ -73,7 +92,9 @@ class Server:
             return await _answer(front, request)
 
         application.router.add_route("*", "/{path:.*}", answer)
-        runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=STOP_S)
+        runner = web.AppRunner(
+            application, access_log=None, logger=_log, handler_cancellation=True, shutdown_timeout=STOP_S
+        )
         self._runners.append(runner)
         await runner.setup()
         try:

@@ -295,6 +295,7 @@ def test_a_script_goes_before_rates() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
+        (EmulatorConfig(chassis=()), "has no chassis; docs/fabric.md shows one"),
         (EmulatorConfig(chassis=(chassis_config(), chassis_config())), "falcon is there twice"),
         (EmulatorConfig(chassis=(chassis_config(),), speed=-1), "speed"),
         (

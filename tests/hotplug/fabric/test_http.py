@@ -8,6 +8,7 @@ import datetime
 import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -341,7 +342,9 @@ async def test_without_a_session_nothing_but_the_root_is_served(tmp_path: Path) 
             await transport.close()
 
 
-async def test_a_request_that_can_not_be_decompressed_is_a_bad_one(tmp_path: Path) -> None:
+async def test_a_request_that_can_not_be_decompressed_is_a_bad_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with site(tmp_path) as here:
         transport = HttpTransport("falcon", here.access(Dialect.H3).url)
         try:
@@ -349,6 +352,20 @@ async def test_a_request_that_can_not_be_decompressed_is_a_bad_one(tmp_path: Pat
             assert (await transport.exchange(request)).status == 400
         finally:
             await transport.close()
+    assert len(caplog.records) == 1
+    (line,) = caplog.text.splitlines()
+    assert "Can not decode content-encoding: gzip" in line
+
+
+async def test_what_is_no_request_is_told_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with site(tmp_path) as here:
+        url = urlsplit(here.access(Dialect.H3).url)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.write(b"GET / HTTP/1.1\r\nX: " + b"x" * 10_000 + b"\r\n\r\n")
+        assert (await reader.readline()).endswith(b" 400 Bad Request\r\n")
+        writer.close()
+    (line,) = caplog.text.splitlines()
+    assert "127.0.0.1" in line
 
 
 async def test_sessions_are_closed_at_the_end(tmp_path: Path) -> None:
@@ -405,6 +422,10 @@ def test_a_password_is_in_no_text() -> None:
         ({"devices": {"001300": KnownDevice(model="m" * 257)}}, "devices.'001300': serial or model is not"),
         ({"devices": {"001300": KnownDevice(vendor_id=0x10000)}}, "vendor_id or device_id is not of 16 bits"),
         ({"devices": {"001300": KnownDevice(device_id=-1)}}, "vendor_id or device_id is not of 16 bits"),
+        (
+            {"devices": {"001300": KnownDevice(serial="S1"), "002300": KnownDevice(serial="s1")}},
+            "devices: '001300' and '002300' have the same serial s1",
+        ),
         ({"parallel": 0}, "not from 1 to 64"),
         ({"parallel": 2}, "one request at a time"),
         ({"credentials": "x"}, "clear text"),
@@ -435,6 +456,13 @@ def test_a_file_with_names_that_can_not_be_is_refused_before_anybody_hears_them(
     with pytest.raises(InvalidInput, match=words) as caught:
         read_config(str(path))
     assert str(caught.value).startswith(f"fabric: {path}: ")
+
+
+def test_a_file_with_settings_that_can_not_be_is_refused_by_name_before_anything_is_started(tmp_path: Path) -> None:
+    path = tmp_path / "fabric.toml"
+    path.write_text('[[chassis]]\nname = "a"\ndialect = "h3"\nurl = "127.0.0.1:1"\n')
+    with pytest.raises(InvalidInput, match=r"fabric.toml: chassis a: url '127.0.0.1:1': not http://HOST:PORT"):
+        read_config(str(path))
 
 
 def test_the_full_stop_of_a_chassis_is_left_out_of_a_line() -> None:
