@@ -12,7 +12,7 @@ from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
 from farbus.model.device import MAX_SHARES
-from farbus.model.nvmeof import DEFAULT_SERVICE
+from farbus.model.nvmeof import DEFAULT_SERVICE, TransportAddress, listening_address
 from farbus.model.pci import Address
 from farbus.model.value import Value
 from farbus.remoting.session import CONNECTIONS_LIMIT
@@ -23,6 +23,9 @@ SOCKET_PATH_LIMIT = 100
 PROGRAM_UNITS = ("auto", "service", "none")
 
 AUTHENTICATION = ("auto", "on", "off")
+
+MAX_TARGET_ADDRESSES = 8
+"""Of one node: whoever uses its storage has a controller with queues at each."""
 
 # What lvm(8) lets a group be called.
 _GROUP = re.compile(r"[A-Za-z0-9+_.][A-Za-z0-9+_.-]{0,99}")
@@ -71,7 +74,12 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Bytes a second that drives of the group read or write, by patterns of ids or models (``"*PM9A3*" =
     6_500_000_000``); others are measured, once, by reading for half a second."""
     nvmeof_port: int = DEFAULT_SERVICE
-    """Port of ``address`` at which this node's NVMe target listens."""
+    """Port at which this node's NVMe target listens."""
+    nvmeof_addresses: tuple[str, ...] = ()
+    """IP addresses at which this node's NVMe target listens, each by TCP, or as ``rdma://ADDRESS``; left out, that of
+    ``address``.  Other nodes connect to all of them, and use what works."""
+    nvmeof_spare_addresses: tuple[str, ...] = ()
+    """More of them, which are used only while none of the others works."""
     nvmeof_authentication: str = "auto"
     """Whether nodes prove to each other's NVMe targets that they have the lease: ``on``, ``off``, or ``auto``, which
     serves those without a proof only where this node's kernel knows none."""
@@ -188,6 +196,18 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"nvmeof_port: {self.nvmeof_port} is no port", hint=f"leave it out for {DEFAULT_SERVICE}"
             )
+        if len(self.target_addresses) > MAX_TARGET_ADDRESSES:
+            raise InvalidInput(
+                f"nvmeof_addresses: with nvmeof_spare_addresses {len(self.target_addresses)},"
+                f" more than {MAX_TARGET_ADDRESSES}",
+                hint="each costs every other node a connection",
+            )
+        if len(set(self.target_addresses)) < len(self.target_addresses):
+            raise InvalidInput("nvmeof_addresses: the same address twice", hint="name each once, spare or not")
+        if self.nvmeof_spare_addresses and not self.nvmeof_addresses:
+            raise InvalidInput(
+                "nvmeof_spare_addresses: they are spare to nvmeof_addresses, which are left out", hint="name both"
+            )
         if self.nvmeof_authentication not in AUTHENTICATION:
             raise InvalidInput(
                 f"nvmeof_authentication: {self.nvmeof_authentication!r} is none of {', '.join(AUTHENTICATION)}",
@@ -209,6 +229,18 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     def user_rules(self) -> UserRules:
         """What is set about users."""
         return UserRules(user_map=self.user_map, allow=self.allow_users, deny=self.deny_users)
+
+    @property
+    def target_addresses(self) -> tuple[TransportAddress, ...]:
+        """Where this node's NVMe target listens as far as it is set, spares last; raises :class:`InvalidInput`."""
+        return tuple(
+            listening_address(text, self.nvmeof_port, field=field)
+            for field, texts in (
+                ("nvmeof_addresses", self.nvmeof_addresses),
+                ("nvmeof_spare_addresses", self.nvmeof_spare_addresses),
+            )
+            for text in texts
+        )
 
     @property
     def logs_directory(self) -> Path:

@@ -456,6 +456,7 @@ class Agent:
         )
         if storage is not None:
             storage.overused = session.lease_overused
+            storage.paths_told = session.lease_paths
         self._tell_devices = lambda: self._look_again(session, service.post)
         exporter = Exporter(
             pipeline=pipeline,

@@ -35,6 +35,7 @@ from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
 from farbus.agent.moving import HeldMove, MoveNews, MoveOrder, MoveOutcome, parse_functions
 from farbus.agent.objects import STORY_LENGTH
+from farbus.agent.paths import PathTrouble
 from farbus.agent.telemetry.storage import Overuse
 from farbus.agent.volumes import GrowOrder, VolumeOrder, VolumeVerb
 from farbus.api.conversion import from_message, to_message
@@ -401,6 +402,11 @@ class SessionRunner:
             lease_id=overuse.lease, bytes_per_s=overuse.bytes_per_s, granted_bytes_per_s=overuse.granted_bytes_per_s
         )
         self._put(session_pb2.NodeMessage(lease_overused=told))
+
+    def lease_paths(self, told: PathTrouble) -> None:
+        """Tell which paths of a lease do not work, or that all do again."""
+        changed = session_pb2.LeasePaths(lease_id=told.lease, trouble=told.trouble)
+        self._put(session_pb2.NodeMessage(lease_paths=changed))
 
     def move_progress(self, news: MoveNews) -> None:
         """Tell that a step of a move begins."""

@@ -13,13 +13,14 @@ from farbus.agent.config import AgentConfig
 from farbus.agent.events import DeviceClosed, DeviceOpened
 from farbus.agent.journal import Journal
 from farbus.agent.objects import claims
+from farbus.agent.paths import PathTrouble, PathWatch, UsedPaths
 from farbus.agent.service import AgentService
-from farbus.agent.steps import StepRunner
+from farbus.agent.steps import StepRunner, Steps
 from farbus.agent.storage_host import StorageHost, StorageParts, stored_as
 from farbus.agent.storage_inventory import StorageInventory
 from farbus.agent.telemetry.storage import Exported, Overuse, StorageCollector
 from farbus.agent.volumes import GrowOrder, Volumes, Wiper, why_not
-from farbus.errors import Unavailable
+from farbus.errors import FarbusError, Unavailable
 from farbus.linux.block import BlockDevices, KernelBlockDevices
 from farbus.linux.clock import Clock
 from farbus.linux.device_mapper import DeviceMapper, KernelDeviceMapper
@@ -34,9 +35,10 @@ from farbus.linux.users import Users
 from farbus.model.device import Device
 from farbus.model.pci import Lost, Uevent
 from farbus.model.storage import LogicalIdentity
+from farbus.model.value import to_json
 from farbus.nvmeof.parts import BlockHolders, InitiatorParts
 from farbus.nvmeof.paths import Reconnects
-from farbus.nvmeof.target import TargetParts
+from farbus.nvmeof.target import TargetParts, object_of
 from farbus.nvmeof.using import UseParts
 from farbus.nvmeof.volumes import VolumeParts, device_path
 
@@ -99,6 +101,7 @@ class NodeStorage:
         self._config = config
         self._service = service
         self._look = look
+        self._runner = runner
         self._uevents = uevents
         self._clock = clock
         self.doors = doors
@@ -108,6 +111,8 @@ class NodeStorage:
         self.reconnects = Reconnects()
         self.overused: Callable[[Overuse], None] = lambda _: None
         """Called with each lease that has more than it was granted; set by who can tell others."""
+        self.paths_told: Callable[[PathTrouble], None] = lambda _: None
+        """Called with each lease of which not all paths work; set by who can tell others."""
         self.target = TargetParts(nvmet=doors.nvmet, blocks=doors.blocks)
         self._wiper: Wiper | None = None
         parts = VolumeParts(lvm=doors.lvm)
@@ -125,6 +130,10 @@ class NodeStorage:
             )  # fmt: skip
         initiator = InitiatorParts(
             nvme=doors.nvme, mapper=doors.mapper, holders=holders, uevents=uevents, clock=clock
+        )  # fmt: skip
+        self._paths = PathWatch(
+            parts=initiator, runner=runner, clock=clock, used=self._used_paths,
+            told=self._tell_paths,
         )  # fmt: skip
         self.host = StorageHost(
             config=config,
@@ -170,6 +179,13 @@ class NodeStorage:
             told=self._tell_overuse,
         )
 
+    def _used_paths(self) -> tuple[UsedPaths, ...]:
+        machine = self._service.machine
+        return tuple(one for side in machine.clients() for one in self.host.used_paths(machine.client_leases(*side)))
+
+    def _tell_paths(self, trouble: PathTrouble) -> None:
+        self.paths_told(trouble)
+
     def _tell_overuse(self, overuse: Overuse) -> None:
         self.overused(overuse)
 
@@ -184,9 +200,29 @@ class NodeStorage:
             if held.device_side and held.lease.storage is not None
         )
 
+    async def _set_addresses(self) -> None:
+        """Let addresses at which an earlier agent offers leases be preferred or not, as the settings are now."""
+        try:
+            works = await self.host.address_works()
+        except FarbusError as error:
+            _log.warning("addresses of the NVMe target not looked at", reason=str(error))
+            return
+        for work in works:
+            steps = Steps(object=object_of(work), body=to_json(work).decode(), steps=self.host.address_steps(work))
+            try:
+                await self._runner.perform(steps)
+            except FarbusError as error:
+                _log.warning(
+                    "address keeps its state", address=str(work.address), wanted=work.state.value, reason=str(error)
+                )
+            else:
+                _log.info("state of address set", address=str(work.address), state=work.state.value)
+
     async def run(self) -> None:
         """Finish or undo what an earlier agent began, wipe what is to be wiped, watch what changes, until cancelled."""
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._set_addresses(), name="storage addresses")
+            group.create_task(self._paths.run(), name="storage paths")
             group.create_task(self._listen(), name="storage uevents")
             if self.volumes is not None and self._wiper is not None:
                 await self.volumes.recover(group)

@@ -19,6 +19,7 @@ from farbus.agent.accounts import UserRules, choose_account
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease
 from farbus.agent.objects import claims
+from farbus.agent.paths import UsedPaths
 from farbus.agent.steps import Result, Step, TellsOverdue
 from farbus.agent.volumes import GrowOrder
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
@@ -30,6 +31,7 @@ from farbus.model.device import Route
 from farbus.model.lease import Lease
 from farbus.model.nvmeof import (
     STRIPE_PREFIX,
+    AnaState,
     Connection,
     ExpectedNamespace,
     Export,
@@ -42,11 +44,13 @@ from farbus.model.nvmeof import (
     subsystem_name,
     transport_address,
 )
+from farbus.model.nvmet import COMMON_ANA_GROUP, NODE_ANA_GROUP
 from farbus.model.storage import Account, LogicalIdentity
 from farbus.model.volume import StorageGrant, StorageUse, VolumePart
 from farbus.nvmeof.comparison import our_subsystems
 from farbus.nvmeof.keys import Keys, keys_of
-from farbus.nvmeof.target import TargetParts, withdraw
+from farbus.nvmeof.target import AddressWork, TargetParts, withdraw
+from farbus.nvmeof.target import steps_of as target_steps
 from farbus.nvmeof.using import UsedPart, UseParts, UseWork, grow, part_here, part_there
 from farbus.nvmeof.using import steps_of as use_steps
 from farbus.nvmeof.volumes import ReadyWork, RoomWork, VolumeParts, export_of, rooms
@@ -171,7 +175,11 @@ class Scoped:
 
     async def do(self) -> Result:
         """Do it."""
-        return self._outside(await self.step.do())
+        result = await self.step.do()
+        if missing := result.get("missing"):
+            # One address was enough: it is no failure, and somebody should look.
+            _log.warning("addresses left out", action=self.kind, of=self.identity, missing=missing)
+        return self._outside(result)
 
     async def compensate(self) -> None:
         """Take it back."""
@@ -189,6 +197,7 @@ class ProvideStorage:
     lease: Lease
     endpoint: str
     authenticated: bool
+    ana_group: int = COMMON_ANA_GROUP
     why_not: str = ""
     kind: str = "ProvideStorage"
     devices: tuple[str, ...] = ()
@@ -208,7 +217,11 @@ class ProvideStorage:
         """Say it; raise where this node does not serve the lease."""
         if self.why_not:
             raise Unavailable(f"lease {self.lease.id}: {self.why_not}")
-        return {"endpoint": self.endpoint, "storage/authenticated": "yes" if self.authenticated else "no"}
+        return {
+            "endpoint": self.endpoint,
+            "storage/authenticated": "yes" if self.authenticated else "no",
+            "storage/ana_group": str(self.ana_group),
+        }
 
     async def compensate(self) -> None:
         """What was told is not true any more when the lease is over."""
@@ -271,6 +284,7 @@ class StorageHost:
         self._target = TargetParts(nvmet=parts.target.nvmet, blocks=parts.target.blocks, keys=self._keys)
         self._stored = VolumeParts(lvm=parts.lvm, target=self._target, ended=ended)
         self._addresses: tuple[TransportAddress, ...] = ()
+        self._spares: frozenset[TransportAddress] = frozenset()
         self._authenticated = False
         self._recorded: dict[str, Result] = {}
         """What earlier agents have told of where leases are offered, and how."""
@@ -278,10 +292,11 @@ class StorageHost:
     async def start(self) -> None:
         """Find out where this node's target listens, and whether its kernel can ask for a proof."""
         config = self._config
-        self._addresses = tuple(
+        self._addresses = config.target_addresses or tuple(
             TransportAddress(transport=Transport.TCP, address=normal_address(address), service=config.nvmeof_port)
             for address in (await resolved(config.address))[:1]
         )
+        self._spares = frozenset(self._addresses[len(config.nvmeof_addresses) :] if config.nvmeof_addresses else ())
         if not config.storage:
             return
         wish = config.nvmeof_authentication
@@ -314,15 +329,24 @@ class StorageHost:
         if lease.secret:
             self._secrets[name] = lease.secret
         remote = lease.route is not Route.LOCAL
-        addresses, authenticated = self._offer_of(lease)
+        addresses, authenticated, ana_group = self._offer_of(lease)
         provide = ProvideStorage(
             lease=lease,
             endpoint=",".join(map(str, addresses)) if remote else "",
             authenticated=authenticated,
+            ana_group=ana_group,
             why_not=self._why_not(lease),
         )
         export = (
-            export_of(name, whose, addresses, authenticated=authenticated, device=self._path_of(whose))
+            export_of(
+                name,
+                whose,
+                addresses,
+                authenticated=authenticated,
+                device=self._path_of(whose),
+                ana_group=ana_group,
+                states={address: AnaState.NON_OPTIMIZED for address in addresses if address in self._spares},
+            )
             if remote
             else None
         )
@@ -338,13 +362,43 @@ class StorageHost:
             return f"address {self._config.address} of node {self._config.name} can't be resolved there"
         return ""
 
-    def _offer_of(self, lease: Lease) -> tuple[tuple[TransportAddress, ...], bool]:
-        """Return where a lease is offered, and whether by a proof alone: as it is, whatever the settings say by now."""
+    def _offer_of(self, lease: Lease) -> tuple[tuple[TransportAddress, ...], bool, int]:
+        """Return where a lease is offered, whether by a proof alone, and in which ANA group.
+
+        All as it is, whatever the settings say by now.
+        """
         told = self._recorded.get(lease.id)
         if told is None:
-            return self._addresses, self._authenticated
+            # With one address there is nothing to prefer, and nothing else to be sent to.
+            group = NODE_ANA_GROUP if len(self._addresses) > 1 else COMMON_ANA_GROUP
+            return self._addresses, self._authenticated, group
         addresses = tuple(transport_address(one) for one in told["endpoint"].split(",") if one)
-        return addresses, told.get("storage/authenticated") == "yes"
+        group = int(told.get("storage/ana_group", COMMON_ANA_GROUP))
+        return addresses, told.get("storage/authenticated") == "yes", group
+
+    async def address_works(self) -> tuple[AddressWork, ...]:
+        """Return what is to become of addresses at which something is offered, as the settings are now.
+
+        One that is set no more is inaccessible from now on: initiators go on at
+        the others, before anybody takes it from the node.
+        """
+        if not self._config.storage or not self._target.nvmet.is_loaded():
+            return ()
+        works = []
+        for port in (await self._target.nvmet.target()).ports:
+            address, state = port.at, port.states.get(str(NODE_ANA_GROUP))
+            if port.is_ours and address is not None and state is not None and state != self._access_of(address):
+                works.append(AddressWork(address=address, state=self._access_of(address), before=AnaState(state)))
+        return tuple(works)
+
+    def address_steps(self, work: AddressWork) -> tuple[Step, ...]:
+        """Return the sequence of it."""
+        return target_steps(self._target, work)
+
+    def _access_of(self, address: TransportAddress) -> AnaState:
+        if address in self._spares:
+            return AnaState.NON_OPTIMIZED
+        return AnaState.OPTIMIZED if address in self._addresses else AnaState.INACCESSIBLE
 
     def remember(self, lease: Lease, told: Result) -> None:
         """Take in what an earlier agent has recorded of a lease (:class:`ProvideStorage`)."""
@@ -381,11 +435,7 @@ class StorageHost:
         self, name: str, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool
     ) -> Iterator[Step]:
         work = self._use_work(prepared, account=account, force=force)
-        keys = {
-            one.lease.id: keys_of(one.lease.secret, lease_name(one.lease)).host
-            for one in prepared
-            if one.lease.secret and self._offers_proof
-        }
+        keys = {one.lease.id: key for one in prepared if (key := self._key_of(one))}
         *before, last = use_steps(self._use, work, keys=keys)
         for step in before:
             yield Scoped(step, name)
@@ -402,6 +452,23 @@ class StorageHost:
             read_only=grant.read_only,
             account=account,
             force=force,
+        )
+
+    def _key_of(self, prepared: PreparedLease) -> str:
+        """Return what this node proves a lease by; an empty string where it does not, or has no secret of it."""
+        secret = prepared.lease.secret if self._offers_proof else ""
+        return keys_of(secret, lease_name(prepared.lease)).host if secret else ""
+
+    def used_paths(self, leases: Iterable[PreparedLease]) -> tuple[UsedPaths, ...]:
+        """Return how leases of storage of other nodes are connected."""
+        return tuple(
+            UsedPaths(
+                connection=self._connection(one),
+                storage=grant_of(one.lease).name,
+                key=self._key_of(one),
+            )
+            for one in leases
+            if one.lease.storage is not None and one.lease.route is not Route.LOCAL and one.endpoint
         )
 
     async def grow(self, leases: Iterable[PreparedLease], order: GrowOrder) -> None:

@@ -286,6 +286,52 @@ class Connect(ConnectionStep):
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MendPath(ConnectionStep):
+    """One more path of a connection that has others: one that was given up, or was silent when it was attached.
+
+    Without ``key`` the host is proven by that which the kernel has for the other paths.
+    """
+
+    address: TransportAddress
+    key: str = field(default="", repr=False)
+    kind: str = "MendPath"
+    deadline_s: float = CONNECT_S + MARGIN_S
+    lasting: bool = False
+
+    @property
+    def says(self) -> str:
+        """What is done."""
+        return f"connect {self.connection.nqn} at {self.address} again"
+
+    def _others(self) -> tuple[Controller, ...]:
+        """Return the paths that are left: without any it is detached, or to be attached as a whole."""
+        return tuple(one for one in self.ours() if one.state not in GOING)
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """Look for it."""
+        others = self._others()
+        return {} if not others or any(one.reaches(self.connection, self.address) for one in others) else None
+
+    async def do(self) -> Result:
+        """Connect it, where it is still wanted: this step has the lease's turn, as detaching has."""
+        others = self._others()
+        if not others:
+            return {}
+        key = self.key
+        if self.connection.authenticated and not key:
+            key = next((known for one in others if (known := self.parts.nvme.key_of(one))), "")
+        await self.parts.nvme.connect(self.connection, self.address, key=key)
+        return {}
+
+    async def compensate(self) -> None:
+        """Disconnect what has come of it, also half-made."""
+        nqns = (self.connection.nqn, "")
+        for one in self.parts.nvme.controllers():
+            if (one.address, one.host_nqn) == (self.address, self.connection.name.host_nqn) and one.nqn in nqns:
+                await self.parts.nvme.disconnect(one)
+
+
 def _one_of(errors: list[FarbusError]) -> FarbusError:
     """Return one error in one line that tells all of them."""
     told = "; ".join(error.message.removeprefix("connect ") for error in errors)

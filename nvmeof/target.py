@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
 from farbus.linux.block import BlockDevices
 from farbus.linux.nvmet import Nvmet
 from farbus.model.nvmeof import (
@@ -33,6 +33,7 @@ from farbus.model.nvmeof import (
 from farbus.model.nvmet import (
     COMMON_ANA_GROUP,
     MAX_ANA_GROUPS,
+    NODE_ANA_GROUP,
     PORTS,
     NamespaceUse,
     Target,
@@ -96,7 +97,15 @@ class AccessWork(Value, frozen=True, kw_only=True, tag="access"):
     before: dict[str, dict[str, AnaState]] = {}
 
 
-TargetWork = ExportWork | WithdrawWork | AccessWork
+class AddressWork(Value, frozen=True, kw_only=True, tag="address"):
+    """All that the node exports at one of its addresses is to have an ANA state there (:data:`NODE_ANA_GROUP`)."""
+
+    address: TransportAddress
+    state: AnaState
+    before: AnaState
+
+
+TargetWork = ExportWork | WithdrawWork | AccessWork | AddressWork
 
 _DECODER: msgspec.json.Decoder[TargetWork] = msgspec.json.Decoder(TargetWork)
 
@@ -114,6 +123,8 @@ def object_of(work: TargetWork) -> str:
 
     A change of access is not part of the subsystem's own sequence, by which that is taken back.
     """
+    if isinstance(work, AddressWork):
+        return f"address {work.address}"
     if isinstance(work, AccessWork):
         return f"access to {work.export.nqn}"
     return f"subsystem {(work.export.name if isinstance(work, ExportWork) else work.name).nqn}"
@@ -240,7 +251,7 @@ class CheckExport(TargetStep):
         """Look; raise :class:`Conflict` or :class:`NotFound` where it won't do.  Returns sizes in bytes."""
         export, nvmet = self.export, self.parts.nvmet
         _check(export)
-        await nvmet.load(sorted({address.transport for address in export.addresses}))
+        await self._load(sorted({address.transport for address in export.addresses}))
         target = await nvmet.target()
         newer = [name for name in _epochs(target, self.name) if name.epoch > self.name.epoch]
         if newer:
@@ -258,6 +269,17 @@ class CheckExport(TargetStep):
             await self.parts.blocks.prove_free(namespace.device)
             sizes[f"size_bytes.{namespace.nsid}"] = str(device.size_bytes)
         return sizes
+
+    async def _load(self, transports: list[Transport]) -> None:
+        """Load what serves the transports: one is enough, and where the others are missing is told by the offer."""
+        failed: list[Unavailable] = []
+        for transport in transports:
+            try:
+                await self.parts.nvmet.load([transport])
+            except Unavailable as error:
+                failed.append(error)
+        if len(failed) == len(transports):
+            raise failed[0]
 
     def _refuse_exported(self, target: Target, number: str, device: str) -> None:
         # The kernel does not: it opens devices without claiming them (nvmet_bdev_ns_enable).
@@ -383,16 +405,24 @@ class AllowHost(TargetStep):
 
 @dataclass(frozen=True, kw_only=True)
 class OfferSubsystem(TargetStep):
-    """Ports and links: from here on it can be connected to."""
+    """Ports and links: from here on it can be connected to.
+
+    One address is enough.  Where the node has not got another, or nothing that
+    serves its transport, that is told in the result as ``missing``.
+    """
 
     export: Export
     kind: str = "OfferSubsystem"
     deadline_s: float = FENCE_S
 
     async def observe(self, known: Result | None) -> Result | None:
-        """Compare where it is offered."""
+        """Compare where it is offered, but for where it could not be."""
         target = await self.parts.nvmet.target()
-        return None if offer_differences(target, self.export) else self._result(target)
+        missing = known.get("missing", "") if known is not None else ""
+        without = {address for address in self.export.addresses if str(address) in missing.split()}
+        offered = tuple(address for address in self.export.addresses if address not in without)
+        compared = msgspec.structs.replace(self.export, addresses=offered)
+        return None if offer_differences(target, compared) else self._result(target, missing)
 
     async def do(self) -> Result:
         """Make the ports that are not there yet, set the groups, and link."""
@@ -405,6 +435,7 @@ class OfferSubsystem(TargetStep):
         await _tidy_ports(self.parts, await nvmet.target())
         target = await nvmet.target()
         taken = {port.id for port in target.ports}
+        failed: dict[TransportAddress, FarbusError] = {}
         for address in self.export.addresses:
             _refuse_in_the_way(target, address, nqn)
             found = target.port_at(address)
@@ -413,13 +444,22 @@ class OfferSubsystem(TargetStep):
             if found is None:
                 await nvmet.make_port(number, address)
             await _set_groups(self.parts, target, self.export, address, found, number)
-            await nvmet.offer(number, nqn)
-        return self._result(await nvmet.target())
+            try:
+                await nvmet.offer(number, nqn)
+            except (NotFound, Unavailable) as error:
+                failed[address] = error
+        if len(failed) == len(self.export.addresses):
+            raise next(iter(failed.values()))
+        if failed:
+            # A port that nothing is offered at is half of one.
+            await _tidy_ports(self.parts, await nvmet.target())
+        return self._result(await nvmet.target(), " ".join(map(str, failed)))
 
-    def _result(self, target: Target) -> Result:
-        return {
+    def _result(self, target: Target, missing: str) -> Result:
+        ports = {
             f"port.{address}": str(port.id) for address in self.export.addresses if (port := target.port_at(address))
         }
+        return {**ports, "missing": missing} if missing else ports
 
     async def compensate(self) -> None:
         """Fence it: somebody may have connected already."""
@@ -502,9 +542,69 @@ class SetAccess(TargetStep):
             await _set_groups(self.parts, target, export, address, port, port.id)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SetAddressAccess:
+    """The ANA state of all that the node exports at an address."""
+
+    parts: TargetParts
+    address: TransportAddress
+    state: AnaState
+    before: AnaState
+    kind: str = "SetAddressAccess"
+    lasting: bool = False
+    deadline_s: float = WRITE_S
+    devices: tuple[str, ...] = (TURN,)
+
+    @property
+    def identity(self) -> str:
+        """The address."""
+        return f"address {self.address}"
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """Compare; where nothing is offered there is nothing to be done."""
+        target = await self.parts.nvmet.target()
+        return {} if self._port(target, unlike=self.state) is None else None
+
+    def _port(self, target: Target, *, unlike: AnaState) -> TargetPort | None:
+        """Return the address's port where it has the group, in another state."""
+        port = target.port_at(self.address)
+        there = port is not None and port.states.get(str(NODE_ANA_GROUP), unlike) != unlike
+        return port if there else None
+
+    async def do(self) -> Result:
+        """Write it; raise :class:`Conflict` where that would leave an initiator without a path."""
+        target = await self.parts.nvmet.target()
+        port = self._port(target, unlike=self.state)
+        if port is None:
+            return {}
+        if self.state is AnaState.INACCESSIBLE:
+            for nqn in port.subsystems:
+                concerned = (subsystem := target.subsystem(nqn)) is not None and any(
+                    namespace.ana_group == NODE_ANA_GROUP for namespace in subsystem.namespaces
+                )
+                others = (other for other in target.ports_of(nqn) if other.id != port.id)
+                if concerned and not any(map(_may_be_used, others)):
+                    raise Conflict(
+                        f"{self.identity} of {nqn}: it is its only one that can be used",
+                        hint="the address is in use until the lease ends",
+                    )
+        await self.parts.nvmet.set_access(port.id, NODE_ANA_GROUP, self.state)
+        return {}
+
+    async def compensate(self) -> None:
+        """Write what was before."""
+        port = self._port(await self.parts.nvmet.target(), unlike=self.before)
+        if port is not None:
+            await self.parts.nvmet.set_access(port.id, NODE_ANA_GROUP, self.before)
+
+
+def _may_be_used(port: TargetPort) -> bool:
+    return port.states.get(str(NODE_ANA_GROUP)) in (AnaState.OPTIMIZED, AnaState.NON_OPTIMIZED)
+
+
 ExportStep = CheckExport | EndOlder | MakeSubsystem | AllowHost | OfferSubsystem
 WithdrawStep = FenceSubsystem | RemoveSubsystem
-AnyTargetStep = ExportStep | WithdrawStep | SetAccess
+AnyTargetStep = ExportStep | WithdrawStep | SetAccess | SetAddressAccess
 
 
 def steps_of(parts: TargetParts, work: TargetWork) -> tuple[AnyTargetStep, ...]:
@@ -515,6 +615,8 @@ def steps_of(parts: TargetParts, work: TargetWork) -> tuple[AnyTargetStep, ...]:
     """
     if isinstance(work, WithdrawWork):
         return (FenceSubsystem(parts=parts, name=work.name), RemoveSubsystem(parts=parts, name=work.name))
+    if isinstance(work, AddressWork):
+        return (SetAddressAccess(parts=parts, address=work.address, state=work.state, before=work.before),)
     export = work.export
     if isinstance(work, AccessWork):
         return (SetAccess(parts=parts, name=export.name, export=export, before=work.before),)
@@ -579,7 +681,8 @@ async def _set_groups(
         there = port.states.get(str(group)) if port is not None else None
         if group == COMMON_ANA_GROUP or there == state:
             continue
-        if port is not None and target.group_is_used(port, group, but=export.nqn):
+        shared = group != NODE_ANA_GROUP and port is not None and target.group_is_used(port, group, but=export.nqn)
+        if shared:
             raise Conflict(
                 f"export {export.nqn} at {address}: ANA group {group} is in use there, and {there}",
                 hint="give its namespaces another group",

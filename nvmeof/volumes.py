@@ -16,7 +16,7 @@ What is made of a volume is never taken back once it is whole: a volume ends by 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,7 @@ import msgspec
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
 from farbus.linux.lvm import Lvm
 from farbus.model.nvmeof import (
+    AnaState,
     Export,
     ExportedNamespace,
     SmartLog,
@@ -32,6 +33,7 @@ from farbus.model.nvmeof import (
     TransportAddress,
     namespace_identity,
 )
+from farbus.model.nvmet import COMMON_ANA_GROUP
 from farbus.model.storage import LogicalIdentity, LogicalVolume, StorageDrive, identity_of, stored_bytes
 from farbus.model.value import Value
 from farbus.model.volume import StoredPart, VolumePart
@@ -176,13 +178,24 @@ def export_of(
     *,
     authenticated: bool = False,
     device: str = "",
+    ana_group: int = COMMON_ANA_GROUP,
+    states: Mapping[TransportAddress, AnaState] = {},
 ) -> Export:
     """Return the export of a logical volume for a lease: the same identity each time, whoever has it.
 
-    ``device`` is its path; empty for that in the usual group.
+    ``device`` is its path; empty for that in the usual group.  ``states`` are
+    those of ``ana_group`` at addresses where it is not to be optimized.
     """
-    namespace = ExportedNamespace(device=device or device_path(one), identity=namespace_identity(one.exported_as))
-    return Export(name=name, namespaces=(namespace,), addresses=tuple(addresses), authenticated=authenticated)
+    namespace = ExportedNamespace(
+        device=device or device_path(one), identity=namespace_identity(one.exported_as), ana_group=ana_group
+    )
+    return Export(
+        name=name,
+        namespaces=(namespace,),
+        addresses=tuple(addresses),
+        authenticated=authenticated,
+        states={str(address): {str(ana_group): state} for address, state in states.items()},
+    )
 
 
 # What is there.

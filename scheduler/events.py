@@ -172,6 +172,15 @@ class LeaseOverused(Value, frozen=True, kw_only=True):
     granted_bytes_per_s: int
 
 
+class LeasePaths(Value, frozen=True, kw_only=True):
+    """Not all paths of a lease to storage of another node work, in words; empty: all work again."""
+
+    node: str
+    session: int
+    lease_id: str
+    trouble: str
+
+
 class JobSubmitted(Value, frozen=True, kw_only=True):
     """A valid job with its id."""
 
@@ -308,6 +317,7 @@ Event = (
     | TaskReported
     | LeaseEndedByNode
     | LeaseOverused
+    | LeasePaths
     | JobSubmitted
     | JobCancelled
     | Cordoned

@@ -91,6 +91,7 @@ class ClusterMachine(MakingRoom):
             events.TaskReported: self._task_reported,
             events.LeaseEndedByNode: self._lease_ended_by_node,
             events.LeaseOverused: self._lease_overused,
+            events.LeasePaths: self._lease_paths,
             events.JobSubmitted: self._job_submitted,
             events.JobCancelled: self._job_cancelled,
             events.Cordoned: self._cordoned,

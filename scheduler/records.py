@@ -200,6 +200,8 @@ class JobRecord(msgspec.Struct, eq=False):
     """Monotonic time before which no more of its tasks are placed."""
     overuses: dict[str, str] = {}
     """What its leases have of drives beyond what they were granted, by their ids."""
+    lame: dict[str, str] = {}
+    """Which paths of its leases to storage do not work, by their ids."""
 
     _shapes: frozenset[int] = frozenset()
     _volumes: tuple[str, ...] | None = None
@@ -256,8 +258,9 @@ class JobRecord(msgspec.Struct, eq=False):
     def status(self) -> JobStatus:
         """Return the job as people see it."""
         status = job_status(self.job, self.state, self.progress, misses=self.misses)
-        if self.overuses and self.state is JobState.RUNNING and not status.reason:
-            status = msgspec.structs.replace(status, reason="; ".join(self.overuses.values()))
+        told = [*self.lame.values(), *self.overuses.values()]
+        if told and self.state is JobState.RUNNING and not status.reason:
+            status = msgspec.structs.replace(status, reason="; ".join(told))
         return status
 
 
@@ -321,6 +324,8 @@ class LeaseRecord(msgspec.Struct, eq=False):
     """Why its node could not release it, as the node told it last."""
     overuse: str = ""
     """What it has of its drives beyond what it was granted, as their node told last; empty where it has no more."""
+    paths: str = ""
+    """Which paths to its storage do not work, as who uses it told last; empty where all do."""
 
 
 class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):

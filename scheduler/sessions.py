@@ -364,6 +364,13 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 bytes_per_s=min(max(0, over.bytes_per_s), MAX_BYTES),
                 granted_bytes_per_s=min(max(0, over.granted_bytes_per_s), MAX_BYTES),
             )
+        case "lease_paths":
+            return events.LeasePaths(
+                node=name,
+                session=session,
+                lease_id=message.lease_paths.lease_id,
+                trouble=in_words(message.lease_paths.trouble),
+            )
         case "leaving":
             return events.NodeLeaving(node=name, session=session)
         case "inventory_changed":

@@ -161,6 +161,8 @@ class Volumes(DeviceMoves):
             lease = self.leases.get(self.devices[part.device].lease) if part.device in self.devices else None
             if lease is not None and lease.overuse:
                 yield lease.overuse
+            if lease is not None and lease.paths:
+                yield lease.paths
             if lease is not None and lease.trouble:
                 yield f"node {name} can't give part {part.part} up: {lease.trouble}"
             if index in record.troubles:
@@ -649,6 +651,9 @@ class Volumes(DeviceMoves):
             # What it has had of drives nobody asks any more.
             record.overuse = ""
             self.jobs[record.lease.job].overuses.pop(record.lease.id, None)
+        if record.paths and record.lease.job in self.jobs:
+            record.paths = ""
+            self.jobs[record.lease.job].lame.pop(record.lease.id, None)
         name = record.lease.storage.volume if record.lease.storage is not None else ""
         if name in self.volumes:
             self._effects.append(events.VolumeChanged(volume_id=self.volumes[name].volume.id))
@@ -705,12 +710,41 @@ class Volumes(DeviceMoves):
             self._persist.add(job.job.id)
         self._announce(job)
 
+    def _lease_paths(self, event: events.LeasePaths) -> None:
+        """A node tells, again and again, which paths to storage of another do not work."""
+        if self._session(event.node, event.session) is None:
+            return
+        record = self.leases.get(event.lease_id)
+        if record is None or record.lease.storage is None or record.lease.client_node != event.node:
+            return
+        self._put_paths(record, f"node {event.node}: {event.trouble}" if event.trouble else "")
+
+    def _put_paths(self, record: LeaseRecord, told: str) -> None:
+        before, record.paths = record.paths, told
+        job = self.jobs.get(record.lease.job)
+        if before == told or job is None:
+            return
+        job.lame.pop(record.lease.id, None)
+        if told:
+            job.lame[record.lease.id] = told
+        if not before or not told:
+            # Which they are changes: that it began and ended is what happened.
+            storage = record.lease.storage
+            assert storage is not None
+            self._tell(
+                job, told or f"node {record.lease.client_node}: all paths to storage {storage.name} can be used again"
+            )
+            self._persist.add(job.job.id)
+        self._announce(job)
+
     def _node_joined(self, event: events.NodeJoined) -> None:
         super()._node_joined(event)
         # What is still so it says again.
         for record in list(self.leases.values()):
             if record.overuse and record.lease.device_node == event.node.name:
                 self._put_overuse(record, "")
+            if record.paths and record.lease.client_node == event.node.name:
+                self._put_paths(record, "")
         self._look_at_volumes_of(event.node.name)
 
     def _inventory_changed(self, event: events.InventoryChanged) -> None:

@@ -16,6 +16,8 @@ class NodeSettings(Value, frozen=True, kw_only=True):
     storage: bool = False
     use_storage: bool = False
     volume_group: str = GROUP
+    nvmeof_addresses: tuple[str, ...] = ()
+    nvmeof_spare_addresses: tuple[str, ...] = ()
     fabric: str = ""
     fabric_ports: dict[str, tuple[str, ...]] = {}
 
@@ -23,6 +25,11 @@ class NodeSettings(Value, frozen=True, kw_only=True):
     def needs_rights(self) -> bool:
         """Whether the agent's unit has to allow what storage takes."""
         return self.storage or self.use_storage
+
+    @property
+    def offers_rdma(self) -> bool:
+        """Whether the NVMe target is to listen by RDMA, too."""
+        return any(one.startswith("rdma://") for one in (*self.nvmeof_addresses, *self.nvmeof_spare_addresses))
 
 
 def node_settings(path: str = AGENT_SETTINGS) -> NodeSettings:

@@ -35,6 +35,8 @@ RIGHT = "CAP_SYS_ADMIN"
 
 STORING_MODULES = ("nvmet", "nvmet-tcp", "dm-mod")
 USING_MODULES = ("nvme-tcp", "dm-mod")
+RDMA_MODULE = "nvmet-rdma"
+"""Where nvmeof_addresses name one of RDMA."""
 
 
 def examine_storage(
@@ -60,7 +62,11 @@ def examine_storage(
     module = has_module or KernelFactsReader().has_module
     for what, programs, modules in (
         ("use storage", USING, USING_MODULES),
-        ("store for others", {**STORING, **USING}, STORING_MODULES),
+        (
+            "store for others",
+            {**STORING, **USING},
+            (*STORING_MODULES, *([RDMA_MODULE] if settings.offers_rdma else [])),
+        ),
     ):
         packages = sorted({package for program, package in programs.items() if which(program) is None})
         absent = [name for name in modules if not module(name)]

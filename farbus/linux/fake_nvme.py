@@ -266,6 +266,7 @@ class FakeNvme(KernelNvme):
             ("ctrl_loss_tmo", str(wanted["ctrl_loss_tmo"])),
             ("reconnect_delay", str(wanted["reconnect_delay"])),
             ("kato", str(wanted["keep_alive_tmo"])),
+            ("dhchap_secret", str(wanted.get("key") or "none")),
             ("delete_controller", ""),
             ("dev", f"244:{number}"),
         ):

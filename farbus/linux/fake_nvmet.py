@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from farbus.errors import Unavailable
-from farbus.linux.nvmet import KernelNvmet, Operation, carry_out, read_target
+from farbus.linux.nvmet import MODULES, KernelNvmet, Operation, carry_out, read_target
 from farbus.model.nvmeof import AnaState, Transport
 from farbus.model.nvmet import COMMON_ANA_GROUP, MAX_ANA_GROUPS
 
@@ -321,6 +321,8 @@ class FakeNvmet(KernelNvmet):
         """Set once a call hangs."""
         self.refuse = ""
         self.loaded: list[Transport] = []
+        self.no_transports: frozenset[Transport] = frozenset()
+        """What this kernel has no module for."""
         self.calls: list[Operation] = []
         self.passing: Callable[[], None] = lambda: None
 
@@ -329,7 +331,10 @@ class FakeNvmet(KernelNvmet):
 
     async def load(self, transports: Sequence[Transport]) -> None:
         """Note it."""
-        self.loaded += transports
+        for transport in transports:
+            if transport in self.no_transports:
+                raise Unavailable(f"NVMe target: module {MODULES[transport]} is not there")
+            self.loaded.append(transport)
 
     async def _perform(self, operations: Sequence[Operation]) -> None:
         for operation in operations:
@@ -340,8 +345,16 @@ class FakeNvmet(KernelNvmet):
                 self.hanging.set()
                 await asyncio.get_running_loop().create_future()
             self.calls.append(operation)
+            if operation[0] == "link" and self._is_unserved(operation[1]):
+                # nvmet_enable_port asks for the module, and gives up.
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), operation[1])
             carry_out(self.kernel, operation)
             self.passing()
+
+    def _is_unserved(self, link: str) -> bool:
+        port = self._root / link.partition("/subsystems/")[0]
+        transport = port / "addr_trtype"
+        return transport.exists() and transport.read_text().strip() in self.no_transports
 
 
 def _name_fits(kind: str, name: str) -> bool:

@@ -100,6 +100,10 @@ class NvmeFabrics(Protocol):
         """
         ...
 
+    def key_of(self, controller: Controller) -> str:
+        """Return the key that the kernel proves the host by; an empty string for none, and where it is gone."""
+        ...
+
     async def discover(
         self, address: TransportAddress, *, host_nqn: str, host_id: str, persistent: bool = False
     ) -> tuple[DiscoveryRecord, ...]:
@@ -209,6 +213,22 @@ class KernelNvme:
                 )
             )
         return tuple(sorted(found, key=lambda namespace: namespace.nsid))
+
+    def key_of(self, controller: Controller) -> str:
+        """Read ``dhchap_secret``, which is the host's (nvme_ctrl_dhchap_secret_show, "none" without one)."""
+        place = self._sys / "class/nvme" / controller.name
+        try:
+            directory = os.open(os.path.realpath(place, strict=True), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            same = (_read_below(directory, "hostnqn"), _read_below(directory, "subsysnqn"))
+            key = _read_below(directory, "dhchap_secret") if same == (controller.host_nqn, controller.nqn) else ""
+        except OSError:
+            return ""
+        finally:
+            os.close(directory)
+        return key if key != "none" else ""
 
     def statistics(self, device: str) -> BlockStatistics:
         """Read the device's ``stat`` (Documentation/block/stat.rst)."""

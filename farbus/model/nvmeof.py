@@ -89,6 +89,21 @@ def transport_address(text: str, *, field: str = "address") -> TransportAddress:
     return TransportAddress(transport=transport, address=normal_address(host, field=field), service=service)
 
 
+def listening_address(text: str, service: int, *, field: str) -> TransportAddress:
+    """Read ``ADDRESS`` for TCP, or ``rdma://ADDRESS``, at which a node's target is to listen for other nodes.
+
+    Raises :class:`InvalidInput`, also for what says nothing to another node: all addresses, and those of one link.
+    """
+    kind, separator, rest = text.rpartition("://")
+    if separator and kind not in (Transport.TCP, Transport.RDMA):
+        raise InvalidInput(f"{field}: {kind!r} is no transport", hint="leave it out for tcp, or write rdma://ADDRESS")
+    address = normal_address(rest, field=field)
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if parsed.is_unspecified or parsed.is_link_local or parsed.is_multicast:
+        raise InvalidInput(f"{field}: other nodes can't reach {text}", hint="give an address of this node's")
+    return TransportAddress(transport=Transport(kind or Transport.TCP), address=address, service=service)
+
+
 def normal_address(text: str, *, field: str = "address") -> str:
     """Return an IP address as it is compared: IPv6 in its shortest form, with its zone, without brackets."""
     bare, separator, zone = text.strip("[]").partition("%")

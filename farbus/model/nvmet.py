@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farbus.errors import InvalidInput
-from farbus.model.nvmeof import NQN_PREFIX, AnaState, TransportAddress, normal_address
+from farbus.model.nvmeof import NQN_PREFIX, AnaState, Transport, TransportAddress, normal_address
 from farbus.model.value import Value
 
 FIRST_PORT = 64000
@@ -12,6 +12,9 @@ PORTS = range(FIRST_PORT, FIRST_PORT + 256)
 
 COMMON_ANA_GROUP = 1
 """The group that each port has from the start, optimized; a namespace of which nobody says anything is in it."""
+
+NODE_ANA_GROUP = 2
+"""The group of what an agent exports at several addresses.  Its state at a port is the address's, for all leases."""
 
 MAX_ANA_GROUPS = 128
 """Of a port (NVMET_MAX_ANAGRPS, drivers/nvme/target/nvmet.h)."""
@@ -63,6 +66,16 @@ class TargetPort(Value, frozen=True, kw_only=True):
     def is_ours(self) -> bool:
         """Say whether Farbus made it, by its number."""
         return self.id in PORTS
+
+    @property
+    def at(self) -> TransportAddress | None:
+        """Its address; None where its attributes are none of an IP address."""
+        try:
+            return TransportAddress(
+                transport=Transport(self.transport), address=normal_address(self.address), service=int(self.service)
+            )
+        except (InvalidInput, ValueError):
+            return None
 
     def is_at(self, address: TransportAddress) -> bool:
         """Say whether it is a port of exactly this address."""

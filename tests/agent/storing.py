@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,7 @@ from farbus.linux.sysfs import KernelSysfs
 from farbus.linux.uevents import FakeUevents
 from farbus.model.device import Device, Route
 from farbus.model.lease import Lease, LeasedDevice
+from farbus.model.nvmeof import AnaState
 from farbus.model.nvmet import Target
 from farbus.model.storage import LogicalIdentity
 from farbus.model.volume import StorageGrant, VolumePart, part_id
@@ -100,8 +101,8 @@ class Machine:
         return sorted(one["path"] for one in self.filesystems._state()["mounts"])
 
 
-async def bridge(storing: Machine, using: Machine) -> None:
-    """Let one machine reach what the other exports now, and nothing else."""
+async def bridge(storing: Machine, using: Machine, *, cut: Sequence[str] = ()) -> None:
+    """Let one machine reach what the other exports now, and nothing else; at ``cut`` addresses nobody answers."""
     target = await storing.target()
     offered = {}
     for subsystem in target.subsystems:
@@ -113,6 +114,12 @@ async def bridge(storing: Machine, using: Machine) -> None:
             host_nqn=subsystem.hosts[0],
             addresses=tuple(f"{port.transport}://{port.address}:{port.service}" for port in ports),
             serial=subsystem.serial,
+            cut=tuple(cut),
+            ana={
+                str(port.at): AnaState(port.states[str(one.ana_group)])
+                for port in ports
+                for one in subsystem.namespaces
+            },
             key=storing.host_key(subsystem.hosts[0]),
             namespaces=tuple(
                 FakeNamespace(

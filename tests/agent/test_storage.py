@@ -20,12 +20,14 @@ from farbus.agent.telemetry.storage import Overuse, StorageCollector
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
-from farbus.errors import Unavailable
+from farbus.errors import InvalidInput, Unavailable
 from farbus.linux.cgroups import FakeCgroups
 from farbus.linux.fake_nvmet import FakeNvmet
+from farbus.linux.nvmet import read_target
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.holders import Holder, HolderKind, Look
 from farbus.model.nvmeof import IoLimit, namespace_identity
+from farbus.model.nvmet import NODE_ANA_GROUP, Target
 from farbus.model.storage import LogicalIdentity
 from farbus.model.volume import VolumePart
 from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, ScriptedSessions
@@ -549,3 +551,110 @@ async def test_a_node_without_a_target_has_nothing_to_end(using: Node, monkeypat
     with structlog.testing.capture_logs() as logs:
         await using.start()
     assert [entry for entry in logs if entry["log_level"] == "error"] == []
+
+
+# Several addresses.
+
+FIRST, SIXTH, SPARE = "tcp://10.0.0.3:4420", "tcp://[fd00::3]:4420", "tcp://10.1.0.3:4420"
+SEVERAL = {"nvmeof_addresses": ("10.0.0.3", "fd00::3"), "nvmeof_spare_addresses": ("10.1.0.3",)}
+
+
+@pytest_asyncio.fixture
+async def several(tmp_path: Path, authority: Authority) -> AsyncIterator[Node]:
+    """A storing node with three addresses."""
+    async with node(tmp_path / "several", authority, "n1", **SEVERAL) as one:
+        yield one
+
+
+def access(one: Node) -> dict[str, str]:
+    """Return the ANA state of what a node exports, by address."""
+    target = msgspec.convert(read_target(str(one.machine.directory / "config/nvmet")), Target)
+    return {str(port.at): port.states[str(NODE_ANA_GROUP)] for port in target.ports}
+
+
+async def test_a_lease_is_offered_at_all_addresses_and_used_by_all_that_answer(several: Node, using: Node) -> None:
+    drives = await several.machine.give("S1")
+    await several.start()
+    await using.start()
+    prepared = await several.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))
+    assert (prepared.error, prepared.endpoint) == ("", f"{FIRST},{SIXTH},{SPARE}")
+    assert access(several) == {FIRST: "optimized", SIXTH: "optimized", SPARE: "non-optimized"}
+    await bridge(several.machine, using.machine, cut=(SIXTH,))
+    asked = session_pb2.PrepareClient(
+        job_id="j1", task="main.0", user=MYSELF,
+        leases=[prepared_message(storage_lease(drives=drives), prepared.endpoint)],
+    )  # fmt: skip
+    outcome = await using.sessions.command(prepare_client=asked)
+    assert outcome.error == ""
+    found = {str(one.address): one.namespaces[0].ana_state for one in using.machine.nvme.controllers()}
+    assert found == {FIRST: "optimized", SPARE: "non-optimized"}
+
+
+async def test_an_address_that_is_set_no_more_is_inaccessible_before_it_goes(several: Node) -> None:
+    drives = await several.machine.give("S1")
+    await several.start()
+    first, second = (storage_lease(name, drives=drives) for name in ("l1", "l2"))
+    assert (await several.sessions.command(prepare_devices=prepare(first))).error == ""
+    await several.stop()
+    several.config = msgspec.structs.replace(
+        several.config, nvmeof_addresses=("fd00::3",), nvmeof_spare_addresses=("10.0.0.3",)
+    )
+    await several.start()
+    wanted = {FIRST: "non-optimized", SIXTH: "optimized", SPARE: "inaccessible"}
+    async with asyncio.timeout(20):
+        while access(several) != wanted:  # noqa: ASYNC110 - files have no event
+            await asyncio.sleep(0)
+    # The lease is as it was, and the next one is not offered where none is to be.
+    (held,) = several.sessions.hellos[-1].held
+    assert (held.lease_id, held.endpoint) == ("l1", f"{FIRST},{SIXTH},{SPARE}")
+    outcome = await several.sessions.command(prepare_devices=prepare(second))
+    assert (outcome.error, outcome.endpoint) == ("", f"{SIXTH},{FIRST}")
+    assert access(several) == wanted
+    for name in ("l1", "l2"):
+        await several.sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id=name))
+    assert access(several) == {}
+
+
+async def test_the_only_address_of_a_lease_stays_what_it_is(several: Node) -> None:
+    drives = await several.machine.give("S1")
+    await several.start()
+    assert (await several.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))).error == ""
+    await several.stop()
+    several.config = msgspec.structs.replace(several.config, nvmeof_addresses=("10.0.0.9",), nvmeof_spare_addresses=())
+    with structlog.testing.capture_logs() as logs:
+        await several.start()
+        async with asyncio.timeout(20):
+            while not any(one["event"] == "address keeps its state" for one in logs):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    assert access(several) == {FIRST: "inaccessible", SIXTH: "inaccessible", SPARE: "non-optimized"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"nvmeof_addresses": ("10.0.0.3:4420",)}, "nvmeof_addresses: '10.0.0.3:4420' is no IP address"),
+        ({"nvmeof_addresses": ("fc://10.0.0.3",)}, "nvmeof_addresses: 'fc' is no transport"),
+        ({"nvmeof_addresses": ("0.0.0.0",)}, "nvmeof_addresses: other nodes can't reach 0.0.0.0"),
+        ({"nvmeof_addresses": ("fe80::1%eth0",)}, "nvmeof_addresses: other nodes can't reach fe80::1%eth0"),
+        ({"nvmeof_addresses": ("10.0.0.3", "10.0.0.3")}, "nvmeof_addresses: the same address twice"),
+        (
+            {"nvmeof_addresses": ("10.0.0.3",), "nvmeof_spare_addresses": ("tcp://10.0.0.3",)},
+            "nvmeof_addresses: the same address twice",
+        ),
+        ({"nvmeof_spare_addresses": ("10.0.0.3",)}, "nvmeof_spare_addresses: they are spare to nvmeof_addresses"),
+        (
+            {"nvmeof_addresses": tuple(f"10.0.0.{number}" for number in range(1, 10))},
+            "nvmeof_addresses: with nvmeof_spare_addresses 9, more than 8",
+        ),
+    ],
+)
+def test_addresses_that_can_not_be_are_refused(settings: dict[str, object], told: str, config: AgentConfig) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        msgspec.structs.replace(config, **settings).check()
+    assert caught.value.message.startswith(told)
+
+
+def test_an_address_may_be_of_several_transports(config: AgentConfig) -> None:
+    both = msgspec.structs.replace(config, nvmeof_addresses=("rdma://10.0.0.3", "10.0.0.3"), nvmeof_port=4421)
+    both.check()
+    assert [str(one) for one in both.target_addresses] == ["rdma://10.0.0.3:4421", "tcp://10.0.0.3:4421"]

@@ -38,6 +38,13 @@ def test_doctor_names_packages_and_modules_that_are_missing(tmp_path: Path) -> N
     assert "only root" in found[2][1]
 
 
+def test_doctor_asks_for_rdma_where_the_target_is_to_listen_by_it(tmp_path: Path) -> None:
+    lvm = FakeLvm(tmp_path)
+    assert not any("nvmet-rdma" in line for _, line in told(lvm, modules=False))
+    found = told(lvm, modules=False, nvmeof_spare_addresses=["rdma://10.0.0.7"])
+    assert [verdict for verdict, line in found if "kernel module nvmet-rdma" in line] == [Verdict.NOTE]
+
+
 def test_doctor_tells_of_the_group_and_of_drives_that_are_missing(tmp_path: Path) -> None:
     lvm = FakeLvm(tmp_path)
     assert "farbus storage init" in told(lvm)[-1][1]

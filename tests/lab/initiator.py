@@ -23,6 +23,7 @@ from farbus.linux.holders import KernelHolders
 from farbus.linux.nvme import KernelNvme
 from farbus.linux.uevents import KernelUevents
 from farbus.model.nvmeof import transport_address
+from farbus.nvmeof.initiator import MendPath
 from farbus.nvmeof.parts import Attach, InitiatorParts
 from farbus.nvmeof.paths import Reconnects, figures
 from farbus.nvmeof.sequences import steps_of
@@ -46,6 +47,13 @@ async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]
             done = await step.observe(None)
             result |= await step.do() if done is None else done
             seconds[step.kind] = seconds.get(step.kind, 0.0) + time.monotonic() - began
+    elif order == "mend":
+        assert work is not None
+        (connection,) = work.connections
+        for address in connection.addresses:
+            step = MendPath(parts=parts, work=work, connection=connection, address=address)
+            if await step.observe(None) is None:
+                await step.do()
     elif order == "adopt":
         found = [await step.observe({}) for step in steps]
         result = {"found": [one is not None for one in found]}

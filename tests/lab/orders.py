@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from farbus.model.nvmeof import Export
+from farbus.nvmeof.target import AddressWork
 from farbus.nvmeof.using import UseWork
 from farbus.nvmeof.volumes import VolumeWork
 from tests.lab.guest import Guest, patient
@@ -39,6 +40,11 @@ def store(verb: str, work: VolumeWork, **more: Any) -> dict[str, Any]:
 def target(verb: str, export: Export) -> dict[str, Any]:
     """Order an export alone."""
     return {"side": "target", "verb": verb, "work": msgspec.to_builtins(export)}
+
+
+def address(work: AddressWork) -> dict[str, Any]:
+    """Order what is to become of an address."""
+    return {"side": "address", "verb": "go", "work": msgspec.to_builtins(work)}
 
 
 def use(verb: str, work: UseWork, **more: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Runs in a guest: the sequences of the storing and of the using node on its real kernel, lvm2 and nvme-cli.
 
-``python -m tests.lab.storage`` reads a list of orders from standard input, ``{"side": "store" | "target" | "use",
-"verb": ..., "work": ...}``, and prints a JSON list with what became of each: ``{"result": {...}, "seconds": {STEP:
-...}}`` or ``{"error": KIND, "says": TEXT}``.  One list for many orders: Python takes seconds to start there.
+``python -m tests.lab.storage`` reads a list of orders from standard input, ``{"side": "store" | "target" | "address" |
+"use", "verb": ..., "work": ...}``, and prints a JSON list with what became of each: ``{"result": {...}, "seconds":
+{STEP: ...}}`` or ``{"error": KIND, "says": TEXT}``.  One list for many orders: Python takes seconds to start there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from farbus.linux.uevents import KernelUevents
 from farbus.model.nvmeof import Export
 from farbus.nvmeof import using, volumes
 from farbus.nvmeof.parts import InitiatorParts
-from farbus.nvmeof.target import ExportWork, TargetParts, resized
+from farbus.nvmeof.target import AddressWork, ExportWork, TargetParts, resized
 from farbus.nvmeof.target import steps_of as target_steps_of
 from farbus.nvmeof.using import UseParts
 from farbus.nvmeof.volumes import VolumeParts
@@ -71,6 +71,10 @@ class Machine:
         if order["side"] == "target":
             assert self.storing.target is not None
             steps = target_steps_of(self.storing.target, ExportWork(export=msgspec.convert(order["work"], Export)))
+        elif order["side"] == "address":
+            assert self.storing.target is not None
+            work = msgspec.convert(order["work"], AddressWork)
+            steps = target_steps_of(self.storing.target, work)
         elif order["side"] == "store":
             work = volumes.from_body(json.dumps(order["work"]))
             if verb == "resized":

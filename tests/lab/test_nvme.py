@@ -274,6 +274,29 @@ def test_io_goes_on_when_one_of_two_paths_is_cut(
     has_nothing(initiator)
 
 
+def test_a_path_that_the_kernel_has_given_up_is_connected_again_without_the_key(
+    kernel: str, initiator: Guest, target: Guest
+) -> None:
+    lease = f"mended-{kernel}"
+    # Debian's 6.1 knows no authentication.
+    keys = {lease: KEY} if kernel != "6.1" else {}
+    connection = a_connection(lease, loss_s=5, authenticated=bool(keys))
+    export(target, connection, key=keys.get(lease, ""))
+    path = done(order(initiator, "attach", connection, keys=keys))["path"]
+    writer = Writer(initiator, path)
+    target.shell("ip address del 10.9.0.102/24 dev enp0s16")
+    initiator.until(f"{STATES} | grep -qx ' 1 live '", limit_s=ORDER_LIMIT_S)
+    target.shell("ip address replace 10.9.0.102/24 dev enp0s16")
+    done(order(initiator, "mend", connection))
+    assert initiator.shell(STATES).stdout.split() == ["2", "live"]
+    said = writer.stop()
+    assert (said["error"], check(initiator, path, "writer", said["written"])) == ("", [])
+    done(order(initiator, "detach", connection))
+    # Of what is detached no path is made.
+    done(order(initiator, "mend", connection))
+    has_nothing(initiator)
+
+
 def test_a_cut_shorter_than_the_loss_time_out_is_waited_out(
     lab: Lab, kernel: str, initiator: Guest, target: Guest
 ) -> None:

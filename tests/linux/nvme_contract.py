@@ -67,6 +67,8 @@ async def keeps_its_promise(
         assert one.serial == expected.identity.serial
         assert (one.loss_s, one.reconnect_delay_s) == (connection.loss_s, connection.reconnect_delay_s)
         assert not one.half_made
+        # By this another path is connected again where nobody else knows it any more.
+        assert nvme.key_of(one) == key
     # Again changes nothing but time-outs, and needs no key.
     patient = msgspec.structs.replace(connection, loss_s=connection.loss_s + 7)
     await nvme.connect(patient, first)

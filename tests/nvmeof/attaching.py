@@ -22,6 +22,7 @@ from farbus.model.nvmeof import (
     transport_address,
 )
 from farbus.nvmeof.composition import plan_stripe
+from farbus.nvmeof.initiator import MendPath
 from farbus.nvmeof.parts import Attach, InitiatorParts
 from farbus.nvmeof.sequences import object_of, resumable, steps_of
 
@@ -154,3 +155,27 @@ class AttachStripe(AttachOne):
         )
         stripe = plan_stripe("vol", [connection.namespaces[0] for connection in connections])
         return Attach(id="vol", connections=connections, stripe=stripe)
+
+
+class MendOne(AttachOne):
+    """One of two paths is there, and the other is connected again."""
+
+    def prepare(self, node: Node) -> None:
+        """Connect one, as an earlier agent has."""
+        super().prepare(node)
+        (connection,) = self.work().connections
+        first = connection.addresses[0]
+        wanted = {
+            "transport": "tcp", "traddr": first.address, "trsvcid": first.service, "nqn": connection.nqn,
+            "hostnqn": connection.name.host_nqn, "hostid": connection.name.host_id,
+            "ctrl_loss_tmo": connection.loss_s, "reconnect_delay": connection.reconnect_delay_s,
+            "keep_alive_tmo": connection.keep_alive_s,
+        }  # fmt: skip
+        assert node.nvme._add(wanted) == ""
+
+    @contextlib.asynccontextmanager
+    async def steps(self) -> AsyncIterator[Steps]:
+        node, work = self._node(), self.work()
+        (connection,) = work.connections
+        step = MendPath(parts=node.parts, work=work, connection=connection, address=connection.addresses[1])
+        yield Steps(object="path", body=msgspec.json.encode(work).decode(), steps=(step,))

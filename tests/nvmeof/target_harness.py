@@ -21,9 +21,10 @@ from farbus.model.nvmeof import (
     namespace_identity,
     transport_address,
 )
-from farbus.model.nvmet import Target
+from farbus.model.nvmet import NODE_ANA_GROUP, Target
 from farbus.nvmeof.keys import Keys, keys_of
 from farbus.nvmeof.target import (
+    AddressWork,
     AnyTargetStep,
     ExportWork,
     TargetParts,
@@ -166,7 +167,6 @@ class Offered:
         node = self._node()
         node.nvmet.passing = self.passing
         work = self.work(node)
-        assert isinstance(work, ExportWork)
         yield Steps(
             object=object_of(work), body=msgspec.json.encode(work).decode(),
             steps=steps_of(node.parts, work), resumable=is_resumable(work),
@@ -184,3 +184,33 @@ class OfferedToWhoeverProvesAKey(Offered):
     """The same with keys, which no record has: what is cut off is taken back."""
 
     authenticated = True
+
+
+class AddressToBeWithdrawn(Offered):
+    """Two leases are offered at two addresses, one of which is to be inaccessible to both."""
+
+    def _prepared(self, node: Node) -> Node:
+        kernel = node.nvmet.kernel
+        names = [SubsystemName(lease=lease, epoch=1).nqn for lease in ("one", "two")]
+        for nqn in names:
+            kernel.mkdir(f"subsystems/{nqn}")
+            # The kernel would make up another each time.
+            kernel.write(f"subsystems/{nqn}/attr_serial", nqn[-5:])
+            kernel.mkdir(f"subsystems/{nqn}/namespaces/1")
+            kernel.write(f"subsystems/{nqn}/namespaces/1/device_uuid", "aaaaaaaa-0000-4000-8000-000000000002")
+            kernel.write(f"subsystems/{nqn}/namespaces/1/ana_grpid", str(NODE_ANA_GROUP))
+        for number, address in (("64000", HERE), ("64001", THERE)):
+            kernel.mkdir(f"ports/{number}")
+            family = "ipv6" if address.is_ipv6 else "ipv4"
+            for name, value in (
+                ("trtype", "tcp"), ("adrfam", family), ("traddr", address.address), ("trsvcid", "4420"),
+            ):  # fmt: skip
+                kernel.write(f"ports/{number}/addr_{name}", value)
+            kernel.mkdir(f"ports/{number}/ana_groups/{NODE_ANA_GROUP}")
+            kernel.write(f"ports/{number}/ana_groups/{NODE_ANA_GROUP}/ana_state", AnaState.OPTIMIZED.value)
+            for nqn in names:
+                kernel.link(f"ports/{number}/subsystems/{nqn}", f"subsystems/{nqn}")
+        return node
+
+    def work(self, node: Node) -> TargetWork:
+        return AddressWork(address=HERE, state=AnaState.INACCESSIBLE, before=AnaState.OPTIMIZED)

@@ -18,6 +18,7 @@ ONE = ("ClearEarlier", "Connect", "VerifyNamespaces", "HandOver")
         ("AttachOne", ONE, (1, 3)),
         ("AttachWithKey", ONE, ()),
         ("AttachOver", ONE, (2,)),
+        ("MendOne", ("MendPath",), (0,)),
         ("AttachStripe", (*ONE, *ONE, "CreateStripe"), (8,)),
     ],
 )

@@ -9,11 +9,20 @@ import msgspec
 import pytest
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
-from farbus.model.nvmeof import AnaState, SubsystemName, namespace_identity, transport_address
-from farbus.model.nvmet import NamespaceUse, Target
+from farbus.model.nvmeof import (
+    AnaState,
+    Export,
+    SubsystemName,
+    Transport,
+    TransportAddress,
+    namespace_identity,
+    transport_address,
+)
+from farbus.model.nvmet import NODE_ANA_GROUP, NamespaceUse, Target
 from farbus.nvmeof.comparison import differences, our_subsystems
 from farbus.nvmeof.target import (
     AccessWork,
+    AddressWork,
     ExportWork,
     WithdrawWork,
     from_body,
@@ -207,7 +216,7 @@ async def test_a_device_is_exported_once(node: Node) -> None:
 
 @pytest.mark.parametrize("address", ["tcp://192.0.2.1:4420"])
 async def test_an_address_of_another_machine_leaves_nothing(node: Node, address: str) -> None:
-    export = node.export(addresses=(HERE, transport_address(address)))
+    export = node.export(addresses=(transport_address(address),))
     with pytest.raises(Unavailable, match="Cannot assign requested address"):
         await node.offer(export)
     await node.withdraw(export)
@@ -399,3 +408,99 @@ def test_works_are_read_from_their_records(node: Node) -> None:
         assert object_of(work) == f"{'access to' if isinstance(work, AccessWork) else 'subsystem'} {nqn}"
     with pytest.raises(InvalidInput, match="not work of a target"):
         from_body("{}")
+
+
+# Several addresses of a node.
+
+ELSEWHERE = transport_address("tcp://192.0.2.1:4420")
+
+
+async def test_an_address_that_the_node_has_not_got_is_told_and_the_others_serve(node: Node) -> None:
+    export = node.export(addresses=(HERE, ELSEWHERE, THERE))
+    steps = steps_of(node.parts, ExportWork(export=export))
+    told = await forward(steps)
+    assert told["missing"] == str(ELSEWHERE)
+    assert {port.address for port in node.target().ports_of(export.nqn)} == {"10.0.0.7", "fd00::7"}
+    # Nothing is left of the port that could not be.
+    assert node.target().port_at(ELSEWHERE) is None
+    # A restarted agent takes hold of it as it is; one without the record does not take it for whole.
+    offered = steps[-1]
+    assert await offered.observe(told) is not None
+    assert await offered.observe(None) is None
+    port = node.target().port_at(THERE)
+    assert port is not None
+    node.nvmet.kernel.unlink(f"ports/{port.id}/subsystems/{export.nqn}")
+    assert await offered.observe(told) is None
+    await node.withdraw(export)
+    assert node.target() == node.foreign()
+
+
+async def test_a_transport_that_nothing_serves_is_told_and_the_others_serve(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roce = transport_address("rdma://10.0.0.7:4420")
+    monkeypatch.setattr(node.nvmet, "no_transports", frozenset({Transport.RDMA}))
+    assert (await node.offer(node.export(addresses=(HERE, roce))))["missing"] == str(roce)
+    await node.withdraw(node.export(addresses=(HERE, roce)))
+    with pytest.raises(Unavailable, match="module nvmet-rdma"):
+        await node.offer(node.export(addresses=(roce,)))
+    assert node.target() == node.foreign()
+
+
+def shared(node: Node, lease: str, device: str, *addresses: TransportAddress) -> Export:
+    """An export as an agent makes it at several addresses, of which the last one is a spare."""
+    (namespace,) = node.export(devices=(device,)).namespaces
+    return node.export(
+        lease,
+        namespaces=(msgspec.structs.replace(namespace, ana_group=NODE_ANA_GROUP),),
+        addresses=addresses,
+        states={str(addresses[-1]): {str(NODE_ANA_GROUP): AnaState.NON_OPTIMIZED}},
+    )
+
+
+def access(node: Node) -> dict[str, str]:
+    """Return the state of the node's group at each address."""
+    return {
+        str(port.at): port.states[str(NODE_ANA_GROUP)] for port in node.target().ports
+        if port.is_ours and str(NODE_ANA_GROUP) in port.states
+    }  # fmt: skip
+
+
+async def test_an_address_has_one_state_for_all_leases(node: Node) -> None:
+    first, second = shared(node, "one", "a", HERE, THERE), shared(node, "two", "b", HERE, THERE)
+    await node.offer(first)
+    await node.offer(second)
+    assert access(node) == {str(HERE): "optimized", str(THERE): "non-optimized"}
+    steps = steps_of(
+        node.parts, AddressWork(address=HERE, state=AnaState.INACCESSIBLE, before=AnaState.OPTIMIZED)
+    )  # fmt: skip
+    await forward(steps)
+    assert access(node) == {str(HERE): "inaccessible", str(THERE): "non-optimized"}
+    # It is no difference of a lease: that was offered just so.
+    assert (differences(node.target(), first), differences(node.target(), second)) == ((), ())
+    await back(steps)
+    assert access(node)[str(HERE)] == "optimized"
+    for export in (first, second):
+        await node.withdraw(export)
+    assert node.target() == node.foreign()
+
+
+async def test_the_last_address_that_can_be_used_stays_so(node: Node) -> None:
+    export = shared(node, "one", "a", HERE, THERE)
+    await node.offer(export)
+    await forward(
+        steps_of(node.parts, AddressWork(address=THERE, state=AnaState.INACCESSIBLE, before=AnaState.NON_OPTIMIZED))
+    )
+    with pytest.raises(Conflict, match=r"address tcp://10.0.0.7:4420 of .*lease:one:1: it is its only one"):
+        await forward(
+            steps_of(node.parts, AddressWork(address=HERE, state=AnaState.INACCESSIBLE, before=AnaState.OPTIMIZED))
+        )
+    assert access(node) == {str(HERE): "optimized", str(THERE): "inaccessible"}
+
+
+async def test_an_address_at_which_nothing_is_offered_has_no_state(node: Node) -> None:
+    before = node.target()
+    await forward(
+        steps_of(node.parts, AddressWork(address=HERE, state=AnaState.INACCESSIBLE, before=AnaState.OPTIMIZED))
+    )
+    assert node.target() == before

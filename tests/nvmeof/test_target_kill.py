@@ -22,3 +22,10 @@ def test_a_subsystem_is_offered_or_gone_wherever_the_process_is_killed(
     assert told.records["forward"] == expected
     assert told.to_old
     assert told.to_new
+
+
+def test_an_address_has_its_old_state_or_its_new_one_wherever_the_process_is_killed(tmp_path: Path) -> None:
+    told = kill_everywhere("tests.nvmeof.target_harness:AddressToBeWithdrawn", tmp_path, fail=(0,))
+    assert told.records["forward"] == ("started forward SetAddressAccess", "completed")
+    assert told.to_old
+    assert told.to_new

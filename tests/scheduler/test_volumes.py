@@ -760,3 +760,29 @@ def test_a_queued_attachment_outlives_a_restart() -> None:
     cluster.join()
     cluster.settle()
     assert cluster.volume().attached_to == "c"
+
+
+def test_paths_that_do_not_work_are_told_as_long_as_they_do_not() -> None:
+    cluster = made()
+    cluster.attach("data", "c")
+    cluster.settle()
+    (lease,) = cluster.machine.leases.values()
+
+    def say(trouble: str, lease_id: str = lease.lease.id, by: str = "c") -> None:
+        session = cluster.agents[by].session
+        cluster.tell(events.LeasePaths(node=by, session=session, lease_id=lease_id, trouble=trouble))
+
+    say("of 2 paths to storage data 1 can be used: x is connecting")
+    # By who does not use it, and of a lease that is none.
+    say("", by="b")
+    say("none", "j9-1-1")
+    told = "node c: of 2 paths to storage data 1 can be used: x is connecting"
+    status = cluster.machine.jobs["j1"].status()
+    assert (status.reason, cluster.volume().troubles) == (told, (told,))
+    say("of 2 paths to storage data 1 can be used: x is not connected")
+    assert cluster.volume().troubles == (told.replace("connecting", "not connected"),)
+    say("")
+    status = cluster.machine.jobs["j1"].status()
+    assert (status.reason, cluster.volume().troubles) == ("", ())
+    assert status.story[-1].endswith("node c: all paths to storage data can be used again")
+    assert sum(" paths to storage data " in line for line in status.story) == 2

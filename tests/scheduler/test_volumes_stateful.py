@@ -174,6 +174,15 @@ class AnyOrder(RuleBasedStateMachine):
             )
         )  # fmt: skip
 
+    @precondition(lambda self: self.cluster.machine.leases)
+    @rule(data=st.data(), trouble=st.sampled_from(["", "one of two paths is connecting"]))
+    def lose_paths(self, data: st.DataObject, trouble: str) -> None:
+        record = self.cluster.machine.leases[data.draw(st.sampled_from(sorted(self.cluster.machine.leases)))]
+        agent = self.cluster.agents[record.lease.client_node]
+        self.cluster.tell(
+            events.LeasePaths(node=agent.name, session=agent.session, lease_id=record.lease.id, trouble=trouble)
+        )
+
     @rule(name=NODES)
     def boot(self, name: str) -> None:
         agent = self.cluster.agents[name]

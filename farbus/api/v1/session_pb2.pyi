@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "inventory_changed", "heartbeat", "outcome", "task_changed", "log_data", "lease_ended", "leaving", "move_progress", "chassis_changed", "lease_overused")
+    __slots__ = ("hello", "inventory_changed", "heartbeat", "outcome", "task_changed", "log_data", "lease_ended", "leaving", "move_progress", "chassis_changed", "lease_overused", "lease_paths")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_CHANGED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class NodeMessage(_message.Message):
     MOVE_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     CHASSIS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     LEASE_OVERUSED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_PATHS_FIELD_NUMBER: _ClassVar[int]
     hello: NodeHello
     inventory_changed: InventoryChanged
     heartbeat: Heartbeat
@@ -32,7 +33,8 @@ class NodeMessage(_message.Message):
     move_progress: MoveProgress
     chassis_changed: ChassisChanged
     lease_overused: LeaseOverused
-    def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., move_progress: _Optional[_Union[MoveProgress, _Mapping]] = ..., chassis_changed: _Optional[_Union[ChassisChanged, _Mapping]] = ..., lease_overused: _Optional[_Union[LeaseOverused, _Mapping]] = ...) -> None: ...
+    lease_paths: LeasePaths
+    def __init__(self, hello: _Optional[_Union[NodeHello, _Mapping]] = ..., inventory_changed: _Optional[_Union[InventoryChanged, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., task_changed: _Optional[_Union[TaskChanged, _Mapping]] = ..., log_data: _Optional[_Union[LogData, _Mapping]] = ..., lease_ended: _Optional[_Union[LeaseEnded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., move_progress: _Optional[_Union[MoveProgress, _Mapping]] = ..., chassis_changed: _Optional[_Union[ChassisChanged, _Mapping]] = ..., lease_overused: _Optional[_Union[LeaseOverused, _Mapping]] = ..., lease_paths: _Optional[_Union[LeasePaths, _Mapping]] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
     __slots__ = ("welcome", "refused", "heartbeat_reply", "prepare_devices", "prepare_client", "start_task", "stop_task", "unprepare_client", "unprepare_devices", "log_request", "log_cancel", "detach_device", "attach_device", "serve_chassis", "cancel_move", "make_volume", "resize_volume", "remove_volume", "grow_client", "trust_changed", "log_credit")
@@ -538,6 +540,14 @@ class LeaseOverused(_message.Message):
     bytes_per_s: int
     granted_bytes_per_s: int
     def __init__(self, lease_id: _Optional[str] = ..., bytes_per_s: _Optional[int] = ..., granted_bytes_per_s: _Optional[int] = ...) -> None: ...
+
+class LeasePaths(_message.Message):
+    __slots__ = ("lease_id", "trouble")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    trouble: str
+    def __init__(self, lease_id: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Leaving(_message.Message):
     __slots__ = ()
