@@ -165,7 +165,6 @@ def test_state_survives_kill_9(site: Site) -> None:
         (["list", "--chassis", "other"], 3, "no chassis other; it has falcon"),
         (["assign", "GPU-9", "beta"], 3, "no device GPU-9 in falcon, falcon-by-redfish"),
         (["assign", "GPU-1", "gamma", "--chassis", "falcon"], 3, "no port gamma"),
-        (["unassign", "GPU-1", "--from", "alpha", "--chassis", "falcon"], 7, "is assigned to port 31h, not 30h"),
         (["emulate", "-c", "none.toml"], 3, "no such configuration file"),
         (["list", "-c", "none.toml"], 3, "no such configuration file; name the one of your chassis with --config"),
         (["emulate", "-c", "none.toml", "--backend", "xen"], 2, "not one of none, qemu"),
@@ -176,6 +175,13 @@ def test_errors_are_one_line_with_their_code(site: Site, arguments: list[str], c
     done = site(*arguments)
     assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
     assert words in done.stderr
+
+
+def test_a_device_is_not_taken_from_a_port_where_it_is_not(site: Site) -> None:
+    site("assign", "--move", "GPU-1", "beta", "--chassis", "falcon")
+    done = site("unassign", "GPU-1", "--from", "alpha", "--chassis", "falcon")
+    assert (done.returncode, done.stderr.count("\n")) == (7, 1), done.stderr
+    assert "is assigned to port 31h, not 30h" in done.stderr
 
 
 def test_an_emulator_of_guests_without_a_guest_is_refused(site: Site) -> None:
