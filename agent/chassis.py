@@ -59,13 +59,15 @@ class Naming(Value, frozen=True, kw_only=True):
 
 
 class ChassisNews(Value, frozen=True, kw_only=True):
-    """A reading that differs from the one before."""
+    """A reading that differs from the one before, or why there is none now."""
 
     term: int
     view: ChassisView
     history: StepHistory
     parallel: int = 0
     """Requests that the chassis takes at once; 0 where that is not known."""
+    trouble: str = ""
+    """Why it can't be read now; ``view`` is what was read last."""
 
 
 class ChassisAsker(Protocol):
@@ -91,6 +93,8 @@ class Chassis:
         self.history = history
         self.view: ChassisView | None = None
         """The last reading, of whoever made it."""
+        self.trouble = ""
+        """Why it could not be read the last time; empty where it could."""
         self.service: ChassisService | None = None
         self.renamed = asyncio.Event()
         """Set, and replaced, when somebody else is named."""
@@ -286,8 +290,9 @@ class ChassisDesk:
             await self._leave(chassis)
 
     def _seen(self, chassis: Chassis, view: ChassisView) -> None:
-        before, chassis.view = chassis.view, view
-        if view != before:
+        before = (chassis.view, chassis.trouble)
+        chassis.view, chassis.trouble = view, ""
+        if before != (view, ""):
             self._tell(chassis)
         self.read(view)
 
@@ -299,19 +304,19 @@ class ChassisDesk:
                 view=chassis.view,
                 history=chassis.history,
                 parallel=access.parallel if access is not None else 0,
+                trouble=chassis.trouble,
             )
             self.told(news)
 
     async def keep_reading(self, wanted: Callable[[str], bool]) -> None:
         """Read the chassis that this agent serves, and those that are ``wanted``, now and then, until cancelled."""
-        told: dict[str, str] = {}
         while True:
             self._soon.clear()
             for chassis in self.known:
                 # Where nobody was named yet, all who have the credentials would ask a chassis at once.
                 if not chassis.naming.term or not (self.is_ours(chassis) or wanted(chassis.chassis)):
                     continue
-                trouble = ""
+                before, trouble = chassis.trouble, ""
                 try:
                     view = await chassis.list()
                     if chassis.service is None:
@@ -323,9 +328,11 @@ class ChassisDesk:
                     _log.exception("defect", chassis=chassis.chassis)
                     trouble = f"a defect: {error!r}"
                 # Once for each reason: a chassis that is off for a night is one line.
-                if trouble and trouble != told.get(chassis.chassis):
+                chassis.trouble = trouble
+                if trouble and trouble != before:
                     _log.warning("chassis not read", chassis=chassis.chassis, reason=trouble)
-                told[chassis.chassis] = trouble
+                    if self.is_ours(chassis):
+                        self._tell(chassis)
             await self._within(self._soon.wait(), READ_INTERVAL_S)
 
     # Asking.

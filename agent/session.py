@@ -423,7 +423,11 @@ class SessionRunner:
     def chassis_changed(self, news: ChassisNews) -> None:
         """Tell what a chassis holds that this agent serves."""
         changed = session_pb2.ChassisChanged(
-            term=news.term, view=to_json(news.view), history=to_json(news.history), parallel=news.parallel
+            term=news.term,
+            view=to_json(news.view),
+            history=to_json(news.history),
+            parallel=news.parallel,
+            trouble=news.trouble,
         )
         self._put(session_pb2.NodeMessage(chassis_changed=changed))
 

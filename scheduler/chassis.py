@@ -34,7 +34,9 @@ class ServingChassis(Operations):
     def chassis_statuses(self) -> tuple[ChassisStatus, ...]:
         """Return all chassis, by name."""
         return tuple(
-            ChassisStatus(name=name, served_by=record.served_by, term=record.term, view=record.view)
+            ChassisStatus(
+                name=name, served_by=record.served_by, term=record.term, view=record.view, trouble=record.trouble
+            )
             for name, record in sorted(self.chassis.items())
         )
 
@@ -63,7 +65,7 @@ class ServingChassis(Operations):
         for record in self.chassis.values():
             record.offers.discard(name)
             if record.served_by == name:
-                record.served_by = ""
+                record.served_by = record.trouble = ""
                 if record.offers:
                     self._name_server(record)
                 self._chassis_changed(record)
@@ -109,6 +111,7 @@ class ServingChassis(Operations):
             return
         if (record.served_by, record.term) != (event.node, event.term):
             return
+        record.trouble = event.trouble
         known = record.nodes()
         self._chassis_changed(record)
         record.view = event.view

@@ -139,6 +139,8 @@ class ChassisReported(Value, frozen=True, kw_only=True):
     """How long its steps took; None where the agent did not tell."""
     parallel: int = 1
     """Requests that the chassis takes at once."""
+    trouble: str = ""
+    """Why it can't be read now; ``view`` is what was read last."""
 
 
 class TaskReported(Value, frozen=True, kw_only=True):

@@ -130,6 +130,8 @@ class ChassisRecord(msgspec.Struct, eq=False):
     history: StepHistory = StepHistory()
     parallel: int = 1
     """Requests that it takes at once."""
+    trouble: str = ""
+    """Why who serves it can't read it now; empty when it can."""
 
     @property
     def attach_s(self) -> float:

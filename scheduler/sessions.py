@@ -338,6 +338,7 @@ def _event(name: str, session: int, message: session_pb2.NodeMessage) -> events.
                 view=view,
                 history=history,
                 parallel=min(max(1, chassis.parallel), MAX_PARALLEL),
+                trouble=in_words(chassis.trouble),
             )
         case "task_changed":
             changed = message.task_changed

@@ -157,10 +157,14 @@ def _enum_member(kind: type[enum.Enum], item: Any, path: str) -> enum.Enum:
 def chassis_to_message(status: ChassisStatus) -> cluster_pb2.ChassisStatus:
     """Return the message of a chassis; what was read of it travels as JSON."""
     view = to_json(status.view) if status.view is not None else b""
-    return cluster_pb2.ChassisStatus(name=status.name, served_by=status.served_by, term=status.term, view=view)
+    return cluster_pb2.ChassisStatus(
+        name=status.name, served_by=status.served_by, term=status.term, view=view, trouble=status.trouble
+    )
 
 
 def chassis_from_message(message: cluster_pb2.ChassisStatus) -> ChassisStatus:
     """Return the chassis of a message; raise :class:`InvalidInput` where what was read of it is not understood."""
     view = from_json(message.view, ChassisView) if message.view else None
-    return ChassisStatus(name=message.name, served_by=message.served_by, term=message.term, view=view)
+    return ChassisStatus(
+        name=message.name, served_by=message.served_by, term=message.term, view=view, trouble=message.trouble
+    )

@@ -259,6 +259,8 @@ class ChassisStatus(Value, frozen=True, kw_only=True):
     served_by: str = ""
     term: int = 0
     view: ChassisView | None = None
+    trouble: str = ""
+    """Why it can't be read now: ``view`` may be past.  Empty when it can."""
 
 
 class StrandedDevice(Value, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import pytest
 
 from farbus.agent.chassis import ChassisDesk, ChassisNews, Naming
 from farbus.api.identity import Identity, Role
-from farbus.errors import FarbusError, NotPermitted, Unavailable, Unsatisfiable
+from farbus.errors import FarbusError, InvalidInput, NotPermitted, Unavailable, Unsatisfiable
 from farbus.hotplug.fabric.emulator.faults import Fault, FaultKind
 from farbus.hotplug.fabric.emulator.virtual import run_virtually
 from farbus.hotplug.fabric.errors import DeviceElsewhere
@@ -270,6 +270,32 @@ async def test_a_driver_that_breaks_ends_nothing_else(bench: Bench) -> None:
     while not bench.news:
         assert not reading.done()
         await asyncio.sleep(0)
+    reading.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await reading
+
+
+async def test_a_chassis_that_can_not_be_read_is_told_with_what_was_read_last_until_it_can(bench: Bench) -> None:
+    desk = bench.desk("n1")
+    told: asyncio.Queue[ChassisNews] = asyncio.Queue()
+    desk.told = told.put_nowait
+    await desk.name(CHASSIS, HERE)
+    view = await desk.of(CHASSIS).list()
+    assert (await told.get()).trouble == ""
+    driver = (await desk._serve(desk.known[0]))._driver
+    read = driver.read
+
+    async def refuses() -> ChassisView:
+        raise InvalidInput("chassis falcon: it refuses the password")
+
+    driver.read = refuses  # type: ignore[method-assign]
+    reading = asyncio.create_task(desk.keep_reading(lambda _: False))
+    async with asyncio.timeout(30):
+        news = await told.get()
+        assert (news.view, news.trouble) == (view, "chassis falcon: it refuses the password")
+        driver.read = read  # type: ignore[method-assign]
+        assert await desk.of(CHASSIS).list() == view
+        assert (await told.get()).trouble == ""
     reading.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await reading

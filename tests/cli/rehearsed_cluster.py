@@ -408,6 +408,12 @@ class RehearsedCluster(ClusterHandler):
         return (
             ChassisStatus(name="falcon", served_by="alpha", term=3, view=view),
             ChassisStatus(name="pod", served_by="beta", term=1),
+            ChassisStatus(
+                name="rack",
+                served_by="beta",
+                view=ChassisView(chassis="rack", ports=(), devices=()),
+                trouble="chassis rack: it is off",
+            ),
         )
 
     async def list_profiles(self, caller: Identity, *, application: str) -> tuple[ApplicationProfile, ...]:

@@ -247,6 +247,18 @@ async def test_the_session_of_who_tells_impossible_times_of_a_chassis_ends(two: 
         pass
 
 
+async def test_a_chassis_that_can_not_be_read_is_listed_with_why_and_what_was_read_last(two: Two) -> None:
+    view = b'{"chassis": "falcon", "ports": [{"id": "1"}], "devices": []}'
+    await two.a.send(chassis_changed=session_pb2.ChassisChanged(term=1, view=view, trouble="chassis falcon: it is off"))
+    while not (status := (await two.operator.list_chassis())[0]).trouble:
+        pass
+    assert status.view is not None
+    assert (status.trouble, [port.id for port in status.view.ports]) == ("chassis falcon: it is off", ["1"])
+    await two.a.send(chassis_changed=session_pb2.ChassisChanged(term=1, view=view))
+    while (await two.operator.list_chassis())[0].trouble:
+        pass
+
+
 async def test_a_move_goes_on_over_a_restart_of_the_scheduler(tmp_path: Path) -> None:
     site = Site(tmp_path)
     a, b = light_agents()

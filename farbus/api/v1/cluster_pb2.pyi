@@ -197,16 +197,18 @@ class ListChassisReply(_message.Message):
     def __init__(self, chassis: _Optional[_Iterable[_Union[ChassisStatus, _Mapping]]] = ...) -> None: ...
 
 class ChassisStatus(_message.Message):
-    __slots__ = ("name", "served_by", "term", "view")
+    __slots__ = ("name", "served_by", "term", "view", "trouble")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SERVED_BY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     served_by: str
     term: int
     view: bytes
-    def __init__(self, name: _Optional[str] = ..., served_by: _Optional[str] = ..., term: _Optional[int] = ..., view: _Optional[bytes] = ...) -> None: ...
+    trouble: str
+    def __init__(self, name: _Optional[str] = ..., served_by: _Optional[str] = ..., term: _Optional[int] = ..., view: _Optional[bytes] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class ReadAuditRequest(_message.Message):
     __slots__ = ("since",)

@@ -475,16 +475,18 @@ class MoveProgress(_message.Message):
     def __init__(self, move_id: _Optional[str] = ..., device: _Optional[str] = ..., step: _Optional[int] = ..., steps: _Optional[int] = ..., says: _Optional[str] = ..., expected_s: _Optional[float] = ...) -> None: ...
 
 class ChassisChanged(_message.Message):
-    __slots__ = ("term", "view", "history", "parallel")
+    __slots__ = ("term", "view", "history", "parallel", "trouble")
     TERM_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     PARALLEL_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     term: int
     view: bytes
     history: bytes
     parallel: int
-    def __init__(self, term: _Optional[int] = ..., view: _Optional[bytes] = ..., history: _Optional[bytes] = ..., parallel: _Optional[int] = ...) -> None: ...
+    trouble: str
+    def __init__(self, term: _Optional[int] = ..., view: _Optional[bytes] = ..., history: _Optional[bytes] = ..., parallel: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("command_id", "ok", "error", "endpoint", "environment", "move")

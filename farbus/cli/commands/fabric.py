@@ -479,6 +479,8 @@ def _known_views(target: Target, chassis: str) -> list[ChassisView]:
             _tell(f"chassis {status.name}: no agent serves it now" + (", as it was read last" if status.view else ""))
         elif status.view is None:
             _tell(f"chassis {status.name}: the agent of node {status.served_by} has not read it yet")
+        elif status.trouble:
+            _tell(f"{status.trouble}; node {status.served_by} serves it; what follows is what was read last")
     return [status.view for status in known if status.view is not None]
 
 
