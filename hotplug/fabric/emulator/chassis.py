@@ -34,8 +34,9 @@ class Backend(Protocol):
     """What assigning does beyond the chassis' own table."""
 
     async def plug(self, device: DeviceConfig, port: PortConfig) -> str:
-        """Make ``device`` appear at ``port``; return the slot, empty where the guest is off and gets it when it starts.
+        """Make ``device`` appear at ``port``, in the first of its ``slots`` that is free there.
 
+        Returns the slot, empty where the guest is off and gets the device when it starts.
         Raises :class:`BackendError`.
         """
         ...
@@ -254,13 +255,23 @@ class EmulatedChassis:
         at = self.config.port(port)
         assert at is not None
         self._write(device, msgspec.structs.replace(self._rows[device], holder=port))
+        at = msgspec.structs.replace(at, slots=self._slots_for(device, at))
         try:
             slot = await self._backend.plug(self.devices[device], at)
         except BackendError as error:
             if error.is_out:
                 self._write(device, msgspec.structs.replace(self._rows[device], holder=""))
             raise
-        self._write(device, msgspec.structs.replace(self._rows[device], slot=slot))
+        self._write(device, msgspec.structs.replace(self._rows[device], slot=slot or self._rows[device].slot))
+
+    def _slots_for(self, device: str, at: PortConfig) -> tuple[str, ...]:
+        """Return the slots of a port as a device is to try them: its own, those that are no other's, then the rest.
+
+        What is assigned keeps its slot while its guest is off, as a card does in a chassis.
+        """
+        own = self._rows[device].slot
+        others = {row.slot for name, row in self._rows.items() if name != device and row.holder == at.id}
+        return tuple(sorted(at.slots, key=lambda slot: (slot != own, slot in others)))
 
     async def _unplug(self, device: str) -> None:
         """Return when no guest has the device any more."""

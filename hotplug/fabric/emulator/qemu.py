@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from farbus.hotplug.fabric.emulator.chassis import BackendError
@@ -85,14 +85,14 @@ class _Guest:
                 found[name] = str(bus).rpartition("/")[2]
         return found
 
-    async def add(self, device: DeviceConfig) -> str:
-        """Plug a device into a free slot, unless it is there; return the slot."""
+    async def add(self, device: DeviceConfig, slots: Sequence[str]) -> str:
+        """Plug a device into the first slot that is free, unless it is there; return the slot."""
         assert device.qemu is not None
         name = qemu_id(device.id)
         present = await self.devices()
         if name in present:
             return present[name]
-        free = [slot for slot in self.port.slots if slot not in present.values()]
+        free = [slot for slot in slots if slot not in present.values()]
         if not free:
             raise BackendError(f"guest {self.port.node or self.port.id}: no slot is free", is_out=True)
         monitor = await self.open()
@@ -179,7 +179,7 @@ class QemuBackend:
             return ""
         async with guest.lock:
             try:
-                return await self._connected(guest, lambda: guest.add(device))
+                return await self._connected(guest, lambda: guest.add(device, port.slots))
             except GuestOff:
                 # A chassis assigns to a port whose node is off; the device is there when the node starts.
                 return ""

@@ -167,6 +167,23 @@ async def test_a_guest_that_starts_gets_what_is_assigned_to_it(bench: Bench) -> 
     await asyncio.gather(watching, return_exceptions=True)
 
 
+async def test_a_guest_that_starts_again_has_its_devices_in_the_slots_that_they_had(bench: Bench) -> None:
+    for device in ("000", "001"):
+        await bench.chassis.assign(device, "30h")
+    await bench.chassis.unassign("000")
+    await bench.chassis.assign("002", "30h")
+    before = dict(bench.alpha.devices)
+    assert sorted(before.values()) == ["rp1", "rp2"]
+    await bench.alpha.stop()
+    # Also by an emulator that was restarted meanwhile, and while nobody listens.
+    await bench.chassis.close()
+    bench.build()
+    await bench.chassis.reconcile("30h")
+    await bench.alpha.start()
+    await bench.chassis.reconcile("30h")
+    assert bench.alpha.devices == before
+
+
 async def test_a_killed_emulator_never_leaves_a_device_in_two_guests(bench: Bench) -> None:
     """Killed before and after each write of a move, it starts anew and agrees with the guests again."""
 
