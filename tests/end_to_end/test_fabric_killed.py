@@ -203,7 +203,8 @@ class Random:
         try:
             job, _ = await self.operator.submit(Job(id="", name="job", user="", groups=(group,)))
         except FarbusError as error:
-            # It may be in the queue all the same.
+            # It may be in the queue all the same, and is not to keep the GPU for ever.
+            enough.touch()
             return Ended("not known", str(error))
         while True:
             # Anew where the scheduler is killed.
