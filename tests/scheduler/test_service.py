@@ -660,6 +660,7 @@ def lies(job_id: str, lease_id: str) -> dict[str, object]:
         "lease_ended": session_pb2.LeaseEnded(lease_id=lease_id, device_side=True, reason="a lie"),
         "log_data": session_pb2.LogData(request_id="1", end=True, error="a lie"),
         "lease_overused": session_pb2.LeaseOverused(lease_id=lease_id, bytes_per_s=10**9, granted_bytes_per_s=1),
+        "lease_paths": session_pb2.LeasePaths(lease_id=lease_id, trouble="a lie"),
         # It has no name in it: the scheduler waits longer for the liar alone.
         "leaving": session_pb2.Leaving(),
         "move_progress": session_pb2.MoveProgress(move_id="m1", device="GPU-a-0", steps=1, says="a lie"),
