@@ -190,12 +190,18 @@ def test_an_emulator_of_guests_without_a_guest_is_refused(site: Site) -> None:
     assert "--backend qemu: no port has a guest; give one qmp =" in done.stderr
 
 
-def test_a_chassis_that_is_away_hides_no_other(site: Site) -> None:
+def with_one_that_is_away(site: Site) -> Path:
+    """Return a file of the site's chassis and of another one, at whose port nobody listens."""
     text = (site.directory / "fabric.toml").read_text()
     config = site.directory / "away.toml"
     with socket.create_server(("127.0.0.1", 0)) as closed:
         away = f"http://127.0.0.1:{closed.getsockname()[1]}"
     config.write_text(f'{text}\n[[chassis]]\nname = "away"\ndialect = "h3"\nurl = "{away}"\n')
+    return config
+
+
+def test_a_chassis_that_is_away_hides_no_other(site: Site) -> None:
+    config = with_one_that_is_away(site)
     done = site("list", "-q", "-o", "json", "-c", str(config))
     assert {row["chassis"] for row in json.loads(done.stdout)} == {"falcon", "falcon-by-redfish"}
     assert done.returncode == 6
@@ -205,11 +211,7 @@ def test_a_chassis_that_is_away_hides_no_other(site: Site) -> None:
 
 
 def test_a_chassis_that_is_away_is_passed_over_by_naming_the_one_that_has_the_device(site: Site) -> None:
-    text = (site.directory / "fabric.toml").read_text()
-    config = site.directory / "other_away.toml"
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        away = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    config.write_text(f'{text}\n[[chassis]]\nname = "away"\ndialect = "h3"\nurl = "{away}"\n')
+    config = with_one_that_is_away(site)
     done = site("unassign", "GPU-1", "-q", "-c", str(config))
     assert done.returncode == 6
     assert done.stderr.startswith("farbus: chassis away: can't be reached")
