@@ -57,6 +57,19 @@ class Program(enum.StrEnum):
     EXITED = "exited"
 
 
+class StorageTrouble(enum.Enum):
+    """What nodes tell of a lease of storage, again and again, for as long as it is so; jobs say it in this order."""
+
+    PATHS = enum.auto()
+    """Which paths to it do not work, by who uses it."""
+    OVERUSE = enum.auto()
+    """What it has of its drives beyond what it was granted, by who serves it."""
+
+    def teller(self, lease: Lease) -> str:
+        """Return the node that tells it of a lease."""
+        return lease.client_node if self is StorageTrouble.PATHS else lease.device_node
+
+
 class Verdict(Value, frozen=True, kw_only=True):
     """What a job that is being undone becomes, and why."""
 
@@ -198,10 +211,8 @@ class JobRecord(msgspec.Struct, eq=False):
     """How long it had run when this scheduler took it over, by the wall clock."""
     late_after: float = 0.0
     """Monotonic time before which no more of its tasks are placed."""
-    overuses: dict[str, str] = {}
-    """What its leases have of drives beyond what they were granted, by their ids."""
-    lame: dict[str, str] = {}
-    """Which paths of its leases to storage do not work, by their ids."""
+    storage_troubles: dict[StorageTrouble, dict[str, str]] = {}
+    """Those of its leases, by their ids, in words."""
 
     _shapes: frozenset[int] = frozenset()
     _volumes: tuple[str, ...] | None = None
@@ -258,7 +269,7 @@ class JobRecord(msgspec.Struct, eq=False):
     def status(self) -> JobStatus:
         """Return the job as people see it."""
         status = job_status(self.job, self.state, self.progress, misses=self.misses)
-        told = [*self.lame.values(), *self.overuses.values()]
+        told = [text for trouble in StorageTrouble for text in self.storage_troubles.get(trouble, {}).values()]
         if told and self.state is JobState.RUNNING and not status.reason:
             status = msgspec.structs.replace(status, reason="; ".join(told))
         return status
@@ -322,10 +333,8 @@ class LeaseRecord(msgspec.Struct, eq=False):
     story: list[str] = []
     trouble: str = ""
     """Why its node could not release it, as the node told it last."""
-    overuse: str = ""
-    """What it has of its drives beyond what it was granted, as their node told last; empty where it has no more."""
-    paths: str = ""
-    """Which paths to its storage do not work, as who uses it told last; empty where all do."""
+    storage_troubles: dict[StorageTrouble, str] = {}
+    """As the nodes told them last, in words; what is no more is not there."""
 
 
 class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):

@@ -31,13 +31,18 @@ from farbus.model.volume import VolumePart, VolumeStatus, health_trouble, volume
 from farbus.scheduler import events
 from farbus.scheduler.device_moves import DeviceMoves
 from farbus.scheduler.events import Verb
-from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, NodeRecord
+from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, NodeRecord, StorageTrouble
 from farbus.scheduler.steps import Step
 from farbus.scheduler.volume_records import StoredVolume, VolumeRecord
 from farbus.scheduler.words import describe_closed, describe_unreachable
 
 STORAGE, VOLUME = "storage", "volume"
 """The phase and the resource of the miss of a job whose volume can't be used now."""
+
+_OVER = {
+    StorageTrouble.PATHS: "all paths to storage {} can be used again",
+    StorageTrouble.OVERUSE: "storage {} keeps to its grant again",
+}
 
 _VERBS = {VolumeState.CREATING: Verb.MAKE_VOLUME, VolumeState.DELETING: Verb.REMOVE_VOLUME}
 _DOING = {
@@ -159,10 +164,10 @@ class Volumes(DeviceMoves):
                     if told:
                         yield f"{each} of node {name}: {told}"
             lease = self.leases.get(self.devices[part.device].lease) if part.device in self.devices else None
-            if lease is not None and lease.overuse:
-                yield lease.overuse
-            if lease is not None and lease.paths:
-                yield lease.paths
+            if lease is not None:
+                for trouble in (StorageTrouble.OVERUSE, StorageTrouble.PATHS):
+                    if trouble in lease.storage_troubles:
+                        yield lease.storage_troubles[trouble]
             if lease is not None and lease.trouble:
                 yield f"node {name} can't give part {part.part} up: {lease.trouble}"
             if index in record.troubles:
@@ -647,13 +652,11 @@ class Volumes(DeviceMoves):
 
     def _move_lease(self, record: LeaseRecord, state: LeaseState) -> None:
         super()._move_lease(record, state)
-        if record.overuse and record.lease.job in self.jobs:
-            # What it has had of drives nobody asks any more.
-            record.overuse = ""
-            self.jobs[record.lease.job].overuses.pop(record.lease.id, None)
-        if record.paths and record.lease.job in self.jobs:
-            record.paths = ""
-            self.jobs[record.lease.job].lame.pop(record.lease.id, None)
+        if record.lease.job in self.jobs:
+            # What its storage was like nobody asks any more.
+            for trouble in record.storage_troubles:
+                self.jobs[record.lease.job].storage_troubles.get(trouble, {}).pop(record.lease.id, None)
+            record.storage_troubles.clear()
         name = record.lease.storage.volume if record.lease.storage is not None else ""
         if name in self.volumes:
             self._effects.append(events.VolumeChanged(volume_id=self.volumes[name].volume.id))
@@ -683,57 +686,44 @@ class Volumes(DeviceMoves):
 
     def _lease_overused(self, event: events.LeaseOverused) -> None:
         """A node tells, again and again, what a lease has of its drives beyond what it was granted."""
-        if self._session(event.node, event.session) is None:
-            return
-        record = self.leases.get(event.lease_id)
-        if record is None or record.lease.storage is None or record.lease.device_node != event.node:
+        record = self._told_of(event, StorageTrouble.OVERUSE)
+        if record is None or record.lease.storage is None:
             return
         told = ""
         if event.bytes_per_s:
             used, granted = format_bytes(event.bytes_per_s), format_bytes(event.granted_bytes_per_s)
             told = f"node {event.node}: storage {record.lease.storage.name} uses {used}/s, and was granted {granted}/s"
-        self._put_overuse(record, told)
-
-    def _put_overuse(self, record: LeaseRecord, told: str) -> None:
-        before, record.overuse = record.overuse, told
-        job = self.jobs.get(record.lease.job)
-        if before == told or job is None:
-            return
-        job.overuses.pop(record.lease.id, None)
-        if told:
-            job.overuses[record.lease.id] = told
-        if not before or not told:
-            # Its figures change with each word: that it began and ended is what happened.
-            storage = record.lease.storage
-            assert storage is not None
-            self._tell(job, told or f"node {record.lease.device_node}: storage {storage.name} keeps to its grant again")
-            self._persist.add(job.job.id)
-        self._announce(job)
+        self._put_trouble(record, StorageTrouble.OVERUSE, told)
 
     def _lease_paths(self, event: events.LeasePaths) -> None:
         """A node tells, again and again, which paths to storage of another do not work."""
-        if self._session(event.node, event.session) is None:
-            return
-        record = self.leases.get(event.lease_id)
-        if record is None or record.lease.storage is None or record.lease.client_node != event.node:
-            return
-        self._put_paths(record, f"node {event.node}: {event.trouble}" if event.trouble else "")
+        record = self._told_of(event, StorageTrouble.PATHS)
+        if record is not None:
+            told = f"node {event.node}: {event.trouble}" if event.trouble else ""
+            self._put_trouble(record, StorageTrouble.PATHS, told)
 
-    def _put_paths(self, record: LeaseRecord, told: str) -> None:
-        before, record.paths = record.paths, told
-        job = self.jobs.get(record.lease.job)
+    def _told_of(self, event: events.LeaseOverused | events.LeasePaths, trouble: StorageTrouble) -> LeaseRecord | None:
+        """Return the lease of storage that a node tells of; None where it has no say in that."""
+        record = self.leases.get(event.lease_id)
+        if self._session(event.node, event.session) is None or record is None or record.lease.storage is None:
+            return None
+        return record if trouble.teller(record.lease) == event.node else None
+
+    def _put_trouble(self, record: LeaseRecord, trouble: StorageTrouble, told: str) -> None:
+        lease, before = record.lease, record.storage_troubles.pop(trouble, "")
+        if told:
+            record.storage_troubles[trouble] = told
+        job = self.jobs.get(lease.job)
         if before == told or job is None:
             return
-        job.lame.pop(record.lease.id, None)
+        of_job = job.storage_troubles.setdefault(trouble, {})
+        of_job.pop(lease.id, None)
         if told:
-            job.lame[record.lease.id] = told
+            of_job[lease.id] = told
         if not before or not told:
-            # Which they are changes: that it began and ended is what happened.
-            storage = record.lease.storage
-            assert storage is not None
-            self._tell(
-                job, told or f"node {record.lease.client_node}: all paths to storage {storage.name} can be used again"
-            )
+            # Its words change each time: that it began and ended is what happened.
+            assert lease.storage is not None
+            self._tell(job, told or f"node {trouble.teller(lease)}: {_OVER[trouble].format(lease.storage.name)}")
             self._persist.add(job.job.id)
         self._announce(job)
 
@@ -741,10 +731,9 @@ class Volumes(DeviceMoves):
         super()._node_joined(event)
         # What is still so it says again.
         for record in list(self.leases.values()):
-            if record.overuse and record.lease.device_node == event.node.name:
-                self._put_overuse(record, "")
-            if record.paths and record.lease.client_node == event.node.name:
-                self._put_paths(record, "")
+            for trouble in list(record.storage_troubles):
+                if trouble.teller(record.lease) == event.node.name:
+                    self._put_trouble(record, trouble, "")
         self._look_at_volumes_of(event.node.name)
 
     def _inventory_changed(self, event: events.InventoryChanged) -> None:
