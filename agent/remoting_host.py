@@ -89,7 +89,7 @@ class SupervisorProgram:
         A session whose connection was cut is kept for ``grace_s`` seconds.  GPU code is kept in ``image_directory``
         (None: nowhere), ``image_bytes`` of it.
         """
-        command = [sys.executable, "-m", "farbus.remoting.supervisor", "--lease", lease.id]
+        command = [sys.executable, "-P", "-m", "farbus.remoting.supervisor", "--lease", lease.id]
         command += ["--listen", host_and_port(address, 0), "--secret-fd", str(secret_descriptor)]
         # By UUID: indices change when a GPU is drained (dra-driver-nvidia-gpu issue 427).
         command += ["--visible-devices", ",".join(whole_of(device.id) for device in devices)]

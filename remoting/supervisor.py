@@ -509,6 +509,7 @@ class Supervisor:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         command = [
             sys.executable,
+            "-P",
             "-m",
             "farbus.remoting.server",
             f"--channel-fd={theirs.fileno()}",

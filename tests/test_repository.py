@@ -108,6 +108,13 @@ def test_no_file_contains(what: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_children_take_no_module_from_the_working_directory() -> None:
+    """``python -m`` looks there first, so that a user's ``json.py`` would be run, by root too.  ``-P`` prevents it."""
+    started = re.compile(r"sys\.executable,\s*\"-m\"")
+    files = [path for path in tracked_files("*.py") if "tests" not in path.relative_to(ROOT).parts]
+    assert not [str(path) for path in files if started.search(path.read_text())]
+
+
 def test_links_in_the_docs_lead_somewhere() -> None:
     broken = []
     for page in tracked_files("*.md"):

@@ -32,7 +32,7 @@ class Answerer:
     """The parent's end.  The child is started by the first question, and anew by the next one after it was killed."""
 
     def __init__(self, module: str, *arguments: str) -> None:
-        self._command = (sys.executable, "-m", module, str(os.getpid()), *arguments)
+        self._command = (sys.executable, "-P", "-m", module, str(os.getpid()), *arguments)
         self._name = module.rpartition(".")[2]
         self._child: asyncio.subprocess.Process | None = None
         self._is_ready = False

@@ -53,7 +53,7 @@ async def run_disposable(call: Callable[..., Any], *arguments: Any) -> Any:
     name = f"{call.__module__}:{call.__qualname__}"
     try:
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "farbus.linux.disposable", name,
+            sys.executable, "-P", "-m", "farbus.linux.disposable", name,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             limit=ANSWER_LIMIT_BYTES, start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

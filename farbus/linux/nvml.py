@@ -155,7 +155,7 @@ class WorkerNvml:
     async def _start(self) -> asyncio.subprocess.Process:
         try:
             self._worker = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "farbus.linux.nvml_worker",
+                sys.executable, "-P", "-m", "farbus.linux.nvml_worker",
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
                 limit=ANSWER_LIMIT_BYTES, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **self._environment},

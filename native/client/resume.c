@@ -397,6 +397,7 @@ int client_resume_begin(struct client_session *session, const char *address, con
 		.resumed = resumed,
 		.opaque = session,
 		.grows = reply->capabilities & WIRE_CAPABILITY_WINDOWS,
+		.prompt = reply->capabilities & WIRE_CAPABILITY_PROMPT,
 		.bundles = session->connections > 1 && reply->capabilities & WIRE_CAPABILITY_CONNECTIONS,
 	};
 	struct wire_resume_grant grant;

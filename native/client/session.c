@@ -271,7 +271,7 @@ static int session_hello(struct client_session *session, const struct session_se
 		.spec_version = WIRE_SPEC_VERSION,
 		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY
 				: session_may_resume(session)
-					? WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS : 0,
+					? WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS | WIRE_CAPABILITY_PROMPT : 0,
 	};
 	struct wire_hello whole = { .process = (uint32_t)getpid() };
 	bool encrypt = strcmp(session->transport.ops->name, "tcp") == 0 &&

@@ -266,6 +266,7 @@ void server_resume_prepare(struct server *server, const struct server_options *o
 	server->resume.grace_ms = options->grace_ms;
 	server->resume.tls = options->tls;
 	server->resume.grows = granted & WIRE_CAPABILITY_WINDOWS;
+	server->resume.prompt = server->resume.grows && granted & WIRE_CAPABILITY_PROMPT;
 	server->resume.bundles = granted & WIRE_CAPABILITY_CONNECTIONS;
 	server->resume.connection = wire_hello_connection(hello);
 	wire_resume_key(options->secret, options->session, server->resume.key);
@@ -289,6 +290,7 @@ int server_resume_start(struct server *server)
 	const struct resume_options options = {
 		.grace_ms = server->resume.grace_ms,
 		.grows = server->resume.grows,
+		.prompt = server->resume.prompt,
 		.bundles = server->resume.bundles,
 		.closed_grace_ms = server->resume.grace_ms < CLOSED_GRACE_MS ? server->resume.grace_ms
 									     : CLOSED_GRACE_MS,

@@ -520,7 +520,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 	granted = shm ? WIRE_CAPABILITY_SHARED_MEMORY
 		  : server_resume_may(server, options) && hello.capabilities & WIRE_CAPABILITY_RESUME
 			    ? hello.capabilities & (WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS |
-						    WIRE_CAPABILITY_CONNECTIONS)
+						    WIRE_CAPABILITY_PROMPT | WIRE_CAPABILITY_CONNECTIONS)
 			    : 0;
 	if (granted & WIRE_CAPABILITY_RESUME)
 		server_resume_prepare(server, options, &hello, granted);

@@ -137,6 +137,7 @@ struct server_resume {
 	uint64_t session;		/* its number; 0: it is never resumed */
 	bool tls;			/* they are encrypted behind their hello */
 	bool grows;			/* the client knows of windows that grow */
+	bool prompt;			/* and acknowledges often */
 	bool bundles;			/* and of several connections */
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	uint8_t token[WIRE_TOKEN_BYTES];

@@ -95,10 +95,10 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	return rc;
 }
 
-static void bundle_make(struct pair *pair, uint32_t grace_ms, bool grows, unsigned connections)
+static void bundle_make(struct pair *pair, uint32_t grace_ms, bool grows, bool prompt, unsigned connections)
 {
 	struct resume_options options = {
-		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .grows = grows, .dial = dial,
+		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .grows = grows, .prompt = prompt, .dial = dial,
 		.bundles = connections > 0, .resumed = resumed, .opaque = pair,
 	};
 	int ends[2];
@@ -117,7 +117,7 @@ static void bundle_make(struct pair *pair, uint32_t grace_ms, bool grows, unsign
 
 static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
 {
-	bundle_make(pair, grace_ms, grows, 0);
+	bundle_make(pair, grace_ms, grows, false, 0);
 }
 
 static uint8_t pattern(size_t at)
@@ -214,7 +214,7 @@ static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows
 	uint32_t seed = 5;
 
 	assert(pair);
-	bundle_make(pair, PATIENCE_MS, grows, connections);
+	bundle_make(pair, PATIENCE_MS, grows, grows, connections);
 	for (int i = 0; i < 4; i++)
 		assert(pthread_create(&threads[i], NULL, i < 2 ? write_all : read_all, &ends[i]) == 0);
 	while (!atomic_load(&done[0]) || !atomic_load(&done[1])) {
@@ -538,6 +538,16 @@ static void test_a_window_grows_with_what_the_network_holds(void)
 	assert(window_of(&pair.client) == RESUME_WINDOW_BYTES);
 	pair.client.ops->shutdown(&pair.client);
 	pair.server.ops->shutdown(&pair.server);
+	/* A server begins with less where its client acknowledges often, and the client as ever. */
+	bundle_make(&pair, PATIENCE_MS, true, true, 0);
+	assert(window_of(&pair.server) == RESUME_WINDOW_RING);
+	assert(window_of(&pair.client) == RESUME_WINDOW_FIRST);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	bundle_make(&pair, PATIENCE_MS, true, false, 0);
+	assert(window_of(&pair.server) == RESUME_WINDOW_FIRST);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
 	free(sent);
 }
 
@@ -669,7 +679,7 @@ static void test_a_connection_is_added_to_the_one_that_it_was_made_for(void)
 	uint64_t generation;
 	int ends[2];
 
-	bundle_make(&pair, PATIENCE_MS, false, 1);
+	bundle_make(&pair, PATIENCE_MS, false, false, 1);
 	for (unsigned i = 0; i < BUNDLE_CONNECTIONS; i++) {
 		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
 		assert(transport_socket_init(&fresh[i], ends[0]) == 0);

@@ -58,12 +58,15 @@
 
 _Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
 		       (RESUME_WINDOW_FIRST & (RESUME_WINDOW_FIRST - 1)) == 0 &&
+		       (RESUME_WINDOW_RING & (RESUME_WINDOW_RING - 1)) == 0 &&
 		       (RESUME_WINDOW_MOST & (RESUME_WINDOW_MOST - 1)) == 0,
 	       "offsets are masked");
 /* Acknowledgements are so many to the least window that the peer may have: often enough that it
  * is never short of more than a part of it, rarely enough that they cost nothing beside
  * what they acknowledge, and that a copy of 1 MiB, whose successor's request acknowledges it, needs none. */
 #define RESUME_ACKS 3u
+/* The same to a window that begins with RESUME_WINDOW_RING: bytes that come in one call are a part of it. */
+#define RESUME_PROMPT_ACKS 4u
 /* From here on the bytes of a record are read to where they belong; less is read together
  * with what follows, and moved over the headers in between. */
 #define RESUME_BULK_BYTES 4096u
@@ -991,11 +994,13 @@ static int resume_written(struct transport *transport, size_t bytes, bool more)
 	struct resume *resume = transport->resume;
 	int rc;
 
-	/* The network has something to do meanwhile. */
-	(void)more;
 	pthread_mutex_lock(&resume->out);
 	atomic_store(&resume->written, atomic_load(&resume->written) + bytes);
-	rc = stream_flush(resume);
+	/* The network has something to do meanwhile, but what is left of the ring before its end may be too little for a call. */
+	if (!more || atomic_load(&resume->written) - resume->sent >= RESUME_BULK_BYTES)
+		rc = stream_flush(resume);
+	else
+		rc = atomic_load(&resume->state) == OVER ? -EPIPE : 0;
 	out_unlock(resume);
 	return rc;
 }
@@ -1291,6 +1296,10 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	resume->most = options->grows ? RESUME_WINDOW_MOST : RESUME_WINDOW_BYTES;
 	resume->window = options->grows ? RESUME_WINDOW_FIRST : RESUME_WINDOW_BYTES;
 	resume->acknowledge = RESUME_WINDOW_FIRST / RESUME_ACKS;
+	if (options->prompt && options->dial)
+		resume->acknowledge = RESUME_WINDOW_RING / RESUME_PROMPT_ACKS;
+	else if (options->prompt)
+		resume->window = RESUME_WINDOW_RING;
 	atomic_store(&resume->window_wanted, resume->window);
 	/* Pages that no stream ever fills cost nothing. */
 	resume->ring = mmap(NULL, resume->most, PROT_READ | PROT_WRITE,

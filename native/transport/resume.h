@@ -15,9 +15,12 @@
  * the other side must be able to take so many in while nobody there wants them.  Powers of two,
  * for they are rings.  The one of peers that know of no other is what a network of 25 Gb/s holds in 5 ms; with
  * others a window begins with less, which stays in the processor's cache and is more than the 2 MiB that older
- * readers acknowledge at a time, and grows as far as the network holds bytes, at most to what 10 Gb/s hold in 100 ms. */
+ * readers acknowledge at a time, and grows as far as the network holds bytes, at most to what 10 Gb/s hold in 100 ms.
+ * A server, whose every byte is copied into the ring, begins with RESUME_WINDOW_RING where its client acknowledges
+ * often enough for that: so much stays in a processor's own cache beside what is copied. */
 #define RESUME_WINDOW_BYTES (16u << 20)
 #define RESUME_WINDOW_FIRST (4u << 20)
+#define RESUME_WINDOW_RING (512u << 10)
 #define RESUME_WINDOW_MOST (128u << 20)
 
 /* How often who waits looks whether the network is still there. */
@@ -26,6 +29,7 @@
 struct resume_options {
 	uint32_t grace_ms;	/* how long a cut may last */
 	bool grows;		/* the peer knows of windows that grow */
+	bool prompt;		/* who dials acknowledges often, and who is given connections makes use of it */
 	bool bundles;		/* and of several connections (bundle.h), which who dials names */
 	/* The same where the peer's machine has closed or reset the connection, and not gone
 	 * silent: mostly the peer's process is gone, and a peer that is not notices at once. */

@@ -84,6 +84,9 @@ enum wire_capability {
 	 * have further connections (native/transport/bundle.h).  Of a session that goes on: this is
 	 * one of those, and `received` the beginning of the nonce of the hello to whose connection it is added. */
 	WIRE_CAPABILITY_CONNECTIONS = 32,
+	/* Asked for with WIRE_CAPABILITY_WINDOWS; granted: the client acknowledges so often that the
+	 * server's window may begin with RESUME_WINDOW_RING. */
+	WIRE_CAPABILITY_PROMPT = 64,
 };
 
 /* A supervisor also listens on a Unix socket of the abstract namespace, named

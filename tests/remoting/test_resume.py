@@ -392,6 +392,12 @@ def test_an_impossible_record_ends_the_session(remote: Remote, what: str, record
     assert client.again() == wire.HELLO_SESSION
 
 
+@pytest.mark.parametrize("also", [0, wire.CAPABILITY_WINDOWS, wire.CAPABILITY_WINDOWS | wire.CAPABILITY_PROMPT])
+def test_clients_of_every_age_are_granted_what_they_know_of_windows(remote: Remote, also: int) -> None:
+    client = Resumer(remote, capabilities=wire.CAPABILITY_RESUME | also)  # compares
+    assert RECORD.unpack(ask(client.connection))[0]
+
+
 def test_connections_without_end_for_one_session_do_no_harm(remote: Remote) -> None:
     client = Resumer(remote)
     for _ in range(100):
