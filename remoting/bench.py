@@ -31,6 +31,7 @@ from statistics import median
 
 from farbus.errors import Unavailable
 from farbus.remoting import paths
+from farbus.remoting.arguments import MeasurementParser
 from farbus.remoting.launcher import Launch
 from farbus.remoting.session import HELLO, Server, write_session
 from farbus.remoting.spec import OPERATIONS, Answer
@@ -307,37 +308,84 @@ def _microseconds(text: str) -> float:
             with contextlib.suppress(ValueError):
                 if 0 <= float(number) * factor <= RTT_LIMIT_US:
                     return float(number) * factor
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a time such as 100us or 2ms, at most 1000ms")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 100us or 2ms, at most 1000ms")
+
+
+def _gbps(text: str) -> float:
+    """Parse a rate in 10^9 bits per second, 0 for no limit; raise ArgumentTypeError for what is none."""
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < float("inf"):
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a rate in 10^9 bits per second, such as 10 or 0.5")
+
+
+#: What ``farbus bench remoting --help`` says before the options.
+DESCRIPTION = """\
+Measure what remoting costs, beside the bare transport in the same run.
+
+A supervisor and a server on this machine serve a program under the shim, over
+each transport in turn: half a minute for each.  Figures are medians, with the
+same of a bare connection and the ratio of the two; docs/performance.md says
+what is compared.
+
+  posted_call            a call that needs no answer, on the calling thread
+  round_trip             a call that is answered, beside a bare ping-pong
+  h2d, d2h               copies to the device and to the host, beside bare ones
+  h2d_first, d2h_first   the same after a pause, which had to wake the other side
+  handshake              of TLS
+  exec_to_first_kernel   the start of a program, beside the driver without
+                         remoting (_cold: where no server is in reserve)
+  first_launch_round_trips   counted on the wire
+"""
+EXAMPLES = (
+    "farbus bench remoting",
+    "farbus bench remoting --transport shm --json",
+    "farbus bench remoting --transport tls --transport tcp --rtt 100us --gbps 10",
+    "farbus bench remoting --libcuda libcuda.so.1     with the GPU of this machine",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the figures as a table, or with ``--json`` as one document."""
-    parser = argparse.ArgumentParser(prog="farbus bench remoting", description=__doc__)
+    parser = MeasurementParser("remoting", description=DESCRIPTION, examples=EXAMPLES)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument(
         "--libcuda",
+        metavar="PATH",
         default=str(paths.software_gpu_directory() / "libcuda.so.1"),
         help="the driver the server opens (default: the software GPU)",
     )
     parser.add_argument(
-        "--transport", choices=TRANSPORTS, action="append", help="measure this one (again for more; default: all)"
+        "--transport",
+        choices=TRANSPORTS,
+        action="append",
+        help="measure this one; again for more (default: all, with an emulated network tls and tcp)",
     )
-    parser.add_argument("--rtt", type=_microseconds, default=0.0, help="emulated round-trip time, such as 100us")
-    parser.add_argument("--gbps", type=float, default=0.0, help="emulated rate, in 10^9 bits per second")
     parser.add_argument(
-        "--gbps-per-connection", type=float, default=0.0, help="the most that one emulated connection gets of it"
+        "--rtt", type=_microseconds, default=0.0, metavar="TIME", help="emulated round-trip time, such as 100us"
+    )
+    parser.add_argument(
+        "--gbps", type=_gbps, default=0.0, metavar="RATE", help="emulated rate, in 10^9 bits per second"
+    )
+    parser.add_argument(
+        "--gbps-per-connection",
+        type=_gbps,
+        default=0.0,
+        metavar="RATE",
+        help="the most that one emulated connection gets of it",
     )
     options = parser.parse_args(list(arguments))
     network = Network(rtt_us=options.rtt, gbps=options.gbps, connection_gbps=options.gbps_per_connection)
     transports = tuple(options.transport or (REMOTE if network else TRANSPORTS))
     if network and not set(transports) <= set(REMOTE):
         parser.error("--rtt, --gbps and --gbps-per-connection are for --transport tls and tcp")
+    print(f"farbus: measuring remoting over {', '.join(transports)}; it takes half a minute for each", file=sys.stderr)
     try:
         results = measure(
             libcuda=options.libcuda, shim=paths.shim_library().parent, transports=transports, network=network
         )
     except (Unavailable, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-        print(f"farbus bench remoting: {error}", file=sys.stderr)
+        print(f"farbus: bench remoting: {error}", file=sys.stderr)
         return 1
     if options.json:
         rows = [{key: value for key, value in asdict(result).items() if value is not None} for result in results]

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from farbus.errors import Unavailable
 from farbus.remoting import paths
+from farbus.remoting.arguments import MeasurementParser
 
 #: One run of all kernels: some ten seconds, on a loaded machine minutes.
 RUN_TIMEOUT_S = 600
@@ -97,15 +98,29 @@ def library_in(path: str) -> Path:
 
 def rounds_of(text: str) -> int:
     """A number of rounds from the command line."""
-    rounds = int(text)
-    if not 1 <= rounds <= ROUNDS_MAX:
-        raise argparse.ArgumentTypeError(f"{rounds} is not from 1 to {ROUNDS_MAX}")
-    return rounds
+    if not text.isdecimal() or not 1 <= int(text) <= ROUNDS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 1 to {ROUNDS_MAX}")
+    return int(text)
+
+
+#: What ``farbus bench softgpu --help`` says before the options.
+DESCRIPTION = """\
+Measure how fast the software GPU executes kernels, alone or beside another
+build of one.
+
+The two builds take turns, and a ratio is the median over the pairs: below 1,
+this build is faster.
+"""
+EXAMPLES = (
+    "farbus bench softgpu --quick",
+    "farbus bench softgpu --against /opt/other/lib --json",
+    "farbus bench softgpu --processor-time            on a machine that others use",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the figures as a table, or with ``--json`` as one document."""
-    parser = argparse.ArgumentParser(prog="farbus bench softgpu", description=__doc__)
+    parser = MeasurementParser("softgpu", description=DESCRIPTION, examples=EXAMPLES)
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--against", metavar="PATH", help="directory of another build's libcuda.so.1")
     parser.add_argument("--rounds", type=rounds_of, default=3, metavar="N", help="runs of each build (default: 3)")
@@ -122,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
             flags=[*(["--quick"] if options.quick else []), *(["--processor-time"] if options.processor_time else [])],
         )
     except (Unavailable, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-        print(f"farbus bench softgpu: {error}", file=sys.stderr)
+        print(f"farbus: bench softgpu: {error}", file=sys.stderr)
         return 1
     if options.json:
         rows = [{key: value for key, value in asdict(result).items() if value is not None} for result in results]

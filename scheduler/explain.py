@@ -193,6 +193,9 @@ def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: 
             phase=need.phase, resource=need.noun.lower(), message=message, short_by=short_by, permanent=permanent
         )
 
+    # What the cluster has but no node: only GPUs by remoting may be of several.
+    span = "; gpu_span (--gpu-span) takes them of several" if permanent and need.noun == "GPU" and need.remote else ""
+
     if amount < wanted:
         return miss(
             f"{_devices(wanted, need.noun)} wanted; {where} has {amount}{suited}: {wanted - amount} short",
@@ -205,12 +208,12 @@ def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: 
     if not bundles:
         return miss(
             f"{_devices(need.count, need.noun)} on one node wanted; "
-            f"{cluster.names[most]} comes closest with {int(usable[most])}{'' if permanent else ' free'}",
+            f"{cluster.names[most]} comes closest with {int(usable[most])}{'' if permanent else ' free'}{span}",
             need.count - int(usable[most]),
         )
     return miss(
         f"{_devices(need.count, need.noun)} on one node wanted for each of {_tasks(need.tasks)}; "
-        f"{where} has them for {bundles}{'' if permanent else ' now'}",
+        f"{where} has them for {bundles}{'' if permanent else ' now'}{span}",
         need.tasks - bundles,
     )
 

@@ -23,8 +23,9 @@ Words = list[tuple[str, str] | str]
 
 def _ask(ctx: Any, question: Callable[[ClusterClient], Awaitable[Words]]) -> Words:
     async def conversation() -> Words:
-        options = {name: ctx.params.get(name) or "" for name in ("socket", "server", "credentials")}
-        async with asyncio.timeout(ANSWER_WITHIN_S), connect(find_target(**options)) as client:
+        socket, server, credentials = (ctx.params.get(name) or "" for name in ("socket", "server", "credentials"))
+        target = find_target(socket=socket, server=server, credentials=credentials)
+        async with asyncio.timeout(ANSWER_WITHIN_S), connect(target) as client:
             return await question(client)
 
     try:

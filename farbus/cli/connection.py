@@ -37,10 +37,13 @@ class Target(Value, frozen=True, kw_only=True):
     """How messages call it."""
 
 
-def find_target(*, socket: str = "", server: str = "", credentials: str = "", node: str = "") -> Target:
+def find_target(
+    *, socket: str = "", server: str = "", credentials: str = "", node: str = "", agent_only: bool = False
+) -> Target:
     """Choose whom to ask, from the options of a command.
 
-    ``node`` chooses a node of this user's ``farbus up``.  Raises
+    ``node`` chooses a node of this user's ``farbus up``; ``agent_only`` is for
+    commands that a scheduler can't serve, whose advice names none.  Raises
     :class:`InvalidInput` for options that contradict each other and
     :class:`Unavailable` where there is no cluster to be found.
     """
@@ -71,7 +74,9 @@ def find_target(*, socket: str = "", server: str = "", credentials: str = "", no
     if cluster is None:
         raise Unavailable(
             f"no cluster found: no agent on this machine ({AGENT_SOCKET}) and no farbus up of yours",
-            hint="start one with farbus up, or name one with --socket or --server",
+            hint="start one with farbus up, make this machine a node (docs/install.md), or name its agent with --socket"
+            if agent_only
+            else "start one with farbus up, or name one with --socket or --server",
         )
     return target_in(cluster, node)
 

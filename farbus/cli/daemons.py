@@ -75,6 +75,13 @@ def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source
     missing = [
         field.name for field in msgspec.structs.fields(config_type) if field.required and field.name not in settings
     ]
+    for field in missing:
+        # TOML gives a line behind [table] to the table, whoever wrote it for the file's own.
+        for table, held in settings.items():
+            if isinstance(held, dict) and field in held:
+                raise InvalidInput(
+                    f"{source}: {field} stands in the table [{table}]", hint="put it above the first [table]"
+                )
     if missing:
         options = ", ".join(f"--{field.replace('_', '-')}" for field in missing)
         raise InvalidInput(

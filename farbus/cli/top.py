@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 UUID_SHOWN = 12
-"""Characters of a GPU's identity that are shown, "GPU-" and eight digits; more where that names two."""
+"""Characters of a GPU's identity that are shown, "GPU-" and eight digits; more where that names two.
+
+What stands behind a slash, the number of a share, is shown whole.
+"""
 
 
 class Sort(enum.StrEnum):
@@ -213,12 +216,16 @@ def _session_rank(row: _Session, sort: Sort) -> float:
 
 
 def short_names(identities: Sequence[str]) -> dict[str, str]:
-    """Return for each identity its first characters, as few as tell all apart but at least :data:`UUID_SHOWN`."""
+    """Return for each identity its first characters, as few as tell all apart but at least :data:`UUID_SHOWN`.
+
+    The shares of a GPU keep their numbers: ``GPU-8f2d6c1e/1``.
+    """
+    whole = {each: each.partition("/") for each in identities}
     length = UUID_SHOWN
-    longest = max(map(len, identities), default=0)
-    while length < longest and len({each[:length] for each in identities}) < len(set(identities)):
+    longest = max((len(uuid) for uuid, _, _ in whole.values()), default=0)
+    while length < longest and len({(uuid[:length], share) for uuid, _, share in whole.values()}) < len(whole):
         length += 1
-    return {each: each[:length] for each in identities}
+    return {each: uuid[:length] + slash + share for each, (uuid, slash, share) in whole.items()}
 
 
 def picture(

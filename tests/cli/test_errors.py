@@ -82,7 +82,7 @@ CASES = {
         ("run", "--", "true"),
         125,
         "no cluster found: no agent on this machine (/run/farbus/agent.sock) and no farbus up of yours; "
-        "start one with farbus up, or name one with --socket or --server",
+        "start one with farbus up, make this machine a node (docs/install.md), or name its agent with --socket",
     ),
     "node without a name": (
         ("up", "--nodes", "alpha:2,:1"),
@@ -126,6 +126,22 @@ CASES = {
         "none: no authority here; make one with farbus ca init",
     ),
     "measurement that is not there": (("bench", "nothing"), 2, None),
+    "option of a measurement": (
+        ("bench", "remoting", "--transport", "tcp", "--rtt", "5"),
+        2,
+        "bench remoting: argument --rtt: '5' is not a time such as 100us or 2ms, at most 1000ms; "
+        "farbus bench remoting --help explains them",
+    ),
+    "all sizes of a measurement of one size": (
+        ("bench", "remoting", "--full"),
+        2,
+        "bench remoting: it has no --full; farbus bench remoting --help lists its options",
+    ),
+    "option that a measurement has not": (
+        ("bench", "softgpu", "--quicker"),
+        2,
+        "bench softgpu: unrecognized arguments: --quicker; farbus bench softgpu --help explains them",
+    ),
 }
 
 
@@ -139,6 +155,25 @@ def test_an_error_is_one_line_with_its_exit_code(here: Farbus, case: str) -> Non
     if message is not None:
         assert done.stderr == f"farbus: {message}\n"
     assert done.returncode == code
+
+
+def test_a_setting_behind_a_table_is_told_from_one_that_is_missing(here: Farbus, tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text('[gpu_shares]\n"*" = 2\nscheduler = "control:7411"\n')
+    done = here("agent", "--config", "agent.toml")
+    assert (done.returncode, done.stderr) == (
+        2, "farbus: agent.toml: scheduler stands in the table [gpu_shares]; put it above the first [table]\n"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_a_measurement_with_options_of_its_own_explains_them(here: Farbus, word: str) -> None:
+    done = here("bench", "remoting", word)
+    assert done.returncode == 0
+    assert "--gbps-per-connection" in done.stdout
+
+
+def test_one_without_has_the_help_of_all(here: Farbus) -> None:
+    assert "--full" in here("bench", "scheduler", "--help").stdout
 
 
 def test_a_program_given_for_a_job_file_is_told(here: Farbus) -> None:

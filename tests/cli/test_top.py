@@ -135,6 +135,14 @@ def test_identities_are_as_short_as_tells_them_apart() -> None:
     }
     assert short_names(["GPU-8f2d6c1e-0000"]) == {"GPU-8f2d6c1e-0000": "GPU-8f2d6c1e"}
     assert short_names(["GPU-1", "GPU-1"]) == {"GPU-1": "GPU-1"}
+    assert short_names(["GPU-8f2d6c1e-0000/1", "GPU-8f2d6c1e-0000/12"]) == {
+        "GPU-8f2d6c1e-0000/1": "GPU-8f2d6c1e/1",
+        "GPU-8f2d6c1e-0000/12": "GPU-8f2d6c1e/12",
+    }
+    assert short_names(["GPU-8f2d6c1e-0000/1", "GPU-8f2d6c1e-0001/1"]) == {
+        "GPU-8f2d6c1e-0000/1": "GPU-8f2d6c1e-0000/1",
+        "GPU-8f2d6c1e-0001/1": "GPU-8f2d6c1e-0001/1",
+    }
 
 
 @pytest.mark.parametrize(

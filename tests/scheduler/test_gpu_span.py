@@ -47,6 +47,14 @@ def test_a_task_that_may_not_span_is_told_what_it_would_need() -> None:
     (miss,) = decision.misses[0].misses
     assert (miss.permanent, miss.short_by) == (True, 1)
     assert "2 GPUs on one node wanted" in miss.message
+    assert "--gpu-span" in miss.message
+
+
+def test_who_allows_only_local_gpus_is_not_told_to_take_them_of_several_nodes() -> None:
+    decision = decide(worlds.world(*TWO), [asks(2, span=False, routes=(Route.LOCAL,))], policy=DefaultPolicy())
+    (miss,) = decision.misses[0].misses
+    assert "on one node wanted" in miss.message
+    assert "--gpu-span" not in miss.message
 
 
 @pytest.mark.parametrize("span", [False, True])

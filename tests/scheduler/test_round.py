@@ -89,7 +89,9 @@ def test_gpus_of_one_task_come_from_one_node() -> None:
     assert decision.placements == ()
     (miss,) = decision.misses[0].misses
     assert miss.permanent
-    assert miss.message == "3 GPUs on one node wanted; a comes closest with 2"
+    assert (
+        miss.message == "3 GPUs on one node wanted; a comes closest with 2; gpu_span (--gpu-span) takes them of several"
+    )
 
 
 def test_remote_alone_keeps_off_the_own_devices() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from typer.core import TyperCommand
 
 from farbus.cli.listing import Column, print_json, print_listing
 from farbus.cli.options import Output, command_app, examples
@@ -55,12 +56,25 @@ def available() -> list[str]:
     return [name for name, module in BENCHES.items() if importlib.util.find_spec(module) is not None]
 
 
+class BenchCommand(TyperCommand):
+    """``farbus bench``: a measurement with options of its own explains them itself."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Pass ``farbus bench NAME --help`` on where NAME knows more than this command."""
+        asked = args and args[0] in available() and {"-h", "--help"} & set(args[1:]) and "--" not in args
+        if asked and hasattr(importlib.import_module(BENCHES[args[0]]), "main"):
+            args = [args[0], "--", "--help"]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
 @app.command(
+    cls=BenchCommand,
     epilog=examples(
         "farbus bench                     which there are",
         "farbus bench remoting            calls and copies, beside a bare socket",
         "farbus bench remoting --json     for programs",
-        "farbus bench remoting -- --help  the options that it has of its own: transport, emulated network",
+        "farbus bench remoting --help     the options that it has of its own: transport, emulated network",
         "farbus bench remoting --libcuda /usr/lib/x86_64-linux-gnu/libcuda.so.1",
         "farbus bench softgpu --against /opt/other/lib   beside another build of a software GPU",
         "farbus bench scheduler --full    also the sizes that take minutes",
@@ -91,7 +105,13 @@ def bench(
         raise InvalidInput(f"there is no measurement {name!r}", hint=hint)
     module = importlib.import_module(BENCHES[name])
     if hasattr(module, "main"):
-        return int(module.main([*(["--json"] if json else []), *ctx.args]))
+        if full:
+            raise InvalidInput(f"bench {name}: it has no --full", hint=f"farbus bench {name} --help lists its options")
+        try:
+            return int(module.main([*(["--json"] if json else []), *ctx.args]))
+        except SystemExit as ended:
+            # So its parser ends for help and for a wrong option, when it has said so.
+            return int(ended.code or 0)
     if ctx.args:
         raise InvalidInput(f"bench {name}: unknown option {ctx.args[0]}", hint="it knows --json and --full")
     how_long = "up to half an hour" if full else "up to three minutes"

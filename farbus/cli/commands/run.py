@@ -163,7 +163,7 @@ def run(
             goal=read_goal(slo=slo, importance=importance, deadline=deadline),
             application=application,
         )
-        target = find_target(socket=socket, node=node)
+        target = find_target(socket=socket, node=node, agent_only=True)
         # One thread so far: the place to fork (farbus.linux.foreground says why).
         child = ForegroundProgram.fork(path, program)
         listener = SignalListener()
