@@ -815,7 +815,10 @@ class Agent:
                     _log.warning("not there", device=device.id, bridge=bridge, error=str(error))
                 else:
                     return
-        raise NotFound(f"device {device.id}: below none of {', '.join(bridges) or 'no bridges'}", hint="see dmesg")
+        where = (
+            f"not below {', '.join(bridges)}" if bridges else f"no bridge here is known to lead to port {device.port}"
+        )
+        raise NotFound(f"device {device.id}: {where}", hint="see dmesg, and fabric_ports of the agent")
 
     def _named(self, devices: Sequence[Device]) -> dict[str, str]:
         """Return what devices are called wherever they are, by the address of their first function."""

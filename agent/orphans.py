@@ -113,7 +113,7 @@ class Orphans:
         """Return what was looked for in vain, by device, with why."""
         return {
             one.device: f"chassis {one.chassis} has it assigned to port {one.port}, which leads here, and it is not on "
-            "the bus, also after a scan; is the cable in, and the slot powered? farbus fabric unassign takes it back"
+            "the bus, also after a scan; is the cable in, and the slot powered? farbus detach takes it back"
             for one in self._missing.values()
             if one.looked_for
         }

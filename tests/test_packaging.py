@@ -206,7 +206,7 @@ def test_remoting_serves_a_session_with_cffi_alone(bare: Path, tmp_path: Path) -
 
 
 def test_remoting_is_measured_with_cffi_alone(bare: Path, tmp_path: Path) -> None:
-    figures = json.loads(run(bare, "-I", "-m", "farbus.remoting.bench", "--json", cwd=tmp_path))
+    figures = json.loads(run(bare, "-I", "-m", "farbus.remoting.bench", "--json", "--transport", "tcp", cwd=tmp_path))
     named = {row["name"]: row["value"] for row in figures["results"]}
     assert named.keys() >= {"posted_call", "round_trip", "h2d", "d2h", "first_launch_round_trips"}
     assert all(value > 0 for value in named.values())

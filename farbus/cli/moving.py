@@ -70,7 +70,7 @@ def move_all(
     Raises the error of the first that was not moved.
     """
     target = target_of_moves(local=local, socket=socket, server=server, credentials=credentials)
-    watches = [_Watch(request, local=local, quiet=quiet or request.dry_run) for request in requests]
+    watches = [Watch(request, local=local, quiet=quiet) for request in requests]
 
     async def question(client: ClusterClient) -> list[MoveStatus | FarbusError]:
         return list(await asyncio.gather(*(watch.run(client) for watch in watches)))
@@ -84,13 +84,14 @@ def move_all(
     _show(results, output)
 
 
-class _Watch:
+class Watch:
     """One move: who asks for it, and what is known of it."""
 
     def __init__(self, request: MoveRequest, *, local: bool, quiet: bool) -> None:
         self._request = request
         self._local = local
         self._quiet = quiet
+        self._asked = time.monotonic()
         self._status: MoveStatus | None = None
         self._heard = 0.0
         self._told = ""
@@ -142,7 +143,13 @@ class _Watch:
 
     def _tell(self, *, again: bool = False) -> None:
         status = self._status
-        if status is None or self._quiet or status.state.has_ended:
+        if self._quiet or (status is not None and status.state.has_ended):
+            return
+        if status is None or self._request.dry_run:
+            # Nothing is being done yet, and a chassis that does not answer takes half a minute.
+            if again:
+                says = status.says if status is not None and status.says else "asking what there is to do"
+                say(f"{self._request.device}: {says}; {format_age(time.monotonic() - self._asked)} so far")
             return
         step = f" (step {status.step + 1} of {status.steps})" if status.steps else ""
         line = f"{status.device}: {status.state}: {status.says or 'begins'}{step}"

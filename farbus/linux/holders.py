@@ -169,6 +169,9 @@ def look_for_holders(
 
     The device has these functions, or is these block devices.
     """
+    if not addresses and not blocks:
+        # It is not here, so nobody holds it: neither those that can be seen nor others.
+        return msgspec.to_builtins(Look())
     sys, proc = Path(roots["sys"]), Path(roots["proc"])
     nodes = _nodes_of(roots, addresses, blocks)
     holders = [*_stands_on(sys, nodes), *_interfaces(sys, addresses), *_exports(sys, nodes, roots["dev"])]

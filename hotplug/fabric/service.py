@@ -331,7 +331,8 @@ class ChassisService:
                 self._measure(FabricStep.LIST, self._clock.monotonic() - started)
                 return view
             if attempt < READ_ATTEMPTS:
-                self._tell(f"{failure.message}: reading again")
+                if attempt == 1:
+                    self._tell(f"{failure.message}: reading again")
                 await self._pause(attempt)
         raise failure
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from typing import cast
 
 import msgspec
 import pytest
 
-from farbus.cli.moving import describe_times
+from farbus.api.client import ClusterClient
+from farbus.cli.moving import Watch, describe_times
 from farbus.model.move import MoveRequest, MoveState, MoveStatus
 from tests.cli.conftest import ROOT, Cluster, Farbus, clean_environment
 
@@ -110,6 +114,26 @@ def test_a_dry_run_shows_the_plan_of_all(ask) -> None:
         "  beta: scan the bus",
         "all of them: about 40s; 1m20s where a chassis does one thing at a time",
     ]
+
+
+async def test_a_dry_run_that_takes_long_says_that_it_is_still_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chassis that does not answer is given half a minute."""
+    told, lines = asyncio.Event(), []
+
+    def say(line: str) -> None:
+        lines.append(line)
+        told.set()
+
+    class Silent:
+        async def move_device(self, request: MoveRequest, *, local: bool) -> AsyncIterator[MoveStatus]:
+            await told.wait()
+            yield MoveStatus(id="m1", device=request.device, state=MoveState.DONE, by="alice", at=0.0)
+
+    monkeypatch.setattr("farbus.cli.moving.say", say)
+    monkeypatch.setattr("farbus.cli.moving.PROGRESS_S", 0.0)
+    request = MoveRequest(device="GPU-1", dry_run=True)
+    assert isinstance(await Watch(request, local=False, quiet=False).run(cast(ClusterClient, Silent())), MoveStatus)
+    assert lines[0] == "GPU-1: asking what there is to do; 0s so far"
 
 
 def test_a_dry_run_shows_who_is_in_the_way(ask) -> None:

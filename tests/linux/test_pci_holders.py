@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+import msgspec
 import pytest
 
 from farbus.errors import Conflict
 from farbus.linux.clock import SystemClock
-from farbus.linux.holders import FakeHolders, Holders, KernelHolders
+from farbus.linux.holders import FakeHolders, Holders, KernelHolders, look_for_holders
 from farbus.model.holders import Holder, HolderKind, Look
 
 DRIVE = "0000:01:00.0"
@@ -206,6 +209,18 @@ async def test_what_can_not_be_looked_at_is_no_proof(machine: Machine) -> None:
         pytest.skip("root may look at everything")
     (machine.root / "proc/1/fd").chmod(0)
     assert not (await machine.look()).clear
+
+
+async def test_what_is_not_on_the_bus_is_held_by_nobody_whatever_can_not_be_looked_at(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_arguments: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr("farbus.linux.holders.os.scandir", refused)
+    roots = {"sys": str(machine.sys), "proc": str(machine.proc), "dev": str(machine.dev)}
+    assert look_for_holders(roots, [DRIVE], {})["unseen"]
+    assert look_for_holders(roots, [], {}) == msgspec.to_builtins(Look())
 
 
 async def test_a_disk_is_opened_exclusively_where_it_is_free(machine: Machine) -> None:
