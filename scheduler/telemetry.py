@@ -118,11 +118,18 @@ def _sessions(
 ) -> tuple[SessionTelemetry, ...]:  # fmt: skip
     """Return the sessions with devices of ``node``: what it tells of others is not its to tell."""
     figures: defaultdict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    transports: dict[tuple[str, ...], str] = {}
     for each, value in values.items():
         if each.metric.startswith("session_"):
             figures[each.labels][each.metric] = value
+        elif each.metric == "transport_of_session":
+            *session, transport = each.labels
+            transports[tuple(session)] = transport
+            # It is there from the first sample on, rates from the second.
+            _ = figures[tuple(session)]
     found = []
-    for (lease_id, _, client_pid, program), known in sorted(figures.items()):
+    for labels, known in sorted(figures.items()):
+        lease_id, _, client_pid, program = labels
         record = state.leases.get(lease_id)
         if record is None or record.lease.device_node != node or not caller.may_manage(record.lease.user):
             continue
@@ -136,6 +143,7 @@ def _sessions(
                 client_pid=_whole(int(client_pid)) if client_pid.isascii() and client_pid.isdigit() else 0,
                 program=program,
                 memory_bytes=None if memory is None else _whole(memory),
+                transport=transports.get(labels, ""),
                 **{field: known.get(metric, 0.0) for field, metric in _SESSION_FIGURES.items()},
             )
         )

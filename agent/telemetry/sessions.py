@@ -72,6 +72,8 @@ class SessionCollector:
                 sessions += 1
                 labels = (identity, str(session.server_pid), str(session.client_pid), session.program)
                 found |= _account("session", labels, session)
+                if session.transport:
+                    found[series("transport_of_session", *labels, session.transport)] = 1.0
                 memory = self._memory.of(session.server_pid)
                 if memory is not None:
                     found[series("session_memory_bytes", *labels)] = float(memory)

@@ -167,11 +167,12 @@ class _Session:
 
 
 _SESSIONS: tuple[_Column[_Session], ...] = (
-    _Column("PROGRAM", 14, lambda row: row.session.program or f"pid {row.session.client_pid}"),
+    _Column("PROGRAM", 13, lambda row: row.session.program or f"pid {row.session.client_pid}"),
     _Column("JOB", 7, lambda row: row.session.job),
     _Column("USER", 8, lambda row: row.session.user),
     _Column("FROM", 9, lambda row: row.session.client_node),
     _Column("ON", 9, lambda row: row.node.node),
+    _Column("VIA", 4, lambda row: row.session.transport),
     _Column("CALLS/s", 7, lambda row: short_count(row.session.calls_per_s), right=True),
     _Column("IN/s", 5, lambda row: short_bytes(row.session.receive_bytes_per_s), right=True),
     _Column("OUT/s", 5, lambda row: short_bytes(row.session.send_bytes_per_s), right=True),

@@ -239,6 +239,11 @@ _REMOTING = (
     _counter("lease_connections_total", "Programs that have connected.", *LEASE),
     *_account("lease", LEASE, 0.0),
     _gauge("session_memory_bytes", "Device memory of the session's server.", *SESSION, step=MIB),
+    # Told to the scheduler under a name of its own: session_... has the labels of SESSION and no others, everywhere.
+    _gauge(
+        "transport_of_session", "Always 1: what carries its calls.", *SESSION, "transport",
+        step=1.0, exported="farbus_session_info",
+    ),
     *_account("session", SESSION, 1.0),
 )  # fmt: skip
 

@@ -68,7 +68,10 @@ class GpuTelemetry(Value, frozen=True, kw_only=True):
 
 
 class SessionTelemetry(Value, frozen=True, kw_only=True):
-    """A program that uses devices of the node by remoting: bytes a second from it and to it."""
+    """A program that uses devices of the node by remoting: bytes a second from it and to it.
+
+    ``transport`` is what carries its calls: ``shm``, ``unix``, ``tcp`` or ``tls``; empty where that is not known.
+    """
 
     lease: str
     job: str = ""
@@ -81,6 +84,7 @@ class SessionTelemetry(Value, frozen=True, kw_only=True):
     send_bytes_per_s: float = 0.0
     busy_fraction: float = 0.0
     memory_bytes: int | None = None
+    transport: str = ""
 
 
 class NodeTelemetry(Value, frozen=True, kw_only=True):

@@ -336,6 +336,7 @@ async def test_sessions_and_their_lease_are_told() -> None:
     assert found[series("session_send_bytes_total", *session)] == 400.0
     assert found[series("session_busy_seconds_total", *session)] == 0.5
     assert found[series("session_memory_bytes", *session)] == 2.0**21
+    assert found[series("transport_of_session", *session, "shm")] == 1.0
     assert found[series("lease_sessions", "l1")] == 1.0
     assert found[series("lease_connections_total", "l1")] == 2.0
     assert found[series("lease_calls_total", "l1")] == 15.0

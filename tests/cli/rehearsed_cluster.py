@@ -76,7 +76,7 @@ TELEMETRY = (
             SessionTelemetry(
                 lease="l-1", job="j-1", user="ada", client_node="gamma", client_pid=77, program="train",
                 calls_per_s=1200.0, receive_bytes_per_s=3e6, send_bytes_per_s=4e3, busy_fraction=0.9,
-                memory_bytes=2**29,
+                memory_bytes=2**29, transport="tls",
             ),
         ),
         stale=(CollectorState(name="network", reason="no answer after 5 s"),),

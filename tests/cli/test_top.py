@@ -44,8 +44,8 @@ gamma                 - of 4     - of 8.0G           - - -     -     -  1m15s
 GPU          NODE       BUSY        MEMORY    W  °C JOB     USED BY
 GPU-0001     alpha       97%  512M of 1.0G    -   - j-1     ada on gamma
 
-PROGRAM        JOB     USER     FROM      ON        CALLS/s  IN/s OUT/s BUSY
-train          j-1     ada      gamma     alpha        1.2k  2.9M  3.9K  90%
+PROGRAM       JOB     USER     FROM      ON        VIA  CALLS/s  IN/s OUT/s BUSY
+train         j-1     ada      gamma     alpha     tls     1.2k  2.9M  3.9K  90%
 
 alpha: network telemetry is old: no answer after 5 s
 """
@@ -93,7 +93,7 @@ def busy_cluster(nodes: int = 6, gpus: int = 8) -> ClusterTelemetry:
                     SessionTelemetry(
                         lease="l", job="j-1234567890", user="somebody-with-a-long-name", client_node="x" * 30,
                         client_pid=4_194_304, program="a program\x1b[31m with a long name", calls_per_s=1.2e6,
-                        receive_bytes_per_s=1e10, send_bytes_per_s=1e10 * number, busy_fraction=1.0,
+                        receive_bytes_per_s=1e10, send_bytes_per_s=1e10 * number, busy_fraction=1.0, transport="x" * 30,
                     ),
                 ),
                 stale=(CollectorState(name="gpu", reason="a reason that goes on " * 10),),

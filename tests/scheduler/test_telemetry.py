@@ -19,7 +19,7 @@ from tests.scheduler.scripted import Cluster, job, node
 ADA = Identity(name="ada", role=Role.USER)
 
 
-def shown(teller: str) -> dict[str, tuple[SessionTelemetry, ...]]:
+def shown(teller: str, *, rates: bool = True) -> dict[str, tuple[SessionTelemetry, ...]]:
     """Have ``teller`` tell of a session of ada's lease of a's device; return what she sees of each node's sessions."""
     cluster = Cluster(node("a", 1), node("b", 1), node("c"))
     cluster.join()
@@ -27,7 +27,10 @@ def shown(teller: str) -> dict[str, tuple[SessionTelemetry, ...]]:
     cluster.settle()
     (lease,) = cluster.machine.leases.values()
     assert lease.lease.device_node == "a"
-    told = {series("session_calls_per_second", lease.lease.id, "1", "2", "program"): 20.0}
+    whose = (lease.lease.id, "1", "2", "program")
+    told = {series("transport_of_session", *whose, "tls"): 1.0}
+    if rates:
+        told[series("session_calls_per_second", *whose)] = 20.0
     telemetry = Telemetry(update=SeriesEncoder().update(told))
     cluster.tell(events.HeartbeatArrived(node=teller, session=cluster.agents[teller].session, telemetry=telemetry))
     machine = cluster.machine
@@ -36,9 +39,14 @@ def shown(teller: str) -> dict[str, tuple[SessionTelemetry, ...]]:
 
 def test_a_node_shows_the_sessions_with_its_devices() -> None:
     sessions = shown("a")
-    assert [(session.job, session.calls_per_s) for session in sessions["a"]] == [("j1", 20.0)]
+    assert [(each.job, each.calls_per_s, each.transport) for each in sessions["a"]] == [("j1", 20.0, "tls")]
     assert not sessions["b"]
     assert not sessions["c"]
+
+
+def test_a_session_is_shown_before_it_has_rates() -> None:
+    (session,) = shown("a", rates=False)["a"]
+    assert (session.program, session.calls_per_s, session.transport) == ("program", 0.0, "tls")
 
 
 def test_what_a_node_tells_of_anothers_sessions_is_not_shown() -> None:

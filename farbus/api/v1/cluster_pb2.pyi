@@ -549,7 +549,7 @@ class GpuTelemetry(_message.Message):
     def __init__(self, device: _Optional[str] = ..., model: _Optional[str] = ..., software: _Optional[bool] = ..., state: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., power_watts: _Optional[float] = ..., temperature_celsius: _Optional[float] = ..., sm_clock_hz: _Optional[float] = ..., pcie_receive_bytes_per_s: _Optional[float] = ..., pcie_send_bytes_per_s: _Optional[float] = ..., ecc_uncorrected_errors: _Optional[int] = ..., last_xid: _Optional[int] = ..., processes: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ...) -> None: ...
 
 class SessionTelemetry(_message.Message):
-    __slots__ = ("lease", "job", "user", "client_node", "client_pid", "program", "calls_per_s", "receive_bytes_per_s", "send_bytes_per_s", "busy_fraction", "memory_bytes")
+    __slots__ = ("lease", "job", "user", "client_node", "client_pid", "program", "calls_per_s", "receive_bytes_per_s", "send_bytes_per_s", "busy_fraction", "memory_bytes", "transport")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -561,6 +561,7 @@ class SessionTelemetry(_message.Message):
     SEND_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     BUSY_FRACTION_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     lease: str
     job: str
     user: str
@@ -572,7 +573,8 @@ class SessionTelemetry(_message.Message):
     send_bytes_per_s: float
     busy_fraction: float
     memory_bytes: int
-    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., client_pid: _Optional[int] = ..., program: _Optional[str] = ..., calls_per_s: _Optional[float] = ..., receive_bytes_per_s: _Optional[float] = ..., send_bytes_per_s: _Optional[float] = ..., busy_fraction: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    transport: str
+    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., client_pid: _Optional[int] = ..., program: _Optional[str] = ..., calls_per_s: _Optional[float] = ..., receive_bytes_per_s: _Optional[float] = ..., send_bytes_per_s: _Optional[float] = ..., busy_fraction: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class CordonRequest(_message.Message):
     __slots__ = ("name", "reason")
