@@ -139,12 +139,13 @@ void client_session_fail(struct client_session *session, int error)
 	if (!atomic_exchange(&session->dead, true)) {
 		atomic_fetch_add(&farbus_client.lost, 1);
 		client_message("the connection to the GPU at %s is lost (%s); every CUDA call %snow "
-			       "fails with CUDA_ERROR_DEVICE_UNAVAILABLE",
+			       "fails with CUDA_ERROR_DEVICE_UNAVAILABLE%s",
 			       session->peer, error == -EPIPE || error == -ECONNRESET
 						      ? "the server or its lease has ended"
 			       : error == -ETIMEDOUT ? "it was cut and did not come back in time"
 						      : strerror(-error),
-			       farbus_client.session_count > 1 ? "that needs it " : "");
+			       farbus_client.session_count > 1 ? "that needs it " : "",
+			       farbus_client.session_count > 1 ? "" : "; start the program again");
 	}
 	/* A leader reads to the end of the stream, and abandons what waits by itself. */
 	client_guard_begin();
