@@ -44,7 +44,11 @@ READ_INTERVAL_S = 120.0
 """Between two readings of a chassis where nothing is moved: a serial one takes up to ten seconds for each."""
 
 PATIENCE_S = 30.0
-"""How long a call waits for another agent to be named where the one that serves is gone."""
+"""How long a reading waits for another agent to be named where the one that serves is gone."""
+
+STEP_PATIENCE_S = 120.0
+"""The same for a step of a move, of which the device is nowhere until it is done: as long as a busy node's agent takes
+to start again where no other may serve the chassis."""
 
 V = TypeVar("V", bound=Value)
 T = TypeVar("T")
@@ -171,6 +175,7 @@ class ChassisDesk:
         directory: Path,
         driver: Callable[[ChassisAccess, Clock], Driver] = driver_of,
         patience_s: float = PATIENCE_S,
+        step_patience_s: float = STEP_PATIENCE_S,
     ) -> None:
         self._node = node
         self._accesses = dict(accesses)
@@ -180,6 +185,7 @@ class ChassisDesk:
         self._directory = directory
         self._driver = driver
         self._patience_s = patience_s
+        self._step_patience_s = step_patience_s
         self._namings = _read(directory / "serving.json", dict[str, Naming], default={})
         self._chassis: dict[str, Chassis] = {}
         self._soon = asyncio.Event()
@@ -351,7 +357,8 @@ class ChassisDesk:
 
         Each step is read before it is repeated, so that costs time and no device.
         """
-        until = self._clock.monotonic() + self._patience_s
+        patience_s = self._patience_s if step is FabricStep.LIST else self._step_patience_s
+        until = self._clock.monotonic() + patience_s
         while True:
             naming, renamed = chassis.naming, chassis.renamed
             try:

@@ -138,7 +138,7 @@ class SchedulerConfig(Rules, frozen=True, kw_only=True):
 
     def _check_rules(self) -> None:
         for field, quota in (("quota", self.quota), *((f"quotas.{user}", each) for user, each in self.quotas.items())):
-            for part in ("devices", "jobs"):
+            for part in ("devices", "jobs", "volume_bytes"):
                 value = getattr(quota, part)
                 if value is not None and value < 0:
                     raise InvalidInput(f"{field}.{part}: {value} is less than zero", hint="leave it out for no limit")

@@ -13,6 +13,7 @@ from collections import Counter
 from farbus.errors import NotPermitted, Unsatisfiable
 from farbus.model.job import Job, Miss, TaskGroup
 from farbus.model.lease import Lease
+from farbus.model.quantity import format_bytes
 from farbus.model.rules import QuotaStatus, Rules
 
 QUOTA = "quota"
@@ -65,6 +66,17 @@ def check_rules(job: Job, rules: Rules, *, by_operator: bool) -> None:
         raise Unsatisfiable(f"{job.user} may run no jobs here", hint="farbus quota shows what you may have")
 
 
+def check_volume_bytes(user: str, more: int, *, has: int, rules: Rules) -> None:
+    """Raise :class:`Unsatisfiable` where volumes of ``has`` bytes and ``more`` are beyond their user's quota."""
+    limit = rules.quota_of(user).volume_bytes
+    if limit is not None and has + more > limit:
+        raise Unsatisfiable(
+            f"{user} has volumes of {format_bytes(has)}, and may have {format_bytes(limit)}; "
+            f"this takes {format_bytes(more)} more",
+            hint="farbus volume delete gives room back, farbus quota shows what you may have",
+        )
+
+
 class Accounts:
     """Jobs and devices of each user."""
 
@@ -114,9 +126,12 @@ class Accounts:
                 )
         return None
 
-    def statuses(self, rules: Rules, waiting: Counter[str]) -> tuple[QuotaStatus, ...]:
-        """Return all users who have something, wait for something or have a quota of their own, by name."""
-        users = {*self.jobs, *self.devices, *waiting, *rules.quotas}
+    def statuses(self, rules: Rules, waiting: Counter[str], stored: Counter[str]) -> tuple[QuotaStatus, ...]:
+        """Return all users who have something, wait for something or have a quota of their own, by name.
+
+        ``stored`` has the bytes of their volumes.
+        """
+        users = {*self.jobs, *self.devices, *waiting, *stored, *rules.quotas}
         return tuple(
             QuotaStatus(
                 user=user,
@@ -125,6 +140,8 @@ class Accounts:
                 devices=self.devices[user],
                 devices_limit=rules.quota_of(user).devices,
                 waiting=waiting[user],
+                volume_bytes=stored[user],
+                volume_bytes_limit=rules.quota_of(user).volume_bytes,
             )
             for user in sorted(users)
         )

@@ -352,12 +352,18 @@ class ClusterService(ClusterHandler):
     async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
         """Return what users have and may have: all to an operator, his own to a user."""
         machine = self._engine.machine
-        found = machine.accounts.statuses(machine.rules, machine.queue.of_users())
+        found = machine.accounts.statuses(machine.rules, machine.queue.of_users(), machine.stored_bytes())
         if caller.is_operator:
             return found
         own = tuple(status for status in found if status.user == caller.name)
         quota = machine.rules.quota_of(caller.name)
-        return own or (QuotaStatus(user=caller.name, jobs_limit=quota.jobs, devices_limit=quota.devices),)
+        nothing = QuotaStatus(
+            user=caller.name,
+            jobs_limit=quota.jobs,
+            devices_limit=quota.devices,
+            volume_bytes_limit=quota.volume_bytes,
+        )
+        return own or (nothing,)
 
     async def list_profiles(self, caller: Identity, *, application: str) -> tuple[ApplicationProfile, ...]:
         """Return what is known: all to an operator, to a user what his own jobs are placed by."""

@@ -36,6 +36,7 @@ from farbus.scheduler.phases.cluster import from_snapshot
 from farbus.scheduler.phases.drives import Drives, StorageShape
 from farbus.scheduler.phases.storage import STORAGE_ROUTES
 from farbus.scheduler.phases.tables import Integers
+from farbus.scheduler.quotas import check_volume_bytes
 from farbus.scheduler.stored import free_on
 from farbus.scheduler.volume_records import StoredVolume, VolumeRecord
 from farbus.scheduler.volumes import Volumes
@@ -68,6 +69,7 @@ def plan_volume(
             )
     if request.node:
         _check_node(machine, request.node)
+    check_volume_bytes(user, request.size_bytes, has=machine.stored_bytes()[user], rules=machine.rules)
     nodes, drives = _place(_drives_of(machine.snapshot(now), request.node), request, policy)
     size = stepped(-(-request.size_bytes // len(nodes)), len(drives[0]))
     parts = tuple(
@@ -179,6 +181,12 @@ def check_resize(machine: Volumes, record: VolumeRecord, size_bytes: int) -> Non
         )
     if size_bytes == volume.size_bytes:
         raise Conflict(f"volume {volume.name} has {format_bytes(size_bytes)} already")
+    check_volume_bytes(
+        volume.user,
+        size_bytes - volume.size_bytes,
+        has=machine.stored_bytes()[volume.user],
+        rules=machine.rules,
+    )
     grown = msgspec.structs.replace(volume, resize_to=size_bytes)
     for index, part in enumerate(volume.parts):
         for name in part.drives:

@@ -17,6 +17,7 @@ is asked: it is granted as soon as its volume and its node are free for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -105,6 +106,14 @@ class Volumes(DeviceMoves):
         """Return what nodes say of the size of parts that are removed without having been counted."""
         devices = [self.devices[part.device].device for part in volume.parts if part.device in self.devices]
         return sum(device.memory_bytes for device in devices if device is not None)
+
+    def stored_bytes(self) -> Counter[str]:
+        """Return the bytes of each user's volumes; those that are to grow count as grown."""
+        stored: Counter[str] = Counter()
+        for record in self.volumes.values():
+            if record.volume.is_live:
+                stored[record.volume.user] += max(record.volume.size_bytes, record.volume.resize_to)
+        return stored
 
     def volume_state(self, volume: StoredVolume) -> VolumeState:
         """Return where a volume is: as the ledger wants it, and of one that is there whether it can be, or is, used."""

@@ -12,6 +12,8 @@ class Quota(Value, frozen=True, kw_only=True):
     """Devices under leases, of all jobs together."""
     jobs: int | None = None
     """Jobs that are past the queue and have not ended."""
+    volume_bytes: int | None = None
+    """Sizes of all volumes together, as they were asked for."""
 
 
 class Rules(Value, frozen=True, kw_only=True):
@@ -54,3 +56,5 @@ class QuotaStatus(Value, frozen=True, kw_only=True):
     devices_limit: int | None = None
     waiting: int = 0
     """Jobs of his in the queue."""
+    volume_bytes: int = 0
+    volume_bytes_limit: int | None = None

@@ -71,6 +71,7 @@ class Bench:
             directory=self._directory / f"fabric of {node}",
             driver=self.chassis.driver,
             patience_s=0.0,
+            step_patience_s=0.0,
         )
         desk.told = self.news.append
         self.opened.append(desk)
@@ -147,6 +148,22 @@ async def test_a_call_goes_on_with_the_agent_that_is_named_meanwhile(bench: Benc
     bench.wire.desks["10.0.0.1:7412"] = serving
     await other.name(CHASSIS, Naming(term=2, node="n1", address="10.0.0.1:7412"))
     assert (await asking).chassis == CHASSIS
+
+
+async def test_a_step_waits_longer_than_a_reading_for_an_agent_to_be_named(bench: Bench) -> None:
+    gone = Naming(term=1, node="n3", address="10.0.0.3:7412")
+    other, serving = bench.desk("n2", serves=False), bench.desk("n1")
+    other._step_patience_s = 60.0
+    await other.name(CHASSIS, gone)
+    with pytest.raises(Unavailable):
+        await other.of(CHASSIS).list()
+    assigning = asyncio.create_task(other.of(CHASSIS).assign("S1", "31h"))
+    await asyncio.sleep(0)
+    bench.wire.caller = "n2"
+    await serving.name(CHASSIS, Naming(term=2, node="n1"))
+    bench.wire.desks["10.0.0.1:7412"] = serving
+    await other.name(CHASSIS, Naming(term=2, node="n1", address="10.0.0.1:7412"))
+    assert (await assigning).port == "31h"
 
 
 async def test_a_restarted_agent_goes_on_serving_and_asking_as_it_was_named(bench: Bench) -> None:

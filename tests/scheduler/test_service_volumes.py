@@ -19,6 +19,7 @@ from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unsatisfiable
 from farbus.model.device import Route
 from farbus.model.job import Job, StorageRequest
+from farbus.model.rules import Quota
 from farbus.model.states import JobState, VolumeState
 from farbus.model.volume import AdoptRequest, AttachRequest, StorageUse, VolumePart, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
@@ -145,6 +146,25 @@ async def test_a_volume_is_made_larger(shop: Shop) -> None:
     with pytest.raises(InvalidInput, match="is never made smaller"):
         async for _ in shop.ada.resize_volume("data", size_bytes=GIB):
             pass
+
+
+async def test_volumes_keep_within_their_users_quota(tmp_path: Path) -> None:
+    site, quotas = Site(tmp_path), {"ada": Quota(volume_bytes=15 * GIB)}
+    async with site.scheduler(decide=decision_maker(""), quotas=quotas), opened(site) as shop:
+        await shop.create()
+        with pytest.raises(
+            Unsatisfiable, match="ada has volumes of 10 GiB, and may have 15 GiB; this takes 6 GiB more"
+        ):
+            await shop.create("more", 6 * GIB)
+        assert [status.size_bytes async for status in shop.ada.resize_volume("data", size_bytes=12 * GIB)][
+            -1
+        ] == 12 * GIB
+        with pytest.raises(Unsatisfiable, match="ada has volumes of 12 GiB"):  # whoever asks
+            await anext(aiter(shop.operator.resize_volume("data", size_bytes=16 * GIB)))
+        (told,) = await shop.ada.list_quotas()
+        assert (told.volume_bytes, told.volume_bytes_limit) == (12 * GIB, 15 * GIB)
+        await gone(shop.ada)
+        await shop.create("more", 15 * GIB)
 
 
 async def test_a_volume_is_attached_and_detached(shop: Shop) -> None:

@@ -641,20 +641,24 @@ class ListQuotasReply(_message.Message):
     def __init__(self, quotas: _Optional[_Iterable[_Union[QuotaStatus, _Mapping]]] = ...) -> None: ...
 
 class QuotaStatus(_message.Message):
-    __slots__ = ("user", "jobs", "jobs_limit", "devices", "devices_limit", "waiting")
+    __slots__ = ("user", "jobs", "jobs_limit", "devices", "devices_limit", "waiting", "volume_bytes", "volume_bytes_limit")
     USER_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     JOBS_LIMIT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     DEVICES_LIMIT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_BYTES_LIMIT_FIELD_NUMBER: _ClassVar[int]
     user: str
     jobs: int
     jobs_limit: int
     devices: int
     devices_limit: int
     waiting: int
-    def __init__(self, user: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_limit: _Optional[int] = ..., devices: _Optional[int] = ..., devices_limit: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+    volume_bytes: int
+    volume_bytes_limit: int
+    def __init__(self, user: _Optional[str] = ..., jobs: _Optional[int] = ..., jobs_limit: _Optional[int] = ..., devices: _Optional[int] = ..., devices_limit: _Optional[int] = ..., waiting: _Optional[int] = ..., volume_bytes: _Optional[int] = ..., volume_bytes_limit: _Optional[int] = ...) -> None: ...
 
 class ListProfilesRequest(_message.Message):
     __slots__ = ("application",)

@@ -17,6 +17,7 @@ from farbus.cli.options import (
     command_app,
     examples,
 )
+from farbus.model.quantity import format_bytes
 from farbus.model.rules import QuotaStatus
 
 app = command_app()
@@ -32,6 +33,12 @@ COLUMNS: tuple[Column[QuotaStatus], ...] = (
     Column("OF", lambda status: _limit(status.devices_limit), right=True),
     Column("JOBS", lambda status: str(status.jobs), right=True),
     Column("OF", lambda status: _limit(status.jobs_limit), right=True),
+    Column("VOLUMES", lambda status: format_bytes(status.volume_bytes), right=True),
+    Column(
+        "OF",
+        lambda status: "no limit" if status.volume_bytes_limit is None else format_bytes(status.volume_bytes_limit),
+        right=True,
+    ),
     Column("WAITING", lambda status: str(status.waiting), right=True),
 )
 
