@@ -190,10 +190,21 @@ def _fault(error: Exception) -> int:
     return int(ExitCode.FAILED)
 
 
+_PARSERS_WORDS = {
+    "Value error, ": "",
+    "Input should be ": "it must be ",
+    "valid integer, unable to parse string as an integer": "whole number",
+    "valid number, unable to parse string as a number": "number",
+}
+"""What the library that reads option values says of them, and what Farbus says."""
+
+
 def _usage_line(error: Exception, message: str) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "farbus"
-    message = message[:1].lower() + message[1:].rstrip(".").replace("Value error, ", "")
+    message = message[:1].lower() + message[1:].rstrip(".")
+    for words, ours in _PARSERS_WORDS.items():
+        message = message.replace(words, ours)
     return f"{message}; {command} --help shows how it is used"
 
 

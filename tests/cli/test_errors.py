@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from farbus.cli.application import COMMANDS
+from farbus.cli.application import COMMANDS, _usage_line
 from farbus.cli.options import examples
 from farbus.errors import ExitCode
 from tests.cli.conftest import ROOT, Farbus
@@ -73,6 +73,7 @@ CASES = {
         "--env NOT_SET: you have no such variable; write --env NOT_SET=VALUE",
     ),
     "GPUs out of range": (("run", "--gpus", "65", "--", "true"), 2, None),
+    "a number that is none": (("submit", "--count", "x", "--", "true"), 2, None),
     "program that is not there": (
         ("run", "--", "no-such-program"),
         127,
@@ -155,6 +156,19 @@ def test_an_error_is_one_line_with_its_exit_code(here: Farbus, case: str) -> Non
     if message is not None:
         assert done.stderr == f"farbus: {message}\n"
     assert done.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Input should be less than or equal to 64", "it must be less than or equal to 64"),
+        ("Input should be a valid integer, unable to parse string as an integer", "it must be a whole number"),
+        ("Input should be a valid number, unable to parse string as a number.", "it must be a number"),
+    ],
+)
+def test_a_number_that_can_not_be_is_told_in_the_words_of_the_other_errors(said: str, told: str) -> None:
+    line = _usage_line(ValueError(), f"Invalid value for '--gpus': {said}")
+    assert line == f"invalid value for '--gpus': {told}; farbus --help shows how it is used"
 
 
 def test_a_setting_behind_a_table_is_told_from_one_that_is_missing(here: Farbus, tmp_path: Path) -> None:
