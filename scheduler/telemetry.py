@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from farbus.api.identity import Identity
-from farbus.model.device import DeviceKind, DeviceStatus
+from farbus.model.device import DeviceKind, DeviceStatus, whole_of
 from farbus.model.metrics import Series, series
 from farbus.model.series import CollectorState
 from farbus.model.states import NodeState
@@ -33,6 +33,9 @@ _GPU_COUNTS = {
     "last_xid": "gpu_last_xid",
     "processes": "gpu_processes",
 }
+_OF_WHOLE_GPUS = ("memory_used_bytes", "processes")
+"""What of a GPU is nothing of its shares."""
+
 _SESSION_FIGURES = {
     "calls_per_s": "session_calls_per_second",
     "receive_bytes_per_s": "session_receive_bytes_per_second",
@@ -90,11 +93,15 @@ def _gpu(
 ) -> GpuTelemetry:
     device = status.device
     known: dict[str, float | int] = {}
+    # A share is as busy and as warm as its GPU; how much of its memory is used the driver does not tell of it.
+    measured = whole_of(device.id)
     for field, metric in _GPU_FIGURES.items():
-        if (value := values.get(series(metric, device.id))) is not None:
+        if (value := values.get(series(metric, measured))) is not None:
             known[field] = value
     for field, metric in _GPU_COUNTS.items():
-        if (value := values.get(series(metric, device.id))) is not None:
+        if device.share_milli and field in _OF_WHOLE_GPUS:
+            continue
+        if (value := values.get(series(metric, measured))) is not None:
             known[field] = _whole(value)
     whose: dict[str, str] = {}
     if record is not None:

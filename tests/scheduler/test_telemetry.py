@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from farbus.api.conversion import to_message
 from farbus.api.identity import Identity, Role
 from farbus.api.v1 import cluster_pb2
+from farbus.model.device import share_id
 from farbus.model.metrics import METRICS, series
 from farbus.model.series import MAX_STEP, MAX_STEPS, SeriesEncoder, SeriesStart, TelemetryUpdate
 from farbus.model.telemetry import SessionTelemetry, Telemetry
@@ -51,6 +53,22 @@ def test_a_session_is_shown_before_it_has_rates() -> None:
 
 def test_what_a_node_tells_of_anothers_sessions_is_not_shown() -> None:
     assert not any(shown("b").values())
+
+
+def test_a_share_is_as_busy_as_its_gpu_and_has_no_memory_of_the_others() -> None:
+    whole = node("a", 1)
+    (gpu,) = whole.devices
+    shares = tuple(replace(gpu, id=share_id(gpu.id, number), share_milli=500) for number in (1, 2))
+    cluster = Cluster(replace(whole, devices=shares))
+    cluster.join()
+    told = {series("gpu_busy_ratio", gpu.id): 0.75, series("gpu_memory_used_bytes", gpu.id): 2.0**20}
+    telemetry = Telemetry(update=SeriesEncoder().update(told))
+    cluster.tell(events.HeartbeatArrived(node="a", session=cluster.agents["a"].session, telemetry=telemetry))
+    shown = node_telemetry(cluster.machine, cluster.machine.nodes["a"], ADA, cluster.now)
+    assert [(each.device, each.busy_fraction, each.memory_used_bytes) for each in shown.gpus] == [
+        (share_id(gpu.id, 1), 0.75, None),
+        (share_id(gpu.id, 2), 0.75, None),
+    ]
 
 
 @pytest.mark.parametrize("client_pid", ["\N{SUPERSCRIPT TWO}", "9" * 200])
