@@ -441,6 +441,56 @@ static void test_a_writer_wakes_the_reader_whose_bytes_it_took(void)
 	(void)sched_setaffinity(0, sizeof(before), &before);
 }
 
+struct cancelled_wait {
+	struct transport *transport;
+	bool ended;
+};
+
+static void *wait_cancelled(void *opaque)
+{
+	struct cancelled_wait *wait = opaque;
+
+	pthread_cancel(pthread_self());
+	assert(wait->transport->ops->wait(wait->transport, 0) == 0);
+	wait->ended = true;
+	pthread_testcancel();
+	return NULL;
+}
+
+/* Have whoever sleeps look again, as another thread of the stream's would. */
+static void wake_all(void)
+{
+	const uint64_t one = 1;
+	char link[32], target[64];
+
+	for (int descriptor = 0; descriptor < 256; descriptor++) {
+		ssize_t length;
+
+		(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
+		length = readlink(link, target, sizeof(target));
+		if (length > 0 && strncmp(target, "anon_inode:[eventfd]", (size_t)length) == 0)
+			assert(write(descriptor, &one, sizeof(one)) == sizeof(one));
+	}
+}
+
+/* It is the one who reads for all others: it must come back from waiting, also where it was woken for what another has read. */
+static void test_a_thread_that_is_cancelled_ends_behind_its_wait(void)
+{
+	struct transport transport;
+	struct cancelled_wait wait = { .transport = &transport };
+	pthread_t thread;
+	void *result;
+	int end = alone_make(&transport);
+
+	wake_all();
+	assert(pthread_create(&thread, NULL, wait_cancelled, &wait) == 0);
+	pthread_join(thread, &result);
+	assert(result == PTHREAD_CANCELED);
+	assert(wait.ended);
+	transport.ops->shutdown(&transport);
+	close(end);
+}
+
 static void test_two_writers_whom_nobody_reads_do_not_wait_for_each_other(void)
 {
 	/* More than the sockets hold in either direction, and less than the windows. */
@@ -706,6 +756,7 @@ int main(void)
 	test_who_sleeps_meets_the_new_connection();
 	test_a_reader_wakes_the_writer_whose_acknowledgement_it_took();
 	test_a_writer_wakes_the_reader_whose_bytes_it_took();
+	test_a_thread_that_is_cancelled_ends_behind_its_wait();
 	test_two_writers_whom_nobody_reads_do_not_wait_for_each_other();
 	test_both_streams_arrive_whole_however_often_they_are_cut(false, 0);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, 0);

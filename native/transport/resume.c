@@ -788,9 +788,8 @@ static void sleepers_await(struct resume *resume)
 		rc = pthread_cond_timedwait(&resume->changed, &resume->state_lock, &until);
 }
 
-static int resume_wait(struct transport *transport, int timeout_ms)
+static int stream_wait(struct resume *resume, int timeout_ms)
 {
-	struct resume *resume = transport->resume;
 	uint64_t end = transport_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
 
 	for (;;) {
@@ -823,6 +822,15 @@ static int resume_wait(struct transport *transport, int timeout_ms)
 		if (timeout_ms >= 0 && transport_now_ns() >= end)
 			return -ETIMEDOUT;
 	}
+}
+
+static int resume_wait(struct transport *transport, int timeout_ms)
+{
+	int cancel = transport_cancel_disable();
+	int rc = stream_wait(transport->resume, timeout_ms);
+
+	transport_cancel_restore(cancel);
+	return rc;
 }
 
 /* ---- writing, from above ---- */
