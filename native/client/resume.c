@@ -153,6 +153,8 @@ unsigned client_connections(const struct transport *transport)
 
 uint32_t client_resume_grace_ms(void)
 {
+	/* Every session asks, more than once. */
+	static _Atomic bool said;
 	const char *text = getenv("FARBUS_GRACE_S");
 	unsigned long seconds;
 	char *end;
@@ -161,8 +163,9 @@ uint32_t client_resume_grace_ms(void)
 		return GRACE_DEFAULT_MS;
 	seconds = strtoul(text, &end, 10);
 	if (*end || *text == '-' || seconds > GRACE_MOST_S) {
-		client_message("FARBUS_GRACE_S is \"%s\": set it to seconds, at most %u; taking %u",
-			       text, GRACE_MOST_S, GRACE_DEFAULT_MS / 1000);
+		if (!atomic_exchange(&said, true))
+			client_message("FARBUS_GRACE_S is \"%s\": set it to seconds, at most %u; taking %u",
+				       text, GRACE_MOST_S, GRACE_DEFAULT_MS / 1000);
 		return GRACE_DEFAULT_MS;
 	}
 	return (uint32_t)seconds * 1000;
