@@ -722,6 +722,52 @@ static void test_a_chunk_that_lies_is_the_end(void)
 	}
 }
 
+static void *read_steps(void *opaque)
+{
+	const struct reading *reading = opaque;
+	const size_t step = 128u << 10;
+
+	for (size_t at = 0; at < reading->count; at += step) {
+		size_t now = reading->count - at < step ? reading->count - at : step;
+
+		assert(transport_read_all(reading->transport, reading->bytes + at, now, PATIENCE_MS) == 0);
+	}
+	return NULL;
+}
+
+/* In pieces that are each less than it, as a device copies them. */
+static void test_a_window_grows_where_it_is_what_a_copy_waits_for(void)
+{
+	const size_t piece = RESUME_WINDOW_RING / 2, begun = 32, left = 64;
+	struct reading reading = { .count = RESUME_WINDOW_RING + left };
+	struct pair pair;
+	pthread_t thread;
+	char answer;
+
+	bundle_make(&pair, PATIENCE_MS, true, true, 0);
+	reading.transport = &pair.client;
+	reading.bytes = calloc(2, reading.count);
+	assert(pthread_create(&thread, NULL, read_steps, &reading) == 0);
+	assert(transport_write_all(&pair.server, reading.bytes + reading.count, begun) == 0);
+	for (size_t at = begun; at < RESUME_WINDOW_RING;) {
+		void *room;
+		ssize_t bytes = pair.server.ops->room(&pair.server, &room, piece);
+
+		assert(bytes > 0);
+		memset(room, 0, (size_t)bytes);
+		at += (size_t)bytes;
+		assert(pair.server.ops->written(&pair.server, (size_t)bytes, true) == 0);
+	}
+	assert(transport_write_all(&pair.server, reading.bytes + reading.count, left) == 0);
+	pthread_join(thread, NULL);
+	assert(transport_write_all(&pair.client, "a", 1) == 0);
+	assert(transport_read_all(&pair.server, &answer, 1, PATIENCE_MS) == 0);
+	assert(window_of(&pair.server) == 2 * RESUME_WINDOW_RING);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	free(reading.bytes);
+}
+
 static void test_a_connection_is_added_to_the_one_that_it_was_made_for(void)
 {
 	struct transport fresh[BUNDLE_CONNECTIONS];
@@ -766,6 +812,7 @@ int main(void)
 	test_a_chunk_that_lies_is_the_end();
 	test_a_connection_is_added_to_the_one_that_it_was_made_for();
 	test_a_window_grows_with_what_the_network_holds();
+	test_a_window_grows_where_it_is_what_a_copy_waits_for();
 	puts("ok");
 	return 0;
 }
