@@ -1,5 +1,6 @@
 /* Streams that outlive their connections: order, windows, loans, ends; and impossible peers. */
 #include <assert.h>
+#include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -722,6 +723,41 @@ static void test_a_chunk_that_lies_is_the_end(void)
 	}
 }
 
+static int connect_from_loopback(int descriptor, const struct sockaddr_in *address)
+{
+	struct sockaddr_in own = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+
+	assert(bind(descriptor, (struct sockaddr *)&own, sizeof(own)) == 0);
+	return connect(descriptor, (const struct sockaddr *)address, sizeof(*address));
+}
+
+/* Two addresses of this machine stand for two machines'. */
+static void test_a_server_of_another_machine_begins_with_more(void)
+{
+	const struct resume_options options = { .grows = true, .prompt = true };
+	struct sockaddr_in address;
+	socklen_t bytes = sizeof(address);
+	struct transport server;
+	int listener, client;
+
+	for (uint32_t other = 0; other < 2; other++) {
+		listener = socket(AF_INET, SOCK_STREAM, 0);
+		address = (struct sockaddr_in){ .sin_family = AF_INET };
+		address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + other);
+		assert(bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(listener, 1) == 0);
+		assert(getsockname(listener, (struct sockaddr *)&address, &bytes) == 0);
+		client = socket(AF_INET, SOCK_STREAM, 0);
+		assert(connect_from_loopback(client, &address) == 0);
+		assert(transport_socket_init(&server, accept(listener, NULL, NULL)) == 0);
+		assert(transport_resume_wrap(&server, &options) == 0);
+		assert(window_of(&server) == (other ? RESUME_WINDOW_FIRST : RESUME_WINDOW_RING));
+		server.ops->shutdown(&server);
+		transport_release(&server);
+		close(client);
+		close(listener);
+	}
+}
+
 static void *read_steps(void *opaque)
 {
 	const struct reading *reading = opaque;
@@ -812,6 +848,7 @@ int main(void)
 	test_a_chunk_that_lies_is_the_end();
 	test_a_connection_is_added_to_the_one_that_it_was_made_for();
 	test_a_window_grows_with_what_the_network_holds();
+	test_a_server_of_another_machine_begins_with_more();
 	test_a_window_grows_where_it_is_what_a_copy_waits_for();
 	puts("ok");
 	return 0;

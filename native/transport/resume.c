@@ -1331,7 +1331,7 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	resume->acknowledge = RESUME_WINDOW_FIRST / RESUME_ACKS;
 	if (options->prompt && options->dial)
 		resume->acknowledge = RESUME_WINDOW_RING / RESUME_PROMPT_ACKS;
-	else if (options->prompt)
+	else if (options->prompt && transport_is_local(transport->descriptor))
 		resume->window = RESUME_WINDOW_RING;
 	atomic_store(&resume->window_wanted, resume->window);
 	/* Pages that no stream ever fills cost nothing. */
