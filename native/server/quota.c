@@ -659,12 +659,26 @@ static bool params_fit(const CUgraphNodeParams *params)
 	return !params || params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || node_fits(params->alloc.bytesize);
 }
 
+/* A child graph that may allocate has become a part of its parent: a copy may not. */
+static void nodes_move(CUgraph child, CUgraph parent)
+{
+	pthread_mutex_lock(&quota.lock);
+	for (unsigned i = 0; i < BUCKETS; i++)
+		for (struct charge *charge = quota.buckets[i]; charge; charge = charge->next)
+			if (charge->kind == NODE && charge->owner == (uint64_t)(uintptr_t)child)
+				charge->owner = (uint64_t)(uintptr_t)parent;
+	pthread_mutex_unlock(&quota.lock);
+}
+
 static CUresult params_note(CUgraph graph, const CUgraphNodeParams *params, CUresult result)
 {
 	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
 		node_note(graph, params->alloc.dptr, params->alloc.bytesize);
 	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
 		node_freed(graph, params->free.dptr);
+	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_GRAPH &&
+	    params->graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
+		nodes_move(params->graph.graph, graph);
 	return result;
 }
 

@@ -139,10 +139,14 @@ static void graphs(void)
 		},
 		.bytesize = 48 * MIB,
 	};
+	CUgraphNodeParams child = {
+		.type = CU_GRAPH_NODE_TYPE_GRAPH,
+		.graph = { .ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE },
+	};
 	CUgraphNode node, gone;
 	CUgraphExec executable;
 	CUdeviceptr memory;
-	CUgraph graph;
+	CUgraph graph, parent;
 
 	CHECK(cuGraphCreate(&graph, 0));
 	CHECK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
@@ -152,7 +156,14 @@ static void graphs(void)
 	CHECK(cuMemFree_v2(memory));
 	CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
 	REQUIRE_EQUAL(left(), 16 * MIB);
-	CHECK(cuGraphDestroy(graph));
+	CHECK(cuGraphExecDestroy(executable));
+	/* A graph that it becomes a part of has what it has. */
+	child.graph.graph = graph;
+	CHECK(cuGraphCreate(&parent, 0));
+	CHECK(cuGraphAddNode_v2(&node, parent, NULL, NULL, 0, &child));
+	CHECK(cuGraphInstantiateWithFlags(&executable, parent, 0));
+	REQUIRE_EQUAL(left(), 16 * MIB);
+	CHECK(cuGraphDestroy(parent));
 	REQUIRE_EQUAL(left(), 16 * MIB);
 	CHECK(cuGraphExecDestroy(executable));
 }
