@@ -65,18 +65,15 @@ static bool shared_offer(struct client_session *session, int descriptor, uint64_
 		.fixed_bytes = sizeof(fixed),
 	};
 	bool offered;
-	int cancel;
 
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&offer_lock);
 	offered = transport_shm_pass(&session->transport, descriptor) == 0 &&
 		  client_post_to(&route, &request) == CUDA_SUCCESS;
 	pthread_mutex_unlock(&offer_lock);
-	pthread_setcancelstate(cancel, &cancel);
 	return offered && shared_ask(WIRE_OP_PINNED_REGISTER, pinned);
 }
 
-void *client_pinned_share(size_t bytes, uint64_t *pinned)
+static void *memory_share(size_t bytes, uint64_t *pinned)
 {
 	struct client_session *session = bytes >= SHARED_LEAST_BYTES ? sharing_session() : NULL;
 	int descriptor;
@@ -94,6 +91,18 @@ void *client_pinned_share(size_t bytes, uint64_t *pinned)
 	close(descriptor);
 	munmap(memory, bytes);
 	return NULL;
+}
+
+void *client_pinned_share(size_t bytes, uint64_t *pinned)
+{
+	void *memory;
+	int cancel;
+
+	/* Nobody else knows of the descriptor and the memory. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	memory = memory_share(bytes, pinned);
+	pthread_setcancelstate(cancel, &cancel);
+	return memory;
 }
 
 void client_pinned_release(uint64_t pinned)

@@ -123,29 +123,14 @@ static int dial_socket(struct client_resume *resume, unsigned which, int lowest,
 	return descriptor;
 }
 
-/* Is the peer at this machine's own address?  Then a long round trip is a busy processor. */
-static bool is_near(int descriptor)
-{
-	struct sockaddr_storage here = { 0 }, there = { 0 };
-	socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
-
-	if (getsockname(descriptor, (struct sockaddr *)&here, &here_bytes) < 0 ||
-	    getpeername(descriptor, (struct sockaddr *)&there, &there_bytes) < 0)
-		return true;
-	if (here.ss_family == AF_INET)
-		return ((struct sockaddr_in *)&here)->sin_addr.s_addr ==
-		       ((struct sockaddr_in *)&there)->sin_addr.s_addr;
-	return memcmp(&((struct sockaddr_in6 *)&here)->sin6_addr,
-		      &((struct sockaddr_in6 *)&there)->sin6_addr, sizeof(struct in6_addr)) == 0;
-}
-
 unsigned client_connections(const struct transport *transport)
 {
 	socklen_t size = sizeof(struct tcp_info);
 	struct tcp_info info;
 
 	memset(&info, 0, sizeof(info));
-	if (is_near(transport->descriptor) ||
+	/* There a long round trip is a busy processor. */
+	if (transport_is_local(transport->descriptor) ||
 	    getsockopt(transport->descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0)
 		return 1;
 	return info.tcpi_rtt >= FAR_US ? FAR_CONNECTIONS : 1;

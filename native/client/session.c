@@ -470,8 +470,9 @@ static CUresult session_fail_open(struct client_session *session, int rc)
 		client_message("%s does not answer; is the agent of that node running?",
 			       session->peer);
 	else
-		client_message("connect to %s: %s; the lease may have ended", session->peer,
-			       strerror(-rc));
+		client_message("connect to %s: %s; %s", session->peer, strerror(-rc),
+			       rc == -EMFILE ? "let this program have more descriptors (ulimit -n)"
+					     : "the lease may have ended");
 	return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 

@@ -93,14 +93,14 @@ void server_captures_forget(struct server *server, CUcontext context)
 	pthread_mutex_unlock(&server->lock);
 }
 
-CUgraph server_capture_graph(struct server_call *call, CUstream stream)
+CUgraph server_capture_graph(const struct server_driver *driver, CUstream stream)
 {
 	CUstreamCaptureStatus status;
 	CUgraph graph = NULL;
 	cuuint64_t id;
 
-	if (!call->driver->cuStreamGetCaptureInfo_v2 ||
-	    call->driver->cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, NULL, NULL) !=
+	if (!driver->cuStreamGetCaptureInfo_v2 ||
+	    driver->cuStreamGetCaptureInfo_v2(stream, &status, &id, &graph, NULL, NULL) !=
 		    CUDA_SUCCESS ||
 	    status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
 		return NULL;
@@ -180,7 +180,7 @@ CUresult serve_capture_end(struct server_call *call)
 	pthread_mutex_unlock(&server->lock);
 	if (foreign)
 		return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-	before = server_capture_graph(call, stream);
+	before = server_capture_graph(call->driver, stream);
 	result = call->driver->cuStreamEndCapture(stream, &graph);
 	if (result != CUDA_ERROR_ILLEGAL_STATE)
 		server_capture_end(server, stream);

@@ -221,7 +221,7 @@ CUresult serve_capture_host_function(struct server_call *call)
 	if (!token)
 		return SERVER_MALFORMED;
 	result = call->driver->cuLaunchHostFunc(stream, token_ask, token);
-	server_token_settle(call, token, server_capture_graph(call, stream), result == CUDA_SUCCESS);
+	server_token_settle(call, token, server_capture_graph(call->driver, stream), result == CUDA_SUCCESS);
 	return result;
 }
 
@@ -542,7 +542,7 @@ CUresult serve_capture_copy_to_device(struct server_call *call)
 			   request->height);
 	if (result == CUDA_SUCCESS)
 		result = driver->cuMemcpy2DAsync_v2(&rows, stream);
-	server_token_settle(call, token, server_capture_graph(call, stream), result == CUDA_SUCCESS);
+	server_token_settle(call, token, server_capture_graph(call->driver, stream), result == CUDA_SUCCESS);
 	return result;
 }
 
@@ -607,7 +607,7 @@ CUresult serve_capture_copy_to_host(struct server_call *call)
 	if (result == CUDA_SUCCESS)
 		result = call->driver->cuLaunchHostFunc(stream, replayed_data_send, data);
 	if (result == CUDA_SUCCESS)
-		graph_keep(call, server_capture_graph(call, stream), replayed_data_free, data);
+		graph_keep(call, server_capture_graph(call->driver, stream), replayed_data_free, data);
 	else
 		replayed_data_free(data);
 	return result;

@@ -21,9 +21,11 @@ struct charge {
 	enum charge_kind kind;
 	uint64_t key;			/* address or handle */
 	uint64_t bytes;
-	uint64_t owner;			/* context of memory and arrays, graph of a node */
+	uint64_t owner;			/* a context; of a node its graph */
 	unsigned references;		/* of an object: handles and mappings */
 	struct charge *object;		/* of a mapping */
+	bool freed;			/* a node's memory, within its graph */
+	struct charge *outlive;		/* of an executable: nodes whose memory stays behind a launch */
 };
 
 /* One per process, as the driver is. */
@@ -115,21 +117,47 @@ static struct charge *out(enum charge_kind kind, uint64_t key)
 	return charge;
 }
 
+static bool is_of_context(enum charge_kind kind)
+{
+	return kind == MEMORY || kind == POOLED || kind == ARRAY || kind == MIPMAP || kind == EXECUTABLE;
+}
+
 static struct charge *charge_begin(enum charge_kind kind, uint64_t bytes)
 {
-	struct charge *charge = take(bytes) ? calloc(1, sizeof(*charge)) : NULL;
+	struct charge *charge;
 	CUcontext context = NULL;
 
-	if (!charge)
+	if (!take(bytes))
 		return NULL;
+	charge = calloc(1, sizeof(*charge));
+	if (!charge) {
+		give(bytes);
+		return NULL;
+	}
 	charge->kind = kind;
 	charge->bytes = bytes;
 	charge->references = 1;
-	if (kind == MEMORY || kind == ARRAY || kind == MIPMAP) {
+	if (is_of_context(kind)) {
 		quota.real.cuCtxGetCurrent(&context);
 		charge->owner = (uint64_t)(uintptr_t)context;
 	}
 	return charge;
+}
+
+static void list_free(struct charge *list)
+{
+	while (list) {
+		struct charge *next = list->next;
+
+		free(list);
+		list = next;
+	}
+}
+
+static void charge_free(struct charge *charge)
+{
+	list_free(charge->outlive);
+	free(charge);
 }
 
 static CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
@@ -139,7 +167,7 @@ static CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
 		put(charge);
 	} else {
 		give(charge->bytes);
-		free(charge);
+		charge_free(charge);
 	}
 	return result;
 }
@@ -152,14 +180,24 @@ static CUresult charge_end(struct charge *charge, CUresult result, uint64_t key)
 										\
 		if (charge_ && result_ == CUDA_SUCCESS) {			\
 			give(charge_->bytes);					\
-			free(charge_);						\
+			charge_free(charge_);					\
 		} else if (charge_) {						\
 			put(charge_);						\
 		}								\
 		return result_;							\
 	} while (0)
 
-/* Everything of one owner. */
+/* Has the driver no such address any more? */
+static bool is_gone(CUdeviceptr address)
+{
+	unsigned int type;
+
+	return quota.real.cuPointerGetAttribute &&
+	       quota.real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
+		       CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Everything of one owner; of what a pool has given, as much as has gone with it. */
 static void drop_owner(bool (*is_of)(enum charge_kind kind), uint64_t owner)
 {
 	pthread_mutex_lock(&quota.lock);
@@ -169,22 +207,18 @@ static void drop_owner(bool (*is_of)(enum charge_kind kind), uint64_t owner)
 		while (*link) {
 			struct charge *charge = *link;
 
-			if (charge->owner != owner || !is_of(charge->kind)) {
+			if (charge->owner != owner || !is_of(charge->kind) ||
+			    (charge->kind == POOLED && !is_gone(charge->key))) {
 				link = &charge->next;
 				continue;
 			}
 			*link = charge->next;
 			if (charge->kind != NODE)
 				give(charge->bytes);
-			free(charge);
+			charge_free(charge);
 		}
 	}
 	pthread_mutex_unlock(&quota.lock);
-}
-
-static bool is_of_context(enum charge_kind kind)
-{
-	return kind == MEMORY || kind == ARRAY || kind == MIPMAP;
 }
 
 static bool is_of_graph(enum charge_kind kind)
@@ -249,34 +283,95 @@ static CUresult mem_free(CUdeviceptr address)
 	GIVE_BACK(pooled ? POOLED : MEMORY, address, quota.real.cuMemFree_v2(address));
 }
 
-static CUresult mem_alloc_async(CUdeviceptr *address, size_t bytes, CUstream stream)
+/* A node of a graph that takes memory: its executables have that, not the graph. */
+static bool node_fits(uint64_t bytes)
 {
-	CUresult result;
-	struct charge *charge = charge_begin(POOLED, bytes);
+	return bytes <= quota.limit && used() <= quota.limit - bytes;
+}
+
+static void node_note(CUgraph graph, CUdeviceptr address, uint64_t bytes)
+{
+	struct charge *charge = calloc(1, sizeof(*charge));
 
 	if (!charge)
+		return;
+	charge->kind = NODE;
+	charge->key = address;
+	charge->owner = (uint64_t)(uintptr_t)graph;
+	charge->bytes = bytes;
+	put(charge);
+}
+
+static void node_freed(CUgraph graph, CUdeviceptr address)
+{
+	struct charge *charge;
+
+	pthread_mutex_lock(&quota.lock);
+	for (charge = *bucket_of(NODE, address); charge; charge = charge->next)
+		if (charge->kind == NODE && charge->key == address &&
+		    charge->owner == (uint64_t)(uintptr_t)graph)
+			charge->freed = true;
+	pthread_mutex_unlock(&quota.lock);
+}
+
+/* The graph that what is put into the stream becomes a part of; NULL: none, it is executed. */
+static CUgraph captured(CUstream stream)
+{
+	return atomic_load(&quota.server->capture_count) ? server_capture_graph(&quota.real, stream) : NULL;
+}
+
+static CUresult mem_alloc_async(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+	CUgraph graph = captured(stream);
+	struct charge *charge;
+	CUresult result;
+
+	if (graph && !node_fits(bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	charge = graph ? NULL : charge_begin(POOLED, bytes);
+	if (!graph && !charge)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = quota.real.cuMemAllocAsync(address, bytes, stream);
-	return charge_end(charge, result, *address);
+	if (!graph)
+		return charge_end(charge, result, *address);
+	if (result == CUDA_SUCCESS)
+		node_note(graph, *address, bytes);
+	return result;
 }
 
 static CUresult mem_alloc_from_pool(CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
 				    CUstream stream)
 {
-	CUresult result;
+	CUgraph graph = captured(stream);
 	struct charge *charge;
+	CUresult result;
 
 	if (!address)
 		return CUDA_ERROR_INVALID_VALUE;
-	charge = charge_begin(POOLED, bytes);
-	if (!charge)
+	if (graph && !node_fits(bytes))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	charge = graph ? NULL : charge_begin(POOLED, bytes);
+	if (!graph && !charge)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = quota.real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-	return charge_end(charge, result, *address);
+	if (!graph)
+		return charge_end(charge, result, *address);
+	if (result == CUDA_SUCCESS)
+		node_note(graph, *address, bytes);
+	return result;
 }
 
 static CUresult mem_free_async(CUdeviceptr address, CUstream stream)
 {
+	CUgraph graph = captured(stream);
+
+	if (graph) {
+		CUresult result = quota.real.cuMemFreeAsync(address, stream);
+
+		if (result == CUDA_SUCCESS)
+			node_freed(graph, address);
+		return result;
+	}
 	pthread_mutex_lock(&quota.lock);
 	bool pooled = *find(POOLED, address) != NULL;
 	pthread_mutex_unlock(&quota.lock);
@@ -419,21 +514,53 @@ static CUresult mem_unmap(CUdeviceptr address, size_t bytes)
 
 /* ---- arrays ---- */
 
-static uint64_t texels(uint64_t width, uint64_t height, uint64_t depth, unsigned channels,
-		       CUarray_format format)
+/* What a texel takes, at most: a block of 4 times 4 has 16 bytes, and of video 4 samples of 16 bits. */
+static uint64_t texel(CUarray_format format, unsigned channels)
 {
-	uint64_t bytes = 16;
+	if (!channels)
+		channels = 1;
+	switch (format) {
+	case CU_AD_FORMAT_UNSIGNED_INT8:
+	case CU_AD_FORMAT_SIGNED_INT8:
+	case CU_AD_FORMAT_UNORM_INT8X1:
+	case CU_AD_FORMAT_UNORM_INT8X2:
+	case CU_AD_FORMAT_UNORM_INT8X4:
+	case CU_AD_FORMAT_SNORM_INT8X1:
+	case CU_AD_FORMAT_SNORM_INT8X2:
+	case CU_AD_FORMAT_SNORM_INT8X4:
+		return channels;
+	case CU_AD_FORMAT_UNSIGNED_INT16:
+	case CU_AD_FORMAT_SIGNED_INT16:
+	case CU_AD_FORMAT_HALF:
+	case CU_AD_FORMAT_UNORM_INT16X1:
+	case CU_AD_FORMAT_UNORM_INT16X2:
+	case CU_AD_FORMAT_UNORM_INT16X4:
+	case CU_AD_FORMAT_SNORM_INT16X1:
+	case CU_AD_FORMAT_SNORM_INT16X2:
+	case CU_AD_FORMAT_SNORM_INT16X4:
+		return 2ull * channels;
+	case CU_AD_FORMAT_UNSIGNED_INT32:
+	case CU_AD_FORMAT_SIGNED_INT32:
+	case CU_AD_FORMAT_FLOAT:
+		return 4ull * channels;
+	case CU_AD_FORMAT_UNORM_INT_101010_2:
+		return 4;
+	default:
+		return format >= CU_AD_FORMAT_BC1_UNORM && format <= CU_AD_FORMAT_BC7_UNORM_SRGB ? 1 : 8;
+	}
+}
 
-	if (format == CU_AD_FORMAT_UNSIGNED_INT8 || format == CU_AD_FORMAT_SIGNED_INT8)
-		bytes = 1;
-	else if (format == CU_AD_FORMAT_UNSIGNED_INT16 || format == CU_AD_FORMAT_SIGNED_INT16 ||
-		 format == CU_AD_FORMAT_HALF)
-		bytes = 2;
-	else if (format == CU_AD_FORMAT_UNSIGNED_INT32 || format == CU_AD_FORMAT_SIGNED_INT32 ||
-		 format == CU_AD_FORMAT_FLOAT)
-		bytes = 4;
-	bytes *= channels ? channels : 1;
-	if (__builtin_mul_overflow(bytes, width, &bytes) ||
+/* Of the level of that number; layers are as many on each.  What is mapped later is none yet. */
+static uint64_t texels(const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned level)
+{
+	uint64_t bytes = texel(shape->Format, shape->NumChannels), width = shape->Width >> level;
+	uint64_t height = shape->Height >> level, depth = shape->Depth;
+
+	if (shape->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
+		return 0;
+	if (!(shape->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)))
+		depth >>= level;
+	if (__builtin_mul_overflow(bytes, width ? width : 1, &bytes) ||
 	    __builtin_mul_overflow(bytes, height ? height : 1, &bytes) ||
 	    __builtin_mul_overflow(bytes, depth ? depth : 1, &bytes))
 		return UINT64_MAX;
@@ -442,13 +569,17 @@ static uint64_t texels(uint64_t width, uint64_t height, uint64_t depth, unsigned
 
 static CUresult array_create(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *shape)
 {
+	CUDA_ARRAY3D_DESCRIPTOR whole = { 0 };
 	CUresult result;
 	struct charge *charge;
 
 	if (!array || !shape)
 		return CUDA_ERROR_INVALID_VALUE;
-	charge = charge_begin(ARRAY, texels(shape->Width, shape->Height, 1, shape->NumChannels,
-					    shape->Format));
+	whole.Width = shape->Width;
+	whole.Height = shape->Height;
+	whole.Format = shape->Format;
+	whole.NumChannels = shape->NumChannels;
+	charge = charge_begin(ARRAY, texels(&whole, 0));
 	if (!charge)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = quota.real.cuArrayCreate_v2(array, shape);
@@ -462,8 +593,7 @@ static CUresult array_create_3d(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *s
 
 	if (!array || !shape)
 		return CUDA_ERROR_INVALID_VALUE;
-	charge = charge_begin(ARRAY, texels(shape->Width, shape->Height, shape->Depth,
-					    shape->NumChannels, shape->Format));
+	charge = charge_begin(ARRAY, texels(shape, 0));
 	if (!charge)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = quota.real.cuArray3DCreate_v2(array, shape);
@@ -478,18 +608,15 @@ static CUresult array_destroy(CUarray array)
 static CUresult mipmap_create(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape,
 			      unsigned int levels)
 {
-	uint64_t bytes = 0, level;
+	uint64_t bytes = 0;
 	struct charge *charge;
 	CUresult result;
 
 	if (!array || !shape)
 		return CUDA_ERROR_INVALID_VALUE;
-	for (unsigned i = 0; i < levels && i < 32; i++) {
-		level = texels(shape->Width >> i ? shape->Width >> i : 1, shape->Height >> i,
-			       shape->Depth >> i, shape->NumChannels, shape->Format);
-		if (__builtin_add_overflow(bytes, level, &bytes))
+	for (unsigned i = 0; i < levels && i < 32; i++)
+		if (__builtin_add_overflow(bytes, texels(shape, i), &bytes))
 			return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	charge = charge_begin(MIPMAP, bytes);
 	if (!charge)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -502,84 +629,108 @@ static CUresult mipmap_destroy(CUmipmappedArray array)
 	GIVE_BACK(MIPMAP, (uintptr_t)array, quota.real.cuMipmappedArrayDestroy(array));
 }
 
-/* ---- graphs: nodes say what a graph needs, executables have it ---- */
-
-static void node_note(CUgraph graph, CUgraphNode node, uint64_t bytes)
-{
-	struct charge *charge = calloc(1, sizeof(*charge));
-
-	if (!charge)
-		return;
-	charge->kind = NODE;
-	charge->key = (uint64_t)(uintptr_t)node;
-	charge->owner = (uint64_t)(uintptr_t)graph;
-	charge->bytes = bytes;
-	put(charge);
-}
+/* ---- graphs: nodes say what a graph needs, executables have what the graph itself frees ---- */
 
 static CUresult node_add_alloc(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
 			       size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
 	CUresult result;
 
-	if (params && (params->bytesize > quota.limit || used() + params->bytesize > quota.limit))
+	if (params && !node_fits(params->bytesize))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = quota.real.cuGraphAddMemAllocNode(node, graph, behind, count, params);
 	if (result == CUDA_SUCCESS)
-		node_note(graph, *node, params->bytesize);
+		node_note(graph, params->dptr, params->bytesize);
 	return result;
 }
 
-static bool node_fits(const CUgraphNodeParams *params)
+static CUresult node_add_free(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
+			      size_t count, CUdeviceptr address)
 {
-	return !params || params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
-	       (params->alloc.bytesize <= quota.limit &&
-		used() + params->alloc.bytesize <= quota.limit);
+	CUresult result = quota.real.cuGraphAddMemFreeNode(node, graph, behind, count, address);
+
+	if (result == CUDA_SUCCESS)
+		node_freed(graph, address);
+	return result;
+}
+
+static bool params_fit(const CUgraphNodeParams *params)
+{
+	return !params || params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || node_fits(params->alloc.bytesize);
+}
+
+/* A child graph that may allocate has become a part of its parent: a copy may not. */
+static void nodes_move(CUgraph child, CUgraph parent)
+{
+	pthread_mutex_lock(&quota.lock);
+	for (unsigned i = 0; i < BUCKETS; i++)
+		for (struct charge *charge = quota.buckets[i]; charge; charge = charge->next)
+			if (charge->kind == NODE && charge->owner == (uint64_t)(uintptr_t)child)
+				charge->owner = (uint64_t)(uintptr_t)parent;
+	pthread_mutex_unlock(&quota.lock);
+}
+
+static CUresult params_note(CUgraph graph, const CUgraphNodeParams *params, CUresult result)
+{
+	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+		node_note(graph, params->alloc.dptr, params->alloc.bytesize);
+	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_FREE)
+		node_freed(graph, params->free.dptr);
+	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_GRAPH &&
+	    params->graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
+		nodes_move(params->graph.graph, graph);
+	return result;
 }
 
 static CUresult node_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind, size_t count,
 			 CUgraphNodeParams *params)
 {
-	CUresult result;
-
-	if (!node_fits(params))
+	if (!params_fit(params))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = quota.real.cuGraphAddNode(node, graph, behind, count, params);
-	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-		node_note(graph, *node, params->alloc.bytesize);
-	return result;
+	return params_note(graph, params, quota.real.cuGraphAddNode(node, graph, behind, count, params));
 }
 
 static CUresult node_add_2(CUgraphNode *node, CUgraph graph, const CUgraphNode *behind,
 			   const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *params)
 {
-	CUresult result;
-
-	if (!node_fits(params))
+	if (!params_fit(params))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = quota.real.cuGraphAddNode_v2(node, graph, behind, edges, count, params);
-	if (result == CUDA_SUCCESS && params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-		node_note(graph, *node, params->alloc.bytesize);
-	return result;
+	return params_note(graph, params,
+			   quota.real.cuGraphAddNode_v2(node, graph, behind, edges, count, params));
 }
 
-static uint64_t graph_bytes(CUgraph graph)
+/* A graph may go before its executable does: so the charge has all that there is to know.  NULL: no room. */
+static struct charge *executable_begin(CUgraph graph)
 {
-	uint64_t sum = 0;
+	struct charge *charge, *outlive = NULL;
+	uint64_t freed = 0;
 
 	pthread_mutex_lock(&quota.lock);
 	for (unsigned i = 0; i < BUCKETS; i++)
-		for (const struct charge *charge = quota.buckets[i]; charge; charge = charge->next)
-			if (charge->kind == NODE && charge->owner == (uint64_t)(uintptr_t)graph)
-				sum += charge->bytes;
+		for (const struct charge *node = quota.buckets[i]; node; node = node->next) {
+			if (node->kind != NODE || node->owner != (uint64_t)(uintptr_t)graph)
+				continue;
+			charge = node->freed ? NULL : malloc(sizeof(*charge));
+			if (!charge) {
+				freed += node->bytes;
+				continue;
+			}
+			*charge = *node;
+			charge->next = outlive;
+			outlive = charge;
+		}
 	pthread_mutex_unlock(&quota.lock);
-	return sum;
+	charge = charge_begin(EXECUTABLE, freed);
+	if (charge)
+		charge->outlive = outlive;
+	else
+		list_free(outlive);
+	return charge;
 }
 
-/* A graph may go before its executable does: so this is what is charged. */
 #define INSTANTIATE(executable, graph, call)						\
 	do {										\
-		struct charge *charge_ = charge_begin(EXECUTABLE, graph_bytes(graph));	\
+		struct charge *charge_ = executable_begin(graph);			\
 		CUresult result_;							\
 											\
 		if (!charge_)								\
@@ -615,6 +766,49 @@ static CUresult instantiate_params(CUgraphExec *executable, CUgraph graph,
 		    quota.real.cuGraphInstantiateWithParams(executable, graph, params));
 }
 
+/* What a launch takes for good: it is there until somebody frees it, whatever becomes of the executable.
+ * False: there is no room. */
+static bool launch_begin(CUgraphExec executable, struct charge **taken)
+{
+	const struct charge *node;
+	struct charge *charge;
+	bool fits = true;
+
+	*taken = NULL;
+	pthread_mutex_lock(&quota.lock);
+	charge = *find(EXECUTABLE, (uint64_t)(uintptr_t)executable);
+	for (node = charge ? charge->outlive : NULL; node && fits; node = node->next) {
+		/* Launched before, it is there already, or freed by this launch first. */
+		if (*find(POOLED, node->key))
+			continue;
+		charge = charge_begin(POOLED, node->bytes);
+		fits = charge;
+		if (!charge)
+			break;
+		charge->key = node->key;
+		charge->next = *taken;
+		*taken = charge;
+	}
+	pthread_mutex_unlock(&quota.lock);
+	return fits;
+}
+
+static CUresult graph_launch(CUgraphExec executable, CUstream stream)
+{
+	struct charge *taken, *charge;
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+
+	if (captured(stream))
+		return quota.real.cuGraphLaunch(executable, stream);
+	if (launch_begin(executable, &taken))
+		result = quota.real.cuGraphLaunch(executable, stream);
+	while ((charge = taken)) {
+		taken = charge->next;
+		(void)charge_end(charge, result, charge->key);
+	}
+	return result;
+}
+
 static CUresult executable_destroy(CUgraphExec executable)
 {
 	GIVE_BACK(EXECUTABLE, (uintptr_t)executable, quota.real.cuGraphExecDestroy(executable));
@@ -625,6 +819,25 @@ static CUresult graph_destroy(CUgraph graph)
 	/* Before another graph has its address. */
 	drop_owner(is_of_graph, (uint64_t)(uintptr_t)graph);
 	return quota.real.cuGraphDestroy(graph);
+}
+
+/* A capture that is broken off takes its graph with it, and says nothing of that. */
+static CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode)
+{
+	CUresult result = quota.real.cuStreamBeginCapture_v2(stream, mode);
+
+	if (result == CUDA_SUCCESS)
+		drop_owner(is_of_graph, (uint64_t)(uintptr_t)server_capture_graph(&quota.real, stream));
+	return result;
+}
+
+static CUresult graph_create(CUgraph *graph, unsigned int flags)
+{
+	CUresult result = quota.real.cuGraphCreate(graph, flags);
+
+	if (result == CUDA_SUCCESS)
+		drop_owner(is_of_graph, (uint64_t)(uintptr_t)*graph);
+	return result;
 }
 
 /* ---- contexts take their memory with them ---- */
@@ -701,13 +914,17 @@ void server_quota_install(struct server *server, uint64_t limit)
 	INSTEAD(cuArrayDestroy, array_destroy);
 	INSTEAD(cuMipmappedArrayCreate, mipmap_create);
 	INSTEAD(cuMipmappedArrayDestroy, mipmap_destroy);
+	INSTEAD(cuStreamBeginCapture_v2, capture_begin);
+	INSTEAD(cuGraphCreate, graph_create);
 	INSTEAD(cuGraphAddMemAllocNode, node_add_alloc);
+	INSTEAD(cuGraphAddMemFreeNode, node_add_free);
 	INSTEAD(cuGraphAddNode, node_add);
 	INSTEAD(cuGraphAddNode_v2, node_add_2);
 	INSTEAD(cuGraphInstantiate, instantiate_1);
 	INSTEAD(cuGraphInstantiate_v2, instantiate_2);
 	INSTEAD(cuGraphInstantiateWithFlags, instantiate_flags);
 	INSTEAD(cuGraphInstantiateWithParams, instantiate_params);
+	INSTEAD(cuGraphLaunch, graph_launch);
 	INSTEAD(cuGraphExecDestroy, executable_destroy);
 	INSTEAD(cuGraphDestroy, graph_destroy);
 	INSTEAD(cuCtxDestroy_v2, context_destroy);

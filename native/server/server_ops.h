@@ -370,7 +370,7 @@ CUresult server_capture_permit(struct server_call *call);
 void server_capture_end(struct server *server, CUstream stream);
 void server_captures_forget(struct server *server, CUcontext context);
 /* The graph that a stream is captured into, or NULL. */
-CUgraph server_capture_graph(struct server_call *call, CUstream stream);
+CUgraph server_capture_graph(const struct server_driver *driver, CUstream stream);
 
 /* copies.c: are these sizes that a plane of bytes may have? */
 bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);

@@ -1,5 +1,6 @@
 /* Streams that outlive their connections: order, windows, loans, ends; and impossible peers. */
 #include <assert.h>
+#include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -441,6 +442,56 @@ static void test_a_writer_wakes_the_reader_whose_bytes_it_took(void)
 	(void)sched_setaffinity(0, sizeof(before), &before);
 }
 
+struct cancelled_wait {
+	struct transport *transport;
+	bool ended;
+};
+
+static void *wait_cancelled(void *opaque)
+{
+	struct cancelled_wait *wait = opaque;
+
+	pthread_cancel(pthread_self());
+	assert(wait->transport->ops->wait(wait->transport, 0) == 0);
+	wait->ended = true;
+	pthread_testcancel();
+	return NULL;
+}
+
+/* Have whoever sleeps look again, as another thread of the stream's would. */
+static void wake_all(void)
+{
+	const uint64_t one = 1;
+	char link[32], target[64];
+
+	for (int descriptor = 0; descriptor < 256; descriptor++) {
+		ssize_t length;
+
+		(void)snprintf(link, sizeof(link), "/proc/self/fd/%d", descriptor);
+		length = readlink(link, target, sizeof(target));
+		if (length > 0 && strncmp(target, "anon_inode:[eventfd]", (size_t)length) == 0)
+			assert(write(descriptor, &one, sizeof(one)) == sizeof(one));
+	}
+}
+
+/* It is the one who reads for all others: it must come back from waiting, also where it was woken for what another has read. */
+static void test_a_thread_that_is_cancelled_ends_behind_its_wait(void)
+{
+	struct transport transport;
+	struct cancelled_wait wait = { .transport = &transport };
+	pthread_t thread;
+	void *result;
+	int end = alone_make(&transport);
+
+	wake_all();
+	assert(pthread_create(&thread, NULL, wait_cancelled, &wait) == 0);
+	pthread_join(thread, &result);
+	assert(result == PTHREAD_CANCELED);
+	assert(wait.ended);
+	transport.ops->shutdown(&transport);
+	close(end);
+}
+
 static void test_two_writers_whom_nobody_reads_do_not_wait_for_each_other(void)
 {
 	/* More than the sockets hold in either direction, and less than the windows. */
@@ -672,6 +723,87 @@ static void test_a_chunk_that_lies_is_the_end(void)
 	}
 }
 
+static int connect_from_loopback(int descriptor, const struct sockaddr_in *address)
+{
+	struct sockaddr_in own = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+
+	assert(bind(descriptor, (struct sockaddr *)&own, sizeof(own)) == 0);
+	return connect(descriptor, (const struct sockaddr *)address, sizeof(*address));
+}
+
+/* Two addresses of this machine stand for two machines'. */
+static void test_a_server_of_another_machine_begins_with_more(void)
+{
+	const struct resume_options options = { .grows = true, .prompt = true };
+	struct sockaddr_in address;
+	socklen_t bytes = sizeof(address);
+	struct transport server;
+	int listener, client;
+
+	for (uint32_t other = 0; other < 2; other++) {
+		listener = socket(AF_INET, SOCK_STREAM, 0);
+		address = (struct sockaddr_in){ .sin_family = AF_INET };
+		address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + other);
+		assert(bind(listener, (struct sockaddr *)&address, sizeof(address)) == 0 && listen(listener, 1) == 0);
+		assert(getsockname(listener, (struct sockaddr *)&address, &bytes) == 0);
+		client = socket(AF_INET, SOCK_STREAM, 0);
+		assert(connect_from_loopback(client, &address) == 0);
+		assert(transport_socket_init(&server, accept(listener, NULL, NULL)) == 0);
+		assert(transport_resume_wrap(&server, &options) == 0);
+		assert(window_of(&server) == (other ? RESUME_WINDOW_FIRST : RESUME_WINDOW_RING));
+		server.ops->shutdown(&server);
+		transport_release(&server);
+		close(client);
+		close(listener);
+	}
+}
+
+static void *read_steps(void *opaque)
+{
+	const struct reading *reading = opaque;
+	const size_t step = 128u << 10;
+
+	for (size_t at = 0; at < reading->count; at += step) {
+		size_t now = reading->count - at < step ? reading->count - at : step;
+
+		assert(transport_read_all(reading->transport, reading->bytes + at, now, PATIENCE_MS) == 0);
+	}
+	return NULL;
+}
+
+/* In pieces that are each less than it, as a device copies them. */
+static void test_a_window_grows_where_it_is_what_a_copy_waits_for(void)
+{
+	const size_t piece = RESUME_WINDOW_RING / 2, begun = 32, left = 64;
+	struct reading reading = { .count = RESUME_WINDOW_RING + left };
+	struct pair pair;
+	pthread_t thread;
+	char answer;
+
+	bundle_make(&pair, PATIENCE_MS, true, true, 0);
+	reading.transport = &pair.client;
+	reading.bytes = calloc(2, reading.count);
+	assert(pthread_create(&thread, NULL, read_steps, &reading) == 0);
+	assert(transport_write_all(&pair.server, reading.bytes + reading.count, begun) == 0);
+	for (size_t at = begun; at < RESUME_WINDOW_RING;) {
+		void *room;
+		ssize_t bytes = pair.server.ops->room(&pair.server, &room, piece);
+
+		assert(bytes > 0);
+		memset(room, 0, (size_t)bytes);
+		at += (size_t)bytes;
+		assert(pair.server.ops->written(&pair.server, (size_t)bytes, true) == 0);
+	}
+	assert(transport_write_all(&pair.server, reading.bytes + reading.count, left) == 0);
+	pthread_join(thread, NULL);
+	assert(transport_write_all(&pair.client, "a", 1) == 0);
+	assert(transport_read_all(&pair.server, &answer, 1, PATIENCE_MS) == 0);
+	assert(window_of(&pair.server) == 2 * RESUME_WINDOW_RING);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+	free(reading.bytes);
+}
+
 static void test_a_connection_is_added_to_the_one_that_it_was_made_for(void)
 {
 	struct transport fresh[BUNDLE_CONNECTIONS];
@@ -706,6 +838,7 @@ int main(void)
 	test_who_sleeps_meets_the_new_connection();
 	test_a_reader_wakes_the_writer_whose_acknowledgement_it_took();
 	test_a_writer_wakes_the_reader_whose_bytes_it_took();
+	test_a_thread_that_is_cancelled_ends_behind_its_wait();
 	test_two_writers_whom_nobody_reads_do_not_wait_for_each_other();
 	test_both_streams_arrive_whole_however_often_they_are_cut(false, 0);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, 0);
@@ -715,6 +848,8 @@ int main(void)
 	test_a_chunk_that_lies_is_the_end();
 	test_a_connection_is_added_to_the_one_that_it_was_made_for();
 	test_a_window_grows_with_what_the_network_holds();
+	test_a_server_of_another_machine_begins_with_more();
+	test_a_window_grows_where_it_is_what_a_copy_waits_for();
 	puts("ok");
 	return 0;
 }

@@ -16,7 +16,8 @@
  *
  * How many bytes the network holds is measured in rounds: from sending a byte to its
  * acknowledgement.  What is acknowledged in a round is a rate, the shortest round is
- * the time without queues, and the window is at least twice their product (window_learn).
+ * the time without queues, and the window is at least twice their product (window_learn).  A window that
+ * is full begins a round of its own, or copies not much larger than it would never show how much the network holds.
  *
  * A writer without room in the window must hear of acknowledgements, and there may be nobody who
  * reads.  It then reads ahead, which takes at most the peer's window: both sides can always
@@ -141,6 +142,7 @@ struct resume {
 	uint64_t round_acknowledged;	/* what was when it began */
 	uint64_t round_ns;		/* when that was */
 	uint64_t round_least_ns;	/* the shortest of this connection, 0: none; the reader's */
+	_Atomic bool round_full;	/* it began with a window without room; set under both locks */
 	_Atomic size_t window_wanted;	/* a power of two; the reader's, for the writer */
 
 	pthread_mutex_t in;
@@ -385,6 +387,26 @@ static void round_begin(struct resume *resume, size_t bytes)
 	atomic_store(&resume->round_end, resume->sent);
 }
 
+/* There is no room: the window is what is waited for, and not the network.  A round that begins now holds all
+ * of it, where one that began with the first of some pieces holds that one alone.  The last of it may be
+ * acknowledged together with what comes behind only. */
+static void round_begin_full(struct resume *resume)
+{
+	uint64_t written = atomic_load(&resume->written);
+
+	if (!resume->options.grows || atomic_load(&resume->round_full) || resume->window == resume->most)
+		return;
+	/* Nobody ends one meanwhile. */
+	pthread_mutex_lock(&resume->in);
+	if (is_up(resume) && !window_room(resume)) {
+		resume->round_acknowledged = atomic_load(&resume->acknowledged);
+		resume->round_ns = transport_now_ns();
+		atomic_store(&resume->round_end, written - resume->window / RESUME_ACKS);
+		atomic_store(&resume->round_full, true);
+	}
+	pthread_mutex_unlock(&resume->in);
+}
+
 static void loans_prune(struct resume *resume)
 {
 	uint64_t acknowledged = atomic_load(&resume->acknowledged);
@@ -531,6 +553,7 @@ static void window_learn(struct resume *resume, uint64_t acknowledged)
 	while (wanted < resume->most && (double)wanted < 2 * held)
 		wanted *= 2;
 	atomic_store(&resume->window_wanted, wanted);
+	atomic_store(&resume->round_full, false);
 	atomic_store(&resume->round_end, 0);
 }
 
@@ -788,9 +811,8 @@ static void sleepers_await(struct resume *resume)
 		rc = pthread_cond_timedwait(&resume->changed, &resume->state_lock, &until);
 }
 
-static int resume_wait(struct transport *transport, int timeout_ms)
+static int stream_wait(struct resume *resume, int timeout_ms)
 {
-	struct resume *resume = transport->resume;
 	uint64_t end = transport_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
 
 	for (;;) {
@@ -825,6 +847,15 @@ static int resume_wait(struct transport *transport, int timeout_ms)
 	}
 }
 
+static int resume_wait(struct transport *transport, int timeout_ms)
+{
+	int cancel = transport_cancel_disable();
+	int rc = stream_wait(transport->resume, timeout_ms);
+
+	transport_cancel_restore(cancel);
+	return rc;
+}
+
 /* ---- writing, from above ---- */
 
 /* `out` is held, and is let go meanwhile.  Send, and wait for room in the window. */
@@ -838,6 +869,7 @@ static int window_await(struct resume *resume)
 		window_grow(resume);
 		if (rc || window_room(resume))
 			break;
+		round_begin_full(resume);
 		out_unlock(resume);
 		rc = up_await(resume, -1);
 		if (!rc) {
@@ -1125,6 +1157,7 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		resume->silent_ns = 0;
 		/* Another network, perhaps. */
 		resume->round_least_ns = 0;
+		atomic_store(&resume->round_full, false);
 		atomic_store(&resume->round_end, 0);
 		atomic_store(&resume->due, false);
 		atomic_fetch_add(&resume->generation, 1);
@@ -1298,7 +1331,7 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	resume->acknowledge = RESUME_WINDOW_FIRST / RESUME_ACKS;
 	if (options->prompt && options->dial)
 		resume->acknowledge = RESUME_WINDOW_RING / RESUME_PROMPT_ACKS;
-	else if (options->prompt)
+	else if (options->prompt && transport_is_local(transport->descriptor))
 		resume->window = RESUME_WINDOW_RING;
 	atomic_store(&resume->window_wanted, resume->window);
 	/* Pages that no stream ever fills cost nothing. */

@@ -222,8 +222,7 @@ static const struct transport_ops unix_ops = {
 	.shutdown = socket_shutdown,
 };
 
-/* Is the peer of a TCP socket on this machine?  Its address is then ours. */
-static bool socket_is_local(int descriptor)
+bool transport_is_local(int descriptor)
 {
 	struct sockaddr_storage ours = { .ss_family = AF_UNSPEC }, theirs = { .ss_family = AF_UNSPEC };
 	socklen_t ours_bytes = sizeof(ours), theirs_bytes = sizeof(theirs);
@@ -232,6 +231,8 @@ static bool socket_is_local(int descriptor)
 	    getpeername(descriptor, (struct sockaddr *)&theirs, &theirs_bytes) < 0 ||
 	    ours.ss_family != theirs.ss_family)
 		return false;
+	if (ours.ss_family == AF_UNIX)
+		return true;
 	if (ours.ss_family == AF_INET)
 		return ((struct sockaddr_in *)&ours)->sin_addr.s_addr ==
 		       ((struct sockaddr_in *)&theirs)->sin_addr.s_addr;
@@ -253,7 +254,7 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	(void)setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	/* What paces (BBR) would hold copies back to what it believes that the network carries, and there
 	 * is none: memory is copied from one process to the other. */
-	if (socket_is_local(descriptor))
+	if (transport_is_local(descriptor))
 		(void)setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, SOCKET_UNPACED, strlen(SOCKET_UNPACED));
 	/* A peer whose machine has died sends nothing at all: without keep-alive
 	 * a waiting thread would wait for ever.  It is missed after 18 s; a connection that only

@@ -29,6 +29,9 @@ int transport_tcp_socket(const char *address, const char *port, struct transport
 int transport_tcp_join(struct transport *transport, int descriptor,
 		       const struct transport_target *target, int timeout_ms);
 
+/* Is the peer on this machine?  Its address is then ours. */
+bool transport_is_local(int descriptor);
+
 /* The first descriptor that came with a message, whose others are closed; -1: none came. */
 struct msghdr;
 int transport_descriptor_of(struct msghdr *message);

@@ -161,6 +161,12 @@ def test_server_away(remote: Remote, build: Build) -> None:
     assert said.count("\n") == 1
 
 
+def test_a_program_without_descriptors_hears_what_it_lacks(lease: Callable[..., Remote], build: Build) -> None:
+    command = ("sh", "-c", 'ulimit -n 4; exec "$0"', build("remoting/devices"))
+    done = lease(tls=False).run(*command, FARBUS_TRANSPORT="tcp")
+    assert done.stderr.endswith(": Too many open files; let this program have more descriptors (ulimit -n)\n")
+
+
 def test_no_session(remote: Remote, build: Build) -> None:
     assert "cannot" not in failure(remote, build, FARBUS_SESSION="/nowhere/at/all")
     assert "start the program with farbus run" in failure(remote, build, FARBUS_SESSION="/nowhere/at/all")

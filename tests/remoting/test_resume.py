@@ -205,6 +205,12 @@ def test_the_program_may_have_less_patience_than_the_server(remote: Remote, buil
         assert program.returncode == 3
 
 
+def test_a_grace_time_that_is_none_is_said_once(remote: Remote, build: Build) -> None:
+    done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp", FARBUS_GRACE_S="soon")
+    assert (done.returncode, done.stdout) == (0, "ok\n")
+    assert done.stderr == 'farbus: FARBUS_GRACE_S is "soon": set it to seconds, at most 86400; taking 30\n'
+
+
 def test_without_grace_a_cut_is_the_end(remote: Remote, build: Build) -> None:
     with cut_off(remote, build("remoting/wait_forever"), FARBUS_GRACE_S="0") as (program, server):
         _, err = program.communicate(timeout=PATIENCE_S)
@@ -212,12 +218,6 @@ def test_without_grace_a_cut_is_the_end(remote: Remote, build: Build) -> None:
         assert "the server or its lease has ended" in err
         assert err.endswith("; start the program again\n")
         wait_until(lambda: not alive(server), "the server has ended")
-
-
-def test_a_grace_time_that_is_none_is_told_once(remote: Remote, build: Build) -> None:
-    done = remote.run(build("remoting/properties"), FARBUS_TRANSPORT="tcp", FARBUS_GRACE_S="soon")
-    assert done.returncode == 0
-    assert done.stderr.count('FARBUS_GRACE_S is "soon": set it to seconds') == 1
 
 
 def test_a_program_that_ends_while_it_is_cut_ends(remote: Remote, build: Build) -> None:

@@ -117,6 +117,17 @@ static void arrays(void)
 	CHECK(cuMipmappedArrayCreate(&mipmap, &shape, 2));
 	REQUIRE_EQUAL(left(), 24 * MIB);
 	CHECK(cuMipmappedArrayDestroy(mipmap));
+	/* There are as many layers on each level. */
+	shape = (CUDA_ARRAY3D_DESCRIPTOR){
+		.Width = 1024, .Height = 1024, .Depth = 8, .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+		.NumChannels = 1, .Flags = CUDA_ARRAY3D_LAYERED,
+	};
+	CHECK(cuMipmappedArrayCreate(&mipmap, &shape, 2));
+	REQUIRE_EQUAL(left(), LIMIT - 10 * MIB);
+	CHECK(cuMipmappedArrayDestroy(mipmap));
+	/* 16 MiB, which the software GPU does not have. */
+	flat = (CUDA_ARRAY_DESCRIPTOR){ 2048, 2048, CU_AD_FORMAT_UNORM_INT8X4, 4 };
+	REQUIRE(cuArrayCreate_v2(&array, &flat) != CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 static void graphs(void)
@@ -128,10 +139,14 @@ static void graphs(void)
 		},
 		.bytesize = 48 * MIB,
 	};
+	CUgraphNodeParams child = {
+		.type = CU_GRAPH_NODE_TYPE_GRAPH,
+		.graph = { .ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE },
+	};
 	CUgraphNode node, gone;
 	CUgraphExec executable;
 	CUdeviceptr memory;
-	CUgraph graph;
+	CUgraph graph, parent;
 
 	CHECK(cuGraphCreate(&graph, 0));
 	CHECK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
@@ -141,9 +156,87 @@ static void graphs(void)
 	CHECK(cuMemFree_v2(memory));
 	CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
 	REQUIRE_EQUAL(left(), 16 * MIB);
-	CHECK(cuGraphDestroy(graph));
+	CHECK(cuGraphExecDestroy(executable));
+	/* A graph that it becomes a part of has what it has. */
+	child.graph.graph = graph;
+	CHECK(cuGraphCreate(&parent, 0));
+	CHECK(cuGraphAddNode_v2(&node, parent, NULL, NULL, 0, &child));
+	CHECK(cuGraphInstantiateWithFlags(&executable, parent, 0));
+	REQUIRE_EQUAL(left(), 16 * MIB);
+	CHECK(cuGraphDestroy(parent));
 	REQUIRE_EQUAL(left(), 16 * MIB);
 	CHECK(cuGraphExecDestroy(executable));
+}
+
+/* What a capture allocates is the graph's, as a node's is. */
+static void captures(void)
+{
+	CUdeviceptr memory, plain;
+	CUgraphExec executable;
+	CUstream stream;
+	CUgraph graph;
+
+	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+	OVER(cuMemAllocAsync(&memory, 65 * MIB, stream));
+	CHECK(cuMemAllocAsync(&memory, 40 * MIB, stream));
+	CHECK(cuMemFreeAsync(memory, stream));
+	CHECK(cuStreamEndCapture(stream, &graph));
+	REQUIRE_EQUAL(left(), LIMIT);
+	CHECK(cuMemAlloc_v2(&plain, 30 * MIB));
+	OVER(cuGraphInstantiateWithFlags(&executable, graph, 0));
+	CHECK(cuMemFree_v2(plain));
+	CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	CHECK(cuGraphLaunch(executable, stream));
+	CHECK(cuStreamSynchronize(stream));
+	CHECK(cuGraphExecDestroy(executable));
+	CHECK(cuGraphDestroy(graph));
+	REQUIRE_EQUAL(left(), LIMIT);
+	/* One that is broken off leaves nothing, also to a graph that comes to lie where its was. */
+	for (int i = 0; i < 3; i++) {
+		CHECK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+		CHECK(cuMemAllocAsync(&memory, 10 * MIB, stream));
+		EXPECT(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+		EXPECT(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+		CHECK(cuGraphCreate(&graph, 0));
+		CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+		REQUIRE_EQUAL(left(), LIMIT);
+		CHECK(cuGraphExecDestroy(executable));
+		CHECK(cuGraphDestroy(graph));
+	}
+	CHECK(cuStreamDestroy_v2(stream));
+}
+
+/* Memory that a graph allocates and does not free is there from its launch on until somebody frees it. */
+static void outliving(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.poolProps = {
+			.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+		},
+		.bytesize = 40 * MIB,
+	};
+	CUgraphExec executable;
+	CUdeviceptr memory;
+	CUgraphNode node;
+	CUgraph graph;
+
+	CHECK(cuGraphCreate(&graph, 0));
+	CHECK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
+	CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+	REQUIRE_EQUAL(left(), LIMIT);
+	CHECK(cuMemAlloc_v2(&memory, 30 * MIB));
+	OVER(cuGraphLaunch(executable, NULL));
+	CHECK(cuMemFree_v2(memory));
+	CHECK(cuGraphLaunch(executable, NULL));
+	CHECK(cuCtxSynchronize());
+	CHECK(cuGraphExecDestroy(executable));
+	CHECK(cuGraphDestroy(graph));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	CHECK(cuMemFreeAsync(params.dptr, NULL));
+	CHECK(cuCtxSynchronize());
 }
 
 static void contexts(void)
@@ -152,9 +245,36 @@ static void contexts(void)
 	CUcontext context;
 
 	CHECK(cuCtxCreate_v2(&context, 0, 0));
-	CHECK(cuMemAlloc_v2(&memory, 64 * MIB));
+	CHECK(cuMemAlloc_v2(&memory, 60 * MIB));
+	CHECK(cuMemAllocAsync(&memory, 4 * MIB, NULL));
 	OVER(cuMemAlloc_v2(&memory, 1));
 	CHECK(cuCtxDestroy_v2(context));
+}
+
+/* An executable goes with it, and what pools have given. */
+static void reset(void)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS params = {
+		.poolProps = {
+			.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+			.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+		},
+		.bytesize = 16 * MIB,
+	};
+	CUgraphNode node, gone;
+	CUgraphExec executable;
+	CUdeviceptr memory;
+	CUgraph graph;
+
+	CHECK(cuGraphCreate(&graph, 0));
+	CHECK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
+	CHECK(cuGraphAddMemFreeNode(&gone, graph, &node, 1, params.dptr));
+	CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+	CHECK(cuMemAllocAsync(&memory, 8 * MIB, NULL));
+	CHECK(cuMemAlloc_v2(&memory, 8 * MIB));
+	REQUIRE_EQUAL(left(), 32 * MIB);
+	CHECK(cuDevicePrimaryCtxReset_v2(0));
+	begin();
 }
 
 int main(int argc, char **argv)
@@ -185,7 +305,14 @@ int main(int argc, char **argv)
 	REQUIRE_EQUAL(left(), LIMIT);
 	graphs();
 	REQUIRE_EQUAL(left(), LIMIT);
+	captures();
+	REQUIRE_EQUAL(left(), LIMIT);
+	outliving();
+	REQUIRE_EQUAL(left(), LIMIT);
 	contexts();
+	begin();
+	REQUIRE_EQUAL(left(), LIMIT);
+	reset();
 	REQUIRE_EQUAL(left(), LIMIT);
 	return 0;
 }
