@@ -240,7 +240,7 @@ def test_a_move_goes_on_over_a_kill_of_an_agent(bed: Bed, step: FabricStep, vict
     node.kill(pid)
     nodes_are_ready(bed.a, len(PORTS))
     assert main_pid(node, "farbus-agent") not in (pid, "0")
-    # Where nobody serves the chassis for half a minute, which an agent may need here to start, a move is undone.
+    # Where nobody serves the chassis for two minutes, which an agent may need here to start, a move is undone.
     ends_well(bed, open_move, written, may_be_undone=victim == "a")
 
 
