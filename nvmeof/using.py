@@ -415,6 +415,13 @@ class MountStorage(UseStep):
     async def do(self) -> Result:
         """Check and mount it, and let the file system have what its volume got meanwhile."""
         filesystems, work = self.parts.filesystems, self.work
+        own = filesystems.mount_point(work.id).rpartition("/")[0]
+        if work.path and f"{work.path}/".startswith(f"{own}/"):
+            # There is mounted by root's rights, and others' storage is.
+            raise InvalidInput(
+                f"mount {self.device} on {work.path}: below {own} are the agent's own directories",
+                hint="name another path, or none",
+            )
         if elsewhere := self._mounts():
             raise Conflict(f"mount {self.device}: it is mounted on {elsewhere[0].path} already")
         format = await _format(self.parts, self.device)

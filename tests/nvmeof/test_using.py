@@ -98,6 +98,17 @@ async def test_a_path_that_was_asked_for(tmp_path: Path) -> None:
         await node.go(a_local_use(path="/home/alice/other"))
 
 
+@pytest.mark.parametrize(
+    "path", ["/run/farbus/storage", "/run/farbus/storage/l2", "/run/farbus/storage/job.other/link/apt.conf.d"]
+)
+async def test_nobody_asks_for_the_agents_own_directories(path: str, tmp_path: Path) -> None:
+    node = await a_node(tmp_path)
+    with pytest.raises(InvalidInput, match="the agent's own directories; name another path"):
+        await node.go(a_local_use(path=path))
+    assert node.filesystems.mounts(HERE) == ()
+    assert path not in node.filesystems.directories()
+
+
 async def test_who_uses_a_mount_is_named_and_keeps_it(tmp_path: Path) -> None:
     clock = FakeClock()
     node = await a_node(tmp_path, clock=clock)
