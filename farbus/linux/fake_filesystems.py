@@ -188,7 +188,7 @@ class FakeFileSystems(KernelFileSystems):
         free = size - sum(held["files"].values())
         return [size, free, free]
 
-    def _allocate_file(self, path: str, name: str, uid: int, gid: int, leave_bytes: int) -> None:
+    def _allocate_file(self, path: str, _number: str, name: str, uid: int, gid: int, leave_bytes: int) -> None:
         state = self._state()
         mounted = next(one for one in state["mounts"] if one["path"] == path)
         files = state["contents"][self._name(mounted["device"])]["files"]
