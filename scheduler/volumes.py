@@ -112,7 +112,7 @@ class Volumes(DeviceMoves):
         stored: Counter[str] = Counter()
         for record in self.volumes.values():
             if record.volume.is_live:
-                stored[record.volume.user] += max(record.volume.size_bytes, record.volume.resize_to)
+                stored[record.volume.user] += record.volume.counted_bytes
         return stored
 
     def volume_state(self, volume: StoredVolume) -> VolumeState:

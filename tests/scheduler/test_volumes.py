@@ -463,6 +463,26 @@ def test_what_nobody_knows_is_adopted_with_all_that_it_takes() -> None:
     assert not any(isinstance(command, events.RemoveVolume) for _, command in cluster.sent)
 
 
+def test_what_is_adopted_with_parts_of_two_sizes_has_what_can_be_used_and_is_made_alike() -> None:
+    cluster = made(*TWO, stripe=2)
+    cluster.agents["b"].refuses[events.ResizeVolume] = "its volume group is full"
+    resize(cluster, 40 * GIB)
+    cluster.settle()
+    for name in ("a", "b"):
+        cluster.lose(name)
+        cluster.tell(events.NodeForgotten(node=name, reason="off"))
+    cluster.tell(events.VolumeDeletionAsked(name="data", by="ada"))
+    for name in ("a", "b"):
+        cluster.join(name)
+    cluster.adopt(user="bob")
+    assert cluster.volume().size_bytes == 10 * GIB
+    assert (taken(cluster, "NVME-a-0"), taken(cluster, "NVME-b-0")) == (20 * GIB, 5 * GIB)
+    cluster.agents["b"].refuses.clear()
+    resize(cluster, 20 * GIB)
+    cluster.settle()
+    assert (cluster.volume().size_bytes, cluster.volume().error) == (20 * GIB, "")
+
+
 def test_what_nobody_knows_is_wiped_and_removed_by_order_alone() -> None:
     cluster = orphaned(*TWO, stripe=2)
     cluster.agents["b"].refuses[events.RemoveVolume] = "it is open"
