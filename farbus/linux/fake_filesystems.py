@@ -113,6 +113,12 @@ class FakeFileSystems(KernelFileSystems):
         except OSError:
             return ""
 
+    def given(self) -> tuple[str, ...]:
+        """Look in the file."""
+        state = self._state()
+        own = (path.removeprefix(f"{self._own}/") for path in state["directories"] if path.startswith(f"{self._own}/"))
+        return tuple(sorted({*state["nodes"], *own}))
+
     # What children do.
 
     async def _call(self, function: Any, *arguments: Any) -> Any:

@@ -158,6 +158,10 @@ class FileSystems(Protocol):
         """Return ``MAJOR:MINOR`` of a device node that was given; an empty string for none."""
         ...
 
+    def given(self) -> tuple[str, ...]:
+        """Return the names for which there is a device node, or a directory of our own."""
+        ...
+
 
 class Said(NamedTuple):
     """How a program ended, and what it printed."""
@@ -399,6 +403,14 @@ class KernelFileSystems:
     def node(self, name: str) -> str:
         """Look at it."""
         return self._number(f"{self._nodes}/{_checked(name)}")
+
+    def given(self) -> tuple[str, ...]:
+        """List both directories."""
+        found: set[str] = set()
+        for directory in (self._nodes, self._own):
+            with contextlib.suppress(FileNotFoundError):
+                found |= {name for name in os.listdir(directory) if _NAME.fullmatch(name)}
+        return tuple(sorted(found))
 
     # The machine.
 

@@ -22,14 +22,15 @@ from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
 from farbus.errors import InvalidInput, Unavailable
 from farbus.linux.cgroups import FakeCgroups
+from farbus.linux.fake_nvme import FakeNvme
 from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.linux.nvmet import read_target
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.holders import Holder, HolderKind, Look
-from farbus.model.nvmeof import IoLimit, namespace_identity
+from farbus.model.nvmeof import Controller, IoLimit, namespace_identity
 from farbus.model.nvmet import NODE_ANA_GROUP, Target
 from farbus.model.storage import LogicalIdentity
-from farbus.model.volume import VolumePart
+from farbus.model.volume import StorageUse, VolumePart
 from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, ScriptedSessions
 from tests.agent.storing import (
     DRIVE_BYTES,
@@ -477,6 +478,57 @@ async def test_what_no_record_knows_is_ended(storing: Node, using: Node) -> None
     assert using.machine.world() == mine
     await gone(storing, "lease-l1")
     assert storing.machine.world() == old
+
+
+@pytest.mark.parametrize("use", [StorageUse.MOUNT, StorageUse.RAW])
+async def test_a_part_of_a_volume_that_no_record_knows_to_be_used_is_used_no_more(
+    use: StorageUse, storing: Node
+) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    part = part_message(VolumePart(volume="data", size_bytes=64 * MIB, drives=drives))
+    await storing.sessions.command(make_volume=session_pb2.MakeVolume(part=part))
+    for number in ("l1", "l2"):
+        lease = storage_lease(number, volume="data", route=Route.LOCAL, use=use, epoch=int(number[1:]))
+        assert (await storing.sessions.command(prepare_devices=prepare(lease))).error == ""
+        asked = session_pb2.PrepareClient(job_id="j1", task="main.0", user=MYSELF, leases=[prepared_message(lease, "")])
+        outcome = await storing.sessions.command(prepare_client=asked)
+        # The next one finds nothing of the first.
+        assert outcome.error == ""
+        await storing.stop()
+        forget(storing)
+        await storing.start()
+        found = await storing.machine.lvm.find(LogicalIdentity(volume="data"))
+        assert found is not None
+        assert (found.ready, found.active) == (True, False)
+        world = storing.machine.world()
+        assert (world["mounts"], world["nodes"], storing.machine.filesystems.given()) == ([], [], ())
+
+
+async def test_what_can_not_be_ended_keeps_nothing_else_from_its_end(
+    storing: Node, using: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drives = await storing.machine.give("S1", "S2")
+    await storing.start()
+    await using.start()
+    for number, drive in zip(("l1", "l2"), drives, strict=True):
+        lease = storage_lease(number, drives=(drive,), use=StorageUse.RAW, job=number)
+        asked = await client_side(storing, using, lease)
+        asked.job_id = number
+        assert (await using.sessions.command(prepare_client=asked)).error == ""
+    await using.stop()
+    forget(using)
+    first, _ = using.machine.nvme.controllers()
+    disconnect = FakeNvme.disconnect
+
+    async def refuse_one(door: FakeNvme, controller: Controller) -> None:
+        if controller.nqn == first.nqn:
+            raise Unavailable(f"disconnect {controller.name}: Input/output error")
+        await disconnect(door, controller)
+
+    monkeypatch.setattr(FakeNvme, "disconnect", refuse_one)
+    await using.start()
+    assert [one.nqn for one in using.machine.nvme.controllers()] == [first.nqn]
 
 
 async def test_a_program_has_its_storage_and_no_more_of_it_than_was_granted(storing: Node) -> None:
