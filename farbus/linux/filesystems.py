@@ -473,6 +473,10 @@ _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _CLONE_NEWNS = 0x00020000
 """linux/mount.h, linux/fs.h, linux/sched.h."""
 
+_OPTIONS = {Format.EXT4: b"errors=remount-ro"}
+"""Where nobody says so, ext4 does with an error what its superblock wishes, and that may be to stop the machine
+(``errors=panic``, Documentation/admin-guide/ext4.rst): its user may have written it."""
+
 _THE_USERS = "name a directory of the user's"
 _THE_PATH = "leave the directories above a mount where they are"
 
@@ -503,7 +507,8 @@ def mount_device(device: str, path: str, kind: str, own: bool, uid: int, gid: in
         try:
             flags = _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if read_only else 0)
             target = f"/proc/self/fd/{point}".encode()
-            if libc.mount(os.path.realpath(device).encode(), target, kind.encode(), ctypes.c_ulong(flags), None):
+            options = _OPTIONS.get(Format(kind))
+            if libc.mount(os.path.realpath(device).encode(), target, kind.encode(), ctypes.c_ulong(flags), options):
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number))
         finally:

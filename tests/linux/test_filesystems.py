@@ -13,7 +13,14 @@ from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Una
 from farbus.linux import filesystems
 from farbus.linux.disposable import run_disposable
 from farbus.linux.fake_filesystems import FakeFileSystems
-from farbus.linux.filesystems import KernelFileSystems, allocate_file, look_at_beginning, look_for_users, open_point
+from farbus.linux.filesystems import (
+    KernelFileSystems,
+    allocate_file,
+    look_at_beginning,
+    look_for_users,
+    mount_device,
+    open_point,
+)
 from farbus.model.storage import Account, Format
 from tests.linux.filesystems_contract import CONTRACTS, SIZE, USER, Contract, World
 
@@ -267,6 +274,25 @@ async def test_a_name_that_is_no_text_reaches_the_child_and_is_told_by_its_bytes
     (tmp_path / "7/fd/3").symlink_to(os.fsdecode(b"/mnt/x/\xff"))
     (one,) = look_for_users(str(tmp_path), ["/mnt/x"])
     assert one["path"] == "/mnt/x/\\xff"
+
+
+@pytest.mark.parametrize(("kind", "options"), [("ext4", b"errors=remount-ro"), ("xfs", None)])
+def test_what_a_superblock_says_stops_no_machine(
+    kind: str, options: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[object, ...]] = []
+
+    class Libc:
+        def mount(self, *arguments: object) -> int:
+            calls.append(arguments)
+            return 0
+
+    monkeypatch.setattr(filesystems.ctypes, "CDLL", lambda *_, **__: Libc())
+    monkeypatch.setattr(filesystems, "_enter_init_mounts", lambda _: None)
+    (tmp_path / "device").touch()
+    mount_device(str(tmp_path / "device"), str(tmp_path / "own/x"), kind, True, 0, 0, False)
+    ((_, _, told, _, given),) = calls
+    assert (told, given) == (kind.encode(), options)
 
 
 async def test_roots_directories_are_no_way_to_others(tmp_path: Path) -> None:
