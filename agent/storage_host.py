@@ -47,7 +47,7 @@ from farbus.model.nvmeof import (
 )
 from farbus.model.nvmet import COMMON_ANA_GROUP, NODE_ANA_GROUP
 from farbus.model.storage import Account, LogicalIdentity, LogicalVolume
-from farbus.model.volume import StorageGrant, StorageUse, VolumePart
+from farbus.model.volume import StorageGrant, StorageUse, VolumePart, storage_variable
 from farbus.nvmeof.comparison import our_subsystems
 from farbus.nvmeof.keys import Keys, keys_of
 from farbus.nvmeof.target import AddressWork, TargetParts, withdraw
@@ -104,11 +104,6 @@ def _work(lease: Lease, export: Export | None) -> RoomWork | ReadyWork:
         drives=(),
     )  # fmt: skip
     return ReadyWork(lease=lease.id, part=part, export=export)
-
-
-def variable(name: str) -> str:
-    """Return the variable by which a program finds its storage."""
-    return f"FARBUS_STORAGE_{name.upper().replace('-', '_')}"
 
 
 def by_name(leases: Iterable[PreparedLease]) -> dict[str, tuple[PreparedLease, ...]]:
@@ -447,7 +442,7 @@ class StorageHost:
         *before, last = use_steps(self._use, work, keys=keys)
         for step in before:
             yield Scoped(step, name)
-        yield Scoped(last, name, variable(name))
+        yield Scoped(last, name, storage_variable(name))
 
     def _use_work(self, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool = False) -> UseWork:
         grant = grant_of(prepared[0].lease)
