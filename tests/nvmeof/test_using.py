@@ -144,6 +144,17 @@ async def test_a_part_of_this_node_that_somebody_has_is_refused(tmp_path: Path) 
     assert contents(node) == {}
 
 
+async def test_no_node_is_given_of_what_is_mounted_for_another(tmp_path: Path) -> None:
+    node = await a_node(tmp_path)
+    await node.go(a_local_use())
+    node.blocks.held.add(HERE)
+    # The mount's own next try takes hold of it.
+    await node.go(a_local_use())
+    with pytest.raises(Conflict, match="in use by"):
+        await node.go(a_local_use(id="other.data", use=StorageUse.RAW))
+    assert node.filesystems.nodes() == []
+
+
 async def test_swap_and_memory(tmp_path: Path) -> None:
     node = await a_node(tmp_path)
     swap = a_striped_use(use=StorageUse.SWAP)
