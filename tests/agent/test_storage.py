@@ -407,6 +407,20 @@ async def test_a_part_that_is_missing_is_an_error(storing: Node, using: Node) ->
     asked = await client_side(storing, using, storage_lease(drives=drives, part=1, parts=2))
     outcome = await using.sessions.command(prepare_client=asked)
     assert "storage data: parts 1 of 2" in outcome.error
+    given_up = session_pb2.UnprepareClient(job_id="j1", task="main.0")
+    assert (await using.sessions.command(unprepare_client=given_up)).error == ""
+
+
+@pytest.mark.parametrize("endpoint", ["", "nonsense", "tcp://10.0.0.1:99999", "tcp://10.0.0.1:4420,", "rdma://x"])
+async def test_storage_that_is_offered_nowhere_is_refused_and_held_by_nobody(endpoint: str, using: Node) -> None:
+    await using.start()
+    asked = session_pb2.PrepareClient(
+        job_id="j1", task="main.0", user=MYSELF, leases=[prepared_message(storage_lease(drives=("NVME-X",)), endpoint)]
+    )
+    outcome = await using.sessions.command(prepare_client=asked)
+    assert outcome.error.startswith("node n1 offers lease l1 where nothing can be: ")
+    given_up = session_pb2.UnprepareClient(job_id="j1", task="main.0")
+    assert (await using.sessions.command(unprepare_client=given_up)).error == ""
 
 
 async def test_local_storage_is_undone_before_what_it_stands_on_when_the_lease_is_void(storing: Node) -> None:
