@@ -526,7 +526,10 @@ class StorageHost:
         )
 
     def io_limits(self, leases: Iterable[PreparedLease]) -> tuple[DeviceLimit, ...]:
-        """Return what a task may do with each part of its storage that is granted a bandwidth."""
+        """Return what a task may do with each part of its storage that is granted a bandwidth.
+
+        Raises :class:`NotFound` for a part that is not there: no program has it without its limit.
+        """
         nvme = self._use.initiator.nvme
         found = []
         for prepared in leases:
@@ -534,9 +537,11 @@ class StorageHost:
             if grant is None or not grant.bandwidth_bytes_per_s:
                 continue
             path, rate = self._part(prepared).path, grant.bandwidth_bytes_per_s
-            if number := nvme.block_number(nvme.leads_to(path)):
-                limit = IoLimit(read_bytes_s=rate, write_bytes_s=rate)
-                found.append(DeviceLimit(path=path, number=number, limit=limit))
+            number = nvme.block_number(nvme.leads_to(path))
+            if not number:
+                raise NotFound(f"limit storage {grant.name}: {path} is not there", hint="is its node reachable?")
+            limit = IoLimit(read_bytes_s=rate, write_bytes_s=rate)
+            found.append(DeviceLimit(path=path, number=number, limit=limit))
         return tuple(found)
 
     # What an earlier agent has left.

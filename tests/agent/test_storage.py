@@ -16,11 +16,12 @@ import structlog
 
 from farbus.agent import storage
 from farbus.agent.config import AgentConfig
+from farbus.agent.events import PreparedLease
 from farbus.agent.telemetry.storage import Overuse, StorageCollector
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
-from farbus.errors import InvalidInput, Unavailable
+from farbus.errors import InvalidInput, NotFound, Unavailable
 from farbus.linux.cgroups import FakeCgroups
 from farbus.linux.fake_nvme import FakeNvme
 from farbus.linux.fake_nvmet import FakeNvmet
@@ -32,6 +33,7 @@ from farbus.model.nvmet import NODE_ANA_GROUP, Target
 from farbus.model.storage import LogicalIdentity
 from farbus.model.volume import StorageUse, VolumePart
 from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, ScriptedSessions
+from tests.agent.kill_storage import host_on
 from tests.agent.storing import (
     DRIVE_BYTES,
     MIB,
@@ -576,6 +578,12 @@ class OpenCollector(StorageCollector):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         OpenCollector.listener = staticmethod(settings["told"])
+
+
+def test_no_program_has_storage_without_its_limit(tmp_path: Path) -> None:
+    lease = storage_lease(volume="data", route=Route.LOCAL, bandwidth_bytes_per_s=MIB)
+    with pytest.raises(NotFound, match=r"limit storage data: /dev/farbus/vol-data\.0 is not there"):
+        host_on(Machine(tmp_path / "machine")).io_limits([PreparedLease(lease=lease, endpoint="")])
 
 
 async def test_who_takes_more_than_was_granted_is_told_to_the_scheduler(
