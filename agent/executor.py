@@ -312,6 +312,8 @@ class Executor:
         self._clock = clock
         self._group = group
         self._done = done
+        self._never_begun: set[str] = set()
+        """What was to be prepared, and has no steps: there is nothing of it to take back."""
         self._told: dict[tuple[str, str], str] = {}
         """The last error of each object's work that has failed and not succeeded since."""
         self._runner = StepRunner(
@@ -403,15 +405,31 @@ class Executor:
         if len(self._told) > TOLD_OBJECTS:
             del self._told[next(iter(self._told))]
 
+    def _begun(self, work: Work, *, forward: bool) -> Steps | None:
+        """Return the steps of work; None to take back what never had any.  Raises why there are none."""
+        name = object_of(work)
+        try:
+            steps = self.steps_of(work)
+        except FarbusError:
+            if forward and not self._runner.knows(name):
+                self._never_begun.add(name)
+            elif name in self._never_begun:
+                self._never_begun.discard(name)
+                return None
+            raise
+        self._never_begun.discard(name)
+        return steps
+
     async def _run(self, work: Work) -> None:
         kind, name = type(work).__name__, object_of(work)
         result: Result = {}
         failure: dict[str, object] = {}
         try:
-            steps = self.steps_of(work)
-            if isinstance(work, PrepareDevices | PrepareClient | StartTask):
+            forward = isinstance(work, PrepareDevices | PrepareClient | StartTask)
+            steps = self._begun(work, forward=forward)
+            if forward and steps is not None:
                 result = await self._runner.forward(steps)
-            else:
+            elif steps is not None:
                 await self._runner.back(steps)
         except FarbusError as error:
             blame_job = isinstance(error, InvalidInput | NotPermitted | NotFound)

@@ -23,6 +23,7 @@ from farbus.agent.events import (
     DevicesVanished,
     LeasesRenewed,
     NodeRestored,
+    PreparedLease,
     RestoredClient,
     RestoredDevices,
     SupervisorDied,
@@ -45,8 +46,10 @@ from farbus.agent.objects import (
     same_leases,
 )
 from farbus.agent.tasks import Tasks
+from farbus.errors import InvalidInput
 from farbus.model.device import Route, whole_of
 from farbus.model.lease import Lease
+from farbus.model.nvmeof import transport_address
 
 HOLD_GRACE_S = 15.0
 """How long an interactive job's devices wait for its holder: it is there, or dials again at once when this agent was
@@ -326,7 +329,10 @@ class Leases:
         """Prepare a task's side of its leases, once."""
         key = (event.job, event.task)
         side = self._clients.get(key)
-        if side is None:
+        if told := _no_place(event.leases):
+            # Before anything is held: what has no steps could not be given up either.
+            yield Answer(command=event.command, ok=False, error=told)
+        elif side is None:
             if (task := self._tasks.alive(key)) is not None:
                 error = task.told(f"task {event.job}/{event.task} runs already")
                 yield Answer(command=event.command, ok=False, error=error)
@@ -557,6 +563,20 @@ class Leases:
                 yield from self._fence(side)
                 side.wanted, side.ended = False, why
                 yield from self._advance_devices(side)
+
+
+def _no_place(leases: Iterable[PreparedLease]) -> str:
+    """Say which storage is offered where nothing can be; empty for none."""
+    for prepared in leases:
+        lease = prepared.lease
+        if lease.storage is None or lease.route is Route.LOCAL:
+            continue
+        try:
+            for one in prepared.endpoint.split(","):
+                transport_address(one)
+        except InvalidInput as error:
+            return f"node {lease.device_node} offers lease {lease.id} where nothing can be: {error}"
+    return ""
 
 
 def _restore_side(side: Side, lost: str) -> None:

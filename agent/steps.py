@@ -207,6 +207,10 @@ class StepRunner:
         begun = {record.position for record in records if record.direction is Direction.FORWARD}
         self._sequences[records[0].object] = RecordedSequence(records[0].sequence, begun)
 
+    def knows(self, name: str) -> bool:
+        """Say whether anything was begun of an object, and is not taken back."""
+        return name in self._sequences or name in self._wedged
+
     def forget(self, name: str) -> None:
         """Drop what is kept about an object that is no more."""
         self._sequences.pop(name, None)

@@ -33,6 +33,7 @@ from farbus.model.nvmeof import (
     STRIPE_PREFIX,
     AnaState,
     Connection,
+    Controller,
     ExpectedNamespace,
     Export,
     IoLimit,
@@ -45,8 +46,8 @@ from farbus.model.nvmeof import (
     transport_address,
 )
 from farbus.model.nvmet import COMMON_ANA_GROUP, NODE_ANA_GROUP
-from farbus.model.storage import Account, LogicalIdentity
-from farbus.model.volume import StorageGrant, StorageUse, VolumePart
+from farbus.model.storage import Account, LogicalIdentity, LogicalVolume
+from farbus.model.volume import StorageGrant, StorageUse, VolumePart, storage_variable
 from farbus.nvmeof.comparison import our_subsystems
 from farbus.nvmeof.keys import Keys, keys_of
 from farbus.nvmeof.target import AddressWork, TargetParts, withdraw
@@ -63,6 +64,9 @@ TELL_S = 10.0
 
 NOBODY = 65534
 """Whose nothing is (Linux's overflow uid)."""
+
+_Strangers = AsyncIterator[tuple[str, Awaitable[object]]]
+"""What is there of leases that nobody knows, and how each ends."""
 
 PROBE = SubsystemName(lease="probe", epoch=0)
 """A host that nobody is, to ask the kernel whether it knows authentication."""
@@ -100,11 +104,6 @@ def _work(lease: Lease, export: Export | None) -> RoomWork | ReadyWork:
         drives=(),
     )  # fmt: skip
     return ReadyWork(lease=lease.id, part=part, export=export)
-
-
-def variable(name: str) -> str:
-    """Return the variable by which a program finds its storage."""
-    return f"FARBUS_STORAGE_{name.upper().replace('-', '_')}"
 
 
 def by_name(leases: Iterable[PreparedLease]) -> dict[str, tuple[PreparedLease, ...]]:
@@ -288,6 +287,8 @@ class StorageHost:
         self._authenticated = False
         self._recorded: dict[str, Result] = {}
         """What earlier agents have told of where leases are offered, and how."""
+        self._given: dict[str, LogicalIdentity] = {}
+        """What those leases have."""
 
     async def start(self) -> None:
         """Find out where this node's target listens, and whether its kernel can ask for a proof."""
@@ -403,11 +404,13 @@ class StorageHost:
     def remember(self, lease: Lease, told: Result) -> None:
         """Take in what an earlier agent has recorded of a lease (:class:`ProvideStorage`)."""
         self._recorded[lease.id] = told
+        self._given[lease.id] = stored_as(lease)
 
     def forget(self, lease: Lease) -> None:
         """Drop what is kept of a lease that is over."""
         self._secrets.pop(lease_name(lease), None)
         self._recorded.pop(lease.id, None)
+        self._given.pop(lease.id, None)
 
     # Client side.
 
@@ -439,7 +442,7 @@ class StorageHost:
         *before, last = use_steps(self._use, work, keys=keys)
         for step in before:
             yield Scoped(step, name)
-        yield Scoped(last, name, variable(name))
+        yield Scoped(last, name, storage_variable(name))
 
     def _use_work(self, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool = False) -> UseWork:
         grant = grant_of(prepared[0].lease)
@@ -523,7 +526,10 @@ class StorageHost:
         )
 
     def io_limits(self, leases: Iterable[PreparedLease]) -> tuple[DeviceLimit, ...]:
-        """Return what a task may do with each part of its storage that is granted a bandwidth."""
+        """Return what a task may do with each part of its storage that is granted a bandwidth.
+
+        Raises :class:`NotFound` for a part that is not there: no program has it without its limit.
+        """
         nvme = self._use.initiator.nvme
         found = []
         for prepared in leases:
@@ -531,9 +537,11 @@ class StorageHost:
             if grant is None or not grant.bandwidth_bytes_per_s:
                 continue
             path, rate = self._part(prepared).path, grant.bandwidth_bytes_per_s
-            if number := nvme.block_number(nvme.leads_to(path)):
-                limit = IoLimit(read_bytes_s=rate, write_bytes_s=rate)
-                found.append(DeviceLimit(path=path, number=number, limit=limit))
+            number = nvme.block_number(nvme.leads_to(path))
+            if not number:
+                raise NotFound(f"limit storage {grant.name}: {path} is not there", hint="is its node reachable?")
+            limit = IoLimit(read_bytes_s=rate, write_bytes_s=rate)
+            found.append(DeviceLimit(path=path, number=number, limit=limit))
         return tuple(found)
 
     # What an earlier agent has left.
@@ -541,54 +549,94 @@ class StorageHost:
     async def end_strangers(self, device_sides: Collection[str], client_sides: Collection[str]) -> tuple[str, ...]:
         """End what is no lease's any more, the used before the stored; what can't be ended is told in the log."""
         ended: list[str] = []
-        for end in (self._end_uses(client_sides), self._end_exports(device_sides), self._end_rooms(device_sides)):
+        for find in (
+            self._uses(client_sides),
+            self._exports(device_sides),
+            self._stored_here(device_sides),
+            self._names(client_sides),
+        ):
             try:
-                async for name in end:
-                    ended.append(name)
+                async for name, ending in find:
+                    # One that can't be ended keeps no other from its end.
+                    if await self._is_done(name, ending):
+                        ended.append(name)
             except (FarbusError, OSError) as error:
-                _log.error("what an earlier agent left is not ended", error=str(error))
+                _log.error("what an earlier agent left is not looked for", error=str(error))
         return tuple(ended)
 
-    async def _end_uses(self, known: Collection[str]) -> AsyncIterator[str]:
+    async def _is_done(self, name: str, ending: Awaitable[object]) -> bool:
+        try:
+            await ending
+        except (FarbusError, OSError) as error:
+            _log.error("what an earlier agent left is not ended", what=name, error=str(error))
+            return False
+        return True
+
+    async def _uses(self, known: Collection[str]) -> _Strangers:
         initiator = self._use.initiator
         for uuid in initiator.mapper.list():
             id = uuid.removeprefix(STRIPE_PREFIX.upper())
             if id not in known and (found := await initiator.mapper.find(uuid)) is not None:
-                await self._let_go(f"/dev/mapper/{found.name}", id)
-                await initiator.mapper.remove(found.name)
-                yield f"stripe {id}"
+                yield f"stripe {id}", self._end_stripe(found.name, id)
         for controller in initiator.nvme.controllers():
             name = subsystem_name(controller.nqn)
-            if name is None or name.lease in known:
-                continue
-            for path in controller.namespaces:
-                await self._let_go(f"/dev/disk/by-id/nvme-uuid.{path.uuid}", name.lease)
-            await initiator.nvme.disconnect(controller)
-            yield f"controller {controller.nqn}"
+            if name is not None and name.lease not in known:
+                yield f"controller {controller.nqn}", self._end_controller(controller, name.lease)
+
+    async def _names(self, known: Collection[str]) -> _Strangers:
+        # After what was mounted there.
+        for id in self._use.filesystems.given():
+            if id not in known:
+                yield f"path of lease {id}", self._take_names(id)
+
+    async def _end_stripe(self, name: str, id: str) -> None:
+        await self._let_go(f"/dev/mapper/{name}", id)
+        await self._use.initiator.mapper.remove(name)
+
+    async def _end_controller(self, controller: Controller, lease: str) -> None:
+        for path in controller.namespaces:
+            await self._let_go(f"/dev/disk/by-id/nvme-uuid.{path.uuid}", lease)
+        await self._use.initiator.nvme.disconnect(controller)
 
     async def _let_go(self, device: str, id: str) -> None:
         filesystems = self._use.filesystems
         await filesystems.unmount(device, filesystems.mount_point(id), lazy=True)
-        await filesystems.clear_mount_point(id)
-        await filesystems.take_node(id)
+        await self._take_names(id)
         if filesystems.is_swap(device):
             await filesystems.swap_off(device)
 
-    async def _end_exports(self, known: Collection[str]) -> AsyncIterator[str]:
+    async def _take_names(self, id: str) -> None:
+        # A node that is left gives its user whatever has that number next.
+        await self._use.filesystems.clear_mount_point(id)
+        await self._use.filesystems.take_node(id)
+
+    async def _exports(self, known: Collection[str]) -> _Strangers:
         if not self._target.nvmet.is_loaded():
             return
         for name in our_subsystems(await self._target.nvmet.target()):
             if name.lease not in known:
-                await withdraw(self._target, name)
-                yield f"subsystem {name.nqn}"
+                yield f"subsystem {name.nqn}", withdraw(self._target, name)
 
-    async def _end_rooms(self, known: Collection[str]) -> AsyncIterator[str]:
+    async def _stored_here(self, known: Collection[str]) -> _Strangers:
         if not self._config.storage:
             return
         for room in await rooms(self._stored):
-            if room.identity.lease in known or room.going:
-                continue
-            await self._let_go(room.path, room.identity.lease)
-            await self._lvm.mark_going(room.identity)
-            await self._ended()
-            yield str(room.identity)
+            if room.identity.lease not in known and not room.going:
+                yield str(room.identity), self._end_room(room)
+        leased = {identity.name for lease, identity in self._given.items() if lease in known}
+        for volume in await self._lvm.volumes():
+            # What is being made or wiped is active too, and has records of its own.
+            if volume.identity.volume and volume.active and volume.ready and volume.name not in leased:
+                yield f"use of {volume.identity}", self._end_part(volume)
+
+    async def _end_room(self, room: LogicalVolume) -> None:
+        await self._let_go(room.path, room.identity.lease)
+        await self._lvm.mark_going(room.identity)
+        await self._ended()
+
+    async def _end_part(self, volume: LogicalVolume) -> None:
+        filesystems = self._use.filesystems
+        await filesystems.unmount(volume.path, lazy=True)
+        if filesystems.is_swap(volume.path):
+            await filesystems.swap_off(volume.path)
+        await self._lvm.deactivate(volume.identity)

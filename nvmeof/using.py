@@ -266,13 +266,13 @@ class FindPart(UseStep):
         return {"path": self.part.path}
 
     def _is_used(self) -> bool:
-        """Say whether an earlier try of this very work has it."""
-        filesystems = self.parts.filesystems
-        return (
-            bool(self.parts.blocks.look(self.part.path).holders)
-            or bool(filesystems.mounts(self.device))
-            or filesystems.is_swap(self.device)
-        )
+        """Say whether an earlier try of this very work has it: by what this use holds, and no other."""
+        filesystems, use = self.parts.filesystems, self.work.use
+        if len(self.work.parts) > 1 and self.parts.blocks.look(self.part.path).holders:
+            return True
+        if use in (StorageUse.MOUNT, StorageUse.MMAP):
+            return bool(filesystems.mounts(self.device))
+        return use is StorageUse.SWAP and filesystems.is_swap(self.device)
 
     async def compensate(self) -> None:
         """Wait until nobody holds it; raise :class:`Conflict` with who does.  Not where it is forced."""
@@ -415,6 +415,13 @@ class MountStorage(UseStep):
     async def do(self) -> Result:
         """Check and mount it, and let the file system have what its volume got meanwhile."""
         filesystems, work = self.parts.filesystems, self.work
+        own = filesystems.mount_point(work.id).rpartition("/")[0]
+        if work.path and f"{work.path}/".startswith(f"{own}/"):
+            # There is mounted by root's rights, and others' storage is.
+            raise InvalidInput(
+                f"mount {self.device} on {work.path}: below {own} are the agent's own directories",
+                hint="name another path, or none",
+            )
         if elsewhere := self._mounts():
             raise Conflict(f"mount {self.device}: it is mounted on {elsewhere[0].path} already")
         format = await _format(self.parts, self.device)

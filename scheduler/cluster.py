@@ -431,6 +431,9 @@ class ClusterState:
             return []
         changed = known is None or record.node != node.name or record.device != device
         if changed:
+            if record.node != node.name and record.present and self._connected(record.node):
+                # It says so still.
+                self._claims[device.id].add(record.node)
             self.devices_of_node[record.node].discard(device.id)
             self.devices_of_node[node.name].add(device.id)
             record.node, record.device = node.name, device

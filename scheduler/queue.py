@@ -38,7 +38,7 @@ from farbus.model.job import (
 from farbus.model.node import DIMENSIONS, amounts_of
 from farbus.model.quantity import MAX_SECONDS, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
-from farbus.model.volume import StorageUse, check_volume_name
+from farbus.model.volume import StorageUse, check_volume_name, storage_variable
 from farbus.scheduler.phases.checks import MAX_TASKS, check, check_demand, check_names, check_numbers
 
 MAX_QUEUED_JOBS = 200_000
@@ -118,8 +118,18 @@ def _validate_group(group: TaskGroup, field: str, *, interactive: bool) -> None:
     check(bool(group.routes), f"{field}.routes", "is empty", hint="use local, remote or both")
     check(len(set(group.routes)) == len(group.routes), f"{field}.routes", "names a route twice")
     check(len(group.storage) <= MAX_STORAGE, f"{field}.storage", f"has more than {MAX_STORAGE} entries")
+    variables: dict[str, str] = {}
     for index, request in enumerate(group.storage):
         _validate_storage(request, f"{field}.storage[{index}]")
+        # A program would find the one under the other's variable.
+        variable = storage_variable(request.name)
+        other = variables.setdefault(variable, request.name)
+        check(
+            other == request.name,
+            f"{field}.storage[{index}].name",
+            f"{request.name!r} and {other!r} would both be {variable}",
+            hint="names differ by more than case, - and _",
+        )
     if group.service is not None:
         _check_text(group.service.name, f"{field}.service.name", most=MAX_NAME, empty=False, is_line=True)
         _validate_amounts(group.service.own, f"{field}.service.own")

@@ -69,7 +69,7 @@ def check_rules(job: Job, rules: Rules, *, by_operator: bool) -> None:
 def check_volume_bytes(user: str, more: int, *, has: int, rules: Rules) -> None:
     """Raise :class:`Unsatisfiable` where volumes of ``has`` bytes and ``more`` are beyond their user's quota."""
     limit = rules.quota_of(user).volume_bytes
-    if limit is not None and has + more > limit:
+    if limit is not None and more > 0 and has + more > limit:
         raise Unsatisfiable(
             f"{user} has volumes of {format_bytes(has)}, and may have {format_bytes(limit)}; "
             f"this takes {format_bytes(more)} more",

@@ -69,15 +69,14 @@ def plan_volume(
             )
     if request.node:
         _check_node(machine, request.node)
-    check_volume_bytes(user, request.size_bytes, has=machine.stored_bytes()[user], rules=machine.rules)
     nodes, drives = _place(_drives_of(machine.snapshot(now), request.node), request, policy)
     size = stepped(-(-request.size_bytes // len(nodes)), len(drives[0]))
     parts = tuple(
         VolumePart(volume=request.name, part=index, parts=len(nodes), size_bytes=size, drives=own)
         for index, own in enumerate(drives)
     )
-    return StoredVolume(
-        id=machine.new_volume_id(),
+    volume = StoredVolume(
+        id="",
         name=request.name,
         user=user,
         size_bytes=request.size_bytes,
@@ -89,6 +88,8 @@ def plan_volume(
         done=(False,) * len(parts),
         by=by,
     )
+    check_volume_bytes(user, volume.counted_bytes, has=machine.stored_bytes()[user], rules=machine.rules)
+    return msgspec.structs.replace(volume, id=machine.new_volume_id())
 
 
 def plan_adoption(machine: Volumes, request: AdoptRequest, *, user: str, by: str, at: float) -> StoredVolume:
@@ -122,7 +123,8 @@ def plan_adoption(machine: Volumes, request: AdoptRequest, *, user: str, by: str
         id=machine.new_volume_id(),
         name=name,
         user=user,
-        size_bytes=0 if request.remove else sum(part.size_bytes for part in parts),
+        # Stripes are of one size: what a failed resize has left of some is no room that could be used.
+        size_bytes=0 if request.remove else min(part.size_bytes for part in parts) * len(parts),
         parts=tuple(msgspec.structs.replace(part, size_bytes=0, drives=()) for part in parts)
         if request.remove
         else parts,
@@ -181,13 +183,13 @@ def check_resize(machine: Volumes, record: VolumeRecord, size_bytes: int) -> Non
         )
     if size_bytes == volume.size_bytes:
         raise Conflict(f"volume {volume.name} has {format_bytes(size_bytes)} already")
+    grown = msgspec.structs.replace(volume, resize_to=size_bytes)
     check_volume_bytes(
         volume.user,
-        size_bytes - volume.size_bytes,
+        grown.counted_bytes - volume.counted_bytes,
         has=machine.stored_bytes()[volume.user],
         rules=machine.rules,
     )
-    grown = msgspec.structs.replace(volume, resize_to=size_bytes)
     for index, part in enumerate(volume.parts):
         for name in part.drives:
             drive = machine.devices[name]

@@ -7,7 +7,7 @@ import msgspec
 from farbus.model.decision import StorageShare
 from farbus.model.states import VolumeState
 from farbus.model.value import Value
-from farbus.model.volume import VolumePart, stepped
+from farbus.model.volume import STEP_BYTES, VolumePart, stepped
 
 
 class StoredVolume(Value, frozen=True, kw_only=True):
@@ -53,6 +53,13 @@ class StoredVolume(Value, frozen=True, kw_only=True):
     def is_changing(self) -> bool:
         """Whether nodes have something to do for it."""
         return self.state in (VolumeState.CREATING, VolumeState.DELETING) or bool(self.resize_to)
+
+    @property
+    def counted_bytes(self) -> int:
+        """What it takes of a quota: its size, and what a failed resize has left; an extent of each drive at least."""
+        left = sum(part.size_bytes - self.part_bytes for part in self.parts)
+        least = STEP_BYTES * sum(len(part.drives) for part in self.parts)
+        return max(self.size_bytes + left, self.resize_to, least)
 
     @property
     def part_bytes(self) -> int:

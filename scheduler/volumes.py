@@ -32,7 +32,7 @@ from farbus.model.volume import VolumePart, VolumeStatus, health_trouble, volume
 from farbus.scheduler import events
 from farbus.scheduler.device_moves import DeviceMoves
 from farbus.scheduler.events import Verb
-from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, NodeRecord, StorageTrouble
+from farbus.scheduler.records import ClientSide, DeviceRecord, JobRecord, LeaseRecord, NodeRecord, StorageTrouble
 from farbus.scheduler.steps import Step
 from farbus.scheduler.volume_records import StoredVolume, VolumeRecord
 from farbus.scheduler.words import describe_closed, describe_unreachable
@@ -112,7 +112,7 @@ class Volumes(DeviceMoves):
         stored: Counter[str] = Counter()
         for record in self.volumes.values():
             if record.volume.is_live:
-                stored[record.volume.user] += max(record.volume.size_bytes, record.volume.resize_to)
+                stored[record.volume.user] += record.volume.counted_bytes
         return stored
 
     def volume_state(self, volume: StoredVolume) -> VolumeState:
@@ -676,6 +676,29 @@ class Volumes(DeviceMoves):
                 self._effects.append(events.VolumeChanged(volume_id=self.volumes[name].volume.id))
 
     # --- what happens meanwhile ----------------------------------------------------------
+
+    def _may_take(self, record: DeviceRecord, node: str) -> bool:
+        """Say whether a node that reports a device of another's has it now.
+
+        A part of a volume of ours only its own node can have: another's of that name is another volume's.  A drive
+        goes back to where parts and room of it are, if it is there, whoever has reported it meanwhile.
+        """
+        stores = self._node_of_part(record.id)
+        if stores:
+            return node == stores
+        return super()._may_take(record, node) or node in self._nodes_of_shares(record)
+
+    def _node_of_part(self, device_id: str) -> str:
+        """Return which node stores a part of a volume of ours; empty for what is none."""
+        known = self.volumes.get(volume_of(device_id))
+        if known is None:
+            return ""
+        stored = zip(known.volume.parts, known.volume.nodes, strict=True)
+        return next((name for part, name in stored if part.device == device_id), "")
+
+    def _nodes_of_shares(self, record: DeviceRecord) -> set[str]:
+        leases = (self.leases[name].lease.device_node for name in record.shares if name in self.leases)
+        return {*leases, *filter(None, map(self._node_of_part, record.shares))}
 
     def check_invariants(self, *, now: float | None = None) -> None:
         """Raise AssertionError where the books are wrong; for tests."""

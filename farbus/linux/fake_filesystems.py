@@ -113,6 +113,12 @@ class FakeFileSystems(KernelFileSystems):
         except OSError:
             return ""
 
+    def given(self) -> tuple[str, ...]:
+        """Look in the file."""
+        state = self._state()
+        own = (path.removeprefix(f"{self._own}/") for path in state["directories"] if path.startswith(f"{self._own}/"))
+        return tuple(sorted({*state["nodes"], *own}))
+
     # What children do.
 
     async def _call(self, function: Any, *arguments: Any) -> Any:
@@ -188,7 +194,7 @@ class FakeFileSystems(KernelFileSystems):
         free = size - sum(held["files"].values())
         return [size, free, free]
 
-    def _allocate_file(self, path: str, name: str, uid: int, gid: int, leave_bytes: int) -> None:
+    def _allocate_file(self, path: str, _number: str, name: str, uid: int, gid: int, leave_bytes: int) -> None:
         state = self._state()
         mounted = next(one for one in state["mounts"] if one["path"] == path)
         files = state["contents"][self._name(mounted["device"])]["files"]

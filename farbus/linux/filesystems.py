@@ -43,6 +43,9 @@ NODES_DIRECTORY = "/dev/farbus-storage"
 BEGINNING_BYTES = 4096
 """What has to be zero before anything is made.  No more: mke2fs, cut off, leaves this empty and the rest half made."""
 
+UNMOUNT_TRIES = 3
+"""How often mounts are read again to see that all are gone: whoever may rename what they are in can be quicker."""
+
 MAX_USERS = 100
 """Programs told of one mount: who has so many is not helped by the rest."""
 
@@ -99,8 +102,9 @@ class FileSystems(Protocol):
     async def unmount(self, device: str, path: str = "", *, lazy: bool = False) -> None:
         """Unmount all of :meth:`mounts`.  Nothing happens where there is none.
 
-        Raises :class:`Conflict` with who uses it; ``lazy`` takes it away from
-        them: what they have open they keep, and nobody finds the path any more.
+        Raises :class:`Conflict` with who uses it, and where it is still there
+        afterwards; ``lazy`` takes it away from them: what they have open they
+        keep, and nobody finds the path any more.
         """
         ...
 
@@ -138,7 +142,7 @@ class FileSystems(Protocol):
     async def allocate(self, device: str, name: str, *, account: Account, leave_bytes: int = 0) -> str:
         """Make a file of all the room that a mounted file system has, but ``leave_bytes``; return its path.
 
-        One that is there stays as it is.
+        One that is there stays as it is.  Raises :class:`Conflict` where the directories above the mount were changed.
         """
         ...
 
@@ -152,6 +156,10 @@ class FileSystems(Protocol):
 
     def node(self, name: str) -> str:
         """Return ``MAJOR:MINOR`` of a device node that was given; an empty string for none."""
+        ...
+
+    def given(self) -> tuple[str, ...]:
+        """Return the names for which there is a device node, or a directory of our own."""
         ...
 
 
@@ -240,7 +248,8 @@ class KernelFileSystems:
 
     async def mount(self, device: str, path: str, format: Format, *, account: Account, read_only: bool = False) -> None:
         """Mount it in a child, which may change who it is."""
-        own = path.startswith(f"{self._own}/")
+        # No deeper: what is below one of them its user has written, links too.
+        own = os.path.dirname(path) == self._own
         try:
             await self._call(mount_device, device, path, format.value, own, account.uid, account.gid, read_only)
         except OSError as error:
@@ -260,7 +269,8 @@ class KernelFileSystems:
         return not number.startswith("0:") and not (self._sys / "dev/block" / number).exists()
 
     def _mounted(self) -> Iterator[Mounted]:
-        for line in _text(_init_or_self(self._proc) / "mountinfo").splitlines():
+        # Paths are bytes, of which the kernel escapes blanks, tabs, newlines and backslashes alone.
+        for line in _bytes(_init_or_self(self._proc) / "mountinfo").decode(errors="surrogateescape").split("\n"):
             words = line.split(" ")
             if "-" not in words[6:]:
                 continue
@@ -271,15 +281,25 @@ class KernelFileSystems:
             )
 
     async def unmount(self, device: str, path: str = "", *, lazy: bool = False) -> None:
-        """Unmount the last mount first."""
-        for mounted in reversed(self.mounts(device, path)):
-            try:
-                await self._call(unmount_path, mounted.path, mounted.number, lazy)
-            except OSError as error:
-                if error.errno == errno.EBUSY:
-                    told = "; ".join(map(str, await self._users([mounted.path]))) or "nobody tells by whom"
-                    raise Conflict(f"unmount {mounted.path}: it is in use: {told}", hint="end what uses it") from error
-                raise _of_errno(f"unmount {mounted.path}", error) from error
+        """Unmount the last mount first; again where directories on its way were renamed meanwhile."""
+        for _ in range(UNMOUNT_TRIES):
+            mounts = self.mounts(device, path)
+            for mounted in reversed(mounts):
+                await self._unmount(mounted, lazy=lazy)
+            if not mounts:
+                return
+        if left := self.mounts(device, path):
+            raise Conflict(f"unmount {_shown(left[-1].path)}: it is still mounted", hint=_THE_PATH)
+
+    async def _unmount(self, mounted: Mounted, *, lazy: bool) -> None:
+        what = f"unmount {_shown(mounted.path)}"
+        try:
+            await self._call(unmount_path, mounted.path, mounted.number, lazy)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                told = "; ".join(map(str, await self._users([mounted.path]))) or "nobody tells by whom"
+                raise Conflict(f"{what}: it is in use: {told}", hint="end what uses it") from error
+            raise _of_errno(what, error) from error
 
     async def clear_mount_point(self, name: str) -> None:
         """Remove it in a child."""
@@ -299,7 +319,7 @@ class KernelFileSystems:
         try:
             size, free, available = await self._call(room_of, path)
         except OSError as error:
-            raise _of_errno(f"room of {path}", error) from error
+            raise _of_errno(f"room of {_shown(path)}", error) from error
         return Space(size_bytes=size, free_bytes=free, available_bytes=available)
 
     def _mounted_at(self, device: str, what: str) -> str:
@@ -320,11 +340,14 @@ class KernelFileSystems:
 
     async def allocate(self, device: str, name: str, *, account: Account, leave_bytes: int = 0) -> str:
         """Allocate in a child: the file system may have to write all of it down."""
-        path = self._mounted_at(device, "make a file on")
+        path, number = self._mounted_at(device, "make a file on"), self._number(device)
+        if _shown(path) != path:
+            # Its user was told another, and no program would be given this one.
+            raise Conflict(f"make {_shown(path)}/{name}: it has no name that can be told", hint=_THE_PATH)
         try:
-            await self._call(allocate_file, path, _checked(name), account.uid, account.gid, leave_bytes)
+            await self._call(allocate_file, path, number, _checked(name), account.uid, account.gid, leave_bytes)
         except OSError as error:
-            raise _of_errno(f"make {path}/{name}", error) from error
+            raise _of_errno(f"make {_shown(path)}/{name}", error) from error
         return f"{path}/{name}"
 
     # Swap.
@@ -381,6 +404,14 @@ class KernelFileSystems:
         """Look at it."""
         return self._number(f"{self._nodes}/{_checked(name)}")
 
+    def given(self) -> tuple[str, ...]:
+        """List both directories."""
+        found: set[str] = set()
+        for directory in (self._nodes, self._own):
+            with contextlib.suppress(FileNotFoundError):
+                found |= {name for name in os.listdir(directory) if _NAME.fullmatch(name)}
+        return tuple(sorted(found))
+
     # The machine.
 
     def _number(self, device: str) -> str:
@@ -389,7 +420,7 @@ class KernelFileSystems:
             status = os.stat(device)
         except OSError:
             return ""
-        return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if stat.S_ISBLK(status.st_mode) else ""
+        return _number_of(status.st_rdev) if stat.S_ISBLK(status.st_mode) else ""
 
     async def _call(self, function: Any, *arguments: Any) -> Any:
         return await run_disposable(function, *arguments)
@@ -442,7 +473,12 @@ _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _CLONE_NEWNS = 0x00020000
 """linux/mount.h, linux/fs.h, linux/sched.h."""
 
+_OPTIONS = {Format.EXT4: b"errors=remount-ro"}
+"""Where nobody says so, ext4 does with an error what its superblock wishes, and that may be to stop the machine
+(``errors=panic``, Documentation/admin-guide/ext4.rst): its user may have written it."""
+
 _THE_USERS = "name a directory of the user's"
+_THE_PATH = "leave the directories above a mount where they are"
 
 _XFS_IN_PROGRESS = 126
 """Where an XFS superblock says that mkfs has not ended (``sb_inprogress``, fs/xfs/libxfs/xfs_format.h)."""
@@ -471,7 +507,8 @@ def mount_device(device: str, path: str, kind: str, own: bool, uid: int, gid: in
         try:
             flags = _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if read_only else 0)
             target = f"/proc/self/fd/{point}".encode()
-            if libc.mount(os.path.realpath(device).encode(), target, kind.encode(), ctypes.c_ulong(flags), None):
+            options = _OPTIONS.get(Format(kind))
+            if libc.mount(os.path.realpath(device).encode(), target, kind.encode(), ctypes.c_ulong(flags), options):
                 number = ctypes.get_errno()
                 raise OSError(number, os.strerror(number))
         finally:
@@ -586,9 +623,9 @@ def unmount_path(path: str, number: str, lazy: bool) -> None:
         status = os.lstat(path)
     except FileNotFoundError:
         return
-    if f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}" != number:
+    if _number_of(status.st_dev) != number:
         return
-    if libc.umount2(path.encode(), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)):
+    if libc.umount2(os.fsencode(path), _UMOUNT_NOFOLLOW | (_MNT_DETACH if lazy else 0)):
         found = ctypes.get_errno()
         if found not in (errno.EINVAL, errno.ENOENT):
             raise OSError(found, os.strerror(found))
@@ -636,7 +673,7 @@ def look_for_users(proc: str, paths: list[str]) -> Any:
             place = next((place for place in _places_of(process) if _below(place, paths)), "")
             if place:
                 name = _text(process / "comm")
-                found.append(Holder(kind=HolderKind.PROCESS, name=name, path=place, pid=int(process.name)))
+                found.append(Holder(kind=HolderKind.PROCESS, name=name, path=_shown(place), pid=int(process.name)))
     return msgspec.to_builtins(found)
 
 
@@ -662,15 +699,19 @@ def room_of(path: str) -> list[int]:
     return [found.f_blocks * found.f_frsize, found.f_bfree * found.f_frsize, found.f_bavail * found.f_frsize]
 
 
-def allocate_file(path: str, name: str, uid: int, gid: int, leave_bytes: int) -> None:
+def allocate_file(path: str, number: str, name: str, uid: int, gid: int, leave_bytes: int) -> None:
     """Make a file of all the room that there is, whole or not at all.
 
     Under another name until it is: what was cut off is made anew.  As much as
     fits is found by trying: what a file system needs for itself it does not tell.
+    Raises :class:`Conflict` where the path does not lead to the device ``number``
+    any more: whose directories are on its way can put others, or links, in their places.
     """
     _enter_init_mounts(ctypes.CDLL(None, use_errno=True))
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
+        if _number_of(os.fstat(directory).st_dev) != number:
+            raise Conflict(f"make {_shown(path)}/{name}: something else is there by now", hint=_THE_PATH)
         with contextlib.suppress(FileNotFoundError):
             os.stat(name, dir_fd=directory, follow_symlinks=False)
             return
@@ -779,8 +820,22 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
-def _text(path: Path) -> str:
+def _shown(path: str) -> str:
+    """Return a path as it can be told to people in a line: what is no UTF-8 or can't be printed by its number."""
+    text = os.fsencode(path).decode(errors="backslashreplace")
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def _number_of(device: int) -> str:
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def _bytes(path: Path) -> bytes:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return path.read_bytes()
     except OSError:
-        return ""
+        return b""
+
+
+def _text(path: Path) -> str:
+    return _bytes(path).decode(errors="replace").strip()

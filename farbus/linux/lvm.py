@@ -219,11 +219,14 @@ def tags_of(identity: LogicalIdentity, drives: Sequence[str]) -> list[str]:
 
 
 def _identity(tags: Mapping[str, list[str]]) -> LogicalIdentity | None:
+    """Return whose a logical volume is by its tags; None for tags that we would not have made."""
     try:
         if "volume" in tags:
-            return LogicalIdentity(volume=tags["volume"][0], part=int(tags["part"][0]), parts=int(tags["parts"][0]))
-        return LogicalIdentity(lease=tags["lease"][0]) if "lease" in tags else None
-    except (KeyError, ValueError):
+            found = LogicalIdentity(volume=tags["volume"][0], part=int(tags["part"][0]), parts=int(tags["parts"][0]))
+        else:
+            found = LogicalIdentity(lease=tags["lease"][0])
+        return found if found.name else None
+    except (KeyError, ValueError, InvalidInput):
         return None
 
 

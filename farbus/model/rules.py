@@ -13,7 +13,7 @@ class Quota(Value, frozen=True, kw_only=True):
     jobs: int | None = None
     """Jobs that are past the queue and have not ended."""
     volume_bytes: int | None = None
-    """Sizes of all volumes together, as they were asked for."""
+    """What volumes take together: their sizes, at least an extent of each drive, and what failed resizes have left."""
 
 
 class Rules(Value, frozen=True, kw_only=True):

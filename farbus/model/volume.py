@@ -193,6 +193,11 @@ class VolumeStatus(Value, frozen=True, kw_only=True):
     hint: str = ""
 
 
+def storage_variable(name: str) -> str:
+    """Return the variable of its environment by which a program finds the storage that is called so."""
+    return f"FARBUS_STORAGE_{name.upper().replace('-', '_')}"
+
+
 def part_id(volume: str, part: int) -> str:
     """Return the id of the device that is a part of a volume."""
     return f"{VOLUME_PREFIX}{volume}:{part}"

@@ -16,21 +16,24 @@ import structlog
 
 from farbus.agent import storage
 from farbus.agent.config import AgentConfig
+from farbus.agent.events import PreparedLease
 from farbus.agent.telemetry.storage import Overuse, StorageCollector
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
-from farbus.errors import InvalidInput, Unavailable
+from farbus.errors import InvalidInput, NotFound, Unavailable
 from farbus.linux.cgroups import FakeCgroups
+from farbus.linux.fake_nvme import FakeNvme
 from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.linux.nvmet import read_target
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.holders import Holder, HolderKind, Look
-from farbus.model.nvmeof import IoLimit, namespace_identity
+from farbus.model.nvmeof import Controller, IoLimit, namespace_identity
 from farbus.model.nvmet import NODE_ANA_GROUP, Target
 from farbus.model.storage import LogicalIdentity
-from farbus.model.volume import VolumePart
+from farbus.model.volume import StorageUse, VolumePart
 from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, ScriptedSessions
+from tests.agent.kill_storage import host_on
 from tests.agent.storing import (
     DRIVE_BYTES,
     MIB,
@@ -406,6 +409,20 @@ async def test_a_part_that_is_missing_is_an_error(storing: Node, using: Node) ->
     asked = await client_side(storing, using, storage_lease(drives=drives, part=1, parts=2))
     outcome = await using.sessions.command(prepare_client=asked)
     assert "storage data: parts 1 of 2" in outcome.error
+    given_up = session_pb2.UnprepareClient(job_id="j1", task="main.0")
+    assert (await using.sessions.command(unprepare_client=given_up)).error == ""
+
+
+@pytest.mark.parametrize("endpoint", ["", "nonsense", "tcp://10.0.0.1:99999", "tcp://10.0.0.1:4420,", "rdma://x"])
+async def test_storage_that_is_offered_nowhere_is_refused_and_held_by_nobody(endpoint: str, using: Node) -> None:
+    await using.start()
+    asked = session_pb2.PrepareClient(
+        job_id="j1", task="main.0", user=MYSELF, leases=[prepared_message(storage_lease(drives=("NVME-X",)), endpoint)]
+    )
+    outcome = await using.sessions.command(prepare_client=asked)
+    assert outcome.error.startswith("node n1 offers lease l1 where nothing can be: ")
+    given_up = session_pb2.UnprepareClient(job_id="j1", task="main.0")
+    assert (await using.sessions.command(unprepare_client=given_up)).error == ""
 
 
 async def test_local_storage_is_undone_before_what_it_stands_on_when_the_lease_is_void(storing: Node) -> None:
@@ -479,6 +496,57 @@ async def test_what_no_record_knows_is_ended(storing: Node, using: Node) -> None
     assert storing.machine.world() == old
 
 
+@pytest.mark.parametrize("use", [StorageUse.MOUNT, StorageUse.RAW])
+async def test_a_part_of_a_volume_that_no_record_knows_to_be_used_is_used_no_more(
+    use: StorageUse, storing: Node
+) -> None:
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    part = part_message(VolumePart(volume="data", size_bytes=64 * MIB, drives=drives))
+    await storing.sessions.command(make_volume=session_pb2.MakeVolume(part=part))
+    for number in ("l1", "l2"):
+        lease = storage_lease(number, volume="data", route=Route.LOCAL, use=use, epoch=int(number[1:]))
+        assert (await storing.sessions.command(prepare_devices=prepare(lease))).error == ""
+        asked = session_pb2.PrepareClient(job_id="j1", task="main.0", user=MYSELF, leases=[prepared_message(lease, "")])
+        outcome = await storing.sessions.command(prepare_client=asked)
+        # The next one finds nothing of the first.
+        assert outcome.error == ""
+        await storing.stop()
+        forget(storing)
+        await storing.start()
+        found = await storing.machine.lvm.find(LogicalIdentity(volume="data"))
+        assert found is not None
+        assert (found.ready, found.active) == (True, False)
+        world = storing.machine.world()
+        assert (world["mounts"], world["nodes"], storing.machine.filesystems.given()) == ([], [], ())
+
+
+async def test_what_can_not_be_ended_keeps_nothing_else_from_its_end(
+    storing: Node, using: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drives = await storing.machine.give("S1", "S2")
+    await storing.start()
+    await using.start()
+    for number, drive in zip(("l1", "l2"), drives, strict=True):
+        lease = storage_lease(number, drives=(drive,), use=StorageUse.RAW, job=number)
+        asked = await client_side(storing, using, lease)
+        asked.job_id = number
+        assert (await using.sessions.command(prepare_client=asked)).error == ""
+    await using.stop()
+    forget(using)
+    first, _ = using.machine.nvme.controllers()
+    disconnect = FakeNvme.disconnect
+
+    async def refuse_one(door: FakeNvme, controller: Controller) -> None:
+        if controller.nqn == first.nqn:
+            raise Unavailable(f"disconnect {controller.name}: Input/output error")
+        await disconnect(door, controller)
+
+    monkeypatch.setattr(FakeNvme, "disconnect", refuse_one)
+    await using.start()
+    assert [one.nqn for one in using.machine.nvme.controllers()] == [first.nqn]
+
+
 async def test_a_program_has_its_storage_and_no_more_of_it_than_was_granted(storing: Node) -> None:
     drives = await storing.machine.give("S1")
     await storing.start()
@@ -510,6 +578,12 @@ class OpenCollector(StorageCollector):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         OpenCollector.listener = staticmethod(settings["told"])
+
+
+def test_no_program_has_storage_without_its_limit(tmp_path: Path) -> None:
+    lease = storage_lease(volume="data", route=Route.LOCAL, bandwidth_bytes_per_s=MIB)
+    with pytest.raises(NotFound, match=r"limit storage data: /dev/farbus/vol-data\.0 is not there"):
+        host_on(Machine(tmp_path / "machine")).io_limits([PreparedLease(lease=lease, endpoint="")])
 
 
 async def test_who_takes_more_than_was_granted_is_told_to_the_scheduler(

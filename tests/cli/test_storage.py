@@ -15,6 +15,7 @@ from farbus.cli.installation import SOURCES, STORAGE_DROP_IN, STORAGE_SOURCE, UN
 from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.storage_diagnosis import examine_storage
 from farbus.errors import Conflict, InvalidInput, NotFound
+from farbus.linux.fake_filesystems import FakeFileSystems
 from farbus.linux.fake_lvm import FakeLvm, TreeBlockDevices
 from farbus.linux.lvm import local_drives
 
@@ -104,6 +105,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLvm:
     monkeypatch.setattr(storage, "KernelLvm", lambda group: FakeLvm(tmp_path, group=group))
     monkeypatch.setattr(storage, "node_settings", lambda: node_settings(str(tmp_path / "agent.toml")))
     monkeypatch.setattr(storage, "KernelBlockDevices", lambda: blocks)
+    monkeypatch.setattr(storage, "KernelFileSystems", lambda: FakeFileSystems(tmp_path))
     monkeypatch.setattr(storage, "local_drives", lambda: local_drives(sys=tmp_path / "sys"))
     return lvm
 
@@ -146,6 +148,26 @@ def test_a_drive_that_holds_something_is_refused(machine: FakeLvm) -> None:
     with pytest.raises(NotFound, match="it has NVME-S1-Fake_drive"):
         storage.init(["/dev/sda"])
     assert asyncio.run(machine.drives()) == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"), [("data", "data that no known file system has written"), ("dos", "dos"), ("ext4", "ext4")]
+)
+def test_a_drive_that_holds_anything_is_refused_before_another_is_touched(
+    kind: str, told: str, machine: FakeLvm, tmp_path: Path
+) -> None:
+    first, second = machine.plug("S1", 1 << 30), machine.plug("S2", 1 << 30)
+    FakeFileSystems(tmp_path).put("/dev/nvme1n1", kind)
+    with pytest.raises(Conflict, match=f"drive {second}: it holds {told}; nothing was changed"):
+        storage.init([first, second])
+    assert asyncio.run(machine.drives()) == ()
+
+
+def test_a_drive_whose_giving_was_cut_off_is_given(machine: FakeLvm, tmp_path: Path) -> None:
+    drive = machine.plug("S1", 1 << 30)
+    FakeFileSystems(tmp_path).put("/dev/nvme0n1", "LVM2_member")
+    storage.init([drive])
+    assert [one.id for one in asyncio.run(machine.drives())] == [drive]
 
 
 def test_a_drive_that_somebody_has_is_refused_before_another_is_touched(

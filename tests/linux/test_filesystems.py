@@ -9,10 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from farbus.errors import Conflict, InvalidInput, NotPermitted, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Unavailable
 from farbus.linux import filesystems
+from farbus.linux.disposable import run_disposable
 from farbus.linux.fake_filesystems import FakeFileSystems
-from farbus.linux.filesystems import KernelFileSystems, allocate_file, look_at_beginning, look_for_users, open_point
+from farbus.linux.filesystems import (
+    KernelFileSystems,
+    allocate_file,
+    look_at_beginning,
+    look_for_users,
+    mount_device,
+    open_point,
+)
 from farbus.model.storage import Account, Format
 from tests.linux.filesystems_contract import CONTRACTS, SIZE, USER, Contract, World
 
@@ -174,15 +182,130 @@ def test_who_is_below_a_path_is_found(tmp_path: Path) -> None:
 def test_a_file_of_all_the_room_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filesystems, "_whole", lambda _: 3 << 20)
     (tmp_path / ".memory.new").write_bytes(b"cut off")
-    allocate_file(str(tmp_path), "memory", os.geteuid(), os.getegid(), 1 << 20)
+    number = _number(tmp_path)
+    allocate_file(str(tmp_path), number, "memory", os.geteuid(), os.getegid(), 1 << 20)
     status = (tmp_path / "memory").stat()
     assert (status.st_size, stat.S_IMODE(status.st_mode)) == (2 << 20, 0o600)
     assert not (tmp_path / ".memory.new").exists()
     (tmp_path / "memory").write_bytes(b"mine")
-    allocate_file(str(tmp_path), "memory", os.geteuid(), os.getegid(), 0)
+    allocate_file(str(tmp_path), number, "memory", os.geteuid(), os.getegid(), 0)
     assert (tmp_path / "memory").read_bytes() == b"mine"
     with pytest.raises(OSError, match="No space left"):
-        allocate_file(str(tmp_path), "other", os.geteuid(), os.getegid(), 4 << 20)
+        allocate_file(str(tmp_path), number, "other", os.geteuid(), os.getegid(), 4 << 20)
+
+
+def _number(path: Path) -> str:
+    device = path.stat().st_dev
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def test_no_file_is_made_where_the_path_leads_elsewhere_by_now(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    # What was mounted on a/etc is elsewhere; its user has put a link in the place of a.
+    (tmp_path / "a").symlink_to(".")
+    with pytest.raises(Conflict, match="something else is there by now"):
+        allocate_file(f"{tmp_path}/a/etc", "7:0", "memory", 1000, 1000, 0)
+    assert list((tmp_path / "etc").iterdir()) == []
+
+
+class _Mounts(KernelFileSystems):
+    """A kernel's list of mounts, of a device that is one; what is unmounted of it goes from the list."""
+
+    def __init__(self, directory: Path, *paths: bytes) -> None:
+        super().__init__(proc=directory, sys=directory)
+        self._file = directory / "1/mountinfo"
+        self._file.parent.mkdir()
+        self.paths = list(paths)
+        self.calls: list[tuple[str, ...]] = []
+        self.write()
+
+    def write(self) -> None:
+        self._file.write_bytes(b"".join(b"36 35 7:0 / %s rw,nosuid - ext4 /dev/vdx rw\n" % path for path in self.paths))
+
+    def _number(self, device: str) -> str:
+        return "7:0"
+
+    async def _call(self, function: Callable[..., object], *arguments: object) -> object:
+        assert function is filesystems.unmount_path
+        path = os.fsencode(str(arguments[0]))
+        if path in self.paths:
+            self.paths.remove(path)
+        self.write()
+        return None
+
+
+@pytest.mark.parametrize("path", [b"/home/a\xff/x", b"/home/a\r/x", "/home/a\u2028b".encode(), b"/home/a\x0cb/x"])
+async def test_a_mount_is_found_whatever_its_user_has_called_the_directories_above_it(
+    path: bytes, tmp_path: Path
+) -> None:
+    door = _Mounts(tmp_path, b"/first", path, b"/last")
+    assert [os.fsencode(one.path) for one in door.mounts("/dev/vdx")] == [b"/first", path, b"/last"]
+    await door.unmount("/dev/vdx")
+    assert door.paths == []
+
+
+async def test_a_mount_that_was_renamed_while_it_was_unmounted_is_not_said_to_be_gone(tmp_path: Path) -> None:
+    door = _Mounts(tmp_path, b"/home/a/x")
+    names = iter([b"/home/b\xff/x", b"/home/c/x"])
+
+    async def call(_function: object, *_arguments: object) -> None:
+        if (name := next(names, None)) is not None:
+            door.paths = [name]
+            door.write()
+
+    door._call = call  # type: ignore[method-assign, assignment]
+    with pytest.raises(Conflict, match="unmount /home/c/x: it is still mounted"):
+        await door.unmount("/dev/vdx")
+
+
+async def test_no_file_is_made_below_a_name_that_cant_be_told(tmp_path: Path) -> None:
+    door = _Mounts(tmp_path, b"/home/b\xff\r/x")
+    with pytest.raises(Conflict, match=r"make /home/b\\xff\\r/x/memory: it has no name") as caught:
+        await door.allocate("/dev/vdx", "memory", account=USER)
+    assert caught.value.message.isprintable()
+
+
+async def test_a_name_that_is_no_text_reaches_the_child_and_is_told_by_its_bytes(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff")
+    (tmp_path / name).mkdir()
+    await run_disposable(filesystems.remove_point, str(tmp_path / name))
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "7/fd").mkdir(parents=True)
+    (tmp_path / "7/fd/3").symlink_to(os.fsdecode(b"/mnt/x/\xff"))
+    (one,) = look_for_users(str(tmp_path), ["/mnt/x"])
+    assert one["path"] == "/mnt/x/\\xff"
+
+
+@pytest.mark.parametrize(("kind", "options"), [("ext4", b"errors=remount-ro"), ("xfs", None)])
+def test_what_a_superblock_says_stops_no_machine(
+    kind: str, options: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[object, ...]] = []
+
+    class Libc:
+        def mount(self, *arguments: object) -> int:
+            calls.append(arguments)
+            return 0
+
+    monkeypatch.setattr(filesystems.ctypes, "CDLL", lambda *_, **__: Libc())
+    monkeypatch.setattr(filesystems, "_enter_init_mounts", lambda _: None)
+    (tmp_path / "device").touch()
+    mount_device(str(tmp_path / "device"), str(tmp_path / "own/x"), kind, True, 0, 0, False)
+    ((_, _, told, _, given),) = calls
+    assert (told, given) == (kind.encode(), options)
+
+
+async def test_roots_directories_are_no_way_to_others(tmp_path: Path) -> None:
+    (tmp_path / "own/l1").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "own/l1/link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "device").touch()
+    door = KernelFileSystems(own=str(tmp_path / "own"))
+    with pytest.raises(FarbusError):
+        await door.mount(
+            str(tmp_path / "device"), f"{tmp_path}/own/l1/link/x", Format.EXT4, account=Account(uid=12345, gid=12345)
+        )
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 async def test_nodes_and_mount_points_go_when_nothing_is_in_them(tmp_path: Path) -> None:

@@ -71,6 +71,22 @@ async def test_a_drive_that_holds_something_is_not_taken(tmp_path: Path) -> None
     assert await lvm.drives() == ()
 
 
+@pytest.mark.parametrize(
+    "tags",
+    [
+        ("farbus.lease",),
+        ("farbus.volume=No#2fname", "farbus.part=0", "farbus.parts=1"),
+        ("farbus.volume=data", "farbus.part=x", "farbus.parts=1"),
+        ("farbus.volume=data",),
+    ],
+)
+async def test_tags_that_are_none_of_ours_keep_nobody_from_the_others(tags: tuple[str, ...], tmp_path: Path) -> None:
+    lvm = FakeLvm(tmp_path)
+    await lvm.add_drive(lvm.plug("S1", 1 << 30))
+    lvm.by_hand("vol-data.0", EXTENT_BYTES, tags=tags)
+    assert await lvm.volumes() == ()
+
+
 async def test_a_missing_drive_is_named_and_its_volumes_are_partial(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path)
     lvm, (first, second, _) = world.fake, world.drives

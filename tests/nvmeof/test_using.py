@@ -98,6 +98,17 @@ async def test_a_path_that_was_asked_for(tmp_path: Path) -> None:
         await node.go(a_local_use(path="/home/alice/other"))
 
 
+@pytest.mark.parametrize(
+    "path", ["/run/farbus/storage", "/run/farbus/storage/l2", "/run/farbus/storage/job.other/link/apt.conf.d"]
+)
+async def test_nobody_asks_for_the_agents_own_directories(path: str, tmp_path: Path) -> None:
+    node = await a_node(tmp_path)
+    with pytest.raises(InvalidInput, match="the agent's own directories; name another path"):
+        await node.go(a_local_use(path=path))
+    assert node.filesystems.mounts(HERE) == ()
+    assert path not in node.filesystems.directories()
+
+
 async def test_who_uses_a_mount_is_named_and_keeps_it(tmp_path: Path) -> None:
     clock = FakeClock()
     node = await a_node(tmp_path, clock=clock)
@@ -131,6 +142,17 @@ async def test_a_part_of_this_node_that_somebody_has_is_refused(tmp_path: Path) 
     with pytest.raises(Conflict, match="in use by"):
         await node.go(a_local_use())
     assert contents(node) == {}
+
+
+async def test_no_node_is_given_of_what_is_mounted_for_another(tmp_path: Path) -> None:
+    node = await a_node(tmp_path)
+    await node.go(a_local_use())
+    node.blocks.held.add(HERE)
+    # The mount's own next try takes hold of it.
+    await node.go(a_local_use())
+    with pytest.raises(Conflict, match="in use by"):
+        await node.go(a_local_use(id="other.data", use=StorageUse.RAW))
+    assert node.filesystems.nodes() == []
 
 
 async def test_swap_and_memory(tmp_path: Path) -> None:

@@ -62,6 +62,10 @@ def test_a_plain_job_is_accepted() -> None:
             with_group(storage=(StorageRequest(name="s", size_bytes=1),) * 2),
             "groups[0].storage: two have the same name",
         ),
+        (
+            with_group(storage=(StorageRequest(name="a-b", size_bytes=1), StorageRequest(name="A_b", size_bytes=1))),
+            "groups[0].storage[1].name: 'A_b' and 'a-b' would both be FARBUS_STORAGE_A_B",
+        ),
         (changed(alternatives=(Alternative(name="a"),) * 2), "alternatives: two have the same name"),
         (changed(alternatives=(Alternative(name=""),)), "alternatives[0].name: '' is not a name"),
         (changed(alternatives=(Alternative(name="a", cost=-1),)), "alternatives[0].cost: -1 is less than 0"),

@@ -167,6 +167,36 @@ async def test_volumes_keep_within_their_users_quota(tmp_path: Path) -> None:
         await shop.create("more", 15 * GIB)
 
 
+async def test_a_quota_is_of_what_volumes_take_however_small_they_are_said_to_be(tmp_path: Path) -> None:
+    site, quotas = Site(tmp_path), {"ada": Quota(volume_bytes=20 << 20)}
+    async with site.scheduler(decide=decision_maker(""), quotas=quotas), opened(site) as shop:
+        for name in ("one", "two"):
+            await shop.create(name, 1 << 20, stripe=2)
+        (told,) = await shop.ada.list_quotas()
+        assert told.volume_bytes == 16 << 20
+        with pytest.raises(Unsatisfiable, match="has volumes of 16 MiB, and may have 20 MiB; this takes 8 MiB more"):
+            await shop.create("three", 1 << 20, stripe=2)
+        await shop.create("three", 1 << 20)
+
+
+async def test_a_quota_counts_what_a_failed_resize_has_left_and_lets_it_be_asked_again(tmp_path: Path) -> None:
+    site, quotas = Site(tmp_path), {"ada": Quota(volume_bytes=40 * GIB)}
+    async with site.scheduler(decide=decision_maker(""), quotas=quotas), opened(site) as shop:
+        await shop.create(stripe=2)
+        shop.agents["b"].state.refuses[events.ResizeVolume] = "its volume group is full"
+        async for status in shop.ada.resize_volume("data", size_bytes=40 * GIB):
+            last = status
+        assert (last.size_bytes, [part.size_bytes for part in last.parts]) == (10 * GIB, [20 * GIB, 5 * GIB])
+        with pytest.raises(Unsatisfiable, match="ada has volumes of 25 GiB, and may have 40 GiB"):
+            await shop.create("more", 16 * GIB)
+        shop.agents["b"].state.refuses.clear()
+        async for status in shop.ada.resize_volume("data", size_bytes=40 * GIB):
+            last = status
+        assert (last.size_bytes, last.error) == (40 * GIB, "")
+        (told,) = await shop.ada.list_quotas()
+        assert told.volume_bytes == 40 * GIB
+
+
 async def test_a_volume_is_attached_and_detached(shop: Shop) -> None:
     await shop.create()
     statuses = await shop.attach(path="/srv/data", read_only=True)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable, Unsatisfiable
-from farbus.model.device import Route
+from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.move import MoveRequest
 from farbus.model.states import DeviceState, JobState, VolumeState
 from farbus.model.volume import StorageUse
@@ -463,6 +463,26 @@ def test_what_nobody_knows_is_adopted_with_all_that_it_takes() -> None:
     assert not any(isinstance(command, events.RemoveVolume) for _, command in cluster.sent)
 
 
+def test_what_is_adopted_with_parts_of_two_sizes_has_what_can_be_used_and_is_made_alike() -> None:
+    cluster = made(*TWO, stripe=2)
+    cluster.agents["b"].refuses[events.ResizeVolume] = "its volume group is full"
+    resize(cluster, 40 * GIB)
+    cluster.settle()
+    for name in ("a", "b"):
+        cluster.lose(name)
+        cluster.tell(events.NodeForgotten(node=name, reason="off"))
+    cluster.tell(events.VolumeDeletionAsked(name="data", by="ada"))
+    for name in ("a", "b"):
+        cluster.join(name)
+    cluster.adopt(user="bob")
+    assert cluster.volume().size_bytes == 10 * GIB
+    assert (taken(cluster, "NVME-a-0"), taken(cluster, "NVME-b-0")) == (20 * GIB, 5 * GIB)
+    cluster.agents["b"].refuses.clear()
+    resize(cluster, 20 * GIB)
+    cluster.settle()
+    assert (cluster.volume().size_bytes, cluster.volume().error) == (20 * GIB, "")
+
+
 def test_what_nobody_knows_is_wiped_and_removed_by_order_alone() -> None:
     cluster = orphaned(*TWO, stripe=2)
     cluster.agents["b"].refuses[events.RemoveVolume] = "it is open"
@@ -519,6 +539,48 @@ def test_what_was_promised_to_others_is_not_adopted() -> None:
     cluster.adopt(remove=True)
     cluster.settle()
     assert [status.name for status in cluster.machine.volume_statuses()] == ["other"]
+
+
+def report(cluster: Cluster, name: str, *devices: Device) -> None:
+    """Let a node have more devices, or say so."""
+    agent = cluster.agents[name]
+    agent.node = msgspec.structs.replace(agent.node, devices=(*agent.node.devices, *devices))
+    cluster.tell(agent.inventory())
+
+
+def device_of(cluster: Cluster, name: str, device_id: str) -> Device:
+    return next(device for device in cluster.agents[name].node.devices if device.id == device_id)
+
+
+@pytest.mark.parametrize("device_id", ["VOL-data:0", "NVME-b-0"])
+def test_what_another_node_says_while_a_volumes_own_is_away_takes_nothing_from_it(device_id: str) -> None:
+    cluster = made()
+    cluster.lose("b")
+    report(cluster, "c", device_of(cluster, "b", device_id))
+    cluster.join("b")
+    status = cluster.machine.volume_status(cluster.machine.volumes["data"])
+    assert (status.state, status.troubles) == (VolumeState.AVAILABLE, ())
+    told = [each.troubles[0] for each in cluster.machine.volume_statuses() if not each.user]
+    of_another = ["node c has VOL-data:0, of which the ledger knows nothing: it takes room, and is left alone"]
+    assert told == (of_another if device_id == "VOL-data:0" else [])
+    # Not even by saying it again, or when its own node is away once more.
+    for _ in range(2):
+        report(cluster, "c")
+        assert cluster.machine.devices[device_id].node == "b"
+        cluster.lose("b")
+        cluster.join("b")
+    cluster.attach("data", "c")
+    cluster.settle()
+    assert cluster.machine.volume_status(cluster.machine.volumes["data"]).attached_to == "c"
+
+
+def test_a_volume_is_made_whoever_says_first_that_he_has_one_of_the_name() -> None:
+    cluster = cluster_of()
+    cluster.create(node="b")
+    report(cluster, "c", Device(id="VOL-data:0", kind=DeviceKind.VOLUME, model="volume", memory_bytes=GIB))
+    cluster.settle()
+    status = cluster.machine.volume_status(cluster.machine.volumes["data"])
+    assert (status.state, status.nodes, status.troubles) == (VolumeState.AVAILABLE, ("b",), ())
 
 
 def test_what_the_ledger_has_is_not_adopted() -> None:

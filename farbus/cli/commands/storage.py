@@ -11,8 +11,9 @@ import typer
 from farbus.cli.listing import Column, print_listing
 from farbus.cli.node_settings import node_settings
 from farbus.cli.options import Output, OutputOption, command_app, examples
-from farbus.errors import NotFound
+from farbus.errors import Conflict, NotFound
 from farbus.linux.block import KernelBlockDevices
+from farbus.linux.filesystems import KernelFileSystems, described
 from farbus.linux.lvm import KernelLvm, LocalDrive, local_drives
 from farbus.model.quantity import format_bytes
 from farbus.model.storage import StorageDrive
@@ -62,20 +63,29 @@ def storage() -> None:
 def init(drives: DrivesArgument, group: GroupOption = "") -> None:
     """Give drives to Farbus: make them a volume group, or add them to it.
 
-    A drive that holds anything (a file system, a partition table, another group), or that somebody has, is refused, and
-    nothing is changed. As root; then set storage = true in agent.toml, run farbus install agent, and restart the agent.
+    A drive that holds anything (a file system, a partition table, another group, data at its beginning that nothing
+    recognises), or that somebody has, is refused, and nothing is changed.
+
+    As root; then set storage = true in agent.toml, run farbus install agent, and restart the agent.
     """
     asyncio.run(_init(drives, group or node_settings().volume_group))
 
 
 async def _init(drives: list[str], group: str) -> None:
-    lvm, blocks = KernelLvm(group=group), KernelBlockDevices()
+    lvm, blocks, filesystems = KernelLvm(group=group), KernelBlockDevices(), KernelFileSystems()
     there = {drive.id for drive in await lvm.drives()}
     chosen = [_drive(name) for name in drives]
     # All of them are looked at before the first one is touched.
     for drive in chosen:
         if drive.id not in there:
             await blocks.prove_free(drive.path)
+            holds = await filesystems.signature(drive.path)
+            # Of its own labels lvm2 knows best: one that was cut off is gone on with.
+            if holds is not None and holds.kind != "LVM2_member":
+                raise Conflict(
+                    f"drive {drive.id}: it holds {described(holds)}",
+                    hint=f"nothing was changed; choose another, or have it wiped: blkdiscard --zeroout {drive.path}",
+                )
     for drive in chosen:
         await lvm.add_drive(drive.id)
         typer.echo(f"{drive.id} ({drive.path}) is in volume group {group}")
