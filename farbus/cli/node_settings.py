@@ -18,6 +18,7 @@ class NodeSettings(Value, frozen=True, kw_only=True):
     volume_group: str = GROUP
     nvmeof_addresses: tuple[str, ...] = ()
     nvmeof_spare_addresses: tuple[str, ...] = ()
+    nvmeof_tls: str = "off"
     fabric: str = ""
     fabric_ports: dict[str, tuple[str, ...]] = {}
 

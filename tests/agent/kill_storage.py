@@ -41,13 +41,14 @@ def host_on(machine: Machine) -> StorageHost:
         pass
 
     initiator = InitiatorParts(
-        nvme=machine.nvme, mapper=machine.mapper, holders=machine.holders, uevents=machine.uevents, clock=SystemClock()
-    )
+        nvme=machine.nvme, mapper=machine.mapper, holders=machine.holders, uevents=machine.uevents, clock=SystemClock(),
+        tls_keys=machine.nvme.tls_keys,
+    )  # fmt: skip
     return StorageHost(
         config=config,
         parts=StorageParts(
             lvm=machine.lvm,
-            target=TargetParts(nvmet=machine.nvmet, blocks=machine.blocks),
+            target=TargetParts(nvmet=machine.nvmet, blocks=machine.blocks, tls_keys=machine.nvme.tls_keys),
             use=UseParts(initiator=initiator, blocks=machine.blocks, filesystems=machine.filesystems),
             path_of=device_path,
         ),
