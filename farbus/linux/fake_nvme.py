@@ -216,7 +216,7 @@ class FakeNvme(KernelNvme):
         elif address.tls and not psk:
             trouble = "Required key not available"
         elif address.tls and psk not in {one.psk for one in self.targets().values()}:
-            trouble = "Permission denied"
+            trouble = "Connection timed out"
         elif target is None or str(address) not in target.addresses or wanted["hostnqn"] != target.host_nqn:
             trouble = "Input/output error"
         elif target.key and not wanted.get("key"):

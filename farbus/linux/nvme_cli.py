@@ -294,14 +294,20 @@ _CAUSES = (
 
 _TLS_CAUSES = (
     _Cause(
-        "Required key not available", "there is no key of TLS for it in the keyring", "attach it again", NotPermitted
+        "Required key not available",
+        "there is no key of TLS for it in the keyring, or none to prove this host by", "attach it again", NotPermitted,
+    ),
+    _Cause(
+        "Connection timed out",
+        "the handshake of TLS failed, or there is no answer", "journalctl -u tlshd says why, on both nodes",
     ),
     _Cause(
         "Permission denied", "the handshake of TLS failed", "journalctl -u tlshd says why, on both nodes", NotPermitted,
     ),
     _Cause("No such process", "nobody shakes hands for the kernel", DAEMON_HINT),
 )  # fmt: skip
-"""What is otherwise where TLS was asked for."""
+"""What is otherwise where TLS was asked for: a target's tlshd that does not know the key closes the connection, and
+this node's says ETIMEDOUT for that."""
 
 
 def connect_error(address: TransportAddress, said: str) -> FarbusError:

@@ -547,7 +547,7 @@ async def test_the_key_of_an_earlier_epoch_goes_with_it(node: Node) -> None:
 )
 async def test_without_the_right_key_nothing_is_connected(secret: str, says: str, node: Node) -> None:
     connection = encrypted(node)
-    with pytest.raises((NotPermitted, Conflict), match=says) as caught:
+    with pytest.raises((Unavailable, Conflict), match=says) as caught:
         await attach(node, connection, secret=secret)
     assert "\n" not in str(caught.value)
     await detach(node, connection)
