@@ -22,6 +22,7 @@ from farbus.model.nvmeof import (
     transport_address,
 )
 from farbus.nvmeof.keys import keys_of, tls_key_of
+from farbus.nvmeof.parts import Attach
 from tests.lab.guest import Guest, Machine, patient
 from tests.lab.image import KERNELS
 from tests.lab.nodes import Lab
@@ -159,6 +160,22 @@ def test_who_has_not_the_leases_key_is_refused_in_one_line(using: Guest, storing
     done(order(using, "detach", clear))
     has_nothing(using)
     offer.end()
+
+
+@pytest.mark.parametrize("authenticated", [True, False], ids=["proven", "by-tls-alone"])
+def test_anothers_key_opens_the_line_and_not_a_lease_that_asks_for_a_proof(
+    authenticated: bool, using: Guest, storing: Guest
+) -> None:
+    # Linux 6.12 compares no names: what the lease is proven by is authentication (docs/decisions/0024).
+    theirs, own = (
+        Offer(storing, f"{name}-{authenticated}".lower(), authenticated=authenticated) for name in ("x", "y")
+    )
+    work = Attach(id="lab", connections=(theirs.connection, own.connection))
+    said = done(ordered(using, "borrow", work=work, program=NEW, secret=SECRET))["said"]
+    assert said == ("ENOKEY" if authenticated else "connected")
+    has_nothing(using)
+    for one in (theirs, own):
+        one.end()
 
 
 def test_without_the_daemon_the_node_says_so_and_connects_nothing(using: Guest, storing: Guest) -> None:
