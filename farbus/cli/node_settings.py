@@ -28,6 +28,11 @@ class NodeSettings(Value, frozen=True, kw_only=True):
         return self.storage or self.use_storage
 
     @property
+    def encrypts_storage(self) -> bool:
+        """Whether what goes to NVMe targets and comes from them is to be encrypted."""
+        return self.nvmeof_tls == "on"
+
+    @property
     def offers_rdma(self) -> bool:
         """Whether the NVMe target is to listen by RDMA, too."""
         return any(one.startswith("rdma://") for one in (*self.nvmeof_addresses, *self.nvmeof_spare_addresses))

@@ -11,7 +11,7 @@ import pytest
 from farbus.cli import storage_diagnosis
 from farbus.cli.commands import storage
 from farbus.cli.findings import Verdict
-from farbus.cli.installation import SOURCES, STORAGE_DROP_IN, STORAGE_SOURCE, UNITS
+from farbus.cli.installation import SOURCES, STORAGE_DROP_IN, STORAGE_SOURCE, TLS_DROP_IN, TLS_SOURCE, UNITS
 from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.storage_diagnosis import examine_storage
 from farbus.errors import Conflict, InvalidInput, NotFound
@@ -57,6 +57,12 @@ def of_tls(tmp_path: Path, nvme: FakeNvme, *, modules: bool = True) -> list[tupl
 
 def test_doctor_says_what_tls_lacks_where_it_is_set(tmp_path: Path) -> None:
     assert not any("nvmeof_tls" in line for _, line in told(FakeLvm(tmp_path)))
+    ((verdict, words, cure),) = of_tls(tmp_path, FakeNvme(tmp_path))
+    assert (verdict, "tlshd may start before there is a keyring" in words) == (Verdict.WARNING, True)
+    assert "farbus install agent" in cure
+    drop_in = tmp_path / TLS_DROP_IN.lstrip("/")
+    drop_in.parent.mkdir(parents=True)
+    drop_in.write_text((SOURCES / TLS_SOURCE).read_text())
     ((verdict, _, _),) = of_tls(tmp_path, FakeNvme(tmp_path))
     assert verdict is Verdict.OK
     old = FakeNvme(tmp_path, version="2.3")
