@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
+
 from farbus.agent.accounts import UserRules
 from farbus.api.authority import Credentials
 from farbus.api.exposition import EXAMPLE_ADDRESS
@@ -12,7 +14,13 @@ from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
 from farbus.model.address import split_address
 from farbus.model.device import MAX_SHARES
-from farbus.model.nvmeof import DEFAULT_SERVICE, TransportAddress, listening_address
+from farbus.model.nvmeof import (
+    DEFAULT_SERVICE,
+    DEFAULT_TLS_SERVICE,
+    Transport,
+    TransportAddress,
+    listening_address,
+)
 from farbus.model.pci import Address
 from farbus.model.value import Value
 from farbus.remoting.session import CONNECTIONS_LIMIT
@@ -23,6 +31,8 @@ SOCKET_PATH_LIMIT = 100
 PROGRAM_UNITS = ("auto", "service", "none")
 
 AUTHENTICATION = ("auto", "on", "off")
+
+NVMEOF_TLS = ("on", "off")
 
 MAX_TARGET_ADDRESSES = 8
 """Of one node: whoever uses its storage has a controller with queues at each."""
@@ -75,6 +85,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     6_500_000_000``); others are measured, once, by reading for half a second."""
     nvmeof_port: int = DEFAULT_SERVICE
     """Port at which this node's NVMe target listens."""
+    nvmeof_tls: str = "off"
+    """Encrypt what nodes say to each other's NVMe targets (``on``; TLS 1.3 by a key of each lease's), or not (``off``).
+    Nodes that differ in this refuse each other."""
+    nvmeof_tls_port: int = DEFAULT_TLS_SERVICE
+    """Port at which this node's NVMe target listens for TLS, beside ``nvmeof_port``, where leases from before are."""
     nvmeof_addresses: tuple[str, ...] = ()
     """IP addresses at which this node's NVMe target listens, each by TCP, or as ``rdma://ADDRESS``; left out, that of
     ``address``.  Other nodes connect to all of them, and use what works."""
@@ -196,6 +211,22 @@ class AgentConfig(Value, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"nvmeof_port: {self.nvmeof_port} is no port", hint=f"leave it out for {DEFAULT_SERVICE}"
             )
+        shared = self.encrypts_storage and self.nvmeof_tls_port == self.nvmeof_port
+        if not 0 < self.nvmeof_tls_port < 65536 or shared:
+            raise InvalidInput(
+                f"nvmeof_tls_port: {self.nvmeof_tls_port} is no port of its own",
+                hint=f"leave it out for {DEFAULT_TLS_SERVICE}, and let nvmeof_port be another one",
+            )
+        if self.nvmeof_tls not in NVMEOF_TLS:
+            raise InvalidInput(
+                f"nvmeof_tls: {self.nvmeof_tls!r} is none of {', '.join(NVMEOF_TLS)}", hint="leave it out"
+            )
+        for address in self.target_addresses if self.encrypts_storage else ():
+            if not address.tls:
+                raise InvalidInput(
+                    f"nvmeof_addresses: {address} can't be encrypted, and nvmeof_tls is on",
+                    hint="leave that address out, or nvmeof_tls",
+                )
         if len(self.target_addresses) > MAX_TARGET_ADDRESSES:
             raise InvalidInput(
                 f"nvmeof_addresses: with nvmeof_spare_addresses {len(self.target_addresses)},"
@@ -234,13 +265,24 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     def target_addresses(self) -> tuple[TransportAddress, ...]:
         """Where this node's NVMe target listens as far as it is set, spares last; raises :class:`InvalidInput`."""
         return tuple(
-            listening_address(text, self.nvmeof_port, field=field)
+            self.encrypted(listening_address(text, self.nvmeof_port, field=field))
             for field, texts in (
                 ("nvmeof_addresses", self.nvmeof_addresses),
                 ("nvmeof_spare_addresses", self.nvmeof_spare_addresses),
             )
             for text in texts
         )
+
+    @property
+    def encrypts_storage(self) -> bool:
+        """Whether what goes to NVMe targets and comes from them is encrypted."""
+        return self.nvmeof_tls == "on"
+
+    def encrypted(self, address: TransportAddress) -> TransportAddress:
+        """Return where the target listens in place of an address where it would listen in the clear."""
+        if not self.encrypts_storage or address.transport is not Transport.TCP:
+            return address
+        return msgspec.structs.replace(address, service=self.nvmeof_tls_port, tls=True)
 
     @property
     def logs_directory(self) -> Path:

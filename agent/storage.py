@@ -30,6 +30,7 @@ from farbus.linux.lvm import KernelLvm, Lvm
 from farbus.linux.nvme import KernelNvme, NvmeFabrics
 from farbus.linux.nvmet import KernelNvmet, Nvmet
 from farbus.linux.processes import DeviceLimit
+from farbus.linux.tls_keys import KernelTlsKeys, TlsKeys
 from farbus.linux.uevents import Uevents
 from farbus.linux.users import Users
 from farbus.model.device import Device
@@ -61,6 +62,7 @@ class StorageDoors(msgspec.Struct, frozen=True, kw_only=True):
     mapper: DeviceMapper
     filesystems: FileSystems
     speed: DriveSpeed
+    tls_keys: TlsKeys
     path_of: Callable[[LogicalIdentity], str]
 
 
@@ -76,6 +78,7 @@ def storage_doors(config: AgentConfig) -> StorageDoors | None:
         mapper=KernelDeviceMapper(),
         filesystems=KernelFileSystems(),
         speed=DirectReads(),
+        tls_keys=KernelTlsKeys(),
         path_of=lambda identity: device_path(identity, group=config.volume_group),
     )
 
@@ -113,7 +116,7 @@ class NodeStorage:
         """Called with each lease that has more than it was granted; set by who can tell others."""
         self.paths_told: Callable[[PathTrouble], None] = lambda _: None
         """Called with each lease of which not all paths work; set by who can tell others."""
-        self.target = TargetParts(nvmet=doors.nvmet, blocks=doors.blocks)
+        self.target = TargetParts(nvmet=doors.nvmet, blocks=doors.blocks, tls_keys=doors.tls_keys)
         self._wiper: Wiper | None = None
         parts = VolumeParts(lvm=doors.lvm)
         if config.storage:
@@ -129,7 +132,7 @@ class NodeStorage:
                 runner=runner, parts=parts, clock=clock, turn=self.volumes.turn, changed=self._changed
             )  # fmt: skip
         initiator = InitiatorParts(
-            nvme=doors.nvme, mapper=doors.mapper, holders=holders, uevents=uevents, clock=clock
+            nvme=doors.nvme, mapper=doors.mapper, holders=holders, uevents=uevents, clock=clock, tls_keys=doors.tls_keys
         )  # fmt: skip
         self._paths = PathWatch(
             parts=initiator, runner=runner, clock=clock, used=self._used_paths,

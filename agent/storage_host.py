@@ -10,6 +10,7 @@ takes hold of it, and ends what is no lease's any more.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -49,9 +50,10 @@ from farbus.model.nvmet import COMMON_ANA_GROUP, NODE_ANA_GROUP
 from farbus.model.storage import Account, LogicalIdentity, LogicalVolume
 from farbus.model.volume import StorageGrant, StorageUse, VolumePart, storage_variable
 from farbus.nvmeof.comparison import our_subsystems
-from farbus.nvmeof.keys import Keys, keys_of
+from farbus.nvmeof.keys import Keys, LeaseKeys, TlsKey, keys_of, tls_key_of
 from farbus.nvmeof.target import AddressWork, TargetParts, withdraw
 from farbus.nvmeof.target import steps_of as target_steps
+from farbus.nvmeof.tls import drop
 from farbus.nvmeof.using import UsedPart, UseParts, UseWork, grow, part_here, part_there
 from farbus.nvmeof.using import steps_of as use_steps
 from farbus.nvmeof.volumes import ReadyWork, RoomWork, VolumeParts, export_of, rooms
@@ -70,6 +72,9 @@ _Strangers = AsyncIterator[tuple[str, Awaitable[object]]]
 
 PROBE = SubsystemName(lease="probe", epoch=0)
 """A host that nobody is, to ask the kernel whether it knows authentication."""
+
+
+TLS_INSTEAD = "from Linux 6.15 on it takes any lease's key of TLS for a proof"
 
 
 def lease_name(lease: Lease) -> SubsystemName:
@@ -280,7 +285,7 @@ class StorageHost:
         self._ended = ended
         self._secrets: dict[SubsystemName, str] = {}
         self._lvm, self._use, self._path_of = parts.lvm, parts.use, parts.path_of
-        self._target = TargetParts(nvmet=parts.target.nvmet, blocks=parts.target.blocks, keys=self._keys)
+        self._target = dataclasses.replace(parts.target, keys=self._keys, tls_key=self._tls_key)
         self._stored = VolumeParts(lvm=parts.lvm, target=self._target, ended=ended)
         self._addresses: tuple[TransportAddress, ...] = ()
         self._spares: frozenset[TransportAddress] = frozenset()
@@ -294,7 +299,9 @@ class StorageHost:
         """Find out where this node's target listens, and whether its kernel can ask for a proof."""
         config = self._config
         self._addresses = config.target_addresses or tuple(
-            TransportAddress(transport=Transport.TCP, address=normal_address(address), service=config.nvmeof_port)
+            config.encrypted(
+                TransportAddress(transport=Transport.TCP, address=normal_address(address), service=config.nvmeof_port)
+            )
             for address in (await resolved(config.address))[:1]
         )
         self._spares = frozenset(self._addresses[len(config.nvmeof_addresses) :] if config.nvmeof_addresses else ())
@@ -305,6 +312,12 @@ class StorageHost:
         if not self._authenticated:
             why = "nvmeof_authentication is off" if wish == "off" else "its kernel knows no authentication"
             _log.warning("the NVMe target asks nobody for a proof of the lease", reason=why)
+        elif self._asks_nobody():
+            _log.warning("the NVMe target asks nobody for a proof of the lease", reason=TLS_INSTEAD)
+
+    def _asks_nobody(self) -> bool:
+        """Say whether this kernel asks nobody for a proof who comes by TLS, whoever's key of TLS that is."""
+        return self._config.encrypts_storage and not self._target.nvmet.asks_over_tls()
 
     async def _can_authenticate(self) -> bool:
         nvmet = self._target.nvmet
@@ -321,6 +334,10 @@ class StorageHost:
     def _keys(self, name: SubsystemName) -> Keys | None:
         secret = self._secrets.get(name)
         return keys_of(secret, name) if secret else None
+
+    def _tls_key(self, name: SubsystemName) -> TlsKey | None:
+        secret = self._secrets.get(name)
+        return tls_key_of(secret, name) if secret else None
 
     # Device side.
 
@@ -361,6 +378,8 @@ class StorageHost:
             return f"this version can't give storage by the route {lease.route}"
         if lease.route is not Route.LOCAL and not self._addresses:
             return f"address {self._config.address} of node {self._config.name} can't be resolved there"
+        if lease.route is not Route.LOCAL and self._config.nvmeof_authentication == "on" and self._asks_nobody():
+            return f'node {self._config.name} has nvmeof_authentication = "on", and {TLS_INSTEAD}'
         return ""
 
     def _offer_of(self, lease: Lease) -> tuple[tuple[TransportAddress, ...], bool, int]:
@@ -397,9 +416,14 @@ class StorageHost:
         return target_steps(self._target, work)
 
     def _access_of(self, address: TransportAddress) -> AnaState:
-        if address in self._spares:
+        """Return an address's state: that of the network which it is of, whether encrypted there or not."""
+
+        def is_among(addresses: Collection[TransportAddress]) -> bool:
+            return (address.transport, address.address) in {(one.transport, one.address) for one in addresses}
+
+        if is_among(self._spares):
             return AnaState.NON_OPTIMIZED
-        return AnaState.OPTIMIZED if address in self._addresses else AnaState.INACCESSIBLE
+        return AnaState.OPTIMIZED if is_among(self._addresses) else AnaState.INACCESSIBLE
 
     def remember(self, lease: Lease, told: Result) -> None:
         """Take in what an earlier agent has recorded of a lease (:class:`ProvideStorage`)."""
@@ -429,16 +453,31 @@ class StorageHost:
                 f"storage of user {user}: swap space is the whole node's",
                 hint="an operator may attach it: farbus volume",
             )
-        steps: list[Step] = [CheckUser(user=user, error=unknown)]
+        steps: list[Step] = [CheckUser(user=user, error=unknown or self._disagreement(leases))]
         for name, parts in by_name(leases).items():
             steps += self._storage_steps(name, parts, account=account, force=force)
         return tuple(steps)
+
+    def _disagreement(self, leases: Iterable[PreparedLease]) -> FarbusError | None:
+        """Return why this node does not connect what is encrypted otherwise than it is set; None where all agrees."""
+        for one in leases:
+            if one.lease.route is Route.LOCAL or not one.endpoint:
+                continue
+            offered = self._connection(one).tls
+            if offered != self._config.encrypts_storage:
+                here, there = ("off", "on") if offered else ("on", "off")
+                return Conflict(
+                    f"storage {grant_of(one.lease).name}: nvmeof_tls is {there} on node {one.lease.device_node},"
+                    f" and {here} on node {self._config.name}",
+                    hint="set it to the same on all nodes, and restart their agents",
+                )
+        return None
 
     def _storage_steps(
         self, name: str, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool
     ) -> Iterator[Step]:
         work = self._use_work(prepared, account=account, force=force)
-        keys = {one.lease.id: key for one in prepared if (key := self._key_of(one))}
+        keys = {one.lease.id: self._lease_keys(one) for one in prepared}
         *before, last = use_steps(self._use, work, keys=keys)
         for step in before:
             yield Scoped(step, name)
@@ -456,6 +495,10 @@ class StorageHost:
             account=account,
             force=force,
         )
+
+    def _lease_keys(self, prepared: PreparedLease) -> LeaseKeys:
+        secret, name = prepared.lease.secret, lease_name(prepared.lease)
+        return LeaseKeys(host=self._key_of(prepared), tls=tls_key_of(secret, name) if secret else None)
 
     def _key_of(self, prepared: PreparedLease) -> str:
         """Return what this node proves a lease by; an empty string where it does not, or has no secret of it."""
@@ -554,6 +597,7 @@ class StorageHost:
             self._exports(device_sides),
             self._stored_here(device_sides),
             self._names(client_sides),
+            self._tls_keys({*device_sides, *client_sides}),
         ):
             try:
                 async for name, ending in find:
@@ -616,6 +660,12 @@ class StorageHost:
         for name in our_subsystems(await self._target.nvmet.target()):
             if name.lease not in known:
                 yield f"subsystem {name.nqn}", withdraw(self._target, name)
+
+    async def _tls_keys(self, known: Collection[str]) -> _Strangers:
+        tls_keys = self._target.tls_keys
+        for name in {held.identity.name for held in tls_keys.held()} if tls_keys is not None else ():
+            if name.lease not in known:
+                yield f"key of TLS of {name.nqn}", drop(tls_keys, name)
 
     async def _stored_here(self, known: Collection[str]) -> _Strangers:
         if not self._config.storage:

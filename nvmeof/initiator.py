@@ -26,7 +26,9 @@ from farbus.model.nvmeof import (
     TransportAddress,
     subsystem_name,
 )
+from farbus.nvmeof.keys import TlsKey
 from farbus.nvmeof.parts import LOOK_INTERVAL_S, Attach, InitiatorParts
+from farbus.nvmeof.tls import drop, held, hold, is_held
 
 Result = dict[str, str]
 
@@ -204,6 +206,37 @@ class ClearEarlier(ConnectionStep):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HoldTlsKey(ConnectionStep):
+    """The kernel has the key by which the connection is encrypted, also when it connects a lost path again.
+
+    ``key`` is None where the agent that had it is gone.
+    """
+
+    key: TlsKey | None = field(default=None, repr=False)
+    kind: str = "HoldTlsKey"
+    deadline_s: float = MARGIN_S
+    lasting: bool = False
+
+    @property
+    def says(self) -> str:
+        """What is done."""
+        return f"give the kernel the key of TLS of {self.connection.nqn}"
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """Look for it by its name."""
+        return {} if is_held(self.parts.tls_keys, self.connection.name, self.key) else None
+
+    async def do(self) -> Result:
+        """Add it; raise where this node can't."""
+        await hold(self.parts.tls_keys, self.connection.name, self.key)
+        return {}
+
+    async def compensate(self) -> None:
+        """Take it away: nothing is connected by it any more."""
+        await drop(self.parts.tls_keys, self.connection.name)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Connect(ConnectionStep):
     """A controller at each address; one is enough, and the missing ones are told.
 
@@ -340,7 +373,10 @@ def _one_of(errors: list[FarbusError]) -> FarbusError:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyNamespaces(ConnectionStep):
-    """What is there is what was meant: UUID, NGUID, serial number and size, before anybody may touch it."""
+    """What is there is what was meant: UUID, NGUID, serial number and size, before anybody may touch it.
+
+    What is to be encrypted must be so by the lease's own key.
+    """
 
     kind: str = "VerifyNamespaces"
     deadline_s: float = APPEAR_S + RESIZE_S + MARGIN_S
@@ -361,6 +397,7 @@ class VerifyNamespaces(ConnectionStep):
     async def do(self) -> Result:
         """Wait for what the kernel has not found yet; raise :class:`Conflict` for what is another."""
         what = f"verify {self.connection.nqn}"
+        self._prove_encrypted()
         await self.parts.until(
             self._lacking, what=what, limit_s=APPEAR_S,
             hint="dmesg tells of identities that the kernel has already, and refuses",
@@ -375,6 +412,18 @@ class VerifyNamespaces(ConnectionStep):
 
         await self.parts.until(size, what=what, limit_s=APPEAR_S)
         return {}
+
+    def _prove_encrypted(self) -> None:
+        """Raise :class:`Conflict` where a controller is not encrypted by the lease's key."""
+        if not self.connection.tls:
+            return
+        keys = {one.serial for one in held(self.parts.tls_keys, self.connection.name)}
+        for one in self.ours():
+            if one.state not in GOING and one.tls_key not in keys:
+                how = (
+                    f"encrypted by key {one.tls_key:08x}, which is not the lease's" if one.tls_key else "not encrypted"
+                )
+                raise self._another(f"{one.name} ({one.address}) is {how}")
 
     def _lacking(self) -> str:
         """Say what is not there yet; raise :class:`Conflict` for what never will be right."""

@@ -10,6 +10,7 @@ from farbus.errors import TimedOut
 from farbus.linux.clock import Clock
 from farbus.linux.device_mapper import DeviceMapper
 from farbus.linux.nvme import NvmeFabrics
+from farbus.linux.tls_keys import TlsKeys
 from farbus.linux.uevents import News, Uevents
 from farbus.model.holders import Look
 from farbus.model.nvmeof import Connection, IoLimit, Stripe
@@ -74,6 +75,8 @@ class InitiatorParts:
     uevents: Uevents
     clock: Clock
     cgroups: IoLimits | None = None
+    tls_keys: TlsKeys | None = None
+    """None where nothing is ever connected by TLS."""
 
     async def until(self, lacking: Callable[[], str], *, what: str, limit_s: float, hint: str = "") -> None:
         """Return once ``lacking`` says nothing any more: asked again with each uevent, and from time to time.

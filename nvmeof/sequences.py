@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from farbus.model.nvmeof import Connection
 from farbus.model.value import from_json
 from farbus.nvmeof.composition import CreateStripe
-from farbus.nvmeof.initiator import ClearEarlier, Connect, HandOver, LimitIo, VerifyNamespaces
+from farbus.nvmeof.initiator import ClearEarlier, Connect, HandOver, HoldTlsKey, LimitIo, VerifyNamespaces
+from farbus.nvmeof.keys import LeaseKeys
 from farbus.nvmeof.parts import Attach, InitiatorParts
 
-AttachStep = ClearEarlier | Connect | VerifyNamespaces | HandOver | LimitIo | CreateStripe
+ConnectStep = ClearEarlier | HoldTlsKey | Connect | VerifyNamespaces | HandOver
+AttachStep = ConnectStep | LimitIo | CreateStripe
 
 
 def object_of(work: Attach) -> str:
@@ -24,23 +27,32 @@ def from_body(body: str) -> Attach:
 
 def resumable(work: Attach) -> bool:
     """Say whether another agent can go on with it: keys are not written down."""
-    return not any(connection.authenticated for connection in work.connections)
+    return not any(connection.needs_keys for connection in work.connections)
 
 
-def steps_of(parts: InitiatorParts, work: Attach, *, keys: Mapping[str, str] | None = None) -> tuple[AttachStep, ...]:
-    """Return the steps of an attachment, in order; ``keys`` are DH-HMAC-CHAP keys by the name of the lease.
+def connect_steps(
+    parts: InitiatorParts, work: Attach, connection: Connection, keys: LeaseKeys
+) -> tuple[ConnectStep, ...]:
+    """Return the steps by which one connection of an attachment comes."""
+    return (
+        ClearEarlier(parts=parts, work=work, connection=connection),
+        *((HoldTlsKey(parts=parts, work=work, connection=connection, key=keys.tls),) if connection.tls else ()),
+        Connect(parts=parts, work=work, connection=connection, key=keys.host),
+        VerifyNamespaces(parts=parts, work=work, connection=connection),
+        HandOver(parts=parts, work=work, connection=connection),
+    )
+
+
+def steps_of(
+    parts: InitiatorParts, work: Attach, *, keys: Mapping[str, LeaseKeys] | None = None
+) -> tuple[AttachStep, ...]:
+    """Return the steps of an attachment, in order; ``keys`` are by the name of the lease.
 
     The result of the last step that has one is ``path``: the stripe's, or the only namespace's.
     """
     steps: list[AttachStep] = []
     for connection in work.connections:
-        key = (keys or {}).get(connection.name.lease, "")
-        steps += [
-            ClearEarlier(parts=parts, work=work, connection=connection),
-            Connect(parts=parts, work=work, connection=connection, key=key),
-            VerifyNamespaces(parts=parts, work=work, connection=connection),
-            HandOver(parts=parts, work=work, connection=connection),
-        ]
+        steps += connect_steps(parts, work, connection, (keys or {}).get(connection.name.lease, LeaseKeys()))
     if work.limit is not None:
         steps += [LimitIo(parts=parts, work=work, connection=connection) for connection in work.connections]
     if work.stripe is not None:

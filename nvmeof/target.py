@@ -22,6 +22,7 @@ import msgspec
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
 from farbus.linux.block import BlockDevices
 from farbus.linux.nvmet import Nvmet
+from farbus.linux.tls_keys import TlsKeys
 from farbus.model.nvmeof import (
     AnaState,
     Export,
@@ -48,7 +49,8 @@ from farbus.nvmeof.comparison import (
     our_subsystems,
     subsystem_differences,
 )
-from farbus.nvmeof.keys import Keys
+from farbus.nvmeof.keys import Keys, TlsKey
+from farbus.nvmeof.tls import drop, held, hold, is_held
 
 Result = dict[str, str]
 
@@ -62,17 +64,23 @@ FENCE_S = 90.0
 """For what is under way on the devices to end; a drive's own time-out is 30 s (nvme_core.io_timeout)."""
 
 
-def _no_keys(_: SubsystemName) -> Keys | None:
+def _no_keys(_: SubsystemName) -> None:
     return None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetParts:
-    """The doors of a node that exports.  ``keys`` gives a subsystem's, None where the lease's secret is not known."""
+    """The doors of a node that exports.
+
+    ``keys`` and ``tls_key`` give a subsystem's, None where the lease's secret
+    is not known; ``tls_keys`` is None where nothing is ever offered by TLS.
+    """
 
     nvmet: Nvmet
     blocks: BlockDevices
     keys: Callable[[SubsystemName], Keys | None] = _no_keys
+    tls_keys: TlsKeys | None = None
+    tls_key: Callable[[SubsystemName], TlsKey | None] = _no_keys
 
 
 # The journal's bodies.
@@ -132,7 +140,7 @@ def object_of(work: TargetWork) -> str:
 
 def is_resumable(work: TargetWork) -> bool:
     """Say whether another agent can go on with it: keys are not written down."""
-    return not (isinstance(work, ExportWork) and work.export.authenticated)
+    return not (isinstance(work, ExportWork) and work.export.needs_keys)
 
 
 # Sizes and use.
@@ -190,13 +198,14 @@ async def _tidy_ports(parts: TargetParts, target: Target) -> None:
 
 
 async def remove(parts: TargetParts, name: SubsystemName) -> None:
-    """Remove a subsystem that is fenced, and its host where no other epoch needs it; read again that both are gone."""
+    """Remove a subsystem that is fenced, its key of TLS, and its host where no other epoch needs it; read all again."""
     target = await parts.nvmet.target()
     subsystem = target.subsystem(name.nqn)
     if subsystem is not None:
         await parts.nvmet.remove_subsystem(subsystem)
     if target.host(name.host_nqn) is not None and not _host_is_used(target, name):
         await parts.nvmet.remove_host(name.host_nqn)
+    await drop(parts.tls_keys, name)
     left = await parts.nvmet.target()
     if left.subsystem(name.nqn) is not None or left.ports_of(name.nqn):
         raise Unavailable(f"withdraw {name.nqn}: it is still there after it was removed", hint="see dmesg")
@@ -404,6 +413,26 @@ class AllowHost(TargetStep):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HoldTlsKey(TargetStep):
+    """The kernel has the key by which the lease's connections are encrypted."""
+
+    kind: str = "HoldTlsKey"
+
+    async def observe(self, known: Result | None) -> Result | None:
+        """Look for it by its name; where the secret is known, the key must be made of it."""
+        return {} if is_held(self.parts.tls_keys, self.name, self.parts.tls_key(self.name)) else None
+
+    async def do(self) -> Result:
+        """Add it; raise where this node can't."""
+        await hold(self.parts.tls_keys, self.name, self.parts.tls_key(self.name))
+        return {}
+
+    async def compensate(self) -> None:
+        """Take it away: nobody has connected by it, or nobody is left."""
+        await drop(self.parts.tls_keys, self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OfferSubsystem(TargetStep):
     """Ports and links: from here on it can be connected to.
 
@@ -499,7 +528,8 @@ class RemoveSubsystem(TargetStep):
         """It is gone, and its host, where it was nobody else's; and no port of ours is left over."""
         target = await self.parts.nvmet.target()
         host = target.host(self.name.host_nqn) is not None and not _host_is_used(target, self.name)
-        return None if host or target.subsystem(self.name.nqn) is not None else {}
+        left = host or target.subsystem(self.name.nqn) is not None or held(self.parts.tls_keys, self.name)
+        return None if left else {}
 
     async def do(self) -> Result:
         """Remove it, and read that it is gone."""
@@ -602,7 +632,7 @@ def _may_be_used(port: TargetPort) -> bool:
     return port.states.get(str(NODE_ANA_GROUP)) in (AnaState.OPTIMIZED, AnaState.NON_OPTIMIZED)
 
 
-ExportStep = CheckExport | EndOlder | MakeSubsystem | AllowHost | OfferSubsystem
+ExportStep = CheckExport | EndOlder | MakeSubsystem | AllowHost | HoldTlsKey | OfferSubsystem
 WithdrawStep = FenceSubsystem | RemoveSubsystem
 AnyTargetStep = ExportStep | WithdrawStep | SetAccess | SetAddressAccess
 
@@ -625,6 +655,7 @@ def steps_of(parts: TargetParts, work: TargetWork) -> tuple[AnyTargetStep, ...]:
         EndOlder(parts=parts, name=export.name),
         MakeSubsystem(parts=parts, name=export.name, export=export),
         AllowHost(parts=parts, name=export.name, export=export),
+        *((HoldTlsKey(parts=parts, name=export.name),) if export.tls else ()),
         OfferSubsystem(parts=parts, name=export.name, export=export),
     )
 
@@ -652,16 +683,30 @@ def _check(export: Export) -> None:
                     f"export {export.nqn}: ANA group {group} is everybody's, and stays optimized",
                     hint="give its namespaces another group",
                 )
+    clear = [address for address in export.addresses if not address.tls]
+    if export.tls and clear:
+        raise InvalidInput(
+            f"export {export.nqn}: {clear[0]} is not encrypted, and others are",
+            hint="offer it by TLS at all or at none",
+        )
     if export.authenticated and any(address.transport is Transport.LOOP for address in export.addresses):
         raise InvalidInput(f"export {export.nqn}: the loop transport knows no authentication")
 
 
 def _refuse_in_the_way(target: Target, address: TransportAddress, nqn: str) -> None:
     for port in target.ports:
-        if not port.is_ours and port.is_in_the_way(address):
+        if not port.is_in_the_way(address):
+            continue
+        if not port.is_ours:
             raise Conflict(
                 f"export {nqn} at {address}: {port} listens there, which is not one of Farbus's",
                 hint="choose another address or service",
+            )
+        if port.subsystems and port.tls != address.tls:
+            how = "by" if port.tls else "without"
+            raise Conflict(
+                f"export {nqn} at {address}: {port} listens there {how} TLS for other leases",
+                hint="set another nvmeof_tls_port",
             )
 
 

@@ -14,6 +14,7 @@ Backwards it is undone in reverse, and nothing is taken away while somebody hold
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, Unavailable
@@ -24,17 +25,10 @@ from farbus.model.storage import CUT_OFF, Account, Format, Mounted, format_of
 from farbus.model.value import Value, from_json
 from farbus.model.volume import FileSystem, StorageUse
 from farbus.nvmeof.composition import CreateStripe, choose_chunk
-from farbus.nvmeof.initiator import (
-    APPEAR_S,
-    DRAIN_INTERVAL_S,
-    MARGIN_S,
-    ClearEarlier,
-    Connect,
-    HandOver,
-    VerifyNamespaces,
-    drain,
-)
+from farbus.nvmeof.initiator import APPEAR_S, DRAIN_INTERVAL_S, MARGIN_S, drain
+from farbus.nvmeof.keys import LeaseKeys
 from farbus.nvmeof.parts import DRAIN_S, Attach, InitiatorParts
+from farbus.nvmeof.sequences import ConnectStep, connect_steps
 
 Result = dict[str, str]
 
@@ -112,7 +106,7 @@ def from_body(body: str) -> UseWork:
 
 def resumable(work: UseWork) -> bool:
     """Say whether another agent can go on with it: keys are not written down."""
-    return not any(part.connection is not None and part.connection.authenticated for part in work.parts)
+    return not any(part.connection is not None and part.connection.needs_keys for part in work.parts)
 
 
 def part_here(path: str, size_bytes: int, *, limit: IoLimit | None = None) -> UsedPart:
@@ -533,13 +527,13 @@ class SwapOn(UseStep):
 
 
 AnyUseStep = (
-    ClearEarlier | Connect | VerifyNamespaces | HandOver | CreateStripe
+    ConnectStep | CreateStripe
     | FindPart | LimitPart | MakeFileSystem | MountStorage | FillFile | GiveNode | SwapOn
 )  # fmt: skip
 
 
-def steps_of(parts: UseParts, work: UseWork, *, keys: dict[str, str] | None = None) -> tuple[AnyUseStep, ...]:
-    """Return the steps of a use, in order; ``keys`` are DH-HMAC-CHAP keys by the name of the lease.
+def steps_of(parts: UseParts, work: UseWork, *, keys: Mapping[str, LeaseKeys] | None = None) -> tuple[AnyUseStep, ...]:
+    """Return the steps of a use, in order; ``keys`` are by the name of the lease.
 
     ``path`` of their result is what the task is told: a directory, a file or a block device.
     """
@@ -552,13 +546,7 @@ def steps_of(parts: UseParts, work: UseWork, *, keys: dict[str, str] | None = No
         if connection is None:
             steps.append(FindPart(parts=parts, work=work, part=part))
             continue
-        key = (keys or {}).get(connection.name.lease, "")
-        steps += [
-            ClearEarlier(parts=initiator, work=attach, connection=connection),
-            Connect(parts=initiator, work=attach, connection=connection, key=key),
-            VerifyNamespaces(parts=initiator, work=attach, connection=connection),
-            HandOver(parts=initiator, work=attach, connection=connection),
-        ]
+        steps += connect_steps(initiator, attach, connection, (keys or {}).get(connection.name.lease, LeaseKeys()))
     steps += [LimitPart(parts=parts, work=work, part=part) for part in work.parts if part.limit is not None]
     if attach.stripe is not None:
         steps.append(CreateStripe(parts=initiator, work=attach, stripe=attach.stripe))

@@ -85,6 +85,10 @@ STORAGE_SOURCE = "system/farbus-agent.service.d/storage.conf"
 STORAGE_DROP_IN = f"{UNITS}/farbus-agent.service.d/storage.conf"
 """What the agent's unit allows besides, where its settings say that the node stores, or uses what others store."""
 
+TLS_SOURCE = "system/tlshd.service.d/farbus.conf"
+TLS_DROP_IN = f"{UNITS}/tlshd.service.d/farbus.conf"
+"""What tlshd needs before it starts, where the agent's settings say that storage is encrypted."""
+
 MANUAL = "/usr/local/share/man/man1/farbus.1"
 
 DEFAULT_SCHEDULER = "localhost:7411"
@@ -207,10 +211,15 @@ class Installation:
             )
         files = dict(FILES[role])
         if role is Role.AGENT:
-            if node_settings(str(self._at(settings))).needs_rights:
-                files[STORAGE_SOURCE] = STORAGE_DROP_IN
-            else:
-                yield from self._withdraw(STORAGE_DROP_IN)
+            said = node_settings(str(self._at(settings)))
+            for source, drop_in, wanted in (
+                (STORAGE_SOURCE, STORAGE_DROP_IN, said.needs_rights),
+                (TLS_SOURCE, TLS_DROP_IN, said.encrypts_storage),
+            ):
+                if wanted:
+                    files[source] = drop_in
+                else:
+                    yield from self._withdraw(drop_in)
         contents = dict(_contents(files, command=command, scheduler=scheduler or DEFAULT_SCHEDULER))
         contents[MANUAL] = manual.encode()
         if there:

@@ -18,6 +18,7 @@ class NodeSettings(Value, frozen=True, kw_only=True):
     volume_group: str = GROUP
     nvmeof_addresses: tuple[str, ...] = ()
     nvmeof_spare_addresses: tuple[str, ...] = ()
+    nvmeof_tls: str = "off"
     fabric: str = ""
     fabric_ports: dict[str, tuple[str, ...]] = {}
 
@@ -25,6 +26,11 @@ class NodeSettings(Value, frozen=True, kw_only=True):
     def needs_rights(self) -> bool:
         """Whether the agent's unit has to allow what storage takes."""
         return self.storage or self.use_storage
+
+    @property
+    def encrypts_storage(self) -> bool:
+        """Whether what goes to NVMe targets and comes from them is to be encrypted."""
+        return self.nvmeof_tls == "on"
 
     @property
     def offers_rdma(self) -> bool:

@@ -13,6 +13,9 @@ from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import KernelFactsReader
 from farbus.linux.lvm import KernelLvm, Lvm
+from farbus.linux.nvme import TLS_CLI_HINT, KernelNvme, NvmeFabrics
+from farbus.linux.tls_keys import DAEMON, DAEMON_HINT, KERNEL_HINT, shakes_hands
+from farbus.linux.tls_keys import MODULE as TLS_MODULE
 from farbus.model.quantity import format_bytes
 from farbus.model.storage import LogicalVolume, StorageDrive
 
@@ -35,6 +38,8 @@ RIGHT = "CAP_SYS_ADMIN"
 
 STORING_MODULES = ("nvmet", "nvmet-tcp", "dm-mod")
 USING_MODULES = ("nvme-tcp", "dm-mod")
+TLS_MODULES = (TLS_MODULE, "tls")
+"""Where nvmeof_tls is on: the keyring, and the records of TLS."""
 RDMA_MODULE = "nvmet-rdma"
 """Where nvmeof_addresses name one of RDMA."""
 
@@ -47,10 +52,12 @@ def examine_storage(
     is_root: bool | None = None,
     settings: NodeSettings | None = None,
     root: str = "/",
+    nvme: NvmeFabrics | None = None,
+    proc: str = "/proc",
 ) -> Iterator[Finding]:
     """Yield what stands against storing for others and against using what others store; neither is needed.
 
-    ``settings`` are those of this machine's agent, ``root`` is where its units are looked for.
+    ``settings`` are those of this machine's agent, ``root`` is where its units are looked for, ``proc`` where who runs.
     """
     if settings is None:
         try:
@@ -78,6 +85,8 @@ def examine_storage(
             )
         else:
             yield Finding(check=CHECK, verdict=Verdict.OK, found=f"there is what is needed to {what}")
+    if settings.encrypts_storage:
+        yield from _tls(nvme or KernelNvme(), module, Path(proc), Path(root))
     if which("lvm") is None:
         return
     if not (os.geteuid() == 0 if is_root is None else is_root):
@@ -88,17 +97,38 @@ def examine_storage(
     yield from _group(lvm or KernelLvm(group=settings.volume_group), settings.volume_group)
 
 
+def _tls(nvme: NvmeFabrics, module: Callable[[str], bool], proc: Path, root: Path) -> Iterator[Finding]:
+    """Yield what stands against TLS between this node and NVMe targets, where it is set."""
+    missing: list[tuple[str, str]] = []
+    if absent := [name for name in TLS_MODULES if not module(name)]:
+        missing.append((f"kernel module {', '.join(absent)}", KERNEL_HINT))
+    try:
+        cli = asyncio.run(nvme.cli())
+    except FarbusError as error:
+        missing.append((error.message, error.hint))
+    else:
+        if not cli.has_tls:
+            missing.append((f"nvme-cli {cli} knows no TLS", TLS_CLI_HINT))
+    if not shakes_hands(proc):
+        missing.append((f"{DAEMON} does not run", DAEMON_HINT))
+    if not _has_drop_in(root, f"{DAEMON}.service", TLS_MODULE):
+        missing.append(
+            (
+                f"{DAEMON} may start before there is a keyring, and then finds no key",
+                f"farbus install agent, then systemctl daemon-reload and systemctl restart {DAEMON}",
+            )
+        )
+    for found, cure in missing:
+        yield Finding(check=CHECK, verdict=Verdict.WARNING, found=f"nvmeof_tls is on, and {found}", cure=cure)
+    if not missing:
+        yield Finding(check=CHECK, verdict=Verdict.OK, found="there is what is needed to encrypt storage")
+
+
 def _unit(settings: NodeSettings, root: Path) -> Iterator[Finding]:
     """Yield whether the agent's unit allows what its settings want of it; nothing where it is no unit."""
-    places = [root / place.lstrip("/") / "systemd/system" for place in UNIT_PLACES]
-    if not any((place / UNIT).exists() for place in places):
+    if not any((place / UNIT).exists() for place in _unit_places(root)):
         return
-    allowed = any(
-        RIGHT in drop_in.read_text(errors="replace")
-        for place in places
-        for drop_in in (place / f"{UNIT}.d").glob("*.conf")
-        if os.access(drop_in, os.R_OK)
-    )
+    allowed = _has_drop_in(root, UNIT, RIGHT)
     again = "farbus install agent, then systemctl restart farbus-agent, which ends no job"
     if settings.needs_rights and not allowed:
         said = "storage" if settings.storage else "use_storage"
@@ -115,6 +145,20 @@ def _unit(settings: NodeSettings, root: Path) -> Iterator[Finding]:
             found="the agent's unit allows storage, and agent.toml says neither storage = true nor use_storage = true",
             cure=again,
         )
+
+
+def _unit_places(root: Path) -> list[Path]:
+    return [root / place.lstrip("/") / "systemd/system" for place in UNIT_PLACES]
+
+
+def _has_drop_in(root: Path, unit: str, word: str) -> bool:
+    """Say whether a word is in something that changes a unit."""
+    return any(
+        word in drop_in.read_text(errors="replace")
+        for place in _unit_places(root)
+        for drop_in in (place / f"{unit}.d").glob("*.conf")
+        if os.access(drop_in, os.R_OK)
+    )
 
 
 def _group(lvm: Lvm, group: str) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from farbus.errors import NotFound
+from farbus.linux.fake_tls_keys import FakeTlsKeys
 from farbus.linux.nvme import DISCOVERY_NQN, KernelNvme, Said, converted, write_to_controller
 from farbus.linux.nvme_cli import Call, NvmeCli, parse_version
 from farbus.linux.sysfs import SECTOR_BYTES
@@ -27,8 +28,10 @@ from farbus.model.nvmeof import (
     AnaState,
     Controller,
     ControllerState,
+    SubsystemName,
     Transport,
     TransportAddress,
+    subsystem_name,
     transport_address,
 )
 from farbus.model.value import Value
@@ -55,6 +58,8 @@ class FakeTarget(Value, frozen=True, kw_only=True):
     namespaces: tuple[FakeNamespace, ...]
     serial: str = "serial"
     key: str = ""
+    psk: str = ""
+    """Its key of TLS, in hexadecimal; with it, nothing else is spoken there."""
     cut: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
     """Where nobody listens."""
@@ -70,13 +75,14 @@ class FakeNvme(KernelNvme):
     """A machine with some nvme-cli in ``directory``.
 
     Tests set what goes wrong: ``hang`` lets connects begin and never end,
-    ``lazy`` lets namespaces appear when :meth:`settle` is called, ``no_udev``
+    ``tls`` is whether the kernel knows it, ``lazy`` lets namespaces appear when :meth:`settle` is called, ``no_udev``
     leaves out the links below /dev, ``half_made`` lets a connect that fails
     leave a controller that nobody knows who it is.
     """
 
-    def __init__(self, directory: Path, *, version: str = "2.13") -> None:
+    def __init__(self, directory: Path, *, version: str = "2.13", tls: bool = True) -> None:
         super().__init__(sys=directory / "sys", dev=directory / "dev")
+        self.tls_keys = FakeTlsKeys(directory, kernel=tls)
         self.directory = directory
         self.version = version
         self.hang = False
@@ -90,6 +96,8 @@ class FakeNvme(KernelNvme):
         for name in ("class/nvme", "class/nvme-subsystem", "class/nvme-fabrics", "class/block", "dev/block"):
             (self._sys / name).mkdir(parents=True, exist_ok=True)
         (self._dev / "disk/by-id").mkdir(parents=True, exist_ok=True)
+        options = "instance=-1,cntlid=-1,transport=%s,traddr=%s,trsvcid=%s,nqn=%s" + (",tls" if tls else "")
+        (self._dev / "nvme-fabrics").write_text(f"{options}\n")
 
     # What other machines offer.
 
@@ -145,6 +153,7 @@ class FakeNvme(KernelNvme):
         """Return the version that is set."""
         version = parse_version(f"nvme version {self.version}")
         options = {"config", "verbose", "hostnqn"} | ({"owner", "idempotent"} if version >= (3,) else set())
+        options |= {"tls"} if version >= (2, 6) else set()
         return NvmeCli(version=version, options=frozenset(options))
 
     async def _load(self, transport: Transport) -> str:
@@ -191,8 +200,9 @@ class FakeNvme(KernelNvme):
 
     def _add(self, wanted: dict[str, Any]) -> str:
         """Answer a write to /dev/nvme-fabrics: with the C library's words for an error, or with a controller."""
-        address = _address(wanted)
         target = self.targets().get(str(wanted["nqn"]))
+        address = msgspec.structs.replace(_address(wanted), tls="tls" in wanted)
+        serial, psk = self.tls_keys.psk(_name(str(wanted["nqn"]))) if address.tls else (0, "")
         for controller in self.controllers():
             if controller.address == address and controller.nqn == wanted["nqn"]:
                 return "Operation already in progress"
@@ -203,6 +213,10 @@ class FakeNvme(KernelNvme):
             trouble = "Connection timed out"
         elif str(address) in closed:
             trouble = "Connection refused"
+        elif address.tls and not psk:
+            trouble = "Required key not available"
+        elif address.tls and psk not in {one.psk for one in self.targets().values()}:
+            trouble = "Connection timed out"
         elif target is None or str(address) not in target.addresses or wanted["hostnqn"] != target.host_nqn:
             trouble = "Input/output error"
         elif target.key and not wanted.get("key"):
@@ -213,7 +227,7 @@ class FakeNvme(KernelNvme):
             if self.half_made:
                 self._new_controller(wanted, None)
             return trouble
-        name = self._new_controller(wanted, target)
+        name = self._new_controller(wanted, target, tls_key=serial)
         if not self.lazy:
             self._find_namespaces(name)
         return ""
@@ -248,7 +262,7 @@ class FakeNvme(KernelNvme):
 
     # The tree.
 
-    def _new_controller(self, wanted: dict[str, Any], target: FakeTarget | None) -> str:
+    def _new_controller(self, wanted: dict[str, Any], target: FakeTarget | None, *, tls_key: int = 0) -> str:
         taken = set(os.listdir(self._sys / "class/nvme"))
         number = next(number for number in range(10_000) if f"nvme{number}" not in taken)
         name, address = f"nvme{number}", _address(wanted)
@@ -267,6 +281,7 @@ class FakeNvme(KernelNvme):
             ("reconnect_delay", str(wanted["reconnect_delay"])),
             ("kato", str(wanted["keep_alive_tmo"])),
             ("dhchap_secret", str(wanted.get("key") or "none")),
+            *((("tls_key", f"{tls_key:08x}" if tls_key else ""),) if "tls" in wanted else ()),
             ("delete_controller", ""),
             ("dev", f"244:{number}"),
         ):
@@ -364,6 +379,10 @@ class FakeNvme(KernelNvme):
 def _address(wanted: dict[str, Any]) -> TransportAddress:
     host = f"[{wanted['traddr']}]" if ":" in str(wanted["traddr"]) else wanted["traddr"]
     return transport_address(f"{wanted['transport']}://{host}:{wanted['trsvcid']}")
+
+
+def _name(nqn: str) -> SubsystemName:
+    return subsystem_name(nqn) or SubsystemName(lease="nobody", epoch=0)
 
 
 def _from_ini(text: str) -> dict[str, Any]:

@@ -21,7 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from farbus.errors import Unavailable
-from farbus.linux.nvmet import MODULES, KernelNvmet, Operation, carry_out, read_target
+from farbus.linux.nvmet import (
+    FIRST_WITHOUT_PROOF,
+    MODULES,
+    REQUIRED,
+    TLS,
+    KernelNvmet,
+    Operation,
+    carry_out,
+    linux_version,
+    read_target,
+)
 from farbus.model.nvmeof import AnaState, Transport
 from farbus.model.nvmet import COMMON_ANA_GROUP, MAX_ANA_GROUPS
 
@@ -45,7 +55,7 @@ _NAMESPACE = {
 }
 _HOST = {"dhchap_ctrl_key": "", "dhchap_dhgroup": "null", "dhchap_hash": "hmac(sha256)", "dhchap_key": ""}
 _ADDRESS = {"addr_adrfam": "", "addr_traddr": "", "addr_treq": "not specified", "addr_trsvcid": "", "addr_trtype": ""}
-_PORT = {**_ADDRESS, "addr_tsas": "", "param_inline_data_size": "-1"}
+_PORT = {**_ADDRESS, "param_inline_data_size": "-1"}
 _REFERRAL = {**_ADDRESS, "addr_portid": "0", "enable": "0"}
 
 _DEFAULT_GROUPS = {"subsystem": ("allowed_hosts", "namespaces"), "port": ("ana_groups", "referrals", "subsystems")}
@@ -61,13 +71,17 @@ _KINDS = {
 }
 """What mkdir makes, by where."""
 
+_SECURITY: dict[str, str] = {Transport.TCP: "none", Transport.RDMA: "connected"}
+"""What a port's ``addr_tsas`` is at first, by its transport."""
+
 _DH_GROUPS = ("null", "ffdhe2048", "ffdhe3072", "ffdhe4096", "ffdhe6144", "ffdhe8192")
 _HASHES = ("hmac(sha256)", "hmac(sha384)", "hmac(sha512)")
 _KEY = re.compile(r"DHHC-1:0[0-3]:([A-Za-z0-9+/=]+):")
 
 
 class FakeConfigfs:
-    """The kernel's side.  ``authentication`` is what CONFIG_NVME_TARGET_AUTH adds; devices are below ``machine``."""
+    """The kernel's side.  ``authentication`` is what CONFIG_NVME_TARGET_AUTH and CONFIG_NVME_TARGET_TCP_TLS add, as
+    Debian's 6.12 has both and its 6.1 neither; devices are below ``machine``."""
 
     def __init__(self, root: Path, *, authentication: bool = True, machine: Path = Path("/")) -> None:
         self._root = root
@@ -97,7 +111,8 @@ class FakeConfigfs:
         elif kind == "host" and self._authentication:
             attributes = _HOST
         elif kind == "port":
-            attributes = _PORT
+            # Since Linux 6.7.
+            attributes = {**_PORT, "addr_tsas": "reserved"} if self._authentication else _PORT
         elif kind == "group":
             attributes = {"ana_state": AnaState.INACCESSIBLE}
         elif kind == "referral":
@@ -279,6 +294,27 @@ class FakeConfigfs:
             return errno.EINVAL
         if any((place.parent / "subsystems").iterdir()):
             return errno.EACCES
+        if place.name in ("addr_tsas", "addr_treq"):
+            return self._set_security(place, value)
+        if place.name == "addr_trtype" and self._authentication:
+            self._put(place.parent / "addr_tsas", _SECURITY.get(value, "reserved"))
+        return self._put(place, value)
+
+    def _set_security(self, place: Path, value: str) -> int:
+        """nvmet_addr_tsas_store and nvmet_addr_treq_store."""
+        tsas, treq = place.parent / "addr_tsas", place.parent / "addr_treq"
+        if place.name == "addr_tsas":
+            if self._value(place.parent / "addr_trtype") != Transport.TCP or value not in ("none", TLS):
+                return errno.EINVAL
+            if value == TLS and self._value(treq) == "not specified":
+                self._put(treq, REQUIRED)
+            elif value != TLS:
+                self._put(treq, "not specified")
+            return self._put(place, value)
+        if value not in ("not specified", REQUIRED, "not required"):
+            return errno.EINVAL
+        if tsas.exists() and self._value(tsas) == TLS and value == "not specified":
+            return errno.EINVAL
         return self._put(place, value)
 
     def _set_group(self, place: Path, value: str) -> int:
@@ -316,6 +352,7 @@ class FakeNvmet(KernelNvmet):
         super().__init__(root=directory)
         directory.mkdir(parents=True, exist_ok=True)
         self.kernel = FakeConfigfs(directory / "nvmet", authentication=authentication, machine=machine)
+        self.linux = "6.12.1"
         self.hang = False
         self.hanging = asyncio.Event()
         """Set once a call hangs."""
@@ -325,6 +362,10 @@ class FakeNvmet(KernelNvmet):
         """What this kernel has no module for."""
         self.calls: list[Operation] = []
         self.passing: Callable[[], None] = lambda: None
+
+    def asks_over_tls(self) -> bool:
+        """Go by the version that is set."""
+        return linux_version(self.linux) < FIRST_WITHOUT_PROOF
 
     async def _read(self) -> Any:
         return read_target(str(self._root))

@@ -23,10 +23,13 @@ import stat
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.disposable import run_disposable
 from farbus.linux.modules import load_modules
 from farbus.linux.nvme_cli import (
+    TLS_OPTION,
     Call,
     NvmeCli,
     connect_call,
@@ -41,6 +44,7 @@ from farbus.linux.nvme_cli import (
 )
 from farbus.linux.processes import kill_process
 from farbus.linux.sysfs import SECTOR_BYTES
+from farbus.linux.tls_keys import KERNEL_HINT
 from farbus.model.nvmeof import (
     AnaState,
     BlockStatistics,
@@ -57,6 +61,8 @@ from farbus.model.nvmeof import (
 
 OUTPUT_LIMIT_BYTES = 4 << 20
 """Most that nvme-cli may print: a discovery log comes from another machine."""
+
+TLS_CLI_HINT = "install nvme-cli 2.11 or newer, such as Debian 13's 2.13"
 
 DISCOVERY_NQN = "nqn.2014-08.org.nvmexpress.discovery"
 
@@ -90,6 +96,10 @@ class NvmeFabrics(Protocol):
         them.  ``key`` proves the host to the target (DH-HMAC-CHAP); it is given
         to nobody but the kernel.  Raises :class:`NotPermitted` where the target
         refuses it, :class:`Unavailable` with the cause in one line else.
+
+        Of an address with TLS the key has to be in the keyring before
+        (:mod:`farbus.linux.tls_keys`), and what comes up is encrypted or is
+        taken for none.
         """
         ...
 
@@ -171,6 +181,9 @@ class KernelNvme:
         except ValueError:
             state = ControllerState.UNKNOWN
         nqn, told = _known(entry / "subsysnqn"), _parts(text)
+        # Empty before the first handshake, and not there for what was not to be encrypted (tls_key_show).
+        tls_key = _hexadecimal(entry / "tls_key")
+        address = msgspec.structs.replace(address, tls=tls_key != 0)
         return Controller(
             name=entry.name,
             nqn=nqn,
@@ -184,6 +197,7 @@ class KernelNvme:
             loss_s=_number(entry / "ctrl_loss_tmo", -1),
             reconnect_delay_s=_number(entry / "reconnect_delay", 0),
             discovery=nqn == DISCOVERY_NQN or _text(entry / "cntrltype") == "discovery",
+            tls_key=tls_key,
         )
 
     def _namespaces(self, entry: Path) -> tuple[NamespacePath, ...]:
@@ -293,7 +307,10 @@ class KernelNvme:
         said, absent = "", ""
         if self._path(connection, address) is None:
             absent = await self._load(address.transport)
-            call = connect_call(await self.cli(), connection, address, key=key)
+            cli = await self.cli()
+            if address.tls:
+                self._prove_tls(cli, address)
+            call = connect_call(cli, connection, address, key=key)
             done = await self._run(call)
             said = f"{done.err}\n{done.out}"
         found = self._path(connection, address)
@@ -307,6 +324,14 @@ class KernelNvme:
         wrong = {name: str(right) for name, (now, right) in wanted.items() if now != right}
         if wrong:
             await self._write(found, wrong)
+
+    def _prove_tls(self, cli: NvmeCli, address: TransportAddress) -> None:
+        """Raise where nvme-cli or the kernel know no TLS: libnvme leaves out what the kernel does not know."""
+        if not cli.has_tls:
+            raise Unavailable(f"connect {address}: nvme-cli {cli} knows no TLS", hint=TLS_CLI_HINT)
+        # What it takes (nvmf_dev_show): "instance=-1,cntlid=-1,transport=%s,...,tls".
+        if TLS_OPTION not in _text(self._dev / "nvme-fabrics").split(","):
+            raise Unavailable(f"connect {address}: this kernel knows no TLS", hint=KERNEL_HINT)
 
     async def _load(self, transport: Transport) -> str:
         """Load what connects by a transport, without which nvme-cli finds nothing to talk to; return what failed."""
@@ -482,6 +507,13 @@ def _number(path: Path, default: int) -> int:
     except ValueError:
         # "off" stands for a controller that is tried for ever (ctrl_loss_tmo).
         return default
+
+
+def _hexadecimal(path: Path) -> int:
+    try:
+        return int(_text(path), 16)
+    except ValueError:
+        return 0
 
 
 def _link_name(path: Path) -> str:

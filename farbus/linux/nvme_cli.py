@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, TimedOut, Unavailable
+from farbus.linux.tls_keys import DAEMON_HINT
 from farbus.model.nvmeof import (
     Connection,
     DiscoveryKind,
@@ -39,6 +40,9 @@ FIRST_WITH_INI = (3,)
 
 OWNER = "farbus"
 """Recorded of each controller where nvme-cli has a register of owners."""
+
+TLS_OPTION = "tls"
+"""Of nvme-cli's arguments and configurations, and among what the kernel's /dev/nvme-fabrics takes."""
 
 MAX_RECORDS = 4096
 """Entries of a discovery log that are looked at: it comes from another machine."""
@@ -61,6 +65,11 @@ class NvmeCli(Value, frozen=True, kw_only=True):
     def has_ini(self) -> bool:
         """Say whether configurations are INI, and JSON else."""
         return self.version >= FIRST_WITH_INI
+
+    @property
+    def has_tls(self) -> bool:
+        """Say whether it can ask the kernel for TLS."""
+        return TLS_OPTION in self.options
 
     def __str__(self) -> str:
         return ".".join(map(str, self.version))
@@ -100,6 +109,7 @@ def connect_call(cli: NvmeCli, connection: Connection, address: TransportAddress
         arguments += [f"--traddr={address.address}", f"--trsvcid={address.service}"]
     numbers = _numbers(connection)
     arguments += [f"--{option}={number}" for option, number in numbers.items()]
+    arguments += [f"--{TLS_OPTION}"] if address.tls else []
     # Once: twice would print the key.
     return Call((*arguments, "--verbose"), _json(connection, address, key, numbers))
 
@@ -118,6 +128,9 @@ def _json(connection: Connection, address: TransportAddress, key: str, numbers: 
     if address.transport is not Transport.LOOP:
         port |= {"traddr": address.address, "trsvcid": str(address.service)}
     port |= {option.replace("-", "_"): number for option, number in numbers.items()}
+    if address.tls:
+        # Its key the kernel finds by both names (nvme_tls_psk_default).
+        port[TLS_OPTION] = True
     host: dict[str, Any] = {"hostnqn": connection.name.host_nqn, "hostid": connection.name.host_id}
     if key:
         host["dhchap_key"] = key
@@ -136,6 +149,7 @@ def _ini(connection: Connection, address: TransportAddress, key: str) -> str:
         "[Subsystem]",
         f"nqn = {connection.nqn}",
         *(f"{option} = {number}" for option, number in _numbers(connection).items()),
+        *([f"{TLS_OPTION} = true"] if address.tls else []),
         f"controller = {controller}",
     ]
     return "".join(f"{line}\n" for line in lines)
@@ -278,9 +292,28 @@ _CAUSES = (
 )  # fmt: skip
 
 
+_TLS_CAUSES = (
+    _Cause(
+        "Required key not available",
+        "there is no key of TLS for it in the keyring, or none to prove this host by", "attach it again", NotPermitted,
+    ),
+    _Cause(
+        "Connection timed out",
+        "the handshake of TLS failed, or there is no answer", "journalctl -u tlshd says why, on both nodes",
+    ),
+    _Cause(
+        "Permission denied", "the handshake of TLS failed", "journalctl -u tlshd says why, on both nodes", NotPermitted,
+    ),
+    _Cause("No such process", "nobody shakes hands for the kernel", DAEMON_HINT),
+)  # fmt: skip
+"""What is otherwise where TLS was asked for: a target's tlshd that does not know the key closes the connection, and
+this node's says ETIMEDOUT for that."""
+
+
 def connect_error(address: TransportAddress, said: str) -> FarbusError:
     """Return the error of a connect that did not, in one line, by what nvme-cli has said."""
-    for cause in _CAUSES:
+    causes = (*_TLS_CAUSES, *_CAUSES) if address.tls else _CAUSES
+    for cause in causes:
         if cause.words in said:
             return cause.error(f"connect {address}: {cause.says}", hint=cause.hint)
     lines = [line.strip() for line in without_secrets(said).splitlines() if line.strip()]

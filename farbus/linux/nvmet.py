@@ -28,6 +28,7 @@ import msgspec
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.disposable import run_disposable
 from farbus.linux.modules import load_modules
+from farbus.linux.tls_keys import KERNEL_HINT
 from farbus.model.nvmeof import (
     MODEL,
     NQN_PREFIX,
@@ -51,6 +52,16 @@ CONFIGFS = "/sys/kernel/config"
 MODULES = {Transport.TCP: "nvmet-tcp", Transport.RDMA: "nvmet-rdma", Transport.LOOP: "nvme-loop"}
 """What serves each transport, beside nvmet itself."""
 
+TLS = "tls1.3"
+"""``addr_tsas`` of a port for TLS, as the kernel spells it (nvmet_addr_tsas_tcp)."""
+
+REQUIRED = "required"
+"""``addr_treq`` of a port where nothing but TLS is spoken: with anything less, who begins in the clear is served."""
+
+FIRST_WITHOUT_PROOF = (6, 15)
+"""The first Linux that takes who comes by TLS for proven (nvmet_setup_auth, nvmet_queue_tls_keyid), without comparing
+whose key that is with who connects."""
+
 KEY_MODE = 0o600
 """Of the attributes with keys.  The kernel makes them readable by everybody, and tells what is in them."""
 
@@ -70,6 +81,10 @@ class Nvmet(Protocol):
 
     def is_loaded(self) -> bool:
         """Say whether this kernel has a target now: where it has none, nothing is exported."""
+        ...
+
+    def asks_over_tls(self) -> bool:
+        """Say whether this kernel asks hosts with keys for a proof also where they come by TLS."""
         ...
 
     async def target(self) -> Target:
@@ -126,7 +141,10 @@ class Nvmet(Protocol):
         ...
 
     async def make_port(self, number: int, address: TransportAddress) -> None:
-        """Make a port, which listens once it offers something."""
+        """Make a port, which listens once it offers something.
+
+        Raises :class:`Unavailable` for one of TLS where the kernel knows none.
+        """
         ...
 
     async def set_access(self, port: int, group: int, state: AnaState) -> None:
@@ -163,6 +181,10 @@ class KernelNvmet:
     def is_loaded(self) -> bool:
         """Look for nvmet's directory."""
         return self._root.is_dir()
+
+    def asks_over_tls(self) -> bool:
+        """Go by the kernel's version: nothing tells it."""
+        return linux_version(os.uname().release) < FIRST_WITHOUT_PROOF
 
     async def target(self) -> Target:
         """Read everything in a child."""
@@ -270,6 +292,17 @@ class KernelNvmet:
             ("write", f"{place}/addr_traddr", address.address),
             ("write", f"{place}/addr_trsvcid", str(address.service)),
         )
+        if not address.tls:
+            return
+        # Behind the transport, whose change takes it back.
+        tls = (("write", f"{place}/addr_tsas", TLS), ("write", f"{place}/addr_treq", REQUIRED))
+        try:
+            await self._perform(tls)
+        except OSError as error:
+            raise Unavailable(
+                f"make port {number} at {address}: this kernel's target knows no TLS ({os.strerror(error.errno or 0)})",
+                hint=f'{KERNEL_HINT}; or set nvmeof_tls = "off"',
+            ) from error
 
     async def set_access(self, port: int, group: int, state: AnaState) -> None:
         """Write the state, which all controllers of the port are told."""
@@ -331,6 +364,12 @@ class KernelNvmet:
         if error.errno in (errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST):
             return Conflict(message)
         return Unavailable(message, hint="see dmesg")
+
+
+def linux_version(release: str) -> tuple[int, ...]:
+    """Return the first two numbers of a kernel's release; zeros for one without."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _subsystem(nqn: str) -> str:
@@ -538,6 +577,7 @@ def _read_port(place: Path) -> TargetPort | None:
             service=_text(place / "addr_trsvcid"),
             subsystems=_links(place / "subsystems"),
             states={entry.name: _text(entry / "ana_state") for entry in _entries(place / "ana_groups")},
+            tls=(_text(place / "addr_tsas"), _text(place / "addr_treq")) == (TLS, REQUIRED),
         )
     except (OSError, ValueError):
         return None

@@ -35,6 +35,9 @@ MODEL = "Farbus volume"
 DEFAULT_SERVICE = 4420
 """The port number registered for NVMe over Fabrics."""
 
+DEFAULT_TLS_SERVICE = 4421
+"""Where Farbus's targets listen for TLS: a port of Linux's target has one way for all who connect to it."""
+
 _NQN = re.compile(r"nqn\.[0-9]{4}-[0-9]{2}\.[!-~]+:[!-~]+|nqn\.2014-08\.org\.nvmexpress:uuid:[0-9a-f-]{36}")
 _PART = re.compile(r"[A-Za-z0-9._-]{1,80}")
 _IDENTITIES = uuid.uuid5(uuid.NAMESPACE_URL, NQN_PREFIX)
@@ -49,6 +52,10 @@ class Transport(enum.StrEnum):
     """Within one kernel, for tests."""
 
 
+TLS_SUFFIX = "+tls"
+"""Behind the transport, as addresses are written that are encrypted."""
+
+
 class AnaState(enum.StrEnum):
     """Asymmetric Namespace Access of a namespace over one path (NVM Express Base 2.0, 2.4.1), as sysfs writes it."""
 
@@ -60,14 +67,18 @@ class AnaState(enum.StrEnum):
 
 
 class TransportAddress(Value, frozen=True, kw_only=True, order=True):
-    """Where a target listens.  ``address`` is an IP address in its shortest form; ``service`` a port number."""
+    """Where a target listens.  ``address`` is an IP address in its shortest form; ``service`` a port number.
+
+    With ``tls`` nothing but TLS 1.3 is spoken there, by a pre-shared key of the lease's.
+    """
 
     transport: Transport
     address: str
     service: int = DEFAULT_SERVICE
+    tls: bool = False
 
     def __str__(self) -> str:
-        return f"{self.transport}://{host_and_port(self.address, self.service)}"
+        return f"{self.transport}{TLS_SUFFIX if self.tls else ''}://{host_and_port(self.address, self.service)}"
 
     @property
     def is_ipv6(self) -> bool:
@@ -76,17 +87,18 @@ class TransportAddress(Value, frozen=True, kw_only=True, order=True):
 
 
 def transport_address(text: str, *, field: str = "address") -> TransportAddress:
-    """Read ``tcp://ADDRESS:PORT``, ``rdma://[ADDRESS]:PORT`` or ``ADDRESS:PORT`` for TCP.
+    """Read ``tcp://ADDRESS:PORT``, ``tcp+tls://ADDRESS:PORT``, ``rdma://[ADDRESS]:PORT`` or ``ADDRESS:PORT`` for TCP.
 
     Names are not resolved: a controller is known again by its address.  Raises :class:`InvalidInput`.
     """
     kind, separator, rest = text.rpartition("://")
     host, service = split_address(rest if separator else text, field=field, example="10.0.0.7:4420")
+    tls = kind == f"{Transport.TCP}{TLS_SUFFIX}"
     try:
-        transport = Transport(kind) if separator else Transport.TCP
+        transport = Transport(kind) if separator and not tls else Transport.TCP
     except ValueError:
-        raise InvalidInput(f"{field}: {kind!r} is no transport", hint="tcp or rdma") from None
-    return TransportAddress(transport=transport, address=normal_address(host, field=field), service=service)
+        raise InvalidInput(f"{field}: {kind!r} is no transport", hint="tcp, tcp+tls or rdma") from None
+    return TransportAddress(transport=transport, address=normal_address(host, field=field), service=service, tls=tls)
 
 
 def listening_address(text: str, service: int, *, field: str) -> TransportAddress:
@@ -162,6 +174,43 @@ def _part(text: str) -> str:
     return text
 
 
+class TlsIdentity(Value, frozen=True, kw_only=True):
+    """What both ends call the pre-shared key of a lease's subsystem, in the kernel's keyring and on the wire.
+
+    Form: NVM Express TCP Transport Specification 1.1, 3.6.1.3, version 1: a
+    retained key (R) for SHA-256 (01).  ``digest`` is of the key, so that
+    another key is called otherwise.
+    """
+
+    name: SubsystemName
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{_TLS_IDENTITY} {self.name.host_nqn} {self.name.nqn} {self.digest}"
+
+
+_TLS_IDENTITY = "NVMe1R01"
+
+
+def tls_identity(text: str) -> TlsIdentity | None:
+    """Read what a key is called; None for one that Farbus has not given."""
+    kind, *rest = text.split(" ")
+    if kind != _TLS_IDENTITY or len(rest) != 3:
+        return None
+    host_nqn, nqn, digest = rest
+    name = subsystem_name(nqn)
+    if name is None or name.host_nqn != host_nqn:
+        return None
+    return TlsIdentity(name=name, digest=digest)
+
+
+class HeldTlsKey(Value, frozen=True, kw_only=True):
+    """A key in the kernel's keyring, by its serial number.  What the key is is never part of a value."""
+
+    serial: int
+    identity: TlsIdentity
+
+
 class NamespaceIdentity(Value, frozen=True, kw_only=True):
     """What stays the same about a namespace through all its exports: what is read and written.
 
@@ -221,6 +270,16 @@ class Export(Value, frozen=True, kw_only=True):
         """Of the subsystem: its first namespace's."""
         return self.namespaces[0].identity.serial
 
+    @property
+    def tls(self) -> bool:
+        """Whether it is offered by TLS."""
+        return any(address.tls for address in self.addresses)
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether it takes keys, which are made of the lease's secret and written down nowhere."""
+        return self.authenticated or self.tls
+
 
 class ExpectedNamespace(Value, frozen=True, kw_only=True):
     """What an initiator must find before anybody may use it."""
@@ -254,6 +313,16 @@ class Connection(Value, frozen=True, kw_only=True):
     def nqn(self) -> str:
         """The subsystem's name."""
         return self.name.nqn
+
+    @property
+    def tls(self) -> bool:
+        """Whether it is encrypted."""
+        return any(address.tls for address in self.addresses)
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether it takes keys, which are made of the lease's secret and written down nowhere."""
+        return self.authenticated or self.tls
 
 
 class ControllerState(enum.StrEnum):
@@ -300,6 +369,8 @@ class Controller(Value, frozen=True, kw_only=True):
     reconnect_delay_s: int = 0
     discovery: bool = False
     """Whether it is one to a discovery subsystem."""
+    tls_key: int = 0
+    """Serial number of the key by which its connections have been encrypted; 0 for those that are not."""
 
     @property
     def half_made(self) -> bool:

@@ -61,6 +61,8 @@ class TargetPort(Value, frozen=True, kw_only=True):
     subsystems: tuple[str, ...]
     states: dict[str, str]
     """ANA state of each group that the port has, by its number as a decimal."""
+    tls: bool = False
+    """Whether who connects there must speak TLS."""
 
     @property
     def is_ours(self) -> bool:
@@ -72,23 +74,28 @@ class TargetPort(Value, frozen=True, kw_only=True):
         """Its address; None where its attributes are none of an IP address."""
         try:
             return TransportAddress(
-                transport=Transport(self.transport), address=normal_address(self.address), service=int(self.service)
+                transport=Transport(self.transport),
+                address=normal_address(self.address),
+                service=int(self.service),
+                tls=self.tls,
             )
         except (InvalidInput, ValueError):
             return None
 
     def is_at(self, address: TransportAddress) -> bool:
         """Say whether it is a port of exactly this address."""
-        return (
-            self.transport == address.transport
-            and self.service == str(address.service)
-            and _normal(self.address) == address.address
-        )
+        return self.tls == address.tls and self._listens_at(address, {address.address})
 
     def is_in_the_way(self, address: TransportAddress) -> bool:
         """Say whether nobody else can listen at an address because of it."""
-        anywhere = _normal(self.address) in _ANY and self.service == str(address.service)
-        return self.is_at(address) or (self.transport == address.transport and anywhere)
+        return self._listens_at(address, {address.address, *_ANY})
+
+    def _listens_at(self, address: TransportAddress, addresses: set[str]) -> bool:
+        return (
+            self.transport == address.transport
+            and self.service == str(address.service)
+            and _normal(self.address) in addresses
+        )
 
     def __str__(self) -> str:
         return f"port {self.id} ({self.transport}://{self.address}:{self.service})"

@@ -18,7 +18,7 @@ from farbus.linux.users import SystemUsers
 from farbus.model.device import Route
 from farbus.model.lease import Lease
 from farbus.model.nvmeof import namespace_identity
-from farbus.nvmeof.keys import keys_of
+from farbus.nvmeof.keys import keys_of, tls_key_of
 from farbus.nvmeof.parts import InitiatorParts
 from farbus.nvmeof.target import TargetParts
 from farbus.nvmeof.using import UseParts
@@ -27,27 +27,29 @@ from tests.agent.harness import MYSELF
 from tests.agent.storing import MIB, SECRET, Machine, storage_lease
 
 ENDPOINT = "tcp://10.0.0.1:4420"
+ENCRYPTED = "tcp+tls://10.0.0.9:4421"
 
 
-def host_on(machine: Machine) -> StorageHost:
+def host_on(machine: Machine, *, tls: bool = False) -> StorageHost:
     """Return what gives an agent on a machine its steps."""
     config = AgentConfig(
         name="n1", scheduler="127.0.0.1:1", address="10.0.0.1", state=str(machine.directory / "state"),
         socket=str(machine.directory / "socket"), credentials=Credentials(authority="", certificate="", key=""),
-        storage=True, run_as_self=True,
+        storage=True, run_as_self=True, nvmeof_tls="on" if tls else "off",
     )  # fmt: skip
 
     async def ended() -> None:
         pass
 
     initiator = InitiatorParts(
-        nvme=machine.nvme, mapper=machine.mapper, holders=machine.holders, uevents=machine.uevents, clock=SystemClock()
-    )
+        nvme=machine.nvme, mapper=machine.mapper, holders=machine.holders, uevents=machine.uevents, clock=SystemClock(),
+        tls_keys=machine.nvme.tls_keys,
+    )  # fmt: skip
     return StorageHost(
         config=config,
         parts=StorageParts(
             lvm=machine.lvm,
-            target=TargetParts(nvmet=machine.nvmet, blocks=machine.blocks),
+            target=TargetParts(nvmet=machine.nvmet, blocks=machine.blocks, tls_keys=machine.nvme.tls_keys),
             use=UseParts(initiator=initiator, blocks=machine.blocks, filesystems=machine.filesystems),
             path_of=device_path,
         ),
@@ -60,6 +62,7 @@ class RoomExported:
     """A lease gets room of its own, exported by a key.  What is marked to be wiped is nobody's."""
 
     volume = ""
+    tls = False
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "machine"
@@ -78,7 +81,7 @@ class RoomExported:
         machine = Machine(self._directory)
         if new:
             await self._prepare(machine)
-        host = host_on(machine)
+        host = host_on(machine, tls=self.tls)
         await host.start()
         yield Steps(object="lease l1", body="{}", steps=host.device_steps(self._lease()))
 
@@ -100,10 +103,17 @@ class RoomExported:
         """Its directory is removed anyway."""
 
 
+class RoomExportedByTls(RoomExported):
+    """The same, encrypted by another key."""
+
+    tls = True
+
+
 class StorageUsed(RoomExported):
     """A task mounts storage of another node, which wants a key."""
 
     use = "mount"
+    endpoint = ENDPOINT
 
     def _leases(self) -> tuple[Lease, ...]:
         return (storage_lease(drives=("d",), use=self.use),)
@@ -114,8 +124,9 @@ class StorageUsed(RoomExported):
             namespace = FakeNamespace(uuid=identity.uuid, nguid=identity.nguid, size_bytes=64 * MIB)
             machine.nvme.offer(
                 FakeTarget(
-                    nqn=name.nqn, host_nqn=name.host_nqn, addresses=(ENDPOINT,), serial=identity.serial,
+                    nqn=name.nqn, host_nqn=name.host_nqn, addresses=(self.endpoint,), serial=identity.serial,
                     key=keys_of(SECRET, name).host, namespaces=(namespace,),
+                    psk=tls_key_of(SECRET, name).psk if self.tls else "",
                 )
             )  # fmt: skip
 
@@ -125,9 +136,16 @@ class StorageUsed(RoomExported):
         machine = Machine(self._directory)
         if new:
             await self._prepare(machine)
-        leases = tuple(PreparedLease(lease=lease, endpoint=ENDPOINT) for lease in self._leases())
-        steps = host_on(machine).client_steps(user=MYSELF, leases=leases, attachment=False, force=False)
+        leases = tuple(PreparedLease(lease=lease, endpoint=self.endpoint) for lease in self._leases())
+        steps = host_on(machine, tls=self.tls).client_steps(user=MYSELF, leases=leases, attachment=False, force=False)
         yield Steps(object="client j1/main.0", body="{}", steps=steps)
+
+
+class StorageUsedByTls(StorageUsed):
+    """The same, encrypted by another key."""
+
+    tls = True
+    endpoint = ENCRYPTED
 
 
 class StripeMapped(StorageUsed):

@@ -26,7 +26,7 @@ from farbus.linux.sysfs import KernelSysfs
 from farbus.linux.uevents import FakeUevents
 from farbus.model.device import Device, Route
 from farbus.model.lease import Lease, LeasedDevice
-from farbus.model.nvmeof import AnaState
+from farbus.model.nvmeof import AnaState, subsystem_name
 from farbus.model.nvmet import Target
 from farbus.model.storage import LogicalIdentity
 from farbus.model.volume import StorageGrant, VolumePart, part_id
@@ -66,7 +66,7 @@ class Machine:
         """What an agent touches storage by."""
         return StorageDoors(
             lvm=self.lvm, nvmet=self.nvmet, nvme=self.nvme, blocks=self.blocks, mapper=self.mapper,
-            filesystems=self.filesystems, speed=self.speed, path_of=device_path,
+            filesystems=self.filesystems, speed=self.speed, tls_keys=self.nvme.tls_keys, path_of=device_path,
         )  # fmt: skip
 
     async def target(self) -> Target:
@@ -77,6 +77,11 @@ class Machine:
         """Return the key that a host must prove."""
         file = self.directory / "config/nvmet/hosts" / nqn / "dhchap_key"
         return file.read_text().strip() if file.exists() else ""
+
+    def psk(self, nqn: str) -> str:
+        """Return the key of TLS of a subsystem."""
+        name = subsystem_name(nqn)
+        return self.nvme.tls_keys.psk(name)[1] if name is not None else ""
 
     def world(self) -> dict[str, object]:
         """What anybody can see of it, without what differs between two that are equal."""
@@ -92,6 +97,7 @@ class Machine:
             ),
             "controllers": sorted([one.nqn, str(one.address), str(one.state)] for one in self.nvme.controllers()),
             "stripes": self.mapper.list(),
+            "tls": sorted(str(one.identity) for one in self.nvme.tls_keys.held()),
             "mounts": self._mounts(),
             "swaps": self.filesystems.swaps(),
             "nodes": self.filesystems.nodes(),
@@ -112,7 +118,8 @@ async def bridge(storing: Machine, using: Machine, *, cut: Sequence[str] = ()) -
         offered[subsystem.nqn] = FakeTarget(
             nqn=subsystem.nqn,
             host_nqn=subsystem.hosts[0],
-            addresses=tuple(f"{port.transport}://{port.address}:{port.service}" for port in ports),
+            addresses=tuple(str(port.at) for port in ports),
+            psk=storing.psk(subsystem.nqn),
             serial=subsystem.serial,
             cut=tuple(cut),
             ana={

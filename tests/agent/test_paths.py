@@ -14,6 +14,7 @@ from farbus.agent.steps import StepRunner
 from farbus.linux.clock import FakeClock
 from farbus.linux.fake_nvme import FakeTarget
 from farbus.model.nvmeof import Connection, ControllerState
+from farbus.nvmeof.keys import LeaseKeys
 from farbus.nvmeof.parts import Attach
 from farbus.nvmeof.sequences import steps_of
 from tests.nvmeof.attaching import FIRST, KEY, SECOND, Node, a_connection, a_target
@@ -39,7 +40,9 @@ class Watched:
     async def attach(self, target: FakeTarget, connection: Connection | None = None, *, key: str = "") -> None:
         self.connection = connection or self.connection
         self.node.nvme.offer(target)
-        for step in steps_of(self.node.parts, Attach(id="l1", connections=(self.connection,)), keys={"l1": key}):
+        for step in steps_of(
+            self.node.parts, Attach(id="l1", connections=(self.connection,)), keys={"l1": LeaseKeys(host=key)}
+        ):
             await step.do()
         self.node.nvme.calls.clear()
 

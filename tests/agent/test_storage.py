@@ -28,10 +28,11 @@ from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.linux.nvmet import read_target
 from farbus.model.device import Device, DeviceKind, Route
 from farbus.model.holders import Holder, HolderKind, Look
-from farbus.model.nvmeof import Controller, IoLimit, namespace_identity
+from farbus.model.nvmeof import Controller, IoLimit, SubsystemName, namespace_identity
 from farbus.model.nvmet import NODE_ANA_GROUP, Target
 from farbus.model.storage import LogicalIdentity
 from farbus.model.volume import StorageUse, VolumePart
+from farbus.nvmeof.keys import tls_key_of
 from tests.agent.harness import MYSELF, AgentInProcess, ScriptedScheduler, ScriptedSessions
 from tests.agent.kill_storage import host_on
 from tests.agent.storing import (
@@ -732,3 +733,152 @@ def test_an_address_may_be_of_several_transports(config: AgentConfig) -> None:
     both = msgspec.structs.replace(config, nvmeof_addresses=("rdma://10.0.0.3", "10.0.0.3"), nvmeof_port=4421)
     both.check()
     assert [str(one) for one in both.target_addresses] == ["rdma://10.0.0.3:4421", "tcp://10.0.0.3:4421"]
+
+
+# TLS.
+
+TLS = {"nvmeof_tls": "on"}
+ENCRYPTED = "tcp+tls://127.0.0.1:4421"
+
+
+def use_message(endpoint: str, drives: tuple[str, ...]) -> session_pb2.PrepareClient:
+    """Ask for the use of what is offered at an endpoint."""
+    return session_pb2.PrepareClient(
+        job_id="j1", task="main.0", user=MYSELF,
+        leases=[prepared_message(storage_lease(drives=drives), endpoint)],
+    )  # fmt: skip
+
+
+def tls_names(one: Node) -> list[SubsystemName]:
+    return [held.identity.name for held in one.machine.nvme.tls_keys.held()]
+
+
+@pytest_asyncio.fixture
+async def both(tmp_path: Path, authority: Authority) -> AsyncIterator[tuple[Node, Node]]:
+    """A storing and a using node that encrypt."""
+    async with (
+        node(tmp_path / "storing", authority, "n1", **TLS) as storing,
+        node(tmp_path / "using", authority, "n2", **TLS) as using,
+    ):
+        yield storing, using
+
+
+async def test_storage_is_encrypted_between_nodes_that_are_set_so(both: tuple[Node, Node]) -> None:
+    storing, using = both
+    drives = await storing.machine.give("S1")
+    for one in both:
+        await one.start()
+    prepared = await storing.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))
+    assert (prepared.error, prepared.endpoint) == ("", ENCRYPTED)
+    await bridge(storing.machine, using.machine)
+    outcome = await using.sessions.command(prepare_client=use_message(prepared.endpoint, drives))
+    assert outcome.error == ""
+    (controller,) = using.machine.nvme.controllers()
+    (key,) = using.machine.nvme.tls_keys.held()
+    assert (str(controller.address), controller.tls_key) == (ENCRYPTED, key.serial)
+    assert tls_names(storing) == tls_names(using) == [SubsystemName(lease="l1", epoch=1)]
+    # Restarted agents find all of it by its names.
+    for one in both:
+        await one.restart()
+    (held,) = storing.sessions.hellos[-1].held
+    assert held.endpoint == ENCRYPTED
+    assert [one.name for one in using.machine.nvme.controllers()] == [controller.name]
+    back = await using.sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))
+    assert (back.error, tls_names(using)) == ("", [])
+    await storing.sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))
+    assert tls_names(storing) == []
+
+
+async def test_nodes_that_differ_refuse_each_other_with_both_names(both: tuple[Node, Node]) -> None:
+    _, using = both
+    await using.start()
+    for here, endpoint, says in (
+        ("on", "tcp://10.0.0.1:4420", "nvmeof_tls is off on node n1, and on on node n2"),
+        ("off", "tcp+tls://10.0.0.1:4421", "nvmeof_tls is on on node n1, and off on node n2"),
+    ):
+        await using.stop()
+        using.config = msgspec.structs.replace(using.config, nvmeof_tls=here)
+        await using.start()
+        outcome = await using.sessions.command(prepare_client=use_message(endpoint, ("d1",)))
+        assert says in outcome.error
+        assert using.machine.nvme.controllers() == ()
+
+
+async def test_what_is_connected_stays_so_when_the_settings_change(both: tuple[Node, Node]) -> None:
+    storing, using = both
+    drives = await storing.machine.give("S1")
+    for one in both:
+        await one.start()
+    prepared = await storing.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))
+    await bridge(storing.machine, using.machine)
+    assert (await using.sessions.command(prepare_client=use_message(prepared.endpoint, drives))).error == ""
+    for one in both:
+        await one.stop()
+        one.config = msgspec.structs.replace(one.config, nvmeof_tls="off")
+        await one.start()
+    (held,) = storing.sessions.hellos[-1].held
+    assert held.endpoint == ENCRYPTED
+    assert [str(one.address) for one in using.machine.nvme.controllers()] == [ENCRYPTED]
+    # The next one is in the clear, at a port of its own.
+    other = await storing.sessions.command(prepare_devices=prepare(storage_lease("l2", drives=drives)))
+    assert (other.error, other.endpoint) == ("", "tcp://127.0.0.1:4420")
+
+
+async def test_keys_of_leases_that_nobody_has_any_more_are_taken_away(both: tuple[Node, Node]) -> None:
+    _, using = both
+    key = tls_key_of("5e" * 32, SubsystemName(lease="gone", epoch=7))
+    await using.machine.nvme.tls_keys.add(key.identity, key.psk)
+    await using.start()
+    assert tls_names(using) == []
+
+
+async def test_an_address_is_preferred_in_the_clear_as_it_is_encrypted(tmp_path: Path, authority: Authority) -> None:
+    async with node(tmp_path / "several", authority, "n1", **SEVERAL) as several:
+        drives = await several.machine.give("S1")
+        await several.start()
+        assert (await several.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))).error == ""
+        await several.stop()
+        several.config = msgspec.structs.replace(several.config, nvmeof_tls="on")
+        await several.start()
+        outcome = await several.sessions.command(prepare_devices=prepare(storage_lease("l2", drives=drives)))
+        assert outcome.error == ""
+        # Who has connected before goes on as he did.
+        clear = {FIRST: "optimized", SIXTH: "optimized", SPARE: "non-optimized"}
+        tls = {one.replace("tcp:", "tcp+tls:").replace(":4420", ":4421"): state for one, state in clear.items()}
+        assert access(several) == {**clear, **tls}
+
+
+async def test_where_the_kernel_takes_any_key_for_a_proof_who_wants_one_is_refused(both: tuple[Node, Node]) -> None:
+    storing, _ = both
+    drives = await storing.machine.give("S1")
+    for wish, refused in (("auto", False), ("on", True)):
+        storing.config = msgspec.structs.replace(storing.config, nvmeof_authentication=wish)
+        with pytest.MonkeyPatch.context() as patch, structlog.testing.capture_logs() as logs:
+            patch.setattr(FakeNvmet, "asks_over_tls", lambda _: False)
+            await storing.start()
+            outcome = await storing.sessions.command(prepare_devices=prepare(storage_lease(f"l-{wish}", drives=drives)))
+            await storing.stop()
+        assert ("key of TLS for a proof" in outcome.error) is refused
+        told = [one for one in logs if one["event"] == "the NVMe target asks nobody for a proof of the lease"]
+        assert [one["log_level"] for one in told] == ["warning"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"nvmeof_tls": "auto"}, "nvmeof_tls: 'auto' is none of on, off"),
+        ({**TLS, "nvmeof_tls_port": 4420}, "nvmeof_tls_port: 4420 is no port of its own"),
+        ({"nvmeof_tls_port": 0}, "nvmeof_tls_port: 0 is no port of its own"),
+        (
+            {**TLS, "nvmeof_addresses": ("10.0.0.3", "rdma://10.0.0.3")},
+            "nvmeof_addresses: rdma://10.0.0.3:4420 can't be encrypted, and nvmeof_tls is on",
+        ),
+    ],
+)
+def test_settings_of_tls_that_can_not_be_are_refused(
+    settings: dict[str, object], told: str, config: AgentConfig
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        msgspec.structs.replace(config, **settings).check()
+    assert caught.value.message == told
+    assert caught.value.hint

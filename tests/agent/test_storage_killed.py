@@ -31,6 +31,16 @@ CONNECT = ("ClearEarlier", "Connect", "VerifyNamespaces", "HandOver")
     ("scenario", "kinds", "fail"),
     [
         ("RoomExported", ("ProvideStorage", "CreatePart", "WipePart", "ActivatePart", *EXPORT), ()),
+        (
+            "RoomExportedByTls",
+            ("ProvideStorage", "CreatePart", "WipePart", "ActivatePart", *EXPORT[:-1], "HoldTlsKey", EXPORT[-1]),
+            (),
+        ),
+        (
+            "StorageUsedByTls",
+            ("CheckUser", CONNECT[0], "HoldTlsKey", *CONNECT[1:], "MakeFileSystem", "MountStorage"),
+            (),
+        ),
         ("StorageUsed", ("CheckUser", *CONNECT, "MakeFileSystem", "MountStorage"), ()),
         (
             "StripeMapped",

@@ -10,7 +10,7 @@ import pytest
 
 from farbus.agent.config import AgentConfig
 from farbus.cli import application
-from farbus.cli.installation import FILES, SOURCES, STORAGE_SOURCE, Role, check_command
+from farbus.cli.installation import FILES, SOURCES, STORAGE_SOURCE, TLS_SOURCE, Role, check_command
 from farbus.cli.manual import manual_page
 from farbus.errors import InvalidInput, NotFound
 from farbus.scheduler.config import SchedulerConfig
@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
 
 def test_every_source_belongs_to_a_role() -> None:
     sources = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*") if path.is_file()}
-    assert sources == {source for files in FILES.values() for source in files} | {STORAGE_SOURCE}
+    assert sources == {source for files in FILES.values() for source in files} | {STORAGE_SOURCE, TLS_SOURCE}
 
 
 def test_unit_starts_the_command(root: Path) -> None:
@@ -127,6 +127,18 @@ def test_storage_brings_what_the_unit_has_to_allow_and_takes_it_along(
     assert f"/{DROP_IN}: removed\n" in capsys.readouterr().out
     assert (files_below(root), (root / DROP_IN).parent.exists()) == (before, False)
     assert install(root, role="scheduler") == 0
+    assert files_below(root) == before
+
+
+def test_encrypted_storage_brings_what_tlshd_needs_and_takes_it_along(root: Path) -> None:
+    before = files_below(root)
+    drop_in = f"{Path(UNIT).parent}/tlshd.service.d/farbus.conf"
+    set_in(root, 'nvmeof_tls = "on"')
+    install(root)
+    assert files_below(root) - before == {drop_in}
+    assert "ExecStartPre=-/sbin/modprobe nvme-keyring" in (root / drop_in).read_text()
+    (root / "etc/farbus/agent.toml").write_text('nvmeof_tls = "off"\n')
+    install(root)
     assert files_below(root) == before
 
 

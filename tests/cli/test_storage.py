@@ -11,12 +11,13 @@ import pytest
 from farbus.cli import storage_diagnosis
 from farbus.cli.commands import storage
 from farbus.cli.findings import Verdict
-from farbus.cli.installation import SOURCES, STORAGE_DROP_IN, STORAGE_SOURCE, UNITS
+from farbus.cli.installation import SOURCES, STORAGE_DROP_IN, STORAGE_SOURCE, TLS_DROP_IN, TLS_SOURCE, UNITS
 from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.storage_diagnosis import examine_storage
 from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.linux.fake_filesystems import FakeFileSystems
 from farbus.linux.fake_lvm import FakeLvm, TreeBlockDevices
+from farbus.linux.fake_nvme import FakeNvme
 from farbus.linux.lvm import local_drives
 
 
@@ -44,6 +45,35 @@ def test_doctor_asks_for_rdma_where_the_target_is_to_listen_by_it(tmp_path: Path
     assert not any("nvmet-rdma" in line for _, line in told(lvm, modules=False))
     found = told(lvm, modules=False, nvmeof_spare_addresses=["rdma://10.0.0.7"])
     assert [verdict for verdict, line in found if "kernel module nvmet-rdma" in line] == [Verdict.NOTE]
+
+
+def of_tls(tmp_path: Path, nvme: FakeNvme, *, modules: bool = True) -> list[tuple[Verdict, str, str]]:
+    found = examine_storage(
+        lvm=FakeLvm(tmp_path), which=lambda name: name, has_module=lambda _: modules, is_root=False,
+        settings=NodeSettings(nvmeof_tls="on"), root=str(tmp_path), nvme=nvme, proc=str(nvme.directory / "proc"),
+    )  # fmt: skip
+    words = ("nvmeof_tls is on", "encrypt")
+    return [(one.verdict, one.found, one.cure) for one in found if any(word in one.found for word in words)]
+
+
+def test_doctor_says_what_tls_lacks_where_it_is_set(tmp_path: Path) -> None:
+    assert not any("nvmeof_tls" in line for _, line in told(FakeLvm(tmp_path)))
+    ((verdict, words, cure),) = of_tls(tmp_path, FakeNvme(tmp_path))
+    assert (verdict, "tlshd may start before there is a keyring" in words) == (Verdict.WARNING, True)
+    assert "farbus install agent" in cure
+    drop_in = tmp_path / TLS_DROP_IN.lstrip("/")
+    drop_in.parent.mkdir(parents=True)
+    drop_in.write_text((SOURCES / TLS_SOURCE).read_text())
+    ((verdict, _, _),) = of_tls(tmp_path, FakeNvme(tmp_path))
+    assert verdict is Verdict.OK
+    old = FakeNvme(tmp_path, version="2.3")
+    old.tls_keys.stop_daemon()
+    found = of_tls(tmp_path, old, modules=False)
+    assert [verdict for verdict, _, _ in found] == [Verdict.WARNING] * 3
+    assert [words.removeprefix("nvmeof_tls is on, and ") for _, words, _ in found] == [
+        "kernel module nvme-keyring, tls", "nvme-cli 2.3 knows no TLS", "tlshd does not run",
+    ]  # fmt: skip
+    assert all(cure for _, _, cure in found)
 
 
 def test_doctor_tells_of_the_group_and_of_drives_that_are_missing(tmp_path: Path) -> None:

@@ -6,6 +6,12 @@ A cut is silent, as one in a switch is: the guests' links stay up and frames get
     cable.cut("a", "b")  # b no longer hears a; a still hears b
     cable.mend("a", "b")
     cable.mend()  # all of it
+
+What it carries can be looked for, as somebody on the wire would::
+
+    with cable.watch(pattern) as seen:
+        ...
+    assert not seen.frames
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import selectors
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 
 HEADER = struct.Struct("!I")
 """Before each frame: its length.  This is how QEMU's netdev "socket" frames a stream (net/net.c)."""
@@ -39,6 +46,20 @@ class _End:
         self.blocked = False
 
 
+class Watch:
+    """In how many frames a pattern was seen, and how many there were."""
+
+    def __init__(self, pattern: bytes) -> None:
+        self.pattern = pattern
+        self.frames = 0
+        self.of = 0
+
+    def look(self, frame: bytes) -> None:
+        """Look at a frame."""
+        self.of += 1
+        self.frames += self.pattern in frame
+
+
 class Cable:
     """An Ethernet segment: guests that are plugged into it hear each other, and nothing leads outside."""
 
@@ -47,6 +68,7 @@ class Cable:
         self._ends: dict[str, _End] = {}
         self._places: dict[bytes, str] = {}
         self._cuts: set[tuple[str, str]] = set()
+        self._watches: set[Watch] = set()
         self._selector = selectors.DefaultSelector()
         self._carrying = False
 
@@ -76,6 +98,18 @@ class Cable:
                 self._cuts.clear()
             else:
                 self._cuts -= {(source, target)} if target else {(source, ""), ("", source)}
+
+    @contextlib.contextmanager
+    def watch(self, pattern: bytes) -> Iterator[Watch]:
+        """Look for a pattern in all frames; one that lies across the end of a frame is not seen."""
+        watch = Watch(pattern)
+        with self._lock:
+            self._watches.add(watch)
+        try:
+            yield watch
+        finally:
+            with self._lock:
+                self._watches.remove(watch)
 
     def _unplug(self, end: _End) -> None:
         with contextlib.suppress(KeyError):
@@ -127,6 +161,8 @@ class Cable:
         """Send a frame, with its length before it, to where its address was last seen, or to everybody."""
         target, origin = framed[HEADER.size : HEADER.size + 6], framed[HEADER.size + 6 : HEADER.size + 12]
         self._places[origin] = source.name
+        for watch in self._watches:
+            watch.look(framed)
         known = self._ends.get(self._places.get(target, ""))
         for end in [known] if known else list(self._ends.values()):
             if end is source or self._is_cut(source.name, end.name):

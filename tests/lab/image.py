@@ -8,6 +8,7 @@ the dependencies in pyproject.toml.  In it are
   server of :mod:`tests.lab.control`, and ``/opt/farbus``, a virtual environment with the dependencies of Farbus
   and without Farbus itself;
 * ``/opt/trixie/bin/nvme`` in it: nvme-cli 2.13 with the libraries of the next Debian, beside the 2.3 of this one;
+  and ``tlshd`` (ktls-utils), which this Debian does not have;
 * ``vmlinuz-SERIES`` and ``initrd-SERIES`` for each series of :data:`KERNELS`: Debian's own kernels, and the few
   modules that find the root.  Both kernels' modules are in the root.
 
@@ -47,8 +48,13 @@ NEXT_SUITE = "trixie"
 ADDRESSES = {name: f"10.9.0.{number}" for number, name in enumerate("abcdefgh", start=1)}
 """Nodes of a lab: each finds the others by name."""
 
-NEXT_TOOLS = ("nvme-cli", "libnvme1t64", "libjson-c5", "libkeyutils1", "libssl3t64", "libc6", "libzstd1", "zlib1g")
-"""nvme-cli of the next Debian with all that it is linked to."""
+NEXT_TOOLS = (
+    *("nvme-cli", "libnvme1t64", "libjson-c5", "libkeyutils1", "libssl3t64", "libc6", "libzstd1", "zlib1g"),
+    *("ktls-utils", "libglib2.0-0t64", "libnl-3-200", "libnl-genl-3-200", "libgnutls30t64", "libatomic1", "libffi8"),
+    *("libgmp10", "libhogweed6t64", "libidn2-0", "libnettle8t64", "libp11-kit0", "libpcre2-8-0", "libtasn1-6"),
+    "libunistring5",
+)
+"""nvme-cli and tlshd of the next Debian with all that they are linked to."""
 
 PACKAGES = (
     # The system itself.
@@ -131,14 +137,20 @@ rm ./*.deb "$root/etc/apt/sources.list.d/next.list"
 mkdir -p "$root/opt/{next_suite}/bin"
 mv next/usr/lib/x86_64-linux-gnu "$root/opt/{next_suite}/lib"
 rm -rf "$root/opt/{next_suite}/lib/gconv"
-mv next/usr/sbin/nvme "$root/opt/{next_suite}/lib/nvme"
-rm -r next
-cat > "$root/opt/{next_suite}/bin/nvme" <<'EOF'
+mkdir "$root/opt/{next_suite}/loader"
+for tool in nvme tlshd; do
+    mv next/usr/sbin/$tool "$root/opt/{next_suite}/lib/$tool"
+    # Under its own name: by that a process is known.
+    cp "$root/opt/{next_suite}/lib/ld-linux-x86-64.so.2" "$root/opt/{next_suite}/loader/$tool"
+    cat > "$root/opt/{next_suite}/bin/$tool" <<EOF
 #!/bin/sh
-lib=/opt/{next_suite}/lib
-exec $lib/ld-linux-x86-64.so.2 --library-path $lib --argv0 nvme $lib/nvme "$@"
+next=/opt/{next_suite}
+exec \\$next/loader/$tool --library-path \\$next/lib --argv0 $tool \\$next/lib/$tool "\\$@"
 EOF
-chmod +x "$root/opt/{next_suite}/bin/nvme"
+    chmod +x "$root/opt/{next_suite}/bin/$tool"
+done
+cp -r next/etc/tlshd* "$root/etc/"
+rm -r next
 cp -r {wheels} "$root/tmp/wheels"
 chroot "$root" python3 -m venv /opt/farbus
 chroot "$root" /opt/farbus/bin/pip install --quiet --no-index --find-links /tmp/wheels {requirements}

@@ -1,6 +1,7 @@
 """Runs in a guest: the steps of an initiator on its real kernel, one order for each call.
 
-``python -m tests.lab.initiator ORDER PROGRAM`` reads ``{"work": Attach, "keys": {LEASE: KEY}}`` from standard input
+``python -m tests.lab.initiator ORDER PROGRAM`` reads ``{"work": Attach, "keys": {LEASE: KEY}, "secret": SECRET}`` from
+standard input, of whose secret keys of TLS are made,
 and prints one JSON object: ``{"result": {...}, "seconds": {STEP: ...}}`` or ``{"error": KIND, "says": TEXT}``.
 PROGRAM is the nvme-cli to use.
 """
@@ -8,6 +9,7 @@ PROGRAM is the nvme-cli to use.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import sys
@@ -21,13 +23,15 @@ from farbus.linux.clock import SystemClock
 from farbus.linux.device_mapper import KernelDeviceMapper
 from farbus.linux.holders import KernelHolders
 from farbus.linux.nvme import KernelNvme
+from farbus.linux.tls_keys import KernelTlsKeys
 from farbus.linux.uevents import KernelUevents
-from farbus.model.nvmeof import transport_address
+from farbus.model.nvmeof import Connection, transport_address
 from farbus.nvmeof.initiator import MendPath
+from farbus.nvmeof.keys import LeaseKeys, TlsKey, tls_key_of
 from farbus.nvmeof.parts import Attach, InitiatorParts
 from farbus.nvmeof.paths import Reconnects, figures
 from farbus.nvmeof.sequences import steps_of
-from tests.linux.nvme_contract import keeps_its_promise
+from tests.linux.nvme_contract import keeps_its_promise, keeps_its_promise_by_tls
 
 
 async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -35,10 +39,18 @@ async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]
     clock = SystemClock()
     nvme = KernelNvme(program=program)
     parts = InitiatorParts(
-        nvme=nvme, mapper=KernelDeviceMapper(), holders=KernelHolders(clock=clock), uevents=KernelUevents(), clock=clock
-    )
+        nvme=nvme, mapper=KernelDeviceMapper(), holders=KernelHolders(clock=clock), uevents=KernelUevents(),
+        clock=clock, tls_keys=KernelTlsKeys(),
+    )  # fmt: skip
     work = msgspec.convert(given["work"], Attach) if "work" in given else None
-    steps = steps_of(parts, work, keys=given.get("keys", {})) if work is not None else ()
+    hosts, secret = given.get("keys", {}), given.get("secret", "")
+    keys = {
+        one.name.lease: LeaseKeys(
+            host=hosts.get(one.name.lease, ""), tls=tls_key_of(secret, one.name) if secret else None
+        )
+        for one in (work.connections if work is not None else ())
+    }
+    steps = steps_of(parts, work, keys=keys) if work is not None else ()
     result: dict[str, Any] = {}
     seconds: dict[str, float] = {}
     if order == "attach":
@@ -68,10 +80,19 @@ async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]
     elif order == "contract":
         assert work is not None
         (connection,) = work.connections
-        keys = given["keys"]
         nobody = transport_address(given["nobody"])
-        key, other_key = keys.get(connection.name.lease, ""), keys.get("other", "")
+        key, other_key = hosts.get(connection.name.lease, ""), hosts.get("other", "")
         await keeps_its_promise(nvme, connection, key=key, other_key=other_key, nobody=nobody)
+    elif order == "contract by tls":
+        assert work is not None
+        (connection,) = work.connections
+        assert parts.tls_keys is not None
+        key = hosts.get(connection.name.lease, "")
+        await keeps_its_promise_by_tls(nvme, parts.tls_keys, connection, key=key)
+    elif order == "borrow":
+        assert work is not None
+        theirs, own = work.connections
+        result = {"said": await borrow(parts, theirs, tls_key_of(secret, own.name))}
     elif order == "discover":
         for persistent in (False, True):
             found_there = await nvme.discover(
@@ -87,6 +108,29 @@ async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]
         result = {"smart": msgspec.to_builtins(await nvme.smart_log(given["device"]))}
         result["statistics"] = msgspec.to_builtins(nvme.statistics(given["device"]))
     return {"result": result, "seconds": seconds}
+
+
+async def borrow(parts: InitiatorParts, theirs: Connection, key: TlsKey) -> str:
+    """Connect to a lease's subsystem by the key of TLS of another one's; return what the kernel says of it."""
+    assert parts.tls_keys is not None
+    await parts.tls_keys.add(key.identity, key.psk)
+    (serial,) = (one.serial for one in parts.tls_keys.held() if one.identity == key.identity)
+    name, address = theirs.name, theirs.addresses[0]
+    asked = (
+        f"transport=tcp,traddr={address.address},trsvcid={address.service},nqn={theirs.nqn},hostnqn={name.host_nqn},"
+        f"hostid={name.host_id},tls,tls_key={serial}"
+    )
+    fabrics = os.open("/dev/nvme-fabrics", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.write(fabrics, asked.encode())
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    finally:
+        os.close(fabrics)
+        for one in parts.nvme.controllers():
+            await parts.nvme.disconnect(one)
+        await parts.tls_keys.remove(key.identity.name)
+    return "connected"
 
 
 async def comes_back(nvme: KernelNvme, at: str) -> int:

@@ -118,3 +118,14 @@ def test_new_end_takes_the_place_of_the_old(cable: Cable, three: Three) -> None:
     a.say(b"hello")
     assert again.hear() == b"hello"
     again.end.close()
+
+
+def test_what_is_carried_can_be_looked_for(cable: Cable, three: Three) -> None:
+    a, b, _ = three
+    with cable.watch(b"secret") as seen, cable.watch(b"nothing") as other:
+        for text in (b"a secret it is", b"sec", b"ret"):
+            a.say(text)
+            assert b.hear() == text
+    a.say(b"another secret")
+    assert b.hear() == b"another secret"
+    assert (seen.frames, seen.of, other.frames) == (1, 3, 0)

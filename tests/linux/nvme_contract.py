@@ -8,6 +8,7 @@ import msgspec
 
 from farbus.errors import NotPermitted, Unavailable
 from farbus.linux.nvme import NvmeFabrics
+from farbus.linux.tls_keys import TlsKeys
 from farbus.model.nvmeof import (
     Connection,
     Controller,
@@ -16,6 +17,10 @@ from farbus.model.nvmeof import (
     SubsystemName,
     TransportAddress,
 )
+from farbus.nvmeof.keys import tls_key_of
+
+SECRET, OTHER_SECRET = "5a" * 32, "a5" * 32
+"""Of leases, of which keys of TLS are made."""
 
 LOOKS = 100
 LOOK_INTERVAL_S = 0.2
@@ -107,3 +112,38 @@ async def keeps_its_promise(
     assert nvme.block_number(device) == ""
     assert nvme.leads_to(expected.identity.by_id) == ""
     assert nvme.controllers() == before
+
+
+async def keeps_its_promise_by_tls(nvme: NvmeFabrics, tls_keys: TlsKeys, connection: Connection, *, key: str) -> None:
+    """Go through what is different where nothing but TLS is spoken; the target has the key made of :data:`SECRET`."""
+    name, first = connection.name, connection.addresses[0]
+    assert (connection.tls, first.tls) == (True, True)
+    right, wrong = (tls_key_of(secret, name) for secret in (SECRET, OTHER_SECRET))
+
+    # Without the key, with another one, and in the clear, nothing comes up, and nothing is left.
+    assert "there is no key of TLS" in await refused(nvme, connection, first, key=key)
+    await tls_keys.add(wrong.identity, wrong.psk)
+    assert "the handshake of TLS failed" in await refused(nvme, connection, first, key=key)
+    await tls_keys.remove(name)
+    clear = msgspec.structs.replace(first, tls=False)
+    await refused(nvme, msgspec.structs.replace(connection, addresses=(clear,)), clear, key=key)
+
+    # With it, all are encrypted by it, and say so.
+    await tls_keys.add(right.identity, right.psk)
+    (serial,) = (one.serial for one in tls_keys.held() if one.identity == right.identity)
+    for address in connection.addresses:
+        await nvme.connect(connection, address, key=key)
+    found = of(nvme, connection)
+    assert [(one.address, one.tls_key, one.state) for one in found] == [
+        (address, serial, ControllerState.LIVE) for address in connection.addresses
+    ]
+    assert all(one.reaches(connection, one.address) for one in found)
+    # What is asked for in the clear is another path than this.
+    assert not any(one.reaches(connection, clear) for one in found)
+    # Again changes nothing.
+    await nvme.connect(connection, first)
+    assert [one.name for one in of(nvme, connection)] == [one.name for one in found]
+    for one in found:
+        await nvme.disconnect(one)
+    assert not of(nvme, connection)
+    await tls_keys.remove(name)

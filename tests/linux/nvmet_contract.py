@@ -42,6 +42,7 @@ NQN, HOST = NAME.nqn, NAME.host_nqn
 THEIRS = "nqn.2014-08.org.example:theirs"
 PORT, OTHER = PORTS.start, PORTS.start + 1
 HERE = TransportAddress(transport=Transport.TCP, address="127.0.0.1", service=4471)
+ENCRYPTED = TransportAddress(transport=Transport.TCP, address="127.0.0.1", service=4471, tls=True)
 ELSEWHERE = TransportAddress(transport=Transport.TCP, address="192.0.2.1", service=4471)
 
 
@@ -287,6 +288,39 @@ async def two_ports_can_not_listen_at_one_address(world: World) -> None:
         await world.nvmet.offer(OTHER, NQN)
 
 
+async def a_port_of_tls_speaks_nothing_else(world: World) -> None:
+    if not world.authentication:
+        # Debian's 6.1 has neither.
+        with raises(Unavailable, match="this kernel's target knows no TLS"):
+            await world.nvmet.make_port(PORT, ENCRYPTED)
+        return
+    for _ in range(2):
+        await world.nvmet.make_port(PORT, ENCRYPTED)
+        (port,) = (await world.nvmet.target()).ports
+        assert (port.at, port.is_at(ENCRYPTED), port.is_at(HERE)) == (ENCRYPTED, True, False)
+        assert port.is_in_the_way(HERE)
+    place = f"ports/{PORT}"
+    same([
+        world.says("write", f"{place}/{name}", value)
+        for name, value in (
+            ("addr_treq", "not specified"), ("addr_treq", "perhaps"), ("addr_tsas", "tls1.2"),
+            ("addr_treq", "not required"),
+        )
+    ], ["EINVAL", "EINVAL", "EINVAL", "ok"])  # fmt: skip
+    # Where what is in the clear is served besides it is none of ours.
+    (port,) = (await world.nvmet.target()).ports
+    assert not port.is_at(ENCRYPTED)
+    await world.nvmet.make_port(PORT, ENCRYPTED)
+    await world.nvmet.make_subsystem(NQN, serial="S")
+    await world.nvmet.offer(PORT, NQN)
+    assert [world.says("write", f"{place}/addr_{name}", "none") for name in ("tsas", "treq")] == ["EACCES"] * 2
+    await world.nvmet.withhold(PORT, NQN)
+    # Another transport, and the same again, is in the clear until it is told otherwise.
+    for transport in ("rdma", "tcp"):
+        assert world.says("write", f"{place}/addr_trtype", transport) == "ok"
+    assert (await world.nvmet.target()).ports[0].at == HERE
+
+
 async def attributes_have_rules(world: World) -> None:
     place = f"subsystems/{NQN}"
     world.configfs.mkdir(place)
@@ -380,6 +414,7 @@ CONTRACTS: tuple[Contract, ...] = (
     links_have_rules,
     a_port_that_listens_keeps_its_address,
     two_ports_can_not_listen_at_one_address,
+    a_port_of_tls_speaks_nothing_else,
     attributes_have_rules,
     what_is_somebody_elses_is_left_alone,
     keys_are_for_root_and_are_not_told,

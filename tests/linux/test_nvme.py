@@ -27,8 +27,9 @@ from farbus.model.nvmeof import (
     TransportAddress,
     transport_address,
 )
-from tests.linux.nvme_contract import keeps_its_promise
-from tests.nvmeof.attaching import FIRST, KEY, SECOND, SIZE, a_connection, a_target
+from farbus.nvmeof.keys import tls_key_of
+from tests.linux.nvme_contract import SECRET, keeps_its_promise, keeps_its_promise_by_tls
+from tests.nvmeof.attaching import FIRST, FIRST_TLS, KEY, SECOND, SECOND_TLS, SIZE, a_connection, a_target
 
 OTHER_KEY = "DHHC-1:00:2wKd3YDIcRMN/rCJa/k60E8xBQMw+2D9UnigSQ6YFkEHV3Yy:"
 NOBODY = "tcp://10.0.0.2:4421"
@@ -40,6 +41,30 @@ async def test_the_fake_keeps_the_promise(version: str, key: str, tmp_path: Path
     fake, connection = FakeNvme(tmp_path, version=version), a_connection(loss_s=30)
     fake.offer(a_target(connection, key=key), a_target(a_connection("other"), addresses=(NOBODY,), closed=(NOBODY,)))
     await keeps_its_promise(fake, connection, key=key, other_key=OTHER_KEY, nobody=transport_address(NOBODY))
+
+
+@pytest.mark.parametrize("version", ["2.13", "3.0"])
+@pytest.mark.parametrize("key", ["", KEY])
+async def test_the_fake_keeps_the_promise_by_tls(version: str, key: str, tmp_path: Path) -> None:
+    addresses = (transport_address(FIRST_TLS), transport_address(SECOND_TLS))
+    fake, connection = FakeNvme(tmp_path, version=version), a_connection(addresses=addresses)
+    fake.offer(a_target(connection, key=key, psk=tls_key_of(SECRET, connection.name).psk))
+    await keeps_its_promise_by_tls(fake, fake.tls_keys, connection, key=key)
+
+
+async def test_what_knows_no_tls_is_named_and_asked_for_nothing(tmp_path: Path) -> None:
+    address = transport_address(FIRST_TLS)
+    connection = a_connection(addresses=(address,))
+    for number, (fake, says) in enumerate(
+        (
+            (FakeNvme(tmp_path / "old", version="2.3"), "nvme-cli 2.3 knows no TLS"),
+            (FakeNvme(tmp_path / "kernel", tls=False), "this kernel knows no TLS"),
+        )
+    ):
+        with pytest.raises(Unavailable, match=says) as caught:
+            await fake.connect(connection, address)
+        assert caught.value.hint, number
+        assert fake.calls == []
 
 
 # nvme-cli.
@@ -77,6 +102,18 @@ def test_2_is_told_by_arguments_and_json(version: tuple[int, ...]) -> None:
     assert (host["hostnqn"], host["dhchap_key"]) == (a_connection().name.host_nqn, KEY)
     (port,) = host["subsystems"][0]["ports"]
     assert (port["traddr"], port["trsvcid"], port["keep_alive_tmo"]) == ("10.0.0.2", "4420", 5)
+
+
+@pytest.mark.parametrize("version", [(2, 13), (3, 0)])
+def test_tls_is_asked_for_where_the_address_has_it(version: tuple[int, ...]) -> None:
+    for address, asked in ((FIRST_TLS, True), (FIRST, False)):
+        call = connect_call(cli(*version), a_connection(), transport_address(address))
+        if version < (3,):
+            assert ("--tls" in call.arguments) is asked
+            (port,) = json.loads(call.configuration)[0]["subsystems"][0]["ports"]
+            assert port.get("tls", False) is asked
+        else:
+            assert ("tls = true" in call.configuration.splitlines()) is asked
 
 
 def test_3_is_told_by_ini_and_as_whose() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
@@ -23,11 +23,14 @@ from farbus.model.nvmeof import (
 )
 from farbus.nvmeof.composition import plan_stripe
 from farbus.nvmeof.initiator import MendPath
+from farbus.nvmeof.keys import LeaseKeys, tls_key_of
 from farbus.nvmeof.parts import Attach, InitiatorParts
 from farbus.nvmeof.sequences import object_of, resumable, steps_of
 
 FIRST, SECOND = "tcp://10.0.0.2:4420", "tcp://10.0.1.2:4420"
+FIRST_TLS, SECOND_TLS = "tcp+tls://10.0.0.2:4421", "tcp+tls://10.0.1.2:4421"
 SIZE = 64 << 20
+SECRET = "5a" * 32
 KEY = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:"
 
 
@@ -73,10 +76,16 @@ class Node:
             holders=self.holders,
             uevents=self.uevents,
             clock=clock or SystemClock(),
+            tls_keys=self.nvme.tls_keys,
         )
 
     def steps(self, work: Attach, *, key: str = "") -> Steps:
-        keys = {connection.name.lease: key for connection in work.connections}
+        keys = {
+            connection.name.lease: LeaseKeys(
+                host=key, tls=tls_key_of(SECRET, connection.name) if connection.tls else None
+            )
+            for connection in work.connections
+        }
         return Steps(
             object=object_of(work),
             body=msgspec.json.encode(work).decode(),
@@ -93,6 +102,7 @@ class Node:
             ),
             "links": sorted(entry.name for entry in (self.nvme.directory / "dev/disk/by-id").iterdir()),
             "stripes": self.mapper.list(),
+            "tls": sorted(str(one.identity) for one in self.nvme.tls_keys.held()),
         }
 
 
@@ -103,13 +113,23 @@ class AttachOne:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "node"
+        self.passing: Callable[[], None] = lambda: None
 
     def work(self) -> Attach:
         return Attach(id="l1", connections=(a_connection(),))
 
     def prepare(self, node: Node) -> None:
         """Make the old world, once."""
-        node.nvme.offer(*(a_target(connection, key=self.key) for connection in self.work().connections))
+        node.nvme.offer(
+            *(
+                a_target(
+                    connection,
+                    key=self.key,
+                    psk=tls_key_of(SECRET, connection.name).psk if connection.tls else "",
+                )
+                for connection in self.work().connections
+            )
+        )
 
     def _node(self) -> Node:
         new = not self._directory.exists()
@@ -136,6 +156,20 @@ class AttachWithKey(AttachOne):
 
     def work(self) -> Attach:
         return Attach(id="l1", connections=(a_connection(authenticated=True),))
+
+
+class AttachByTls(AttachWithKey):
+    """The target speaks nothing but TLS, and wants a key besides."""
+
+    def work(self) -> Attach:
+        addresses = (transport_address(FIRST_TLS), transport_address(SECOND_TLS))
+        return Attach(id="l1", connections=(a_connection(authenticated=True, addresses=addresses),))
+
+    @contextlib.asynccontextmanager
+    async def steps(self) -> AsyncIterator[Steps]:
+        node = self._node()
+        node.nvme.tls_keys.passing = self.passing
+        yield node.steps(self.work(), key=self.key)
 
 
 class AttachOver(AttachOne):

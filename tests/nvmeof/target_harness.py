@@ -12,6 +12,7 @@ import msgspec
 from farbus.agent.steps import Steps
 from farbus.linux.block import FakeBlockDevices
 from farbus.linux.fake_nvmet import FakeNvmet
+from farbus.linux.fake_tls_keys import FakeTlsKeys
 from farbus.linux.nvmet import read_target
 from farbus.model.nvmeof import (
     AnaState,
@@ -22,7 +23,7 @@ from farbus.model.nvmeof import (
     transport_address,
 )
 from farbus.model.nvmet import NODE_ANA_GROUP, Target
-from farbus.nvmeof.keys import Keys, keys_of
+from farbus.nvmeof.keys import Keys, TlsKey, keys_of, tls_key_of
 from farbus.nvmeof.target import (
     AddressWork,
     AnyTargetStep,
@@ -38,6 +39,8 @@ from farbus.nvmeof.target import (
 SECRET = "5a" * 32
 HERE = transport_address("tcp://10.0.0.7:4420")
 THERE = transport_address("tcp://[fd00::7]:4420")
+HERE_TLS = transport_address("tcp+tls://10.0.0.7:4430")
+THERE_TLS = transport_address("tcp+tls://[fd00::7]:4430")
 THEIRS = "nqn.2014-08.org.example:theirs"
 THEIR_ADDRESS = transport_address("tcp://10.0.0.7:4421")
 
@@ -50,13 +53,20 @@ class Node:
         self.nvmet = FakeNvmet(directory / "config", authentication=authentication)
         self.blocks = FakeBlockDevices()
         self.secrets = {"one": SECRET, "two": "a5" * 32}
-        self.parts = TargetParts(nvmet=self.nvmet, blocks=self.blocks, keys=self._keys)
+        self.tls_keys = FakeTlsKeys(directory)
+        self.parts = TargetParts(
+            nvmet=self.nvmet, blocks=self.blocks, keys=self._keys, tls_keys=self.tls_keys, tls_key=self._tls_key
+        )
         for name in ("a", "b", "c"):
             (directory / name).write_bytes(bytes(4096))
 
     def _keys(self, name: SubsystemName) -> Keys | None:
         secret = self.secrets.get(name.lease)
         return keys_of(secret, name) if secret else None
+
+    def _tls_key(self, name: SubsystemName) -> TlsKey | None:
+        secret = self.secrets.get(name.lease)
+        return tls_key_of(secret, name) if secret else None
 
     def device(self, name: str) -> str:
         return str(self.directory / name)
@@ -131,6 +141,7 @@ class Offered:
     """A subsystem is offered at two addresses, at one of which another lease's is (:mod:`tests.harness.killing`)."""
 
     authenticated = False
+    addresses = (HERE, THERE)
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "node"
@@ -157,15 +168,15 @@ class Offered:
             msgspec.structs.replace(namespace, ana_group=2) for namespace in node.export(devices=("a", "b")).namespaces
         )
         export = node.export(
-            namespaces=namespaces, addresses=(HERE, THERE), authenticated=self.authenticated,
-            states={str(HERE): {"2": AnaState.NON_OPTIMIZED}},
+            namespaces=namespaces, addresses=self.addresses, authenticated=self.authenticated,
+            states={str(self.addresses[0]): {"2": AnaState.NON_OPTIMIZED}},
         )  # fmt: skip
         return ExportWork(export=export)
 
     @contextlib.asynccontextmanager
     async def steps(self) -> AsyncIterator[Steps]:
         node = self._node()
-        node.nvmet.passing = self.passing
+        node.nvmet.passing = node.tls_keys.passing = self.passing
         work = self.work(node)
         yield Steps(
             object=object_of(work), body=msgspec.json.encode(work).decode(),
@@ -173,7 +184,8 @@ class Offered:
         )  # fmt: skip
 
     def world(self) -> object:
-        told = msgspec.json.encode(self._node().target()).decode()
+        node = self._node()
+        told = msgspec.json.encode([node.target(), [str(one.identity) for one in node.tls_keys.held()]]).decode()
         return json.loads(told.replace(str(self._directory), ""))
 
     def clear(self) -> None:
@@ -184,6 +196,12 @@ class OfferedToWhoeverProvesAKey(Offered):
     """The same with keys, which no record has: what is cut off is taken back."""
 
     authenticated = True
+
+
+class OfferedByTls(OfferedToWhoeverProvesAKey):
+    """The same, and both addresses speak nothing but TLS."""
+
+    addresses = (HERE_TLS, THERE_TLS)
 
 
 class AddressToBeWithdrawn(Offered):

@@ -15,9 +15,10 @@ import msgspec
 from farbus.errors import FarbusError
 from farbus.linux.block import KernelBlockDevices
 from farbus.linux.nvmet import KernelNvmet
+from farbus.linux.tls_keys import KernelTlsKeys
 from farbus.model.nvmeof import Export
 from farbus.nvmeof.comparison import differences
-from farbus.nvmeof.keys import keys_of
+from farbus.nvmeof.keys import keys_of, tls_key_of
 from farbus.nvmeof.target import ExportWork, TargetParts, WithdrawWork, resized, steps_of, uses
 from tests.linux.nvmet_contract import QuickNvmet
 
@@ -28,7 +29,11 @@ async def go(order: dict[str, object]) -> dict[str, object]:
     secret = str(order.get("secret", ""))
     nvmet = KernelNvmet() if order.get("children") else QuickNvmet()
     parts = TargetParts(
-        nvmet=nvmet, blocks=KernelBlockDevices(), keys=lambda name: keys_of(secret, name) if secret else None
+        nvmet=nvmet,
+        blocks=KernelBlockDevices(),
+        keys=lambda name: keys_of(secret, name) if secret else None,
+        tls_keys=KernelTlsKeys(),
+        tls_key=lambda name: tls_key_of(secret, name) if secret else None,
     )
     told: dict[str, object] = {}
     if order["verb"] == "resize":
@@ -49,6 +54,7 @@ async def go(order: dict[str, object]) -> dict[str, object]:
     told["subsystems"] = [subsystem.nqn for subsystem in target.subsystems]
     told["ports"] = [port.id for port in target.ports]
     told["hosts"] = [host.nqn for host in target.hosts]
+    told["tls"] = [str(held.identity) for held in KernelTlsKeys().held()]
     told["written_bytes"] = [use.written_bytes for use in uses(parts, export).values()]
     return told
 

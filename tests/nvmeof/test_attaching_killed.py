@@ -17,6 +17,7 @@ ONE = ("ClearEarlier", "Connect", "VerifyNamespaces", "HandOver")
     [
         ("AttachOne", ONE, (1, 3)),
         ("AttachWithKey", ONE, ()),
+        ("AttachByTls", ("ClearEarlier", "HoldTlsKey", *ONE[1:]), (1, 2)),
         ("AttachOver", ONE, (2,)),
         ("MendOne", ("MendPath",), (0,)),
         ("AttachStripe", (*ONE, *ONE, "CreateStripe"), (8,)),

@@ -22,11 +22,25 @@ from farbus.model.nvmeof import (
     Connection,
     ControllerState,
     IoLimit,
+    SubsystemName,
     namespace_identity,
+    transport_address,
 )
+from farbus.nvmeof.keys import LeaseKeys, tls_key_of
 from farbus.nvmeof.parts import Attach
 from farbus.nvmeof.sequences import AttachStep, from_body, resumable, steps_of
-from tests.nvmeof.attaching import FIRST, KEY, SECOND, SIZE, Node, a_connection, a_target
+from tests.nvmeof.attaching import (
+    FIRST,
+    FIRST_TLS,
+    KEY,
+    SECOND,
+    SECOND_TLS,
+    SECRET,
+    SIZE,
+    Node,
+    a_connection,
+    a_target,
+)
 
 VERSIONS = ("2.3", "2.13", "3.0")
 
@@ -45,10 +59,13 @@ def work_of(connection: Connection, **changes: object) -> Attach:
     return msgspec.structs.replace(Attach(id="l1", connections=(connection,)), **changes)
 
 
-async def attach(node: Node, connection: Connection, *, key: str = "", **changes: object) -> dict[str, str]:
+async def attach(
+    node: Node, connection: Connection, *, key: str = "", secret: str = "", **changes: object
+) -> dict[str, str]:
     """Do all steps, and return what they give."""
     found: dict[str, str] = {}
-    for step in steps_of(node.parts, work_of(connection, **changes), keys={connection.name.lease: key}):
+    keys = LeaseKeys(host=key, tls=tls_key_of(secret, connection.name) if secret else None)
+    for step in steps_of(node.parts, work_of(connection, **changes), keys={connection.name.lease: keys}):
         result = await step.observe(None)
         found |= await step.do() if result is None else result
     return found
@@ -101,7 +118,7 @@ async def test_a_key_goes_to_nvme_cli_and_into_no_argument(version: str, tmp_pat
     assert all(KEY in call.configuration for call in node.nvme.calls)
     assert not any("DHHC" in word for call in node.nvme.calls for word in call.arguments)
     # Nor where somebody may print the step.
-    assert "DHHC" not in repr(steps_of(node.parts, work_of(connection), keys={"l1": KEY}))
+    assert "DHHC" not in repr(steps_of(node.parts, work_of(connection), keys={"l1": LeaseKeys(host=KEY)}))
 
 
 @pytest.mark.parametrize(("key", "says"), [("", "the agent that had the key is gone"), (KEY[:-9] + "aaaaaaaa:", "key")])
@@ -411,7 +428,7 @@ async def test_a_connect_that_does_not_end_is_wedged_and_another_lease_goes_on(
 async def test_connections_are_found_again_and_kept(node: Node) -> None:
     connection = a_connection(authenticated=True)
     node.nvme.offer(a_target(connection, key=KEY))
-    steps = steps_of(node.parts, work_of(connection), keys={"l1": KEY})
+    steps = steps_of(node.parts, work_of(connection), keys={"l1": LeaseKeys(host=KEY)})
     results = [await step.do() for step in steps]
     # One path is lost for the moment, and one for good.
     node.nvme.set_state("nvme0", ControllerState.CONNECTING)
@@ -469,3 +486,98 @@ async def test_several_namespaces_of_one_subsystem_are_handed_over(node: Node) -
     node.nvme.offer(a_target(connection))
     result = await attach(node, connection)
     assert result["paths"].split() == [first.identity.by_id, second.identity.by_id]
+
+
+# TLS.
+
+
+def encrypted(node: Node, epoch: int = 3, **changes: object) -> Connection:
+    """Return a connection over two paths of TLS, whose target is there."""
+    addresses = (transport_address(FIRST_TLS), transport_address(SECOND_TLS))
+    connection = a_connection(epoch=epoch, addresses=addresses)
+    node.nvme.offer(a_target(connection, psk=tls_key_of(SECRET, connection.name).psk, **changes))
+    return connection
+
+
+def keys_of(node: Node) -> list[SubsystemName]:
+    return [one.identity.name for one in node.nvme.tls_keys.held()]
+
+
+async def test_what_is_encrypted_has_its_key_for_as_long_as_it_is_connected(node: Node) -> None:
+    connection = encrypted(node)
+    result = await attach(node, connection, secret=SECRET)
+    assert result["path"] == connection.namespaces[0].identity.by_id
+    (key,) = node.nvme.tls_keys.held()
+    assert key.identity == tls_key_of(SECRET, connection.name).identity
+    assert [(str(one.address), one.tls_key) for one in node.nvme.controllers()] == [
+        (FIRST_TLS, key.serial),
+        (SECOND_TLS, key.serial),
+    ]
+    # Who restarts has no secret, and needs none.
+    steps = steps_of(node.parts, work_of(connection))
+    assert all([await step.observe(result) is not None for step in steps])
+    assert not resumable(work_of(connection))
+    await detach(node, connection)
+    assert (node.nvme.controllers(), keys_of(node)) == ((), [])
+
+
+async def test_the_key_is_in_no_argument_and_no_configuration(node: Node) -> None:
+    connection = encrypted(node)
+    psk = tls_key_of(SECRET, connection.name).psk
+    await attach(node, connection, secret=SECRET)
+    assert len(node.nvme.calls) == 2
+    assert psk not in repr(node.nvme.calls)
+    keys = LeaseKeys(tls=tls_key_of(SECRET, connection.name))
+    assert psk not in repr(steps_of(node.parts, work_of(connection), keys={"l1": keys}))
+
+
+async def test_the_key_of_an_earlier_epoch_goes_with_it(node: Node) -> None:
+    before = encrypted(node, epoch=3)
+    await attach(node, before, secret=SECRET)
+    node.nvme.withdraw(before.nqn)
+    now = encrypted(node, epoch=4)
+    await attach(node, now, secret=SECRET)
+    assert keys_of(node) == [now.name]
+    assert {one.nqn for one in node.nvme.controllers()} == {now.nqn}
+
+
+@pytest.mark.parametrize(
+    ("secret", "says"),
+    [("", "its lease's secret is not known here"), ("a5" * 32, "the handshake of TLS failed")],
+)
+async def test_without_the_right_key_nothing_is_connected(secret: str, says: str, node: Node) -> None:
+    connection = encrypted(node)
+    with pytest.raises((Unavailable, Conflict), match=says) as caught:
+        await attach(node, connection, secret=secret)
+    assert "\n" not in str(caught.value)
+    await detach(node, connection)
+    assert (node.nvme.controllers(), keys_of(node)) == ((), [])
+
+
+async def test_what_is_encrypted_by_another_key_is_not_handed_over(node: Node) -> None:
+    connection = encrypted(node)
+    key = tls_key_of(SECRET, connection.name)
+    steps = steps_of(node.parts, work_of(connection), keys={"l1": LeaseKeys(tls=key)})
+    for step in steps[:3]:
+        await step.do()
+    # Somebody else has asked the kernel for it, by a key of his own.
+    place = node.nvme.directory / "sys/class/nvme/nvme1/tls_key"
+    place.write_text("0badcafe\n")
+    with pytest.raises(Conflict, match=r"nvme1 \(tcp\+tls://10.0.1.2:4421\) is encrypted by key 0badcafe, which"):
+        await named(steps, "VerifyNamespaces").do()
+
+
+async def test_without_the_daemon_it_is_said_before_anything_is_connected(node: Node) -> None:
+    connection = encrypted(node)
+    node.nvme.tls_keys.stop_daemon()
+    with pytest.raises(Unavailable, match="tlshd does not run on this node") as caught:
+        await attach(node, connection, secret=SECRET)
+    assert "ktls-utils" in caught.value.hint
+    assert node.nvme.calls == []
+
+
+async def test_a_node_without_a_keyring_connects_what_is_in_the_clear(node: Node) -> None:
+    bare = dataclasses.replace(node.parts, tls_keys=None)
+    with pytest.raises(Unavailable, match="this node has no keyring for it"):
+        await named(steps_of(bare, work_of(encrypted(node))), "HoldTlsKey").do()
+    assert [step.kind for step in steps_of(bare, work_of(a_connection()))][:2] == ["ClearEarlier", "Connect"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
+import hmac
 
 import pytest
 
 from farbus.errors import InvalidInput
 from farbus.model.nvmeof import SubsystemName
-from farbus.nvmeof.keys import keys_of, representation
+from farbus.nvmeof.keys import keys_of, representation, tls_key_of
 
 NAME = SubsystemName(lease="lease", epoch=3)
 
@@ -43,3 +45,33 @@ def test_a_secret_that_is_none_is_refused_and_not_told(secret: str) -> None:
 
 def test_keys_are_not_shown() -> None:
     assert "DHHC" not in repr(keys_of("5a" * 32, NAME))
+
+
+def test_keys_for_authentication_are_those_that_they_were() -> None:
+    # Agents of two versions make them at the two ends.
+    keys = keys_of("5a" * 32, NAME)
+    digest = hashlib.sha256(f"{keys.host} {keys.controller}".encode()).hexdigest()
+    assert digest == "4b11353016e70093036067b688b4c8fdd3714f84980b6b6d225f5702d614dd96"
+
+
+def test_a_key_of_tls_is_called_by_both_names_and_its_digest() -> None:
+    key = tls_key_of("5a" * 32, NAME)
+    assert len(bytes.fromhex(key.psk)) == 32
+    kind, host, nqn, digest = str(key.identity).split(" ")
+    assert (kind, host, nqn) == ("NVMe1R01", NAME.host_nqn, NAME.nqn)
+    expected = hmac.digest(bytes.fromhex(key.psk), f"{host} {nqn} NVMe-over-Fabrics".encode(), "sha256")
+    assert base64.b64decode(digest) == expected
+
+
+def test_a_key_of_tls_is_its_own_lease_s_epoch_s_and_purpose_s() -> None:
+    names = [NAME, SubsystemName(lease="lease", epoch=4), SubsystemName(lease="other", epoch=3)]
+    keys = [tls_key_of(secret, name).psk for secret in ("5a" * 32, "a5" * 32) for name in names]
+    proofs = [base64.b64decode(keys_of("5a" * 32, name).host.split(":")[2])[:32].hex() for name in names]
+    assert len({*keys, *proofs}) == 9
+
+
+def test_a_key_of_tls_is_not_shown_and_asks_for_a_secret() -> None:
+    key = tls_key_of("5a" * 32, NAME)
+    assert key.psk not in repr(key)
+    with pytest.raises(InvalidInput, match="its secret is not 32 bytes in hexadecimal"):
+        tls_key_of("5a", NAME)

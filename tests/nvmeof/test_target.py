@@ -20,6 +20,7 @@ from farbus.model.nvmeof import (
 )
 from farbus.model.nvmet import NODE_ANA_GROUP, NamespaceUse, Target
 from farbus.nvmeof.comparison import differences, our_subsystems
+from farbus.nvmeof.keys import tls_key_of
 from farbus.nvmeof.target import (
     AccessWork,
     AddressWork,
@@ -32,7 +33,17 @@ from farbus.nvmeof.target import (
     steps_of,
     uses,
 )
-from tests.nvmeof.target_harness import HERE, SECRET, THEIR_ADDRESS, THERE, Node, back, forward
+from tests.nvmeof.target_harness import (
+    HERE,
+    HERE_TLS,
+    SECRET,
+    THEIR_ADDRESS,
+    THERE,
+    THERE_TLS,
+    Node,
+    back,
+    forward,
+)
 
 
 @pytest.fixture
@@ -504,3 +515,93 @@ async def test_an_address_at_which_nothing_is_offered_has_no_state(node: Node) -
         steps_of(node.parts, AddressWork(address=HERE, state=AnaState.INACCESSIBLE, before=AnaState.OPTIMIZED))
     )
     assert node.target() == before
+
+
+# TLS.
+
+
+def held(node: Node) -> list[SubsystemName]:
+    return [one.identity.name for one in node.tls_keys.held()]
+
+
+async def test_what_is_offered_by_tls_has_ports_of_its_own_and_its_key(node: Node) -> None:
+    export = node.export(addresses=(HERE_TLS, THERE_TLS), authenticated=True)
+    other = node.export("two", devices=("b",))
+    await node.offer(other)
+    told = await node.offer(export)
+    assert differences(node.target(), export) == ()
+    assert [port.tls for port in node.target().ports_of(export.nqn)] == [True, True]
+    assert [port.tls for port in node.target().ports_of(other.nqn)] == [False]
+    assert told[f"port.{HERE_TLS}"] != told.get(f"port.{HERE}")
+    assert [one.identity for one in node.tls_keys.held()] == [tls_key_of(SECRET, export.name).identity]
+    # The key is there before anybody can come, and goes when nobody can any more.
+    await node.withdraw(export)
+    assert held(node) == []
+    assert node.target().ports_of(other.nqn)
+
+
+async def test_the_key_is_in_nothing_that_is_written_to_the_target(node: Node) -> None:
+    export = node.export(addresses=(HERE_TLS,))
+    await node.offer(export)
+    assert tls_key_of(SECRET, export.name).psk not in repr(node.nvmet.calls)
+    assert not is_resumable(ExportWork(export=export))
+
+
+async def test_the_key_of_an_older_epoch_ends_with_it(node: Node) -> None:
+    old, new = (node.export(epoch=epoch, addresses=(HERE_TLS,)) for epoch in (1, 2))
+    await node.offer(old)
+    await node.offer(new)
+    assert held(node) == [new.name]
+    # By name alone, as what no record knows.
+    await node.end(new.name)
+    assert held(node) == []
+
+
+async def test_a_key_that_outlived_its_subsystem_is_removed_with_what_no_record_knows(node: Node) -> None:
+    export = node.export(addresses=(HERE_TLS,))
+    key = tls_key_of(SECRET, export.name)
+    await node.tls_keys.add(key.identity, key.psk)
+    fence, remove = steps_of(node.parts, WithdrawWork(name=export.name))
+    assert await fence.observe(None) == {}
+    assert await remove.observe(None) is None
+    await remove.do()
+    assert held(node) == []
+    assert await remove.observe(None) == {}
+
+
+async def test_a_restarted_agent_finds_the_key_by_its_name_and_makes_another_one_anew(node: Node) -> None:
+    export = node.export(addresses=(HERE_TLS,))
+    await node.offer(export)
+    steps = steps_of(node.parts, ExportWork(export=export))
+    (step,) = (one for one in steps if one.kind == "HoldTlsKey")
+    node.secrets.clear()
+    assert await step.observe({}) == {}
+    # Of the same name, made of another secret: as the scheduler has given it anew.
+    node.secrets["one"] = "a5" * 32
+    assert await step.observe({}) is None
+    await step.do()
+    assert [one.identity for one in node.tls_keys.held()] == [tls_key_of("a5" * 32, export.name).identity]
+
+
+async def test_what_is_half_encrypted_is_refused(node: Node) -> None:
+    with pytest.raises(InvalidInput, match=f"{THERE} is not encrypted, and others are".replace("[", r"\[")):
+        await node.offer(node.export(addresses=(HERE_TLS, THERE)))
+    assert node.target() == node.foreign()
+
+
+async def test_a_port_that_others_use_in_the_clear_is_in_the_way(node: Node) -> None:
+    clear = msgspec.structs.replace(HERE_TLS, tls=False)
+    await node.offer(node.export("two", devices=("b",), addresses=(clear,)))
+    with pytest.raises(Conflict, match="listens there without TLS for other leases") as caught:
+        await node.offer(node.export(addresses=(HERE_TLS,)))
+    assert "nvmeof_tls_port" in caught.value.hint
+
+
+async def test_a_target_that_knows_no_tls_leaves_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path, authentication=False)
+    with pytest.raises(Unavailable, match="this kernel's target knows no TLS") as caught:
+        await node.offer(node.export(addresses=(HERE_TLS,)))
+    assert "CONFIG_NVME_TARGET_TCP_TLS" in caught.value.hint
+    await node.withdraw(node.export(addresses=(HERE_TLS,)))
+    assert node.target() == Target()
+    assert held(node) == []

@@ -13,12 +13,19 @@ KINDS = ("CheckExport", "EndOlder", "MakeSubsystem", "AllowHost", "OfferSubsyste
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("scenario", "fail"), [("Offered", (4,)), ("OfferedToWhoeverProvesAKey", (3,))])
+@pytest.mark.parametrize(
+    ("scenario", "kinds", "fail"),
+    [
+        ("Offered", KINDS, (4,)),
+        ("OfferedToWhoeverProvesAKey", KINDS, (3,)),
+        ("OfferedByTls", (*KINDS[:-1], "HoldTlsKey", KINDS[-1]), (4, 5)),
+    ],
+)
 def test_a_subsystem_is_offered_or_gone_wherever_the_process_is_killed(
-    scenario: str, fail: tuple[int, ...], tmp_path: Path
+    scenario: str, kinds: tuple[str, ...], fail: tuple[int, ...], tmp_path: Path
 ) -> None:
     told = kill_everywhere(f"tests.nvmeof.target_harness:{scenario}", tmp_path, fail=fail)
-    expected = tuple(record for kind in KINDS for record in (f"started forward {kind}", "completed"))
+    expected = tuple(record for kind in kinds for record in (f"started forward {kind}", "completed"))
     assert told.records["forward"] == expected
     assert told.to_old
     assert told.to_new
