@@ -178,6 +178,7 @@ class Deciding(Late):
                 refused = True
             else:
                 self._grant(job, placement)
+        self._views.look(self._now)
         if refused:
             # Others may have been told that what it would have taken is gone.
             self._wake_all()

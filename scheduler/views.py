@@ -131,6 +131,21 @@ class Views:
         A node whose session is lost is there with nothing free, so that a job
         that fits only there waits instead of being called impossible.
         """
+        self.look(now)
+        return Snapshot(
+            nodes=tuple(self._nodes.values()),
+            devices=tuple(self._devices.values()),
+            # Apart from the nodes: they change with every heartbeat.
+            links=dict(self._books.links),
+            at=now,
+        )
+
+    def look(self, now: float) -> None:
+        """Take in what has changed.
+
+        Also behind what a round has given: who was told that it is taken
+        gains by its end, even where that comes before the next snapshot.
+        """
         for name in self._away:
             if self._is_known(self._books.nodes[name], now) != (name in self._nodes):
                 self.changed_nodes.add(name)
@@ -148,13 +163,6 @@ class Views:
         if not self._sorted:
             self._nodes, self._devices = dict(sorted(self._nodes.items())), dict(sorted(self._devices.items()))
             self._sorted = True
-        return Snapshot(
-            nodes=tuple(self._nodes.values()),
-            devices=tuple(self._devices.values()),
-            # Apart from the nodes: they change with every heartbeat.
-            links=dict(self._books.links),
-            at=now,
-        )
 
     def _is_known(self, record: NodeRecord, now: float) -> bool:
         heard = max(record.seen, self._books.listening_since)

@@ -84,6 +84,29 @@ def test_a_job_that_misses_processors_is_looked_at_when_a_node_of_its_has_more()
     assert cluster.state_of("j3") == "running"
 
 
+@pytest.mark.parametrize("kind", ["processors", "devices"])
+def test_what_a_round_gave_and_got_back_before_the_next_one_is_a_gain(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next snapshot shows as much free as the last one did, of which this job was told that it is taken."""
+    gpus = 2 if kind == "devices" else 0
+    cluster = Watched(node("a", gpus, cpu_milli=4000 if gpus else 2000))
+    # It makes snapshots, which nobody does between two rounds.
+    monkeypatch.setattr(cluster.machine, "check_invariants", lambda **_: None)
+    cluster.join()
+    cluster.submit(*(job(f"j{number}", gpus=gpus // 2) for number in (1, 2, 3)))
+    cluster.decide()
+    for _ in range(2):
+        while cluster.step("a") is not None:
+            pass
+        for number in (1, 2):
+            if f"j{number}" not in cluster.ended:
+                cluster.finish(f"j{number}")
+    assert cluster.rounds == [["j1", "j2", "j3"]]
+    cluster.settle()
+    assert cluster.state_of("j3") == "running"
+
+
 def test_a_full_cluster_costs_no_decision_while_nothing_ends() -> None:
     cluster = Watched(node("a", 1))
     cluster.join()
