@@ -454,6 +454,9 @@ class Leases:
         """Return the client side on this node that has the storage of a device side; not one that is wedged."""
         if not isinstance(side, DeviceSide) or side.lease.storage is None or side.lease.route is not Route.LOCAL:
             return None
+        if side.state is SideState.PREPARING:
+            # It never came to be: there was nothing to be had of it.
+            return None
         for client in self._clients.values():
             if side.lease.id in client.expires_at and client.state is not SideState.WEDGED:
                 return client

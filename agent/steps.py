@@ -296,9 +296,13 @@ class StepRunner:
 
     async def _run(self, steps: Steps, position: int, direction: Direction, known: Result | None) -> Result:
         operation = _Operation(step=steps.steps[position], direction=direction)
-        operation.task = self._group.create_task(
-            self._operate(steps, position, operation, known), name=f"{operation} for {steps.object}"
-        )
+        work = self._operate(steps, position, operation, known)
+        try:
+            operation.task = self._group.create_task(work, name=f"{operation} for {steps.object}")
+        except RuntimeError as error:
+            # The group takes no more tasks: the agent stops, and has got as far as to cancel who asks here.
+            work.close()
+            raise asyncio.CancelledError from error
         try:
             if steps.call_off is not None and direction is Direction.FORWARD:
                 await self._wait_unless(steps.call_off, steps.object, operation)

@@ -16,7 +16,7 @@ from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask, Unpre
 from farbus.agent.events import ActionDone, NodeRestored, PreparedLease, TaskRun, WedgeEnded
 from farbus.agent.executor import START_DEADLINE_S, Executor
 from farbus.agent.journal import Journal
-from farbus.agent.steps import Result, Step
+from farbus.agent.steps import Result, Step, StepRunner, Steps
 from farbus.errors import ExitCode, InvalidInput, Unavailable
 from farbus.linux.clock import FakeClock
 from farbus.linux.kept import START_TIMEOUT_S
@@ -421,3 +421,24 @@ async def test_a_task_may_have_devices_and_storage(journal: Journal) -> None:
         next_one.start(UnprepareClient(serial=5, job="j1", task="main.0", user="ann", leases=both.leases))
     assert done[-1] == ActionDone(serial=5, ok=True)
     assert storage.told[-1] == "taken back"
+
+
+async def test_a_step_that_is_asked_for_while_the_agent_stops_is_cancelled(journal: Journal) -> None:
+    """Its group takes no more tasks then, and who asks has only not heard of it yet."""
+    left: list[BaseException] = []
+
+    async def asks_too_late(runner: StepRunner) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            asking = Steps(object="thing", body="{}", steps=(OneStep(),))
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await runner.perform(asking)
+            left.append(caught.value)
+
+    with contextlib.suppress(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asks_too_late(StepRunner(journal=journal, clock=FakeClock(), group=group)))
+            await asyncio.sleep(0)
+            raise Unavailable("the agent stops")
+    assert len(left) == 1

@@ -561,6 +561,20 @@ def test_local_storage_goes_after_what_uses_it_and_is_tried_where_that_is_wedged
     assert not one.held()
 
 
+def test_storage_that_never_came_to_be_waits_for_no_client_that_was_to_have_it() -> None:
+    one = machine()
+    stored = room("l1", job="j1", route=Route.LOCAL)
+    leases = (PreparedLease(lease=stored, endpoint="a:1"),)
+    asked = ClientRequested(command="c1", job="j1", task="main.0", user="ann", leases=leases, now=0.0)
+    assert [type(each) for each in play(one, asked)] == [PrepareClient]
+    (making,) = [
+        each for each in play(one, DevicesRequested(command="c2", lease=stored, now=0.0)) if isinstance(each, Work)
+    ]
+    failed = ActionDone(serial=making.serial, ok=False, error="no room")
+    assert [type(each) for each in play(one, failed) if isinstance(each, Work)] == [UnprepareDevices]
+    one.validate()
+
+
 NUMBERS = st.sampled_from(["1", "2", "3", "4", "5"])
 
 

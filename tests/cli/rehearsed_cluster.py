@@ -245,7 +245,11 @@ class RehearsedCluster(ClusterHandler):
         return Explanation(status=self._job(job_id), lines=lines)
 
     async def list_quotas(self, caller: Identity) -> tuple[QuotaStatus, ...]:
-        return (QuotaStatus(user="ada", jobs=2, devices=3, devices_limit=4, waiting=1), QuotaStatus(user="bob"))
+        ada = QuotaStatus(
+            user="ada", jobs=2, devices=3, devices_limit=4, waiting=1,
+            volume_bytes=5 * 2**30, volume_bytes_limit=8 * 2**30,
+        )  # fmt: skip
+        return (ada, QuotaStatus(user="bob"))
 
     async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
         moved = MovedJob(

@@ -222,8 +222,8 @@ def test_measurements_are_listed_and_know_their_options(here: Farbus) -> None:
 
 def test_quota_lists_what_users_have_and_may_have(ask) -> None:
     lines = ask("quota").stdout.splitlines()
-    assert lines[0].split() == ["USER", "DEVICES", "OF", "JOBS", "OF", "WAITING"]
-    assert lines[1].split() == ["ada", "3", "4", "2", "no", "limit", "1"]
+    assert lines[0].split() == ["USER", "DEVICES", "OF", "JOBS", "OF", "VOLUMES", "OF", "WAITING"]
+    assert lines[1].split() == ["ada", "3", "4", "2", "no", "limit", "5", "GiB", "8", "GiB", "1"]
     (ada,) = json.loads(ask("quota", "ada", "-o", "json").stdout)
     assert (ada["devices_limit"], ada["jobs_limit"]) == (4, None)
     assert ask("quota", "zoe").stderr == "farbus: there is no user zoe; farbus quota lists them\n"

@@ -80,7 +80,7 @@ async def machine(tmp_path: Path) -> Path:
         nvme.offer(a_target(connection))
         for address in addresses:
             await nvme.connect(connection, transport_address(address))
-    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc").mkdir(exist_ok=True)
     (tmp_path / "proc/swaps").write_text("Filename Type Size Used Priority\n")
     return tmp_path
 
