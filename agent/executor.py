@@ -501,8 +501,9 @@ class Executor:
         """Return it as it was found: with the reason where it is lost."""
         self._runner.continue_from(one.records)
         known = results_of(one.records)
-        if isinstance(one.work, PrepareDevices) and self._storage is not None and 0 in known:
-            self._storage.remember(one.work.lease, known[0])
+        lease = one.work.lease if isinstance(one.work, PrepareDevices) else None
+        if lease is not None and lease.storage is not None and self._storage is not None and 0 in known:
+            self._storage.remember(lease, known[0])
         if one.lost:
             return one
         if isinstance(one.work, StartTask):

@@ -376,7 +376,7 @@ class OneStep:
         return (self,)
 
     def remember(self, lease: Lease, told: Result) -> None:
-        """There are no device sides here."""
+        self.told.append(f"remembers {lease.id}")
 
     def forget(self, lease: Lease) -> None:
         """There are no device sides here."""
@@ -421,6 +421,24 @@ async def test_a_task_may_have_devices_and_storage(journal: Journal) -> None:
         next_one.start(UnprepareClient(serial=5, job="j1", task="main.0", user="ann", leases=both.leases))
     assert done[-1] == ActionDone(serial=5, ok=True)
     assert storage.told[-1] == "taken back"
+
+
+async def test_storage_is_reminded_of_no_lease_that_gives_none(journal: Journal) -> None:
+    """An agent that serves storage starts again with a lease of a GPU, too."""
+    host, storage = Host(journal), OneStep()
+    done: list[ActionDone | WedgeEnded] = []
+
+    def executor(group: asyncio.TaskGroup) -> Executor:
+        return Executor(
+            journal=journal, devices=host, tasks=host, clock=FakeClock(), group=group, done=done.append, storage=storage
+        )  # fmt: skip
+
+    async with asyncio.TaskGroup() as group:
+        executor(group).start(PrepareDevices(serial=1, lease=lease("l1")))
+    assert [each.ok for each in done if isinstance(each, ActionDone)] == [True]
+    async with asyncio.TaskGroup() as group:
+        await executor(group).recover(node="n1", boot_id="b", now=7.0)
+    assert "remembers l1" not in storage.told
 
 
 async def test_a_step_that_is_asked_for_while_the_agent_stops_is_cancelled(journal: Journal) -> None:
