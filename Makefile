@@ -16,7 +16,7 @@ help:
 	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
 	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU, directly and over each transport (twenty minutes when none is compiled), 10^5 of each object, and those that race 50 times'
 	@echo 'make check-pytorch  PyTorch from PyPI on the software GPU, operation by operation (installs 5.5 GB in .venv-pytorch)'
-	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; 25 minutes)'
+	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; some hours on two cores)'
 	@echo 'make lab-image    the image of those machines alone (two minutes); make test boots one where it is there'
 	@echo 'make campaign     property tests with new random examples, ROUNDS=20 times (a minute or two each)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'

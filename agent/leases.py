@@ -49,7 +49,7 @@ from farbus.agent.tasks import Tasks
 from farbus.errors import InvalidInput
 from farbus.model.device import Route, whole_of
 from farbus.model.lease import Lease
-from farbus.model.nvmeof import transport_address
+from farbus.model.nvmeof import transport_addresses
 
 HOLD_GRACE_S = 15.0
 """How long an interactive job's devices wait for its holder: it is there, or dials again at once when this agent was
@@ -330,7 +330,7 @@ class Leases:
         key = (event.job, event.task)
         side = self._clients.get(key)
         if told := _no_place(event.leases):
-            # Before anything is held: what has no steps could not be given up either.
+            # Before anything is held, and anything has to be given up.
             yield Answer(command=event.command, ok=False, error=told)
         elif side is None:
             if (task := self._tasks.alive(key)) is not None:
@@ -575,8 +575,7 @@ def _no_place(leases: Iterable[PreparedLease]) -> str:
         if lease.storage is None or lease.route is Route.LOCAL:
             continue
         try:
-            for one in prepared.endpoint.split(","):
-                transport_address(one)
+            transport_addresses(prepared.endpoint)
         except InvalidInput as error:
             return f"node {lease.device_node} offers lease {lease.id} where nothing can be: {error}"
     return ""

@@ -44,7 +44,7 @@ from farbus.model.nvmeof import (
     namespace_identity,
     normal_address,
     subsystem_name,
-    transport_address,
+    transport_addresses,
 )
 from farbus.model.nvmet import COMMON_ANA_GROUP, NODE_ANA_GROUP
 from farbus.model.storage import Account, LogicalIdentity, LogicalVolume
@@ -392,7 +392,7 @@ class StorageHost:
             # With one address there is nothing to prefer, and nothing else to be sent to.
             group = NODE_ANA_GROUP if len(self._addresses) > 1 else COMMON_ANA_GROUP
             return self._addresses, self._authenticated, group
-        addresses = tuple(transport_address(one) for one in told["endpoint"].split(",") if one)
+        addresses = transport_addresses(told["endpoint"]) if told["endpoint"] else ()
         group = int(told.get("storage/ana_group", COMMON_ANA_GROUP))
         return addresses, told.get("storage/authenticated") == "yes", group
 
@@ -563,7 +563,7 @@ class StorageHost:
         )
         return Connection(
             name=lease_name(lease),
-            addresses=tuple(transport_address(one, field="endpoint") for one in prepared.endpoint.split(",")),
+            addresses=transport_addresses(prepared.endpoint, field="endpoint"),
             namespaces=(namespace,),
             authenticated=self._offers_proof,
         )

@@ -101,6 +101,11 @@ def transport_address(text: str, *, field: str = "address") -> TransportAddress:
     return TransportAddress(transport=transport, address=normal_address(host, field=field), service=service, tls=tls)
 
 
+def transport_addresses(endpoint: str, *, field: str = "address") -> tuple[TransportAddress, ...]:
+    """Read the addresses that a lease is offered at, with commas between them.  Raises :class:`InvalidInput`."""
+    return tuple(transport_address(text, field=field) for text in endpoint.split(","))
+
+
 def listening_address(text: str, service: int, *, field: str) -> TransportAddress:
     """Read ``ADDRESS`` for TCP, or ``rdma://ADDRESS``, at which a node's target is to listen for other nodes.
 
@@ -245,7 +250,31 @@ class ExportedNamespace(Value, frozen=True, kw_only=True):
     ana_group: int = 1
 
 
-class Export(Value, frozen=True, kw_only=True):
+class _Offer:
+    """What both ends make of a subsystem's name, its addresses and its authentication."""
+
+    __slots__ = ()
+    name: SubsystemName
+    addresses: tuple[TransportAddress, ...]
+    authenticated: bool
+
+    @property
+    def nqn(self) -> str:
+        """The subsystem's name."""
+        return self.name.nqn
+
+    @property
+    def tls(self) -> bool:
+        """Whether it is offered and connected to by TLS."""
+        return any(address.tls for address in self.addresses)
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether it takes keys, which are made of the lease's secret and written down nowhere."""
+        return self.authenticated or self.tls
+
+
+class Export(_Offer, Value, frozen=True, kw_only=True):
     """A subsystem as a target is to offer it.
 
     ``states`` gives the ANA state of groups at ports where it is not
@@ -261,24 +290,9 @@ class Export(Value, frozen=True, kw_only=True):
     states: dict[str, dict[str, AnaState]] = {}
 
     @property
-    def nqn(self) -> str:
-        """The subsystem's name."""
-        return self.name.nqn
-
-    @property
     def serial(self) -> str:
         """Of the subsystem: its first namespace's."""
         return self.namespaces[0].identity.serial
-
-    @property
-    def tls(self) -> bool:
-        """Whether it is offered by TLS."""
-        return any(address.tls for address in self.addresses)
-
-    @property
-    def needs_keys(self) -> bool:
-        """Whether it takes keys, which are made of the lease's secret and written down nowhere."""
-        return self.authenticated or self.tls
 
 
 class ExpectedNamespace(Value, frozen=True, kw_only=True):
@@ -291,7 +305,7 @@ class ExpectedNamespace(Value, frozen=True, kw_only=True):
     """It may be larger: drives give room in pieces, and volumes grow."""
 
 
-class Connection(Value, frozen=True, kw_only=True):
+class Connection(_Offer, Value, frozen=True, kw_only=True):
     """What an initiator is to connect to: a controller at each address, and the namespaces behind them.
 
     ``loss_s`` is how long the kernel tries to reconnect before it fails what
@@ -308,21 +322,6 @@ class Connection(Value, frozen=True, kw_only=True):
     keep_alive_s: int = 5
     io_queues: int = 0
     authenticated: bool = False
-
-    @property
-    def nqn(self) -> str:
-        """The subsystem's name."""
-        return self.name.nqn
-
-    @property
-    def tls(self) -> bool:
-        """Whether it is encrypted."""
-        return any(address.tls for address in self.addresses)
-
-    @property
-    def needs_keys(self) -> bool:
-        """Whether it takes keys, which are made of the lease's secret and written down nowhere."""
-        return self.authenticated or self.tls
 
 
 class ControllerState(enum.StrEnum):
