@@ -110,6 +110,7 @@ class KernelWorld(World):
 
     async def clear(self) -> None:
         await self.filesystems.unmount(self.device, lazy=True)
+        await self.filesystems.clear_mount_point("contract")
         await self.filesystems.swap_off(self.device)
         self._forget()
 
