@@ -168,10 +168,10 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
  * clients count by WIRE_BULK_BYTES (CLIENT_BEHIND_PIECES): theirs are as large as may be. */
 #define SERVER_SENT_BYTES (256u << 10)
 /* And in pieces of this size what is written in memory that the peer reads at the same time.  What a system call sends
- * is copied by the device first: larger pieces cost fewer calls, and those of half a window (RESUME_WINDOW_RING) leave the
- * network something to do meanwhile. */
+ * is copied by the device first: larger pieces cost fewer calls and headers, behind which the kernel's copies are slower the more there
+ * are (docs/performance.md), and those of half a window (RESUME_WINDOW_RING) leave the network something to do meanwhile. */
 #define SERVER_SHARED_BYTES (64u << 10)
-#define SERVER_RING_BYTES (256u << 10)
+#define SERVER_RING_BYTES (1u << 20)
 _Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES && SERVER_SENT_BYTES <= WIRE_BULK_BYTES,
 	       "a piece fits a staging buffer");
 

@@ -67,7 +67,7 @@ _Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
  * what they acknowledge, and that a copy of 1 MiB, whose successor's request acknowledges it, needs none. */
 #define RESUME_ACKS 3u
 /* The same to a window that begins with RESUME_WINDOW_RING: bytes that come in one call are a part of it. */
-#define RESUME_PROMPT_ACKS 4u
+#define RESUME_PROMPT_ACKS 8u
 /* From here on the bytes of a record are read to where they belong; less is read together
  * with what follows, and moved over the headers in between. */
 #define RESUME_BULK_BYTES 4096u
