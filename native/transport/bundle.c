@@ -22,7 +22,7 @@ struct chunk {
 	uint8_t next;
 	uint8_t zero[3];
 };
-_Static_assert(sizeof(struct chunk) == 8, "wire layout");
+_Static_assert(sizeof(struct chunk) == BUNDLE_HEADER_BYTES, "wire layout");
 
 struct connection {
 	struct transport transport;

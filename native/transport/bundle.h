@@ -20,6 +20,9 @@
 /* Most connections of one bundle, the first among them. */
 #define BUNDLE_CONNECTIONS 8u
 
+/* What precedes each chunk that is written. */
+#define BUNDLE_HEADER_BYTES 8u
+
 /* Go on as a bundle of this connection alone.  `names`: this side names connections that were
  * added.  0 or -ENOMEM.  Reading returns -EPROTO for what no peer writes. */
 int transport_bundle_wrap(struct transport *transport, bool names);

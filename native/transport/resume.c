@@ -129,6 +129,7 @@ struct resume {
 	uint8_t *ring;
 	size_t window;			/* of the ring so many bytes are used */
 	uint64_t base;			/* the offset that lies at the ring's beginning */
+	unsigned lead;			/* bytes of headers that precede a record's */
 	_Atomic uint64_t written;
 	uint64_t sent;
 	_Atomic uint64_t told;
@@ -422,14 +423,15 @@ static void loans_prune(struct resume *resume)
 }
 
 /* Before anything is added: a stream that is all acknowledged begins at the ring's beginning
- * again, which is still in the processor's cache. */
+ * again, which is still in the processor's cache; behind as many bytes as precede it where it is sent to.  Behind them it mostly
+ * begins a page of the kernel's, and is copied fastest where it lies in its page as it does in the ring (docs/performance.md). */
 static void ring_rewind(struct resume *resume)
 {
 	uint64_t written = atomic_load(&resume->written);
 
 	if (written == atomic_load(&resume->acknowledged)) {
 		loans_prune(resume);
-		resume->base = written;
+		resume->base = written - resume->lead;
 	}
 	window_grow(resume);
 }
@@ -1352,6 +1354,7 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	}
 	resume->lower = *transport;
 	resume->options = *options;
+	resume->lead = sizeof(struct record) + (options->bundles ? BUNDLE_HEADER_BYTES : 0);
 	if (options->bundles && transport_bundle_wrap(&resume->lower, options->dial)) {
 		sleeper_drop(&resume->reader);
 		sleeper_drop(&resume->writer);
