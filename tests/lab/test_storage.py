@@ -149,6 +149,29 @@ def test_a_program_has_its_gpu_and_its_volume_from_two_other_machines(site: Site
     tell(f"job {job}: GPU of b, volume of c, verified")
 
 
+def test_a_volume_grows_while_it_is_mounted_and_is_measured(site: Site, tell: Callable[[str], None]) -> None:
+    site.ask("volume", "create", "more", "--size", "64MiB", "--stripe", "2", "--quiet", user="alice")
+    where = site.ask("volume", "attach", "more", "--node", "a", "--quiet")["path"]
+    size = "stat -f -c '%b %S' " + where
+    blocks, unit = map(int, site.a.shell(size).stdout.split())
+    site.a.shell(f'/opt/farbus/bin/python -c "{INPUT}" > {where}/in && sync -f {where}')
+    site.ask("volume", "resize", "more", "--size", "128MiB", "--quiet", user="alice")
+    grown = int(site.a.shell(size).stdout.split()[0])
+    assert grown * unit > 100 << 20 > blocks * unit
+    site.a.shell(f'/opt/farbus/bin/python -c "{INPUT}" | cmp - {where}/in')
+    # Beside who uses it, and where nobody does.
+    used = site.ask("volume", "bench", "more", "--seconds", "0.5", "--quiet")
+    site.ask("volume", "detach", "more", "--quiet")
+    alone = site.ask("volume", "bench", "more", "--seconds", "0.5", "--quiet")
+    for figures in (used, alone):
+        assert figures["results"], figures
+        assert all(each["value"] > 0 for each in figures["results"]), figures
+    assert site.volume("more")["state"] == "available"
+    site.ask("volume", "delete", "more", "--yes", "--quiet")
+    assert site.ask("leases") == []
+    tell(f"grown from {blocks * unit >> 20} to {grown * unit >> 20} MiB, measured: {alone['results']}")
+
+
 def test_a_job_whose_storing_node_loses_its_power_fails_and_leaves_nothing(
     site: Site, tell: Callable[[str], None]
 ) -> None:
