@@ -75,8 +75,9 @@ static int session_file_load(struct session_file *file, const char *path)
 	if (descriptor < 0) {
 		int error = errno;
 
-		client_message("open the session file %s: %s; start the program with farbus run",
-			       path, strerror(error));
+		client_message("open the session file %s: %s; %s", path, strerror(error), error == EACCES
+			       ? "it is for another user: run the program as that one, in a container as root"
+			       : "start the program with farbus run");
 		return -error;
 	}
 	if (fstat(descriptor, &status) == 0 && (status.st_mode & 077)) {

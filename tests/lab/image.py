@@ -65,6 +65,8 @@ PACKAGES = (
     *("pciutils", "nvme-cli", "mdadm", "dmsetup", "rdma-core", "ibverbs-providers", "ibverbs-utils"),
     # Storage: volumes, file systems, and what writes and verifies them.
     *("lvm2", "e2fsprogs", "xfsprogs", "fio"),
+    # Containers: root's and users', with networks of their own (60 MiB).
+    *("podman", "crun", "netavark", "iptables", "slirp4netns", "uidmap"),
 )
 
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
@@ -161,7 +163,8 @@ chroot "$root" systemctl --quiet enable lab-control.service lab-network.service
 # Nobody logs in; nothing is there to be waited for.
 chroot "$root" systemctl --quiet mask getty.target serial-getty@ttyS0.service systemd-networkd-wait-online.service
 for unit in mdmonitor.service nvmf-autoconnect.service e2scrub_reap.service systemd-binfmt.service \\
-    lvm2-monitor.service fstrim.timer e2scrub_all.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer; do
+    lvm2-monitor.service fstrim.timer e2scrub_all.timer apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \\
+    podman.socket podman-restart.service podman-auto-update.timer; do
     chroot "$root" systemctl --quiet mask "$unit"
 done
 chroot "$root" useradd --create-home --shell /bin/bash alice

@@ -114,23 +114,24 @@ def test_a_user_who_is_not_mapped_is_nobody(
     assert inside._local_users == ({0, 65534} if nobody is None else {0})
 
 
+def run_as_stranger(remote: Remote, *command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=remote.environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_S,
+        check=False,
+        user=STRANGER,
+        group=STRANGER,
+        extra_groups=[],
+    )
+
+
 @needs_root
 def test_a_program_of_another_user_goes_on_over_the_network(owned: Remote, build: Build) -> None:
     """As in a container whose users are others here, and which has this machine's network."""
     program = build("remoting/rows")
-
-    def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            env=owned.environment(**changes),
-            capture_output=True,
-            text=True,
-            timeout=PROGRAM_TIMEOUT_S,
-            check=False,
-            user=STRANGER,
-            group=STRANGER,
-            extra_groups=[],
-        )
 
     with tempfile.TemporaryDirectory() as place:
         owned.session = Path(place) / "session"
@@ -138,11 +139,31 @@ def test_a_program_of_another_user_goes_on_over_the_network(owned: Remote, build
         write_session(owned.session, [Server(address=address, port=port, secret=owned.secret)])
         os.chown(owned.session, STRANGER, STRANGER)
         Path(place).chmod(0o755)
-        if any(run("test", "-r", path, LD_PRELOAD="").returncode for path in (owned.session, program, SHIM)):
+        needed = (owned.session, program, SHIM)
+        if any(run_as_stranger(owned, "test", "-r", path, LD_PRELOAD="").returncode for path in needed):
             pytest.skip("another user can't get at this checkout")
-        done = run(program)
+        done = run_as_stranger(owned, program)
         assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
         assert any("the lease is another user's" in line for line in owned.lines)
-        done = run(program, FARBUS_TRANSPORT="shm")
+        done = run_as_stranger(owned, program, FARBUS_TRANSPORT="shm")
         assert done.returncode == 1
         assert f"refuses user {STRANGER} of this machine: the lease is another user's" in done.stderr
+
+
+@needs_root
+def test_a_program_whose_session_is_another_user_s_is_told_whom_to_be(owned: Remote, build: Build) -> None:
+    """As in a container whose user is neither the task's nor root."""
+    program = build("remoting/rows")
+    with tempfile.TemporaryDirectory() as place:
+        owned.session = Path(place) / "session"
+        address, port = owned.supervisor.address
+        write_session(owned.session, [Server(address=address, port=port, secret=owned.secret)])
+        Path(place).chmod(0o755)
+        if any(run_as_stranger(owned, "test", "-r", path, LD_PRELOAD="").returncode for path in (program, SHIM)):
+            pytest.skip("another user can't get at this checkout")
+        done = run_as_stranger(owned, program)
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"farbus: open the session file {owned.session}: Permission denied;"
+            " it is for another user: run the program as that one, in a container as root\n"
+        )
