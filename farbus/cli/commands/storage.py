@@ -16,7 +16,7 @@ from farbus.linux.block import KernelBlockDevices
 from farbus.linux.filesystems import KernelFileSystems, described
 from farbus.linux.lvm import KernelLvm, LocalDrive, local_drives
 from farbus.model.quantity import format_bytes
-from farbus.model.storage import StorageDrive
+from farbus.model.storage import StorageDrive, check_group_name
 
 app = command_app()
 
@@ -50,7 +50,8 @@ COLUMNS: tuple[Column[StorageDrive], ...] = (
 def storage() -> None:
     """Give drives of this machine to Farbus, or take them back.
 
-    A node stores volumes and room of jobs on them. docs/storage-nodes.md
+    A node stores volumes and room of jobs on them.  docs/install.md (storage for
+    others) says how a node is set up, docs/storage-nodes.md what it does then.
     """
 
 
@@ -68,7 +69,7 @@ def init(drives: DrivesArgument, group: GroupOption = "") -> None:
 
     As root; then set storage = true in agent.toml, run farbus install agent, and restart the agent.
     """
-    asyncio.run(_init(drives, group or node_settings().volume_group))
+    asyncio.run(_init(drives, _group(group)))
 
 
 async def _init(drives: list[str], group: str) -> None:
@@ -95,7 +96,7 @@ async def _init(drives: list[str], group: str) -> None:
 def remove(drives: DrivesArgument, group: GroupOption = "") -> None:
     """Take drives back that no volume has a part of.  As root."""
 
-    group = group or node_settings().volume_group
+    group = _group(group)
 
     async def take() -> None:
         lvm = KernelLvm(group=group)
@@ -113,9 +114,14 @@ def list_drives(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the drives that are given to Farbus.  As root."""
-    group = group or node_settings().volume_group
+    group = _group(group)
     found: tuple[StorageDrive, ...] = asyncio.run(KernelLvm(group=group).drives())
     print_listing(found, COLUMNS, output, nothing=f"volume group {group}: no drives are given to Farbus here")
+
+
+def _group(name: str) -> str:
+    # Before anything is touched: lvm2 would label a drive before it looks at the name of its group.
+    return check_group_name(name, field="--group") if name else node_settings().volume_group
 
 
 def _drive(name: str) -> LocalDrive:
