@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from farbus.cli.listing import Column, print_listing
-from farbus.cli.node_settings import node_settings
+from farbus.cli.node_settings import AGENT_SETTINGS, node_settings
 from farbus.cli.options import Output, OutputOption, command_app, examples
 from farbus.errors import Conflict, NotFound
 from farbus.linux.block import KernelBlockDevices
@@ -90,6 +90,10 @@ async def _init(drives: list[str], group: str) -> None:
     for drive in chosen:
         await lvm.add_drive(drive.id)
         typer.echo(f"{drive.id} ({drive.path}) is in volume group {group}")
+    if not node_settings().storage:
+        typer.echo(
+            f"next: storage = true in {AGENT_SETTINGS}, then farbus install agent and systemctl restart farbus-agent"
+        )
 
 
 @app.command(epilog=examples("farbus storage remove NVME-S64DNE0R-Samsung_PM9A3"))
