@@ -208,6 +208,7 @@ class Volumes(DeviceMoves):
             return f"node {asked} prepares it" if asked else ""
         if job.state is JobState.FINISHING:
             told = job.progress.story[-1].partition(" ")[2] if job.progress.story else ""
+            told = told.removeprefix(f"{JobState.FINISHING}: ")
             return f"is being detached: {told}" if told else "is being detached"
         return job.progress.reason
 

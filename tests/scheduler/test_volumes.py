@@ -712,7 +712,7 @@ def test_a_volume_is_detached_when_its_node_has_given_it_up() -> None:
     cluster.attach("data", "c")
     cluster.settle()
     cluster.tell(events.JobCancelled(job_id="j1", reason="detached by ann", released=True))
-    assert cluster.volume().says.startswith("is being detached")
+    assert cluster.volume().says == "is being detached: detached by ann"
     assert cluster.volume().state is VolumeState.ATTACHED
     cluster.settle()
     assert cluster.ended["j1"].state is JobState.SUCCEEDED
