@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from farbus.model.nvmeof import (
     listening_address,
 )
 from farbus.model.pci import Address
+from farbus.model.storage import check_group_name
 from farbus.model.value import Value
 from farbus.remoting.session import CONNECTIONS_LIMIT
 
@@ -38,8 +38,6 @@ MAX_TARGET_ADDRESSES = 8
 """Of one node: whoever uses its storage has a controller with queues at each."""
 
 # What lvm(8) lets a group be called.
-_GROUP = re.compile(r"[A-Za-z0-9+_.][A-Za-z0-9+_.-]{0,99}")
-
 REMOTING_TLS = ("on", "off")
 
 PEER_PORT = 7412
@@ -203,10 +201,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
                 raise InvalidInput(f"fabric_ports: {port!r}: not CHASSIS/PORT with the addresses of bridges")
             for bridge in bridges:
                 Address.parse(bridge)
-        if _GROUP.fullmatch(self.volume_group) is None:
-            raise InvalidInput(
-                f"volume_group: {self.volume_group!r} can't name a group", hint="use letters, digits and +_.-"
-            )
+        check_group_name(self.volume_group)
         if not 0 < self.nvmeof_port < 65536:
             raise InvalidInput(
                 f"nvmeof_port: {self.nvmeof_port} is no port", hint=f"leave it out for {DEFAULT_SERVICE}"

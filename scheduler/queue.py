@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import math
-import posixpath
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -38,7 +37,7 @@ from farbus.model.job import (
 from farbus.model.node import DIMENSIONS, amounts_of
 from farbus.model.quantity import MAX_SECONDS, format_bytes
 from farbus.model.staging import MAX_OUTPUTS, check_digest, check_path
-from farbus.model.volume import StorageUse, check_volume_name, storage_variable
+from farbus.model.volume import StorageUse, check_volume_name, is_mount_path, storage_variable
 from farbus.scheduler.phases.checks import MAX_TASKS, check, check_demand, check_names, check_numbers
 
 MAX_QUEUED_JOBS = 200_000
@@ -158,17 +157,18 @@ def _validate_storage(request: StorageRequest, field: str) -> None:
     else:
         unused = f"{field}.read_only"
         check(not request.read_only, unused, "is set, and nothing is on it yet", hint="name a volume, or leave it out")
-    validate_mount(request.use, request.path, field=field)
+    validate_mount(request.use, request.path, read_only=request.read_only, field=field)
 
 
-def validate_mount(use: StorageUse, path: str, *, field: str) -> None:
-    """Raise :class:`~farbus.errors.InvalidInput` where storage can't be put at ``path``, where one is named."""
+def validate_mount(use: StorageUse, path: str, *, read_only: bool, field: str) -> None:
+    """Raise :class:`~farbus.errors.InvalidInput` where storage can't be used so, or not at a ``path`` that is named."""
+    written = f"{field}.read_only"
+    check(not (read_only and use is StorageUse.SWAP), written, "is set, and swap space is written", hint="leave it out")
     if not path:
         return
     _check_text(path, f"{field}.path", most=MAX_PATH_BYTES, is_line=True)
-    mounted = use in (StorageUse.MOUNT, StorageUse.MMAP)
-    check(mounted, f"{field}.path", f"is set, and use is {use}", hint="only what is mounted has a path")
-    good = path.startswith("/") and path != "/" and posixpath.normpath(path) == path
+    check(use.is_mounted, f"{field}.path", f"is set, and use is {use}", hint="only what is mounted has a path")
+    good = is_mount_path(path)
     check(good, f"{field}.path", f"{path[:80]!r} is not an absolute path below /", hint="write for example /srv/data")
 
 

@@ -266,7 +266,7 @@ def _place(
     if not len(drives):
         raise Unsatisfiable(
             f"volume {request.name}: {where} offers no NVMe drives as storage",
-            hint="farbus devices shows drives; docs/volumes.md says how a node offers them",
+            hint="farbus devices shows drives; a node offers them by farbus storage init (docs/install.md)",
         )
     shape = StorageShape(
         name=request.name,
@@ -337,7 +337,15 @@ def _shortage(drives: Drives, request: VolumeRequest, where: str) -> str:
         if len(free) < number:
             continue
         most = max(most, int(free[number - 1]) * number)
-    if not most:
-        count = int(drives.ok.sum())
-        return f"{wanted}: {where} has no drives for that now; {count} of its {len(drives)} may be used at all"
-    return f"{wanted}: {where} has no drives with so much free now; the most would be {format_bytes(most)}"
+    if most:
+        return f"{wanted}: {where} has no drives with so much free now; the most would be {format_bytes(most)}"
+    count = int(drives.ok.sum())
+    there = f"{count} of its {len(drives)} may be used now" if count < len(drives) else f"it has {count}"
+    if count < max(1, request.stripe):
+        return f"{wanted}: {where} has no {max(1, request.stripe)} drives for that; {there}"
+    rates = np.sort(drives.free_bytes_per_s[drives.ok].clip(min=0))[::-1]
+    numbers = (request.stripe,) if request.stripe else range(1, min(count, MOST_DRIVES * MAX_PARTS) + 1)
+    fastest = max(int(rates[number - 1]) * number for number in numbers)
+    if request.bandwidth_bytes_per_s > fastest:
+        return f"{wanted}: {where} has no drives so fast free now; the most would be {format_bytes(fastest)}/s"
+    return f"{wanted}: {where} has no drives for that now; {there}"

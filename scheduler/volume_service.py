@@ -120,7 +120,7 @@ class VolumeService:
             raise NotFound(
                 f"there is no volume {request.volume} that you may use", hint="farbus volume list lists those"
             )
-        validate_mount(request.use, request.path, field="attachment")
+        validate_mount(request.use, request.path, read_only=request.read_only, field="attachment")
         volume = record.volume
         if volume.state is not VolumeState.AVAILABLE:
             raise Conflict(f"volume {volume.name} is {volume.state}", hint="farbus volume list says why")

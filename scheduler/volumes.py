@@ -98,6 +98,7 @@ class Volumes(DeviceMoves):
             troubles=tuple(dict.fromkeys(self._troubles(record))),
             at=volume.at,
             says=self._says(record, job)
+            or self._says_waiting(record, job)
             or (volume.late if lease is not None and lease.id == volume.late_lease else ""),
             error=volume.error,
         )
@@ -207,8 +208,14 @@ class Volumes(DeviceMoves):
             return f"node {asked} prepares it" if asked else ""
         if job.state is JobState.FINISHING:
             told = job.progress.story[-1].partition(" ")[2] if job.progress.story else ""
+            told = told.removeprefix(f"{JobState.FINISHING}: ")
             return f"is being detached: {told}" if told else "is being detached"
         return job.progress.reason
+
+    def _says_waiting(self, record: VolumeRecord, job: JobRecord | None) -> str:
+        """Say what an attachment waits for while another job has the volume."""
+        attachment = self.attachment_of(record)
+        return "" if attachment is None or attachment is job else self._says(record, attachment)
 
     def _says_growing(self, record: VolumeRecord) -> str:
         lease = self.lease_of(record.volume)

@@ -208,6 +208,6 @@ def resolve_caller(certificate: Identity, metadata: Mapping[str, str], method: s
         roles = " or ".join(sorted(METHOD_ROLES.get(method, frozenset())))
         raise NotPermitted(
             f"{caller.role} {caller.name} may not call {method.rpartition('/')[2]}",
-            hint=f"it takes the role {roles}" if roles else "",
+            hint=f"it takes the role {roles}; docs/security.md says who has which" if roles else "",
         )
     return caller

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 import farbus
-from farbus.cli.node_settings import node_settings
+from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.files import write_owned
 from farbus.model.value import Value
@@ -59,6 +59,11 @@ class Role(enum.StrEnum):
 SETTINGS: Mapping[Role, str] = {Role.AGENT: "/etc/farbus/agent.toml", Role.SCHEDULER: "/etc/farbus/scheduler.toml"}
 """Files that an operator is meant to write: made where there is none, and never touched again."""
 
+RULES = "/usr/local/lib/udev/rules.d"
+STORAGE_RULES = "12-farbus-storage.rules"
+"""Have udev leave alone what users write on what Farbus gives them."""
+STORAGE_RULES_SOURCE = f"udev/{STORAGE_RULES}"
+
 SHARED = {"system/farbus.slice": f"{UNITS}/farbus.slice"}
 FILES: Mapping[Role, Mapping[str, str]] = {
     Role.AGENT: {
@@ -68,7 +73,8 @@ FILES: Mapping[Role, Mapping[str, str]] = {
         "system/farbus-lease-.service.d/sandbox.conf": f"{UNITS}/farbus-lease-.service.d/sandbox.conf",
         "sysusers.d/farbus-agent.conf": "/usr/local/lib/sysusers.d/farbus-agent.conf",
         "tmpfiles.d/farbus-agent.conf": "/usr/local/lib/tmpfiles.d/farbus-agent.conf",
-        "udev/60-farbus.rules": "/usr/local/lib/udev/rules.d/60-farbus.rules",
+        "udev/60-farbus.rules": f"{RULES}/60-farbus.rules",
+        STORAGE_RULES_SOURCE: f"{RULES}/{STORAGE_RULES}",
         "config/agent.toml": SETTINGS[Role.AGENT],
     },
     Role.SCHEDULER: {
@@ -209,7 +215,7 @@ class Installation:
             raise Conflict(
                 f"{self._at(settings)} is there already", hint="set scheduler in it, or leave --scheduler out"
             )
-        files = dict(FILES[role])
+        files, said = dict(FILES[role]), NodeSettings()
         if role is Role.AGENT:
             said = node_settings(str(self._at(settings)))
             for source, drop_in, wanted in (
@@ -220,7 +226,8 @@ class Installation:
                     files[source] = drop_in
                 else:
                     yield from self._withdraw(drop_in)
-        contents = dict(_contents(files, command=command, scheduler=scheduler or DEFAULT_SCHEDULER))
+        words = {"farbus": command, "scheduler": scheduler or DEFAULT_SCHEDULER, **_words(said.volume_group)}
+        contents = {path: _filled_in(source, words) for source, path in files.items()}
         contents[MANUAL] = manual.encode()
         if there:
             del contents[settings]
@@ -388,14 +395,25 @@ class Installation:
             self._record.directories.remove(path)
 
 
-def _contents(files: Mapping[str, str], *, command: str, scheduler: str) -> Iterator[tuple[str, bytes]]:
-    """Yield files, each by its source, as they are to be: path, content."""
-    for source, path in files.items():
-        try:
-            text = (SOURCES / source).read_text(encoding="utf-8")
-        except OSError as error:
-            raise FarbusError(f"{SOURCES / source}: {error.strerror}", hint="install farbus again") from error
-        yield path, text.replace("@farbus@", command).replace("@scheduler@", scheduler).encode()
+def storage_rules(group: str) -> bytes:
+    """Return the rules of udev that a node with this volume group is to have."""
+    return _filled_in(STORAGE_RULES_SOURCE, _words(group))
+
+
+def _words(group: str) -> dict[str, str]:
+    # device-mapper doubles each hyphen of a group's name, and puts one behind it.
+    return {"group": group.replace("-", "--")}
+
+
+def _filled_in(source: str, words: Mapping[str, str]) -> bytes:
+    """Return a file of systemd/ as it is to be put: ``@WORD@`` stands for what a machine says."""
+    try:
+        text = (SOURCES / source).read_text(encoding="utf-8")
+    except OSError as error:
+        raise FarbusError(f"{SOURCES / source}: {error.strerror}", hint="install farbus again") from error
+    for word, stands_for in words.items():
+        text = text.replace(f"@{word}@", stands_for)
+    return text.encode()
 
 
 def _digest(content: bytes) -> str:

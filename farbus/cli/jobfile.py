@@ -40,9 +40,17 @@ from farbus.model.job import (
     StorageRequest,
     TaskGroup,
 )
-from farbus.model.quantity import parse_bytes, parse_cpu, parse_network, parse_seconds, parse_share
+from farbus.model.quantity import (
+    parse_bytes,
+    parse_cpu,
+    parse_network,
+    parse_rate,
+    parse_seconds,
+    parse_share,
+    parse_storage,
+)
 from farbus.model.staging import check_path
-from farbus.model.volume import FileSystem, StorageUse, check_volume_name
+from farbus.model.volume import FileSystem, StorageUse, check_volume_name, is_mount_path
 
 MAX_TASKS = 4096
 """Most tasks of one job."""
@@ -99,7 +107,7 @@ class StorageTable(msgspec.Struct, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(description="What it is called; 'storage', 'storage1', ... if empty.")] = ""
     size: Annotated[str | int, Meta(description="How much: '100GB', or bytes.")] = 0
-    bandwidth: Annotated[str | int, Meta(description="Set aside for it, a second: '1GB/s', or bytes.")] = 0
+    bandwidth: Annotated[str | int, Meta(description="Set aside for it, a second: '1GB/s', '10Gbit/s', or bytes.")] = 0
     devices: Annotated[
         int, Meta(ge=0, le=MAX_DRIVES, description="Drives that are used as one; 0 leaves it to the scheduler.")
     ] = 0
@@ -520,11 +528,10 @@ def _storage(tables: list[StorageTable], prefix: str) -> tuple[StorageRequest, .
         _check_name(name, f"{where}name")
         if name in found:
             raise InvalidInput(f"{where}name: {name!r} is taken", hint="give each storage a name of its own")
-        bandwidth = table.bandwidth.removesuffix("/s") if isinstance(table.bandwidth, str) else table.bandwidth
         found[name] = StorageRequest(
             name=name,
-            size_bytes=parse_bytes(table.size, what=f"{where}size"),
-            bandwidth_bytes_per_s=parse_bytes(bandwidth, what=f"{where}bandwidth"),
+            size_bytes=parse_storage(table.size, what=f"{where}size"),
+            bandwidth_bytes_per_s=parse_rate(table.bandwidth, what=f"{where}bandwidth"),
             devices=table.devices,
             profile=table.profile,
             routes=tuple(dict.fromkeys(table.routes)),
@@ -540,16 +547,20 @@ def _storage(tables: list[StorageTable], prefix: str) -> tuple[StorageRequest, .
 
 def _check_storage(request: StorageRequest, where: str) -> None:
     if not request.volume and not request.size_bytes:
-        raise InvalidInput(f"{where}size: missing", hint='write for example size = "100GB", or volume = "NAME"')
+        raise InvalidInput(f"{where}size: missing, or 0", hint='write for example size = "100GB", or volume = "NAME"')
     for field in ("size_bytes", "bandwidth_bytes_per_s", "devices", "profile") if request.volume else ():
         if getattr(request, field):
             told = field.removesuffix("_bytes").removesuffix("_bytes_per_s")
             raise InvalidInput(f"{where}{told}: the volume has its own", hint="leave it out beside volume")
     if request.read_only and not request.volume:
         raise InvalidInput(f"{where}read_only: nothing is on it yet", hint="leave it out, or name a volume")
-    if request.path and not request.path.startswith("/"):
-        raise InvalidInput(f"{where}path: {request.path[:80]!r} is not absolute", hint="write for example /srv/data")
-    if request.path and request.use not in (StorageUse.MOUNT, StorageUse.MMAP):
+    if request.read_only and request.use is StorageUse.SWAP:
+        raise InvalidInput(f"{where}read_only: swap space is written", hint="leave it out beside use = swap")
+    if request.path and not is_mount_path(request.path):
+        raise InvalidInput(
+            f"{where}path: {request.path[:80]!r} is no absolute path below /", hint="write for example /srv/data"
+        )
+    if request.path and not request.use.is_mounted:
         raise InvalidInput(
             f"{where}path: only what is mounted has one", hint=f"leave it out beside use = {request.use}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from farbus.cli.decoding import convert_fields, decode_fields, read_file
 from farbus.errors import NotFound
 from farbus.linux.lvm import GROUP
+from farbus.model.storage import check_group_name
 from farbus.model.value import Value
 
 AGENT_SETTINGS = "/etc/farbus/agent.toml"
@@ -49,4 +50,6 @@ def node_settings(path: str = AGENT_SETTINGS) -> NodeSettings:
         return NodeSettings()
     known = NodeSettings.__struct_fields__
     ours = {name: value for name, value in fields.items() if name in known} if isinstance(fields, dict) else fields
-    return convert_fields(ours, NodeSettings, name=path)
+    settings = convert_fields(ours, NodeSettings, name=path)
+    check_group_name(settings.volume_group, field=f"{path}: volume_group")
+    return settings

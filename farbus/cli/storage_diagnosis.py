@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from farbus.cli.findings import Finding, Verdict
+from farbus.cli.installation import STORAGE_RULES, storage_rules
 from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import KernelFactsReader
@@ -32,6 +33,9 @@ USING = {
 UNIT = "farbus-agent.service"
 UNIT_PLACES = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 """Where systemd looks for units (``systemd/system`` below each) and for what is changed of them."""
+
+RULE_PLACES = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+"""Where udev looks for rules (``udev/rules.d`` below each): of files with one name the first counts."""
 
 RIGHT = "CAP_SYS_ADMIN"
 """By this a drop-in is known that lets the agent's unit have what storage takes, also one that was written by hand."""
@@ -66,6 +70,7 @@ def examine_storage(
             yield Finding(check=CHECK, verdict=Verdict.WARNING, found=error.message, cure=error.hint)
             settings = NodeSettings()
     yield from _unit(settings, Path(root))
+    yield from _rules(settings, Path(root))
     module = has_module or KernelFactsReader().has_module
     for what, programs, modules in (
         ("use storage", USING, USING_MODULES),
@@ -79,9 +84,12 @@ def examine_storage(
         absent = [name for name in modules if not module(name)]
         missing = [*(f"package {one}" for one in packages), *(f"kernel module {one}" for one in absent)]
         if missing:
-            cure = f"apt install {' '.join(packages)}" if packages else "a kernel that has them"
+            cures = [f"apt install {' '.join(packages)}"] * bool(packages) + ["a kernel that has them"] * bool(absent)
             yield Finding(
-                check=CHECK, verdict=Verdict.NOTE, found=f"to {what} there is missing: {', '.join(missing)}", cure=cure
+                check=CHECK,
+                verdict=Verdict.NOTE,
+                found=f"to {what} there is missing: {', '.join(missing)}",
+                cure=", and ".join(cures),
             )
         else:
             yield Finding(check=CHECK, verdict=Verdict.OK, found=f"there is what is needed to {what}")
@@ -145,6 +153,23 @@ def _unit(settings: NodeSettings, root: Path) -> Iterator[Finding]:
             found="the agent's unit allows storage, and agent.toml says neither storage = true nor use_storage = true",
             cure=again,
         )
+
+
+def _rules(settings: NodeSettings, root: Path) -> Iterator[Finding]:
+    """Yield whether udev is kept from looking at what users write; nothing where the node has no storage of theirs."""
+    if not settings.needs_rights:
+        return
+    found = [
+        place for one in RULE_PLACES if (place := root / one.lstrip("/") / "udev/rules.d" / STORAGE_RULES).exists()
+    ]
+    if not found:
+        said = f"udev looks at what users write on volumes and acts on it: there is no {STORAGE_RULES}"
+    elif found[0].read_bytes() != storage_rules(settings.volume_group):
+        said = f"{found[0]} is not what this version puts there for volume group {settings.volume_group}"
+    else:
+        return
+    cure = "farbus install agent, which puts the new one beside a file that was changed here"
+    yield Finding(check=CHECK, verdict=Verdict.WARNING, found=said, cure=cure)
 
 
 def _unit_places(root: Path) -> list[Path]:

@@ -654,7 +654,7 @@ def _enter_init_mounts(libc: ctypes.CDLL) -> None:
         if libc.setns(space, _CLONE_NEWNS):
             raise NotPermitted(
                 f"mounts of this node: {os.strerror(ctypes.get_errno())}",
-                hint="the agent's unit gives it mounts of its own; docs/volumes.md says what to change",
+                hint="set use_storage = true in its agent.toml, run farbus install agent there, and restart it",
             )
     finally:
         os.close(space)

@@ -19,17 +19,22 @@ _BYTES = {
     "MB": 10**6,
     "GB": 10**9,
     "TB": 10**12,
+    "PB": 10**15,
     "KiB": 2**10,
     "MiB": 2**20,
     "GiB": 2**30,
     "TiB": 2**40,
+    "PiB": 2**50,
     "K": 2**10,
     "M": 2**20,
     "G": 2**30,
     "T": 2**40,
 }
+_DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+"""What makers of drives mean by a letter alone."""
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MBIT_S = {"": 1.0, "kbit": 0.001, "Mbit": 1.0, "Gbit": 1e3, "Tbit": 1e6}
+BYTE_UNITS = "B, KiB, MiB, GiB, TiB, PiB, kB, MB, GB, TB or PB"
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 _FRACTION = re.compile(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*")
@@ -83,13 +88,33 @@ def parse_bytes(text: str | int | float, *, what: str = "size") -> int:
     """Parse an amount of memory or storage into bytes; a bare number is bytes."""
     number, unit = _split(text, what, example="512MiB")
     if unit not in _BYTES:
-        raise InvalidInput(
-            f"{what}: unknown unit {_shorten(repr(unit))}", hint="use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"
-        )
-    result = round(number * _BYTES[unit])
-    if result > MAX_BYTES:
+        raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint=f"use {BYTE_UNITS}")
+    return _bytes(number * _BYTES[unit], text, what)
+
+
+def parse_storage(text: str | int | float, *, what: str = "size") -> int:
+    """Parse an amount of storage into bytes: as :func:`parse_bytes`, but that ``100G`` is 100 GB, as of drives."""
+    number, unit = _split(text, what, example="100GB")
+    if unit.upper() in _DECIMAL:
+        return _bytes(number * _DECIMAL[unit.upper()], text, what)
+    return parse_bytes(text, what=what)
+
+
+def parse_rate(text: str | int | float, *, what: str = "bandwidth") -> int:
+    """Parse bytes a second: ``4GB/s``, ``4G``, or ``10Gbit/s``, which are eight times as many bits."""
+    example = "4GB/s or 10Gbit/s"
+    number, unit = _split(text.strip().removesuffix("/s") if isinstance(text, str) else text, what, example=example)
+    known = {**_BYTES, **{f"{letter}bit": size / 8 for letter, size in (*_DECIMAL.items(), ("k", 1000))}}
+    size = _DECIMAL.get(unit.upper()) or known.get(unit)
+    if size is None:
+        raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint=f"write for example {example}")
+    return _bytes(number * size, text, what)
+
+
+def _bytes(count: float, text: str | int | float, what: str) -> int:
+    if count > MAX_BYTES:
         raise InvalidInput(f"{what}: {_shorten(text)} is more than one exbibyte")
-    return result
+    return round(count)
 
 
 def parse_cpu(text: str | int | float, *, what: str = "cpus") -> int:
@@ -151,11 +176,11 @@ def parse_seconds(text: str | int | float, *, what: str = "time") -> float:
 def format_bytes(count: int) -> str:
     """Write a number of bytes for a person: ``1.5 GiB``."""
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size) < 1024:
             return f"{size:.0f} {unit}" if unit == "B" or size == int(size) else f"{size:.1f} {unit}"
         size /= 1024
-    return f"{size:.0f} TiB" if size == int(size) else f"{size:.1f} TiB"
+    return f"{size:.0f} PiB" if size == int(size) else f"{size:.1f} PiB"
 
 
 def format_cpu(milli: int) -> str:

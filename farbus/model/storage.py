@@ -22,6 +22,16 @@ _LEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,47}")
 """Leases whose names a logical volume can have: device-mapper's may have 127 characters, and doubles each ``-``."""
 
 
+_GROUP = re.compile(r"[A-Za-z0-9+_.][A-Za-z0-9+_.-]{0,99}")
+
+
+def check_group_name(name: str, *, field: str = "volume_group") -> str:
+    """Return the name of a volume group; raise :class:`InvalidInput` for what lvm2 would not take for one."""
+    if _GROUP.fullmatch(name) is None:
+        raise InvalidInput(f"{field}: {name[:80]!r} can't name a group", hint="use letters, digits and +_.-")
+    return name
+
+
 def stored_bytes(size_bytes: int, drives: int) -> int:
     """Return what is really there of a size over a number of drives: whole extents, as many on each."""
     unit = EXTENT_BYTES * max(1, drives)

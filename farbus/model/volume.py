@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import posixpath
 import re
 from collections.abc import Mapping
 
@@ -41,6 +42,11 @@ class StorageUse(enum.StrEnum):
     MMAP = "mmap"
     """A file as large as there is room for, in a file system, to be mapped: the memory extension of the workload-aware
     placement paper."""
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether it has a file system, in a directory."""
+        return self in (StorageUse.MOUNT, StorageUse.MMAP)
 
 
 class FileSystem(enum.StrEnum):
@@ -219,11 +225,16 @@ def check_volume_name(name: str, *, field: str = "name") -> str:
     return name
 
 
-def check_volume_size(size_bytes: int) -> int:
+def is_mount_path(path: str) -> bool:
+    """Say whether storage can be mounted there: an absolute path, written in the shortest way, and not the root."""
+    return path.startswith("/") and path != "/" and posixpath.normpath(path) == path
+
+
+def check_volume_size(size_bytes: int, *, field: str = "size") -> int:
     """Return a volume's size; raise :class:`InvalidInput` for what is none."""
     if not MIN_SIZE <= size_bytes <= MAX_BYTES:
         raise InvalidInput(
-            f"size: {size_bytes} bytes are not from {format_bytes(MIN_SIZE)} to {format_bytes(MAX_BYTES)}",
+            f"{field}: {size_bytes} bytes are not from {format_bytes(MIN_SIZE)} to {format_bytes(MAX_BYTES)}",
             hint="write for example 100G",
         )
     return size_bytes

@@ -13,6 +13,8 @@ from farbus.cli import application
 from farbus.cli.installation import FILES, SOURCES, STORAGE_SOURCE, TLS_SOURCE, Role, check_command
 from farbus.cli.manual import manual_page
 from farbus.errors import InvalidInput, NotFound
+from farbus.model.nvmeof import Stripe, SubsystemName
+from farbus.model.storage import LogicalIdentity
 from farbus.scheduler.config import SchedulerConfig
 
 COMMAND = "/opt/farbus/bin/farbus"
@@ -128,6 +130,23 @@ def test_storage_brings_what_the_unit_has_to_allow_and_takes_it_along(
     assert (files_below(root), (root / DROP_IN).parent.exists()) == (before, False)
     assert install(root, role="scheduler") == 0
     assert files_below(root) == before
+
+
+RULES = "usr/local/lib/udev/rules.d/12-farbus-storage.rules"
+
+
+def test_udev_is_told_which_devices_are_users(root: Path) -> None:
+    rules = (root / RULES).read_text()
+    assert f'ATTRS{{subsysnqn}}=="{SubsystemName(lease="L", epoch=1).nqn.removesuffix("L:1")}*"' in rules
+    stripe = Stripe(id="s", members=("/dev/a", "/dev/b"), member_bytes=1 << 20, chunk_bytes=1 << 17)
+    assert f'ATTR{{dm/uuid}}=="{stripe.uuid.removesuffix("s")}*"' in rules
+    volume, lease = LogicalIdentity(volume="v", part=0, parts=1).name, LogicalIdentity(lease="L").name
+    stored = "|".join(f"farbus-{name.replace('-', '--')}*" for name in (volume[:-3], lease[:-1]))
+    assert f'ATTR{{dm/name}}=="{stored}"' in rules
+    # As device-mapper writes a group's name with a hyphen.
+    set_in(root, 'volume_group = "fast-one"')
+    install(root)
+    assert '=="fast--one-vol--*|fast--one-lease--*"' in (root / RULES).read_text()
 
 
 def test_encrypted_storage_brings_what_tlshd_needs_and_takes_it_along(root: Path) -> None:

@@ -113,7 +113,7 @@ MISTAKES = {
         "job.toml: resources.cpus: no program runs with none; leave it out for the default"
     ),
     'command = ["a"]\n[resources]\nmemory = "5XB"': (
-        "job.toml: resources.memory: unknown unit 'XB'; use B, KiB, MiB, GiB, TiB, kB, MB, GB or TB"
+        "job.toml: resources.memory: unknown unit 'XB'; use B, KiB, MiB, GiB, TiB, PiB, kB, MB, GB, TB or PB"
     ),
     'command = ["a"]\n[resources]\nnetwork = "10GB"': (
         "job.toml: resources.network: unknown unit 'GB'; use Mbit/s, Gbit/s or Tbit/s"
@@ -281,6 +281,13 @@ def test_storage_arrives() -> None:
     )
 
 
+def test_storage_is_counted_as_by_the_command() -> None:
+    text = b'command = ["a"]\n[[storage]]\nsize = "100G"\nbandwidth = "10Gbit/s"\n'
+    (group,) = parse_job(text, name="job.toml", directory=HERE).groups
+    (storage,) = group.storage
+    assert (storage.size_bytes, storage.bandwidth_bytes_per_s) == (100 * 10**9, 125 * 10**7)
+
+
 def test_a_volume_arrives() -> None:
     text = b'command = ["a"]\n[[storage]]\nvolume = "data"\nuse = "mmap"\nfile_system = "xfs"\npath = "/d"\n'
     text += b"read_only = true"
@@ -310,8 +317,10 @@ def test_a_volume_arrives() -> None:
         (b'volume = "a"\nsize = 1', "job.toml: storage[0].size: the volume has its own"),
         (b'volume = "a"\nbandwidth = 1', "job.toml: storage[0].bandwidth: the volume has its own"),
         (b'size = 1\nuse = "sing"', "job.toml: storage[0].use: "),
-        (b'size = 1\npath = "data"', "job.toml: storage[0].path: 'data' is not absolute"),
+        (b'size = 1\npath = "data"', "job.toml: storage[0].path: 'data' is no absolute path below /"),
         (b'size = 1\nuse = "raw"\npath = "/srv"', "job.toml: storage[0].path: only what is mounted has one"),
+        (b'volume = "a"\nuse = "swap"\nread_only = true', "job.toml: storage[0].read_only: swap space is written"),
+        (b'size = 1\nbandwidth = "fast"', "job.toml: storage[0].bandwidth: 'fast' is not a number with a unit; write"),
         (b"size = 1\nread_only = true", "job.toml: storage[0].read_only: nothing is on it yet"),
     ],
 )

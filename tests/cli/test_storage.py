@@ -11,7 +11,17 @@ import pytest
 from farbus.cli import storage_diagnosis
 from farbus.cli.commands import storage
 from farbus.cli.findings import Verdict
-from farbus.cli.installation import SOURCES, STORAGE_DROP_IN, STORAGE_SOURCE, TLS_DROP_IN, TLS_SOURCE, UNITS
+from farbus.cli.installation import (
+    RULES,
+    SOURCES,
+    STORAGE_DROP_IN,
+    STORAGE_RULES,
+    STORAGE_SOURCE,
+    TLS_DROP_IN,
+    TLS_SOURCE,
+    UNITS,
+    storage_rules,
+)
 from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.storage_diagnosis import examine_storage
 from farbus.errors import Conflict, InvalidInput, NotFound
@@ -112,11 +122,38 @@ def test_doctor_says_where_settings_and_unit_differ(tmp_path: Path) -> None:
     assert (verdict, "says neither" in words) == (Verdict.NOTE, True)
 
 
+def test_doctor_says_where_udev_looks_at_what_users_write(tmp_path: Path) -> None:
+    lvm = FakeLvm(tmp_path)
+
+    def of_udev(**settings: object) -> list[str]:
+        return [words for verdict, words in told(lvm, **settings) if verdict is Verdict.WARNING and "rules" in words]
+
+    assert of_udev() == []
+    (words,) = of_udev(use_storage=True)
+    assert "there is no 12-farbus-storage.rules" in words
+    assert "farbus install agent" in words
+    rules = tmp_path / RULES.lstrip("/") / STORAGE_RULES
+    rules.parent.mkdir(parents=True)
+    rules.write_bytes(storage_rules("farbus"))
+    assert of_udev(use_storage=True) == []
+    (words,) = of_udev(storage=True, volume_group="fast")
+    assert f"{rules} is not what this version puts there for volume group fast" in words
+    # The operator's own goes before.
+    own = tmp_path / "etc/udev/rules.d" / STORAGE_RULES
+    own.parent.mkdir(parents=True)
+    own.touch()
+    (words,) = of_udev(storage=True)
+    assert str(own) in words
+
+
 def test_settings_are_read_as_far_as_they_concern_storage(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     assert node_settings(str(file)) == NodeSettings()
     file.write_text('scheduler = "control:7411"\nuse_storage = true\nvolume_group = "fast"\n')
     assert node_settings(str(file)) == NodeSettings(use_storage=True, volume_group="fast")
+    file.write_text('volume_group = "a b"\n')
+    with pytest.raises(InvalidInput, match=r"agent\.toml: volume_group: 'a b' can't name a group"):
+        node_settings(str(file))
     file.write_text('storage = "yes"\n')
     with pytest.raises(InvalidInput, match="storage"):
         node_settings(str(file))
@@ -138,6 +175,24 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLvm:
     monkeypatch.setattr(storage, "KernelFileSystems", lambda: FakeFileSystems(tmp_path))
     monkeypatch.setattr(storage, "local_drives", lambda: local_drives(sys=tmp_path / "sys"))
     return lvm
+
+
+def test_init_says_what_comes_next_where_the_agent_does_not_store(
+    machine: FakeLvm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drive = machine.plug("S1", 1 << 30)
+    storage.init([drive])
+    assert "\nnext: storage = true in /etc/farbus/agent.toml, then farbus install agent" in capsys.readouterr().out
+    (tmp_path / "agent.toml").write_text("storage = true\n")
+    storage.init([drive])
+    assert "next:" not in capsys.readouterr().out
+
+
+def test_a_name_that_no_group_can_have_is_refused_before_a_drive_is_touched(machine: FakeLvm) -> None:
+    drive = machine.plug("S1", 1 << 30)
+    with pytest.raises(InvalidInput, match="--group: 'a b' can't name a group"):
+        storage.init([drive], group="a b")
+    assert asyncio.run(machine.drives()) == ()
 
 
 def test_a_drive_is_given_and_taken_back(machine: FakeLvm, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

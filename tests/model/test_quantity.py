@@ -18,8 +18,10 @@ from farbus.model.quantity import (
     parse_bytes,
     parse_cpu,
     parse_network,
+    parse_rate,
     parse_seconds,
     parse_share,
+    parse_storage,
 )
 
 
@@ -40,6 +42,28 @@ from farbus.model.quantity import (
 )
 def test_bytes(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("100G", 10**11), ("1.5t", 15 * 10**11), ("2P", 2 * 10**15), ("100GiB", 100 * 2**30), ("2PB", 2 * 10**15), (7, 7)],
+)
+def test_storage_is_counted_as_drives_are(text: str | int, count: int) -> None:
+    assert parse_storage(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("4GB/s", 4 * 10**9), ("4G", 4 * 10**9), ("1GiB/s", 2**30), ("10Gbit/s", 125 * 10**7), ("8kbit", 1000), (5, 5)],
+)
+def test_rates(text: str | int, count: int) -> None:
+    assert parse_rate(text) == count
+
+
+@pytest.mark.parametrize("text", ["fast", "4GB/h", "4 gigs", "9999999999TiB/s", "-1GB/s"])
+def test_rates_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"bandwidth: .*(write for example 4GB/s or 10Gbit/s|one exbibyte)"):
+        parse_rate(text)
 
 
 @pytest.mark.parametrize(

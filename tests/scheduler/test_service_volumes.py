@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import types
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import cast
 
@@ -106,6 +106,12 @@ async def test_why_a_volume_is_not_made_is_its_last_word(shop: Shop) -> None:
 async def test_what_can_not_be_is_refused(shop: Shop) -> None:
     with pytest.raises(Unsatisfiable, match="the most would be 200 GiB"):
         await shop.create(size=999 * GIB)
+    with pytest.raises(Unsatisfiable, match="on 3 drives: the cluster has no 3 drives for that; it has 2"):
+        await shop.create(stripe=3)
+    with pytest.raises(Unsatisfiable, match=r"with 999 GiB/s: .* no drives so fast free now; the most would be .*/s"):
+        await shop.create(bandwidth_bytes_per_s=999 * GIB)
+    with pytest.raises(Unsatisfiable, match=r"node c offers no NVMe drives as storage; .*farbus storage init"):
+        await shop.create(node="c")
     with pytest.raises(InvalidInput, match="no name for a volume"):
         await shop.create("A")
     with pytest.raises(NotFound, match="there is no volume data"):
@@ -119,6 +125,8 @@ async def test_what_can_not_be_is_refused(shop: Shop) -> None:
         await shop.attach(on="z")
     with pytest.raises(InvalidInput, match=r"attachment\.path: is set, and use is raw"):
         await shop.attach(use=StorageUse.RAW, path="/srv")
+    with pytest.raises(InvalidInput, match=r"attachment\.read_only: is set, and swap space is written"):
+        await shop.attach(use=StorageUse.SWAP, read_only=True)
     with pytest.raises(Conflict, match="volume data is attached to no node"):
         async for _ in shop.operator.detach_volume("data"):
             pass
@@ -218,6 +226,25 @@ async def test_a_volume_is_attached_and_detached(shop: Shop) -> None:
     (ended,) = await shop.operator.list_jobs(include_ended=True)
     assert (ended.state, ended.reason) == (JobState.SUCCEEDED, "detached by ann")
     assert (await gone(shop.ada)).state is VolumeState.DELETED
+
+
+async def test_an_attachment_that_waits_for_a_job_says_so(shop: Shop) -> None:
+    await shop.create()
+    first, _ = await shop.ada.submit(stored(StorageRequest(name="in", volume="data"), on="a"))
+    await until(shop.ada, first, JobState.RUNNING)
+    waits = f"is to be attached to node c: volume data is used by job {first} on node a"
+    asked = cast(
+        "AsyncGenerator[VolumeStatus, None]", shop.operator.attach_volume(AttachRequest(volume="data", node="c"))
+    )
+    async with contextlib.aclosing(asked):
+        async for status in asked:
+            if status.says == waits:
+                break
+    (listed,) = await shop.ada.list_volumes()
+    assert (listed.job, listed.says) == (first, waits)
+    await shop.agents["a"].finish(first)
+    while listed.attached_to != "c":
+        (listed,) = await shop.ada.list_volumes()
 
 
 async def test_an_attachment_that_fails_says_why(shop: Shop) -> None:

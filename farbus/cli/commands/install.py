@@ -17,11 +17,15 @@ from farbus.cli.options import command_app, examples
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from farbus.linux.service_manager import Systemd
 from farbus.linux.users import SystemUsers
+from farbus.model.nvmeof import MODEL, STRIPE_PREFIX
 
 app = command_app()
 
 PROGRAMS = ("farbus-task-*", "farbus-lease-*")
 """Units of what runs for others on a node."""
+
+STORAGE_NAMES = (f"ID_MODEL={MODEL.split()[0]}*", f"DM_NAME={STRIPE_PREFIX}*", "DM_NAME=*-vol--*", "DM_NAME=*-lease--*")
+"""Properties of block devices that the rules about storage may concern; the rules look closer."""
 
 
 @app.command(
@@ -125,6 +129,14 @@ def _install(installation: Installation, act: _Actions, role: Role, *, command: 
         # The drivers of these are bound already.
         act.run("udevadm", "control", "--reload")
         act.run("udevadm", "trigger", "--action=add", "--subsystem-match=pci", "--attr-match=vendor=0x10de")
+        # What is attached already is to lose the links that were made of what users have written.
+        act.run(
+            "udevadm",
+            "trigger",
+            "--action=change",
+            "--subsystem-match=block",
+            *(f"--property-match={each}" for each in STORAGE_NAMES),
+        )
     if act.possible:
         typer.echo("\n".join(_next_steps(role, act)))
 

@@ -43,6 +43,9 @@ COLUMNS: tuple[Column[QuotaStatus], ...] = (
 )
 
 
+NOTHING = "nobody has or wants anything; what each user may have is set in the scheduler's settings ([quota])"
+
+
 @app.command(epilog=examples("farbus quota", "farbus quota ada bob -o json    for operators of the cluster"))
 def quota(
     users: Annotated[
@@ -57,4 +60,4 @@ def quota(
     target = find_target(socket=socket, server=server, credentials=credentials)
     statuses = ask(target, lambda client: client.list_quotas())
     chosen = choose(statuses, users, key=lambda status: status.user, noun="user", command="quota")
-    print_listing(chosen, COLUMNS, output, nothing="nobody has or wants anything")
+    print_listing(chosen, COLUMNS, output, nothing=NOTHING)

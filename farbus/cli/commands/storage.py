@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from farbus.cli.listing import Column, print_listing
-from farbus.cli.node_settings import node_settings
+from farbus.cli.node_settings import AGENT_SETTINGS, node_settings
 from farbus.cli.options import Output, OutputOption, command_app, examples
 from farbus.errors import Conflict, NotFound
 from farbus.linux.block import KernelBlockDevices
 from farbus.linux.filesystems import KernelFileSystems, described
 from farbus.linux.lvm import KernelLvm, LocalDrive, local_drives
 from farbus.model.quantity import format_bytes
-from farbus.model.storage import StorageDrive
+from farbus.model.storage import StorageDrive, check_group_name
 
 app = command_app()
 
@@ -50,7 +50,8 @@ COLUMNS: tuple[Column[StorageDrive], ...] = (
 def storage() -> None:
     """Give drives of this machine to Farbus, or take them back.
 
-    A node stores volumes and room of jobs on them. docs/storage-nodes.md
+    A node stores volumes and room of jobs on them.  docs/install.md (storage for
+    others) says how a node is set up, docs/storage-nodes.md what it does then.
     """
 
 
@@ -68,7 +69,7 @@ def init(drives: DrivesArgument, group: GroupOption = "") -> None:
 
     As root; then set storage = true in agent.toml, run farbus install agent, and restart the agent.
     """
-    asyncio.run(_init(drives, group or node_settings().volume_group))
+    asyncio.run(_init(drives, _group(group)))
 
 
 async def _init(drives: list[str], group: str) -> None:
@@ -89,13 +90,17 @@ async def _init(drives: list[str], group: str) -> None:
     for drive in chosen:
         await lvm.add_drive(drive.id)
         typer.echo(f"{drive.id} ({drive.path}) is in volume group {group}")
+    if not node_settings().storage:
+        typer.echo(
+            f"next: storage = true in {AGENT_SETTINGS}, then farbus install agent and systemctl restart farbus-agent"
+        )
 
 
 @app.command(epilog=examples("farbus storage remove NVME-S64DNE0R-Samsung_PM9A3"))
 def remove(drives: DrivesArgument, group: GroupOption = "") -> None:
     """Take drives back that no volume has a part of.  As root."""
 
-    group = group or node_settings().volume_group
+    group = _group(group)
 
     async def take() -> None:
         lvm = KernelLvm(group=group)
@@ -113,9 +118,14 @@ def list_drives(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the drives that are given to Farbus.  As root."""
-    group = group or node_settings().volume_group
+    group = _group(group)
     found: tuple[StorageDrive, ...] = asyncio.run(KernelLvm(group=group).drives())
     print_listing(found, COLUMNS, output, nothing=f"volume group {group}: no drives are given to Farbus here")
+
+
+def _group(name: str) -> str:
+    # Before anything is touched: lvm2 would label a drive before it looks at the name of its group.
+    return check_group_name(name, field="--group") if name else node_settings().volume_group
 
 
 def _drive(name: str) -> LocalDrive:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -25,7 +24,7 @@ from farbus.cli.tables import ORPHAN_COLUMNS, VOLUME_COLUMNS, format_volume_plac
 from farbus.cli.volume_bench import BENCH_COLUMNS, VolumeBench
 from farbus.cli.volume_watch import Begin, IsDone, VolumeWatch, is_attached, is_detached
 from farbus.errors import FarbusError, InvalidInput
-from farbus.model.quantity import format_bytes, parse_bytes
+from farbus.model.quantity import format_bytes, parse_rate, parse_storage
 from farbus.model.states import VolumeState
 from farbus.model.volume import (
     MAX_STRIPE,
@@ -37,11 +36,10 @@ from farbus.model.volume import (
     VolumeStatus,
     check_volume_name,
     check_volume_size,
+    is_mount_path,
 )
 
 app = command_app()
-
-_SHORT = re.compile(r"\s*[\d.]+\s*[KMGTkmgt]\s*")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The volume.", autocompletion=complete_volume)]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
@@ -80,7 +78,9 @@ def create(
     ] = 0,
     bandwidth: Annotated[
         str,
-        typer.Option("--bandwidth", metavar="RATE", help="Set aside on its drives, like 4GB/s.", show_default=False),
+        typer.Option(
+            "--bandwidth", metavar="RATE", help="Set aside on its drives, like 4GB/s or 10Gbit/s.", show_default=False
+        ),
     ] = "",
     node: Annotated[
         str,
@@ -103,7 +103,7 @@ def create(
         name=check_volume_name(name),
         size_bytes=_size(size),
         stripe=stripe,
-        bandwidth_bytes_per_s=parse_bytes(_full(bandwidth.removesuffix("/s")), what="--bandwidth") if bandwidth else 0,
+        bandwidth_bytes_per_s=parse_rate(bandwidth, what="--bandwidth") if bandwidth else 0,
         node=node,
     )
     _follow(
@@ -164,8 +164,9 @@ def attach(
         ),
     ] = "",
     file_system: Annotated[
-        FileSystem, typer.Option("--file-system", help="Made where there is nothing at all on it.")
-    ] = FileSystem.EXT4,
+        FileSystem | None,
+        typer.Option("--file-system", help="Made where there is nothing at all on it.  [default: ext4]"),
+    ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Change nothing on it.")] = False,
     quiet: QuietOption = False,
     output: OutputOption = Output.TABLE,
@@ -178,7 +179,21 @@ def attach(
     It waits while somebody else uses the volume, and comes back by itself when
     the node is booted again.  Ctrl-C ends the watching alone.
     """
-    request = AttachRequest(volume=name, node=node, use=use, path=path, file_system=file_system, read_only=read_only)
+    for option, given in (("--path", path), ("--file-system", file_system)):
+        if given and not use.is_mounted:
+            raise InvalidInput(f"{option}: only what is mounted has one", hint=f"leave it out beside --use {use}")
+    if path and not is_mount_path(path):
+        raise InvalidInput(f"--path: {path[:80]!r} is no absolute path below /", hint="write for example /srv/data")
+    if read_only and use is StorageUse.SWAP:
+        raise InvalidInput("--read-only: swap space is written", hint="leave it out beside --use swap")
+    request = AttachRequest(
+        volume=name,
+        node=node,
+        use=use,
+        path=path,
+        file_system=file_system or FileSystem.EXT4,
+        read_only=read_only,
+    )
     _follow(
         name,
         lambda client: client.attach_volume(request),
@@ -369,16 +384,8 @@ def _confirm(question: str, refusal: str) -> None:
     typer.confirm(question, abort=True)
 
 
-def _full(text: str) -> str:
-    """Write the unit whole that people leave out: ``100G`` is 100GB."""
-    if not _SHORT.fullmatch(text):
-        return text
-    number, unit = text.strip()[:-1], text.strip()[-1].upper()
-    return f"{number}{'k' if unit == 'K' else unit}B"
-
-
 def _size(text: str) -> int:
-    return check_volume_size(parse_bytes(_full(text), what="--size"))
+    return check_volume_size(parse_storage(text, what="--size"), field="--size")
 
 
 def _follow(
