@@ -37,7 +37,6 @@ NVMEOF_TLS = ("on", "off")
 MAX_TARGET_ADDRESSES = 8
 """Of one node: whoever uses its storage has a controller with queues at each."""
 
-# What lvm(8) lets a group be called.
 REMOTING_TLS = ("on", "off")
 
 PEER_PORT = 7412

@@ -20,9 +20,8 @@ EXTENT_BYTES = 4 << 20
 
 _LEASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,47}")
 """Leases whose names a logical volume can have: device-mapper's may have 127 characters, and doubles each ``-``."""
-
-
 _GROUP = re.compile(r"[A-Za-z0-9+_.][A-Za-z0-9+_.-]{0,99}")
+"""What lvm(8) lets a group be called."""
 
 
 def check_group_name(name: str, *, field: str = "volume_group") -> str:
