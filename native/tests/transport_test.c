@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "../transport/inbox.h"
+#include "../transport/streaming.h"
 #include "../transport/transport.h"
 #include "../wire/digest.h"
 
@@ -475,8 +476,30 @@ static void test_digests_are_as_the_standard_s_examples(void)
 	assert(memcmp(digest, two, 4) == 0 && digest[31] == 0xc1);
 }
 
+/* From and to every place in a line, and not one byte beyond. */
+static void test_copies_past_the_cache_are_whole(void)
+{
+	enum { MARGIN = 64, MOST = STREAMING_BYTES + 200 };
+	static uint8_t from[MARGIN + MOST], to[MARGIN + MOST + MARGIN], expected[sizeof(to)];
+
+	for (size_t i = 0; i < sizeof(from); i++)
+		from[i] = (uint8_t)(i * 2654435761u >> 13);
+	for (size_t at = 0; at < MARGIN; at++) {
+		for (size_t bytes = STREAMING_BYTES - 1; bytes <= MOST; bytes += 67) {
+			const uint8_t *source = from + at * 7 % MARGIN;
+
+			memset(to, 0xa5, sizeof(to));
+			memset(expected, 0xa5, sizeof(expected));
+			memcpy(expected + at, source, bytes);
+			streaming_copy(to + at, source, bytes);
+			assert(memcmp(to, expected, sizeof(to)) == 0);
+		}
+	}
+}
+
 int main(void)
 {
+	test_copies_past_the_cache_are_whole();
 	test_bytes_arrive_in_order_through_a_ring_that_is_too_small();
 	test_a_writer_hears_of_the_peer_s_end();
 	test_a_shutdown_wakes_the_reader();
