@@ -50,6 +50,8 @@ MAX_USERS = 100
 """Programs told of one mount: who has so many is not helped by the rest."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_BANNER = re.compile(r"\S+ [0-9.]+(-\S+)? \([0-9]+-[A-Za-z]+-[0-9]+\)")
+"""What the programs of e2fsprogs begin all they say with: ``resize2fs 1.47.0 (5-Feb-2023)``."""
 
 
 class FileSystems(Protocol):
@@ -801,7 +803,8 @@ def _of_program(what: str, said: Said) -> FarbusError:
 
 
 def _first(text: str) -> str:
-    return next((line.strip()[:200] for line in text.splitlines() if line.strip()), "")
+    lines = (line.strip() for line in text.splitlines())
+    return next((line[:200] for line in lines if line and _BANNER.fullmatch(line) is None), "")
 
 
 def _checked(name: str) -> str:

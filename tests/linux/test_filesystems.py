@@ -15,6 +15,7 @@ from farbus.linux.disposable import run_disposable
 from farbus.linux.fake_filesystems import FakeFileSystems
 from farbus.linux.filesystems import (
     KernelFileSystems,
+    Said,
     allocate_file,
     look_at_beginning,
     look_for_users,
@@ -93,6 +94,23 @@ async def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(Unavailable, match="blkid is not here") as caught:
         await KernelFileSystems().signature(str(device))
     assert caught.value.hint == "install util-linux"
+
+
+class _Refusing(KernelFileSystems):
+    """A file system that its program does not let grow."""
+
+    def _mounted_at(self, device: str, what: str) -> str:
+        return "/mnt"
+
+    async def _run(self, program: str, *arguments: str) -> Said:
+        banner, error = f"{program} 1.47.0 (5-Feb-2023)", f"{program}: Permission denied to resize filesystem"
+        return Said(1, f"Filesystem at {arguments[0]} is mounted on /mnt\n", f"{banner}\n{error}\n")
+
+
+async def test_what_a_program_says_of_its_version_is_not_what_went_wrong() -> None:
+    with pytest.raises(Unavailable) as caught:
+        await _Refusing().grow("/dev/x", Format.EXT4)
+    assert caught.value.message == "grow /dev/x: resize2fs: Permission denied to resize filesystem"
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "x" * 129])
