@@ -66,8 +66,10 @@ def check_fio(program: str = "fio") -> None:
 
 def run_fio(job: FioJob, *, program: str = "fio") -> FioResult:
     """Measure; raise :class:`Unavailable` with what fio says where it can't."""
+    # For fio a colon ends a name of several: /dev/block/259:1 would be two files.
+    path = job.path.replace(":", "\\:")
     arguments = [
-        program, "--output-format=json", "--name=farbus", f"--filename={job.path}", f"--rw={job.pattern}",
+        program, "--output-format=json", "--name=farbus", f"--filename={path}", f"--rw={job.pattern}",
         f"--bs={job.block_bytes}", f"--iodepth={job.depth}", "--ioengine=libaio", "--direct=1", "--group_reporting",
     ]  # fmt: skip
     if job.verify:

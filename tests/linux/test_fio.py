@@ -56,6 +56,13 @@ def test_a_reading_can_write_nothing(tmp_path: Path) -> None:
     assert {"--readonly", "--rw=read", "--bs=4096", "--iodepth=2", "--runtime=1500ms", "--filename=/dev/x"} <= set(said)
 
 
+def test_a_device_by_its_number_is_one_file(tmp_path: Path) -> None:
+    kept = tmp_path / "arguments"
+    fio = program(tmp_path, f'printf "%s\\n" "$@" > {kept}; cat <<END\n{output()}\nEND')
+    run_fio(FioJob(path="/dev/block/259:1", pattern=Pattern.READ, block_bytes=4096, depth=2, seconds=0.1), program=fio)
+    assert "--filename=/dev/block/259\\:1" in kept.read_text().splitlines()
+
+
 def test_writes_may_be_read_back(tmp_path: Path) -> None:
     kept = tmp_path / "arguments"
     fio = program(tmp_path, f'echo "$@" > {kept}; cat <<END\n{output()}\nEND')
