@@ -31,11 +31,10 @@ USING = {
 """Programs that a node needs that uses storage, its own or others'."""
 
 UNIT = "farbus-agent.service"
-UNIT_PLACES = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
-"""Where systemd looks for units (``systemd/system`` below each) and for what is changed of them."""
-
-RULE_PLACES = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
-"""Where udev looks for rules (``udev/rules.d`` below each): of files with one name the first counts."""
+UNITS = "systemd/system"
+PLACES = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+"""Where systemd looks for units (``systemd/system`` below each) and for what is changed of them, and udev for rules
+(``udev/rules.d``): of files with one name the first counts."""
 
 RIGHT = "CAP_SYS_ADMIN"
 """By this a drop-in is known that lets the agent's unit have what storage takes, also one that was written by hand."""
@@ -134,7 +133,7 @@ def _tls(nvme: NvmeFabrics, module: Callable[[str], bool], proc: Path, root: Pat
 
 def _unit(settings: NodeSettings, root: Path) -> Iterator[Finding]:
     """Yield whether the agent's unit allows what its settings want of it; nothing where it is no unit."""
-    if not any((place / UNIT).exists() for place in _unit_places(root)):
+    if not any((place / UNIT).exists() for place in _below(root, UNITS)):
         return
     allowed = _has_drop_in(root, UNIT, RIGHT)
     again = "farbus install agent, then systemctl restart farbus-agent, which ends no job"
@@ -159,9 +158,7 @@ def _rules(settings: NodeSettings, root: Path) -> Iterator[Finding]:
     """Yield whether udev is kept from looking at what users write; nothing where the node has no storage of theirs."""
     if not settings.needs_rights:
         return
-    found = [
-        place for one in RULE_PLACES if (place := root / one.lstrip("/") / "udev/rules.d" / STORAGE_RULES).exists()
-    ]
+    found = [place for one in _below(root, "udev/rules.d") if (place := one / STORAGE_RULES).exists()]
     if not found:
         said = f"udev looks at what users write on volumes and acts on it: there is no {STORAGE_RULES}"
     elif found[0].read_bytes() != storage_rules(settings.volume_group):
@@ -172,15 +169,15 @@ def _rules(settings: NodeSettings, root: Path) -> Iterator[Finding]:
     yield Finding(check=CHECK, verdict=Verdict.WARNING, found=said, cure=cure)
 
 
-def _unit_places(root: Path) -> list[Path]:
-    return [root / place.lstrip("/") / "systemd/system" for place in UNIT_PLACES]
+def _below(root: Path, name: str) -> list[Path]:
+    return [root / place.lstrip("/") / name for place in PLACES]
 
 
 def _has_drop_in(root: Path, unit: str, word: str) -> bool:
     """Say whether a word is in something that changes a unit."""
     return any(
         word in drop_in.read_text(errors="replace")
-        for place in _unit_places(root)
+        for place in _below(root, UNITS)
         for drop_in in (place / f"{unit}.d").glob("*.conf")
         if os.access(drop_in, os.R_OK)
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from farbus.errors import InvalidInput
 
@@ -32,6 +33,8 @@ _BYTES = {
 }
 _DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 """What makers of drives mean by a letter alone."""
+_STORAGE = {**_BYTES, **_DECIMAL, **{letter.lower(): size for letter, size in _DECIMAL.items()}}
+_RATES = {**_STORAGE, **{f"{letter}bit": size / 8 for letter, size in (*_DECIMAL.items(), ("k", 10**3))}}
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MBIT_S = {"": 1.0, "kbit": 0.001, "Mbit": 1.0, "Gbit": 1e3, "Tbit": 1e6}
 BYTE_UNITS = "B, KiB, MiB, GiB, TiB, PiB, kB, MB, GB, TB or PB"
@@ -87,31 +90,28 @@ def _shorten(text: str | int | float) -> str:
 def parse_bytes(text: str | int | float, *, what: str = "size") -> int:
     """Parse an amount of memory or storage into bytes; a bare number is bytes."""
     number, unit = _split(text, what, example="512MiB")
-    if unit not in _BYTES:
-        raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint=f"use {BYTE_UNITS}")
-    return _bytes(number * _BYTES[unit], text, what)
+    return _bytes(number, unit, _BYTES, text, what, hint=f"use {BYTE_UNITS}")
 
 
 def parse_storage(text: str | int | float, *, what: str = "size") -> int:
     """Parse an amount of storage into bytes: as :func:`parse_bytes`, but that ``100G`` is 100 GB, as of drives."""
     number, unit = _split(text, what, example="100GB")
-    if unit.upper() in _DECIMAL:
-        return _bytes(number * _DECIMAL[unit.upper()], text, what)
-    return parse_bytes(text, what=what)
+    return _bytes(number, unit, _STORAGE, text, what, hint=f"use {BYTE_UNITS}")
 
 
 def parse_rate(text: str | int | float, *, what: str = "bandwidth") -> int:
     """Parse bytes a second: ``4GB/s``, ``4G``, or ``10Gbit/s``, which are eight times as many bits."""
     example = "4GB/s or 10Gbit/s"
     number, unit = _split(text.strip().removesuffix("/s") if isinstance(text, str) else text, what, example=example)
-    known = {**_BYTES, **{f"{letter}bit": size / 8 for letter, size in (*_DECIMAL.items(), ("k", 1000))}}
-    size = _DECIMAL.get(unit.upper()) or known.get(unit)
-    if size is None:
-        raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint=f"write for example {example}")
-    return _bytes(number * size, text, what)
+    return _bytes(number, unit, _RATES, text, what, hint=f"write for example {example}")
 
 
-def _bytes(count: float, text: str | int | float, what: str) -> int:
+def _bytes(
+    number: float, unit: str, units: Mapping[str, float], text: str | int | float, what: str, *, hint: str
+) -> int:
+    if unit not in units:
+        raise InvalidInput(f"{what}: unknown unit {_shorten(repr(unit))}", hint=hint)
+    count = number * units[unit]
     if count > MAX_BYTES:
         raise InvalidInput(f"{what}: {_shorten(text)} is more than one exbibyte")
     return round(count)

@@ -44,24 +44,17 @@ __attribute__((target("avx2"))) static inline void streaming_copy_lines(uint8_t 
 	/* Stores past the caches are ordered by nothing else. */
 	_mm_sfence();
 }
-#else
-static inline bool streaming_gains(void)
-{
-	return false;
-}
-
-static inline void streaming_copy_lines(uint8_t *to, const uint8_t *from, size_t bytes)
-{
-	memcpy(to, from, bytes);
-}
 #endif
 
 static inline void streaming_copy(void *to, const void *from, size_t bytes)
 {
-	if (bytes >= STREAMING_BYTES && streaming_gains())
+#if defined(__x86_64__)
+	if (bytes >= STREAMING_BYTES && streaming_gains()) {
 		streaming_copy_lines(to, from, bytes);
-	else
-		memcpy(to, from, bytes);
+		return;
+	}
+#endif
+	memcpy(to, from, bytes);
 }
 
 #endif

@@ -23,6 +23,14 @@ JOB_LIMIT_S = patient(300.0)
 STATE = "/var/lib/farbus/agent"
 """State directory of a node's agent."""
 
+TO_SCALE = "import struct,sys; sys.stdout.buffer.write(struct.pack('<65536f', *range(65536)))"
+"""Writes what ``scale_file`` reads, in Python."""
+SCALED = (
+    "import struct,sys; got=struct.unpack('<65536f', open(sys.argv[1],'rb').read());"
+    " assert got==tuple(3.0*n for n in range(65536)); print('verified')"
+)
+"""Says ``verified`` of a file with that times 3."""
+
 
 PACKAGES = f"/opt/farbus/lib/python{PYTHON}/site-packages"
 

@@ -16,7 +16,7 @@ import pytest
 
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import NotFound
-from tests.lab.cluster import JOB_LIMIT_S, STATE, farbus
+from tests.lab.cluster import JOB_LIMIT_S, SCALED, STATE, TO_SCALE, farbus
 from tests.lab.guest import BOOT_ID, Guest, Result, patient
 from tests.lab.nodes import Lab
 
@@ -49,12 +49,6 @@ tar -cf /var/tmp/cuda.tar -C $root .
 rm -r $root
 """
 
-INPUT = "import struct, sys; sys.stdout.buffer.write(struct.pack('<65536f', *range(65536)))"
-CHECK = (
-    "import struct, sys; got = struct.unpack('<65536f', open(sys.argv[1], 'rb').read());"
-    " assert got == tuple(3.0 * n for n in range(65536)); print('verified')"
-)
-
 SCALE = "/scale_file /data/in /data/out 3"
 STAY = "/stay /data/enough 200"
 
@@ -85,7 +79,7 @@ def pair(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     a.shell(MAKE_IMAGES.replace("{programs}", " ".join(PROGRAMS)), limit_s=JOB_LIMIT_S)
     for user in USERS:
         data = f"/var/tmp/{user}"
-        a.shell(f"mkdir {data}; /opt/farbus/bin/python -c {shlex.quote(INPUT)} > {data}/in", user=user)
+        a.shell(f"mkdir {data}; /opt/farbus/bin/python -c {shlex.quote(TO_SCALE)} > {data}/in", user=user)
         a.run("podman", "import", "--quiet", "/var/tmp/cuda.tar", IMAGE, user=user, limit_s=JOB_LIMIT_S)
     a.run("podman", "import", "--quiet", "/var/tmp/no-ssl.tar", PLAIN_IMAGE, limit_s=JOB_LIMIT_S)
     return Pair(a, b)
@@ -120,7 +114,7 @@ def test_a_program_in_a_container_computes_on_the_gpu_of_another_machine(pair: P
     pair.a.run("rm", "-f", f"{data}/out")
     done = run(pair, *in_container(SCALE, NETWORKS[network], f"--volume {data}:/data"), user=user)
     assert (done.code, done.stdout) == (0, "scaled 65536 values\n"), done
-    assert pair.a.run("/opt/farbus/bin/python", "-c", CHECK, f"{data}/out").stdout == "verified\n"
+    assert pair.a.run("/opt/farbus/bin/python", "-c", SCALED, f"{data}/out").stdout == "verified\n"
     assert pair.a.run("stat", "--format=%U", f"{data}/out").stdout.strip() == user
 
 

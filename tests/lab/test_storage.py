@@ -14,7 +14,7 @@ import pytest
 
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import NotFound
-from tests.lab.cluster import JOB_LIMIT_S, farbus, submit
+from tests.lab.cluster import JOB_LIMIT_S, SCALED, TO_SCALE, farbus, submit
 from tests.lab.guest import Guest, patient
 from tests.lab.nodes import Lab, cluster_start
 
@@ -23,12 +23,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(patient(1800))]
 ROOT = Path(__file__).resolve().parents[2]
 DRIVE_BYTES = 256 * 2**20
 DRIVES = {"one": "port1", "two": "port2"}
-
-INPUT = "import struct,sys; sys.stdout.buffer.write(struct.pack('<65536f', *range(65536)))"
-CHECK = (
-    "import struct,sys; got=struct.unpack('<65536f', open(sys.argv[1],'rb').read());"
-    " assert got==tuple(3.0*n for n in range(65536)); print('verified')"
-)
 
 JOB = """
 name = "scale"
@@ -126,7 +120,7 @@ def test_a_program_has_its_gpu_and_its_volume_from_two_other_machines(site: Site
     # An operator puts the input there, for whose it is.
     attached = site.ask("volume", "attach", "data", "--node", "a", "--quiet")
     where = attached["path"]
-    site.a.shell(f'/opt/farbus/bin/python -c "{INPUT}" > {where}/in && sync -f {where} && chown -R alice {where}')
+    site.a.shell(f'/opt/farbus/bin/python -c "{TO_SCALE}" > {where}/in && sync -f {where} && chown -R alice {where}')
     site.ask("volume", "detach", "data", "--quiet")
     assert site.volume("data")["state"] == "available"
     assert site.a.shell("ls /sys/class/nvme 2> /dev/null || true").stdout.strip() == ""
@@ -138,7 +132,7 @@ def test_a_program_has_its_gpu_and_its_volume_from_two_other_machines(site: Site
     assert seen["state"] == "succeeded", (seen, farbus(site.a, "logs", job, check=False).stdout)
 
     again = site.ask("volume", "attach", "data", "--node", "a", "--read-only", "--quiet")
-    said = site.a.run("/opt/farbus/bin/python", "-c", CHECK, f"{again['path']}/out").stdout
+    said = site.a.run("/opt/farbus/bin/python", "-c", SCALED, f"{again['path']}/out").stdout
     assert said.strip() == "verified"
     site.ask("volume", "detach", "data", "--quiet")
     site.ask("volume", "delete", "data", "--yes", "--quiet")
@@ -154,11 +148,11 @@ def test_a_volume_grows_while_it_is_mounted_and_is_measured(site: Site, tell: Ca
     where = site.ask("volume", "attach", "more", "--node", "a", "--quiet")["path"]
     size = "stat -f -c '%b %S' " + where
     blocks, unit = map(int, site.a.shell(size).stdout.split())
-    site.a.shell(f'/opt/farbus/bin/python -c "{INPUT}" > {where}/in && sync -f {where}')
+    site.a.shell(f'/opt/farbus/bin/python -c "{TO_SCALE}" > {where}/in && sync -f {where}')
     site.ask("volume", "resize", "more", "--size", "128MiB", "--quiet", user="alice")
     grown = int(site.a.shell(size).stdout.split()[0])
     assert grown * unit > 100 << 20 > blocks * unit
-    site.a.shell(f'/opt/farbus/bin/python -c "{INPUT}" | cmp - {where}/in')
+    site.a.shell(f'/opt/farbus/bin/python -c "{TO_SCALE}" | cmp - {where}/in')
     # Beside who uses it, and where nobody does.
     used = site.ask("volume", "bench", "more", "--seconds", "0.5", "--quiet")
     site.ask("volume", "detach", "more", "--quiet")

@@ -84,7 +84,7 @@ class Remote:
             environment["LD_PRELOAD"] = f"{SANITIZER}:{environment['LD_PRELOAD']}".rstrip(":")
         return environment
 
-    def run(self, *command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, user: int | None = None, **changes: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command,
             env=self.environment(**changes),
@@ -92,6 +92,9 @@ class Remote:
             text=True,
             timeout=PROGRAM_TIMEOUT_S,
             check=False,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
         )
 
     def start(self, *command: str | Path, **changes: str) -> subprocess.Popen[str]:

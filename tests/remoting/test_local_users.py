@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from farbus.remoting import session as wire
 from farbus.remoting import supervisor as supervisors
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
-from tests.remoting.harness import PROGRAM_TIMEOUT_S, SHIM, Remote, hello
+from tests.remoting.harness import SHIM, Remote, hello
 from tests.remoting.test_failures import PATIENCE_S
 
 Build = Callable[[str], Path]
@@ -114,18 +115,20 @@ def test_a_user_who_is_not_mapped_is_nobody(
     assert inside._local_users == ({0, 65534} if nobody is None else {0})
 
 
-def run_as_stranger(remote: Remote, *command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        env=remote.environment(**changes),
-        capture_output=True,
-        text=True,
-        timeout=PROGRAM_TIMEOUT_S,
-        check=False,
-        user=STRANGER,
-        group=STRANGER,
-        extra_groups=[],
-    )
+@contextlib.contextmanager
+def session_in_sight(remote: Remote) -> Iterator[None]:
+    """Put the session's file where others come by, for who it is."""
+    with tempfile.TemporaryDirectory() as place:
+        remote.session = Path(place) / "session"
+        address, port = remote.supervisor.address
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
+        Path(place).chmod(0o755)
+        yield
+
+
+def skip_where_unreadable(remote: Remote, *needed: Path) -> None:
+    if any(remote.run("test", "-r", path, user=STRANGER, LD_PRELOAD="").returncode for path in needed):
+        pytest.skip("another user can't get at this checkout")
 
 
 @needs_root
@@ -133,19 +136,13 @@ def test_a_program_of_another_user_goes_on_over_the_network(owned: Remote, build
     """As in a container whose users are others here, and which has this machine's network."""
     program = build("remoting/rows")
 
-    with tempfile.TemporaryDirectory() as place:
-        owned.session = Path(place) / "session"
-        address, port = owned.supervisor.address
-        write_session(owned.session, [Server(address=address, port=port, secret=owned.secret)])
+    with session_in_sight(owned):
         os.chown(owned.session, STRANGER, STRANGER)
-        Path(place).chmod(0o755)
-        needed = (owned.session, program, SHIM)
-        if any(run_as_stranger(owned, "test", "-r", path, LD_PRELOAD="").returncode for path in needed):
-            pytest.skip("another user can't get at this checkout")
-        done = run_as_stranger(owned, program)
+        skip_where_unreadable(owned, owned.session, program, SHIM)
+        done = owned.run(program, user=STRANGER)
         assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
         assert any("the lease is another user's" in line for line in owned.lines)
-        done = run_as_stranger(owned, program, FARBUS_TRANSPORT="shm")
+        done = owned.run(program, user=STRANGER, FARBUS_TRANSPORT="shm")
         assert done.returncode == 1
         assert f"refuses user {STRANGER} of this machine: the lease is another user's" in done.stderr
 
@@ -154,14 +151,9 @@ def test_a_program_of_another_user_goes_on_over_the_network(owned: Remote, build
 def test_a_program_whose_session_is_another_user_s_is_told_whom_to_be(owned: Remote, build: Build) -> None:
     """As in a container whose user is neither the task's nor root."""
     program = build("remoting/rows")
-    with tempfile.TemporaryDirectory() as place:
-        owned.session = Path(place) / "session"
-        address, port = owned.supervisor.address
-        write_session(owned.session, [Server(address=address, port=port, secret=owned.secret)])
-        Path(place).chmod(0o755)
-        if any(run_as_stranger(owned, "test", "-r", path, LD_PRELOAD="").returncode for path in (program, SHIM)):
-            pytest.skip("another user can't get at this checkout")
-        done = run_as_stranger(owned, program)
+    with session_in_sight(owned):
+        skip_where_unreadable(owned, program, SHIM)
+        done = owned.run(program, user=STRANGER)
         assert done.returncode == 1
         assert done.stderr == (
             f"farbus: open the session file {owned.session}: Permission denied;"
