@@ -167,11 +167,12 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
  * copy more of one while the one before it is on its way.  Others hold a buffer for each piece, which
  * clients count by WIRE_BULK_BYTES (CLIENT_BEHIND_PIECES): theirs are as large as may be. */
 #define SERVER_SENT_BYTES (256u << 10)
-/* And in pieces of this size what is written in memory that the peer reads at the same time.  What a system call sends
- * is copied by the device first: larger pieces cost fewer calls and headers, behind which the kernel's copies are slower the more there
- * are (docs/performance.md), and those of half a window (RESUME_WINDOW_RING) leave the network something to do meanwhile. */
+/* And in pieces of this size what is written in memory that the peer reads at the same time. */
 #define SERVER_SHARED_BYTES (64u << 10)
-#define SERVER_RING_BYTES (1u << 20)
+/* What a system call sends is copied by the device first: larger pieces cost fewer calls and headers, behind which the kernel's
+ * copies are slower the more there are, and smaller ones stay in the processor's cache and leave the network something to do
+ * meanwhile (docs/performance.md).  A copy that is one frame goes at once. */
+#define SERVER_CALL_BYTES (512u << 10)
 _Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES && SERVER_SENT_BYTES <= WIRE_BULK_BYTES,
 	       "a piece fits a staging buffer");
 
@@ -325,7 +326,7 @@ static CUresult send_in_place(struct server_call *call, uint64_t device, size_t 
 	const struct server_driver *driver = call->driver;
 	struct transport *transport = &call->server->transport;
 	const struct wire_data data = { .sequence = call->header.sequence, .offset = offset };
-	size_t most = transport->ops->direct ? SERVER_SHARED_BYTES : SERVER_RING_BYTES;
+	size_t most = transport->ops->direct ? SERVER_SHARED_BYTES : offset || more ? SERVER_CALL_BYTES : WIRE_BULK_BYTES;
 	CUresult result = CUDA_SUCCESS;
 	int rc = server_send_begin(call->server, WIRE_EVENT_DATA, call->header.lane,
 				   call->header.sequence, &data, sizeof(data), bytes);

@@ -239,7 +239,7 @@ static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows
 	dials = pair->dials;
 	pthread_mutex_unlock(&pair->lock);
 	assert(dials > 3);
-	printf("%u cuts, %u connections\n", cuts, dials);
+	fprintf(stderr, "%u cuts, %u connections\n", cuts, dials);
 	pair->client.ops->shutdown(&pair->client);
 	pair->server.ops->shutdown(&pair->server);
 }
@@ -330,15 +330,16 @@ struct record_header {
 	uint32_t acknowledged;
 };
 
+static const struct resume_options plain = { .grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS };
+
 /* One end of a stream, whose peer is the test. */
-static int alone_make(struct transport *transport)
+static int alone_make(struct transport *transport, const struct resume_options *options)
 {
-	const struct resume_options options = { .grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS };
 	int ends[2];
 
 	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
 	assert(transport_socket_init(transport, ends[0]) == 0);
-	assert(transport_resume_wrap(transport, &options) == 0);
+	assert(transport_resume_wrap(transport, options) == 0);
 	return ends[1];
 }
 
@@ -378,7 +379,7 @@ static void test_a_reader_wakes_the_writer_whose_acknowledgement_it_took(void)
 	struct windows_written written = { 0 };
 	struct transport transport;
 	pthread_t writer, peer;
-	int end = alone_make(&transport);
+	int end = alone_make(&transport, &plain);
 	char byte;
 
 	written.transport = &transport;
@@ -413,7 +414,7 @@ static void test_a_writer_wakes_the_reader_whose_bytes_it_took(void)
 	struct windows_written written = { 0 };
 	struct transport transport;
 	pthread_t reader, writer, peer;
-	int end = alone_make(&transport);
+	int end = alone_make(&transport, &plain);
 
 	bytes.transport = written.transport = &transport;
 	assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);
@@ -481,7 +482,7 @@ static void test_a_thread_that_is_cancelled_ends_behind_its_wait(void)
 	struct cancelled_wait wait = { .transport = &transport };
 	pthread_t thread;
 	void *result;
-	int end = alone_make(&transport);
+	int end = alone_make(&transport, &plain);
 
 	wake_all();
 	assert(pthread_create(&thread, NULL, wait_cancelled, &wait) == 0);
@@ -758,50 +759,110 @@ static void test_a_server_of_another_machine_begins_with_more(void)
 	}
 }
 
-static void *read_steps(void *opaque)
+struct writing {
+	struct transport *transport;
+	_Atomic pid_t thread;
+};
+
+static void *write_one(void *opaque)
 {
-	const struct reading *reading = opaque;
-	const size_t step = 128u << 10;
+	struct writing *writing = opaque;
 
-	for (size_t at = 0; at < reading->count; at += step) {
-		size_t now = reading->count - at < step ? reading->count - at : step;
-
-		assert(transport_read_all(reading->transport, reading->bytes + at, now, PATIENCE_MS) == 0);
-	}
+	atomic_store(&writing->thread, gettid());
+	assert(transport_write_all(writing->transport, "b", 1) == 0);
 	return NULL;
 }
 
-/* In pieces that are each less than it, as a device copies them. */
+/* Wait until the thread, which has begun or will, sleeps. */
+static void await_asleep(const _Atomic pid_t *thread)
+{
+	char path[64], state = 0;
+
+	alarm(PATIENCE_MS / 1000);
+	while (state != 'S') {
+		FILE *file;
+
+		sched_yield();
+		if (!atomic_load(thread))
+			continue;
+		(void)snprintf(path, sizeof(path), "/proc/self/task/%d/stat", atomic_load(thread));
+		file = fopen(path, "r");
+		assert(file && fscanf(file, "%*d (%*[^)]) %c", &state) == 1);
+		fclose(file);
+	}
+	alarm(0);
+}
+
+/* Write so many bytes in place, and return where they lie. */
+static uint8_t *make(struct transport *transport, size_t bytes, size_t from)
+{
+	uint8_t *at;
+
+	assert(transport->ops->room(transport, (void **)&at, bytes) == (ssize_t)bytes);
+	for (size_t i = 0; i < bytes; i++)
+		at[i] = pattern(from + i);
+	assert(transport->ops->written(transport, bytes, true) == 0);
+	return at;
+}
+
+static void assert_pattern(const uint8_t *bytes, size_t count, size_t from)
+{
+	for (size_t i = 0; i < count; i++)
+		assert(bytes[i] == pattern(from + i));
+}
+
+/* A window grows as well where each piece of a copy is less than it, as a device copies them: once the writer waits for room,
+ * all of it counts. */
 static void test_a_window_grows_where_it_is_what_a_copy_waits_for(void)
 {
-	const size_t piece = RESUME_WINDOW_RING / 2, begun = 32, left = 64;
-	struct reading reading = { .count = RESUME_WINDOW_RING + left };
+	const struct resume_options options = {
+		.grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .grows = true, .prompt = true,
+	};
+	const struct record_header record = { 0, RESUME_WINDOW_RING };
+	struct transport transport;
+	struct writing writing = { .transport = &transport };
+	pthread_t writer, peer;
+	int end = alone_make(&transport, &options);
+
+	assert(window_of(&transport) == RESUME_WINDOW_RING);
+	assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);
+	for (size_t at = 0; at < RESUME_WINDOW_RING; at += RESUME_WINDOW_RING / 4)
+		(void)make(&transport, RESUME_WINDOW_RING / 4, at);
+	assert(pthread_create(&writer, NULL, write_one, &writing) == 0);
+	await_asleep(&writing.thread);
+	assert(write(end, &record, sizeof(record)) == sizeof(record));
+	pthread_join(writer, NULL);
+	assert(window_of(&transport) > RESUME_WINDOW_RING);
+	transport.ops->shutdown(&transport);
+	pthread_join(peer, NULL);
+	close(end);
+}
+
+/* What is made in place takes the place of what is acknowledged, of nothing else, and comes again over the next
+ * connection. */
+static void test_what_is_made_lies_where_the_last_did_once_that_is_acknowledged(void)
+{
+	const size_t piece = 16u << 10;
+	uint8_t *first, *second, bytes[4 * piece];
 	struct pair pair;
-	pthread_t thread;
-	char answer;
+	char told;
 
 	bundle_make(&pair, PATIENCE_MS, true, true, 0);
-	reading.transport = &pair.client;
-	reading.bytes = calloc(2, reading.count);
-	assert(pthread_create(&thread, NULL, read_steps, &reading) == 0);
-	assert(transport_write_all(&pair.server, reading.bytes + reading.count, begun) == 0);
-	for (size_t at = begun; at < RESUME_WINDOW_RING;) {
-		void *room;
-		ssize_t bytes = pair.server.ops->room(&pair.server, &room, piece);
-
-		assert(bytes > 0);
-		memset(room, 0, (size_t)bytes);
-		at += (size_t)bytes;
-		assert(pair.server.ops->written(&pair.server, (size_t)bytes, true) == 0);
-	}
-	assert(transport_write_all(&pair.server, reading.bytes + reading.count, left) == 0);
-	pthread_join(thread, NULL);
+	first = make(&pair.server, piece, 0);
+	second = make(&pair.server, piece, piece);
+	assert(second >= first + piece);
+	assert(transport_read_all(&pair.client, bytes, piece, PATIENCE_MS) == 0);
+	assert_pattern(bytes, piece, 0);
+	/* It is not known yet, and then it is, with what the other side says. */
+	assert(make(&pair.server, piece, 2 * piece) >= second + piece);
 	assert(transport_write_all(&pair.client, "a", 1) == 0);
-	assert(transport_read_all(&pair.server, &answer, 1, PATIENCE_MS) == 0);
-	assert(window_of(&pair.server) == 2 * RESUME_WINDOW_RING);
+	assert(make(&pair.server, piece, 3 * piece) == first);
+	assert(transport_read_all(&pair.server, &told, 1, PATIENCE_MS) == 0 && told == 'a');
+	shutdown(pair.server.descriptor, SHUT_RDWR);
+	assert(transport_read_all(&pair.client, bytes, 3 * piece, PATIENCE_MS) == 0);
+	assert_pattern(bytes, 3 * piece, piece);
 	pair.client.ops->shutdown(&pair.client);
 	pair.server.ops->shutdown(&pair.server);
-	free(reading.bytes);
 }
 
 static void test_a_connection_is_added_to_the_one_that_it_was_made_for(void)
@@ -850,6 +911,7 @@ int main(void)
 	test_a_window_grows_with_what_the_network_holds();
 	test_a_server_of_another_machine_begins_with_more();
 	test_a_window_grows_where_it_is_what_a_copy_waits_for();
+	test_what_is_made_lies_where_the_last_did_once_that_is_acknowledged();
 	puts("ok");
 	return 0;
 }

@@ -11,8 +11,8 @@
  * On the wire a stream is cut into records: a header of 8 bytes, and bytes of the stream.  Every
  * header acknowledges; a reader that has taken `acknowledge` bytes since the last one sends
  * a record without bytes.  What is not acknowledged stays: in a ring where the byte at an offset
- * has its place, or, where the writer has lent it, in the writer's memory, with its place in the
- * ring kept free until the loan is settled.
+ * has its place; or, where the writer has lent it, in the writer's memory, or, where it was made in place, in
+ * staging, with its place in the ring kept free until then.
  *
  * How many bytes the network holds is measured in rounds: from sending a byte to its
  * acknowledgement.  What is acknowledged in a round is a rate, the shortest round is
@@ -66,8 +66,9 @@ _Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
  * is never short of more than a part of it, rarely enough that they cost nothing beside
  * what they acknowledge, and that a copy of 1 MiB, whose successor's request acknowledges it, needs none. */
 #define RESUME_ACKS 3u
-/* The same to a window that begins with RESUME_WINDOW_RING: bytes that come in one call are a part of it. */
-#define RESUME_PROMPT_ACKS 8u
+/* The same to a window that begins with RESUME_WINDOW_RING: what comes in one call, and is to be made again where it was, is a
+ * part of it. */
+#define RESUME_PROMPT_ACKS 4u
 /* From here on the bytes of a record are read to where they belong; less is read together
  * with what follows, and moved over the headers in between. */
 #define RESUME_BULK_BYTES 4096u
@@ -78,6 +79,10 @@ _Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
 #define RESUME_LOANS 512u
 /* A loan costs a place in the list: less than this is copied sooner than that. */
 #define RESUME_LOAN_BYTES (16u << 10)
+/* Memory for what is made in place and leaves at once, as much as the least window.  It is taken from the beginning each time, as
+ * far as that is acknowledged: a ring goes round through all of its window, which a cache may not hold. */
+#define RESUME_STAGING_BYTES RESUME_WINDOW_RING
+#define RESUME_LINE 64u
 /* No answer from the peer's kernel to what was sent for so long: the network between is gone,
  * though nothing has said so.  The kernel itself would go on for a quarter of an hour. */
 #define RESUME_SILENCE_NS 20000000000u
@@ -126,6 +131,8 @@ struct resume {
 	size_t acknowledge;		/* read bytes that are worth a record */
 
 	pthread_mutex_t out;
+	uint8_t *staging;		/* the ring follows it */
+	uint8_t *making;		/* what was last given to make something in place, if it is there */
 	uint8_t *ring;
 	size_t window;			/* of the ring so many bytes are used */
 	uint64_t base;			/* the offset that lies at the ring's beginning */
@@ -376,7 +383,9 @@ static void window_grow(struct resume *resume)
 	}
 }
 
-static void round_begin(struct resume *resume, size_t bytes)
+/* A record of so many bytes, which ends at that offset, is about to be sent: the first of a long one is acknowledged while
+ * the rest is written. */
+static void round_begin(struct resume *resume, size_t bytes, uint64_t end)
 {
 	if (!resume->options.grows || atomic_load(&resume->round_end))
 		return;
@@ -385,10 +394,10 @@ static void round_begin(struct resume *resume, size_t bytes)
 		return;
 	resume->round_acknowledged = atomic_load(&resume->acknowledged);
 	resume->round_ns = transport_now_ns();
-	atomic_store(&resume->round_end, resume->sent);
+	atomic_store(&resume->round_end, end);
 }
 
-/* There is no room: the window is what is waited for, and not the network.  A round that begins now holds all
+/* There is no room, and nothing to read: the window is what is waited for, and not the network.  A round that begins now holds all
  * of it, where one that began with the first of some pieces holds that one alone.  The last of it may be
  * acknowledged together with what comes behind only. */
 static void round_begin_full(struct resume *resume)
@@ -422,16 +431,23 @@ static void loans_prune(struct resume *resume)
 	}
 }
 
+/* What is written next lies there.  There is a place in the list. */
+static void loan_add(struct resume *resume, const uint8_t *at, size_t bytes)
+{
+	unsigned last = (resume->loan_first + resume->loan_count++) % RESUME_LOANS;
+
+	resume->loans[last] = (struct loan){ .offset = atomic_load(&resume->written), .bytes = bytes, .at = at };
+}
+
 /* Before anything is added: a stream that is all acknowledged begins at the ring's beginning
- * again, which is still in the processor's cache; behind as many bytes as precede it where it is sent to.  Behind them it mostly
- * begins a page of the kernel's, and is copied fastest where it lies in its page as it does in the ring (docs/performance.md). */
+ * again, which is still in the processor's cache. */
 static void ring_rewind(struct resume *resume)
 {
 	uint64_t written = atomic_load(&resume->written);
 
 	if (written == atomic_load(&resume->acknowledged)) {
 		loans_prune(resume);
-		resume->base = written - resume->lead;
+		resume->base = written;
 	}
 	window_grow(resume);
 }
@@ -482,6 +498,8 @@ static bool record_send(struct resume *resume, bool bare)
 	record.acknowledged = (uint32_t)consumed;
 	vector[0] = (struct iovec){ .iov_base = &record, .iov_len = sizeof(record) };
 	atomic_store(&resume->due, false);
+	if (!bare)
+		round_begin(resume, record.length, at);
 	rc = resume->lower.ops->write(&resume->lower, vector, count);
 	if (resume->lower.bundle)
 		atomic_store(&resume->writing, transport_bundle_writing(&resume->lower));
@@ -494,8 +512,6 @@ static bool record_send(struct resume *resume, bool bare)
 	}
 	resume->sent = at;
 	atomic_store(&resume->told, consumed);
-	if (!bare)
-		round_begin(resume, record.length);
 	return true;
 }
 
@@ -549,7 +565,8 @@ static void window_learn(struct resume *resume, uint64_t acknowledged)
 		return;
 	elapsed_ns = transport_now_ns() - resume->round_ns + 1;
 	delivered = acknowledged - resume->round_acknowledged;
-	if (!resume->round_least_ns || elapsed_ns < resume->round_least_ns)
+	/* A full one began behind what it holds. */
+	if (!resume->round_least_ns || (elapsed_ns < resume->round_least_ns && !atomic_load(&resume->round_full)))
 		resume->round_least_ns = elapsed_ns;
 	held = (double)delivered * (double)resume->round_least_ns / (double)elapsed_ns;
 	while (wanted < resume->most && (double)wanted < 2 * held)
@@ -871,7 +888,6 @@ static int window_await(struct resume *resume)
 		window_grow(resume);
 		if (rc || window_room(resume))
 			break;
-		round_begin_full(resume);
 		out_unlock(resume);
 		rc = up_await(resume, -1);
 		if (!rc) {
@@ -880,8 +896,12 @@ static int window_await(struct resume *resume)
 				read = ahead_read(resume);
 			pthread_mutex_unlock(&resume->in);
 			/* What was just read may have been the acknowledgement. */
-			if (read == -EAGAIN && is_up(resume) && !window_room(resume))
+			if (read == -EAGAIN && is_up(resume) && !window_room(resume)) {
+				pthread_mutex_lock(&resume->out);
+				round_begin_full(resume);
+				out_unlock(resume);
 				(void)descriptor_sleep(resume, &resume->writer, writer_has, TRANSPORT_LOOK_MS);
+			}
 			else if (read == -ENOMEM)
 				rc = -ENOMEM;
 			look(resume);
@@ -925,9 +945,7 @@ static int stream_add(struct resume *resume, const uint8_t *from, size_t bytes, 
 		if (lend && now >= RESUME_LOAN_BYTES)
 			loans_prune(resume);
 		if (lend && now >= RESUME_LOAN_BYTES && resume->loan_count < RESUME_LOANS) {
-			unsigned last = (resume->loan_first + resume->loan_count++) % RESUME_LOANS;
-
-			resume->loans[last] = (struct loan){ .offset = written, .bytes = now, .at = from };
+			loan_add(resume, from, now);
 		} else {
 			ring_put(resume, written, from, now);
 		}
@@ -999,28 +1017,71 @@ static void resume_settle(struct transport *transport, const void *at, size_t by
 	transport_cancel_restore(cancel);
 }
 
+/* Take in what the peer has acknowledged meanwhile, if there is anything to hear of, nobody else reads, and the next
+ * to come is not much that a reader would have where it belongs.  An end is the reader's, who may have bytes before it. */
+static void acknowledgements_take(struct resume *resume)
+{
+	if (atomic_load(&resume->written) == atomic_load(&resume->acknowledged) ||
+	    pthread_mutex_trylock(&resume->in) != 0)
+		return;
+	if (is_up(resume) && !resume->failed && resume->record_left < RESUME_BULK_BYTES)
+		(void)ahead_read(resume);
+	pthread_mutex_unlock(&resume->in);
+}
+
+/* The place for so many bytes that is nearest to the beginning of staging, or NULL: behind one that is taken,
+ * unless another one is in the way.  In its line it lies as it will in the kernel's, where a stream that was all acknowledged
+ * mostly begins a page: so it is copied fastest (docs/performance.md). */
+static uint8_t *staging_place(struct resume *resume, size_t bytes)
+{
+	size_t lead = (size_t)(atomic_load(&resume->written) - resume->base + resume->lead) % RESUME_LINE;
+	size_t at = lead;
+	unsigned i = 0;
+
+	loans_prune(resume);
+	if (resume->loan_count == RESUME_LOANS)
+		return NULL;
+	while (i < resume->loan_count && at + bytes <= RESUME_STAGING_BYTES) {
+		const struct loan *loan = &resume->loans[(resume->loan_first + i++) % RESUME_LOANS];
+		/* What is elsewhere is far beyond the end. */
+		size_t taken = (size_t)((uintptr_t)loan->at - (uintptr_t)resume->staging), end;
+
+		if (!loan->bytes || taken >= at + bytes || taken + loan->bytes <= at)
+			continue;
+		end = taken + loan->bytes;
+		at = (end + RESUME_LINE - 1) / RESUME_LINE * RESUME_LINE + lead;
+		i = 0;
+	}
+	return at + bytes <= RESUME_STAGING_BYTES ? resume->staging + at : NULL;
+}
+
 static ssize_t resume_room(struct transport *transport, void **at, size_t bytes)
 {
 	struct resume *resume = transport->resume;
-	uint64_t written, room;
 	size_t index, end;
+	uint64_t room;
 	int rc = 0;
 
 	pthread_mutex_lock(&resume->out);
+	acknowledgements_take(resume);
 	ring_rewind(resume);
 	if (!window_room(resume))
 		rc = window_await(resume);
-	written = atomic_load(&resume->written);
 	room = window_room(resume);
-	index = (written - resume->base) & (resume->window - 1);
-	*at = resume->ring + index;
-	/* Not across the end of what resume_memory tells: drivers take memory for one or the other. */
-	end = index < RESUME_WINDOW_BYTES && RESUME_WINDOW_BYTES < resume->window ? RESUME_WINDOW_BYTES
-										  : resume->window;
-	if (room > end - index)
-		room = end - index;
+	if (bytes > room)
+		bytes = (size_t)room;
+	index = (atomic_load(&resume->written) - resume->base) & (resume->window - 1);
+	*at = resume->making = staging_place(resume, bytes);
+	if (!*at) {
+		*at = resume->ring + index;
+		/* Not across the end of what resume_memory tells: drivers take memory for one or the other. */
+		end = index < RESUME_WINDOW_BYTES && RESUME_WINDOW_BYTES < resume->window ? RESUME_WINDOW_BYTES
+											  : resume->window;
+		if (bytes > end - index)
+			bytes = end - index;
+	}
 	out_unlock(resume);
-	return rc ? rc : (ssize_t)(room < bytes ? room : bytes);
+	return rc ? rc : (ssize_t)bytes;
 }
 
 static int resume_written(struct transport *transport, size_t bytes, bool more)
@@ -1029,6 +1090,8 @@ static int resume_written(struct transport *transport, size_t bytes, bool more)
 	int rc;
 
 	pthread_mutex_lock(&resume->out);
+	if (resume->making)
+		loan_add(resume, resume->making, bytes);
 	atomic_store(&resume->written, atomic_load(&resume->written) + bytes);
 	/* The network has something to do meanwhile, but what is left of the ring before its end may be too little for a call. */
 	if (!more || atomic_load(&resume->written) - resume->sent >= RESUME_BULK_BYTES)
@@ -1041,9 +1104,9 @@ static int resume_written(struct transport *transport, size_t bytes, bool more)
 
 static void resume_memory(struct transport *transport, void **at, size_t *bytes)
 {
-	*at = transport->resume->ring;
+	*at = transport->resume->staging;
 	/* What is larger is rarely used, and pinned memory is everybody's. */
-	*bytes = RESUME_WINDOW_BYTES;
+	*bytes = RESUME_STAGING_BYTES + RESUME_WINDOW_BYTES;
 }
 
 /* End the stream, and say so to a peer that would wait for its continuation.  Said where that
@@ -1337,18 +1400,19 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 		resume->window = RESUME_WINDOW_RING;
 	atomic_store(&resume->window_wanted, resume->window);
 	/* Pages that no stream ever fills cost nothing. */
-	resume->ring = mmap(NULL, resume->most, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (resume->ring == MAP_FAILED) {
+	resume->staging = mmap(NULL, RESUME_STAGING_BYTES + resume->most, PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (resume->staging == MAP_FAILED) {
 		free(resume);
 		return -ENOMEM;
 	}
-	(void)madvise(resume->ring, resume->most, MADV_DONTFORK);
+	(void)madvise(resume->staging, RESUME_STAGING_BYTES + resume->most, MADV_DONTFORK);
+	resume->ring = resume->staging + RESUME_STAGING_BYTES;
 	resume->writer.wake = -1;
 	if (!sleeper_make(&resume->reader, transport->descriptor) ||
 	    !sleeper_make(&resume->writer, transport->descriptor)) {
 		sleeper_drop(&resume->reader);
-		munmap(resume->ring, resume->most);
+		munmap(resume->staging, RESUME_STAGING_BYTES + resume->most);
 		free(resume);
 		return -EMFILE;
 	}
@@ -1358,7 +1422,7 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	if (options->bundles && transport_bundle_wrap(&resume->lower, options->dial)) {
 		sleeper_drop(&resume->reader);
 		sleeper_drop(&resume->writer);
-		munmap(resume->ring, resume->most);
+		munmap(resume->staging, RESUME_STAGING_BYTES + resume->most);
 		free(resume);
 		return -ENOMEM;
 	}
@@ -1393,7 +1457,7 @@ void transport_resume_drop(struct resume *resume)
 	transport_release(&resume->lower);
 	sleeper_drop(&resume->reader);
 	sleeper_drop(&resume->writer);
-	munmap(resume->ring, resume->most);
+	munmap(resume->staging, RESUME_STAGING_BYTES + resume->most);
 	free(resume->ahead);
 	free(resume);
 }

@@ -16,9 +16,8 @@
  * for they are rings.  The one of peers that know of no other is what a network of 25 Gb/s holds in 5 ms; with
  * others a window begins with less, which stays in the processor's cache and is more than the 2 MiB that older
  * readers acknowledge at a time, and grows as far as the network holds bytes, at most to what 10 Gb/s hold in 100 ms.
- * A server, whose every byte is copied into the ring, begins with RESUME_WINDOW_RING where its client acknowledges
- * often enough for that and is on the same machine: so much stays in a processor's cache beside what is copied.  Over a
- * network a copy of some MiB would wait for it once more. */
+ * A server begins with RESUME_WINDOW_RING where its client acknowledges often enough for that and is on the same machine: what
+ * the kernel holds of it stays in a processor's cache.  Over a network a copy of some MiB would wait for it once more. */
 #define RESUME_WINDOW_BYTES (16u << 20)
 #define RESUME_WINDOW_FIRST (4u << 20)
 #define RESUME_WINDOW_RING (2u << 20)

@@ -127,7 +127,8 @@ def test_an_initiator_meets_the_identity_and_is_thrown_out(node: Node) -> None:
 
 
 def test_what_nobody_can_listen_at_leaves_nothing(node: Node) -> None:
-    export = msgspec.structs.replace(node.export(2), addresses=(ADDRESS, transport_address("tcp://192.0.2.1:4420")))
+    others = tuple(transport_address(f"tcp://192.0.2.{host}:4420") for host in (1, 2))
+    export = msgspec.structs.replace(node.export(2), addresses=others)
     told = node.target("export", export)
     assert "Cannot assign requested address" in told["error"]
     assert (told["subsystems"], told["ports"], told["hosts"]) == ([], [], [])

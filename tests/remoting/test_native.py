@@ -1,4 +1,4 @@
-"""The native tests of wire, transport and cudart, as make builds them."""
+"""The native tests of wire, transports, streams that are resumed and cudart, as make builds them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GLIBC = (2, 28)
 """The oldest glibc of a program that the shim is loaded into."""
 
 
-@pytest.mark.parametrize("name", ["wire_test", "transport_test", "tls_test", "cudart_test"])
+@pytest.mark.parametrize("name", sorted(source.stem for source in (ROOT / "native" / "tests").glob("*_test.c")))
 def test_native(name: str) -> None:
     if shutil.which("make") is None or shutil.which("cc") is None:
         pytest.skip("make and a C compiler are not installed")
