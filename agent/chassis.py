@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import msgspec
 import structlog
 
+from farbus.agent.kept import read_kept, write_kept
 from farbus.api.identity import Identity
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, TimedOut, Unavailable, Unsatisfiable
 from farbus.hotplug.fabric.config import ChassisAccess, make_driver
@@ -26,7 +26,6 @@ from farbus.hotplug.fabric.errors import DeviceElsewhere
 from farbus.hotplug.fabric.service import ChassisService
 from farbus.hotplug.working import fabric_deadline_s
 from farbus.linux.clock import Clock
-from farbus.linux.files import write_owned
 from farbus.model.fabric import (
     ChassisReply,
     ChassisRequest,
@@ -186,7 +185,7 @@ class ChassisDesk:
         self._driver = driver
         self._patience_s = patience_s
         self._step_patience_s = step_patience_s
-        self._namings = _read(directory / "serving.json", dict[str, Naming], default={})
+        self._namings = read_kept(directory / "serving.json", dict[str, Naming], default={})
         self._chassis: dict[str, Chassis] = {}
         self._soon = asyncio.Event()
         """Set when chassis are to be read before their time: another agent was named."""
@@ -215,7 +214,7 @@ class ChassisDesk:
         chassis = self._chassis.get(name)
         if chassis is None:
             naming = self._namings.get(name, Naming())
-            history = _read(self._file(name), StepHistory, default=StepHistory())
+            history = read_kept(self._file(name), StepHistory, default=StepHistory())
             chassis = self._chassis[name] = Chassis(name, self, naming=naming, history=history)
         return chassis
 
@@ -240,7 +239,7 @@ class ChassisDesk:
             _log.info("chassis served", chassis=name, term=naming.term, node=naming.node or self._node)
             chassis.naming = naming
             self._namings[name] = naming
-            _write(self._directory / "serving.json", self._namings)
+            write_kept(self._directory / "serving.json", self._namings)
             chassis.renamed.set()
             chassis.renamed = asyncio.Event()
             self._soon.set()
@@ -261,7 +260,7 @@ class ChassisDesk:
 
         def measured(time: StepTime) -> None:
             chassis.history = chassis.history.with_time(time)
-            _write(self._file(name), chassis.history)
+            write_kept(self._file(name), chassis.history)
 
         service = ChassisService(
             self._driver(self._accesses[name], self._clock),
@@ -461,22 +460,3 @@ def _nobody_reads(_: ChassisView) -> None:
 
 def _nobody_hears(_: ChassisNews) -> None:
     """Do nothing: :attr:`ChassisDesk.told` before there is a session."""
-
-
-def _read(path: Path, kind: type[T], *, default: T) -> T:
-    """Read what an earlier agent has kept; what is damaged is told, and done without."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        return default
-    except (OSError, msgspec.MsgspecError) as error:
-        _log.error("not read; begun anew", file=str(path), error=str(error))
-        return default
-
-
-def _write(path: Path, value: object) -> None:
-    try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        write_owned(path, msgspec.json.encode(value), account=None)
-    except OSError as error:
-        _log.error("not written", file=str(path), error=error.strerror)

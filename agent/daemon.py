@@ -866,7 +866,9 @@ class Agent:
             for device in found.node.devices
             if whole_of(device.id) not in closed and device.pci_address not in coming
         )
-        found = msgspec.structs.replace(found, node=msgspec.structs.replace(found.node, devices=offered))
+        attach_s = self._storage.attach_s if self._storage is not None else 0.0
+        known = msgspec.structs.replace(found.node, devices=offered, storage_attach_s=attach_s)
+        found = msgspec.structs.replace(found, node=known)
         before, self._inventory = self._inventory, found
         for trouble in found.troubles:
             if before is None or trouble not in before.troubles:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -12,6 +13,7 @@ import structlog
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import DeviceClosed, DeviceOpened
 from farbus.agent.journal import Journal
+from farbus.agent.kept import read_kept, write_kept
 from farbus.agent.objects import claims
 from farbus.agent.paths import PathTrouble, PathWatch, UsedPaths
 from farbus.agent.service import AgentService
@@ -34,6 +36,7 @@ from farbus.linux.tls_keys import KernelTlsKeys, TlsKeys
 from farbus.linux.uevents import Uevents
 from farbus.linux.users import Users
 from farbus.model.device import Device
+from farbus.model.nvmeof import AttachHistory
 from farbus.model.pci import Lost, Uevent
 from farbus.model.storage import LogicalIdentity
 from farbus.model.value import to_json
@@ -112,6 +115,8 @@ class NodeStorage:
         """What it stores; None where it stores nothing."""
         self.volumes: Volumes | None = None
         self.reconnects = Reconnects()
+        self._times_file = Path(config.state) / "attach_times.json"
+        self._times = read_kept(self._times_file, AttachHistory, default=AttachHistory())
         self.overused: Callable[[Overuse], None] = lambda _: None
         """Called with each lease that has more than it was granted; set by who can tell others."""
         self.paths_told: Callable[[PathTrouble], None] = lambda _: None
@@ -148,11 +153,21 @@ class NodeStorage:
             ),
             users=users,
             ended=self._room_ended,
+            attached=self._attached,
         )
 
     async def offer(self, devices: Sequence[Device]) -> Sequence[Device]:
         """Return the node's devices with its storage as it is offered."""
         return devices if self.inventory is None else await self.inventory.offer(devices)
+
+    @property
+    def attach_s(self) -> float:
+        """What attaching storage of other nodes takes, as this node tells it; 0 where it has measured nothing."""
+        return self._times.told_s
+
+    def _attached(self, seconds: float) -> None:
+        self._times = self._times.with_time(seconds)
+        write_kept(self._times_file, self._times)
 
     def io_limits(self, job: str, task: str) -> tuple[DeviceLimit, ...]:
         """Return what a task may do with its storage, before its program starts."""

@@ -24,6 +24,7 @@ from farbus.agent.paths import UsedPaths
 from farbus.agent.steps import Result, Step, TellsOverdue
 from farbus.agent.volumes import GrowOrder
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.linux.clock import Clock
 from farbus.linux.links import resolved
 from farbus.linux.lvm import Lvm
 from farbus.linux.processes import DeviceLimit
@@ -50,6 +51,7 @@ from farbus.model.nvmet import COMMON_ANA_GROUP, NODE_ANA_GROUP
 from farbus.model.storage import Account, LogicalIdentity, LogicalVolume
 from farbus.model.volume import StorageGrant, StorageUse, VolumePart, storage_variable
 from farbus.nvmeof.comparison import our_subsystems
+from farbus.nvmeof.initiator import ClearEarlier, Connect, ConnectionStep, HandOver
 from farbus.nvmeof.keys import Keys, LeaseKeys, TlsKey, keys_of, tls_key_of
 from farbus.nvmeof.target import AddressWork, TargetParts, withdraw
 from farbus.nvmeof.target import steps_of as target_steps
@@ -127,16 +129,42 @@ def by_name(leases: Iterable[PreparedLease]) -> dict[str, tuple[PreparedLease, .
     return {name: tuple(parts) for name, parts in found.items()}
 
 
+@dataclass(kw_only=True)
+class Stopwatch:
+    """How long it takes to attach one connection, from the first look of the first step to the end of the last.
+
+    ``told`` hears it where it was connected meanwhile: not of one that was there, nor of one that failed.
+    """
+
+    clock: Clock
+    told: Callable[[float], None]
+    begun_s: float = 0.0
+    connected: bool = False
+
+    def begins(self, step: Step) -> None:
+        """Note that a step is looked at."""
+        if isinstance(step, ClearEarlier):
+            self.begun_s, self.connected = self.clock.monotonic(), False
+
+    def done(self, step: Step) -> None:
+        """Note that a step was done, and not only found so."""
+        if isinstance(step, Connect):
+            self.connected = True
+        elif isinstance(step, HandOver) and self.connected:
+            self.told(self.clock.monotonic() - self.begun_s)
+
+
 @dataclass(frozen=True)
 class Scoped:
     """A step whose results are for its own sequence alone: they are kept under ``scope``.
 
-    Its ``path`` is told to the task as ``variable`` where that is set.
+    Its ``path`` is told to the task as ``variable`` where that is set; ``watch`` measures it with those around it.
     """
 
     step: Step
     scope: str
     variable: str = ""
+    watch: Stopwatch | None = None
 
     @property
     def kind(self) -> str:
@@ -174,12 +202,16 @@ class Scoped:
 
     async def observe(self, known: Result | None) -> Result | None:
         """Look at it."""
+        if self.watch is not None:
+            self.watch.begins(self.step)
         found = await self.step.observe(self._inside(known))
         return None if found is None else self._outside(found)
 
     async def do(self) -> Result:
         """Do it."""
         result = await self.step.do()
+        if self.watch is not None:
+            self.watch.done(self.step)
         if missing := result.get("missing"):
             # One address was enough: it is no failure, and somebody should look.
             _log.warning("addresses left out", action=self.kind, of=self.identity, missing=missing)
@@ -274,15 +306,30 @@ class StorageParts:
     path_of: Callable[[LogicalIdentity], str]
 
 
+def _nobody_asks(_: float) -> None:
+    """Where nobody keeps how long attaching took."""
+
+
 class StorageHost:
-    """The steps of both sides of leases of storage.  ``ended`` is awaited when room is to be wiped."""
+    """The steps of both sides of leases of storage.
+
+    ``ended`` is awaited when room is to be wiped, ``attached`` called with the seconds that attaching storage of
+    another node took.
+    """
 
     def __init__(
-        self, *, config: AgentConfig, parts: StorageParts, users: Users, ended: Callable[[], Awaitable[None]]
+        self,
+        *,
+        config: AgentConfig,
+        parts: StorageParts,
+        users: Users,
+        ended: Callable[[], Awaitable[None]],
+        attached: Callable[[float], None] = _nobody_asks,
     ) -> None:
         self._config = config
         self._users = users
         self._ended = ended
+        self._attached = attached
         self._secrets: dict[SubsystemName, str] = {}
         self._lvm, self._use, self._path_of = parts.lvm, parts.use, parts.path_of
         self._target = dataclasses.replace(parts.target, keys=self._keys, tls_key=self._tls_key)
@@ -479,8 +526,15 @@ class StorageHost:
         work = self._use_work(prepared, account=account, force=force)
         keys = {one.lease.id: self._lease_keys(one) for one in prepared}
         *before, last = use_steps(self._use, work, keys=keys)
+        watches: dict[str, Stopwatch] = {}
         for step in before:
-            yield Scoped(step, name)
+            watch = None
+            if isinstance(step, ConnectionStep):
+                # Each part comes over a connection of its own.
+                watch = watches.setdefault(
+                    step.connection.nqn, Stopwatch(clock=self._use.initiator.clock, told=self._attached)
+                )
+            yield Scoped(step, name, watch=watch)
         yield Scoped(last, name, storage_variable(name))
 
     def _use_work(self, prepared: tuple[PreparedLease, ...], *, account: Account, force: bool = False) -> UseWork:

@@ -32,7 +32,7 @@ MAX_LINKS = 1_024
 MAX_POOLS = 256
 """Fabric pools that one node reaches."""
 MAX_ATTACH_S = 3_600.0
-"""Longest that attaching a device is believed to take."""
+"""Longest that attaching a device, or storage over the network, is believed to take."""
 MAX_CHASSIS = 256
 """Chassis that one node has the credentials for."""
 MAX_EXPECTED_S = 86_400.0
@@ -82,6 +82,7 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
         report.pool(f"pools[{index}]", pool)
     for index, link in enumerate(node.links):
         report.link(f"links[{index}]", link)
+    report.attach_s("storage_attach_s", node.storage_attach_s)
     return msgspec.structs.replace(node, trouble=in_words(node.trouble))
 
 
@@ -215,9 +216,12 @@ class _Report:
 
     def pool(self, field: str, reach: PoolReach) -> None:
         self.text(f"{field}.pool", reach.pool, MAX_WORD, empty=False)
+        self.attach_s(f"{field}.attach_s", reach.attach_s)
+
+    def attach_s(self, field: str, seconds: float) -> None:
         # Also not a number is not between two.
-        if not 0 <= reach.attach_s <= MAX_ATTACH_S:
-            raise self.refuse(f"{field}.attach_s", f"{reach.attach_s:g}, which is not from 0 to {MAX_ATTACH_S:g}")
+        if not 0 <= seconds <= MAX_ATTACH_S:
+            raise self.refuse(field, f"{seconds:g}, which is not from 0 to {MAX_ATTACH_S:g}")
 
     def link(self, field: str, link: Link) -> None:
         self.text(f"{field}.name", link.name, MAX_WORD, empty=False)

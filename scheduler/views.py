@@ -8,6 +8,7 @@ phases (:class:`farbus.scheduler.phases.cluster.Columns`) know it.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import PoolReach, Route
-from farbus.model.node import Resources, amounts_of
+from farbus.model.node import STORAGE_ATTACH_S, Resources, amounts_of
 from farbus.scheduler.records import DeviceRecord, LeaseRecord, NodeRecord
 
 NODE_MEMORY_S = 3_600.0
@@ -37,6 +38,17 @@ class Gains:
     devices: tuple[DeviceView, ...] = ()
     reaching: tuple[NodeView, ...] = ()
     """Those of the nodes that reach a fabric pool which they did not reach before."""
+
+
+def in_steps(attach_s: float) -> float:
+    """Return the seconds that attaching storage takes as rounds see them: what is typical, or that doubled some times.
+
+    Nodes of one time are one client to policies, and with each change of it
+    everything is laid out anew: there are few of them, and they seldom change.
+    """
+    if attach_s <= STORAGE_ATTACH_S:
+        return STORAGE_ATTACH_S
+    return STORAGE_ATTACH_S * 2.0 ** round(math.log2(attach_s / STORAGE_ATTACH_S))
 
 
 class Books(Protocol):
@@ -182,6 +194,7 @@ class Views:
                 labels=record.node.labels,
                 rack=record.node.labels.get("rack", ""),
                 pools=self._pools(record),
+                storage_attach_s=in_steps(record.node.storage_attach_s),
             )
         before = self._nodes.get(record.name)
         if view is not None and _has_more(before, view):
@@ -251,6 +264,7 @@ def _has_more(before: NodeView | None, now: NodeView) -> bool:
         or now.labels != before.labels
         or now.rack != before.rack
         or now.pools != before.pools
+        or now.storage_attach_s != before.storage_attach_s
     )
 
 

@@ -7,7 +7,7 @@ import math
 from farbus.model.cluster import LinkLoad
 from farbus.model.device import Device, PoolReach
 from farbus.model.job import Job, Miss, ServiceRequest, TaskPlacement
-from farbus.model.node import Resources
+from farbus.model.node import STORAGE_ATTACH_S, Resources
 from farbus.model.profile import ApplicationProfile
 from farbus.model.value import Value
 
@@ -22,6 +22,8 @@ class NodeView(Value, frozen=True, kw_only=True):
     rack: str = ""
     pools: tuple[PoolReach, ...] = ()
     """The fabric pools that devices can be moved from to this node."""
+    storage_attach_s: float = STORAGE_ATTACH_S
+    """Seconds in which storage of other nodes is attached to it over the network."""
 
 
 class StorageShare(Value, frozen=True, kw_only=True):

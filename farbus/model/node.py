@@ -114,6 +114,11 @@ amounts_of: Callable[[object], tuple[int, ...]] = operator.attrgetter(*(dimensio
 """Returns what :class:`Resources` or :class:`farbus.model.job.Requests` have of each dimension, in their order."""
 
 
+STORAGE_ATTACH_S = 1.0
+"""Seconds in which storage of another node is attached over the network, where nobody has measured it: what is typical,
+and no less is told apart."""
+
+
 class Link(Value, frozen=True, kw_only=True):
     """A network interface that is up; ``speed_mbit_s`` is 0 where the kernel does not know it."""
 
@@ -143,6 +148,8 @@ class Node(Value, frozen=True, kw_only=True):
     trouble: str = ""
     pools: tuple[PoolReach, ...] = ()
     """The fabric pools that devices can come from."""
+    storage_attach_s: float = 0.0
+    """Seconds that attaching storage of other nodes over the network took here; 0 where nobody has measured it."""
 
 
 class NodeStatus(Value, frozen=True, kw_only=True):

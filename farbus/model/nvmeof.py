@@ -18,6 +18,7 @@ import uuid
 
 from farbus.errors import InvalidInput
 from farbus.model.address import host_and_port, split_address
+from farbus.model.fabric import CEILING_S, quantile
 from farbus.model.value import Value
 
 NQN_PREFIX = "nqn.2026-11.io.farbus:"
@@ -510,3 +511,31 @@ class Stripe(Value, frozen=True, kw_only=True):
 
 STRIPE_PREFIX = "farbus-"
 """How names of device-mapper begin that Farbus gives; what begins otherwise is somebody else's."""
+
+
+ATTACH_TIMES = 15
+"""Times of attaching that are kept: a few slow ones do not move their median, and eight on a slower network do."""
+
+SHORTEST_ATTACH_S = 0.001
+"""What is quicker counts as this: 0 would say that nobody has measured."""
+
+TOLD_ANEW = 1.25
+"""By how much a median must differ from what was told, either way, to be told: everybody learns what nodes tell."""
+
+
+class AttachHistory(Value, frozen=True, kw_only=True):
+    """How long a node's last attachments over the network took, in seconds, the newest last.
+
+    ``told_s`` is what it says of them to others: their median, in two digits, as of when it last differed by more than
+    :data:`TOLD_ANEW`; 0 where nothing was measured.
+    """
+
+    times: tuple[float, ...] = ()
+    told_s: float = 0.0
+
+    def with_time(self, seconds: float) -> AttachHistory:
+        """Return the history with one time more; the oldest beyond :data:`ATTACH_TIMES` go."""
+        times = (*self.times, min(max(seconds, SHORTEST_ATTACH_S), CEILING_S))[-ATTACH_TIMES:]
+        median = float(f"{quantile(times, 0.5):.2g}")
+        is_told = self.told_s / TOLD_ANEW <= median <= self.told_s * TOLD_ANEW
+        return AttachHistory(times=times, told_s=self.told_s if is_told else median)

@@ -39,6 +39,7 @@ from farbus.errors import InvalidInput
 from farbus.model.decision import PendingJob
 from farbus.model.device import Route
 from farbus.model.job import Goal, TaskGroup
+from farbus.model.node import STORAGE_ATTACH_S
 from farbus.model.profile import ApplicationProfile
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.policy import FORBIDDEN, SCALE, Integers, Policy, to_cost
@@ -257,12 +258,18 @@ class DRMaestroPolicy(DefaultPolicy):
             return DefaultPolicy.drives_move_cost(self, drives, attach_s, subject)
         return to_cost((_moved(drives * attach_s, subject.profile) - _local(subject.profile)).clip(min=0))
 
-    def storage_cost(self, cluster: Cluster, targets: Integers, site: int, subject: Hashable) -> Integers:
-        """Return by how much eq. 7 is dearer for drives over the network than for local ones."""
+    def storage_cost(
+        self, cluster: Cluster, targets: Integers, site: int, attach_s: float, subject: Hashable
+    ) -> Integers:
+        """Return by how much eq. 7 is dearer for drives over the network than for local ones.
+
+        What attaching them takes beyond what is typical comes on top of the expected time; nobody waits for that to
+        become less.
+        """
         if not isinstance(subject, _Subject):
-            return DefaultPolicy.storage_cost(self, cluster, targets, site // LOADS, subject)
+            return DefaultPolicy.storage_cost(self, cluster, targets, site // LOADS, attach_s, subject)
         expected = self._over_network(cluster, targets, site, subject.profile)
-        remote = utility_cost(expected, subject.profile, REMOTE_PREFERENCE)
+        remote = utility_cost(expected + (attach_s - STORAGE_ATTACH_S), subject.profile, REMOTE_PREFERENCE)
         cost = to_cost((remote - _local(subject.profile)).clip(min=0))
         return np.where(_violates(expected, subject), FORBIDDEN, cost)
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from farbus.model.decision import PendingJob
 from farbus.model.job import TaskGroup
+from farbus.model.node import STORAGE_ATTACH_S
 from farbus.scheduler.composition.profiles import PROFILES, StorageProfile
 from farbus.scheduler.composition.rules import CompositionRule, FewestDrives
 from farbus.scheduler.phases.cluster import Cluster
@@ -46,7 +47,8 @@ ATTACH_SECOND = 0.02
 """Cost of a second of attaching: a fabric that takes ten seconds for a device is no better than the network."""
 
 NETWORK_STORAGE = 0.5
-"""Cost of drives that are reached over the network: NVMe over Fabrics is nearly as fast as a local drive."""
+"""Cost of drives that are reached over the network: NVMe over Fabrics is nearly as fast as a local drive.  Attaching
+them is in it as far as it takes :data:`~farbus.model.node.STORAGE_ATTACH_S`; each second more is one of attaching."""
 
 FEWEST_FIRST = 0.001
 """Cost per free device of the donor; smaller than anything else, as it only chooses among donors."""
@@ -284,10 +286,15 @@ class Policy(abc.ABC):
         del subject
         return to_cost(FEWEST_FIRST * available)
 
-    def storage_cost(self, cluster: Cluster, targets: Integers, site: int, subject: Hashable) -> Integers:
-        """Return the cost of drives of the nodes ``targets`` (rows) over the network, for a client at ``site``."""
+    def storage_cost(
+        self, cluster: Cluster, targets: Integers, site: int, attach_s: float, subject: Hashable
+    ) -> Integers:
+        """Return the cost of drives of the nodes ``targets`` (rows) over the network, for a client at ``site``.
+
+        ``attach_s`` is what attaching them takes there, in seconds, and at least what is typical.
+        """
         del cluster, site, subject
-        return to_cost(np.full(len(targets), NETWORK_STORAGE))
+        return to_cost(np.full(len(targets), NETWORK_STORAGE + ATTACH_SECOND * (attach_s - STORAGE_ATTACH_S)))
 
     def service_cost(self, cluster: Cluster, sites: ServiceSites, subject: Hashable) -> Integers:
         """Return the cost of one more instance of an in-network service on each device of ``sites``."""

@@ -20,7 +20,7 @@ from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import ATTACH_S, Device
 from farbus.model.job import ServiceRequest
-from farbus.model.node import DIMENSIONS, Resources, amounts_of
+from farbus.model.node import DIMENSIONS, STORAGE_ATTACH_S, Resources, amounts_of
 from farbus.scheduler.phases.room import Room
 from farbus.scheduler.phases.tables import distinct
 
@@ -195,6 +195,8 @@ class Cluster:
     """The names of racks, by their number in ``rack``."""
     fabric: Fabric
     """Who can have devices moved to it, and from where."""
+    storage_attach_s: Floats
+    """Shape (M,): seconds in which storage of others is attached to each node, at least what is typical."""
 
     @property
     def size(self) -> int:
@@ -265,6 +267,7 @@ class Cluster:
             round_memo=self.round_memo,
             kept=self.kept.idle(),
             fabric=self.fabric,
+            storage_attach_s=self.storage_attach_s,
         )
 
 
@@ -327,6 +330,7 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         device_instances={row: view.instances for row, view in enumerate(devices) if view.instances},
         racks=tuple(racks),
         fabric=_fabric(pools, index, views, devices, device_node),
+        storage_attach_s=_attach_s(views),
     )
 
 
@@ -356,6 +360,12 @@ def counted(capacity: Resources, free: Resources) -> Integers:
     """Return what of one node is free as a row of :attr:`Cluster.free`."""
     row: Integers = _counted(np.array([amounts_of(capacity)], np.int64), np.array([amounts_of(free)], np.int64))[1][0]
     return row
+
+
+def _attach_s(views: Sequence[NodeView]) -> Floats:
+    seconds = np.fromiter((view.storage_attach_s for view in views), np.float64, len(views))
+    # What is quicker is not told apart, and what is reported may be nonsense.
+    return np.where((seconds > STORAGE_ATTACH_S) & (seconds < np.inf), seconds, STORAGE_ATTACH_S)
 
 
 def _is_free(view: DeviceView) -> bool:
@@ -450,6 +460,7 @@ class Columns:
             or old.labels != new.labels
             or old.rack != new.rack
             or old.pools != new.pools
+            or old.storage_attach_s != new.storage_attach_s
             for old, new in nodes
         ) or any(
             old.node != new.node or old.device != new.device or old.destination != new.destination

@@ -97,7 +97,9 @@ class StorageDesk(Desk):
         self.policy = policy
         self.drives = Drives(cluster, policy.storage_profiles)
         self.marks = Changes(cluster.size)
-        self.sites = policy.sites(cluster)
+        self._times, self._time_of = np.unique(cluster.storage_attach_s, return_inverse=True)
+        """What attaching takes, and which of these times is each node's."""
+        self.sites = self._sites(cluster)
         self._pools: dict[tuple[int, int, int], int] = {}
         self._pool_list: list[tuple[int, int, int]] = []
         self._options: dict[StorageShape, tuple[int, Options]] = {}
@@ -118,7 +120,11 @@ class StorageDesk(Desk):
         if len(self.drives):
             self.drives.load(cluster)
             self._note(np.arange(len(self.drives)))
-        self.sites = self.policy.sites(cluster)
+        self.sites = self._sites(cluster)
+
+    def _sites(self, cluster: Cluster) -> Integers:
+        """Return what tells nodes apart as clients: the policy's sites, and what attaching takes."""
+        return self.policy.sites(cluster) * len(self._times) + self._time_of
 
     def _note(self, numbers: Integers) -> None:
         nodes = self.drives.node[numbers]
@@ -155,7 +161,8 @@ class StorageDesk(Desk):
 
     def network_cost(self, places: Integers, site: int, subject: Hashable) -> Integers:
         """Return the cost of the network from ``places`` to clients of one site; ``NO_ARC`` where there is none."""
-        cost = self.policy.storage_cost(self.cluster, places, site, subject)
+        site, time = divmod(site, len(self._times))
+        cost = self.policy.storage_cost(self.cluster, places, site, float(self._times[time]), subject)
         # What no node has, no node exports.
         return np.where((cost == FORBIDDEN) | self.cluster.fabric.is_pool[places], NO_ARC, cost)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from farbus.agent.config import AgentConfig
@@ -12,7 +12,7 @@ from farbus.agent.events import PreparedLease
 from farbus.agent.steps import Steps
 from farbus.agent.storage_host import StorageHost, StorageParts, lease_name, stored_as
 from farbus.api.authority import Credentials
-from farbus.linux.clock import SystemClock
+from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.fake_nvme import FakeNamespace, FakeTarget
 from farbus.linux.users import SystemUsers
 from farbus.model.device import Route
@@ -30,7 +30,13 @@ ENDPOINT = "tcp://10.0.0.1:4420"
 ENCRYPTED = "tcp+tls://10.0.0.9:4421"
 
 
-def host_on(machine: Machine, *, tls: bool = False) -> StorageHost:
+def host_on(
+    machine: Machine,
+    *,
+    tls: bool = False,
+    clock: Clock | None = None,
+    attached: Callable[[float], None] = lambda _: None,
+) -> StorageHost:
     """Return what gives an agent on a machine its steps."""
     config = AgentConfig(
         name="n1", scheduler="127.0.0.1:1", address="10.0.0.1", state=str(machine.directory / "state"),
@@ -42,8 +48,8 @@ def host_on(machine: Machine, *, tls: bool = False) -> StorageHost:
         pass
 
     initiator = InitiatorParts(
-        nvme=machine.nvme, mapper=machine.mapper, holders=machine.holders, uevents=machine.uevents, clock=SystemClock(),
-        tls_keys=machine.nvme.tls_keys,
+        nvme=machine.nvme, mapper=machine.mapper, holders=machine.holders, uevents=machine.uevents,
+        clock=clock or SystemClock(), tls_keys=machine.nvme.tls_keys,
     )  # fmt: skip
     return StorageHost(
         config=config,
@@ -55,6 +61,7 @@ def host_on(machine: Machine, *, tls: bool = False) -> StorageHost:
         ),
         users=SystemUsers(),
         ended=ended,
+        attached=attached,
     )
 
 
@@ -119,6 +126,10 @@ class StorageUsed(RoomExported):
         return (storage_lease(drives=("d",), use=self.use),)
 
     async def _prepare(self, machine: Machine) -> None:
+        self.offer(machine)
+
+    def offer(self, machine: Machine) -> None:
+        """Let other machines export what the leases give."""
         for lease in self._leases():
             name, identity = lease_name(lease), namespace_identity(lease.id)
             namespace = FakeNamespace(uuid=identity.uuid, nguid=identity.nguid, size_bytes=64 * MIB)
@@ -136,9 +147,13 @@ class StorageUsed(RoomExported):
         machine = Machine(self._directory)
         if new:
             await self._prepare(machine)
+        yield self.steps_by(host_on(machine, tls=self.tls))
+
+    def steps_by(self, host: StorageHost) -> Steps:
+        """Return the task's side, as a host leads it."""
         leases = tuple(PreparedLease(lease=lease, endpoint=self.endpoint) for lease in self._leases())
-        steps = host_on(machine, tls=self.tls).client_steps(user=MYSELF, leases=leases, attachment=False, force=False)
-        yield Steps(object="client j1/main.0", body="{}", steps=steps)
+        steps = host.client_steps(user=MYSELF, leases=leases, attachment=False, force=False)
+        return Steps(object="client j1/main.0", body="{}", steps=steps)
 
 
 class StorageUsedByTls(StorageUsed):

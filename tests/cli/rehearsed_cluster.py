@@ -214,6 +214,7 @@ class RehearsedCluster(ClusterHandler):
                 node=Node(
                     name=name, address="127.0.0.1", boot_id="b", agent_version="0.1.0", capacity=capacity,
                     labels={"rack": "r1"}, devices=(GPU,) if name == "alpha" else (),
+                    storage_attach_s=0.25 if name == "gamma" else 0.0,
                 ),
                 state=NodeState.READY,
                 free=Resources(cpu_milli=3500, memory_bytes=7 * 2**30),

@@ -53,6 +53,11 @@ def test_json_is_the_models_json(ask, command: str, kind: type) -> None:
     assert msgspec.json.decode(done.stdout, type=list[kind])
 
 
+def test_json_has_what_attaching_storage_took_a_node(ask) -> None:
+    found = msgspec.json.decode(ask("nodes", "-o", "json").stdout)
+    assert {each["node"]["name"]: each["node"]["storage_attach_s"] for each in found} == {"alpha": 0.0, "gamma": 0.25}
+
+
 def test_a_name_that_is_not_there_gets_the_nearest(ask) -> None:
     done = ask("nodes", "gama")
     assert (done.returncode, done.stderr) == (3, "farbus: there is no node gama; did you mean gamma?\n")

@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farbus.errors import InvalidInput
+from farbus.model.fabric import CEILING_S
 from farbus.model.nvmeof import (
+    ATTACH_TIMES,
     MAX_NQN_BYTES,
     SERIAL_CHARACTERS,
+    TOLD_ANEW,
+    AttachHistory,
     SubsystemName,
     Transport,
     TransportAddress,
@@ -21,6 +25,7 @@ from farbus.model.nvmeof import (
     subsystem_name,
     transport_address,
 )
+from farbus.model.value import from_json, to_json
 
 LEASES = st.from_regex(r"[A-Za-z0-9._-]{1,80}", fullmatch=True)
 
@@ -109,3 +114,34 @@ def test_a_volume_keeps_its_identity() -> None:
     assert len(one.serial) == SERIAL_CHARACTERS
     assert uuid.UUID(one.nguid) == uuid.UUID(one.uuid)
     assert one.by_id == f"/dev/disk/by-id/nvme-uuid.{one.uuid}"
+
+
+def attached(*times: float) -> AttachHistory:
+    history = AttachHistory()
+    for seconds in times:
+        history = history.with_time(seconds)
+    return history
+
+
+def test_what_attaching_takes_is_told_as_a_median_in_two_digits() -> None:
+    assert AttachHistory().told_s == 0.0
+    assert attached(0.12345).told_s == 0.12
+    assert attached(3.0, 60.0, 3.0).told_s == 3.0
+    assert attached(*([1.0] * ATTACH_TIMES), *([7.0] * (ATTACH_TIMES // 2))).told_s == 1.0
+    assert attached(*([1.0] * ATTACH_TIMES), *([7.0] * (ATTACH_TIMES // 2 + 1))).told_s == 7.0
+
+
+def test_a_median_that_hardly_differs_is_not_told_anew() -> None:
+    assert attached(1.0, *([1.2] * ATTACH_TIMES)).told_s == 1.0
+    assert attached(1.0, *([0.85] * ATTACH_TIMES)).told_s == 1.0
+    assert attached(1.0, *([1.3] * ATTACH_TIMES)).told_s == 1.3
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=40))
+def test_what_is_told_is_measured_bounded_and_close_to_the_median(times: list[float]) -> None:
+    history = attached(*times)
+    assert len(history.times) == min(len(times), ATTACH_TIMES)
+    assert 0 < history.told_s <= CEILING_S
+    median = sorted(history.times)[(len(history.times) - 1) // 2]
+    assert median / (TOLD_ANEW * 1.06) <= history.told_s <= median * TOLD_ANEW * 1.06
+    assert from_json(to_json(history), AttachHistory) == history

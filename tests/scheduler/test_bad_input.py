@@ -251,6 +251,7 @@ BAD_NODES: dict[str, list[Any]] = {
     "pools": [[types_pb2.PoolReach(pool=f"p{number}", attach_s=1.0) for number in range(999)]],
     "pools.pool": ["", LONG, "a\nb"],
     "pools.attach_s": [-1.0, math.nan, math.inf, 1e300],
+    "storage_attach_s": [-1.0, math.nan, math.inf, -math.inf, 3_601.0],
     "links": [[types_pb2.Link(name=f"e{number}") for number in range(5_000)]],
     "links.name": [LONG, "a\nb", ""],
     "links.speed_mbit_s": [-1, HUGE],

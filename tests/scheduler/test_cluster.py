@@ -13,6 +13,7 @@ from farbus.model.node import Resources
 from farbus.model.states import DeviceState, NodeState
 from farbus.scheduler import events
 from farbus.scheduler.deciding import FLAVOUR_LOOK_S
+from farbus.scheduler.phases.cluster import Columns
 from farbus.scheduler.situations import FLAVOUR
 from farbus.scheduler.views import NODE_MEMORY_S, fresh_snapshot
 from tests.scheduler.scripted import Cluster, job, node
@@ -249,6 +250,32 @@ def test_rounds_see_the_fabric_pools_of_nodes(cluster: Cluster) -> None:
     views = {view.name: view for view in cluster.machine.snapshot(cluster.now).nodes}
     assert views["c"].pools == pools
     assert views["a"].pools == ()
+
+
+@pytest.mark.parametrize(
+    ("told", "seen"),
+    [(0.0, 1.0), (0.2, 1.0), (1.4, 1.0), (1.5, 2.0), (2.5, 2.0), (3.0, 4.0), (60.0, 64.0), (3600.0, 4096.0)],
+)
+def test_rounds_see_in_steps_what_attaching_storage_takes_a_node(cluster: Cluster, told: float, seen: float) -> None:
+    known = cluster.agents["c"]
+    known.node = msgspec.structs.replace(known.node, storage_attach_s=told)
+    cluster.tell(events.InventoryChanged(node=known.node, session=known.session))
+    views = {view.name: view for view in cluster.machine.snapshot(cluster.now).nodes}
+    assert (views["c"].storage_attach_s, views["a"].storage_attach_s) == (seen, 1.0)
+
+
+def test_a_time_of_attaching_that_hardly_changes_lays_nothing_out_anew(cluster: Cluster) -> None:
+    known = cluster.agents["c"]
+    columns = Columns()
+    laid_out = []
+    for told in (0.0, 0.3, 3.0, 3.1, 9.0):
+        known.node = msgspec.structs.replace(known.node, storage_attach_s=told)
+        cluster.tell(events.InventoryChanged(node=known.node, session=known.session))
+        laid_out.append(columns.of(cluster.machine.snapshot(cluster.now)).kept)
+    assert laid_out[0] is laid_out[1]
+    assert laid_out[1] is not laid_out[2]
+    assert laid_out[2] is laid_out[3]
+    assert laid_out[3] is not laid_out[4]
 
 
 def test_rounds_see_where_a_device_under_a_recomposed_lease_goes(cluster: Cluster) -> None:

@@ -132,6 +132,18 @@ def test_drives_over_a_network_that_would_miss_the_goal_are_postponed_for_the_st
     assert decide(busy, [stored()], policy=maestro(sensitive, network_aware=False)).placements
 
 
+def test_drives_over_the_network_cost_the_utility_of_being_attached_later() -> None:
+    prices = []
+    for seconds in (0.0, 1.0, 11.0, 31.0):
+        snapshot = world(node("a"), node("c", storage_attach_s=seconds), drive("da", "a"))
+        # Also where it takes too long for the goal: it will not become less while one waits.
+        prices.append(costs(decide(snapshot, [stored()], policy=maestro())))
+    # Ten and thirty seconds of a goal of 110 s, counted in both phases, with the preference of what is remote.
+    assert prices[0] == prices[1]
+    expected = 2 * REMOTE_PREFERENCE * np.array([0, 10, 30]) / 110
+    assert np.diff(prices[1:]) == pytest.approx(np.diff(expected) * SCALE, abs=4)
+
+
 def test_of_local_remote_and_moved_drives_the_utility_chooses() -> None:
     here = world(node("a"), node("c"), drive("da", "a"), drive("dc", "c"))
     assert [given.device for given in decide(here, [stored()], policy=maestro()).placements[0].tasks[0].devices] == [

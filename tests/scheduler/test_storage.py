@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from farbus.model.decision import Decision, DeviceView, PendingJob, Snapshot, StorageShare
 from farbus.model.device import Device, DeviceKind, PoolReach, Route
 from farbus.model.job import DevicePlacement, Miss, StorageRequest
+from farbus.model.node import STORAGE_ATTACH_S
 from farbus.scheduler.composition.rules import (
     DisaggregationAware,
     Load,
@@ -22,7 +23,7 @@ from farbus.scheduler.composition.rules import (
 )
 from farbus.scheduler.costs.baselines import BestFitPolicy, FirstFitPolicy, RandomPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
-from farbus.scheduler.costs.policy import Policy
+from farbus.scheduler.costs.policy import ATTACH_SECOND, SCALE, Policy
 from farbus.scheduler.costs.workload_aware import WorkloadAwarePolicy
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.jobs import Forms
@@ -166,6 +167,59 @@ def test_storage_is_local_where_the_node_has_drives() -> None:
 def test_storage_comes_over_the_network_to_a_node_without_drives() -> None:
     decision = run(world(node("a"), node("b"), drive("d0", "b")), job("j", group(storage=(want(),), node="a")))
     assert [(given.node, given.route) for given in given_to(decision, "j")] == [("b", Route.REMOTE)]
+
+
+def price(decision: Decision) -> int:
+    return sum(task.cost for placement in decision.placements for task in placement.tasks)
+
+
+def test_of_two_nodes_storage_goes_to_the_one_that_attaches_quicker() -> None:
+    for slow, quick in (("a", "b"), ("b", "a")):
+        snapshot = world(node(slow, storage_attach_s=4.0), node(quick), node("c", free_cpus=0), drive("d0", "c"))
+        decision = run(snapshot, job("j", storage=(want(),)))
+        assert decision.placements[0].tasks[0].node == quick
+
+
+def test_each_second_of_attaching_beyond_a_typical_one_costs() -> None:
+    prices = []
+    for seconds in (STORAGE_ATTACH_S, 2.0, 4.0, 64.0):
+        snapshot = world(node("a", storage_attach_s=seconds), node("c", free_cpus=0), drive("d0", "c"))
+        prices.append(price(run(snapshot, job("j", storage=(want(),)))))
+    # It counts where the node is chosen, and where the drives are.
+    steps = [(later - prices[0]) / SCALE / ATTACH_SECOND for later in prices[1:]]
+    assert steps == [2 * 1.0, 2 * 3.0, 2 * 63.0]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 0.3, math.nan, math.inf])
+def test_who_has_measured_nothing_or_nonsense_pays_what_is_typical(seconds: float) -> None:
+    typical, told = (
+        world(node("a", **more), node("c", free_cpus=0), drive("d0", "c"))
+        for more in ({}, {"storage_attach_s": seconds})
+    )
+    entry = job("j", storage=(want(),))
+    assert run(told, entry) == run(typical, entry)
+
+
+def test_a_node_that_attaches_slowly_has_drives_moved_to_it() -> None:
+    routes = tuple(Route)
+    for seconds, route in ((1.0, Route.REMOTE), (256.0, Route.RECOMPOSED)):
+        client = node("a", pools=(PoolReach(pool="p"),), storage_attach_s=seconds)
+        snapshot = world(client, node("c", free_cpus=0), drive("d0", "c", pool="p"))
+        (given,) = given_to(run(snapshot, job("j", storage=(want(),), routes=routes)), "j")
+        assert given.route == route
+
+
+def test_nodes_of_several_racks_and_times_are_told_apart() -> None:
+    parts = [
+        node(f"n{rack}{seconds:g}", rack=rack, storage_attach_s=seconds) for rack in ("", "r") for seconds in (1.0, 8.0)
+    ]
+    snapshot = world(*parts, node("c", free_cpus=0), drive("d0", "c"))
+    costs = {}
+    for part in parts:
+        entry = job("j", storage=(want(),), node=part.name)
+        costs[part.name] = price(run(snapshot, entry))
+    assert costs["n1"] == costs["nr1"]
+    assert costs["n8"] == costs["nr8"] == costs["n1"] + 2 * 7 * round(ATTACH_SECOND * SCALE)
 
 
 def test_remote_alone_keeps_off_the_own_drives() -> None:
