@@ -494,9 +494,10 @@ static void measure_copies(CUdeviceptr device, uint8_t *host, const char *kind, 
 	for (int r = -1; r < repeats; r++) {
 		for (int out = 1; out >= 0; out--) {
 			copies.out = out;
-			/* Each follows each of the others as often: it finds the caches as they left them. */
+			/* Forwards and backwards in turn, so that each follows each of the others as often: it finds the caches as
+			 * they left them. */
 			for (int turn = 0; turn < kinds; turn++) {
-				int each = (turn + r + 1) % kinds;
+				int each = (turn * (r % 2 ? 1 : kinds - 1) + r + 1) % kinds;
 
 				burst(copy[each], &copies, count, &first[out][each], &rest[out][each]);
 			}

@@ -865,6 +865,123 @@ static void test_what_is_made_lies_where_the_last_did_once_that_is_acknowledged(
 	pair.server.ops->shutdown(&pair.server);
 }
 
+/* Also where who writes has read ahead of who reads, in whatever pieces it came, and where the peer has hung up. */
+static void test_what_came_before_the_end_is_read(void)
+{
+	const struct { struct record_header said; char byte; struct record_header end; } __attribute__((packed)) last = {
+		{ 1, 0 }, 'x', { UINT32_MAX, 0 }
+	};
+	const size_t said = sizeof(last.said) + 1, piece = 16u << 10;
+	uint8_t *bytes = calloc(1, RESUME_WINDOW_RING);
+
+	for (int way = 0; way < 6; way++) {
+		const bool in_place = way & 1, at_once = way & 6, hangs_up = way & 4;
+		struct transport transport;
+		pthread_t peer;
+		char byte = 0;
+		void *at;
+		int end = alone_make(&transport, &plain), rc;
+
+		(void)make(&transport, piece, 0);
+		assert(write(end, &last, at_once ? sizeof(last) : said) == (ssize_t)(at_once ? sizeof(last) : said));
+		(void)make(&transport, piece, piece);
+		if (!at_once)
+			assert(write(end, &last.end, sizeof(last.end)) == sizeof(last.end));
+		if (hangs_up)
+			shutdown(end, SHUT_RDWR);
+		else
+			assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);
+		if (in_place)
+			(void)transport.ops->room(&transport, &at, 1);
+		do
+			rc = transport_write_all(&transport, bytes, RESUME_WINDOW_RING);
+		while (!rc);
+		assert(rc == -EPIPE);
+		assert(transport_read_all(&transport, &byte, 1, PATIENCE_MS) == 0 && byte == 'x');
+		assert(transport_read_all(&transport, &byte, 1, PATIENCE_MS) == -EPIPE);
+		transport.ops->shutdown(&transport);
+		if (!hangs_up)
+			pthread_join(peer, NULL);
+		close(end);
+	}
+	free(bytes);
+}
+
+static unsigned reads;
+static const struct transport_ops *reads_below;
+
+static ssize_t read_counted(struct transport *transport, void *buffer, size_t bytes)
+{
+	reads++;
+	return reads_below->read(transport, buffer, bytes);
+}
+
+/* A copy's frame has a header ahead, which has not left. */
+static void test_nothing_is_read_where_all_that_left_is_acknowledged(void)
+{
+	struct iovec header = { .iov_base = "h", .iov_len = 1 };
+	struct transport transport;
+	struct transport_ops ops;
+	int ends[2];
+	void *at;
+
+	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+	assert(transport_socket_init(&transport, ends[0]) == 0);
+	reads_below = transport.ops;
+	ops = *reads_below;
+	ops.read = read_counted;
+	transport.ops = &ops;
+	assert(transport_resume_wrap(&transport, &plain) == 0);
+	assert(transport.ops->append(&transport, &header, 1) == 0);
+	assert(transport.ops->room(&transport, &at, 1) == 1);
+	assert(reads == 0);
+	assert(transport.ops->written(&transport, 1, false) == 0);
+	assert(transport.ops->room(&transport, &at, 1) == 1);
+	assert(reads == 1);
+	transport.ops->shutdown(&transport);
+	close(ends[1]);
+}
+
+static void *nothing(void *opaque)
+{
+	return opaque;
+}
+
+/* A full window's round begins when all of it is on its way: that it is over soon says nothing of the network. */
+static void test_a_full_window_is_at_most_what_the_network_holds(void)
+{
+	const struct resume_options options = {
+		.grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .grows = true, .prompt = true,
+	};
+	const size_t first = 16u << 10, piece = RESUME_WINDOW_RING / 4;
+	const struct record_header records[] = { { 0, first }, { 0, first + RESUME_WINDOW_RING } };
+	struct transport transport;
+	struct writing writing = { .transport = &transport };
+	pthread_t writer, peer;
+	int end = alone_make(&transport, &options);
+	char byte;
+
+	assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);
+	(void)make(&transport, first, 0);
+	/* The shortest round takes long. */
+	for (int i = 0; i < 2000; i++) {
+		assert(pthread_create(&writer, NULL, nothing, NULL) == 0);
+		pthread_join(writer, NULL);
+	}
+	assert(write(end, &records[0], sizeof(records[0])) == sizeof(records[0]));
+	assert(transport.ops->read(&transport, &byte, 1) == -EAGAIN);
+	for (size_t at = 0; at < RESUME_WINDOW_RING; at += piece)
+		(void)make(&transport, piece, at);
+	assert(pthread_create(&writer, NULL, write_one, &writing) == 0);
+	await_asleep(&writing.thread);
+	assert(write(end, &records[1], sizeof(records[1])) == sizeof(records[1]));
+	pthread_join(writer, NULL);
+	assert(window_of(&transport) <= 2 * RESUME_WINDOW_RING);
+	transport.ops->shutdown(&transport);
+	pthread_join(peer, NULL);
+	close(end);
+}
+
 static void test_a_connection_is_added_to_the_one_that_it_was_made_for(void)
 {
 	struct transport fresh[BUNDLE_CONNECTIONS];
@@ -911,7 +1028,10 @@ int main(void)
 	test_a_window_grows_with_what_the_network_holds();
 	test_a_server_of_another_machine_begins_with_more();
 	test_a_window_grows_where_it_is_what_a_copy_waits_for();
+	test_a_full_window_is_at_most_what_the_network_holds();
 	test_what_is_made_lies_where_the_last_did_once_that_is_acknowledged();
+	test_what_came_before_the_end_is_read();
+	test_nothing_is_read_where_all_that_left_is_acknowledged();
 	puts("ok");
 	return 0;
 }

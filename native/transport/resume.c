@@ -173,7 +173,7 @@ struct resume {
 	int error;			/* of a stream that is over */
 	uint64_t deadline_ns;		/* of one that is cut */
 	bool dialling;			/* a thread is at it */
-	bool ending;			/* this side is about to say the end: no cut matters any more */
+	bool ending;			/* this side is about to say the end, or the peer has: no cut matters any more */
 	_Atomic unsigned sleepers;	/* in poll(2) on the descriptor */
 	struct sleeper reader;
 	struct sleeper writer;
@@ -203,6 +203,14 @@ static void over(struct resume *resume, int error)
 {
 	pthread_mutex_lock(&resume->state_lock);
 	over_locked(resume, error);
+	pthread_mutex_unlock(&resume->state_lock);
+}
+
+/* One side says the end, and may hang up before all know of it. */
+static void end_begin(struct resume *resume)
+{
+	pthread_mutex_lock(&resume->state_lock);
+	resume->ending = true;
 	pthread_mutex_unlock(&resume->state_lock);
 }
 
@@ -565,10 +573,12 @@ static void window_learn(struct resume *resume, uint64_t acknowledged)
 		return;
 	elapsed_ns = transport_now_ns() - resume->round_ns + 1;
 	delivered = acknowledged - resume->round_acknowledged;
-	/* A full one began behind what it holds. */
-	if (!resume->round_least_ns || (elapsed_ns < resume->round_least_ns && !atomic_load(&resume->round_full)))
+	held = (double)delivered;
+	/* A full one began behind what it holds: it tells nothing of the shortest, and was no shorter. */
+	if (!atomic_load(&resume->round_full) && (!resume->round_least_ns || elapsed_ns < resume->round_least_ns))
 		resume->round_least_ns = elapsed_ns;
-	held = (double)delivered * (double)resume->round_least_ns / (double)elapsed_ns;
+	if (resume->round_least_ns && elapsed_ns > resume->round_least_ns)
+		held *= (double)resume->round_least_ns / (double)elapsed_ns;
 	while (wanted < resume->most && (double)wanted < 2 * held)
 		wanted *= 2;
 	atomic_store(&resume->window_wanted, wanted);
@@ -588,8 +598,11 @@ static int header_take(struct resume *resume)
 	window_learn(resume, acknowledged);
 	if (acknowledged != before)
 		sleeper_wake(&resume->writer);
-	if (resume->header.length == RECORD_END)
+	if (resume->header.length == RECORD_END) {
+		/* A writer may be the first to meet that the peer has hung up. */
+		end_begin(resume);
 		return -ESHUTDOWN;
+	}
 	if (resume->header.length > resume->most)
 		return -EPROTO;
 	resume->record_left = resume->header.length;
@@ -699,15 +712,17 @@ static ssize_t ahead_read(struct resume *resume)
 static ssize_t resume_read(struct transport *transport, void *buffer, size_t bytes)
 {
 	struct resume *resume = transport->resume;
-	int cancel = transport_cancel_disable();
+	int cancel = transport_cancel_disable(), state;
 	ssize_t got = -EAGAIN;
+	size_t ahead;
 
 	pthread_mutex_lock(&resume->in);
-	if (atomic_load(&resume->state) == OVER) {
+	state = atomic_load(&resume->state);
+	ahead = atomic_load(&resume->ahead_bytes);
+	if (state == OVER && !(ahead && resume->failed == -ESHUTDOWN)) {
 		got = resume->error;
-	} else if (is_up(resume)) {
-		size_t ahead = atomic_load(&resume->ahead_bytes);
-
+	} else if (state != CUT) {
+		/* Over, too, where a writer has met the end that the peer has said: it is behind these. */
 		if (ahead) {
 			got = (ssize_t)(bytes < ahead ? bytes : ahead);
 			memcpy(buffer, resume->ahead + resume->ahead_start, (size_t)got);
@@ -901,9 +916,9 @@ static int window_await(struct resume *resume)
 				round_begin_full(resume);
 				out_unlock(resume);
 				(void)descriptor_sleep(resume, &resume->writer, writer_has, TRANSPORT_LOOK_MS);
-			}
-			else if (read == -ENOMEM)
+			} else if (read == -ENOMEM) {
 				rc = -ENOMEM;
+			}
 			look(resume);
 		}
 		pthread_mutex_lock(&resume->out);
@@ -1018,11 +1033,11 @@ static void resume_settle(struct transport *transport, const void *at, size_t by
 }
 
 /* Take in what the peer has acknowledged meanwhile, if there is anything to hear of, nobody else reads, and the next
- * to come is not much that a reader would have where it belongs.  An end is the reader's, who may have bytes before it. */
+ * to come is not much that a reader would have where it belongs.  Behind an end there is nothing. */
 static void acknowledgements_take(struct resume *resume)
 {
-	if (atomic_load(&resume->written) == atomic_load(&resume->acknowledged) ||
-	    pthread_mutex_trylock(&resume->in) != 0)
+	/* Of what was not sent yet, as a frame's header, there is nothing. */
+	if (resume->sent <= atomic_load(&resume->acknowledged) || pthread_mutex_trylock(&resume->in) != 0)
 		return;
 	if (is_up(resume) && !resume->failed && resume->record_left < RESUME_BULK_BYTES)
 		(void)ahead_read(resume);
@@ -1117,9 +1132,7 @@ static void resume_shutdown(struct transport *transport)
 	int cancel = transport_cancel_disable();
 
 	/* The peer may hang up before this thread goes on, and another one sees it. */
-	pthread_mutex_lock(&resume->state_lock);
-	resume->ending = true;
-	pthread_mutex_unlock(&resume->state_lock);
+	end_begin(resume);
 	if (is_up(resume) && pthread_mutex_trylock(&resume->out) == 0) {
 		struct record record = {
 			.length = RECORD_END,
