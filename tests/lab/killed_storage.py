@@ -36,8 +36,8 @@ CHANGING = {"subprocess.Popen", "os.mkdir", "os.rmdir", "os.remove", "os.symlink
 CLEAR = """
 for device in $(awk 'NR > 1 {print $1}' /proc/swaps); do swapoff $device; done
 umount -l /run/farbus/storage/*; rmdir /run/farbus/storage/*
+for name in $(dmsetup ls | grep -o '^farbus-lab[.][^[:space:]]*'); do dmsetup remove $name; done
 nvme disconnect-all
-for name in $(dmsetup ls | grep -o '^farbus--*storage[^ ]*'); do dmsetup remove $name; done
 cd /sys/kernel/config/nvmet
 for subsystem in $(ls subsystems | grep 'room-lab'); do
     rm ports/*/subsystems/$subsystem subsystems/$subsystem/allowed_hosts/*
@@ -128,7 +128,7 @@ class Room:
             ],
             "target": target,
             "controllers": sorted([_says(place / "subsysnqn"), _says(place / "state")] for place in controllers),
-            "mappings": [line for line in _lines("dmsetup", "ls") if line.startswith("farbus--storage")],
+            "mappings": [line.split()[0] for line in _lines("dmsetup", "ls") if line.startswith("farbus-lab.")],
             "swap": len(_lines("cat", "/proc/swaps")) - 1,
             "mounts": [line.split()[1] for line in _lines("cat", "/proc/mounts") if "/farbus/" in line],
             "points": sorted(place.name for place in Path("/run/farbus/storage").glob("*")),
