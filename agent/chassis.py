@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from farbus.agent.kept import read_kept, write_kept
+from farbus.agent.state_files import read_state, write_state
 from farbus.api.identity import Identity
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, TimedOut, Unavailable, Unsatisfiable
 from farbus.hotplug.fabric.config import ChassisAccess, make_driver
@@ -185,7 +185,7 @@ class ChassisDesk:
         self._driver = driver
         self._patience_s = patience_s
         self._step_patience_s = step_patience_s
-        self._namings = read_kept(directory / "serving.json", dict[str, Naming], default={})
+        self._namings = read_state(directory / "serving.json", dict[str, Naming], default={})
         self._chassis: dict[str, Chassis] = {}
         self._soon = asyncio.Event()
         """Set when chassis are to be read before their time: another agent was named."""
@@ -214,7 +214,7 @@ class ChassisDesk:
         chassis = self._chassis.get(name)
         if chassis is None:
             naming = self._namings.get(name, Naming())
-            history = read_kept(self._file(name), StepHistory, default=StepHistory())
+            history = read_state(self._file(name), StepHistory, default=StepHistory())
             chassis = self._chassis[name] = Chassis(name, self, naming=naming, history=history)
         return chassis
 
@@ -239,7 +239,7 @@ class ChassisDesk:
             _log.info("chassis served", chassis=name, term=naming.term, node=naming.node or self._node)
             chassis.naming = naming
             self._namings[name] = naming
-            write_kept(self._directory / "serving.json", self._namings)
+            write_state(self._directory / "serving.json", self._namings)
             chassis.renamed.set()
             chassis.renamed = asyncio.Event()
             self._soon.set()
@@ -260,7 +260,7 @@ class ChassisDesk:
 
         def measured(time: StepTime) -> None:
             chassis.history = chassis.history.with_time(time)
-            write_kept(self._file(name), chassis.history)
+            write_state(self._file(name), chassis.history)
 
         service = ChassisService(
             self._driver(self._accesses[name], self._clock),

@@ -13,10 +13,10 @@ import structlog
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import DeviceClosed, DeviceOpened
 from farbus.agent.journal import Journal
-from farbus.agent.kept import read_kept, write_kept
 from farbus.agent.objects import claims
 from farbus.agent.paths import PathTrouble, PathWatch, UsedPaths
 from farbus.agent.service import AgentService
+from farbus.agent.state_files import read_state, write_state
 from farbus.agent.steps import StepRunner, Steps
 from farbus.agent.storage_host import StorageHost, StorageParts, stored_as
 from farbus.agent.storage_inventory import StorageInventory
@@ -116,7 +116,7 @@ class NodeStorage:
         self.volumes: Volumes | None = None
         self.reconnects = Reconnects()
         self._times_file = Path(config.state) / "attach_times.json"
-        self._times = read_kept(self._times_file, AttachHistory, default=AttachHistory())
+        self._times = read_state(self._times_file, AttachHistory, default=AttachHistory())
         self.overused: Callable[[Overuse], None] = lambda _: None
         """Called with each lease that has more than it was granted; set by who can tell others."""
         self.paths_told: Callable[[PathTrouble], None] = lambda _: None
@@ -167,7 +167,7 @@ class NodeStorage:
 
     def _attached(self, seconds: float) -> None:
         self._times = self._times.with_time(seconds)
-        write_kept(self._times_file, self._times)
+        write_state(self._times_file, self._times)
 
     def io_limits(self, job: str, task: str) -> tuple[DeviceLimit, ...]:
         """Return what a task may do with its storage, before its program starts."""

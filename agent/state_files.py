@@ -15,7 +15,7 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 
-def read_kept(path: Path, kind: type[T], *, default: T) -> T:
+def read_state(path: Path, kind: type[T], *, default: T) -> T:
     """Read what an earlier agent has kept; return ``default`` where there is none."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
@@ -26,7 +26,7 @@ def read_kept(path: Path, kind: type[T], *, default: T) -> T:
         return default
 
 
-def write_kept(path: Path, value: object) -> None:
+def write_state(path: Path, value: object) -> None:
     """Keep ``value``; that it can't be kept is told in the log alone."""
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
