@@ -188,6 +188,7 @@ def _health(drive: str, log: SmartLog) -> dict[Series, float]:
         series("drive_spare_ratio", drive): log.spare_percent / 100,
         series("drive_used_ratio", drive): log.used_percent / 100,
         series("drive_media_errors_total", drive): float(log.media_errors),
+        series("drive_error_log_entries_total", drive): float(log.error_log_entries),
         series("drive_unsafe_shutdowns_total", drive): float(log.unsafe_shutdowns),
         series("drive_read_bytes_total", drive): float(log.read_bytes),
         series("drive_written_bytes_total", drive): float(log.written_bytes),

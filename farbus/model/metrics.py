@@ -289,6 +289,7 @@ _STORAGE = (
     _gauge("drive_spare_ratio", "Spare capacity that is left.", *DRIVE, step=FRACTION_STEP),
     _gauge("drive_used_ratio", "Endurance that is used, of what the maker has stated.", *DRIVE, step=FRACTION_STEP),
     _counter("drive_media_errors_total", "Errors of the medium, over the drive's life.", *DRIVE, step=1.0),
+    _counter("drive_error_log_entries_total", "Entries of the drive's error log, over its life.", *DRIVE),
     _counter("drive_unsafe_shutdowns_total", "Times that power was lost without a word.", *DRIVE),
     _counter("drive_read_bytes_total", "Bytes read over the drive's life.", *DRIVE),
     _counter("drive_written_bytes_total", "Bytes written over the drive's life.", *DRIVE),

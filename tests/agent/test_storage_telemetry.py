@@ -40,7 +40,7 @@ class World:
             blocks=self.blocks,
             reconnects=Reconnects(),
             exported=lambda: self.exported,
-            smart=lambda: {"d1": SmartLog(temperature_c=40, spare_percent=90, media_errors=2)},
+            smart=lambda: {"d1": SmartLog(temperature_c=40, spare_percent=90, media_errors=2, error_log_entries=7)},
             clock=self.clock,
             told=lambda overuse: self.told.append((overuse.lease, overuse.bytes_per_s, overuse.granted_bytes_per_s)),
         )
@@ -70,6 +70,7 @@ async def test_paths_have_states_sums_and_a_latency(tmp_path: Path) -> None:
     assert second[series("storage_path_latency_seconds", "l1", FIRST)] == 0.003
     assert second[series("drive_temperature_celsius", "d1")] == 40.0
     assert second[series("drive_media_errors_total", "d1")] == 2.0
+    assert second[series("drive_error_log_entries_total", "d1")] == 7.0
 
 
 async def test_a_breach_is_told_once_for_as_long_as_it_lasts(tmp_path: Path) -> None:
