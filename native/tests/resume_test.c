@@ -331,6 +331,9 @@ struct record_header {
 };
 
 static const struct resume_options plain = { .grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS };
+static const struct resume_options growing = {
+	.grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .grows = true, .prompt = true,
+};
 
 /* One end of a stream, whose peer is the test. */
 static int alone_make(struct transport *transport, const struct resume_options *options)
@@ -815,14 +818,11 @@ static void assert_pattern(const uint8_t *bytes, size_t count, size_t from)
  * all of it counts. */
 static void test_a_window_grows_where_it_is_what_a_copy_waits_for(void)
 {
-	const struct resume_options options = {
-		.grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .grows = true, .prompt = true,
-	};
 	const struct record_header record = { 0, RESUME_WINDOW_RING };
 	struct transport transport;
 	struct writing writing = { .transport = &transport };
 	pthread_t writer, peer;
-	int end = alone_make(&transport, &options);
+	int end = alone_make(&transport, &growing);
 
 	assert(window_of(&transport) == RESUME_WINDOW_RING);
 	assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);
@@ -950,15 +950,12 @@ static void *nothing(void *opaque)
 /* A full window's round begins when all of it is on its way: that it is over soon says nothing of the network. */
 static void test_a_full_window_is_at_most_what_the_network_holds(void)
 {
-	const struct resume_options options = {
-		.grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .grows = true, .prompt = true,
-	};
 	const size_t first = 16u << 10, piece = RESUME_WINDOW_RING / 4;
 	const struct record_header records[] = { { 0, first }, { 0, first + RESUME_WINDOW_RING } };
 	struct transport transport;
 	struct writing writing = { .transport = &transport };
 	pthread_t writer, peer;
-	int end = alone_make(&transport, &options);
+	int end = alone_make(&transport, &growing);
 	char byte;
 
 	assert(pthread_create(&peer, NULL, read_to_nowhere, &end) == 0);

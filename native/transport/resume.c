@@ -1397,6 +1397,16 @@ void transport_resume_let_go(struct transport *transport)
 	sleeper_drop(&transport->resume->writer);
 }
 
+/* All of it but the lower transport. */
+static void resume_free(struct resume *resume)
+{
+	sleeper_drop(&resume->reader);
+	sleeper_drop(&resume->writer);
+	munmap(resume->staging, RESUME_STAGING_BYTES + resume->most);
+	free(resume->ahead);
+	free(resume);
+}
+
 int transport_resume_wrap(struct transport *transport, const struct resume_options *options)
 {
 	struct resume *resume = calloc(1, sizeof(*resume));
@@ -1424,19 +1434,14 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	resume->writer.wake = -1;
 	if (!sleeper_make(&resume->reader, transport->descriptor) ||
 	    !sleeper_make(&resume->writer, transport->descriptor)) {
-		sleeper_drop(&resume->reader);
-		munmap(resume->staging, RESUME_STAGING_BYTES + resume->most);
-		free(resume);
+		resume_free(resume);
 		return -EMFILE;
 	}
 	resume->lower = *transport;
 	resume->options = *options;
 	resume->lead = sizeof(struct record) + (options->bundles ? BUNDLE_HEADER_BYTES : 0);
 	if (options->bundles && transport_bundle_wrap(&resume->lower, options->dial)) {
-		sleeper_drop(&resume->reader);
-		sleeper_drop(&resume->writer);
-		munmap(resume->staging, RESUME_STAGING_BYTES + resume->most);
-		free(resume);
+		resume_free(resume);
 		return -ENOMEM;
 	}
 	resume->descriptor = transport->descriptor;
@@ -1468,9 +1473,5 @@ void transport_resume_drop(struct resume *resume)
 		return;
 	resume->lower.descriptor = -1;
 	transport_release(&resume->lower);
-	sleeper_drop(&resume->reader);
-	sleeper_drop(&resume->writer);
-	munmap(resume->staging, RESUME_STAGING_BYTES + resume->most);
-	free(resume->ahead);
-	free(resume);
+	resume_free(resume);
 }
