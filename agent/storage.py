@@ -19,7 +19,7 @@ from farbus.agent.service import AgentService
 from farbus.agent.state_files import read_state, write_state
 from farbus.agent.steps import StepRunner, Steps
 from farbus.agent.storage_host import StorageHost, StorageParts, stored_as
-from farbus.agent.storage_inventory import StorageInventory
+from farbus.agent.storage_inventory import SMART_S, StorageInventory
 from farbus.agent.telemetry.storage import Exported, Overuse, StorageCollector
 from farbus.agent.volumes import GrowOrder, Volumes, Wiper, why_not
 from farbus.errors import FarbusError, Unavailable
@@ -41,7 +41,7 @@ from farbus.model.pci import Lost, Uevent
 from farbus.model.storage import LogicalIdentity
 from farbus.model.value import to_json
 from farbus.nvmeof.parts import BlockHolders, InitiatorParts
-from farbus.nvmeof.paths import Reconnects
+from farbus.nvmeof.paths import PathErrors, Reconnects
 from farbus.nvmeof.target import TargetParts, object_of
 from farbus.nvmeof.using import UseParts
 from farbus.nvmeof.volumes import VolumeParts, device_path
@@ -115,6 +115,7 @@ class NodeStorage:
         """What it stores; None where it stores nothing."""
         self.volumes: Volumes | None = None
         self.reconnects = Reconnects()
+        self.path_errors = PathErrors()
         self._times_file = Path(config.state) / "attach_times.json"
         self._times = read_state(self._times_file, AttachHistory, default=AttachHistory())
         self.overused: Callable[[Overuse], None] = lambda _: None
@@ -191,6 +192,7 @@ class NodeStorage:
             nvme=self.doors.nvme,
             blocks=self.doors.blocks,
             reconnects=self.reconnects,
+            errors=self.path_errors,
             exported=self._exported,
             smart=lambda: self.inventory.smart if self.inventory is not None else {},
             clock=self._clock,
@@ -241,10 +243,16 @@ class NodeStorage:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._set_addresses(), name="storage addresses")
             group.create_task(self._paths.run(), name="storage paths")
+            group.create_task(self._read_errors(), name="errors of storage paths")
             group.create_task(self._listen(), name="storage uevents")
             if self.volumes is not None and self._wiper is not None:
                 await self.volumes.recover(group)
                 group.create_task(self._wiper.run(), name="wiper")
+
+    async def _read_errors(self) -> None:
+        while True:
+            await self._clock.sleep(SMART_S)
+            await self.path_errors.look(self.doors.nvme)
 
     async def _listen(self) -> None:
         """Have devices listed when drives or logical volumes have changed, and count what came back of paths."""

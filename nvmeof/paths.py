@@ -1,17 +1,23 @@
-"""Telemetry of an initiator: what goes over each path, in which state it is, and how often it was lost.
+"""Telemetry of an initiator: what goes over each path, its state, how often it was lost, and its errors.
 
 Linux counts no reconnects that it would tell.  It does send a uevent when a
 controller is connected (``NVME_EVENT=connected``, nvme_start_ctrl of
 drivers/nvme/host/core.c), the first time and each time again; those are
 counted by whoever listens.
+
+Errors of commands are counted by the other side: each path's controller keeps an
+error log from when it was connected, and its SMART log tells how many entries that has
+(Linux's target: nvmet_set_error of drivers/nvme/target/core.c).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
+from farbus.errors import FarbusError
 from farbus.linux.nvme import NvmeFabrics
-from farbus.model.nvmeof import Controller, PathFigures, subsystem_name
+from farbus.model.nvmeof import Controller, ControllerState, PathFigures, subsystem_name
 from farbus.model.pci import Lost, Uevent
 
 
@@ -47,13 +53,44 @@ class Reconnects:
         return max(0, self._counts.get(name, 0))
 
 
-def figures(nvme: NvmeFabrics, reconnects: Reconnects | None = None) -> tuple[PathFigures, ...]:
+ERRORS_DEADLINE_S = 10.0
+"""Within which a controller tells of its errors, or is left out."""
+
+
+class PathErrors:
+    """Entries of the error logs of leases' controllers, by the kernel's name of each, as of the last look."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, int] = {}
+
+    async def look(self, nvme: NvmeFabrics) -> None:
+        """Ask all that are live; who does not answer has no number until the next look."""
+        found = {}
+        for controller in nvme.controllers():
+            if controller.state is not ControllerState.LIVE or subsystem_name(controller.nqn) is None:
+                continue
+            try:
+                async with asyncio.timeout(ERRORS_DEADLINE_S):
+                    found[controller.name] = (await nvme.smart_log(controller.name)).error_log_entries
+            except (FarbusError, TimeoutError):
+                # Its state tells why.
+                continue
+        self._entries = found
+
+    def of(self, name: str) -> int | None:
+        """Return how many a controller had; None where it is not known."""
+        return self._entries.get(name)
+
+
+def figures(
+    nvme: NvmeFabrics, reconnects: Reconnects | None = None, errors: PathErrors | None = None
+) -> tuple[PathFigures, ...]:
     """Return the figures of all paths of leases, as they are now."""
-    return tuple(_figures(nvme, nvme.controllers(), reconnects))
+    return tuple(_figures(nvme, nvme.controllers(), reconnects, errors))
 
 
 def _figures(
-    nvme: NvmeFabrics, controllers: Iterable[Controller], reconnects: Reconnects | None
+    nvme: NvmeFabrics, controllers: Iterable[Controller], reconnects: Reconnects | None, errors: PathErrors | None
 ) -> Iterable[PathFigures]:
     for controller in controllers:
         if subsystem_name(controller.nqn) is None:
@@ -67,4 +104,5 @@ def _figures(
                 ana_state=path.ana_state,
                 statistics=nvme.statistics(path.path),
                 reconnects=reconnects.of(controller.name) if reconnects is not None else 0,
+                errors=errors.of(controller.name) if errors is not None else None,
             )

@@ -16,7 +16,7 @@ from farbus.linux.nvme import NvmeFabrics
 from farbus.model.metrics import Series, Values, series
 from farbus.model.nvmeof import BlockStatistics, ControllerState, PathFigures, SmartLog, subsystem_name
 from farbus.model.nvmet import NamespaceUse
-from farbus.nvmeof.paths import Reconnects, figures
+from farbus.nvmeof.paths import PathErrors, Reconnects, figures
 
 _log = structlog.get_logger()
 
@@ -68,6 +68,7 @@ class StorageCollector:
         nvme: NvmeFabrics,
         blocks: BlockDevices,
         reconnects: Reconnects,
+        errors: PathErrors,
         exported: Callable[[], Sequence[Exported]],
         smart: Callable[[], Mapping[str, SmartLog]],
         clock: Clock,
@@ -77,6 +78,7 @@ class StorageCollector:
         self._nvme = nvme
         self._blocks = blocks
         self._reconnects = reconnects
+        self._errors = errors
         self._exported = exported
         self._smart = smart
         self._clock = clock
@@ -115,7 +117,7 @@ class StorageCollector:
             except FarbusError:
                 # Not there yet, or not any more.
                 continue
-        return figures(self._nvme, self._reconnects)[:MAX_PATHS], uses
+        return figures(self._nvme, self._reconnects, self._errors)[:MAX_PATHS], uses
 
     def _path(self, path: PathFigures) -> dict[Series, float]:
         name = subsystem_name(path.nqn)
@@ -128,6 +130,8 @@ class StorageCollector:
             series("storage_path_in_flight", *labels): float(told.in_flight),
             **_counters("storage_path", labels, told),
         }
+        if path.errors is not None:
+            found[series("storage_path_errors_total", *labels)] = float(path.errors)
         latency = series("storage_path_latency_seconds", *labels)
         requests, spent_ms = told.reads + told.writes, told.read_ms + told.write_ms
         before = self._before.get(latency)

@@ -278,6 +278,11 @@ _STORAGE = (
         step=0.0001,
     ),
     _counter("storage_path_reconnects_total", "Times that the path came back, as the agent saw.", *PATH, step=1.0),
+    _counter(
+        "storage_path_errors_total",
+        "Entries of the error log of the path's controller, since it was connected; absent until it was read.", *PATH,
+        step=1.0,
+    ),
     *_input_output("storage_export", "through the device behind the export", LEASE),
     _gauge("storage_export_granted_bytes_per_second", "Bytes a second that the lease was granted, each way.", *LEASE),
     _counter(

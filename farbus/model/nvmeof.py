@@ -464,6 +464,8 @@ class PathFigures(Value, frozen=True, kw_only=True):
     statistics: BlockStatistics
     reconnects: int = 0
     """Counted since somebody listens (:mod:`farbus.nvmeof.paths`)."""
+    errors: int | None = None
+    """Entries of its controller's error log; None where nobody has read it."""
 
 
 class IoLimit(Value, frozen=True, kw_only=True):

@@ -11,9 +11,9 @@ from farbus.linux.block import FakeBlockDevices
 from farbus.linux.clock import FakeClock
 from farbus.linux.fake_nvme import FakeNvme
 from farbus.model.metrics import series
-from farbus.model.nvmeof import BlockStatistics, SmartLog
+from farbus.model.nvmeof import BlockStatistics, ControllerState, SmartLog
 from farbus.model.nvmet import NamespaceUse
-from farbus.nvmeof.paths import Reconnects
+from farbus.nvmeof.paths import PathErrors, Reconnects
 from tests.nvmeof.attaching import FIRST, SECOND, a_connection, a_target
 
 
@@ -32,6 +32,7 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.nvme, self.blocks, self.clock = Statistics(directory), FakeBlockDevices(), FakeClock()
         self.exported: tuple[Exported, ...] = ()
+        self.errors = PathErrors()
         self.told: list[tuple[str, int, int]] = []
         self.device = directory / "device"
         self.device.touch()
@@ -39,6 +40,7 @@ class World:
             nvme=self.nvme,
             blocks=self.blocks,
             reconnects=Reconnects(),
+            errors=self.errors,
             exported=lambda: self.exported,
             smart=lambda: {"d1": SmartLog(temperature_c=40, spare_percent=90, media_errors=2, error_log_entries=7)},
             clock=self.clock,
@@ -71,6 +73,29 @@ async def test_paths_have_states_sums_and_a_latency(tmp_path: Path) -> None:
     assert second[series("drive_temperature_celsius", "d1")] == 40.0
     assert second[series("drive_media_errors_total", "d1")] == 2.0
     assert second[series("drive_error_log_entries_total", "d1")] == 7.0
+
+
+async def test_errors_of_a_path_are_its_controller_s_until_that_does_not_answer(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    connection = a_connection()
+    world.nvme.offer(a_target(connection))
+    for address in connection.addresses:
+        await world.nvme.connect(connection, address)
+    found = await world.collector.sample()
+    assert series("storage_path_errors_total", "l1", FIRST) not in found
+    world.nvme.smart["num_err_log_entries"] = 3
+    await world.errors.look(world.nvme)
+    found = await world.collector.sample()
+    assert [found[series("storage_path_errors_total", "l1", one)] for one in (FIRST, SECOND)] == [3.0, 3.0]
+    # Of one that is not live nobody asks, of one that says nonsense nothing is known.
+    first, _ = world.nvme.controllers()
+    world.nvme.set_state(first.name, ControllerState.CONNECTING)
+    await world.errors.look(world.nvme)
+    found = await world.collector.sample()
+    assert series("storage_path_errors_total", "l1", str(first.address)) not in found
+    del world.nvme.smart["critical_warning"]
+    await world.errors.look(world.nvme)
+    assert not any(one.metric == "storage_path_errors_total" for one in await world.collector.sample())
 
 
 async def test_a_breach_is_told_once_for_as_long_as_it_lasts(tmp_path: Path) -> None:

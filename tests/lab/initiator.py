@@ -29,7 +29,7 @@ from farbus.model.nvmeof import Connection, transport_address
 from farbus.nvmeof.initiator import MendPath
 from farbus.nvmeof.keys import LeaseKeys, TlsKey, tls_key_of
 from farbus.nvmeof.parts import Attach, InitiatorParts
-from farbus.nvmeof.paths import Reconnects, figures
+from farbus.nvmeof.paths import PathErrors, Reconnects, figures
 from farbus.nvmeof.sequences import steps_of
 from tests.linux.nvme_contract import keeps_its_promise, keeps_its_promise_by_tls
 
@@ -104,9 +104,10 @@ async def run(order: str, program: str, given: dict[str, Any]) -> dict[str, Any]
         result = {"records": msgspec.to_builtins(found_there)}
     elif order == "comes back":
         result = {"reconnects": await comes_back(nvme, given["at"])}
-    elif order == "smart":
-        result = {"smart": msgspec.to_builtins(await nvme.smart_log(given["device"]))}
-        result["statistics"] = msgspec.to_builtins(nvme.statistics(given["device"]))
+    elif order == "errors":
+        errors = PathErrors()
+        await errors.look(nvme)
+        result = {"errors": {one.name: errors.of(one.name) for one in nvme.controllers()}}
     return {"result": result, "seconds": seconds}
 
 

@@ -360,6 +360,20 @@ def test_a_stripe_over_two_subsystems_holds_what_is_written(kernel: str, initiat
     has_nothing(initiator)
 
 
+def test_errors_of_a_path_are_counted_by_its_controller(kernel: str, initiator: Guest, target: Guest) -> None:
+    connection = a_connection(f"errors-{kernel}")
+    export(target, connection)
+    done(order(initiator, "attach", connection))
+    name = initiator.shell("ls /sys/class/nvme").stdout.split()[0]
+    for program in (OLD, NEW):
+        before = done(order(initiator, "errors", connection, program=program))["errors"][name]
+        # A command that no controller knows.
+        initiator.shell(f"nvme admin-passthru /dev/{name} --opcode=0xc9", check=False)
+        assert done(order(initiator, "errors", connection, program=program))["errors"][name] == before + 1
+    done(order(initiator, "detach", connection))
+    has_nothing(initiator)
+
+
 def test_discovery_tells_of_the_subsystem_and_refers_to_others(kernel: str, initiator: Guest, target: Guest) -> None:
     connection = a_connection(f"found-{kernel}")
     export(target, connection)
