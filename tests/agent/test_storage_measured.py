@@ -1,4 +1,4 @@
-"""How long attaching storage of other nodes takes: what an agent measures of it, keeps, and tells."""
+"""What an agent measures of storage of other nodes: how long attaching takes, and errors of its paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from farbus.agent import daemon
+from farbus.agent import daemon, storage
 from farbus.agent.events import PreparedLease
 from farbus.agent.journal import Journal
 from farbus.agent.steps import Result, StepRunner, Steps
@@ -18,7 +18,9 @@ from farbus.api.authority import Authority
 from farbus.errors import Conflict, FarbusError
 from farbus.linux.clock import FakeClock, SystemClock
 from farbus.linux.fake_nvme import FakeNvme
-from tests.agent.harness import MYSELF
+from farbus.linux.nvme import NvmeFabrics
+from farbus.nvmeof.paths import PathErrors
+from tests.agent.harness import MYSELF, PATIENCE_S
 from tests.agent.kill_storage import LocalRaw, StorageUsed, StripeMapped, host_on
 from tests.agent.storing import Machine, storage_lease
 from tests.agent.test_storage import Node, client_side, node
@@ -68,12 +70,12 @@ def used(bench: Bench, kind: type[StorageUsed] = StorageUsed) -> StorageUsed:
 
 
 async def test_what_was_connected_is_measured(bench: Bench) -> None:
-    storage = used(bench)
-    await bench.attach(storage)
+    lent = used(bench)
+    await bench.attach(lent)
     assert bench.measured == [2.5]
-    await bench.detach(storage)
+    await bench.detach(lent)
     bench.takes_s = 0.5
-    await bench.attach(storage)
+    await bench.attach(lent)
     assert bench.measured == [2.5, 0.5]
 
 
@@ -83,33 +85,33 @@ async def test_each_part_is_measured_by_itself(bench: Bench) -> None:
 
 
 async def test_what_is_there_already_is_not_measured(bench: Bench) -> None:
-    storage = used(bench)
-    await bench.attach(storage)
+    lent = used(bench)
+    await bench.attach(lent)
     bench.measured.clear()
-    steps = storage.steps_by(bench.host)
+    steps = lent.steps_by(bench.host)
     # Asked for once more, it is found; a later agent takes hold of it by its records.
-    await bench.attach(storage)
+    await bench.attach(lent)
     known: dict[int, Result] = {position: {} for position in range(len(steps.steps))}
     assert await bench.runner.adopt(steps, known) is not None
     assert bench.measured == []
 
 
 async def test_what_failed_is_not_measured(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = used(bench)
+    lent = used(bench)
     (target,) = bench.machine.nvme.targets().values()
     bench.machine.nvme.withdraw(target.nqn)
     with pytest.raises(FarbusError, match="connect"):
-        await bench.attach(storage)
-    await bench.detach(storage)
+        await bench.attach(lent)
+    await bench.detach(lent)
     # Connected, and then found to be something else.
-    storage.offer(bench.machine)
+    lent.offer(bench.machine)
     with monkeypatch.context() as another:
         another.setattr("farbus.nvmeof.initiator.VerifyNamespaces._lacking", refuse)
         with pytest.raises(Conflict, match="another"):
-            await bench.attach(storage)
-        await bench.detach(storage)
+            await bench.attach(lent)
+        await bench.detach(lent)
     assert bench.measured == []
-    await bench.attach(storage)
+    await bench.attach(lent)
     assert bench.measured == [2.5]
 
 
@@ -169,3 +171,29 @@ async def test_times_that_can_not_be_read_are_measured_anew(tmp_path: Path, auth
         (Path(using.config.state) / "attach_times.json").write_text('{"times": "soon"}')
         await using.start()
         assert told(using) == [0.0, 0.0]
+
+
+async def test_an_agent_reads_the_errors_of_its_paths_again_and_again(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, known = PathErrors.look, asyncio.Event()
+
+    async def looked(self: PathErrors, nvme: NvmeFabrics) -> None:
+        await look(self, nvme)
+        if any(self.of(controller.name) is not None for controller in nvme.controllers()):
+            known.set()
+
+    monkeypatch.setattr(PathErrors, "look", looked)
+    monkeypatch.setattr(storage, "SMART_S", 0.01)
+    async with (
+        node(tmp_path / "one", authority, "n1") as storing,
+        node(tmp_path / "two", authority, "n2", storage=False) as using,
+    ):
+        drives = await storing.machine.give("S1")
+        await storing.start()
+        await using.start()
+        asked = await client_side(storing, using, storage_lease(drives=drives))
+        assert (await using.sessions.command(prepare_client=asked)).error == ""
+        known.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            await known.wait()
