@@ -165,10 +165,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 	references = device->primary->references;
 	if (device->primary->active) {
 		result = primary_end(device, WIRE_OP_PRIMARY_RESET);
-		/* The references stay: CUDA revives the context for them. */
+		/* The references stay; the next one revives the context. */
 		device->primary->references = references;
-		if (result == CUDA_SUCCESS && references)
-			result = primary_activate(device);
 	}
 	pthread_mutex_unlock(&context_lock);
 	return result;

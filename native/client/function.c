@@ -107,8 +107,11 @@ static CUresult attribute_get(const void *handle, CUfunction_attribute attribute
 {
 	struct client_function *function;
 	struct client_kernel *kernel;
-	CUresult result = function_meant(handle, &function);
+	/* A context that has failed says so here, too. */
+	CUresult result = client_context_current() ? client_enter() : CUDA_SUCCESS;
 
+	if (result == CUDA_SUCCESS)
+		result = function_meant(handle, &function);
 	if (result == CUDA_SUCCESS)
 		result = kernel_on(function, device, &kernel);
 	if (result != CUDA_SUCCESS)

@@ -27,15 +27,15 @@ static unsigned limit_of(int device, CUdevice_attribute attribute)
 	return (unsigned)farbus_client.devices[device].snapshot.attributes[attribute];
 }
 
-/* The runtime reports cudaErrorInvalidConfiguration (9) where the driver API says
- * CUDA_ERROR_INVALID_VALUE for the same launch, and passes on what it is told.  The
- * runtime loads its code as libraries, users of the driver API as modules. */
-#define RUNTIME_INVALID_CONFIGURATION ((CUresult)9)
-
-static CUresult geometry_error(const struct launch *launch)
+/* Whether a block that is too large for the kernel is so by what the code says (.maxntid) alone.  A warp takes registers
+ * by 256, eight for each of its threads. */
+static bool registers_suffice(const struct launch *launch, int device, uint64_t threads)
 {
-	return launch->function->library->context ? CUDA_ERROR_INVALID_VALUE
-						  : RUNTIME_INVALID_CONFIGURATION;
+	uint64_t registers = (uint64_t)launch->kernel->attributes[CU_FUNC_ATTRIBUTE_NUM_REGS];
+	uint64_t warps = (threads + 31) / 32;
+
+	return warps * ((registers + 7) / 8 * 8) * 32 <=
+	       limit_of(device, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
 }
 
 static CUresult geometry_check(const struct launch *launch, int device)
@@ -57,12 +57,12 @@ static CUresult geometry_check(const struct launch *launch, int device)
 	for (int i = 0; i < 3; i++)
 		if (!grid[i] || !block[i] || grid[i] > limit_of(device, grid_limits[i]) ||
 		    block[i] > limit_of(device, block_limits[i]))
-			return geometry_error(launch);
+			return CUDA_ERROR_INVALID_VALUE;
 	if (threads > limit_of(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))
-		return geometry_error(launch);
-	/* The kernel needs more registers per thread than such a block leaves. */
+		return CUDA_ERROR_INVALID_VALUE;
 	if (most > 0 && threads > (unsigned)most)
-		return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+		return registers_suffice(launch, device, threads) ? CUDA_ERROR_INVALID_VALUE
+								  : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 	return CUDA_SUCCESS;
 }
 
@@ -90,11 +90,11 @@ CUresult client_parameters_gather(const struct client_function *function, void *
 			else
 				return CUDA_ERROR_INVALID_VALUE;
 		}
-		if (parameters || ready_bytes > WIRE_KERNEL_PARAMETERS ||
-		    (function->parameter_count != UINT32_MAX &&
-		     ready_bytes < function->parameter_bytes) ||
-		    (ready_bytes && !ready))
+		if (parameters || ready_bytes > WIRE_KERNEL_PARAMETERS || (ready_bytes && !ready))
 			return CUDA_ERROR_INVALID_VALUE;
+		/* More than the kernel takes, padding at the end too, is what NVIDIA's driver says it is. */
+		if (function->parameter_count != UINT32_MAX && ready_bytes > function->parameter_bytes)
+			return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 		if (ready_bytes)
 			memcpy(buffer, ready, ready_bytes);
 		*bytes = (uint32_t)ready_bytes;
@@ -146,12 +146,17 @@ static CUresult attributes_check(struct launch *launch)
 	return CUDA_SUCCESS;
 }
 
+static bool launches_are_captured(void)
+{
+	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
+}
+
 static CUresult launch_post(const struct launch *launch, const struct client_request *request)
 {
 	struct client_wait wait = { 0 };
 
 	/* A capture tells at each call what is wrong with it. */
-	if (launch->checked || atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0) {
+	if (launch->checked || launches_are_captured()) {
 		struct client_request checked = *request;
 
 		checked.op = WIRE_OP_LAUNCH_CHECKED;
@@ -226,10 +231,12 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 			context = client_stream_context(launch->fixed.stream);
 		result = client_function_on(launch->function, context->device, &launch->kernel);
 	}
-	if (result == CUDA_SUCCESS)
+	/* A wrong launch ends a capture: that is the driver's to see. */
+	if (result == CUDA_SUCCESS && !launches_are_captured()) {
 		result = geometry_check(launch, context->device);
-	if (result == CUDA_SUCCESS)
-		result = shared_check(launch);
+		if (result == CUDA_SUCCESS)
+			result = shared_check(launch);
+	}
 	if (result == CUDA_SUCCESS)
 		result = attributes_check(launch);
 	if (result != CUDA_SUCCESS)

@@ -1084,6 +1084,7 @@ static CUresult function_find(const void *handle, const char *name, CUfunction *
 	library = library_get(handle);
 	if (!library)
 		return CUDA_ERROR_INVALID_HANDLE;
+	*function = NULL;
 	pthread_mutex_lock(&library->lock);
 	found = function_known(library, name);
 	if (!found && !library_listed(library, library->session)) {

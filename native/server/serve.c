@@ -613,6 +613,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	pthread_cond_init(&server->end, NULL);
 	pthread_mutex_init(&server->objects.lock, NULL);
 	pthread_mutex_init(&server->functions.lock, NULL);
+	pthread_mutex_init(&server->held_lock, NULL);
 	rc = transport_socket_init(&server->transport, options->descriptor);
 	if (rc) {
 		free(server);

@@ -202,6 +202,8 @@ struct server {
 	struct server_blob *blobs;
 	uint64_t blob_bytes;
 	struct server_context *primaries[WIRE_DEVICES];
+	pthread_mutex_t held_lock;
+	CUcontext held[WIRE_DEVICES];	/* primary ones that only this process uses (server_enter_any) */
 	struct server_resource *resources;	/* green.c */
 	unsigned resource_count;
 	struct server_management *management;	/* management.c; made by the first query */
@@ -302,7 +304,13 @@ CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlib
 /* A module, and the name (named.c) under which its references lie. */
 CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
 			       uint64_t *name);
+/* What launches take: a function, or a library's kernel as it is. */
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
+/* The function in the current context, which is what graphs take. */
+CUresult server_resolve_function_here(struct server_call *call, uint64_t handle, CUfunction *function);
+bool server_is_kernel(struct server_call *call, uint64_t handle);
+/* How `functions` keeps a library's kernel. */
+void *server_kernel_marked(CUkernel kernel);
 
 /* The client's name of a kernel that the driver shows, or 0. */
 uint64_t server_function_name(struct server_call *call, CUfunction function);
@@ -319,6 +327,10 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 void server_context_end(struct server_call *call, struct server_context *context);
 /* The primary context of a device, NULL: it has none, or that ends just now.  The caller leads. */
 struct server_context *server_primary(struct server *server, uint32_t ordinal);
+/* Let some context be current: the call's, or else the device's primary one.  Code may be loaded before a program
+ * has a context, but NVIDIA's driver tells the parameters of kernels in one only.  It is held until the client
+ * asks for it. */
+CUresult server_enter_any(struct server_call *call, CUdevice device);
 
 /* green.c: what the driver keeps in a resource stays here. */
 CUresult server_resource_name(struct server *server, const CUdevResource *resource,

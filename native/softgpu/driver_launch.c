@@ -86,30 +86,24 @@ static void release_launch(struct driver_operation *operation)
 
 /* ---- checks: what CUDA reports from the call itself ---- */
 
-/* CUDA's runtime reports cudaErrorInvalidConfiguration (9) where the driver API says
- * CUDA_ERROR_INVALID_VALUE for the same launch, and cudart passes on what it is told.
- * The runtime loads its code as libraries, users of the driver API mostly as modules;
- * native/client/launch.c follows the same rule (docs/softgpu.md). */
-#define RUNTIME_INVALID_CONFIGURATION ((CUresult)9)
-
 static CUresult check_geometry(const struct CUfunc_st *function, const struct geometry *geometry)
 {
 	const struct driver_device *device = function->module->context->device;
 	uint64_t threads = (uint64_t)geometry->block[0] * geometry->block[1] * geometry->block[2];
 	uint64_t shared = (uint64_t)function->info.static_shared_bytes + geometry->dynamic_shared;
-	CUresult impossible = function->module->library ? RUNTIME_INVALID_CONFIGURATION
-							: CUDA_ERROR_INVALID_VALUE;
 
 	for (unsigned i = 0; i < 3; i++) {
 		if (!geometry->grid[i] || !geometry->block[i])
-			return impossible;
+			return CUDA_ERROR_INVALID_VALUE;
 	}
 	if (geometry->grid[0] > DRIVER_GRID_X_MAX || geometry->grid[1] > DRIVER_GRID_YZ_MAX ||
 	    geometry->grid[2] > DRIVER_GRID_YZ_MAX || geometry->block[2] > DRIVER_BLOCK_Z_MAX ||
 	    geometry->block[0] > DRIVER_THREADS_PER_BLOCK ||
 	    geometry->block[1] > DRIVER_THREADS_PER_BLOCK || threads > DRIVER_THREADS_PER_BLOCK)
-		return impossible;
-	/* More than the code was compiled for, or than there are registers for. */
+		return CUDA_ERROR_INVALID_VALUE;
+	if (function->info.max_threads_per_block && threads > function->info.max_threads_per_block)
+		return CUDA_ERROR_INVALID_VALUE;
+	/* More than there are registers for. */
 	if (threads > driver_function_threads(function))
 		return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 	if (geometry->dynamic_shared > (uint32_t)function->settings.max_dynamic_shared ||

@@ -208,6 +208,7 @@ DRIVER_EXPORT CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, cons
 	if (result)
 		return result;
 	code = engine_module_function(module->engine, name);
+	*out = NULL;
 	if (!code)
 		return CUDA_ERROR_NOT_FOUND;
 	engine_function_info(code, &info);

@@ -250,10 +250,14 @@ void driver_memory_set_managed(uintptr_t address)
 
 CUresult driver_memory_remember(const struct driver_allocation *allocation)
 {
+	const struct driver_allocation *there;
 	CUresult result = CUDA_SUCCESS;
 
 	pthread_rwlock_wrlock(&table.lock);
-	if (table_overlaps(allocation->base, allocation->size))
+	there = table_find(allocation->base);
+	if (there && there->kind != DRIVER_MEMORY_REGISTERED)
+		result = CUDA_ERROR_INVALID_VALUE;	/* the driver's own memory is pinned anyway */
+	else if (table_overlaps(allocation->base, allocation->size))
 		result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 	else if (!table_insert(allocation))
 		result = CUDA_ERROR_OUT_OF_MEMORY;

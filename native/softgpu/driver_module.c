@@ -402,6 +402,7 @@ static CUresult function_named(struct CUmod_st *module, const char *name,
 	struct engine_function_info info;
 	CUresult result;
 
+	*out = NULL;
 	if (!code)
 		return CUDA_ERROR_NOT_FOUND;
 	engine_function_info(code, &info);

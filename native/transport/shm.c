@@ -475,6 +475,25 @@ static void *memory_map(int descriptor, size_t bytes)
 	return memory;
 }
 
+bool transport_memory_is_there(size_t bytes)
+{
+	const size_t little = 64u << 20;
+	char text[512];
+	const char *line;
+	ssize_t length;
+	int file;
+
+	if (bytes <= little)
+		return true;
+	file = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+	length = file < 0 ? -1 : read(file, text, sizeof(text) - 1);
+	if (file >= 0)
+		close(file);
+	text[length < 0 ? 0 : length] = 0;
+	line = strstr(text, "MemAvailable:");
+	return !line || bytes >> 10 < strtoull(line + strlen("MemAvailable:"), NULL, 10);
+}
+
 /* All of it now: later there may be no memory, and writing to it would be a SIGBUS; and memory is
  * charged to who touches it first.  A signal would undo what was done so far. */
 static int memory_populate(int descriptor, size_t bytes)
@@ -486,6 +505,8 @@ static int memory_populate(int descriptor, size_t bytes)
 	/* Beyond it the kernel sends SIGXFSZ. */
 	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
 		return -EFBIG;
+	if (!transport_memory_is_there(bytes))
+		return -ENOMEM;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = fallocate(descriptor, 0, 0, (off_t)bytes) < 0 ? -errno : 0;
