@@ -329,6 +329,7 @@ struct client_thread {
 	bool registered;
 	uint16_t lane;
 	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
+	bool stream_waits;		/* one waits for what this thread does */
 	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
 	bool managed;			/* holds the lock of pages.h */
 	unsigned guards;		/* client_guard_begin, nested */

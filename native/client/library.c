@@ -1084,7 +1084,6 @@ static CUresult function_find(const void *handle, const char *name, CUfunction *
 	library = library_get(handle);
 	if (!library)
 		return CUDA_ERROR_INVALID_HANDLE;
-	*function = NULL;
 	pthread_mutex_lock(&library->lock);
 	found = function_known(library, name);
 	if (!found && !library_listed(library, library->session)) {
@@ -1096,6 +1095,9 @@ static CUresult function_find(const void *handle, const char *name, CUfunction *
 		*function = found->handle;
 	else if (result == CUDA_SUCCESS)
 		result = CUDA_ERROR_NOT_FOUND;
+	/* Not before: several threads may ask for one function into one place. */
+	if (result == CUDA_ERROR_NOT_FOUND)
+		*function = NULL;
 	return result;
 }
 

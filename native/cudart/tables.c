@@ -281,7 +281,7 @@ static const struct {
 	},
 };
 
-/* TOOLSCTX (cudart 13.4, cuBLASLt, cuDNN): what a context is. */
+/* TOOLSCTX (cudart 13.4, cuBLAS, cuBLASLt, cuDNN): what a context is, and a stream in it. */
 
 static CUresult context_device(CUcontext context, CUdevice *device)
 {
@@ -294,6 +294,20 @@ static CUresult context_number(CUcontext context, uint64_t *number)
 	return CUDA_SUCCESS;
 }
 
+/* What the next one is asked about; the default stream has one, too. */
+static CUresult context_stream(CUcontext context, CUstream stream, void **object)
+{
+	(void)context;
+	*object = stream ? (void *)stream : (void *)CU_STREAM_LEGACY;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_stream_number(CUcontext context, void *object, unsigned long long *number)
+{
+	(void)context;
+	return cudart_host->stream_number((CUstream)object, number);
+}
+
 static const struct {
 	size_t bytes;
 	slot_function slots[94];
@@ -303,7 +317,11 @@ static const struct {
 		[0 ... 1] = SLOT(unknown_context),
 		[2] = SLOT(context_device),
 		[3] = SLOT(context_number),
-		[4 ... 93] = SLOT(unknown_context),
+		[4 ... 37] = SLOT(unknown_context),
+		[38] = SLOT(context_stream_number),
+		[39 ... 49] = SLOT(unknown_context),
+		[50] = SLOT(context_stream),
+		[51 ... 93] = SLOT(unknown_context),
 	},
 };
 

@@ -145,6 +145,33 @@ static CUresult staging_take(struct server_call *call, struct server_staging **o
 	}
 }
 
+/* What a host function of the client needs of managed memory comes through one or two of them. */
+#define STAGING_RESERVED 8u
+
+void server_staging_reserve(struct server_call *call)
+{
+	struct server_context *context = call->context;
+	struct server_staging *staging;
+	bool make = true;
+
+	while (make) {
+		pthread_mutex_lock(&context->lock);
+		make = context->staging_count < STAGING_RESERVED;
+		context->staging_count += make;
+		pthread_mutex_unlock(&context->lock);
+		if (!make)
+			return;
+		if (staging_make(call->driver, &staging) == CUDA_SUCCESS) {
+			staging_idle(context, staging);
+			continue;
+		}
+		pthread_mutex_lock(&context->lock);
+		context->staging_count--;
+		pthread_mutex_unlock(&context->lock);
+		return;
+	}
+}
+
 /* Mark a buffer as used by what `stream` holds now. */
 static CUresult staging_fence(struct server_call *call, struct server_staging *staging,
 			      CUstream stream)
@@ -305,14 +332,14 @@ static CUresult receive_in_place(struct server_call *call, uint64_t device, CUst
 
 	while (call->tail_bytes && result == CUDA_SUCCESS) {
 		const void *at;
-		ssize_t bytes = inbox_peek(&call->server->inbox, &at, call->tail_bytes);
+		ssize_t bytes = inbox_peek(call->inbox, &at, call->tail_bytes);
 
 		if (bytes <= 0)
 			return SERVER_MALFORMED;
 		result = driver->cuMemcpyHtoDAsync_v2(device, at, (size_t)bytes, stream);
 		if (result == CUDA_SUCCESS)
 			result = driver->cuStreamSynchronize(stream);
-		inbox_taken(&call->server->inbox, (size_t)bytes);
+		inbox_taken(call->inbox, (size_t)bytes);
 		call->tail_bytes -= (size_t)bytes;
 		device += (size_t)bytes;
 	}

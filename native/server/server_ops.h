@@ -21,7 +21,7 @@
 
 /* Calls that may wait for the device at the same time: one per lane, and one thread
  * must be left to read what they wait for (the answers of host functions). */
-#define SERVER_THREADS ((int)WIRE_LANES + 1)
+#define SERVER_THREADS ((int)WIRE_LANES + 2)
 
 /* Bytes that are on their way between the socket and the device. */
 struct server_names;			/* named.c */
@@ -173,6 +173,12 @@ struct server {
 	int device_count;
 
 	pthread_mutex_t leader;		/* who holds it reads frames */
+	_Atomic unsigned host_waits;	/* streams that wait for answers of the client, or will (host.c) */
+	pthread_mutex_t aside_lock;	/* over what follows (serve.c: reading aside) */
+	pthread_cond_t aside_less;	/* some of it has been served, or all */
+	_Atomic bool lent;		/* who serves frames does not read them meanwhile */
+	struct server_frame *aside, **aside_last;	/* read meanwhile, to be served in their order */
+	size_t aside_bytes;
 	pthread_mutex_t write;		/* over the transport's writing side */
 	_Atomic int waiting;		/* threads that wait to lead */
 	_Atomic int threads;
@@ -233,6 +239,8 @@ struct server_call {
 	const struct server_driver *driver;
 	struct server_thread *thread;
 	struct server_context *context;	/* the current one, or NULL */
+	struct inbox *inbox;		/* what it takes its tail from */
+	int descriptor;			/* that came with an offer of memory; the handler's, -1: none */
 	struct wire_header header;
 	const void *request;		/* the fixed part, aligned */
 	const uint8_t *tail;		/* NULL when the handler takes it itself */
@@ -241,6 +249,7 @@ struct server_call {
 	uint8_t *reply_tail;		/* malloc'ed by the handler, freed by the engine */
 	size_t reply_tail_bytes;
 	bool passed;			/* another thread leads, or may */
+	bool lent;			/* another thread reads for this one, which serves what is read */
 	struct server_holds holds;
 };
 
@@ -250,6 +259,8 @@ extern const server_handler server_handlers[];
 /* A result that ends the session: the client does not speak the protocol. */
 #define SERVER_MALFORMED ((CUresult)-1)
 
+/* Have some staging buffers before a stream waits for the client: then the driver may make none (copies.c). */
+void server_staging_reserve(struct server_call *call);
 /* Take the tail's next bytes from the inbox; for operations with bulk tails. */
 CUresult server_take(struct server_call *call, void *target, size_t bytes);
 

@@ -402,12 +402,12 @@ static CUresult function_named(struct CUmod_st *module, const char *name,
 	struct engine_function_info info;
 	CUresult result;
 
-	*out = NULL;
-	if (!code)
+	if (code)
+		engine_function_info(code, &info);
+	if (!code || !info.is_entry) {
+		*out = NULL;
 		return CUDA_ERROR_NOT_FOUND;
-	engine_function_info(code, &info);
-	if (!info.is_entry)
-		return CUDA_ERROR_NOT_FOUND;
+	}
 	pthread_mutex_lock(&module_lock);
 	result = module_function(module, code, out);
 	pthread_mutex_unlock(&module_lock);

@@ -48,8 +48,8 @@
 #define SHM_WAKE_NS 50000u
 #define SHM_WAKE_MOST_NS 100000u
 #define SHM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-/* Descriptors that have come and nobody has taken: a client of ours passes one at a time. */
-#define SHM_DESCRIPTORS 4u
+/* Descriptors that have come and nobody has taken: as many as threads may offer memory at a time. */
+#define SHM_DESCRIPTORS 64u
 /* Reads of the socket for one of them: a client of ours leaves a few wake-ups before it. */
 #define SHM_PASSED_READS 64
 
@@ -332,17 +332,19 @@ static bool shm_hear(struct transport *transport)
 		.msg_control = shm->server ? &control : NULL,
 		.msg_controllen = shm->server ? sizeof(control) : 0,
 	};
-	int cancel = transport_cancel_disable();
-	ssize_t got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	int descriptor;
+	int cancel, descriptor;
+	ssize_t got;
 
+	/* None may be lost: the next offer would get another's.  Those that come now stay in the socket. */
+	if (shm->descriptor_count == SHM_DESCRIPTORS)
+		return false;
+	cancel = transport_cancel_disable();
+	got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 		shm->hung_up = true;
 	descriptor = got > 0 ? transport_descriptor_of(&message) : -1;
-	if (descriptor >= 0 && shm->descriptor_count < SHM_DESCRIPTORS)
+	if (descriptor >= 0)
 		shm->descriptors[shm->descriptor_count++] = descriptor;
-	else if (descriptor >= 0)
-		close(descriptor);
 	transport_cancel_restore(cancel);
 	return got > 0;
 }
