@@ -71,6 +71,14 @@ def test_an_instruction_of_a_later_minor_version_disables_only_its_function() ->
         assert b"nonsense" in info.unsupported
 
 
+def test_the_predefined_constant_is_the_size_of_a_warp() -> None:
+    text = kernel("ld.param.u64 %rd1, [p]; mov.u32 %r1, WARP_SZ; st.global.u32 [%rd1], %r1; ret;")
+    out = np.zeros(1, np.uint32)
+    with Module(text) as module:
+        module.launch("k", 1, 1, out)
+    assert out[0] == 32
+
+
 def test_unresolved_symbols_are_named() -> None:
     refused(kernel("call.uni there, ();", before=".extern .func there();"), Status.UNRESOLVED, "there")
     refused(kernel("ld.global.u32 %r1, [x];", before=".extern .global .u32 x;"), Status.UNRESOLVED, "x")
