@@ -142,12 +142,10 @@ static CUresult settle_cluster(const struct CUfunc_st *function, struct geometry
 			geometry->cluster[i] = required[i] ? (uint32_t)required[i] : 1;
 	}
 	for (unsigned i = 0; i < 3; i++) {
-		if (!geometry->cluster[i])
-			return CUDA_ERROR_INVALID_VALUE;
 		if (required[0] && geometry->cluster[i] != (required[i] ? (uint32_t)required[i] : 1))
 			return CUDA_ERROR_INVALID_VALUE;
-		if (geometry->grid[i] % geometry->cluster[i])
-			return CUDA_ERROR_INVALID_VALUE;
+		if (!geometry->cluster[i] || geometry->grid[i] % geometry->cluster[i])
+			return CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	}
 	blocks = (uint64_t)geometry->cluster[0] * geometry->cluster[1] * geometry->cluster[2];
 	if (blocks == 1)
@@ -215,10 +213,13 @@ static CUresult gather_params(const struct engine_function_info *info, void **pa
 		result = find_extra(extra, &buffer, &bytes);
 		if (result)
 			return result;
-		if (bytes < params_end(info) || (!buffer && bytes))
+		if (!buffer && bytes)
 			return CUDA_ERROR_INVALID_VALUE;
+		/* Padding at the end too; what is missing is zero. */
+		if (bytes > params_end(info))
+			return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 		if (buffer)
-			memcpy(out, buffer, bytes < info->param_bytes ? bytes : info->param_bytes);
+			memcpy(out, buffer, bytes);
 		return CUDA_SUCCESS;
 	}
 	if (!params)
@@ -246,7 +247,8 @@ static CUresult apply_attribute(const CUlaunchAttribute *attribute, struct geome
 		geometry->cluster[0] = attribute->value.clusterDim.x;
 		geometry->cluster[1] = attribute->value.clusterDim.y;
 		geometry->cluster[2] = attribute->value.clusterDim.z;
-		return geometry->cluster[0] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+		/* No width: that is none for settle_cluster. */
+		return geometry->cluster[0] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	case CU_LAUNCH_ATTRIBUTE_IGNORE:
 	case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
 	case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:

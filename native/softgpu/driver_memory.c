@@ -447,14 +447,16 @@ DRIVER_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_
 DRIVER_EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
 	struct driver_allocation allocation;
+	struct CUctx_st *context;
 	CUresult result = driver_ready();
 
 	if (!result)
 		result = driver_capture_unsafe();
 	if (result)
 		return result;
+	/* Nothing to free, but the current context's error is told. */
 	if (!address)
-		return CUDA_SUCCESS;
+		return driver_context_top() ? driver_context_enter(&context) : CUDA_SUCCESS;
 	if (driver_graph_memory_owns(address))
 		return driver_graph_memory_free(address);
 	if (!driver_memory_begin_free(address, &allocation))
