@@ -3,8 +3,8 @@
     python -m tests.gpu.speed --libcuda /usr/lib/x86_64-linux-gnu/libcuda.so.1 [--torch PYTHON] [-o FILE]
 
 kernels.cu is compiled by nvcc; with ``--torch``, the Python of an environment with PyTorch, models.py runs too.  All of
-them run anew in each round, so that what the machine does meanwhile meets all three.  A table of medians goes to standard output, all times
-as JSON to FILE.  Exit status: 0; 1 where a program failed or a result depends on the way.
+them run anew in each round, so that what the machine does meanwhile meets all three.  A table of medians goes to
+standard output, all times as JSON to FILE.  Exit status: 0; 1 where a program failed or a result depends on the way.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def compile_kernels(folder: Path) -> Path:
     return program
 
 
-def run(name: str, command: Sequence[str | Path], way: str, environment: Mapping[str, str], found: dict[str, Workload]) -> None:
+def run(
+    name: str, command: Sequence[str | Path], way: str, environment: Mapping[str, str], found: dict[str, Workload]
+) -> None:
     """Run one program and add what it tells, and how long it took from exec to exit."""
     begun = time.perf_counter()
     done = subprocess.run(
@@ -110,7 +112,8 @@ def table(found: Mapping[str, Workload], ways: Sequence[str]) -> str:
                 cells.append(f"{middle[way] * 1e6:,.1f}")
             else:
                 cells.append(f"x {middle[way] / first:.3f}" if first else f"{middle[way] * 1e6:,.1f} us")
-        same = "same" if workload.agrees else "; ".join(workload.errors.values())[:200] or f"DIFFERS: {workload.digests}"
+        wrong = "; ".join(workload.errors.values())[:200] or f"DIFFERS: {workload.digests}"
+        same = "same" if workload.agrees else wrong
         lines.append(f"{name:42}" + "".join(f"{cell:>14}" for cell in cells) + f"  {same}")
     return "\n".join(lines)
 
@@ -127,7 +130,10 @@ def main() -> int:
     arguments = parser.parse_args()
     ways = tuple(arguments.way or ("native", "shm", "tcp"))
     found: dict[str, Workload] = {}
-    with tempfile.TemporaryDirectory(prefix="farbus-speed-") as folder, environments(arguments.libcuda, ways) as all_ways:
+    with (
+        tempfile.TemporaryDirectory(prefix="farbus-speed-") as folder,
+        environments(arguments.libcuda, ways) as all_ways,
+    ):
         kernels = arguments.kernels or compile_kernels(Path(folder))
         for number in range(arguments.rounds):
             for way, environment in all_ways.items():
@@ -139,9 +145,10 @@ def main() -> int:
                     models = [arguments.torch, "-W", "ignore", HERE / "models.py", "--divisor", str(arguments.divisor)]
                     run("models.py, exec to exit", models, way, environment, found)
     if arguments.output:
-        arguments.output.write_text(
-            json.dumps({name: {"seconds": one.seconds, "agrees": one.agrees, "errors": one.errors} for name, one in found.items()})
-        )
+        document = {
+            name: {"seconds": one.seconds, "agrees": one.agrees, "errors": one.errors} for name, one in found.items()
+        }
+        arguments.output.write_text(json.dumps(document) + "\n")
     print(table(found, ways))
     return 0 if all(workload.agrees for workload in found.values()) else 1
 

@@ -7,7 +7,8 @@ on a machine with a GPU of its own, where every operation must be right.  ``eage
 carries, ``compiled`` what torch.compile makes of the same function.
 
 Operations run in worker processes, one after another or N at a time: what ends a CUDA context, hangs or crashes costs
-that operation alone, and the rest goes on in a new process.  Exit status: 0 if all are right, 1 if some are not, 2 if nothing ran.
+that operation alone, and the rest goes on in a new process.  Exit status: 0 if all are right, 1 if some are not, 2 if
+nothing ran.
 """
 
 from __future__ import annotations
@@ -142,9 +143,7 @@ class Worker:
         return status
 
 
-def run_all(
-    mode: str, names: list[str], results: dict[str, dict[str, object]], *, processes: int, loud: bool
-) -> None:
+def run_all(mode: str, names: list[str], results: dict[str, dict[str, object]], *, processes: int, loud: bool) -> None:
     # Neighbours in the table take alike long: dealt out, none of the processes has all that is slow.
     shares = [names[first::processes] for first in range(processes)]
     with ThreadPoolExecutor(processes) as pool:
