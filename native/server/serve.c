@@ -542,9 +542,9 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 	count(&server->status->calls, 1);
 	/* Descriptors come in the order of the frames, of which this one may be served later. */
 	call.descriptor = call.header.opcode == WIRE_OP_PINNED_OFFER ? transport_shm_passed(&server->transport) : -1;
-	/* What was lent before this thread leads it sees; what ends meanwhile aside_keep does. */
+	/* What was lent before this thread leads it sees, and with the end of that all that was served meanwhile. */
 	if (atomic_load_explicit(&server->host_waits, memory_order_relaxed) ||
-	    atomic_load_explicit(&server->lent, memory_order_relaxed))
+	    atomic_load_explicit(&server->lent, memory_order_acquire))
 		return aside_read(&call, info, leading);
 	return call_run(&call, info, leading);
 }

@@ -1,4 +1,4 @@
-"""Programs with host functions, on a driver that treats those as NVIDIA's does (serial_driver.c)."""
+"""Programs on a driver that is as strict as NVIDIA's (strict_driver.c)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.remoting.harness import ROOT, Remote, remote_session
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_managed import MODES, STEPS
 
 Build = Callable[[str], Path]
@@ -20,12 +21,12 @@ MANAGED = ["host_functions", "launches_meanwhile"]
 
 
 @pytest.fixture(scope="module")
-def serial_driver(libcuda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def strict_driver(libcuda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("cc is not in PATH")
-    driver = tmp_path_factory.mktemp("serial") / "libserial.so"
-    source = ROOT / "tests" / "remoting" / "serial_driver.c"
+    driver = tmp_path_factory.mktemp("strict") / "libstrict.so"
+    source = ROOT / "tests" / "remoting" / "strict_driver.c"
     libraries = [str(libcuda), f"-Wl,-rpath,{libcuda.parent}", "-ldl"]
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o", driver, source, *libraries],
@@ -35,28 +36,39 @@ def serial_driver(libcuda: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def serial(serial_driver: Path, tmp_path: Path) -> Iterator[Remote]:
-    with remote_session(libcuda=serial_driver, folder=tmp_path, environment={}, tls=False) as remote:
+def strict(strict_driver: Path, tmp_path: Path) -> Iterator[Remote]:
+    with remote_session(libcuda=strict_driver, folder=tmp_path, environment={}, tls=False) as remote:
         yield remote
 
 
 @pytest.mark.parametrize("transport", ["shm", "unix", "tcp"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program(serial: Remote, build: Build, name: str, transport: str) -> None:
+def test_program(strict: Remote, build: Build, name: str, transport: str) -> None:
     """A call that waits in the driver keeps nobody from reading what a stream waits for."""
-    done = serial.run(build(f"remoting/{name}"), FARBUS_TRANSPORT=transport)
+    done = strict.run(build(f"remoting/{name}"), FARBUS_TRANSPORT=transport)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_a_kernel_that_is_launched_before_there_is_a_context_has_its_parameters(strict: Remote, build: Build) -> None:
+    done = strict.run(build("suite/device_printf"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_listed_functions_have_all_attributes(strict: Remote, tmp_path: Path) -> None:
+    """MAX_THREADS_PER_BLOCK among them, which Triton asks for and launches are checked by."""
+    done = strict.run(build_calls("call_code", tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MANAGED)
-def test_managed_memory_in_host_functions(serial: Remote, build: Build, name: str, mode: str) -> None:
+def test_managed_memory_in_host_functions(strict: Remote, build: Build, name: str, mode: str) -> None:
     """What a host function touches comes back without a function of the driver's, which would wait for it."""
-    done = serial.run(build(f"remoting/managed/{name}"), FARBUS_MANAGED_MEMORY=mode)
+    done = strict.run(build(f"remoting/managed/{name}"), FARBUS_MANAGED_MEMORY=mode)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_managed_memory_at_random(serial: Remote, build: Build, mode: str) -> None:
-    done = serial.run(build("remoting/managed_random"), "5", STEPS, FARBUS_MANAGED_MEMORY=mode)
+def test_managed_memory_at_random(strict: Remote, build: Build, mode: str) -> None:
+    done = strict.run(build("remoting/managed_random"), "5", STEPS, FARBUS_MANAGED_MEMORY=mode)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr

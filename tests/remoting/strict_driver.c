@@ -1,12 +1,15 @@
-/* A driver that treats host functions as NVIDIA's does (seen with driver 580): one thread calls them all, one after the
+/* A driver that is as strict as NVIDIA's (seen with driver 580): one thread calls all host functions, one after the
  * other, and while one of them runs or waits for its turn, memory can't be allocated, pinned or given back, nor code loaded:
- * such calls wait.
+ * such calls wait.  The parameters of kernels are told in a context only, and some attributes of a module's functions
+ * when these have been loaded.
  *
  * Linked to the driver: what is not defined here is found there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
+
+enum { INVALID_CONTEXT = 201, FUNCTION_NOT_LOADED = 913, MAX_THREADS_PER_BLOCK = 0 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -57,6 +60,50 @@ static void await_host_functions(void)
 	while (turn != next_turn)
 		pthread_cond_wait(&changed, &lock);
 	pthread_mutex_unlock(&lock);
+}
+
+int cuKernelGetParamInfo(void *kernel, size_t index, size_t *offset, size_t *bytes)
+{
+	int (*next)(void *, size_t, size_t *, size_t *) = dlsym(RTLD_NEXT, "cuKernelGetParamInfo");
+	int (*current)(void **) = dlsym(RTLD_NEXT, "cuCtxGetCurrent");
+	void *context = NULL;
+
+	current(&context);
+	return context ? next(kernel, index, offset, bytes) : INVALID_CONTEXT;
+}
+
+/* Functions that were loaded, at most so many. */
+static void *loaded[64];
+static unsigned loaded_count;
+
+static int is_loaded(void *function)
+{
+	int found = 0;
+
+	pthread_mutex_lock(&lock);
+	for (unsigned i = 0; i < loaded_count && !found; i++)
+		found = loaded[i] == function;
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+int cuFuncLoad(void *function)
+{
+	int (*next)(void *) = dlsym(RTLD_NEXT, "cuFuncLoad");
+
+	pthread_mutex_lock(&lock);
+	if (loaded_count < sizeof(loaded) / sizeof(loaded[0]))
+		loaded[loaded_count++] = function;
+	pthread_mutex_unlock(&lock);
+	return next(function);
+}
+
+int cuFuncGetAttribute(int *value, int attribute, void *function)
+{
+	int (*next)(int *, int, void *) = dlsym(RTLD_NEXT, "cuFuncGetAttribute");
+
+	return attribute == MAX_THREADS_PER_BLOCK && !is_loaded(function) ? FUNCTION_NOT_LOADED
+									  : next(value, attribute, function);
 }
 
 #define WAITS(name, parameters, ...)				\
