@@ -1,5 +1,6 @@
 /* Bytes between the socket and the device, through pinned staging buffers. */
 #include "server_ops.h"
+#include "../transport/processor.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -198,7 +199,7 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
 #define SERVER_SHARED_BYTES (64u << 10)
 /* What a system call sends is copied by the device first: larger pieces cost fewer calls and headers, behind which the kernel's
  * copies are slower the more there are, and smaller ones stay in the processor's cache and leave the network something to do
- * meanwhile (docs/performance.md).  A copy that is one frame goes at once. */
+ * meanwhile (docs/performance.md).  A copy that is one frame goes at once, and on AMD's processors each frame does. */
 #define SERVER_CALL_BYTES (512u << 10)
 _Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES && SERVER_SENT_BYTES <= WIRE_BULK_BYTES,
 	       "a piece fits a staging buffer");
@@ -353,7 +354,8 @@ static CUresult send_in_place(struct server_call *call, uint64_t device, size_t 
 	const struct server_driver *driver = call->driver;
 	struct transport *transport = &call->server->transport;
 	const struct wire_data data = { .sequence = call->header.sequence, .offset = offset };
-	size_t most = transport->ops->direct ? SERVER_SHARED_BYTES : offset || more ? SERVER_CALL_BYTES : WIRE_BULK_BYTES;
+	bool halves = (offset || more) && !processor_is_amd();
+	size_t most = transport->ops->direct ? SERVER_SHARED_BYTES : halves ? SERVER_CALL_BYTES : WIRE_BULK_BYTES;
 	CUresult result = CUDA_SUCCESS;
 	int rc = server_send_begin(call->server, WIRE_EVENT_DATA, call->header.lane,
 				   call->header.sequence, &data, sizeof(data), bytes);
