@@ -42,6 +42,7 @@ CUresult client_context_make_primary(struct client_device *device)
  * forgotten before the server was asked: another thread may get them before this one hears. */
 static void context_forget(struct client_context *context)
 {
+	atomic_fetch_add(&farbus_client.contexts_ended, 1);
 	cudart_context_destroyed(context->handle);
 	client_libraries_forget(context);
 	client_across_forget(context);

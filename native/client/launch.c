@@ -16,7 +16,9 @@ struct launch {
 	struct client_function *function;
 	struct client_kernel *kernel;	/* the same, on the server that it runs on */
 	struct wire_launch fixed;
+	int device;
 	bool checked;			/* the driver must answer */
+	bool clustered;			/* it must have answered for such a launch before */
 	const CUlaunchAttribute *attributes;
 	void **parameters;
 	void **extra;
@@ -136,6 +138,8 @@ static CUresult attributes_check(struct launch *launch)
 			launch->checked = launch->checked || launch->attributes[i].value.cooperative;
 			break;
 		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+			launch->clustered = true;
+			break;
 		case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
 			launch->checked = true;
 			break;
@@ -146,6 +150,105 @@ static CUresult attributes_check(struct launch *launch)
 	return CUDA_SUCCESS;
 }
 
+/* ---- clusters ----
+ *
+ * Whether a cluster fits, the driver knows, and answers the same each time until an attribute of the kernel is set:
+ * it goes by the block, its shared memory and the cluster, and the grid must be whole clusters.  cuBLASLt launches
+ * all that it has for compute capability 9.0 so. */
+
+#define CLUSTERS_KNOWN 8u
+/* Attributes of one launch that is remembered, and words of each. */
+#define CLUSTER_ATTRIBUTES 4u
+
+struct cluster_launch {
+	int device;
+	uint32_t epoch;			/* contexts that had ended */
+	uint32_t block[3];
+	uint32_t shared_bytes;
+	uint32_t attributes[CLUSTER_ATTRIBUTES][4];	/* number, and what it is set to */
+};
+
+struct client_clusters {
+	unsigned count;			/* ever; the newest CLUSTERS_KNOWN are there */
+	struct cluster_launch known[CLUSTERS_KNOWN];
+};
+
+static pthread_mutex_t clusters_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* What the driver's answer goes by; false: by something else, too. */
+static bool cluster_launch_of(const struct launch *launch, int device, struct cluster_launch *out)
+{
+	if (launch->fixed.attribute_count > CLUSTER_ATTRIBUTES)
+		return false;
+	*out = (struct cluster_launch){
+		.device = device,
+		.epoch = atomic_load(&farbus_client.contexts_ended),
+		.shared_bytes = launch->fixed.shared_bytes,
+	};
+	memcpy(out->block, launch->fixed.block, sizeof(out->block));
+	for (uint32_t i = 0; i < launch->fixed.attribute_count; i++) {
+		const CUlaunchAttribute *attribute = &launch->attributes[i];
+		const uint32_t cluster[3] = {
+			attribute->value.clusterDim.x, attribute->value.clusterDim.y,
+			attribute->value.clusterDim.z,
+		};
+
+		out->attributes[i][0] = (uint32_t)attribute->id;
+		switch (attribute->id) {
+		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+			for (int axis = 0; axis < 3; axis++)
+				if (!cluster[axis] || launch->fixed.grid[axis] % cluster[axis])
+					return false;
+			memcpy(&out->attributes[i][1], cluster, sizeof(cluster));
+			break;
+		case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+			out->attributes[i][1] = (uint32_t)attribute->value.clusterSchedulingPolicyPreference;
+			break;
+		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+			out->attributes[i][1] =
+				(uint32_t)attribute->value.programmaticStreamSerializationAllowed;
+			break;
+		case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+			out->attributes[i][1] = (uint32_t)attribute->value.priority;
+			break;
+		default:
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool cluster_is_known(const struct client_function *function, const struct cluster_launch *launch)
+{
+	const struct client_clusters *clusters;
+	bool known = false;
+
+	pthread_mutex_lock(&clusters_lock);
+	clusters = function->clusters;
+	for (unsigned i = 0; clusters && !known && i < clusters->count && i < CLUSTERS_KNOWN; i++)
+		known = memcmp(&clusters->known[i], launch, sizeof(*launch)) == 0;
+	pthread_mutex_unlock(&clusters_lock);
+	return known;
+}
+
+static void cluster_keep(struct client_function *function, const struct cluster_launch *launch)
+{
+	pthread_mutex_lock(&clusters_lock);
+	if (!function->clusters)
+		function->clusters = calloc(1, sizeof(*function->clusters));
+	if (function->clusters)
+		function->clusters->known[function->clusters->count++ % CLUSTERS_KNOWN] = *launch;
+	pthread_mutex_unlock(&clusters_lock);
+}
+
+void client_clusters_forget(struct client_function *function)
+{
+	pthread_mutex_lock(&clusters_lock);
+	if (function->clusters)
+		function->clusters->count = 0;
+	pthread_mutex_unlock(&clusters_lock);
+}
+
 static bool launches_are_captured(void)
 {
 	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
@@ -153,14 +256,24 @@ static bool launches_are_captured(void)
 
 static CUresult launch_post(const struct launch *launch, const struct client_request *request)
 {
-	struct client_wait wait = { 0 };
+	bool remembers = false, asks = launch->checked || launches_are_captured();
+	struct cluster_launch clusters;
 
+	if (!asks && launch->clustered) {
+		remembers = cluster_launch_of(launch, launch->device, &clusters);
+		asks = !remembers || !cluster_is_known(launch->function, &clusters);
+	}
 	/* A capture tells at each call what is wrong with it. */
-	if (launch->checked || launches_are_captured()) {
+	if (asks) {
 		struct client_request checked = *request;
+		struct client_wait wait = { 0 };
+		CUresult result;
 
 		checked.op = WIRE_OP_LAUNCH_CHECKED;
-		return client_call_wide(&checked, &wait);
+		result = client_call_wide(&checked, &wait);
+		if (result == CUDA_SUCCESS && remembers)
+			cluster_keep(launch->function, &clusters);
+		return result;
 	}
 	return client_post(WIRE_OP_LAUNCH, request->fixed, request->fixed_bytes, request->tail,
 			   request->tail_bytes);
@@ -241,6 +354,7 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 		result = attributes_check(launch);
 	if (result != CUDA_SUCCESS)
 		return result;
+	launch->device = context->device;
 	launch->fixed.function = launch->kernel->wire;
 	return launch_send(launch);
 }
