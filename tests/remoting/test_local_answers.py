@@ -121,7 +121,7 @@ def calls(remote: Remote, *arguments: str | Path) -> int:
 def test_what_is_asked_again_goes_to_nobody(remote: Remote, image: Path) -> None:
     never, once, often = (calls(remote, ASKER, image, times) for times in ("0", "1", "20"))
     assert once == often
-    # Limits, priorities, an attribute that is set, and occupancy: once each.  All else came with the hello and the load.
+    # Limits, priorities, an attribute and occupancy: once each.  All else came with the hello and the load.
     assert once - never <= 3 + 1 + 1 + 4 + 1 + 64
 
 
