@@ -107,8 +107,9 @@ static CUresult attribute_get(const void *handle, CUfunction_attribute attribute
 {
 	struct client_function *function;
 	struct client_kernel *kernel;
+	struct client_context *context = client_context_current();
 	/* A context that has failed says so here, too. */
-	CUresult result = client_context_current() ? client_enter() : CUDA_SUCCESS;
+	CUresult result = context ? (CUresult)atomic_load(&context->sticky) : CUDA_SUCCESS;
 
 	if (result == CUDA_SUCCESS)
 		result = function_meant(handle, &function);

@@ -16,7 +16,7 @@ struct launch {
 	struct client_function *function;
 	struct client_kernel *kernel;	/* the same, on the server that it runs on */
 	struct wire_launch fixed;
-	int device;
+	const struct client_context *context;	/* that it runs in */
 	bool checked;			/* the driver must answer */
 	bool clustered;			/* it must have answered for such a launch before */
 	const CUlaunchAttribute *attributes;
@@ -161,8 +161,8 @@ static CUresult attributes_check(struct launch *launch)
 #define CLUSTER_ATTRIBUTES 4u
 
 struct cluster_launch {
-	int device;
-	uint32_t epoch;			/* contexts that had ended */
+	const struct client_context *context;	/* a green one has few multiprocessors */
+	uint64_t epoch;			/* contexts that had ended */
 	uint32_t block[3];
 	uint32_t shared_bytes;
 	uint32_t attributes[CLUSTER_ATTRIBUTES][4];	/* number, and what it is set to */
@@ -176,12 +176,12 @@ struct client_clusters {
 static pthread_mutex_t clusters_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* What the driver's answer goes by; false: by something else, too. */
-static bool cluster_launch_of(const struct launch *launch, int device, struct cluster_launch *out)
+static bool cluster_launch_of(const struct launch *launch, struct cluster_launch *out)
 {
 	if (launch->fixed.attribute_count > CLUSTER_ATTRIBUTES)
 		return false;
 	*out = (struct cluster_launch){
-		.device = device,
+		.context = launch->context,
 		.epoch = atomic_load(&farbus_client.contexts_ended),
 		.shared_bytes = launch->fixed.shared_bytes,
 	};
@@ -260,7 +260,7 @@ static CUresult launch_post(const struct launch *launch, const struct client_req
 	struct cluster_launch clusters;
 
 	if (!asks && launch->clustered) {
-		remembers = cluster_launch_of(launch, launch->device, &clusters);
+		remembers = cluster_launch_of(launch, &clusters);
 		asks = !remembers || !cluster_is_known(launch->function, &clusters);
 	}
 	/* A capture tells at each call what is wrong with it. */
@@ -354,7 +354,7 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 		result = attributes_check(launch);
 	if (result != CUDA_SUCCESS)
 		return result;
-	launch->device = context->device;
+	launch->context = context;
 	launch->fixed.function = launch->kernel->wire;
 	return launch_send(launch);
 }

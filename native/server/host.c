@@ -33,8 +33,6 @@ static struct host_token *token_make(struct server_call *call, uint64_t handle, 
 
 	if (!token)
 		return NULL;
-	if (call->context && !atomic_load(&call->server->host_waits))
-		server_staging_reserve(call);
 	token->server = call->server;
 	token->context = call->context;
 	token->handle = handle;
@@ -296,6 +294,8 @@ static CUresult call_open(struct server_call *call, uint64_t name, struct host_t
 
 	if (!token)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (call->context)
+		server_staging_reserve(call);
 	if (handle_bind(&call->server->objects, HANDLE_TOKEN, name, token)) {
 		free(token);
 		return SERVER_MALFORMED;

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -233,8 +234,10 @@ static void lead_pass(struct server *server)
  * stream waits, another thread reads while a frame is served: answers are served there and then, all else is kept and
  * served in its order by who served before. */
 
-/* Kept beyond it is nothing: clients stop before (CLIENT_BEHIND_PIECES). */
+/* Beyond it nobody reads until some of it has been served; clients stop before (CLIENT_BEHIND_PIECES). */
 #define ASIDE_BYTES_LIMIT ((size_t)1 << 30)
+/* Then the answer that would let it be served is among what is not read: the session ends. */
+#define ASIDE_PATIENCE_S 30
 
 struct server_frame {
 	struct server_frame *next;
@@ -245,6 +248,12 @@ struct server_frame {
 
 static void *aside_thread(void *opaque);
 
+/* What keeping it takes, with malloc's own. */
+static size_t aside_cost(const struct server_frame *frame)
+{
+	return sizeof(*frame) + frame->header.length + 32;
+}
+
 /* The next of what was kept; NULL: there is nothing, and who reads serves again. */
 static struct server_frame *aside_next(struct server *server)
 {
@@ -254,7 +263,7 @@ static struct server_frame *aside_next(struct server *server)
 	frame = server->aside;
 	if (frame) {
 		server->aside = frame->next;
-		server->aside_bytes -= frame->header.length;
+		server->aside_bytes -= aside_cost(frame);
 		if (!server->aside)
 			server->aside_last = &server->aside;
 	} else {
@@ -265,24 +274,30 @@ static struct server_frame *aside_next(struct server *server)
 	return frame;
 }
 
-enum aside { ASIDE_KEPT, ASIDE_LENT, ASIDE_NOT };
+enum aside { ASIDE_KEPT, ASIDE_LENT, ASIDE_NOT, ASIDE_FULL };
 
 /* Keep it for who serves.  Where nobody does: ASIDE_LENT: that is the caller now, who lets another thread read and
- * serves what is kept; ASIDE_NOT: it is not kept, since no stream waits. */
+ * serves what is kept; ASIDE_NOT: it is not kept, since no stream waits.  ASIDE_FULL: nothing has been served for long. */
 static enum aside aside_keep(struct server *server, struct server_frame *frame)
 {
 	enum aside kept = ASIDE_KEPT;
+	struct timespec until;
 
 	pthread_mutex_lock(&server->aside_lock);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += ASIDE_PATIENCE_S;
 	while (server->lent && server->aside_bytes > ASIDE_BYTES_LIMIT)
-		pthread_cond_wait(&server->aside_less, &server->aside_lock);
+		if (pthread_cond_timedwait(&server->aside_less, &server->aside_lock, &until)) {
+			pthread_mutex_unlock(&server->aside_lock);
+			return ASIDE_FULL;
+		}
 	if (!server->lent)
 		kept = atomic_load(&server->host_waits) ? ASIDE_LENT : ASIDE_NOT;
 	if (kept != ASIDE_NOT) {
 		server->lent = true;
 		*server->aside_last = frame;
 		server->aside_last = &frame->next;
-		server->aside_bytes += frame->header.length;
+		server->aside_bytes += aside_cost(frame);
 	}
 	pthread_mutex_unlock(&server->aside_lock);
 	return kept;
@@ -299,7 +314,8 @@ static bool aside_pass(struct server *server)
 	if (passed)
 		server->lent = false;
 	pthread_mutex_unlock(&server->aside_lock);
-	return passed || server_thread_start(server, aside_thread) == 0;
+	return passed || (atomic_load(&server->threads) < SERVER_THREADS &&
+			  server_thread_start(server, aside_thread) == 0);
 }
 
 /* Without another thread, the frames wait until this call is over. */
@@ -400,7 +416,12 @@ static bool call_run(struct server_call *call, const struct wire_op_info *info, 
 	}
 	if (!call->passed && !call_queries(call))
 		server->settled.known = false;
-	if (info->blocking && !call_is_due(call)) {
+	/* What the client asks before it answers is served, too, while an allocation stands. */
+	if (call->lent && (call->header.opcode == WIRE_OP_MEMORY_ALLOC ||
+			   call->header.opcode == WIRE_OP_MEMORY_ALLOC_PITCH)) {
+		call->context = NULL;
+		server_pass(call);
+	} else if (info->blocking && !call_is_due(call)) {
 		began = transport_now_ns();
 		if (!call_takes_names(call)) {
 			call->context = NULL;
@@ -508,6 +529,10 @@ static bool aside_read(struct server_call *call, const struct wire_op_info *info
 	switch (aside_keep(server, frame)) {
 	case ASIDE_KEPT:
 		break;
+	case ASIDE_FULL:
+		free(frame);
+		good = false;
+		break;
 	case ASIDE_LENT:
 		lead_pass(server);
 		good = aside_serve(call->thread, leading);
@@ -543,8 +568,8 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 	/* Descriptors come in the order of the frames, of which this one may be served later. */
 	call.descriptor = call.header.opcode == WIRE_OP_PINNED_OFFER ? transport_shm_passed(&server->transport) : -1;
 	/* What was lent before this thread leads it sees, and with the end of that all that was served meanwhile. */
-	if (atomic_load_explicit(&server->host_waits, memory_order_relaxed) ||
-	    atomic_load_explicit(&server->lent, memory_order_acquire))
+	if (atomic_load_explicit(&server->lent, memory_order_acquire) ||
+	    atomic_load_explicit(&server->host_waits, memory_order_relaxed))
 		return aside_read(&call, info, leading);
 	return call_run(&call, info, leading);
 }

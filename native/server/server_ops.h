@@ -19,8 +19,8 @@
 #include "../wire/resource.h"
 #include "server.h"
 
-/* Calls that may wait for the device at the same time: one per lane, and one thread
- * must be left to read what they wait for (the answers of host functions). */
+/* Calls that may wait for the device at the same time: one per lane.  One thread must be left to read what they wait
+ * for (the answers of host functions), and one to serve what is read. */
 #define SERVER_THREADS ((int)WIRE_LANES + 2)
 
 /* Bytes that are on their way between the socket and the device. */

@@ -49,7 +49,7 @@
 #define SHM_WAKE_MOST_NS 100000u
 #define SHM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 /* Descriptors that have come and nobody has taken: as many as threads may offer memory at a time. */
-#define SHM_DESCRIPTORS 64u
+#define SHM_DESCRIPTORS 256u
 /* Reads of the socket for one of them: a client of ours leaves a few wake-ups before it. */
 #define SHM_PASSED_READS 64
 
@@ -335,9 +335,11 @@ static bool shm_hear(struct transport *transport)
 	int cancel, descriptor;
 	ssize_t got;
 
-	/* None may be lost: the next offer would get another's.  Those that come now stay in the socket. */
-	if (shm->descriptor_count == SHM_DESCRIPTORS)
+	/* None may be lost: the next offer would get another's.  A client of ours offers what it has passed. */
+	if (shm->descriptor_count == SHM_DESCRIPTORS) {
+		shm->hung_up = true;
 		return false;
+	}
 	cancel = transport_cancel_disable();
 	got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
@@ -482,15 +484,17 @@ bool transport_memory_is_there(size_t bytes)
 	const size_t little = 64u << 20;
 	char text[512];
 	const char *line;
+	int file, cancel;
 	ssize_t length;
-	int file;
 
 	if (bytes <= little)
 		return true;
+	cancel = transport_cancel_disable();
 	file = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
 	length = file < 0 ? -1 : read(file, text, sizeof(text) - 1);
 	if (file >= 0)
 		close(file);
+	transport_cancel_restore(cancel);
 	text[length < 0 ? 0 : length] = 0;
 	line = strstr(text, "MemAvailable:");
 	return !line || bytes >> 10 < strtoull(line + strlen("MemAvailable:"), NULL, 10);

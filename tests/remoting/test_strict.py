@@ -17,7 +17,7 @@ Build = Callable[[str], Path]
 
 #: Pinned memory is made, copied from and freed by 64 threads while streams wait for bytes of the client.
 PROGRAMS = ["behind_host_function", "host_functions", "pageable_source", "pinned_shared", "streams_pinned"]
-MANAGED = ["host_functions", "launches_meanwhile"]
+MANAGED = ["allocated_meanwhile", "host_functions", "launches_meanwhile"]
 
 
 @pytest.fixture(scope="module")
