@@ -847,9 +847,8 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 	range.context = client_context_current();
 	/* Device addresses are only reserved here: nothing can be read at them. */
 	if (client_memory_find(range.base, &found))
-		return found.kind == MEMORY_PINNED && !found.registered
-			       ? CUDA_ERROR_INVALID_VALUE
-			       : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+		return found.registered ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+					: CUDA_ERROR_INVALID_VALUE;
 	switch (client_memory_add(&range)) {
 	case 0:
 		return CUDA_SUCCESS;
