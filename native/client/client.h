@@ -89,6 +89,8 @@ struct client_kernel {
 	_Atomic bool described;		/* what follows is there */
 	_Atomic uint32_t attributes_known;	/* bit n: attributes[n]; else it is -1 */
 	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
+	_Atomic uint32_t set;			/* bit n: to what attributes[n] says, by the program, */
+	_Atomic unsigned set_epoch;		/* since so many contexts had ended */
 };
 
 /* A kernel; its handle is both its CUkernel and its CUfunction. */
@@ -101,6 +103,7 @@ struct client_function {
 	uint32_t parameter_bytes;
 	struct client_pieces *pieces;	/* NULL: nothing was set */
 	struct client_occupancy *occupancy;	/* what was asked before (function.c), or NULL */
+	struct client_clusters *clusters;	/* launches that the driver took (launch.c), or NULL */
 	struct client_kernel on[];	/* by the device */
 };
 
@@ -295,6 +298,7 @@ struct client {
 	struct client_session sessions[CLIENT_SERVERS];	/* as the session file orders them */
 	unsigned session_count;
 	_Atomic unsigned lost;		/* sessions that are dead */
+	_Atomic unsigned contexts_ended;
 	struct client_device *devices;	/* as the program numbers them */
 	int device_count;
 	/* It is NVML's (native/client_nvml): CUDA_VISIBLE_DEVICES is not for it, and its
@@ -329,6 +333,7 @@ struct client_thread {
 	bool registered;
 	uint16_t lane;
 	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
+	bool stream_waits;		/* one waits for what this thread does */
 	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
 	bool managed;			/* holds the lock of pages.h */
 	unsigned guards;		/* client_guard_begin, nested */
@@ -625,6 +630,9 @@ CUresult client_peer_settle(CUcontext target, CUcontext source);
 
 /* A copy of which one side at least is an array (array.c). */
 CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
+
+/* An attribute of the kernel was set: what the driver said of launches in clusters may be so no more (launch.c). */
+void client_clusters_forget(struct client_function *function);
 
 /* A launch's parameters as one buffer of WIRE_KERNEL_PARAMETERS bytes (launch.c). */
 CUresult client_parameters_gather(const struct client_function *function, void *const *parameters,

@@ -42,6 +42,7 @@ CUresult client_context_make_primary(struct client_device *device)
  * forgotten before the server was asked: another thread may get them before this one hears. */
 static void context_forget(struct client_context *context)
 {
+	atomic_fetch_add(&farbus_client.contexts_ended, 1);
 	cudart_context_destroyed(context->handle);
 	client_libraries_forget(context);
 	client_across_forget(context);
@@ -165,10 +166,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 	references = device->primary->references;
 	if (device->primary->active) {
 		result = primary_end(device, WIRE_OP_PRIMARY_RESET);
-		/* The references stay: CUDA revives the context for them. */
+		/* The references stay; the next one revives the context. */
 		device->primary->references = references;
-		if (result == CUDA_SUCCESS && references)
-			result = primary_activate(device);
 	}
 	pthread_mutex_unlock(&context_lock);
 	return result;

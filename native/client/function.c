@@ -107,8 +107,12 @@ static CUresult attribute_get(const void *handle, CUfunction_attribute attribute
 {
 	struct client_function *function;
 	struct client_kernel *kernel;
-	CUresult result = function_meant(handle, &function);
+	struct client_context *context = client_context_current();
+	/* A context that has failed says so here, too. */
+	CUresult result = context ? (CUresult)atomic_load(&context->sticky) : CUDA_SUCCESS;
 
+	if (result == CUDA_SUCCESS)
+		result = function_meant(handle, &function);
 	if (result == CUDA_SUCCESS)
 		result = kernel_on(function, device, &kernel);
 	if (result != CUDA_SUCCESS)
@@ -118,6 +122,26 @@ static CUresult attribute_get(const void *handle, CUfunction_attribute attribute
 		return CUDA_ERROR_INVALID_VALUE;
 	*value = kernel->attributes[attribute];
 	return CUDA_SUCCESS;
+}
+
+/* cuBLASLt sets the same before each launch. */
+static bool attribute_is(const struct client_kernel *kernel, CUfunction_attribute attribute, int value)
+{
+	return (unsigned)attribute < CLIENT_FUNCTION_ATTRIBUTES && kernel->set >> attribute & 1 &&
+	       kernel->set_epoch == atomic_load(&farbus_client.contexts_ended) &&
+	       kernel->attributes[attribute] == value;
+}
+
+static void attribute_note(struct client_kernel *kernel, CUfunction_attribute attribute, int value)
+{
+	unsigned epoch = atomic_load(&farbus_client.contexts_ended);
+
+	/* What was set in a context may have gone with it. */
+	if (kernel->set_epoch != epoch)
+		atomic_store(&kernel->set, 0);
+	kernel->set_epoch = epoch;
+	kernel->attributes[attribute] = value;
+	atomic_fetch_or(&kernel->set, 1u << attribute);
 }
 
 static CUresult attribute_set(const void *handle, CUfunction_attribute attribute, int value)
@@ -138,11 +162,14 @@ static CUresult attribute_set(const void *handle, CUfunction_attribute attribute
 		return result;
 	if ((unsigned)attribute >= CLIENT_FUNCTION_ATTRIBUTES)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (attribute_is(kernel, attribute, value))
+		return CUDA_SUCCESS;
 	request.function = kernel->wire;
 	result = client_call(WIRE_OP_FUNCTION_SET_ATTRIBUTE, &request, sizeof(request), NULL, 0);
 	if (result == CUDA_SUCCESS)
-		kernel->attributes[attribute] = value;
+		attribute_note(kernel, attribute, value);
 	occupancy_forget(function);
+	client_clusters_forget(function);
 	return result;
 }
 
@@ -216,15 +243,20 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
 	struct client_kernel *on;
 	CUresult result = function_meant(kernel, &function);
 
-	if (result == CUDA_SUCCESS)
-		result = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (dev >= 0 && dev < farbus_client.device_count && kernel_on(function, dev, &on) == CUDA_SUCCESS &&
+	    attribute_is(on, attrib, val))
+		return CUDA_SUCCESS;
+	result = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
+	if (result != CUDA_SUCCESS)
+		return result;
 	/* The device is known to be one, now. */
-	if (result == CUDA_SUCCESS && (unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES &&
-	    kernel_on(function, dev, &on) == CUDA_SUCCESS)
-		on->attributes[attrib] = val;
-	if (result == CUDA_SUCCESS)
-		occupancy_forget(function);
-	return result;
+	if ((unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES && kernel_on(function, dev, &on) == CUDA_SUCCESS)
+		attribute_note(on, attrib, val);
+	occupancy_forget(function);
+	client_clusters_forget(function);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t *paramOffset,

@@ -131,6 +131,7 @@ static void job_run(struct host_job *job)
 	if (job->host) {
 		job_send(job);
 	} else {
+		client_thread()->stream_waits = true;
 		if (client_managed_any())
 			client_managed_host_begin(job->wire);
 		client_thread()->host_function = true;
@@ -141,6 +142,7 @@ static void job_run(struct host_job *job)
 		client_thread()->host_function = false;
 		if (client_managed_any())
 			client_managed_host_end(job->wire);
+		client_thread()->stream_waits = false;
 		job_tell(job);
 	}
 	client_flush(session);

@@ -357,6 +357,7 @@ static const struct cudart_host cudart_callbacks = {
 	.primary_context = host_primary_context,
 	.current_context = cuCtxGetCurrent,
 	.context_device = host_context_device,
+	.stream_number = cuStreamGetId,
 	.module_load = client_module_load,
 	.module_functions = client_module_visit,
 };

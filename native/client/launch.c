@@ -16,7 +16,9 @@ struct launch {
 	struct client_function *function;
 	struct client_kernel *kernel;	/* the same, on the server that it runs on */
 	struct wire_launch fixed;
+	const struct client_context *context;	/* that it runs in */
 	bool checked;			/* the driver must answer */
+	bool clustered;			/* it must have answered for such a launch before */
 	const CUlaunchAttribute *attributes;
 	void **parameters;
 	void **extra;
@@ -27,15 +29,15 @@ static unsigned limit_of(int device, CUdevice_attribute attribute)
 	return (unsigned)farbus_client.devices[device].snapshot.attributes[attribute];
 }
 
-/* The runtime reports cudaErrorInvalidConfiguration (9) where the driver API says
- * CUDA_ERROR_INVALID_VALUE for the same launch, and passes on what it is told.  The
- * runtime loads its code as libraries, users of the driver API as modules. */
-#define RUNTIME_INVALID_CONFIGURATION ((CUresult)9)
-
-static CUresult geometry_error(const struct launch *launch)
+/* Whether a block that is too large for the kernel is so by what the code says (.maxntid) alone.  A warp takes registers
+ * by 256, eight for each of its threads. */
+static bool registers_suffice(const struct launch *launch, int device, uint64_t threads)
 {
-	return launch->function->library->context ? CUDA_ERROR_INVALID_VALUE
-						  : RUNTIME_INVALID_CONFIGURATION;
+	uint64_t registers = (uint64_t)launch->kernel->attributes[CU_FUNC_ATTRIBUTE_NUM_REGS];
+	uint64_t warps = (threads + 31) / 32;
+
+	return warps * ((registers + 7) / 8 * 8) * 32 <=
+	       limit_of(device, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
 }
 
 static CUresult geometry_check(const struct launch *launch, int device)
@@ -57,12 +59,12 @@ static CUresult geometry_check(const struct launch *launch, int device)
 	for (int i = 0; i < 3; i++)
 		if (!grid[i] || !block[i] || grid[i] > limit_of(device, grid_limits[i]) ||
 		    block[i] > limit_of(device, block_limits[i]))
-			return geometry_error(launch);
+			return CUDA_ERROR_INVALID_VALUE;
 	if (threads > limit_of(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))
-		return geometry_error(launch);
-	/* The kernel needs more registers per thread than such a block leaves. */
+		return CUDA_ERROR_INVALID_VALUE;
 	if (most > 0 && threads > (unsigned)most)
-		return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+		return registers_suffice(launch, device, threads) ? CUDA_ERROR_INVALID_VALUE
+								  : CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 	return CUDA_SUCCESS;
 }
 
@@ -90,11 +92,11 @@ CUresult client_parameters_gather(const struct client_function *function, void *
 			else
 				return CUDA_ERROR_INVALID_VALUE;
 		}
-		if (parameters || ready_bytes > WIRE_KERNEL_PARAMETERS ||
-		    (function->parameter_count != UINT32_MAX &&
-		     ready_bytes < function->parameter_bytes) ||
-		    (ready_bytes && !ready))
+		if (parameters || ready_bytes > WIRE_KERNEL_PARAMETERS || (ready_bytes && !ready))
 			return CUDA_ERROR_INVALID_VALUE;
+		/* More than the kernel takes, padding at the end too, is what NVIDIA's driver says it is. */
+		if (function->parameter_count != UINT32_MAX && ready_bytes > function->parameter_bytes)
+			return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 		if (ready_bytes)
 			memcpy(buffer, ready, ready_bytes);
 		*bytes = (uint32_t)ready_bytes;
@@ -136,6 +138,8 @@ static CUresult attributes_check(struct launch *launch)
 			launch->checked = launch->checked || launch->attributes[i].value.cooperative;
 			break;
 		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+			launch->clustered = true;
+			break;
 		case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
 			launch->checked = true;
 			break;
@@ -146,16 +150,130 @@ static CUresult attributes_check(struct launch *launch)
 	return CUDA_SUCCESS;
 }
 
+/* ---- clusters ----
+ *
+ * Whether a cluster fits, the driver knows, and answers the same each time until an attribute of the kernel is set:
+ * it goes by the block, its shared memory and the cluster, and the grid must be whole clusters.  cuBLASLt launches
+ * all that it has for compute capability 9.0 so. */
+
+#define CLUSTERS_KNOWN 8u
+/* Attributes of one launch that is remembered, and words of each. */
+#define CLUSTER_ATTRIBUTES 4u
+
+struct cluster_launch {
+	const struct client_context *context;	/* a green one has few multiprocessors */
+	uint64_t epoch;			/* contexts that had ended */
+	uint32_t block[3];
+	uint32_t shared_bytes;
+	uint32_t attributes[CLUSTER_ATTRIBUTES][4];	/* number, and what it is set to */
+};
+
+struct client_clusters {
+	unsigned count;			/* ever; the newest CLUSTERS_KNOWN are there */
+	struct cluster_launch known[CLUSTERS_KNOWN];
+};
+
+static pthread_mutex_t clusters_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* What the driver's answer goes by; false: by something else, too. */
+static bool cluster_launch_of(const struct launch *launch, struct cluster_launch *out)
+{
+	if (launch->fixed.attribute_count > CLUSTER_ATTRIBUTES)
+		return false;
+	*out = (struct cluster_launch){
+		.context = launch->context,
+		.epoch = atomic_load(&farbus_client.contexts_ended),
+		.shared_bytes = launch->fixed.shared_bytes,
+	};
+	memcpy(out->block, launch->fixed.block, sizeof(out->block));
+	for (uint32_t i = 0; i < launch->fixed.attribute_count; i++) {
+		const CUlaunchAttribute *attribute = &launch->attributes[i];
+		const uint32_t cluster[3] = {
+			attribute->value.clusterDim.x, attribute->value.clusterDim.y,
+			attribute->value.clusterDim.z,
+		};
+
+		out->attributes[i][0] = (uint32_t)attribute->id;
+		switch (attribute->id) {
+		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+			for (int axis = 0; axis < 3; axis++)
+				if (!cluster[axis] || launch->fixed.grid[axis] % cluster[axis])
+					return false;
+			memcpy(&out->attributes[i][1], cluster, sizeof(cluster));
+			break;
+		case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+			out->attributes[i][1] = (uint32_t)attribute->value.clusterSchedulingPolicyPreference;
+			break;
+		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+			out->attributes[i][1] =
+				(uint32_t)attribute->value.programmaticStreamSerializationAllowed;
+			break;
+		case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+			out->attributes[i][1] = (uint32_t)attribute->value.priority;
+			break;
+		default:
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool cluster_is_known(const struct client_function *function, const struct cluster_launch *launch)
+{
+	const struct client_clusters *clusters;
+	bool known = false;
+
+	pthread_mutex_lock(&clusters_lock);
+	clusters = function->clusters;
+	for (unsigned i = 0; clusters && !known && i < clusters->count && i < CLUSTERS_KNOWN; i++)
+		known = memcmp(&clusters->known[i], launch, sizeof(*launch)) == 0;
+	pthread_mutex_unlock(&clusters_lock);
+	return known;
+}
+
+static void cluster_keep(struct client_function *function, const struct cluster_launch *launch)
+{
+	pthread_mutex_lock(&clusters_lock);
+	if (!function->clusters)
+		function->clusters = calloc(1, sizeof(*function->clusters));
+	if (function->clusters)
+		function->clusters->known[function->clusters->count++ % CLUSTERS_KNOWN] = *launch;
+	pthread_mutex_unlock(&clusters_lock);
+}
+
+void client_clusters_forget(struct client_function *function)
+{
+	pthread_mutex_lock(&clusters_lock);
+	if (function->clusters)
+		function->clusters->count = 0;
+	pthread_mutex_unlock(&clusters_lock);
+}
+
+static bool launches_are_captured(void)
+{
+	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
+}
+
 static CUresult launch_post(const struct launch *launch, const struct client_request *request)
 {
-	struct client_wait wait = { 0 };
+	bool remembers = false, asks = launch->checked || launches_are_captured();
+	struct cluster_launch clusters;
 
+	if (!asks && launch->clustered) {
+		remembers = cluster_launch_of(launch, &clusters);
+		asks = !remembers || !cluster_is_known(launch->function, &clusters);
+	}
 	/* A capture tells at each call what is wrong with it. */
-	if (launch->checked || atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0) {
+	if (asks) {
 		struct client_request checked = *request;
+		struct client_wait wait = { 0 };
+		CUresult result;
 
 		checked.op = WIRE_OP_LAUNCH_CHECKED;
-		return client_call_wide(&checked, &wait);
+		result = client_call_wide(&checked, &wait);
+		if (result == CUDA_SUCCESS && remembers)
+			cluster_keep(launch->function, &clusters);
+		return result;
 	}
 	return client_post(WIRE_OP_LAUNCH, request->fixed, request->fixed_bytes, request->tail,
 			   request->tail_bytes);
@@ -226,14 +344,17 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 			context = client_stream_context(launch->fixed.stream);
 		result = client_function_on(launch->function, context->device, &launch->kernel);
 	}
-	if (result == CUDA_SUCCESS)
+	/* A wrong launch ends a capture: that is the driver's to see. */
+	if (result == CUDA_SUCCESS && !launches_are_captured()) {
 		result = geometry_check(launch, context->device);
-	if (result == CUDA_SUCCESS)
-		result = shared_check(launch);
+		if (result == CUDA_SUCCESS)
+			result = shared_check(launch);
+	}
 	if (result == CUDA_SUCCESS)
 		result = attributes_check(launch);
 	if (result != CUDA_SUCCESS)
 		return result;
+	launch->context = context;
 	launch->fixed.function = launch->kernel->wire;
 	return launch_send(launch);
 }

@@ -105,6 +105,7 @@ static void function_free(struct client_function *function)
 		     (uint64_t)(uintptr_t)function->handle);
 	free(function->pieces);
 	free(function->occupancy);
+	free(function->clusters);
 	free(function->parameters);
 	free(function->name);
 	free(function);
@@ -1095,6 +1096,9 @@ static CUresult function_find(const void *handle, const char *name, CUfunction *
 		*function = found->handle;
 	else if (result == CUDA_SUCCESS)
 		result = CUDA_ERROR_NOT_FOUND;
+	/* Not before: several threads may ask for one function into one place. */
+	if (result == CUDA_ERROR_NOT_FOUND)
+		*function = NULL;
 	return result;
 }
 

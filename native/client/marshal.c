@@ -314,6 +314,11 @@ static void function_compare(void *opaque, uint64_t handle, void *object)
 		search->found = function->handle;
 }
 
+void marshal_CUkernel(struct marshal *m, CUkernel *handle)
+{
+	marshal_CUfunction(m, (CUfunction *)handle);
+}
+
 void marshal_CUfunction(struct marshal *m, CUfunction *handle)
 {
 	struct side *side = m->side;

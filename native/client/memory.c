@@ -611,10 +611,10 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!dptr)
+	if (!dptr && !client_context_current())
 		return CUDA_SUCCESS;
 	result = client_enter();
-	if (result != CUDA_SUCCESS)
+	if (result != CUDA_SUCCESS || !dptr)
 		return result;
 	/* Whether a graph has allocated it, the server knows. */
 	if (client_memory_find(dptr, &range) && range.graph && range.base == dptr) {
@@ -680,6 +680,8 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
+	if (!dptr)
+		return CUDA_SUCCESS;
 	if (client_memory_find(dptr, &range) && range.session &&
 	    range.session != client_stream_session(request.stream)) {
 		client_message("freeing memory of %s in a stream of %s is not supported over remoting: "
@@ -756,7 +758,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return result;
 	if (!pp || !bytesize || Flags & ~known)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (bytesize > SIZE_MAX / 2)
+	if (bytesize > SIZE_MAX / 2 || !transport_memory_is_there(bytesize))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	memory = client_pinned_share(page_round(bytesize), &range.shared);
 	if (!memory) {
@@ -833,7 +835,7 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 		.bytes = bytesize,
 		.flags = Flags,
 		.registered = true,
-	};
+	}, found;
 	CUresult result = client_enter();
 
 	if (result != CUDA_SUCCESS)
@@ -844,8 +846,9 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	range.context = client_context_current();
 	/* Device addresses are only reserved here: nothing can be read at them. */
-	if (client_memory_find(range.base, &(struct client_range){ 0 }))
-		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+	if (client_memory_find(range.base, &found))
+		return found.registered ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+					: CUDA_ERROR_INVALID_VALUE;
 	switch (client_memory_add(&range)) {
 	case 0:
 		return CUDA_SUCCESS;

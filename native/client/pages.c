@@ -487,6 +487,8 @@ void client_pages_drop_clean(struct managed_region *region)
 
 CUresult client_pages_bring(struct managed_region *region, size_t first, size_t count)
 {
+	/* Later, they would come by a function that NVIDIA's driver calls behind the one that waits here. */
+	enum transfer way = client_thread()->stream_waits ? FETCH : FETCH_LATER;
 	CUresult result = CUDA_SUCCESS;
 	size_t run;
 
@@ -495,7 +497,7 @@ CUresult client_pages_bring(struct managed_region *region, size_t first, size_t 
 		if (region->state[i] != PAGE_AWAY)
 			continue;
 		/* Still in the way, so that nobody sees them before they are whole. */
-		result = transfer(region, FETCH_LATER, i, run, region->twin + i * PAGE_BYTES);
+		result = transfer(region, way, i, run, region->twin + i * PAGE_BYTES);
 		if (result == CUDA_SUCCESS)
 			state_set(region, i, run, PAGE_CLEAN);
 	}

@@ -22,6 +22,8 @@ struct cudart_host {
 	CUresult (*primary_context)(CUdevice device, CUcontext *context);
 	CUresult (*current_context)(CUcontext *context);
 	CUresult (*context_device)(CUcontext context, CUdevice *device);
+	/* What no two streams of the process share. */
+	CUresult (*stream_number)(CUstream stream, unsigned long long *number);
 	/* Load a fatbin wrapper as a module (cudart 11). */
 	CUresult (*module_load)(CUmodule *module, const void *wrapper);
 	/* Call visit for every kernel of a module and return their count, or -1. */

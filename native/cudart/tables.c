@@ -1,8 +1,9 @@
 /* The export tables.  Which slots are called, and with what, was observed from
- * outside on cudart 11.8 to 13.5; names are our own.  ZLUDA (Apache-2.0/MIT)
+ * outside on cudart 11.8 to 13.5; names are our own, sizes at least those of driver 580.  ZLUDA (Apache-2.0/MIT)
  * documents several of them too. */
 #include "cudart.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,18 +11,32 @@
 
 static const struct cudart_host *cudart_host;
 
-static CUresult slot_unknown(void)
+typedef void (*slot_function)(void);
+#define SLOT(function) ((slot_function)(function))
+
+static CUresult slot_unknown(const char *table, const void *caller)
 {
-	fputs("farbus: a CUDA library called an unknown slot of a private table of the driver\n",
-	      stderr);
+	Dl_info library;
+
+	fprintf(stderr, "farbus: %s called an unknown function of the driver's private table %s\n",
+		dladdr(caller, &library) && library.dli_fname ? library.dli_fname : "a CUDA library", table);
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-typedef void (*slot_function)(void);
-#define SLOT(function) ((slot_function)(function))
-#define UNKNOWN SLOT(slot_unknown)
-#define UNKNOWN_10 UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, \
-		   UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
+#define UNKNOWN_IN(name, table)							\
+	static CUresult name(void)						\
+	{									\
+		return slot_unknown(table, __builtin_return_address(0));	\
+	}
+UNKNOWN_IN(unknown_runtime, "CUDART")
+UNKNOWN_IN(unknown_hooks, "TOOLS_HOOKS")
+UNKNOWN_IN(unknown_tls, "TOOLS_TLS")
+UNKNOWN_IN(unknown_check, "CTXCHECK")
+UNKNOWN_IN(unknown_context, "TOOLSCTX")
+UNKNOWN_IN(unknown_module, "TOOLSMOD")
+#ifdef CUDART_HANDSHAKE
+UNKNOWN_IN(unknown_integrity, "INTEGRITY")
+#endif
 
 /* CUDART: primary contexts; modules for cudart 11. */
 
@@ -68,19 +83,13 @@ static const struct runtime_table table_runtime = {
 	.slots = {
 		[0] = SLOT(runtime_module_load),
 		[1] = SLOT(runtime_primary_context),
-		[2] = UNKNOWN,
-		[3] = UNKNOWN,
-		[4] = UNKNOWN,
+		[2 ... 4] = SLOT(unknown_runtime),
 		[5] = SLOT(runtime_module_load_2),
 		[6] = SLOT(runtime_nothing),
 		[7] = SLOT(runtime_module_load_3),
-		[8] = UNKNOWN,
-		[9] = UNKNOWN,
-		[10] = UNKNOWN,
+		[8 ... 10] = SLOT(unknown_runtime),
 		[11] = SLOT(runtime_nothing),
-		[12] = UNKNOWN,
-		[13] = UNKNOWN,
-		[14] = UNKNOWN,
+		[12 ... 14] = SLOT(unknown_runtime),
 	},
 };
 
@@ -106,8 +115,12 @@ static const struct {
 	slot_function slots[6];
 } table_hooks = {
 	.bytes = sizeof(table_hooks),
-	.slots = { UNKNOWN, SLOT(hooks_flags), UNKNOWN, UNKNOWN, UNKNOWN,
-		   SLOT(hooks_flags_2) },
+	.slots = {
+		[0] = SLOT(unknown_hooks),
+		[1] = SLOT(hooks_flags),
+		[2 ... 4] = SLOT(unknown_hooks),
+		[5] = SLOT(hooks_flags_2),
+	},
 };
 
 /* TOOLS_TLS: the thread's current context. */
@@ -122,7 +135,11 @@ static const struct {
 	slot_function slots[3];
 } table_tls = {
 	.bytes = sizeof(table_tls),
-	.slots = { UNKNOWN, SLOT(tls_current), UNKNOWN },
+	.slots = {
+		[0] = SLOT(unknown_tls),
+		[1] = SLOT(tls_current),
+		[2] = SLOT(unknown_tls),
+	},
 };
 
 /* CLS: values that libraries keep with a context. */
@@ -253,13 +270,18 @@ static CUresult check_context(CUcontext context, uint32_t *state, void **detail)
 
 static const struct {
 	size_t bytes;
-	slot_function slots[4];
+	slot_function slots[14];
 } table_check = {
 	.bytes = sizeof(table_check),
-	.slots = { UNKNOWN, SLOT(check_context), SLOT(runtime_nothing), UNKNOWN },
+	.slots = {
+		[0] = SLOT(unknown_check),
+		[1] = SLOT(check_context),
+		[2] = SLOT(runtime_nothing),
+		[3 ... 13] = SLOT(unknown_check),
+	},
 };
 
-/* TOOLSCTX (cudart 13.4, cuBLASLt, cuDNN): what a context is. */
+/* TOOLSCTX (cudart 13.4, cuBLAS, cuBLASLt, cuDNN): what a context is, and a stream in it. */
 
 static CUresult context_device(CUcontext context, CUdevice *device)
 {
@@ -272,15 +294,34 @@ static CUresult context_number(CUcontext context, uint64_t *number)
 	return CUDA_SUCCESS;
 }
 
+/* What the next one is asked about; the default stream has one, too. */
+static CUresult context_stream(CUcontext context, CUstream stream, void **object)
+{
+	(void)context;
+	*object = stream ? (void *)stream : (void *)CU_STREAM_LEGACY;
+	return CUDA_SUCCESS;
+}
+
+static CUresult context_stream_number(CUcontext context, void *object, unsigned long long *number)
+{
+	(void)context;
+	return cudart_host->stream_number((CUstream)object, number);
+}
+
 static const struct {
 	size_t bytes;
 	slot_function slots[94];
 } table_context = {
 	.bytes = sizeof(table_context),
 	.slots = {
-		UNKNOWN, UNKNOWN, SLOT(context_device), SLOT(context_number),
-		UNKNOWN_10, UNKNOWN_10, UNKNOWN_10, UNKNOWN_10, UNKNOWN_10, UNKNOWN_10,
-		UNKNOWN_10, UNKNOWN_10, UNKNOWN_10,
+		[0 ... 1] = SLOT(unknown_context),
+		[2] = SLOT(context_device),
+		[3] = SLOT(context_number),
+		[4 ... 37] = SLOT(unknown_context),
+		[38] = SLOT(context_stream_number),
+		[39 ... 49] = SLOT(unknown_context),
+		[50] = SLOT(context_stream),
+		[51 ... 93] = SLOT(unknown_context),
 	},
 };
 
@@ -295,12 +336,30 @@ static int module_functions(CUcontext context, CUmodule module,
 
 static const struct {
 	size_t bytes;
-	slot_function slots[10];
+	slot_function slots[98];
 } table_module = {
 	.bytes = sizeof(table_module),
-	.slots = { UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN,
-		   UNKNOWN, SLOT(module_functions), UNKNOWN, UNKNOWN,
-		   UNKNOWN },
+	.slots = {
+		[0 ... 5] = SLOT(unknown_module),
+		[6] = SLOT(module_functions),
+		[7 ... 97] = SLOT(unknown_module),
+	},
+};
+
+/* A table of cuBLASLt's, which calls it for compute capability 9.0 without a look at whether there is one.  What it
+ * tells is the driver's own; every function answers that it can't. */
+
+static CUresult absent(void)
+{
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static const struct {
+	size_t bytes;
+	slot_function slots[16];
+} table_absent = {
+	.bytes = sizeof(table_absent),
+	.slots = { [0 ... 15] = SLOT(absent) },
 };
 
 #ifdef CUDART_HANDSHAKE
@@ -312,7 +371,7 @@ static const struct {
 	slot_function slots[2];
 } table_integrity = {
 	.bytes = sizeof(table_integrity),
-	.slots = { SLOT(integrity_answer), UNKNOWN },
+	.slots = { SLOT(integrity_answer), SLOT(unknown_integrity) },
 };
 
 static CUresult integrity_answer(uint32_t version, uint64_t seconds, uint64_t answer[2])
@@ -347,6 +406,8 @@ static const struct {
 	    0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2 }, &table_context },
 	{ { 0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d,
 	    0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e }, &table_module },
+	{ { 0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45,
+	    0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca }, &table_absent },
 #ifdef CUDART_HANDSHAKE
 	{ { 0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b,
 	    0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2 }, &table_integrity },

@@ -132,10 +132,16 @@ static CUresult kernel_attribute(const struct server_call *call, const struct se
 				 CUdevice device, void *kernel, int attribute, int *value)
 {
 	const struct server_driver *driver = call->driver;
+	CUresult result;
 
-	if (library->is_module || !driver->cuKernelGetAttribute)
-		return driver->cuFuncGetAttribute(value, (CUfunction_attribute)attribute, kernel);
-	return driver->cuKernelGetAttribute(value, (CUfunction_attribute)attribute, kernel, device);
+	if (!library->is_module && driver->cuKernelGetAttribute)
+		return driver->cuKernelGetAttribute(value, (CUfunction_attribute)attribute, kernel, device);
+	result = driver->cuFuncGetAttribute(value, (CUfunction_attribute)attribute, kernel);
+	/* With lazy loading a listed function is not there yet, and some attributes are then unknown. */
+	if (result == CUDA_ERROR_FUNCTION_NOT_LOADED && driver->cuFuncLoad &&
+	    driver->cuFuncLoad(kernel) == CUDA_SUCCESS)
+		result = driver->cuFuncGetAttribute(value, (CUfunction_attribute)attribute, kernel);
+	return result;
 }
 
 static void kernel_attributes(const struct server_call *call, const struct server_library *library,
@@ -158,8 +164,9 @@ static CUdevice call_device(const struct server_call *call)
 	return call->context ? call->context->device : call->server->devices[0];
 }
 
-static bool kernel_parameter(const struct server_call *call, const struct server_library *library,
-			     void *kernel, size_t index, struct wire_parameter *parameter)
+/* CUDA_ERROR_INVALID_VALUE behind the last one. */
+static CUresult kernel_parameter(const struct server_call *call, const struct server_library *library,
+				 void *kernel, size_t index, struct wire_parameter *parameter)
 {
 	const struct server_driver *driver = call->driver;
 	size_t offset = 0, bytes = 0;
@@ -169,11 +176,9 @@ static bool kernel_parameter(const struct server_call *call, const struct server
 		result = driver->cuFuncGetParamInfo(kernel, index, &offset, &bytes);
 	else
 		result = driver->cuKernelGetParamInfo(kernel, index, &offset, &bytes);
-	if (result != CUDA_SUCCESS)
-		return false;
 	parameter->offset = (uint32_t)offset;
 	parameter->bytes = (uint32_t)bytes;
-	return true;
+	return result;
 }
 
 /* Append a kernel's description; false when it does not fit. */
@@ -190,13 +195,21 @@ static bool kernel_describe(const struct server_call *call, const struct server_
 						       : call->driver->cuKernelGetParamInfo != NULL,
 	};
 	struct wire_parameter parameter;
-	struct wire_writer head_at = *writer;
+	struct wire_writer head_at = *writer, parameters_at;
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
 
 	wire_write_bytes(writer, &head, sizeof(head));
+	parameters_at = *writer;
 	while (head.parameters_known && !writer->failed &&
-	       kernel_parameter(call, library, kernel, head.parameter_count, &parameter)) {
+	       (result = kernel_parameter(call, library, kernel, head.parameter_count, &parameter)) ==
+		       CUDA_SUCCESS) {
 		wire_write_bytes(writer, &parameter, sizeof(parameter));
 		head.parameter_count++;
+	}
+	if (result != CUDA_ERROR_INVALID_VALUE && result != CUDA_SUCCESS) {
+		*writer = parameters_at;
+		head.parameters_known = 0;
+		head.parameter_count = 0;
 	}
 	wire_write_bytes(writer, name, head.name_bytes);
 	wire_write_bytes(writer, zeros, -head.name_bytes & 7u);
@@ -283,7 +296,8 @@ static CUresult library_name(struct server *server, struct server_library *libra
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	library->handles = handles;
 	for (uint32_t i = 0; i < count; i++) {
-		if (handle_open(&server->functions, HANDLE_FUNCTION, kernels[i],
+		if (handle_open(&server->functions, HANDLE_FUNCTION,
+				library->is_module ? kernels[i] : server_kernel_marked(kernels[i]),
 				&handles[library->count]))
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		grown[library->count++] = kernels[i];
@@ -418,11 +432,12 @@ static CUresult library_make(struct server_call *call, const struct load *load,
 			     struct server_library **out)
 {
 	struct server_library *library = calloc(1, sizeof(*library));
-	CUresult result;
+	CUresult result = library ? server_enter_any(call, load->device) : CUDA_ERROR_OUT_OF_MEMORY;
 
-	if (!library) {
+	if (result != CUDA_SUCCESS) {
+		free(library);
 		free(load->packed);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return result;
 	}
 	library->context = call->context ? call->context->base : NULL;
 	library->is_module = load->is_module;
@@ -476,6 +491,7 @@ CUresult serve_library_load(struct server_call *call)
 		.packed = server_blob_take(call->server, request->blob, request->blob_bytes),
 		.bytes = request->blob_bytes,
 		.is_module = request->is_module,
+		.device = call_device(call),
 		.jit_count = request->jit_count,
 	};
 	struct server_library *library;
@@ -492,7 +508,7 @@ CUresult serve_library_load(struct server_call *call)
 	result = library_make(call, &load, &library);
 	if (result != CUDA_SUCCESS)
 		return result;
-	kernels_describe(call, library, call_device(call), 0, &writer);
+	kernels_describe(call, library, load.device, 0, &writer);
 	tail_close(call, &writer);
 	reply->kernel_count = library->count;
 	reply->enumerated = library->enumerated;
@@ -591,7 +607,9 @@ CUresult serve_library_attributes(struct server_call *call)
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (request->device >= (uint32_t)call->server->device_count)
 		return CUDA_ERROR_INVALID_DEVICE;
-	result = tail_open(call, &writer);
+	result = server_enter_any(call, call->server->devices[request->device]);
+	if (result == CUDA_SUCCESS)
+		result = tail_open(call, &writer);
 	if (result != CUDA_SUCCESS)
 		return result;
 	for (uint32_t i = request->first;
@@ -688,7 +706,9 @@ CUresult serve_library_kernels(struct server_call *call)
 
 	if (!library)
 		return CUDA_ERROR_INVALID_HANDLE;
-	result = tail_open(call, &writer);
+	result = server_enter_any(call, call_device(call));
+	if (result == CUDA_SUCCESS)
+		result = tail_open(call, &writer);
 	if (result != CUDA_SUCCESS)
 		return result;
 	kernels_describe(call, library, call_device(call), request->first, &writer);
@@ -782,6 +802,9 @@ CUresult serve_library_function(struct server_call *call)
 		return SERVER_MALFORMED;
 	if (!library)
 		return CUDA_ERROR_INVALID_HANDLE;
+	result = server_enter_any(call, call_device(call));
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (library->is_module)
 		result = call->driver->cuModuleGetFunction((CUfunction *)&kernel, library->module, name);
 	else
@@ -812,14 +835,15 @@ CUresult serve_function_set_attribute(struct server_call *call)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* A kernel of a library is asked for by its own function; a driver knows
-	 * which of the two it gave out. */
-	if (driver->cuKernelSetAttribute) {
+	if (server_is_kernel(call, request->function) && driver->cuKernelSetAttribute) {
 		result = driver->cuKernelSetAttribute(attribute, request->value, (CUkernel)function,
 						      call->context->device);
 		if (result != CUDA_ERROR_INVALID_HANDLE)
 			return result;
 	}
+	result = server_resolve_function_here(call, request->function, &function);
+	if (result != CUDA_SUCCESS)
+		return result;
 	return driver->cuFuncSetAttribute(function, attribute, request->value);
 }
 
@@ -827,15 +851,56 @@ CUresult serve_function_set_cache(struct server_call *call)
 {
 	const struct wire_function_set_cache *request = call->request;
 	CUfunction function;
-	CUresult result = server_resolve_function(call, request->function, &function);
+	CUresult result = server_resolve_function_here(call, request->function, &function);
 
-	/* A hint: a driver that does not take it for a CUkernel loses nothing. */
+	/* A hint: a driver that does not take it loses nothing. */
 	if (result == CUDA_SUCCESS && call->driver->cuFuncSetCacheConfig)
 		call->driver->cuFuncSetCacheConfig(function, (CUfunc_cache)request->preference);
 	return result;
 }
 
 /* ---- launches ---- */
+
+/* One pointer for each parameter in `buffer`, as programs give them; to be freed.  NULL: the driver does not tell
+ * where they are, or they are not as many bytes. */
+static void **parameters_list(struct server_call *call, uint64_t handle, CUfunction function, uint8_t *buffer,
+			      size_t bytes)
+{
+	const struct server_library of = { .is_module = !server_is_kernel(call, handle) };
+	struct wire_parameter parameter;
+	size_t count = 0, room = 0, end = 0;
+	void **list = NULL;
+
+	if (of.is_module ? !call->driver->cuFuncGetParamInfo : !call->driver->cuKernelGetParamInfo)
+		return NULL;
+	while (kernel_parameter(call, &of, function, count, &parameter) == CUDA_SUCCESS) {
+		if (count == room) {
+			void **grown = realloc(list, (room = 2 * room + 16) * sizeof(*list));
+
+			if (!grown)
+				break;
+			list = grown;
+		}
+		list[count++] = buffer + parameter.offset;
+		end = (size_t)parameter.offset + parameter.bytes;
+	}
+	if (end == bytes && list)
+		return list;
+	free(list);
+	return NULL;
+}
+
+/* With a buffer of parameters NVIDIA's driver 580 refuses what is cooperative in a capture
+ * (CUDA_ERROR_INVALID_VALUE), and later changes of such a node. */
+static bool launch_wants_list(const struct server_call *call, const CUlaunchConfig *config)
+{
+	if (atomic_load_explicit(&call->server->capture_count, memory_order_relaxed))
+		return true;
+	for (unsigned i = 0; i < config->numAttrs; i++)
+		if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+			return true;
+	return false;
+}
 
 CUresult serve_launch(struct server_call *call)
 {
@@ -860,6 +925,7 @@ CUresult serve_launch(struct server_call *call)
 		.attrs = (CUlaunchAttribute *)call->tail,
 		.numAttrs = request->attribute_count,
 	};
+	void **list = NULL, **given = NULL;
 	CUfunction function;
 	CUstream stream;
 	CUresult result;
@@ -872,15 +938,21 @@ CUresult serve_launch(struct server_call *call)
 		result = server_resolve_stream(call, request->stream, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!request->attribute_count)
-		return driver->cuLaunchKernel(function, config.gridDimX, config.gridDimY,
-					      config.gridDimZ, config.blockDimX, config.blockDimY,
-					      config.blockDimZ, config.sharedMemBytes, stream, NULL,
-					      parameter_bytes ? extra : NULL);
-	if (!driver->cuLaunchKernelEx)
+	if (request->attribute_count && !driver->cuLaunchKernelEx)
 		return CUDA_ERROR_NOT_SUPPORTED;
+	if (parameter_bytes && launch_wants_list(call, &config))
+		list = parameters_list(call, request->function, function, parameters, parameter_bytes);
+	if (parameter_bytes && !list)
+		given = extra;
 	config.hStream = stream;
-	return driver->cuLaunchKernelEx(&config, function, NULL, parameter_bytes ? extra : NULL);
+	if (request->attribute_count)
+		result = driver->cuLaunchKernelEx(&config, function, list, given);
+	else
+		result = driver->cuLaunchKernel(function, config.gridDimX, config.gridDimY, config.gridDimZ,
+						config.blockDimX, config.blockDimY, config.blockDimZ,
+						config.sharedMemBytes, stream, list, given);
+	free(list);
+	return result;
 }
 
 CUresult serve_launch_checked(struct server_call *call)

@@ -1,5 +1,6 @@
 /* Bytes between the socket and the device, through pinned staging buffers. */
 #include "server_ops.h"
+#include "../transport/processor.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -145,6 +146,33 @@ static CUresult staging_take(struct server_call *call, struct server_staging **o
 	}
 }
 
+/* What a host function of the client needs of managed memory comes through one or two of them. */
+#define STAGING_RESERVED 8u
+
+void server_staging_reserve(struct server_call *call)
+{
+	struct server_context *context = call->context;
+	struct server_staging *staging;
+	bool make = true;
+
+	while (make) {
+		pthread_mutex_lock(&context->lock);
+		make = context->staging_count < STAGING_RESERVED;
+		context->staging_count += make;
+		pthread_mutex_unlock(&context->lock);
+		if (!make)
+			return;
+		if (staging_make(call->driver, &staging) == CUDA_SUCCESS) {
+			staging_idle(context, staging);
+			continue;
+		}
+		pthread_mutex_lock(&context->lock);
+		context->staging_count--;
+		pthread_mutex_unlock(&context->lock);
+		return;
+	}
+}
+
 /* Mark a buffer as used by what `stream` holds now. */
 static CUresult staging_fence(struct server_call *call, struct server_staging *staging,
 			      CUstream stream)
@@ -171,7 +199,7 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
 #define SERVER_SHARED_BYTES (64u << 10)
 /* What a system call sends is copied by the device first: larger pieces cost fewer calls and headers, behind which the kernel's
  * copies are slower the more there are, and smaller ones stay in the processor's cache and leave the network something to do
- * meanwhile (docs/performance.md).  A copy that is one frame goes at once. */
+ * meanwhile (docs/performance.md).  A copy that is one frame goes at once, and on AMD's processors each frame does. */
 #define SERVER_CALL_BYTES (512u << 10)
 _Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES && SERVER_SENT_BYTES <= WIRE_BULK_BYTES,
 	       "a piece fits a staging buffer");
@@ -305,14 +333,14 @@ static CUresult receive_in_place(struct server_call *call, uint64_t device, CUst
 
 	while (call->tail_bytes && result == CUDA_SUCCESS) {
 		const void *at;
-		ssize_t bytes = inbox_peek(&call->server->inbox, &at, call->tail_bytes);
+		ssize_t bytes = inbox_peek(call->inbox, &at, call->tail_bytes);
 
 		if (bytes <= 0)
 			return SERVER_MALFORMED;
 		result = driver->cuMemcpyHtoDAsync_v2(device, at, (size_t)bytes, stream);
 		if (result == CUDA_SUCCESS)
 			result = driver->cuStreamSynchronize(stream);
-		inbox_taken(&call->server->inbox, (size_t)bytes);
+		inbox_taken(call->inbox, (size_t)bytes);
 		call->tail_bytes -= (size_t)bytes;
 		device += (size_t)bytes;
 	}
@@ -326,7 +354,8 @@ static CUresult send_in_place(struct server_call *call, uint64_t device, size_t 
 	const struct server_driver *driver = call->driver;
 	struct transport *transport = &call->server->transport;
 	const struct wire_data data = { .sequence = call->header.sequence, .offset = offset };
-	size_t most = transport->ops->direct ? SERVER_SHARED_BYTES : offset || more ? SERVER_CALL_BYTES : WIRE_BULK_BYTES;
+	bool halves = (offset || more) && !processor_is_amd();
+	size_t most = transport->ops->direct ? SERVER_SHARED_BYTES : halves ? SERVER_CALL_BYTES : WIRE_BULK_BYTES;
 	CUresult result = CUDA_SUCCESS;
 	int rc = server_send_begin(call->server, WIRE_EVENT_DATA, call->header.lane,
 				   call->header.sequence, &data, sizeof(data), bytes);

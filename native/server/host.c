@@ -16,6 +16,7 @@ struct host_token {
 	pthread_cond_t answered;
 	bool done;
 	bool kept;			/* a graph's: asked as often as the graph runs */
+	bool counted;			/* in server.host_waits; under the server's holds_lock */
 	bool alone;			/* nothing waits for the answer */
 	bool asked;			/* of one that is alone; under the server's holds_lock, as is: */
 	unsigned references;		/* the driver's, and of a call that answers */
@@ -46,6 +47,20 @@ static struct host_token *token_make(struct server_call *call, uint64_t handle, 
 
 static void pinned_give(struct server_context *context, struct server_pinned *pinned);
 
+/* Its stream will wait for an answer, or does so no more. */
+static void token_count(struct host_token *token, bool waits)
+{
+	struct server *server = token->server;
+
+	pthread_mutex_lock(&server->holds_lock);
+	if (waits && !token->counted)
+		atomic_fetch_add(&server->host_waits, 1);
+	else if (!waits && token->counted)
+		atomic_fetch_sub(&server->host_waits, 1);
+	token->counted = waits;
+	pthread_mutex_unlock(&server->holds_lock);
+}
+
 /* The client answers when it likes, and what the driver runs may just then be done with the token: an
  * answer holds it.  NULL: there is none of that name. */
 static struct host_token *token_find(struct server_call *call, uint64_t handle)
@@ -71,6 +86,7 @@ static void token_put(struct host_token *token)
 	pthread_mutex_unlock(&server->holds_lock);
 	if (!last)
 		return;
+	token_count(token, false);
 	if (token->pinned)
 		pinned_give(token->context, token->pinned);
 	free(token);
@@ -89,6 +105,7 @@ static void token_done(struct host_token *token)
 {
 	if (!token->kept)
 		token_unname(token);
+	token_count(token, false);
 	if (token->alone) {
 		token_put(token);
 		return;
@@ -113,6 +130,7 @@ static void token_ask_status(struct host_token *token, CUresult status)
 		token->done = false;
 		token->missing = token->total;
 		pthread_mutex_unlock(&token->lock);
+		token_count(token, true);
 	}
 	(void)server_send(token->server, token->event, token->lane, 0, 0,
 			  is_call ? (const void *)&call : (const void *)&pull,
@@ -276,10 +294,13 @@ static CUresult call_open(struct server_call *call, uint64_t name, struct host_t
 
 	if (!token)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (call->context)
+		server_staging_reserve(call);
 	if (handle_bind(&call->server->objects, HANDLE_TOKEN, name, token)) {
 		free(token);
 		return SERVER_MALFORMED;
 	}
+	token_count(token, true);
 	*out = token;
 	return CUDA_SUCCESS;
 }
@@ -460,6 +481,8 @@ static CUresult pull_open(struct server_call *call, uint64_t name, uint64_t byte
 		token_release(token);
 		return SERVER_MALFORMED;
 	}
+	if (!kept)
+		token_count(token, true);
 	*out = token;
 	return CUDA_SUCCESS;
 }
@@ -635,8 +658,8 @@ static CUresult pull_take(struct server_call *call, struct host_token *token)
 	if (token->event != WIRE_EVENT_PULL || request->offset > token->total ||
 	    bytes > token->total - request->offset || bytes > pull_missing(token, 0))
 		return SERVER_MALFORMED;
-	/* The memory ends with its context, which begins to end where frames are read, as this one is. */
-	if (!token->context->gone) {
+	/* The memory ends with its context. */
+	if (server_hold_context(call, token->context) == CUDA_SUCCESS) {
 		result = server_take(call, token->pinned->memory + request->offset, bytes);
 		if (result != CUDA_SUCCESS)
 			return result;

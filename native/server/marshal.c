@@ -254,7 +254,8 @@ RESOLVED(CUcontext, HANDLE_CONTEXT, server_resolve_context)
 RESOLVED(CUstream, HANDLE_STREAM, server_resolve_stream)
 RESOLVED(CUevent, HANDLE_EVENT, server_resolve_event)
 
-void marshal_CUfunction(struct marshal *m, CUfunction *handle)
+static void marshal_code(struct marshal *m, CUfunction *handle,
+			 CUresult (*resolve)(struct server_call *call, uint64_t wire, CUfunction *function))
 {
 	uint64_t wire = m->get ? 0 : server_function_name(call_of(m), *handle);
 	CUresult result = CUDA_SUCCESS;
@@ -264,9 +265,19 @@ void marshal_CUfunction(struct marshal *m, CUfunction *handle)
 		return;
 	*handle = NULL;
 	if (wire)
-		result = server_resolve_function(call_of(m), wire, handle);
+		result = resolve(call_of(m), wire, handle);
 	if (result != CUDA_SUCCESS)
 		marshal_fail(m, result);
+}
+
+void marshal_CUfunction(struct marshal *m, CUfunction *handle)
+{
+	marshal_code(m, handle, server_resolve_function_here);
+}
+
+void marshal_CUkernel(struct marshal *m, CUkernel *handle)
+{
+	marshal_code(m, (CUfunction *)handle, server_resolve_function);
 }
 
 void marshal_CUmodule(struct marshal *m, CUmodule *module)
@@ -342,19 +353,61 @@ static uint32_t parameter_bytes(struct server_call *call, CUfunction function)
 	return total;
 }
 
-static void parameters_put(struct marshal *m, CUfunction function, void *const *parameters)
+/* The buffer that a node was given in place of single parameters; NULL: none. */
+static const uint8_t *buffer_given(void *const *extra, uint32_t *bytes)
+{
+	const uint8_t *buffer = NULL;
+	size_t given = 0;
+
+	for (void *const *item = extra; item && *item != CU_LAUNCH_PARAM_END; item += 2) {
+		if (*item == CU_LAUNCH_PARAM_BUFFER_POINTER)
+			buffer = item[1];
+		else if (*item == CU_LAUNCH_PARAM_BUFFER_SIZE)
+			given = *(const size_t *)item[1];
+	}
+	*bytes = buffer && given <= WIRE_KERNEL_PARAMETERS ? (uint32_t)given : 0;
+	return buffer;
+}
+
+static void parameters_put(struct marshal *m, CUfunction function, void *const *parameters,
+			   void *const *extra)
 {
 	struct server_call *call = call_of(m);
 	uint32_t bytes = function && parameters ? parameter_bytes(call, function) : 0;
 	uint8_t *buffer = bytes ? marshal_memory(m, bytes, 1) : NULL;
+	const uint8_t *given = NULL;
 	size_t offset, size;
 
 	for (size_t i = 0; buffer && call->driver->cuFuncGetParamInfo(function, i, &offset, &size) ==
 					     CUDA_SUCCESS; i++)
 		if (offset + size <= bytes && parameters[i])
 			memcpy(buffer + offset, parameters[i], size);
+	if (!parameters)
+		given = buffer_given(extra, &bytes);
 	marshal_plain(m, &bytes, sizeof(bytes));
-	marshal_plain(m, buffer, bytes);
+	/* Only read. */
+	marshal_plain(m, given ? (void *)(uintptr_t)given : buffer, bytes);
+}
+
+/* One pointer for each parameter in `buffer`, as programs give them: nodes that have a buffer are refused some changes
+ * (launch_wants_list in code.c).  NULL: the driver does not tell where they are. */
+static void **parameters_list(struct marshal *m, CUfunction function, uint8_t *buffer, uint32_t bytes)
+{
+	const struct server_driver *driver = call_of(m)->driver;
+	size_t count = 0, offset, size;
+	void **list;
+
+	if (!driver->cuFuncGetParamInfo || parameter_bytes(call_of(m), function) != bytes)
+		return NULL;
+	while (driver->cuFuncGetParamInfo(function, count, &offset, &size) == CUDA_SUCCESS)
+		count++;
+	list = marshal_memory(m, count + 1, sizeof(*list));
+	for (size_t i = 0; list && i < count; i++) {
+		if (driver->cuFuncGetParamInfo(function, i, &offset, &size) != CUDA_SUCCESS)
+			return NULL;
+		list[i] = buffer + offset;
+	}
+	return list;
 }
 
 void marshal_parameters(struct marshal *m, CUfunction function, void ***parameters, void ***extra)
@@ -365,7 +418,7 @@ void marshal_parameters(struct marshal *m, CUfunction function, void ***paramete
 	void **list;
 
 	if (!m->get) {
-		parameters_put(m, function, *parameters);
+		parameters_put(m, function, *parameters, *extra);
 		return;
 	}
 	marshal_plain(m, &bytes, sizeof(bytes));
@@ -379,6 +432,10 @@ void marshal_parameters(struct marshal *m, CUfunction function, void ***paramete
 	if (!buffer || !size || !list)
 		return;
 	marshal_plain(m, buffer, bytes);
+	if (function && !m->failed)
+		*parameters = parameters_list(m, function, buffer, bytes);
+	if (*parameters)
+		return;
 	*size = bytes;
 	list[0] = CU_LAUNCH_PARAM_BUFFER_POINTER;
 	list[1] = buffer;

@@ -82,10 +82,37 @@ CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent
 	return server_find_placed(call, HANDLE_EVENT, handle, (void **)event);
 }
 
+/* A bit that no address has tells a library's kernel from a module's function: NVIDIA's driver looks into
+ * what it is given, and does not look which of the two it is. */
+#define KERNEL_MARK (1ull << 63)
+
+void *server_kernel_marked(CUkernel kernel)
+{
+	return (void *)((uintptr_t)kernel | KERNEL_MARK);
+}
+
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function)
 {
-	*function = handle_get(&call->server->functions, HANDLE_FUNCTION, handle);
-	return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	void *found = handle_get(&call->server->functions, HANDLE_FUNCTION, handle);
+
+	*function = (CUfunction)((uintptr_t)found & ~KERNEL_MARK);
+	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+bool server_is_kernel(struct server_call *call, uint64_t handle)
+{
+	void *found = handle_get(&call->server->functions, HANDLE_FUNCTION, handle);
+
+	return (uintptr_t)found & KERNEL_MARK;
+}
+
+CUresult server_resolve_function_here(struct server_call *call, uint64_t handle, CUfunction *function)
+{
+	CUresult result = server_resolve_function(call, handle, function);
+
+	if (result == CUDA_SUCCESS && server_is_kernel(call, handle) && call->driver->cuKernelGetFunction)
+		result = call->driver->cuKernelGetFunction(function, (CUkernel)*function);
+	return result;
 }
 
 /* The name that the client chose is not free, or not a name at all: no client of
@@ -121,6 +148,53 @@ struct server_context *server_primary(struct server *server, uint32_t ordinal)
 		ordinal < (uint32_t)server->device_count ? primary_of(server, ordinal) : NULL;
 
 	return context && !context->gone ? context : NULL;
+}
+
+/* Hold the device's primary context, which the client has not asked for. */
+static CUresult primary_hold(struct server_call *call, uint32_t ordinal, CUcontext *real)
+{
+	struct server *server = call->server;
+	CUresult result = CUDA_SUCCESS;
+
+	pthread_mutex_lock(&server->held_lock);
+	if (!server->held[ordinal])
+		result = call->driver->cuDevicePrimaryCtxRetain(&server->held[ordinal],
+								server->devices[ordinal]);
+	*real = server->held[ordinal];
+	pthread_mutex_unlock(&server->held_lock);
+	return result;
+}
+
+/* The client's own reference keeps it now. */
+static void primary_let_go(struct server_call *call, uint32_t ordinal)
+{
+	struct server *server = call->server;
+
+	pthread_mutex_lock(&server->held_lock);
+	if (server->held[ordinal])
+		call->driver->cuDevicePrimaryCtxRelease_v2(server->devices[ordinal]);
+	server->held[ordinal] = NULL;
+	pthread_mutex_unlock(&server->held_lock);
+}
+
+CUresult server_enter_any(struct server_call *call, CUdevice device)
+{
+	struct server *server = call->server;
+	struct server_context *context;
+	uint32_t ordinal = 0;
+	CUcontext real;
+	CUresult result;
+
+	if (call->context)
+		return CUDA_SUCCESS;
+	while (ordinal < (uint32_t)server->device_count - 1 && server->devices[ordinal] != device)
+		ordinal++;
+	context = server_primary(server, ordinal);
+	if (context && server_hold_context(call, context) == CUDA_SUCCESS)
+		return server_context_enter(call->thread, context);
+	result = primary_hold(call, ordinal, &real);
+	call->thread->current = NULL;
+	return result == CUDA_SUCCESS ? call->driver->cuCtxSetCurrent(real) : result;
 }
 
 /* ---- threads of the client ---- */
@@ -247,6 +321,7 @@ CUresult serve_primary_retain(struct server_call *call)
 	}
 	context->primary = true;
 	primary_set(server, request->device, context);
+	primary_let_go(call, request->device);
 	return CUDA_SUCCESS;
 }
 

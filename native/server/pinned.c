@@ -45,7 +45,7 @@ CUresult serve_pinned_offer(struct server_call *call)
 {
 	const struct wire_pinned_offer *request = call->request;
 	struct server *server = call->server;
-	int descriptor = transport_shm_passed(&server->transport);
+	int descriptor = call->descriptor;
 	struct server_shared *shared;
 	void *memory;
 	bool room, bound;

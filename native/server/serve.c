@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -84,7 +85,7 @@ CUresult server_take(struct server_call *call, void *target, size_t bytes)
 {
 	if (bytes > call->tail_bytes)
 		return SERVER_MALFORMED;
-	if (inbox_take(&call->server->inbox, target, bytes))
+	if (inbox_take(call->inbox, target, bytes))
 		return SERVER_MALFORMED;
 	call->tail_bytes -= bytes;
 	return CUDA_SUCCESS;
@@ -202,7 +203,7 @@ static bool call_serve(struct server_call *call, const struct wire_op_info *info
 
 static void *server_thread(void *opaque);
 
-static int server_thread_start(struct server *server)
+static int server_thread_start(struct server *server, void *(*run)(void *))
 {
 	pthread_attr_t detached;
 	pthread_t thread;
@@ -211,11 +212,110 @@ static int server_thread_start(struct server *server)
 	pthread_attr_init(&detached);
 	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
 	atomic_fetch_add(&server->threads, 1);
-	rc = pthread_create(&thread, &detached, server_thread, server);
+	rc = pthread_create(&thread, &detached, run, server);
 	if (rc)
 		atomic_fetch_sub(&server->threads, 1);
 	pthread_attr_destroy(&detached);
 	return -rc;
+}
+
+/* Let another thread read. */
+static void lead_pass(struct server *server)
+{
+	if (!atomic_load(&server->waiting) && atomic_load(&server->threads) < SERVER_THREADS)
+		(void)server_thread_start(server, server_thread);
+	pthread_mutex_unlock(&server->leader);
+}
+
+/* ---- reading aside ----
+ *
+ * NVIDIA's driver lets memory be allocated or pinned, code be loaded and full queues be filled only when what runs on the
+ * device is over.  A stream that waits for an answer of the client never is, until the answer is read.  So where a
+ * stream waits, another thread reads while a frame is served: answers are served there and then, all else is kept and
+ * served in its order by who served before. */
+
+/* Beyond it nobody reads until some of it has been served; clients stop before (CLIENT_BEHIND_PIECES). */
+#define ASIDE_BYTES_LIMIT ((size_t)1 << 30)
+/* Then the answer that would let it be served is among what is not read: the session ends. */
+#define ASIDE_PATIENCE_S 30
+
+struct server_frame {
+	struct server_frame *next;
+	struct wire_header header;
+	int descriptor;			/* as a call's */
+	uint8_t payload[] __attribute__((aligned(8)));
+};
+
+static void *aside_thread(void *opaque);
+
+/* What keeping it takes, with malloc's own. */
+static size_t aside_cost(const struct server_frame *frame)
+{
+	return sizeof(*frame) + frame->header.length + 32;
+}
+
+/* The next of what was kept; NULL: there is nothing, and who reads serves again. */
+static struct server_frame *aside_next(struct server *server)
+{
+	struct server_frame *frame;
+
+	pthread_mutex_lock(&server->aside_lock);
+	frame = server->aside;
+	if (frame) {
+		server->aside = frame->next;
+		server->aside_bytes -= aside_cost(frame);
+		if (!server->aside)
+			server->aside_last = &server->aside;
+	} else {
+		server->lent = false;
+	}
+	pthread_cond_broadcast(&server->aside_less);
+	pthread_mutex_unlock(&server->aside_lock);
+	return frame;
+}
+
+enum aside { ASIDE_KEPT, ASIDE_LENT, ASIDE_NOT, ASIDE_FULL };
+
+/* Keep it for who serves.  Where nobody does: ASIDE_LENT: that is the caller now, who lets another thread read and
+ * serves what is kept; ASIDE_NOT: it is not kept, since no stream waits.  ASIDE_FULL: nothing has been served for long. */
+static enum aside aside_keep(struct server *server, struct server_frame *frame)
+{
+	enum aside kept = ASIDE_KEPT;
+	struct timespec until;
+
+	pthread_mutex_lock(&server->aside_lock);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += ASIDE_PATIENCE_S;
+	while (server->lent && server->aside_bytes > ASIDE_BYTES_LIMIT)
+		if (pthread_cond_timedwait(&server->aside_less, &server->aside_lock, &until)) {
+			pthread_mutex_unlock(&server->aside_lock);
+			return ASIDE_FULL;
+		}
+	if (!server->lent)
+		kept = atomic_load(&server->host_waits) ? ASIDE_LENT : ASIDE_NOT;
+	if (kept != ASIDE_NOT) {
+		server->lent = true;
+		*server->aside_last = frame;
+		server->aside_last = &frame->next;
+		server->aside_bytes += aside_cost(frame);
+	}
+	pthread_mutex_unlock(&server->aside_lock);
+	return kept;
+}
+
+/* Who serves will wait: what is kept is another thread's to serve, or, if there is nothing, who reads serves.
+ * false: there is no such thread. */
+static bool aside_pass(struct server *server)
+{
+	bool passed;
+
+	pthread_mutex_lock(&server->aside_lock);
+	passed = !server->aside;
+	if (passed)
+		server->lent = false;
+	pthread_mutex_unlock(&server->aside_lock);
+	return passed || (atomic_load(&server->threads) < SERVER_THREADS &&
+			  server_thread_start(server, aside_thread) == 0);
 }
 
 /* Without another thread, the frames wait until this call is over. */
@@ -229,10 +329,11 @@ void server_pass(struct server_call *call)
 	if (call->context && (server_hold(call, call->context) != CUDA_SUCCESS ||
 			      server_hold(call, call->context->base) != CUDA_SUCCESS))
 		return;
+	if (call->lent && !aside_pass(server))
+		return;
 	call->passed = true;
-	if (!atomic_load(&server->waiting) && atomic_load(&server->threads) < SERVER_THREADS)
-		(void)server_thread_start(server);
-	pthread_mutex_unlock(&server->leader);
+	if (!call->lent)
+		lead_pass(server);
 }
 
 /* Nothing is put into a stream meanwhile: whoever does that leads, or has led and is not yet
@@ -275,59 +376,202 @@ static bool call_takes_names(const struct server_call *call)
 	}
 }
 
+/* Answers wait for nothing that a frame before them does. */
+static bool call_answers(const struct server_call *call)
+{
+	return call->header.opcode == WIRE_OP_HOST_DONE || call->header.opcode == WIRE_OP_PULL_DATA;
+}
+
+/* What the header says that there is; NULL: no client of ours says so. */
+static const struct wire_op_info *call_known(const struct server_call *call)
+{
+	const struct wire_op_info *info;
+
+	if (call->header.opcode >= WIRE_OP_LIMIT || call->header.lane >= WIRE_LANES)
+		return NULL;
+	info = &wire_op_infos[call->header.opcode];
+	if (!info->name || call->header.length < info->request_size ||
+	    call->header.length - info->request_size > info->request_tail)
+		return NULL;
+	return info;
+}
+
+/* Serve the frame whose header is there.  The caller serves frames; *leading says whether it still does.
+ * false: the session is over. */
+static bool call_run(struct server_call *call, const struct wire_op_info *info, bool *leading)
+{
+	struct server *server = call->server;
+	uint8_t fixed[WIRE_FIXED_BYTES] __attribute__((aligned(8)));
+	uint64_t began = 0;
+	bool good;
+
+	call->request = fixed;
+	if (inbox_take(call->inbox, fixed, info->request_size))
+		return false;
+	call->tail_bytes = call->header.length - info->request_size;
+	if (info->request_tail <= sizeof(call->thread->tail)) {
+		if (inbox_take(call->inbox, call->thread->tail, call->tail_bytes))
+			return false;
+		call->tail = call->thread->tail;
+	}
+	if (!call->passed && !call_queries(call))
+		server->settled.known = false;
+	/* What the client asks before it answers is served, too, while an allocation stands. */
+	if (call->lent && (call->header.opcode == WIRE_OP_MEMORY_ALLOC ||
+			   call->header.opcode == WIRE_OP_MEMORY_ALLOC_PITCH)) {
+		call->context = NULL;
+		server_pass(call);
+	} else if (info->blocking && !call_is_due(call)) {
+		began = transport_now_ns();
+		if (!call_takes_names(call)) {
+			call->context = NULL;
+			server_pass(call);
+		}
+	}
+	good = call_serve(call, info);
+	server_let_go(call);
+	*leading = !call->passed;
+	/* The time of other calls is counted where the leader has no more to read. */
+	if (call->passed && began)
+		atomic_fetch_add_explicit(&server->status->busy_ns, transport_now_ns() - began,
+					  memory_order_relaxed);
+	/* What a handler of a bulk operation left behind when it failed. */
+	if (good && !call->tail && call->tail_bytes)
+		good = inbox_skip(call->inbox, call->tail_bytes) == 0;
+	return good;
+}
+
+/* The frame in the inbox, in memory; NULL: the session is over. */
+static struct server_frame *frame_take(struct server_call *call)
+{
+	struct server_frame *frame = malloc(sizeof(*frame) + call->header.length);
+
+	if (!frame)
+		return NULL;
+	frame->next = NULL;
+	frame->header = call->header;
+	frame->descriptor = call->descriptor;
+	if (inbox_take(call->inbox, frame->payload, call->header.length)) {
+		free(frame);
+		return NULL;
+	}
+	return frame;
+}
+
+static bool frame_run(struct server_thread *thread, struct server_frame *frame, bool lent, bool *leading)
+{
+	struct inbox inbox = {
+		.transport = &thread->server->transport,
+		.buffer = frame->payload,
+		.end = frame->header.length,
+	};
+	struct server_call call = {
+		.server = thread->server,
+		.driver = &thread->server->driver,
+		.thread = thread,
+		.inbox = &inbox,
+		.header = frame->header,
+		.descriptor = frame->descriptor,
+		.lent = lent,
+	};
+
+	return call_run(&call, call_known(&call), leading);
+}
+
+/* Serve what was kept.  *leading: whether the caller serves frames, and afterwards whether it still does; it does
+ * not read them. */
+static bool aside_serve(struct server_thread *thread, bool *leading)
+{
+	struct server *server = thread->server;
+	struct server_frame *frame;
+	bool good = true;
+
+	while (*leading && (frame = aside_next(server))) {
+		good = good && !atomic_load(&server->ended) && frame_run(thread, frame, true, leading);
+		free(frame);
+	}
+	return good;
+}
+
+/* A thread that serves what was kept, and ends. */
+static void *aside_thread(void *opaque)
+{
+	struct server_thread *thread = calloc(1, sizeof(*thread));
+	struct server *server = opaque;
+	bool leading = true;
+
+	if (thread)
+		thread->server = server;
+	if (!thread || !aside_serve(thread, &leading))
+		server_end(server);
+	free(thread);
+	atomic_fetch_sub(&server->threads, 1);
+	return NULL;
+}
+
+/* Read and serve a frame where a stream waits for an answer, or another thread serves. */
+static bool aside_read(struct server_call *call, const struct wire_op_info *info, bool *leading)
+{
+	struct server *server = call->server;
+	struct server_frame *frame;
+	bool good = true;
+
+	if (call_answers(call)) {
+		bool still;
+
+		/* As a call that has let go of the lead: it takes no names away, and holds what it finds. */
+		call->passed = true;
+		return call_run(call, info, &still);
+	}
+	frame = frame_take(call);
+	if (!frame)
+		return false;
+	switch (aside_keep(server, frame)) {
+	case ASIDE_KEPT:
+		break;
+	case ASIDE_FULL:
+		free(frame);
+		good = false;
+		break;
+	case ASIDE_LENT:
+		lead_pass(server);
+		good = aside_serve(call->thread, leading);
+		*leading = false;
+		break;
+	case ASIDE_NOT:
+		good = frame_run(call->thread, frame, false, leading);
+		free(frame);
+		break;
+	}
+	return good;
+}
+
 /* Read one frame and serve it; the caller leads.  *leading says whether it still
  * does.  false: the session is over. */
 static bool frame_serve(struct server_thread *thread, bool *leading)
 {
 	struct server *server = thread->server;
-	uint8_t fixed[WIRE_FIXED_BYTES] __attribute__((aligned(8)));
 	struct server_call call = {
 		.server = server,
 		.driver = &server->driver,
 		.thread = thread,
-		.request = fixed,
+		.inbox = &server->inbox,
 	};
 	const struct wire_op_info *info;
-	uint64_t began = 0;
-	bool good;
 
 	if (inbox_header(&server->inbox, &call.header, -1))
 		return false;
-	if (call.header.opcode >= WIRE_OP_LIMIT || call.header.lane >= WIRE_LANES)
+	info = call_known(&call);
+	if (!info)
 		return false;
-	info = &wire_op_infos[call.header.opcode];
-	if (!info->name || call.header.length < info->request_size ||
-	    call.header.length - info->request_size > info->request_tail)
-		return false;
-	if (inbox_take(&server->inbox, fixed, info->request_size))
-		return false;
-	call.tail_bytes = call.header.length - info->request_size;
-	if (info->request_tail <= sizeof(thread->tail)) {
-		if (inbox_take(&server->inbox, thread->tail, call.tail_bytes))
-			return false;
-		call.tail = thread->tail;
-	}
 	count(&server->status->calls, 1);
-	if (!call_queries(&call))
-		server->settled.known = false;
-	if (info->blocking && !call_is_due(&call)) {
-		began = transport_now_ns();
-		if (!call_takes_names(&call)) {
-			call.context = NULL;
-			server_pass(&call);
-		}
-	}
-	good = call_serve(&call, info);
-	server_let_go(&call);
-	*leading = !call.passed;
-	/* The time of other calls is counted where the leader has no more to read. */
-	if (call.passed && began)
-		atomic_fetch_add_explicit(&server->status->busy_ns, transport_now_ns() - began,
-					  memory_order_relaxed);
-	/* What a handler of a bulk operation left behind when it failed. */
-	if (good && !call.tail && call.tail_bytes)
-		good = inbox_skip(&server->inbox, call.tail_bytes) == 0;
-	return good;
+	/* Descriptors come in the order of the frames, of which this one may be served later. */
+	call.descriptor = call.header.opcode == WIRE_OP_PINNED_OFFER ? transport_shm_passed(&server->transport) : -1;
+	/* What was lent before this thread leads it sees, and with the end of that all that was served meanwhile. */
+	if (atomic_load_explicit(&server->lent, memory_order_acquire) ||
+	    atomic_load_explicit(&server->host_waits, memory_order_relaxed))
+		return aside_read(&call, info, leading);
+	return call_run(&call, info, leading);
 }
 
 static void *server_thread(void *opaque)
@@ -613,6 +857,10 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	pthread_cond_init(&server->end, NULL);
 	pthread_mutex_init(&server->objects.lock, NULL);
 	pthread_mutex_init(&server->functions.lock, NULL);
+	pthread_mutex_init(&server->held_lock, NULL);
+	pthread_mutex_init(&server->aside_lock, NULL);
+	pthread_cond_init(&server->aside_less, NULL);
+	server->aside_last = &server->aside;
 	rc = transport_socket_init(&server->transport, options->descriptor);
 	if (rc) {
 		free(server);
@@ -628,7 +876,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	if (!rc)
 		rc = server_text_start(server);
 	if (!rc)
-		rc = server_thread_start(server);
+		rc = server_thread_start(server, server_thread);
 	if (!rc) {
 		/* This thread never enters the driver, so that nothing in there can
 		 * keep the process from ending. */

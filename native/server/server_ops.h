@@ -19,9 +19,9 @@
 #include "../wire/resource.h"
 #include "server.h"
 
-/* Calls that may wait for the device at the same time: one per lane, and one thread
- * must be left to read what they wait for (the answers of host functions). */
-#define SERVER_THREADS ((int)WIRE_LANES + 1)
+/* Calls that may wait for the device at the same time: one per lane.  One thread must be left to read what they wait
+ * for (the answers of host functions), and one to serve what is read. */
+#define SERVER_THREADS ((int)WIRE_LANES + 2)
 
 /* Bytes that are on their way between the socket and the device. */
 struct server_names;			/* named.c */
@@ -173,6 +173,12 @@ struct server {
 	int device_count;
 
 	pthread_mutex_t leader;		/* who holds it reads frames */
+	_Atomic unsigned host_waits;	/* streams that wait for answers of the client, or will (host.c) */
+	pthread_mutex_t aside_lock;	/* over what follows (serve.c: reading aside) */
+	pthread_cond_t aside_less;	/* some of it has been served, or all */
+	_Atomic bool lent;		/* who serves frames does not read them meanwhile */
+	struct server_frame *aside, **aside_last;	/* read meanwhile, to be served in their order */
+	size_t aside_bytes;
 	pthread_mutex_t write;		/* over the transport's writing side */
 	_Atomic int waiting;		/* threads that wait to lead */
 	_Atomic int threads;
@@ -202,6 +208,8 @@ struct server {
 	struct server_blob *blobs;
 	uint64_t blob_bytes;
 	struct server_context *primaries[WIRE_DEVICES];
+	pthread_mutex_t held_lock;
+	CUcontext held[WIRE_DEVICES];	/* primary ones that only this process uses (server_enter_any) */
 	struct server_resource *resources;	/* green.c */
 	unsigned resource_count;
 	struct server_management *management;	/* management.c; made by the first query */
@@ -231,6 +239,8 @@ struct server_call {
 	const struct server_driver *driver;
 	struct server_thread *thread;
 	struct server_context *context;	/* the current one, or NULL */
+	struct inbox *inbox;		/* what it takes its tail from */
+	int descriptor;			/* that came with an offer of memory; the handler's, -1: none */
 	struct wire_header header;
 	const void *request;		/* the fixed part, aligned */
 	const uint8_t *tail;		/* NULL when the handler takes it itself */
@@ -239,6 +249,7 @@ struct server_call {
 	uint8_t *reply_tail;		/* malloc'ed by the handler, freed by the engine */
 	size_t reply_tail_bytes;
 	bool passed;			/* another thread leads, or may */
+	bool lent;			/* another thread reads for this one, which serves what is read */
 	struct server_holds holds;
 };
 
@@ -248,6 +259,8 @@ extern const server_handler server_handlers[];
 /* A result that ends the session: the client does not speak the protocol. */
 #define SERVER_MALFORMED ((CUresult)-1)
 
+/* Have some staging buffers before a stream waits for the client: then the driver may make none (copies.c). */
+void server_staging_reserve(struct server_call *call);
 /* Take the tail's next bytes from the inbox; for operations with bulk tails. */
 CUresult server_take(struct server_call *call, void *target, size_t bytes);
 
@@ -302,7 +315,13 @@ CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlib
 /* A module, and the name (named.c) under which its references lie. */
 CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
 			       uint64_t *name);
+/* What launches take: a function, or a library's kernel as it is. */
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
+/* The function in the current context, which is what graphs take. */
+CUresult server_resolve_function_here(struct server_call *call, uint64_t handle, CUfunction *function);
+bool server_is_kernel(struct server_call *call, uint64_t handle);
+/* How `functions` keeps a library's kernel. */
+void *server_kernel_marked(CUkernel kernel);
 
 /* The client's name of a kernel that the driver shows, or 0. */
 uint64_t server_function_name(struct server_call *call, CUfunction function);
@@ -319,6 +338,10 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 void server_context_end(struct server_call *call, struct server_context *context);
 /* The primary context of a device, NULL: it has none, or that ends just now.  The caller leads. */
 struct server_context *server_primary(struct server *server, uint32_t ordinal);
+/* Let some context be current: the call's, or else the device's primary one.  Code may be loaded before a program
+ * has a context, but NVIDIA's driver tells the parameters of kernels in one only.  It is held until the client
+ * asks for it. */
+CUresult server_enter_any(struct server_call *call, CUdevice device);
 
 /* green.c: what the driver keeps in a resource stays here. */
 CUresult server_resource_name(struct server *server, const CUdevResource *resource,

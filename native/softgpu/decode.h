@@ -124,6 +124,9 @@ struct decoder {
 	unsigned scope_count;
 };
 
+/* ---- opcodes.c ---- */
+bool opcode_is_known(const char *name);
+
 /* ---- decode.c ---- */
 /* Decode the body of one function; unwinds to parser->recover on errors. */
 void decode_function(struct ptx_parser *parser, struct engine_function *function);
@@ -145,6 +148,7 @@ bool decode_is_constant(const struct operand *operand);
 /* The bits of a literal as an element of `type`. */
 uint64_t decode_literal(const struct operand *operand, unsigned bytes);
 const struct special_name *decode_special_named(const char *name, uint32_t length);
+/* The statement is one that PTX has and the engine does not; what PTX has not either fails the load. */
 _Noreturn void decode_unsupported(struct decoder *decoder, const char *why);
 
 /* ---- decode_statement.c ---- */

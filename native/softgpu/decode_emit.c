@@ -17,6 +17,9 @@ void decode_unsupported(struct decoder *decoder, const char *why)
 	for (unsigned k = 0; k < statement->modifier_count && used < (int)sizeof(name); k++)
 		used += snprintf(name + used, sizeof(name) - (size_t)used, ".%.*s",
 				 (int)modifiers[k].length, modifiers[k].text);
+	if (!opcode_is_known(statement->opcode) &&
+	    decoder->function->unit->isa <= PTX_ISA_KNOWN)
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "unknown instruction '%s'", name);
 	ptx_fail(decoder->parser, ENGINE_UNSUPPORTED, "%s%s%s", name, why ? ": " : "",
 		 why ? why : "");
 }

@@ -101,6 +101,11 @@ static void name_operand(struct decoder *decoder, struct operand *operand)
 		operand->special = decode_special_named(operand->text, operand->length);
 		return;
 	}
+	if (operand->length == 7 && !memcmp(operand->text, "WARP_SZ", 7)) {
+		operand->kind = OPERAND_INTEGER;
+		operand->value = WARP_LANES;
+		return;
+	}
 	operand->variable = unit_variable(decoder->function->unit, operand->text, operand->length);
 	if (operand->variable) {
 		operand->kind = OPERAND_VARIABLE;

@@ -145,12 +145,17 @@ CUresult driver_capture_enter(struct CUstream_st *stream, bool *capturing)
 	return result;
 }
 
-CUresult driver_capture_refuse(struct CUstream_st *stream)
+static void spoil(struct CUstream_st *stream)
 {
 	driver_graph_lock();
 	if (stream->capture)
 		invalidate(stream->capture);
 	driver_graph_unlock();
+}
+
+CUresult driver_capture_refuse(struct CUstream_st *stream)
+{
+	spoil(stream);
 	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
@@ -159,7 +164,8 @@ CUresult driver_capture_forbid(struct CUstream_st *stream)
 	bool capturing;
 	CUresult result = driver_capture_enter(stream, &capturing);
 
-	return !result && capturing ? driver_capture_refuse(stream) : result;
+	return capturing || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ?
+		driver_capture_refuse(stream) : result;
 }
 
 CUresult driver_capture_unsafe(void)
@@ -379,7 +385,10 @@ CUresult driver_capture_kernel(struct CUstream_st *stream, const CUlaunchConfig 
 	CUresult result = driver_graph_kernel(stream->context, config, function, params, extra,
 					      &payload);
 
-	return result ? result : add(stream, &payload);
+	if (!result)
+		return add(stream, &payload);
+	spoil(stream);
+	return result;
 }
 
 CUresult driver_capture_copy(struct CUstream_st *stream, const CUDA_MEMCPY3D *params)

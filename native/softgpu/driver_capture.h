@@ -29,7 +29,7 @@ struct driver_captured_event {
 CUresult driver_capture_enter(struct CUstream_st *stream, bool *capturing);
 /* The call can't be captured: invalidate, and return the error that says so. */
 CUresult driver_capture_refuse(struct CUstream_st *stream);
-/* Both: for calls that make no sense in a capture. */
+/* Both: for calls that make no sense in a capture, also one that is invalidated already. */
 CUresult driver_capture_forbid(struct CUstream_st *stream);
 /* The prologue of calls that captures don't see, such as cuMemAlloc: refused, and
  * the captures invalidated, as the thread's mode says. */

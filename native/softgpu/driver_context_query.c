@@ -166,7 +166,7 @@ DRIVER_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 	if (result)
 		return result;
 	if ((unsigned)limit >= DRIVER_LIMIT_COUNT)
-		return CUDA_ERROR_UNSUPPORTED_LIMIT;
+		return CUDA_ERROR_INVALID_VALUE;
 	context->limits[limit] = value;
 	return CUDA_SUCCESS;
 }

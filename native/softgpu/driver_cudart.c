@@ -52,6 +52,8 @@ static CUresult context_device(CUcontext context, CUdevice *ordinal)
 	return CUDA_SUCCESS;
 }
 
+CUresult cuStreamGetId(CUstream stream, unsigned long long *id);
+
 static const struct cudart_host host = {
 	.driver_version = driver_version,
 	.device_count = driver_device_count,
@@ -59,6 +61,7 @@ static const struct cudart_host host = {
 	.primary_context = primary_context,
 	.current_context = cuCtxGetCurrent,
 	.context_device = context_device,
+	.stream_number = cuStreamGetId,
 	.module_load = cuModuleLoadData,
 	.module_functions = driver_module_visit,
 };

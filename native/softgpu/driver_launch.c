@@ -86,30 +86,24 @@ static void release_launch(struct driver_operation *operation)
 
 /* ---- checks: what CUDA reports from the call itself ---- */
 
-/* CUDA's runtime reports cudaErrorInvalidConfiguration (9) where the driver API says
- * CUDA_ERROR_INVALID_VALUE for the same launch, and cudart passes on what it is told.
- * The runtime loads its code as libraries, users of the driver API mostly as modules;
- * native/client/launch.c follows the same rule (docs/softgpu.md). */
-#define RUNTIME_INVALID_CONFIGURATION ((CUresult)9)
-
 static CUresult check_geometry(const struct CUfunc_st *function, const struct geometry *geometry)
 {
 	const struct driver_device *device = function->module->context->device;
 	uint64_t threads = (uint64_t)geometry->block[0] * geometry->block[1] * geometry->block[2];
 	uint64_t shared = (uint64_t)function->info.static_shared_bytes + geometry->dynamic_shared;
-	CUresult impossible = function->module->library ? RUNTIME_INVALID_CONFIGURATION
-							: CUDA_ERROR_INVALID_VALUE;
 
 	for (unsigned i = 0; i < 3; i++) {
 		if (!geometry->grid[i] || !geometry->block[i])
-			return impossible;
+			return CUDA_ERROR_INVALID_VALUE;
 	}
 	if (geometry->grid[0] > DRIVER_GRID_X_MAX || geometry->grid[1] > DRIVER_GRID_YZ_MAX ||
 	    geometry->grid[2] > DRIVER_GRID_YZ_MAX || geometry->block[2] > DRIVER_BLOCK_Z_MAX ||
 	    geometry->block[0] > DRIVER_THREADS_PER_BLOCK ||
 	    geometry->block[1] > DRIVER_THREADS_PER_BLOCK || threads > DRIVER_THREADS_PER_BLOCK)
-		return impossible;
-	/* More than the code was compiled for, or than there are registers for. */
+		return CUDA_ERROR_INVALID_VALUE;
+	if (function->info.max_threads_per_block && threads > function->info.max_threads_per_block)
+		return CUDA_ERROR_INVALID_VALUE;
+	/* More than there are registers for. */
 	if (threads > driver_function_threads(function))
 		return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 	if (geometry->dynamic_shared > (uint32_t)function->settings.max_dynamic_shared ||
@@ -148,12 +142,10 @@ static CUresult settle_cluster(const struct CUfunc_st *function, struct geometry
 			geometry->cluster[i] = required[i] ? (uint32_t)required[i] : 1;
 	}
 	for (unsigned i = 0; i < 3; i++) {
-		if (!geometry->cluster[i])
-			return CUDA_ERROR_INVALID_VALUE;
 		if (required[0] && geometry->cluster[i] != (required[i] ? (uint32_t)required[i] : 1))
 			return CUDA_ERROR_INVALID_VALUE;
-		if (geometry->grid[i] % geometry->cluster[i])
-			return CUDA_ERROR_INVALID_VALUE;
+		if (!geometry->cluster[i] || geometry->grid[i] % geometry->cluster[i])
+			return CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	}
 	blocks = (uint64_t)geometry->cluster[0] * geometry->cluster[1] * geometry->cluster[2];
 	if (blocks == 1)
@@ -221,10 +213,13 @@ static CUresult gather_params(const struct engine_function_info *info, void **pa
 		result = find_extra(extra, &buffer, &bytes);
 		if (result)
 			return result;
-		if (bytes < params_end(info) || (!buffer && bytes))
+		if (!buffer && bytes)
 			return CUDA_ERROR_INVALID_VALUE;
+		/* Padding at the end too; what is missing is zero. */
+		if (bytes > params_end(info))
+			return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 		if (buffer)
-			memcpy(out, buffer, bytes < info->param_bytes ? bytes : info->param_bytes);
+			memcpy(out, buffer, bytes);
 		return CUDA_SUCCESS;
 	}
 	if (!params)
@@ -252,7 +247,8 @@ static CUresult apply_attribute(const CUlaunchAttribute *attribute, struct geome
 		geometry->cluster[0] = attribute->value.clusterDim.x;
 		geometry->cluster[1] = attribute->value.clusterDim.y;
 		geometry->cluster[2] = attribute->value.clusterDim.z;
-		return geometry->cluster[0] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+		/* No width: that is none for settle_cluster. */
+		return geometry->cluster[0] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	case CU_LAUNCH_ATTRIBUTE_IGNORE:
 	case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
 	case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:

@@ -208,11 +208,12 @@ DRIVER_EXPORT CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, cons
 	if (result)
 		return result;
 	code = engine_module_function(module->engine, name);
-	if (!code)
+	if (code)
+		engine_function_info(code, &info);
+	if (!code || !info.is_entry) {
+		*out = NULL;
 		return CUDA_ERROR_NOT_FOUND;
-	engine_function_info(code, &info);
-	if (!info.is_entry)
-		return CUDA_ERROR_NOT_FOUND;
+	}
 	driver_module_lock();
 	result = library_kernel(library, name, out);
 	driver_module_unlock();

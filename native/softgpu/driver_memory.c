@@ -250,10 +250,14 @@ void driver_memory_set_managed(uintptr_t address)
 
 CUresult driver_memory_remember(const struct driver_allocation *allocation)
 {
+	const struct driver_allocation *there;
 	CUresult result = CUDA_SUCCESS;
 
 	pthread_rwlock_wrlock(&table.lock);
-	if (table_overlaps(allocation->base, allocation->size))
+	there = table_find(allocation->base);
+	if (there && there->kind != DRIVER_MEMORY_REGISTERED)
+		result = CUDA_ERROR_INVALID_VALUE;	/* the driver's own memory is pinned anyway */
+	else if (table_overlaps(allocation->base, allocation->size))
 		result = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 	else if (!table_insert(allocation))
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -443,14 +447,16 @@ DRIVER_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_
 DRIVER_EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
 	struct driver_allocation allocation;
+	struct CUctx_st *context;
 	CUresult result = driver_ready();
 
 	if (!result)
 		result = driver_capture_unsafe();
 	if (result)
 		return result;
+	/* Nothing to free, but the current context's error is told. */
 	if (!address)
-		return CUDA_SUCCESS;
+		return driver_context_top() ? driver_context_enter(&context) : CUDA_SUCCESS;
 	if (driver_graph_memory_owns(address))
 		return driver_graph_memory_free(address);
 	if (!driver_memory_begin_free(address, &allocation))

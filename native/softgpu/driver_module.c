@@ -24,6 +24,7 @@ CUresult driver_engine_result(enum engine_status status)
 		[ENGINE_INVALID_IMAGE] = CUDA_ERROR_INVALID_IMAGE,
 		[ENGINE_NO_BINARY] = CUDA_ERROR_NO_BINARY_FOR_GPU,
 		[ENGINE_INVALID_PTX] = CUDA_ERROR_INVALID_PTX,
+		[ENGINE_UNSUPPORTED_VERSION] = CUDA_ERROR_UNSUPPORTED_PTX_VERSION,
 		[ENGINE_UNSUPPORTED] = CUDA_ERROR_NOT_SUPPORTED,
 		[ENGINE_UNRESOLVED] = CUDA_ERROR_INVALID_PTX,
 		[ENGINE_NOT_FOUND] = CUDA_ERROR_NOT_FOUND,
@@ -402,11 +403,12 @@ static CUresult function_named(struct CUmod_st *module, const char *name,
 	struct engine_function_info info;
 	CUresult result;
 
-	if (!code)
+	if (code)
+		engine_function_info(code, &info);
+	if (!code || !info.is_entry) {
+		*out = NULL;
 		return CUDA_ERROR_NOT_FOUND;
-	engine_function_info(code, &info);
-	if (!info.is_entry)
-		return CUDA_ERROR_NOT_FOUND;
+	}
 	pthread_mutex_lock(&module_lock);
 	result = module_function(module, code, out);
 	pthread_mutex_unlock(&module_lock);

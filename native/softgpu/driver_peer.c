@@ -88,7 +88,7 @@ DRIVER_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
 		return result;
 	if (flags)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!driver_handle_is(peer, DRIVER_KIND_CONTEXT) || peer == context)
+	if (!driver_handle_is(peer, DRIVER_KIND_CONTEXT))
 		return CUDA_ERROR_INVALID_CONTEXT;
 	if (peer->device == context->device)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;

@@ -352,6 +352,8 @@ DRIVER_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 
 	if (result)
 		return result;
+	if (!address)
+		return CUDA_SUCCESS;
 	if (capturing)
 		return driver_capture_free(stream, address);
 	if (driver_graph_memory_owns(address))

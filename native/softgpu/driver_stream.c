@@ -115,12 +115,11 @@ CUresult driver_stream_of(CUstream handle, struct CUstream_st **stream)
 
 CUresult driver_stream_enter(CUstream handle, struct CUstream_st **stream)
 {
-	bool capturing;
-	CUresult result = driver_stream_enter_or_capture(handle, stream, &capturing);
+	CUresult result = driver_stream_of(handle, stream);
 
-	if (!result && capturing)
-		result = driver_capture_refuse(*stream);
-	return result;
+	if (!result)
+		result = driver_context_state((*stream)->context);
+	return result ? result : driver_capture_forbid(*stream);
 }
 
 CUresult driver_stream_enter_or_capture(CUstream handle, struct CUstream_st **stream,

@@ -27,6 +27,7 @@ enum engine_status {
 	ENGINE_INVALID_IMAGE,	/* neither fatbin, PTX nor cubin */
 	ENGINE_NO_BINARY,	/* no PTX that this device can run */
 	ENGINE_INVALID_PTX,	/* malformed PTX */
+	ENGINE_UNSUPPORTED_VERSION,	/* PTX of a later .version */
 	ENGINE_UNSUPPORTED,	/* the function uses an instruction that is not there */
 	ENGINE_UNRESOLVED,	/* a symbol is declared and defined nowhere */
 	ENGINE_NOT_FOUND,

@@ -15,7 +15,7 @@ ENGINE_HANDLER_CFLAGS := -std=gnu11 -O3 -fPIC -fvisibility=hidden $(ENGINE_WARNI
 ENGINE_HANDLER_CFLAGS += $(if $(SANITIZE),-fno-sanitize=null -fno-sanitize=alignment)
 ENGINE_LDLIBS := -lm -ldl -pthread
 
-ENGINE_SOURCES := arena names ptx_lex ptx_parse ptx_declare object fatbin linker module forms decode \
+ENGINE_SOURCES := arena names ptx_lex ptx_parse ptx_declare object fatbin linker module forms opcodes decode \
 	decode_emit decode_statement decode_control decode_memory decode_move decode_compare \
 	decode_convert decode_matrix decode_cluster decode_texture warp collective barrier cluster mbarrier narrow video wide texture surface strict reach special fault block gang pool print builtin launch
 ENGINE_HANDLERS := integer float half convert memory warp matrix control

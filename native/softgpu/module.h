@@ -89,9 +89,12 @@ struct initializer_fix {
 	uint32_t line;
 };
 
+#define PTX_ISA_KNOWN 90u	/* that opcodes.c lists */
+
 /* One PTX text of those linked into a module, with the names only it sees. */
 struct module_unit {
 	struct engine_module *module;
+	uint32_t isa;		/* of its .version: 90 for 9.0 */
 	struct name_map function_names, variable_names;
 };
 

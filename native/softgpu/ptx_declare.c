@@ -516,11 +516,31 @@ static void declare_one(struct ptx_parser *parser)
 	}
 }
 
+/* "9.0" -> 90.  Another major version may mean anything; a minor one adds instructions, and functions that
+ * have none of them still run. */
+static void take_version(struct ptx_parser *parser)
+{
+	const struct ptx_token *token = &parser->lexer.token;
+	unsigned long major, minor;
+	char *point;
+
+	if (token->kind != PTX_FLOAT)
+		ptx_fail(parser, ENGINE_INVALID_PTX, "expected a version before '%.24s'", token->text);
+	major = strtoul(token->text, &point, 10);
+	minor = *point == '.' ? strtoul(point + 1, NULL, 10) : 0;
+	if (major > PTX_ISA_KNOWN / 10)
+		ptx_fail(parser, ENGINE_UNSUPPORTED_VERSION, ".version %.*s is newer than %u.x",
+			 (int)token->length, token->text, PTX_ISA_KNOWN / 10);
+	parser->unit->isa = (uint32_t)(major * 10 + minor);
+	ptx_advance(parser);
+}
+
 void ptx_declare_module(struct ptx_parser *parser, const char *text)
 {
 	ptx_lexer_open(&parser->lexer, text);
-	if (!ptx_is(parser, ".version"))
-		ptx_fail(parser, ENGINE_INVALID_PTX, "does not start with .version");
+	if (!ptx_accept(parser, ".version"))
+		ptx_fail(parser, ENGINE_INVALID_IMAGE, "does not start with .version");
+	take_version(parser);
 	while (parser->lexer.token.kind != PTX_END)
 		declare_one(parser);
 }

@@ -48,8 +48,8 @@
 #define SHM_WAKE_NS 50000u
 #define SHM_WAKE_MOST_NS 100000u
 #define SHM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-/* Descriptors that have come and nobody has taken: a client of ours passes one at a time. */
-#define SHM_DESCRIPTORS 4u
+/* Descriptors that have come and nobody has taken: as many as threads may offer memory at a time. */
+#define SHM_DESCRIPTORS 256u
 /* Reads of the socket for one of them: a client of ours leaves a few wake-ups before it. */
 #define SHM_PASSED_READS 64
 
@@ -332,17 +332,21 @@ static bool shm_hear(struct transport *transport)
 		.msg_control = shm->server ? &control : NULL,
 		.msg_controllen = shm->server ? sizeof(control) : 0,
 	};
-	int cancel = transport_cancel_disable();
-	ssize_t got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	int descriptor;
+	int cancel, descriptor;
+	ssize_t got;
 
+	/* None may be lost: the next offer would get another's.  A client of ours offers what it has passed. */
+	if (shm->descriptor_count == SHM_DESCRIPTORS) {
+		shm->hung_up = true;
+		return false;
+	}
+	cancel = transport_cancel_disable();
+	got = recvmsg(transport->descriptor, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 		shm->hung_up = true;
 	descriptor = got > 0 ? transport_descriptor_of(&message) : -1;
-	if (descriptor >= 0 && shm->descriptor_count < SHM_DESCRIPTORS)
+	if (descriptor >= 0)
 		shm->descriptors[shm->descriptor_count++] = descriptor;
-	else if (descriptor >= 0)
-		close(descriptor);
 	transport_cancel_restore(cancel);
 	return got > 0;
 }
@@ -475,6 +479,27 @@ static void *memory_map(int descriptor, size_t bytes)
 	return memory;
 }
 
+bool transport_memory_is_there(size_t bytes)
+{
+	const size_t little = 64u << 20;
+	char text[512];
+	const char *line;
+	int file, cancel;
+	ssize_t length;
+
+	if (bytes <= little)
+		return true;
+	cancel = transport_cancel_disable();
+	file = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+	length = file < 0 ? -1 : read(file, text, sizeof(text) - 1);
+	if (file >= 0)
+		close(file);
+	transport_cancel_restore(cancel);
+	text[length < 0 ? 0 : length] = 0;
+	line = strstr(text, "MemAvailable:");
+	return !line || bytes >> 10 < strtoull(line + strlen("MemAvailable:"), NULL, 10);
+}
+
 /* All of it now: later there may be no memory, and writing to it would be a SIGBUS; and memory is
  * charged to who touches it first.  A signal would undo what was done so far. */
 static int memory_populate(int descriptor, size_t bytes)
@@ -486,6 +511,8 @@ static int memory_populate(int descriptor, size_t bytes)
 	/* Beyond it the kernel sends SIGXFSZ. */
 	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
 		return -EFBIG;
+	if (!transport_memory_is_there(bytes))
+		return -ENOMEM;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	rc = fallocate(descriptor, 0, 0, (off_t)bytes) < 0 ? -errno : 0;

@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "processor.h"
+
 /* Less is copied as anything is: it is read at once, and from the cache. */
 #define STREAMING_BYTES (16u << 10)
 
@@ -22,7 +24,7 @@
 
 static inline bool streaming_gains(void)
 {
-	return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx2");
+	return processor_is_amd() && __builtin_cpu_supports("avx2");
 }
 
 /* All of it is written before what the caller writes next. */

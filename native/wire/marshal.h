@@ -97,6 +97,7 @@ void marshal_CUdevResourceDesc(struct marshal *m, CUdevResourceDesc *handle);
 void marshal_CUdevice(struct marshal *m, CUdevice *device);
 void marshal_CUevent(struct marshal *m, CUevent *handle);
 void marshal_CUfunction(struct marshal *m, CUfunction *handle);
+void marshal_CUkernel(struct marshal *m, CUkernel *handle);
 void marshal_CUgraph(struct marshal *m, CUgraph *handle);
 void marshal_CUgraphExec(struct marshal *m, CUgraphExec *handle);
 void marshal_CUgraphNode(struct marshal *m, CUgraphNode *handle);

@@ -92,18 +92,13 @@ WALK marshal_CUDA_KERNEL_NODE_PARAMS_v2(struct marshal *m, CUDA_KERNEL_NODE_PARA
 
 	marshal_plain(m, node, sizeof(*node));
 	marshal_CUfunction(m, &node->func);
-	marshal_CUfunction(m, (CUfunction *)&node->kern);
+	marshal_CUkernel(m, &node->kern);
 	marshal_CUcontext(m, &node->ctx);
 	marshal_parameters(m, node->func ? node->func : (CUfunction)node->kern, &parameters, &extra);
 	if (m->get) {
 		node->kernelParams = parameters;
 		node->extra = extra;
 	}
-}
-
-WALK marshal_CUkernel(struct marshal *m, CUkernel *kernel)
-{
-	marshal_CUfunction(m, (CUfunction *)kernel);
 }
 
 WALK marshal_CUDA_HOST_NODE_PARAMS(struct marshal *m, CUDA_HOST_NODE_PARAMS *node)

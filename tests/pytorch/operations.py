@@ -1,13 +1,14 @@
 """Which operations compute right on the device that PyTorch sees: each is compared with PyTorch on the processor.
 
-    python operations.py [-o report.json] [--mode eager] [--mode compiled] [--only WORD] [--list]
+    python operations.py [-o report.json] [--mode eager] [--mode compiled] [--only WORD] [--processes N] [--list]
 
 A program of its own that needs nothing but PyTorch, so that it runs unchanged under the shim, on a software GPU and
 on a machine with a GPU of its own, where every operation must be right.  ``eager`` runs the kernels that the wheel
 carries, ``compiled`` what torch.compile makes of the same function.
 
-Operations run in worker processes, one after another: what ends a CUDA context, hangs or crashes costs that operation
-alone, and the rest goes on in a new process.  Exit status: 0 if all are right, 1 if some are not, 2 if nothing ran.
+Operations run in worker processes, one after another or N at a time: what ends a CUDA context, hangs or crashes costs
+that operation alone, and the rest goes on in a new process.  Exit status: 0 if all are right, 1 if some are not, 2 if
+nothing ran.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 #: Beyond it an operation hangs: torch.compile runs a C compiler and Triton for one.
@@ -53,6 +55,8 @@ def work(mode: str, names: list[str], descriptor: int) -> None:
 
     table = {operation.name: operation for operation in operations()}
     override_arch.install()
+    # Convolutions would be rounded to 10 bits, further than TOLERANCES.
+    torch.backends.cudnn.allow_tf32 = False
     torch.cuda.init()
     for name in names:
         tell(begin=name)
@@ -139,7 +143,15 @@ class Worker:
         return status
 
 
-def run_all(mode: str, names: list[str], results: dict[str, dict[str, object]], *, loud: bool) -> None:
+def run_all(mode: str, names: list[str], results: dict[str, dict[str, object]], *, processes: int, loud: bool) -> None:
+    # Neighbours in the table take alike long: dealt out, none of the processes has all that is slow.
+    shares = [names[first::processes] for first in range(processes)]
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(lambda share: run_share(mode, share, results, loud=loud), shares))
+
+
+def run_share(mode: str, names: list[str], results: dict[str, dict[str, object]], *, loud: bool) -> None:
+    """Run them one after another and add how each ended to ``results``."""
     left = list(names)
 
     def settle(name: str, result: dict[str, object]) -> None:
@@ -185,6 +197,7 @@ def main() -> int:
     parser.add_argument("-o", "--output", type=Path, help="write all results as JSON")
     parser.add_argument("--mode", action="append", choices=MODES, help="default: eager")
     parser.add_argument("--only", action="append", default=[], help="only operations with this in their name")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="run so many at a time")
     parser.add_argument("--quiet", action="store_true", help="print the counts alone")
     parser.add_argument("--list", action="store_true", help="print the names of the operations")
     parser.add_argument("--work", choices=MODES, help=argparse.SUPPRESS)
@@ -217,7 +230,7 @@ def main() -> int:
     for mode in arguments.mode or ["eager"]:
         names = [operation.name for operation in table if mode == "eager" or operation.compiles]
         results: dict[str, dict[str, object]] = {}
-        run_all(mode, names, results, loud=not arguments.quiet)
+        run_all(mode, names, results, processes=arguments.processes, loud=not arguments.quiet)
         counts = summary(results)
         document["modes"][mode] = {"counts": counts, "operations": results}  # type: ignore[index]
         rest = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count and verdict != "right")

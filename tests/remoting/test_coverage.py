@@ -21,15 +21,21 @@ CALLS = Path(__file__).parent / "calls"
 BORROWED = sorted(
     {name for name in CHECKED.values() if name.startswith("driver_")}
     # Copy nodes that name memory of the program; modules of contexts that are made and destroyed again and again;
-    # attributes of a kernel on two devices; what compiler and linker say.
-    | {"driver_graph_nodes", "driver_peer_instructions", "driver_library", "driver_link", "driver_module"}
+    # attributes of a kernel on two devices; what compiler and linker say; a context that is reset while it is retained.
+    | {
+        "driver_error_sticky",
+        "driver_graph_nodes",
+        "driver_peer_instructions",
+        "driver_library",
+        "driver_link",
+        "driver_module",
+    }
 )
 #: Programs of the software GPU's own tests that can't end well through the shim, and why.
 NOT_OVER_REMOTING = {
     "driver_advice": "advice is kept for whole allocations, not for pages",
     "driver_capture_errors": "a posted call reports at a later one that streams of two captures were joined",
     "driver_capture_nodes": "a captured copy of the program's memory is two nodes",
-    "driver_error_sticky": "a primary context that is reset is active again at once, as it is still retained",
     "driver_peer_access": "memory of the host is not mapped",
     "driver_pointer_attributes": "memory of the host is not mapped",
     "driver_pool_shared": "a descriptor of the GPU's node is none in this machine",

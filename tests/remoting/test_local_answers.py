@@ -28,6 +28,8 @@ check("cuModuleLoadData", byref(module), open(sys.argv[1], "rb").read())
 check("cuModuleGetFunction", byref(function), module, b"store")
 number, other, size, bytes = c_int(), c_int(), c_size_t(), ctypes.create_string_buffer(256)
 for _ in range(int(sys.argv[2])):
+    check("cuFuncSetAttribute", function, 8, 60000)
+    check("cuKernelSetAttribute", 8, 60000, function, 0)
     for attribute in range(1, 10):
         check("cuFuncGetAttribute", byref(number), attribute, function)
         check("cuKernelGetAttribute", byref(number), attribute, function, 0)
@@ -75,6 +77,32 @@ assert 0 < blocks.value < fewer.value
 """
 
 
+#: Launches in clusters of two blocks, so many times; then what the driver refuses, and a cluster again.
+CLUSTERS = """
+import ctypes, sys
+exec(open(sys.argv[3]).read().partition("number, other")[0])
+class Attribute(ctypes.Structure):
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", c_uint * 16)]
+class Config(ctypes.Structure):
+    _fields_ = [("grid", c_uint * 3), ("block", c_uint * 3), ("shared", c_uint), ("stream", c_void_p),
+                ("attributes", ctypes.POINTER(Attribute)), ("count", c_uint)]
+def launch(blocks, cluster):
+    attribute = Attribute(4, 0, (c_uint * 16)(cluster, 1, 1, *range(7, 20)))
+    config = Config((c_uint * 3)(blocks, 1, 1), (c_uint * 3)(32, 1, 1), 0, None, ctypes.pointer(attribute), 1)
+    parameters = (c_void_p * 1)(ctypes.addressof(word))
+    return driver.cuLaunchKernelEx(byref(config), function, parameters, None)
+assert launch(4, 2) == 0
+for times in range(int(sys.argv[2])):
+    assert launch(2 * times + 2, 2) == 0
+assert launch(3, 2) == 912, launch(3, 2)
+assert launch(4, 0) == 912
+assert launch(4, 64) == 912
+check("cuFuncSetAttribute", function, 14, 1)
+assert launch(4, 2) == 0
+check("cuCtxSynchronize")
+"""
+
+
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     path = tmp_path / "store.ptx"
@@ -93,8 +121,20 @@ def calls(remote: Remote, *arguments: str | Path) -> int:
 def test_what_is_asked_again_goes_to_nobody(remote: Remote, image: Path) -> None:
     never, once, often = (calls(remote, ASKER, image, times) for times in ("0", "1", "20"))
     assert once == often
-    # Limits, priorities and occupancy: once each.  All else came with the hello and the load.
-    assert once - never <= 3 + 1 + 4 + 1 + 64
+    # Limits, priorities, an attribute and occupancy: once each.  All else came with the hello and the load.
+    assert once - never <= 3 + 1 + 1 + 4 + 1 + 64
+
+
+def test_a_cluster_that_fitted_fits_again(remote: Remote, image: Path, tmp_path: Path) -> None:
+    """Such a launch is posted: it brings no answer."""
+    (tmp_path / "asker.py").write_text(ASKER)
+
+    def answered(times: int) -> int:
+        before = remote.supervisor.sessions.ended.sent_bytes
+        calls(remote, CLUSTERS, image, str(times), tmp_path / "asker.py")
+        return remote.supervisor.sessions.ended.sent_bytes - before
+
+    assert answered(1) == answered(20)
 
 
 def test_what_is_set_is_asked_for_again(remote: Remote, image: Path, tmp_path: Path) -> None:

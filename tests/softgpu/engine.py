@@ -29,16 +29,17 @@ class Status(enum.IntEnum):
     INVALID_IMAGE = 2
     NO_BINARY = 3
     INVALID_PTX = 4
-    UNSUPPORTED = 5
-    UNRESOLVED = 6
-    NOT_FOUND = 7
-    ILLEGAL_ADDRESS = 8
-    MISALIGNED = 9
-    ASSERT = 10
-    TRAP = 11
-    LAUNCH_FAILED = 12
-    TIMEOUT = 13
-    CANCELLED = 14
+    UNSUPPORTED_VERSION = 5
+    UNSUPPORTED = 6
+    UNRESOLVED = 7
+    NOT_FOUND = 8
+    ILLEGAL_ADDRESS = 9
+    MISALIGNED = 10
+    ASSERT = 11
+    TRAP = 12
+    LAUNCH_FAILED = 13
+    TIMEOUT = 14
+    CANCELLED = 15
 
 
 class EngineError(Exception):

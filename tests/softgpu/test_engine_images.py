@@ -30,8 +30,10 @@ def refused(image: str | bytes, status: Status, *words: str, sm: int = 120) -> N
 @pytest.mark.parametrize(
     ("image", "words"),
     [
-        ("", ("start with .version",)),
-        ("hello", ("start with .version",)),
+        (".version", ("expected a version",)),
+        (".version nine", ("expected a version", "nine")),
+        (kernel("nonsense;"), ("unknown instruction 'nonsense'",)),
+        (kernel("@%p1 nonsense.u32 %r1, 7;"), ("unknown instruction 'nonsense.u32'",)),
         (kernel("add.u32 %r1, %r2"), ("';'",)),
         (kernel("bra nowhere;"), ("label nowhere",)),
         (kernel("mov.u32 %r1, %unknown_thing_;") + "}", ("module level",)),
@@ -44,10 +46,37 @@ def refused(image: str | bytes, status: Status, *words: str, sm: int = 120) -> N
         (HEADER + ".visible .entry k(.param .b8 p[99999999]) { ret; }", ("too large",)),
         (kernel("@%r1 bra L; L:"), ("predicate",)),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_malformed_ptx_is_refused_with_a_reason(image: str, words: tuple[str, ...]) -> None:
     refused(image, Status.INVALID_PTX, *words)
+
+
+@pytest.mark.parametrize("image", ["", "hello", "9.0"])
+def test_text_that_is_no_ptx_is_no_image(image: str) -> None:
+    refused(image, Status.INVALID_IMAGE, "start with .version")
+
+
+@pytest.mark.parametrize("version", ["10.0", "99.0"])
+def test_ptx_of_a_later_major_version_is_refused(version: str) -> None:
+    text = HEADER.replace("8.0", version)
+    refused(text, Status.UNSUPPORTED_VERSION, f".version {version}", "9.x")
+
+
+def test_an_instruction_of_a_later_minor_version_disables_only_its_function() -> None:
+    text = kernel("nonsense;").replace(".version 8.0", ".version 9.9")
+    with Module(text) as module:
+        info = module.info("k")
+        assert info.status == Status.UNSUPPORTED
+        assert b"nonsense" in info.unsupported
+
+
+def test_the_predefined_constant_is_the_size_of_a_warp() -> None:
+    text = kernel("ld.param.u64 %rd1, [p]; mov.u32 %r1, WARP_SZ; st.global.u32 [%rd1], %r1; ret;")
+    out = np.zeros(1, np.uint32)
+    with Module(text) as module:
+        module.launch("k", 1, 1, out)
+    assert out[0] == 32
 
 
 def test_unresolved_symbols_are_named() -> None:

@@ -59,7 +59,7 @@ int main()
 	CUdevice device;
 	CUcontext context, current;
 	CUmodule module;
-	CUfunction function;
+	CUfunction function, absent;
 	CUdeviceptr memory, global;
 	size_t bytes;
 	unsigned value = 7, result = 0;
@@ -73,7 +73,9 @@ int main()
 	EXPECT(current == context);
 	DRIVER(cuModuleLoadData_(&module, ptx));
 	DRIVER(cuModuleGetFunction_(&function, module, "store"));
-	EXPECT(cuModuleGetFunction_(&function, module, "absent") == CUDA_ERROR_NOT_FOUND);
+	absent = function;
+	EXPECT(cuModuleGetFunction_(&absent, module, "absent") == CUDA_ERROR_NOT_FOUND);
+	EXPECT(!absent);
 	DRIVER(cuModuleGetGlobal_(&global, &bytes, module, "answer"));
 	EXPECT(bytes == 4);
 	DRIVER(cuMemcpyDtoH_(&result, global, 4));
@@ -89,7 +91,7 @@ int main()
 		CUdeviceptr to;
 		unsigned value;
 	} buffer = {memory, 8};
-	size_t size = sizeof buffer;
+	size_t size = sizeof buffer.to + sizeof buffer.value;	// without the padding at the end
 	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &size,
 			 CU_LAUNCH_PARAM_END};
 	DRIVER(cuLaunchKernel_(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, extra));

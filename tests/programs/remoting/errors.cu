@@ -17,13 +17,15 @@ int main()
 	CUDA(cudaMalloc(&device, 1024));
 
 	nothing<<<1, 4096>>>();
-	EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidConfiguration);
+	EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
 	nothing<<<0, 1>>>();
-	EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidConfiguration);
+	EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
 	nothing<<<1, 1, 1 << 20>>>();
 	EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
 	nothing<<<dim3(1, 70000), 1>>>();
-	EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidConfiguration);
+	EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
+	narrow<<<1, 65>>>(device);
+	EXPECT_ERROR(cudaGetLastError(), cudaErrorInvalidValue);
 	CUDA(cudaDeviceSynchronize());
 
 	EXPECT_ERROR(cudaMemcpy(device, &host, 2048, cudaMemcpyHostToDevice), cudaErrorInvalidValue);

@@ -14,7 +14,7 @@ static void nothing(void)
 	CHECK(cuMemFree_v2(0));
 	CHECK(cuMemFreeHost(NULL));
 	EXPECT(cuMemHostUnregister(NULL), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemFreeAsync(0, NULL), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemFreeAsync(0, NULL));
 }
 
 int main(void)
@@ -32,6 +32,7 @@ int main(void)
 	CHECK(cuLaunchKernel(store_kernel(), 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL));
 	EXPECT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 	EXPECT(cuMemGetInfo_v2(NULL, NULL), CUDA_ERROR_ILLEGAL_ADDRESS);
+	EXPECT(cuMemFree_v2(0), CUDA_ERROR_ILLEGAL_ADDRESS);
 	EXPECT(cuEventDestroy_v2(event), CUDA_ERROR_ILLEGAL_ADDRESS);
 	EXPECT(cuEventDestroy_v2(event), CUDA_ERROR_INVALID_HANDLE);
 	EXPECT(cuStreamDestroy_v2(stream), CUDA_ERROR_ILLEGAL_ADDRESS);

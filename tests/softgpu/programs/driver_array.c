@@ -103,8 +103,8 @@ int main(void)
 	REQUIRE(before - with >= 4ul << 20);
 	CHECK(cuDeviceGet(&device, 0));
 	CHECK(cuDevicePrimaryCtxReset(device));
-	EXPECT(cuArrayDestroy(array), CUDA_ERROR_INVALID_HANDLE);
 	begin();
+	EXPECT(cuArrayDestroy(array), CUDA_ERROR_INVALID_HANDLE);
 	CHECK(cuMemGetInfo(&after, &total));
 	REQUIRE(after == before);
 	return 0;

@@ -34,6 +34,7 @@ static void make(void)
 int main(void)
 {
 	unsigned long long most = 0;
+	CUcontext again;
 
 	begin();
 	for (int round = 0; round < 20; round++) {
@@ -46,6 +47,7 @@ int main(void)
 			most = !round && place(names[i]) > most ? place(names[i]) : most;
 		}
 		CHECK(cuDevicePrimaryCtxReset_v2(0));
+		CHECK(cuDevicePrimaryCtxRetain(&again, 0));
 		EXPECT(cuTexObjectDestroy(texture), CUDA_ERROR_INVALID_VALUE);
 		EXPECT(cuSurfObjectDestroy(surface), CUDA_ERROR_INVALID_VALUE);
 		EXPECT(cuArrayDestroy(array), CUDA_ERROR_INVALID_HANDLE);

@@ -1,0 +1,74 @@
+"""Programs on a driver that is as strict as NVIDIA's (strict_driver.c)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.remoting.harness import ROOT, Remote, remote_session
+from tests.remoting.test_coverage import build_calls
+from tests.remoting.test_managed import MODES, STEPS
+
+Build = Callable[[str], Path]
+
+#: Pinned memory is made, copied from and freed by 64 threads while streams wait for bytes of the client.
+PROGRAMS = ["behind_host_function", "host_functions", "pageable_source", "pinned_shared", "streams_pinned"]
+MANAGED = ["allocated_meanwhile", "host_functions", "launches_meanwhile"]
+
+
+@pytest.fixture(scope="module")
+def strict_driver(libcuda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("cc is not in PATH")
+    driver = tmp_path_factory.mktemp("strict") / "libstrict.so"
+    source = ROOT / "tests" / "remoting" / "strict_driver.c"
+    libraries = [str(libcuda), f"-Wl,-rpath,{libcuda.parent}", "-ldl"]
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o", driver, source, *libraries],
+        check=True,
+    )
+    return driver
+
+
+@pytest.fixture
+def strict(strict_driver: Path, tmp_path: Path) -> Iterator[Remote]:
+    with remote_session(libcuda=strict_driver, folder=tmp_path, environment={}, tls=False) as remote:
+        yield remote
+
+
+@pytest.mark.parametrize("transport", ["shm", "unix", "tcp"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(strict: Remote, build: Build, name: str, transport: str) -> None:
+    """A call that waits in the driver keeps nobody from reading what a stream waits for."""
+    done = strict.run(build(f"remoting/{name}"), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_a_kernel_that_is_launched_before_there_is_a_context_has_its_parameters(strict: Remote, build: Build) -> None:
+    done = strict.run(build("suite/device_printf"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_listed_functions_have_all_attributes(strict: Remote, tmp_path: Path) -> None:
+    """MAX_THREADS_PER_BLOCK among them, which Triton asks for and launches are checked by."""
+    done = strict.run(build_calls("call_code", tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", MANAGED)
+def test_managed_memory_in_host_functions(strict: Remote, build: Build, name: str, mode: str) -> None:
+    """What a host function touches comes back without a function of the driver's, which would wait for it."""
+    done = strict.run(build(f"remoting/managed/{name}"), FARBUS_MANAGED_MEMORY=mode)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_managed_memory_at_random(strict: Remote, build: Build, mode: str) -> None:
+    done = strict.run(build("remoting/managed_random"), "5", STEPS, FARBUS_MANAGED_MEMORY=mode)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
