@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from farbus.remoting.session import write_session
 from tests.remoting.harness import ROOT, Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_managed import MODES, STEPS
+from tests.remoting.test_servers import block
 
 Build = Callable[[str], Path]
 
@@ -66,6 +69,25 @@ def test_managed_memory_in_host_functions(strict: Remote, build: Build, name: st
     """What a host function touches comes back without a function of the driver's, which would wait for it."""
     done = strict.run(build(f"remoting/managed/{name}"), FARBUS_MANAGED_MEMORY=mode)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
+
+
+def test_memory_is_had_while_bytes_of_another_server_come(strict_driver: Path, build: Build, tmp_path: Path) -> None:
+    """The stream waits for a copy that the client makes, and that is not behind the allocation."""
+    with contextlib.ExitStack() as stack:
+        remotes = [
+            stack.enter_context(
+                remote_session(
+                    libcuda=strict_driver,
+                    folder=tmp_path,
+                    environment={"FARBUS_SOFTGPU_NODE": f"{tmp_path}/{number}", "FARBUS_SOFTGPU": "count=1"},
+                )
+            )
+            for number in range(2)
+        ]
+        session = tmp_path / "session"
+        write_session(session, [block(remote) for remote in remotes])
+        done = remotes[0].run(build("remoting/servers/allocated_meanwhile"), FARBUS_SESSION=str(session))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("mode", MODES)
