@@ -6,13 +6,13 @@ That is the software GPU, or NVIDIA's driver where FARBUS_TEST_LIBCUDA names it.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import BUILD, PROGRAM_TIMEOUT_S, SHIM, remote_session
+from tests.remoting.harness import PROGRAM_TIMEOUT_S, SHIM, remote_session
 
 HERE = Path(__file__).parent
 #: NVIDIA's driver 580.159 (CUDA 13.0) on an H100, natively.
@@ -28,23 +28,8 @@ TRANSPORTS = {"shm": ("shm", True), "tls": ("tcp", True), "tcp": ("tcp", False)}
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("nvcc is not in PATH")
-    target = tmp_path_factory.mktemp("errors") / "errors"
-    subprocess.run([nvcc, "-O1", "-o", target, HERE / "errors.cu"], check=True, capture_output=True)
-    return target
-
-
-@pytest.fixture(scope="module")
-def libcuda() -> Path:
-    if named := os.environ.get("FARBUS_TEST_LIBCUDA"):
-        return Path(named)
-    built = BUILD / "softgpu" / "libcuda.so.1"
-    if not built.exists():
-        pytest.skip("native/build/softgpu is not built: run make -C native")
-    return built
+def program(compiled: Callable[..., Path]) -> Path:
+    return compiled("errors", "-O1")
 
 
 @pytest.fixture(scope="module")

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import BUILD, ROOT
+from tests.remoting.harness import ROOT
 
 #: Copies of 4 KiB and a few kernels.
 DIVISOR = "4096"
 
 
-@pytest.fixture(scope="session")
-def libcuda() -> Path:
-    library = BUILD / "softgpu" / "libcuda.so.1"
-    if not library.exists():
-        pytest.skip("the software GPU is not built: run make build")
-    return library
-
-
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("nvcc is not in PATH")
-    program = tmp_path_factory.mktemp("speed") / "kernels"
-    subprocess.run([nvcc, "-O2", "-o", program, ROOT / "tests" / "gpu" / "kernels.cu"], check=True, capture_output=True)
-    return program
+@pytest.fixture(scope="module")
+def kernels(compiled: Callable[..., Path]) -> Path:
+    return compiled("kernels", "-O2")
 
 
 def speed(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
