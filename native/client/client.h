@@ -224,6 +224,7 @@ struct client_wait {
 	uint8_t *tail;			/* malloc'ed by the reader, if wanted */
 	size_t tail_bytes;
 	bool want_tail;
+	bool spins;			/* as the driver would (client_wait_spins) */
 	struct client_target *target;
 };
 
@@ -257,6 +258,7 @@ struct client_session {
 	uint16_t major, minor;		/* of the protocol that the server speaks */
 	uint64_t connection;		/* wire_hello_connection of the hello that it began with */
 	unsigned connections;		/* how many it is to have */
+	bool patient;			/* there are processors for waits that spin as long as the driver's */
 	bool keeps_images;		/* and may be asked for one by its digest */
 	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
@@ -389,6 +391,9 @@ CUresult client_function_name(struct client_function *function, struct client_se
  * current context's.  NULL: there is none. */
 struct client_context *client_stream_context(uint64_t stream);
 struct client_context *client_event_context(uint64_t event);
+/* Would the driver spin where this request, made in `context`, waits?  By default it does (cuCtxCreate's and
+ * cuEventCreate's flags). */
+bool client_wait_spins(CUcontext context, enum wire_op op, const void *fixed);
 struct client_session *client_stream_session(uint64_t stream);
 
 /* ---- what servers name ----

@@ -433,6 +433,7 @@ static void leader_step_down(struct client_session *session)
 	wait_lock(session);
 	if (atomic_load(&session->dead))
 		session_abandon(session);
+	session->inbox.patience_ns = 0;
 	session->leader = false;
 	session->leader_wait = NULL;
 	if (session->waits && !paging()) {
@@ -465,6 +466,7 @@ static void wait_for(struct client_session *session, struct client_wait *wait)
 			session->leader = true;
 			session->led = true;
 			session->leader_wait = wait;
+			session->inbox.patience_ns = wait->spins ? INBOX_PATIENCE_DEVICE_NS : 0;
 		} else {
 			uint32_t nudged = WAIT_LEAD;
 
@@ -937,6 +939,8 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	wait->asleep = false;
 	wait->session = session;
 	wait->sequence = 0;
+	wait->spins = session->patient &&
+		      client_wait_spins((CUcontext)(uintptr_t)route->context, request->op, request->fixed);
 	header_fill(&header, request->op, route->context);
 	rc = append(session, &header, request->fixed, request->fixed_bytes, request->tail,
 		    request->tail_bytes, register_wait, wait);

@@ -548,6 +548,7 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	if (rc)
 		return session_fail_open(session, rc);
 	session->driver_version = reply.driver_version;
+	session->patient = inbox_has_processors();
 	return CUDA_SUCCESS;
 }
 

@@ -61,6 +61,18 @@ struct client_context *client_event_context(uint64_t wire)
 	return event ? event->context : NULL;
 }
 
+bool client_wait_spins(CUcontext handle, enum wire_op op, const void *fixed)
+{
+	const unsigned sleeps = CU_CTX_SCHED_YIELD | CU_CTX_SCHED_BLOCKING_SYNC;
+	const struct client_context *context = client_context_get(handle);
+	const struct wire_event_synchronize *request = fixed;
+	const struct client_event *event = NULL;
+
+	if (op == WIRE_OP_EVENT_SYNCHRONIZE)
+		event = handle_get(&farbus_client.handles, HANDLE_EVENT, request->event);
+	return !(context && context->flags & sleeps) && !(event && event->flags & CU_EVENT_BLOCKING_SYNC);
+}
+
 CUresult client_event_wire(CUevent event, uint64_t *wire)
 {
 	if (!handle_get(&farbus_client.handles, HANDLE_EVENT, wire_of(event)))

@@ -365,6 +365,52 @@ static void test_who_keeps_the_peer_from_the_processor_by_spinning_goes_on_elsew
 	inbox_release(&inbox);
 }
 
+/* More looks than a spin that adapts has time for. */
+#define PEER_LATE_LOOKS 100000
+
+static ssize_t peer_read_late(struct transport *transport, void *buffer, size_t bytes)
+{
+	(void)transport;
+	(void)bytes;
+	if (!peer.sleeps && ++peer.looks < PEER_LATE_LOOKS)
+		return -EAGAIN;
+	*(uint8_t *)buffer = 1;
+	return 1;
+}
+
+/* How often a wait for that slept. */
+static int late_sleeps(struct inbox *inbox)
+{
+	uint8_t byte;
+
+	peer.looks = 0;
+	peer.sleeps = 0;
+	assert(inbox_take(inbox, &byte, 1) == 0);
+	return peer.sleeps;
+}
+
+static void test_who_is_patient_spins_on_while_nobody_else_wants_the_processor(void)
+{
+	static const struct transport_ops ops = { .name = "peer", .read = peer_read_late, .wait = peer_wait };
+	struct transport transport = { .ops = &ops, .descriptor = -1 };
+	struct inbox inbox;
+	int tries = 0;
+
+	assert(inbox_init(&inbox, &transport) == 0);
+	assert(late_sleeps(&inbox) == 1);
+	inbox.patience_ns = 10 * 1000000000ull;
+	/* Another process may want it: then it sleeps, and rightly. */
+	while (late_sleeps(&inbox))
+		assert(++tries < 1000);
+	inbox.patience_ns = 0;
+	assert(late_sleeps(&inbox) == 1);
+	/* Nor where a spin would only keep the peer from the processor. */
+	inbox.patience_ns = 10 * 1000000000ull;
+	inbox.sleeps = 1;
+	assert(late_sleeps(&inbox) == 1);
+	inbox_release(&inbox);
+}
+
 /* So that it begins at the beginning of a page of the kernel's. */
 static void test_a_large_part_begins_a_message_of_its_own_over_a_unix_socket(void)
 {
@@ -510,6 +556,7 @@ int main(void)
 	test_a_writer_knows_how_long_the_peer_that_it_woke_takes();
 	test_who_keeps_waking_where_the_peer_is_goes_on_elsewhere_and_may_come_back();
 	test_who_keeps_the_peer_from_the_processor_by_spinning_goes_on_elsewhere();
+	test_who_is_patient_spins_on_while_nobody_else_wants_the_processor();
 	test_a_large_part_begins_a_message_of_its_own_over_a_unix_socket();
 	test_nothing_paces_what_goes_to_this_machine();
 	test_frames_of_all_sizes_arrive_and_are_counted();

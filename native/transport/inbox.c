@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 int inbox_init(struct inbox *inbox, struct transport *transport)
 {
@@ -16,6 +17,7 @@ int inbox_init(struct inbox *inbox, struct transport *transport)
 	inbox->end = 0;
 	inbox->large = false;
 	inbox->spin_ns = INBOX_SPIN_MAX_NS / 2;
+	inbox->patience_ns = 0;
 	inbox->missed = 0;
 	inbox->sleeps = 0;
 	inbox->waited_ns = 0;
@@ -162,6 +164,43 @@ static bool inbox_sleeps(struct inbox *inbox)
 	return !transport->ops->apart || !transport->ops->apart(transport);
 }
 
+bool inbox_has_processors(void)
+{
+	cpu_set_t allowed;
+
+	/* Fails on machines with more processors than the set has. */
+	return sched_getaffinity(0, sizeof(allowed), &allowed) ||
+	       CPU_COUNT(&allowed) >= INBOX_PATIENCE_PROCESSORS;
+}
+
+/* How often this thread was taken off its processor for another. */
+static long inbox_wanted(void)
+{
+	struct rusage usage;
+
+	return getrusage(RUSAGE_THREAD, &usage) ? -1 : usage.ru_nivcsw;
+}
+
+/* Go on spinning while nobody else wants the processor. */
+static ssize_t inbox_spin_on(struct inbox *inbox, void *target, size_t bytes, uint64_t start, uint64_t *now)
+{
+	uint64_t asked = *now;
+	long wanted = inbox_wanted();
+	ssize_t got;
+
+	do {
+		transport_relax();
+		got = inbox_try(inbox, target, bytes);
+		*now = transport_now_ns();
+		if (*now - asked >= INBOX_WANTED_NS) {
+			if (inbox_wanted() != wanted)
+				break;
+			asked = *now;
+		}
+	} while (got == -EAGAIN && *now - start < inbox->patience_ns);
+	return got;
+}
+
 /* Read at least one byte into [target, target + bytes), or only find it if there is no
  * target: spin a while, then sleep. */
 static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int timeout_ms)
@@ -198,6 +237,8 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 			} while (got == -EAGAIN && --looks);
 			now = transport_now_ns();
 		} while (got == -EAGAIN && now - start < spin_ns);
+		if (got == -EAGAIN && inbox->patience_ns > spin_ns)
+			got = inbox_spin_on(inbox, target, bytes, start, &now);
 		if (got != -EAGAIN)
 			inbox->missed = 0;
 	}
@@ -243,7 +284,10 @@ static int inbox_fill(struct inbox *inbox, size_t bytes, int timeout_ms)
 		size_t most = INBOX_BYTES - inbox->end, missing = bytes - (inbox->end - inbox->start);
 		ssize_t got;
 
-		if ((ops->peek || inbox->large) && most > INBOX_AHEAD_BYTES)
+		/* Where reading is no system call, a large payload is to lie where it is as a whole. */
+		if (ops->peek && inbox->large)
+			most = missing;
+		else if ((ops->peek || inbox->large) && most > INBOX_AHEAD_BYTES)
 			most = missing > INBOX_AHEAD_BYTES ? missing : INBOX_AHEAD_BYTES;
 		got = inbox_read(inbox, inbox->buffer + inbox->end, most, timeout_ms);
 
