@@ -1,190 +1,7 @@
-/* Bytes between the socket and the device, through pinned staging buffers. */
-#include "server_ops.h"
-#include "../transport/processor.h"
+/* Copies: what they are of, and which way their bytes go. */
+#include "copies.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-/* ---- staging ---- */
-
-static void staging_busy(struct server_context *context, struct server_staging *staging)
-{
-	pthread_mutex_lock(&context->lock);
-	staging->next = NULL;
-	*context->busy_last = staging;
-	context->busy_last = &staging->next;
-	pthread_mutex_unlock(&context->lock);
-}
-
-static void staging_idle(struct server_context *context, struct server_staging *staging)
-{
-	pthread_mutex_lock(&context->lock);
-	staging->next = context->idle;
-	context->idle = staging;
-	pthread_cond_signal(&context->returned);
-	pthread_mutex_unlock(&context->lock);
-}
-
-/* Fails with the driver's own result: in a context that a kernel has broken, that is
- * what the program must be told. */
-static CUresult staging_make(const struct server_driver *driver, struct server_staging **out)
-{
-	struct server_staging *staging = calloc(1, sizeof(*staging));
-	void *memory = NULL;
-	CUresult result;
-
-	if (!staging)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = driver->cuEventCreate(&staging->event, CU_EVENT_DISABLE_TIMING);
-	if (result != CUDA_SUCCESS) {
-		free(staging);
-		return result;
-	}
-	if (!driver->cuMemHostAlloc ||
-	    driver->cuMemHostAlloc(&memory, WIRE_BULK_BYTES, CU_MEMHOSTALLOC_PORTABLE) !=
-		    CUDA_SUCCESS)
-		memory = malloc(WIRE_BULK_BYTES);
-	if (!memory) {
-		driver->cuEventDestroy_v2(staging->event);
-		free(staging);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	staging->memory = memory;
-	*out = staging;
-	return CUDA_SUCCESS;
-}
-
-/* Take the oldest busy buffer whose copy is over; the lock is held. */
-static struct server_staging *staging_reap(struct server_context *context,
-					   const struct server_driver *driver)
-{
-	struct server_staging *oldest = context->busy_first;
-
-	if (!oldest || driver->cuEventQuery(oldest->event) == CUDA_ERROR_NOT_READY)
-		return NULL;
-	context->busy_first = oldest->next;
-	if (!context->busy_first)
-		context->busy_last = &context->busy_first;
-	return oldest;
-}
-
-/* Wait until a buffer is idle that a copy to the host holds; there is none of those
- * that only an event tells of.  A context that a kernel has broken gives none back. */
-static CUresult staging_await(struct server_call *call)
-{
-	struct server_context *context = call->context;
-	CUresult result = CUDA_SUCCESS;
-
-	pthread_mutex_lock(&context->lock);
-	while (!context->idle && !context->busy_first && result == CUDA_SUCCESS) {
-		struct timespec until;
-
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec++;
-		if (!context->staging_count) {
-			result = CUDA_ERROR_OUT_OF_MEMORY;
-		} else if (pthread_cond_timedwait(&context->returned, &context->lock, &until)) {
-			pthread_mutex_unlock(&context->lock);
-			result = call->driver->cuStreamQuery(NULL);
-			if (result == CUDA_ERROR_NOT_READY)
-				result = CUDA_SUCCESS;
-			pthread_mutex_lock(&context->lock);
-		}
-	}
-	pthread_mutex_unlock(&context->lock);
-	return result;
-}
-
-/* A buffer that nothing uses.  Waits for the oldest copy when there are as many
- * as may be. */
-static CUresult staging_take(struct server_call *call, struct server_staging **out)
-{
-	struct server_context *context = call->context;
-	struct server_staging *staging;
-	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-	CUevent oldest = NULL;
-
-	for (;;) {
-		bool make = false;
-
-		pthread_mutex_lock(&context->lock);
-		staging = context->idle;
-		if (staging) {
-			context->idle = staging->next;
-		} else {
-			staging = staging_reap(context, call->driver);
-			if (!staging && context->staging_count < SERVER_STAGING_LIMIT) {
-				context->staging_count++;
-				make = true;
-			}
-			oldest = context->busy_first ? context->busy_first->event : NULL;
-		}
-		pthread_mutex_unlock(&context->lock);
-		if (staging) {
-			*out = staging;
-			return CUDA_SUCCESS;
-		}
-		if (make) {
-			result = staging_make(call->driver, out);
-			if (result == CUDA_SUCCESS)
-				return CUDA_SUCCESS;
-			pthread_mutex_lock(&context->lock);
-			context->staging_count--;
-			pthread_mutex_unlock(&context->lock);
-		}
-		if (make && result != CUDA_ERROR_OUT_OF_MEMORY)
-			return result;
-		if (oldest) {
-			call->driver->cuEventSynchronize(oldest);
-			continue;
-		}
-		result = staging_await(call);
-		if (result != CUDA_SUCCESS)
-			return result;
-	}
-}
-
-/* What a host function of the client needs of managed memory comes through one or two of them. */
-#define STAGING_RESERVED 8u
-
-void server_staging_reserve(struct server_call *call)
-{
-	struct server_context *context = call->context;
-	struct server_staging *staging;
-	bool make = true;
-
-	while (make) {
-		pthread_mutex_lock(&context->lock);
-		make = context->staging_count < STAGING_RESERVED;
-		context->staging_count += make;
-		pthread_mutex_unlock(&context->lock);
-		if (!make)
-			return;
-		if (staging_make(call->driver, &staging) == CUDA_SUCCESS) {
-			staging_idle(context, staging);
-			continue;
-		}
-		pthread_mutex_lock(&context->lock);
-		context->staging_count--;
-		pthread_mutex_unlock(&context->lock);
-		return;
-	}
-}
-
-/* Mark a buffer as used by what `stream` holds now. */
-static CUresult staging_fence(struct server_call *call, struct server_staging *staging,
-			      CUstream stream)
-{
-	CUresult result = call->driver->cuEventRecord(staging->event, stream);
-
-	if (result == CUDA_SUCCESS)
-		staging_busy(call->context, staging);
-	else
-		staging_idle(call->context, staging);
-	return result;
-}
 
 /* ---- rows ---- */
 
@@ -195,12 +12,6 @@ static CUresult staging_fence(struct server_call *call, struct server_staging *s
  * copy more of one while the one before it is on its way.  Others hold a buffer for each piece, which
  * clients count by WIRE_BULK_BYTES (CLIENT_BEHIND_PIECES): theirs are as large as may be. */
 #define SERVER_SENT_BYTES (256u << 10)
-/* And in pieces of this size what is written in memory that the peer reads at the same time. */
-#define SERVER_SHARED_BYTES (64u << 10)
-/* What a system call sends is copied by the device first: larger pieces cost fewer calls and headers, behind which the kernel's
- * copies are slower the more there are, and smaller ones stay in the processor's cache and leave the network something to do
- * meanwhile (docs/performance.md).  A copy that is one frame goes at once, and on AMD's processors each frame does. */
-#define SERVER_CALL_BYTES (512u << 10)
 _Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES && SERVER_SENT_BYTES <= WIRE_BULK_BYTES,
 	       "a piece fits a staging buffer");
 
@@ -279,107 +90,6 @@ static void plane_flatten(size_t *pitch, size_t *width, size_t *height)
 	}
 }
 
-/* ---- between the transport's memory and the device ----
- *
- * Where the transport's bytes lie in memory, the driver copies from there and to there, on a
- * stream that nothing else is put in: such a copy ends whatever the program's streams wait
- * for, so it may be waited for by the thread that reads for all of them, and by one that
- * keeps others from writing.  It is only for streams that have come to the copy. */
-
-bool server_stream_is_idle(struct server_call *call, CUstream stream)
-{
-	const struct server_driver *driver = call->driver;
-	CUcontext owner;
-
-	/* Asking about a stream would end its capture. */
-	if (atomic_load_explicit(&call->server->capture_count, memory_order_relaxed))
-		return false;
-	/* The legacy stream waits for all others, and they for it: those of this context. */
-	if (stream && (!driver->cuStreamGetCtx ||
-		       driver->cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS ||
-		       owner != call->context->real ||
-		       driver->cuStreamQuery(stream) != CUDA_SUCCESS))
-		return false;
-	return driver->cuStreamQuery(NULL) == CUDA_SUCCESS;
-}
-
-/* NULL: the driver has none. */
-static CUstream bulk_stream(struct server_call *call)
-{
-	struct server_context *context = call->context;
-	CUstream stream;
-	size_t bytes;
-	void *at;
-
-	pthread_mutex_lock(&context->lock);
-	if (!context->bulk) {
-		if (call->driver->cuStreamCreate(&context->bulk, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
-			context->bulk = NULL;
-		/* Where the driver can't pin it, it copies through memory of its own.  It may be
-		 * so already, for another context. */
-		call->server->transport.ops->memory(&call->server->transport, &at, &bytes);
-		if (context->bulk && call->driver->cuMemHostRegister_v2)
-			(void)call->driver->cuMemHostRegister_v2(at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
-	}
-	stream = context->bulk;
-	pthread_mutex_unlock(&context->lock);
-	return stream;
-}
-
-static CUresult receive_in_place(struct server_call *call, uint64_t device, CUstream stream)
-{
-	const struct server_driver *driver = call->driver;
-	CUresult result = CUDA_SUCCESS;
-
-	while (call->tail_bytes && result == CUDA_SUCCESS) {
-		const void *at;
-		ssize_t bytes = inbox_peek(call->inbox, &at, call->tail_bytes);
-
-		if (bytes <= 0)
-			return SERVER_MALFORMED;
-		result = driver->cuMemcpyHtoDAsync_v2(device, at, (size_t)bytes, stream);
-		if (result == CUDA_SUCCESS)
-			result = driver->cuStreamSynchronize(stream);
-		inbox_taken(call->inbox, (size_t)bytes);
-		call->tail_bytes -= (size_t)bytes;
-		device += (size_t)bytes;
-	}
-	return result;
-}
-
-/* The frame goes on also where the driver refuses: its length has been said.  `more` frames follow. */
-static CUresult send_in_place(struct server_call *call, uint64_t device, size_t offset, size_t bytes,
-			      bool more, CUstream stream)
-{
-	const struct server_driver *driver = call->driver;
-	struct transport *transport = &call->server->transport;
-	const struct wire_data data = { .sequence = call->header.sequence, .offset = offset };
-	bool halves = (offset || more) && !processor_is_amd();
-	size_t most = transport->ops->direct ? SERVER_SHARED_BYTES : halves ? SERVER_CALL_BYTES : WIRE_BULK_BYTES;
-	CUresult result = CUDA_SUCCESS;
-	int rc = server_send_begin(call->server, WIRE_EVENT_DATA, call->header.lane,
-				   call->header.sequence, &data, sizeof(data), bytes);
-
-	while (!rc && bytes) {
-		void *at;
-		ssize_t room = transport->ops->room(transport, &at, bytes < most ? bytes : most);
-
-		if (room <= 0) {
-			rc = -EPIPE;
-			break;
-		}
-		if (result == CUDA_SUCCESS)
-			result = driver->cuMemcpyDtoHAsync_v2(at, device, (size_t)room, stream);
-		if (result == CUDA_SUCCESS)
-			result = driver->cuStreamSynchronize(stream);
-		device += (size_t)room;
-		bytes -= (size_t)room;
-		rc = transport->ops->written(transport, (size_t)room, bytes || more);
-	}
-	pthread_mutex_unlock(&call->server->write);
-	return rc ? SERVER_MALFORMED : result;
-}
-
 /* ---- to the device ---- */
 
 /* The device copies what is there while the rest comes.  Where it is as quick, each piece takes
@@ -417,13 +127,15 @@ static CUresult receive_rows(struct server_call *call, uint64_t device, size_t p
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (height == 1 && call->server->transport.ops->peek && server_stream_is_idle(call, stream)) {
-		CUstream bulk = bulk_stream(call);
+	if (height == 1) {
+		bool taken;
 
-		if (bulk)
-			return receive_in_place(call, device, bulk);
+		result = server_receive_in_place(call, device, stream, &taken);
+		if (taken)
+			return result;
 	}
-	result = staging_take(call, &staging);
+	call->server->idle.known = false;
+	result = server_staging_take(call, &staging);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (height == 1)
@@ -435,8 +147,8 @@ static CUresult receive_rows(struct server_call *call, uint64_t device, size_t p
 				   stream);
 	if (result != CUDA_SUCCESS && result != SERVER_MALFORMED)
 		/* A part of it may be on its way all the same. */
-		(void)staging_fence(call, staging, stream);
-	return result == CUDA_SUCCESS ? staging_fence(call, staging, stream) : result;
+		(void)server_staging_fence(call, staging, stream);
+	return result == CUDA_SUCCESS ? server_staging_fence(call, staging, stream) : result;
 }
 
 CUresult serve_copy_to_device(struct server_call *call)
@@ -489,14 +201,11 @@ CUresult serve_copy_to_host(struct server_call *call)
 		return result;
 	plane_flatten(&pitch, &width, &height);
 	total = width * height;
-	if (height == 1 && call->server->transport.ops->room && server_stream_is_idle(call, stream)) {
-		CUstream bulk = bulk_stream(call);
+	if (height == 1) {
+		bool sent;
 
-		for (; bulk && at < total && result == CUDA_SUCCESS; at += WIRE_BULK_BYTES)
-			result = send_in_place(call, request->device + at, at,
-					       total - at < WIRE_BULK_BYTES ? total - at : WIRE_BULK_BYTES,
-					       total - at > WIRE_BULK_BYTES, bulk);
-		if (bulk)
+		result = server_send_in_place(call, request->device, total, stream, &sent);
+		if (sent)
 			return result;
 	}
 	while (result == CUDA_SUCCESS && (at < total || filled)) {
@@ -506,7 +215,7 @@ CUresult serve_copy_to_host(struct server_call *call)
 			struct piece piece = piece_at(request->device, pitch, width, height, at,
 						      SERVER_SENT_BYTES);
 
-			result = staging_take(call, &staging);
+			result = server_staging_take(call, &staging);
 			if (result != CUDA_SUCCESS)
 				break;
 			bytes = piece.width * piece.height;
@@ -525,13 +234,13 @@ CUresult serve_copy_to_host(struct server_call *call)
 			sent += filled_bytes;
 		}
 		if (filled)
-			staging_idle(call->context, filled);
+			server_staging_idle(call->context, filled);
 		filled = staging;
 		filled_bytes = bytes;
 		staging = NULL;
 	}
 	if (filled)
-		staging_idle(call->context, filled);
+		server_staging_idle(call->context, filled);
 	return result;
 }
 
@@ -552,7 +261,7 @@ static void stream_data_send(void *opaque)
 
 	send_data(data->context->server, data->lane, data->sequence, data->offset,
 		  data->staging->memory, data->bytes);
-	staging_idle(data->context, data->staging);
+	server_staging_idle(data->context, data->staging);
 	free(data);
 }
 
@@ -580,7 +289,7 @@ CUresult serve_copy_to_host_async(struct server_call *call)
 
 		if (!data)
 			return CUDA_ERROR_OUT_OF_MEMORY;
-		result = staging_take(call, &staging);
+		result = server_staging_take(call, &staging);
 		if (result != CUDA_SUCCESS) {
 			free(data);
 			return result;
@@ -599,7 +308,7 @@ CUresult serve_copy_to_host_async(struct server_call *call)
 		if (result == CUDA_SUCCESS)
 			result = call->driver->cuLaunchHostFunc(stream, stream_data_send, data);
 		if (result != CUDA_SUCCESS) {
-			staging_idle(call->context, staging);
+			server_staging_idle(call->context, staging);
 			free(data);
 		}
 	}
@@ -696,7 +405,7 @@ CUresult serve_array_write(struct server_call *call)
 	if (result == CUDA_SUCCESS && !rows.dstArray)
 		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS)
-		result = staging_take(call, &staging);
+		result = server_staging_take(call, &staging);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = server_take(call, staging->memory, call->tail_bytes);
@@ -705,8 +414,8 @@ CUresult serve_array_write(struct server_call *call)
 		result = call->driver->cuMemcpy3DAsync_v2(&rows, stream);
 	if (result != CUDA_SUCCESS && result != SERVER_MALFORMED)
 		/* A part of it may be on its way all the same. */
-		(void)staging_fence(call, staging, stream);
-	return result == CUDA_SUCCESS ? staging_fence(call, staging, stream) : result;
+		(void)server_staging_fence(call, staging, stream);
+	return result == CUDA_SUCCESS ? server_staging_fence(call, staging, stream) : result;
 }
 
 CUresult serve_array_read(struct server_call *call)
@@ -729,7 +438,7 @@ CUresult serve_array_read(struct server_call *call)
 	if (result == CUDA_SUCCESS && !rows.srcArray)
 		result = CUDA_ERROR_INVALID_HANDLE;
 	if (result == CUDA_SUCCESS)
-		result = staging_take(call, &staging);
+		result = server_staging_take(call, &staging);
 	if (result != CUDA_SUCCESS)
 		return result;
 	rows.dstHost = staging->memory;
@@ -755,7 +464,7 @@ CUresult serve_array_read(struct server_call *call)
 					   at, staging->memory, bytes);
 		at += bytes;
 	}
-	staging_idle(call->context, staging);
+	server_staging_idle(call->context, staging);
 	return result;
 }
 

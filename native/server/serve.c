@@ -124,6 +124,8 @@ static CUresult call_execute(struct server_call *call, const struct wire_op_info
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
+	if (call->due && call->header.opcode == WIRE_OP_STREAM_SYNCHRONIZE)
+		return CUDA_SUCCESS;
 	return server_handlers[call->header.opcode](call);
 }
 
@@ -361,6 +363,19 @@ static bool call_is_due(struct server_call *call)
 	       server_stream_is_idle(call, stream);
 }
 
+/* Do streams that are idle stay so?  Of copies those in place do, and who serves another says so. */
+static bool call_leaves_idle(const struct server_call *call)
+{
+	switch (call->header.opcode) {
+	case WIRE_OP_STREAM_SYNCHRONIZE:
+	case WIRE_OP_COPY_TO_DEVICE:
+	case WIRE_OP_COPY_TO_HOST:
+		return true;
+	default:
+		return false;
+	}
+}
+
 /* These take names away, and pass the lead on by themselves when they have. */
 static bool call_takes_names(const struct server_call *call)
 {
@@ -414,14 +429,16 @@ static bool call_run(struct server_call *call, const struct wire_op_info *info, 
 			return false;
 		call->tail = call->thread->tail;
 	}
-	if (!call->passed && !call_queries(call))
+	if (!call->passed && !call_queries(call)) {
 		server->settled.known = false;
+		server->idle.known = server->idle.known && call_leaves_idle(call);
+	}
 	/* What the client asks before it answers is served, too, while an allocation stands. */
 	if (call->lent && (call->header.opcode == WIRE_OP_MEMORY_ALLOC ||
 			   call->header.opcode == WIRE_OP_MEMORY_ALLOC_PITCH)) {
 		call->context = NULL;
 		server_pass(call);
-	} else if (info->blocking && !call_is_due(call)) {
+	} else if (info->blocking && !(call->due = call_is_due(call))) {
 		began = transport_now_ns();
 		if (!call_takes_names(call)) {
 			call->context = NULL;
@@ -559,6 +576,9 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 	};
 	const struct wire_op_info *info;
 
+	if (server->patient)
+		server->inbox.patience_ns = server_is_alone(server) ? INBOX_PATIENCE_PEER_NS
+								    : INBOX_PATIENCE_DEVICE_NS;
 	if (inbox_header(&server->inbox, &call.header, -1))
 		return false;
 	info = call_known(&call);
@@ -873,6 +893,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	server->inbox.meter = &server->meter;
 	/* Our threads may be moved; a program's are its own. */
 	server->inbox.parts = true;
+	server->patient = false;
 	if (!rc)
 		rc = server_text_start(server);
 	if (!rc)

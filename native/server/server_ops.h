@@ -84,6 +84,15 @@ struct server_lane_stream {
 	CUstream stream;
 };
 
+/* Copies between the transport's memory and the device, one way, for as many at a time as hide how long one takes to
+ * start and to end.  Made when the first copy is. */
+#define SERVER_FLIGHTS 4u
+struct server_flights {
+	bool made;
+	CUstream stream;		/* nothing else is put in it */
+	CUevent ends[SERVER_FLIGHTS];
+};
+
 struct server_context {
 	struct server *server;
 	struct server_context *base;	/* whose modules are used here; itself, but for green ones */
@@ -97,7 +106,7 @@ struct server_context {
 	struct server_staging **busy_last;
 	unsigned staging_count;
 	pthread_cond_t returned;		/* a buffer has become idle */
-	CUstream bulk;			/* of copies from and to the transport's memory; NULL: not made */
+	struct server_flights to_device, to_host;
 	struct server_pinned *pinned_idle;
 	uint64_t pinned_idle_bytes;
 	struct server_lane_stream *lanes;
@@ -157,10 +166,18 @@ struct server_settled {
 	uint64_t context, object;
 };
 
+/* A stream that had come to its end, as all that it would wait for, with nothing put into any since. */
+struct server_idle {
+	bool known;
+	CUcontext context;
+	CUstream stream;
+};
+
 struct server {
 	struct transport transport;
 	struct server_resume resume;
 	struct inbox inbox;		/* the leader's */
+	bool patient;			/* there are processors for a reader that spins on */
 	struct server_status *status;	/* calls: the leader's; sent_bytes: under `write` */
 	struct server_status unseen;	/* the status where nobody looks */
 	struct inbox_meter meter;
@@ -191,6 +208,7 @@ struct server {
 	int text_read;			/* what the driver prints; -1: not caught */
 	pthread_mutex_t text_lock;	/* over reading it */
 	struct server_settled settled;	/* the leader's */
+	struct server_idle idle;	/* the leader's, while it is alone */
 
 	struct server_names *names;
 	struct server_images *images;	/* kept of earlier programs (images.c); NULL: none are */
@@ -248,6 +266,7 @@ struct server_call {
 	void *reply;			/* WIRE_FIXED_BYTES zeroed bytes */
 	uint8_t *reply_tail;		/* malloc'ed by the handler, freed by the engine */
 	size_t reply_tail_bytes;
+	bool due;			/* what it waits for is over */
 	bool passed;			/* another thread leads, or may */
 	bool lent;			/* another thread reads for this one, which serves what is read */
 	struct server_holds holds;
@@ -259,7 +278,7 @@ extern const server_handler server_handlers[];
 /* A result that ends the session: the client does not speak the protocol. */
 #define SERVER_MALFORMED ((CUresult)-1)
 
-/* Have some staging buffers before a stream waits for the client: then the driver may make none (copies.c). */
+/* Have some staging buffers before a stream waits for the client: then the driver may make none (staging.c). */
 void server_staging_reserve(struct server_call *call);
 /* Take the tail's next bytes from the inbox; for operations with bulk tails. */
 CUresult server_take(struct server_call *call, void *target, size_t bytes);

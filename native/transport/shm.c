@@ -184,12 +184,21 @@ static ssize_t shm_await_room(struct transport *transport)
 	return room;
 }
 
+/* Of what begins at `index`, so much lies in one piece and is one step. */
+static size_t shm_piece(uint64_t index, size_t bytes)
+{
+	size_t straight = SHM_RING_BYTES - index % SHM_RING_BYTES;
+
+	if (bytes > SHM_STEP_BYTES)
+		bytes = SHM_STEP_BYTES;
+	return bytes < straight ? bytes : straight;
+}
+
 /* Contiguous room, waited for. */
 static ssize_t shm_room_at(struct transport *transport, void **where, size_t bytes)
 {
 	struct shm *shm = transport->shm;
 	ssize_t room = (ssize_t)(SHM_RING_BYTES - (shm->written - shm->out_taken));
-	size_t at = shm->written % SHM_RING_BYTES;
 
 	if ((size_t)room < bytes)
 		room = shm_room(shm);
@@ -202,14 +211,20 @@ static ssize_t shm_room_at(struct transport *transport, void **where, size_t byt
 	}
 	if (room < 0)
 		return room;
-	if (bytes > (size_t)room)
-		bytes = (size_t)room;
-	if (bytes > SHM_STEP_BYTES)
-		bytes = SHM_STEP_BYTES;
-	if (bytes > SHM_RING_BYTES - at)
-		bytes = SHM_RING_BYTES - at;
-	*where = shm->out_bytes + at;
-	return (ssize_t)bytes;
+	*where = shm->out_bytes + shm->written % SHM_RING_BYTES;
+	return (ssize_t)shm_piece(shm->written, bytes < (size_t)room ? bytes : (size_t)room);
+}
+
+static ssize_t shm_room_behind(struct transport *transport, size_t ahead, void **where, size_t bytes)
+{
+	struct shm *shm = transport->shm;
+	ssize_t room = shm_room(shm);
+
+	if (room < 0)
+		return room;
+	room -= (ssize_t)ahead;
+	*where = shm->out_bytes + (shm->written + ahead) % SHM_RING_BYTES;
+	return (ssize_t)shm_piece(shm->written + ahead, bytes < (size_t)room ? bytes : (size_t)room);
 }
 
 static void shm_memory(struct transport *transport, void **at, size_t *bytes)
@@ -263,25 +278,26 @@ static int shm_write(struct transport *transport, struct iovec *vector, int coun
 
 /* ---- reading ---- */
 
-static ssize_t shm_peek(struct transport *transport, const void **where, size_t bytes)
+static ssize_t shm_peek_behind(struct transport *transport, size_t ahead, const void **where, size_t bytes)
 {
 	struct shm *shm = transport->shm;
 	uint64_t there = atomic_load_explicit(&shm->in->written, memory_order_acquire) - shm->taken;
-	size_t at = shm->taken % SHM_RING_BYTES;
 
-	if (there > SHM_RING_BYTES)
+	if (there > SHM_RING_BYTES || there < ahead)
 		return -EPROTO;
+	there -= ahead;
 	if (!there)
-		return shm->hung_up ? -EPIPE : -EAGAIN;
+		return 0;
 	TRANSPORT_RECEIVED(transport);
-	if (bytes > there)
-		bytes = there;
-	if (bytes > SHM_STEP_BYTES)
-		bytes = SHM_STEP_BYTES;
-	if (bytes > SHM_RING_BYTES - at)
-		bytes = SHM_RING_BYTES - at;
-	*where = shm->in_bytes + at;
-	return (ssize_t)bytes;
+	*where = shm->in_bytes + (shm->taken + ahead) % SHM_RING_BYTES;
+	return (ssize_t)shm_piece(shm->taken + ahead, bytes < there ? bytes : there);
+}
+
+static ssize_t shm_peek(struct transport *transport, const void **where, size_t bytes)
+{
+	ssize_t got = shm_peek_behind(transport, 0, where, bytes);
+
+	return got ? got : transport->shm->hung_up ? -EPIPE : -EAGAIN;
 }
 
 static void shm_taken(struct transport *transport, size_t bytes)
@@ -442,6 +458,8 @@ static const struct transport_ops shm_ops = {
 	.taken = shm_taken,
 	.room = shm_room_at,
 	.written = shm_written,
+	.peek_behind = shm_peek_behind,
+	.room_behind = shm_room_behind,
 	.apart = shm_apart,
 	.beside = shm_beside,
 	.waking = shm_waking,

@@ -60,6 +60,10 @@ struct transport_ops {
 	void (*taken)(struct transport *transport, size_t bytes);
 	ssize_t (*room)(struct transport *transport, void **at, size_t bytes);
 	int (*written)(struct transport *transport, size_t bytes, bool more);
+	/* Like peek and room, but behind `ahead` bytes that are still in use where they lie, being neither taken nor
+	 * written yet; without waiting, and 0 where there is nothing.  NULL: there are none. */
+	ssize_t (*peek_behind)(struct transport *transport, size_t ahead, const void **at, size_t bytes);
+	ssize_t (*room_behind)(struct transport *transport, size_t ahead, void **at, size_t bytes);
 	/* Like write, but the vector's last part may be read where it lies until it is settled:
 	 * NULL where write has no use for that. */
 	int (*lend)(struct transport *transport, struct iovec *vector, int count);

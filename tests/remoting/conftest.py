@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -37,6 +38,30 @@ def libcuda() -> Path:
     """The driver that the servers open: NVIDIA's when FARBUS_TEST_LIBCUDA names it, else the software GPU."""
     named = os.environ.get("FARBUS_TEST_LIBCUDA")
     return Path(named) if named else require(BUILD / "softgpu" / "libcuda.so.1", "run make -C native")
+
+
+@pytest.fixture(scope="session")
+def driver_before(libcuda: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Compile NAME.c of this folder to a driver of its own: what that does not define is the other's."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("cc is not in PATH")
+    folder = tmp_path_factory.mktemp("drivers")
+
+    @functools.cache
+    def compile_driver(name: str) -> Path:
+        driver = folder / f"lib{name}.so"
+        source = ROOT / "tests" / "remoting" / f"{name}.c"
+        subprocess.run(
+            [
+                *(compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o", driver),
+                *(source, libcuda, f"-Wl,-rpath,{libcuda.parent}", "-ldl"),
+            ],
+            check=True,
+        )
+        return driver
+
+    return compile_driver
 
 
 @pytest.fixture(scope="session")

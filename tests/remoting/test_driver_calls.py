@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import ROOT, Remote, remote_session
+from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 
 Build = Callable[[str], Path]
@@ -28,17 +26,8 @@ class Spied:
 
 
 @pytest.fixture
-def spied(libcuda: Path, tmp_path: Path) -> Iterator[Spied]:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("cc is not in PATH")
-    driver, log = tmp_path / "libspy.so", tmp_path / "calls"
-    source = ROOT / "tests" / "remoting" / "spy_driver.c"
-    libraries = [str(libcuda), f"-Wl,-rpath,{libcuda.parent}", "-ldl"]
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o", driver, source, *libraries],
-        check=True,
-    )
+def spied(driver_before: Callable[[str], Path], tmp_path: Path) -> Iterator[Spied]:
+    driver, log = driver_before("spy_driver"), tmp_path / "calls"
     with remote_session(libcuda=driver, folder=tmp_path, environment={"SPY_DRIVER_LOG": str(log)}) as remote:
         yield Spied(remote=remote, log=log)
 

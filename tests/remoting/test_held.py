@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import TextIO
 import pytest
 
 from farbus.remoting.spec import ENTRIES
-from tests.remoting.harness import ROOT
 from tests.remoting.test_hostile import CONTEXT, OPCODE, Session, raw_session, with_context
 
 SECOND = 1 << 43 | 2 << 4
@@ -62,19 +59,9 @@ class Held:
 
 
 @pytest.fixture
-def held(libcuda: Path, tmp_path: Path) -> Iterator[Callable[[str], Held]]:
+def held(driver_before: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[[str], Held]]:
     pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("cc is not in PATH")
-    driver, log = tmp_path / "libheld.so", tmp_path / "log"
-    subprocess.run(
-        [
-            *(compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o", driver),
-            *(ROOT / "tests" / "remoting" / "held_driver.c", libcuda, f"-Wl,-rpath,{libcuda.parent}", "-ldl"),
-        ],
-        check=True,
-    )
+    driver, log = driver_before("held_driver"), tmp_path / "log"
     os.mkfifo(log)
     with contextlib.ExitStack() as stack:
 

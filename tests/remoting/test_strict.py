@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from farbus.remoting.session import write_session
-from tests.remoting.harness import ROOT, Remote, remote_session
+from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_managed import MODES, STEPS
 from tests.remoting.test_servers import block
@@ -23,19 +21,9 @@ PROGRAMS = ["behind_host_function", "host_functions", "pageable_source", "pinned
 MANAGED = ["allocated_meanwhile", "host_functions", "launches_meanwhile"]
 
 
-@pytest.fixture(scope="module")
-def strict_driver(libcuda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("cc is not in PATH")
-    driver = tmp_path_factory.mktemp("strict") / "libstrict.so"
-    source = ROOT / "tests" / "remoting" / "strict_driver.c"
-    libraries = [str(libcuda), f"-Wl,-rpath,{libcuda.parent}", "-ldl"]
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o", driver, source, *libraries],
-        check=True,
-    )
-    return driver
+@pytest.fixture
+def strict_driver(driver_before: Callable[[str], Path]) -> Path:
+    return driver_before("strict_driver")
 
 
 @pytest.fixture
