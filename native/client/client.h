@@ -188,12 +188,15 @@ struct client_event {
 	unsigned flags;
 };
 
+struct client_layout;			/* device.c */
+
 struct client_device {
 	struct wire_device snapshot;
 	struct client_session *session;
 	uint32_t server_ordinal;
 	int pci[3];			/* domain, bus, device */
 	struct client_context *primary;
+	struct client_layout *_Atomic layout;	/* NULL: not asked for */
 };
 
 /* ---- the session ---- */
@@ -659,6 +662,8 @@ CUresult client_blob_send(const struct client_route *route, uint64_t blob, const
 /* Wait for the current context, and for the devices of the other servers. */
 CUresult client_contexts_synchronize(void);
 CUresult client_context_make_primary(struct client_device *device);
+/* Where the current context's device has its multiprocessors; both malloc'ed (cudart.h). */
+CUresult client_device_layout(uint8_t **gpcs, uint8_t **numbers);
 void client_libraries_forget(struct client_context *context);
 CUresult client_module_load(CUmodule *module, const void *image);
 int client_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function),

@@ -1,7 +1,8 @@
-/* Devices: everything from the snapshot that came with the hello. */
+/* Devices: everything from the snapshot that came with the hello, but for where multiprocessors lie. */
 #include "managed.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static CUresult device_get(CUdevice ordinal, const struct client_device **device)
@@ -231,5 +232,81 @@ CUresult cuDeviceGetProperties(CUdevprop *prop, CUdevice dev)
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
+	return CUDA_SUCCESS;
+}
+
+/* ---- where multiprocessors lie ---- */
+
+/* Made once, and never freed. */
+struct client_layout {
+	size_t count, room;		/* of each array: bytes that are told, and that a program gets */
+	uint8_t gpcs_then_numbers[];
+};
+
+static CUresult layout_ask(const struct client_device *device, struct client_layout **out)
+{
+	const int32_t multiprocessors = device->snapshot.attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT];
+	const struct client_request request = { .op = WIRE_OP_DEVICE_LAYOUT };
+	const struct client_route route = client_route_current();
+	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE, .want_tail = true };
+	struct client_layout *layout;
+	CUresult result;
+
+	/* Without a word: who asks lives with it. */
+	if (!client_session_has(route.session, WIRE_OP_DEVICE_LAYOUT))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	result = client_call_own(&route, &request, &wait);
+	if (result == CUDA_SUCCESS && (!wait.tail_bytes || wait.tail_bytes % 2 || multiprocessors < 0 ||
+				       wait.tail_bytes / 2 > (size_t)multiprocessors))
+		result = CUDA_ERROR_UNKNOWN;
+	if (result == CUDA_SUCCESS) {
+		layout = malloc(sizeof(*layout) + wait.tail_bytes);
+		if (layout) {
+			layout->count = wait.tail_bytes / 2;
+			layout->room = (size_t)multiprocessors;
+			memcpy(layout->gpcs_then_numbers, wait.tail, wait.tail_bytes);
+			*out = layout;
+		} else {
+			result = CUDA_ERROR_OUT_OF_MEMORY;
+		}
+	}
+	free(wait.tail);
+	return result;
+}
+
+CUresult client_device_layout(uint8_t **gpcs, uint8_t **numbers)
+{
+	struct client_layout *layout, *before = NULL;
+	struct client_context *context;
+	struct client_device *device;
+	uint8_t *first, *second;
+	CUresult result = client_enter_context(&context);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	device = &farbus_client.devices[context->device];
+	layout = atomic_load(&device->layout);
+	if (!layout) {
+		result = layout_ask(device, &layout);
+		if (result != CUDA_SUCCESS)
+			return result;
+		/* Another thread may have asked meanwhile. */
+		if (!atomic_compare_exchange_strong(&device->layout, &before, layout)) {
+			free(layout);
+			layout = before;
+		}
+	}
+	/* How much is read nobody tells, but the device: so what a server leaves out is zero, not somebody's. */
+	first = calloc(1, layout->room);
+	second = calloc(1, layout->room);
+	if (!first || !second) {
+		free(first);
+		free(second);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	memcpy(first, layout->gpcs_then_numbers, layout->count);
+	memcpy(second, layout->gpcs_then_numbers + layout->count, layout->count);
+	*gpcs = first;
+	*numbers = second;
 	return CUDA_SUCCESS;
 }

@@ -360,6 +360,7 @@ static const struct cudart_host cudart_callbacks = {
 	.stream_number = cuStreamGetId,
 	.module_load = client_module_load,
 	.module_functions = client_module_visit,
+	.device_layout = client_device_layout,
 };
 
 void client_cudart_start(void)

@@ -29,6 +29,9 @@ struct cudart_host {
 	/* Call visit for every kernel of a module and return their count, or -1. */
 	int (*module_functions)(CUmodule module, void (*visit)(void *opaque, CUfunction function),
 				void *opaque);
+	/* Where the current context's device has its multiprocessors: for each pair of them (TPC) a byte
+	 * for its GPC, and one for its number there.  Both arrays are malloc'ed, and become the program's. */
+	CUresult (*device_layout)(uint8_t **gpcs, uint8_t **numbers);
 };
 
 /* Once, before the first table is asked for. */

@@ -346,10 +346,25 @@ static const struct {
 	},
 };
 
-/* A table of cuBLASLt's, which calls it for compute capability 9.0 without a look at whether there is one.  What it
- * tells is the driver's own; every function answers that it can't. */
+/* LAYOUT (cuBLASLt on compute capability 9.0, which calls it without a look at whether there is one): where
+ * multiprocessors lie. */
 
-static CUresult absent(void)
+static CUresult layout_give(uint8_t **gpcs, uint8_t **numbers)
+{
+	if (!gpcs || !numbers)
+		return CUDA_ERROR_INVALID_VALUE;
+	return cudart_host->device_layout(gpcs, numbers);
+}
+
+static CUresult layout_take_back(uint8_t *gpcs, uint8_t *numbers)
+{
+	free(gpcs);
+	free(numbers);
+	return CUDA_SUCCESS;
+}
+
+/* The others were never seen called; who might can do without them, as it can without the table. */
+static CUresult layout_absent(void)
 {
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -357,9 +372,15 @@ static CUresult absent(void)
 static const struct {
 	size_t bytes;
 	slot_function slots[16];
-} table_absent = {
-	.bytes = sizeof(table_absent),
-	.slots = { [0 ... 15] = SLOT(absent) },
+} table_layout = {
+	.bytes = sizeof(table_layout),
+	.slots = {
+		[0 ... 2] = SLOT(layout_absent),
+		[3] = SLOT(layout_give),
+		[4 ... 11] = SLOT(layout_absent),
+		[12] = SLOT(layout_take_back),
+		[13 ... 15] = SLOT(layout_absent),
+	},
 };
 
 #ifdef CUDART_HANDSHAKE
@@ -407,7 +428,7 @@ static const struct {
 	{ { 0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d,
 	    0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e }, &table_module },
 	{ { 0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45,
-	    0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca }, &table_absent },
+	    0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca }, &table_layout },
 #ifdef CUDART_HANDSHAKE
 	{ { 0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b,
 	    0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2 }, &table_integrity },

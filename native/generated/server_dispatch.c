@@ -354,6 +354,7 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_CONTEXT_STREAM_PRIORITIES] = serve_context_stream_priorities,
 	[WIRE_OP_GREEN_ENTER] = serve_green_enter,
 	[WIRE_OP_GREEN_DESTROY] = serve_green_destroy,
+	[WIRE_OP_DEVICE_LAYOUT] = serve_device_layout,
 	[WIRE_OP_MEMORY_INFO] = serve_memory_info,
 	[WIRE_OP_MEMORY_ALLOC] = serve_memory_alloc,
 	[WIRE_OP_MEMORY_ALLOC_PITCH] = serve_memory_alloc_pitch,

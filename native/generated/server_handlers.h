@@ -29,6 +29,8 @@ CUresult serve_context_destroy(struct server_call *call);
 CUresult serve_green_enter(struct server_call *call);
 /* Destroy a green context, and what stood for it (0: nothing did). */
 CUresult serve_green_destroy(struct server_call *call);
+/* Where the context's device has its multiprocessors, as a private table of the driver's tells it.  The tail: a byte for the GPC of each pair of them (TPC), then as many for the pairs' numbers in their GPCs. */
+CUresult serve_device_layout(struct server_call *call);
 /* The memory whose descriptor came before this, under the client's handle; what may not be shared is dropped. */
 CUresult serve_pinned_offer(struct server_call *call);
 /* Pin it for the driver. */

@@ -19,6 +19,7 @@ const struct wire_op_info wire_op_infos[WIRE_OP_LIMIT] = {
 	[WIRE_OP_CONTEXT_STREAM_PRIORITIES] = { "context_stream_priorities", 0, 8, 0, 0, 1, 0, 1, { 0, 0 } },
 	[WIRE_OP_GREEN_ENTER] = { "green_enter", 24, 0, 0, 0, 1, 0, 0, { 0, 0 } },
 	[WIRE_OP_GREEN_DESTROY] = { "green_destroy", 16, 0, 0, 0, 1, 1, 0, { 0, 0 } },
+	[WIRE_OP_DEVICE_LAYOUT] = { "device_layout", 0, 0, 0, 4096, 1, 0, 1, { 0, 0 } },
 	[WIRE_OP_MEMORY_INFO] = { "memory_info", 0, 16, 0, 0, 1, 0, 1, { 0, 0 } },
 	[WIRE_OP_MEMORY_ALLOC] = { "memory_alloc", 8, 8, 0, 0, 1, 0, 1, { 0, 0 } },
 	[WIRE_OP_MEMORY_ALLOC_PITCH] = { "memory_alloc_pitch", 24, 16, 0, 0, 1, 0, 1, { 0, 0 } },

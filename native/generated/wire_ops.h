@@ -44,6 +44,8 @@ enum wire_op {
 	WIRE_OP_GREEN_ENTER = 0x001a,
 	/* Destroy a green context, and what stood for it (0: nothing did). */
 	WIRE_OP_GREEN_DESTROY = 0x001b,
+	/* Where the context's device has its multiprocessors, as a private table of the driver's tells it.  The tail: a byte for the GPC of each pair of them (TPC), then as many for the pairs' numbers in their GPCs. */
+	WIRE_OP_DEVICE_LAYOUT = 0x001c,
 	/* Free and total bytes of the device. */
 	WIRE_OP_MEMORY_INFO = 0x0020,
 	/* Allocate device memory. */

@@ -3,9 +3,11 @@
  * is not there, no table is: programs that use the driver API alone still run. */
 #include "driver_cudart.h"
 
+#include "driver_context.h"
 #include "driver_handle.h"
 #include "driver_module.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #if __has_include("../cudart/cudart.h")
@@ -52,6 +54,36 @@ static CUresult context_device(CUcontext context, CUdevice *ordinal)
 	return CUDA_SUCCESS;
 }
 
+/* Multiprocessors lie in pairs, of which a GPC has at most so many, as an H100's has. */
+#define PAIRS_PER_GPC 9u
+
+static CUresult device_layout(uint8_t **gpcs, uint8_t **numbers)
+{
+	struct CUctx_st *context;
+	CUresult result = driver_context_enter(&context);
+	unsigned pairs, gpc_count;
+	uint8_t *first, *second;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pairs = (context->device->model->multiprocessors + 1) / 2;
+	gpc_count = (pairs + PAIRS_PER_GPC - 1) / PAIRS_PER_GPC;
+	first = malloc(pairs);
+	second = malloc(pairs);
+	if (!first || !second) {
+		free(first);
+		free(second);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	for (unsigned pair = 0; pair < pairs; pair++) {
+		first[pair] = (uint8_t)(pair % gpc_count);
+		second[pair] = (uint8_t)(pair / gpc_count);
+	}
+	*gpcs = first;
+	*numbers = second;
+	return CUDA_SUCCESS;
+}
+
 CUresult cuStreamGetId(CUstream stream, unsigned long long *id);
 
 static const struct cudart_host host = {
@@ -64,6 +96,7 @@ static const struct cudart_host host = {
 	.stream_number = cuStreamGetId,
 	.module_load = cuModuleLoadData,
 	.module_functions = driver_module_visit,
+	.device_layout = device_layout,
 };
 
 static void introduce(void)

@@ -1,6 +1,7 @@
 /* The private tables of CUDA's runtime, against a host that is made up here. */
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../cudart/cudart.h"
@@ -35,11 +36,25 @@ static CUresult current_context(CUcontext *context)
 	return CUDA_SUCCESS;
 }
 
+static CUresult layout_result;
+
+static CUresult device_layout(uint8_t **gpcs, uint8_t **numbers)
+{
+	if (layout_result != CUDA_SUCCESS)
+		return layout_result;
+	*gpcs = calloc(2, 1);
+	*numbers = calloc(2, 1);
+	assert(*gpcs && *numbers);
+	(*numbers)[1] = 1;
+	return CUDA_SUCCESS;
+}
+
 static const struct cudart_host host = {
 	.driver_version = driver_version,
 	.device_count = device_count,
 	.device_identity = device_identity,
 	.current_context = current_context,
+	.device_layout = device_layout,
 };
 
 static const CUuuid storage_id = { { '\xc6', '\x93', '\x33', '\x6e', '\x11', '\x21', '\xdf', '\x11',
@@ -47,6 +62,10 @@ static const CUuuid storage_id = { { '\xc6', '\x93', '\x33', '\x6e', '\x11', '\x
 static const CUuuid integrity_id = { { '\xd4', '\x08', '\x20', '\x55', '\xbd', '\xe6', '\x70', '\x4b',
 				       '\x8d', '\x34', '\xba', '\x12', '\x3c', '\x66', '\xe1',
 				       '\xf2' } };
+
+static const CUuuid layout_id = { { '\x17', '\x34', '\xdc', '\x26', '\x80', '\x0d', '\x47', '\x45',
+				    '\x87', '\x26', '\xc0', '\xf1', '\xe7', '\xdd', '\x8b',
+				    '\xca' } };
 
 static void destructor(CUcontext context, void *key, void *value)
 {
@@ -110,12 +129,44 @@ static void test_the_fixed_answers_are_the_published_ones(void)
 	assert(answer[0] != again[0] || answer[1] != again[1]);
 }
 
+static void test_the_layout_is_the_host_s(void)
+{
+	struct layout_table {
+		size_t bytes;
+		CUresult (*before[3])(void);
+		CUresult (*give)(uint8_t **, uint8_t **);
+		CUresult (*between[8])(void);
+		CUresult (*take_back)(uint8_t *, uint8_t *);
+		CUresult (*behind[3])(void);
+	};
+	const struct layout_table *table = cudart_export_table(&layout_id);
+	uint8_t *gpcs = NULL, *numbers = NULL;
+
+	assert(table && table->bytes == sizeof(*table) && table->bytes == 17 * sizeof(void *));
+	assert(table->give(NULL, &numbers) == CUDA_ERROR_INVALID_VALUE);
+	assert(table->give(&gpcs, NULL) == CUDA_ERROR_INVALID_VALUE);
+	layout_result = CUDA_ERROR_INVALID_CONTEXT;
+	assert(table->give(&gpcs, &numbers) == CUDA_ERROR_INVALID_CONTEXT);
+	assert(!gpcs && !numbers);
+	layout_result = CUDA_SUCCESS;
+	assert(table->give(&gpcs, &numbers) == CUDA_SUCCESS);
+	assert(gpcs[0] == 0 && gpcs[1] == 0 && numbers[0] == 0 && numbers[1] == 1);
+	assert(table->take_back(gpcs, numbers) == CUDA_SUCCESS);
+	assert(table->take_back(NULL, NULL) == CUDA_SUCCESS);
+	for (int i = 0; i < 3; i++)
+		assert(table->before[i]() == CUDA_ERROR_NOT_SUPPORTED &&
+		       table->behind[i]() == CUDA_ERROR_NOT_SUPPORTED);
+	for (int i = 0; i < 8; i++)
+		assert(table->between[i]() == CUDA_ERROR_NOT_SUPPORTED);
+}
+
 int main(void)
 {
 	cudart_init(&host);
 	test_unknown_tables_are_refused();
 	test_storage_belongs_to_its_context();
 	test_the_fixed_answers_are_the_published_ones();
+	test_the_layout_is_the_host_s();
 	puts("ok");
 	return 0;
 }

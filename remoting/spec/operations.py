@@ -194,6 +194,15 @@ OPERATIONS: Final = (
         context=False,
         blocking=True,
     ),
+    _op(
+        0x001C,
+        "device_layout",
+        _CALLED,
+        "",
+        "Where the context's device has its multiprocessors, as a private table of the driver's tells it.  The tail: "
+        "a byte for the GPC of each pair of them (TPC), then as many for the pairs' numbers in their GPCs.",
+        reply_tail=4096,
+    ),
     # memory
     _op(
         0x0020,

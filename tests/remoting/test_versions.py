@@ -24,6 +24,7 @@ from farbus.remoting.session import Server, write_session
 from farbus.remoting.spec import ENTRIES, EVENTS, OPERATIONS
 from tests.remoting.harness import BUILD, ROOT, Remote, hello, listening
 from tests.remoting.record_spec import described, travelling
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 from tests.softgpu.driver_programs import COMPILER
 
@@ -147,6 +148,15 @@ def test_managed_memory_is_refused_where_the_server_does_not_tell_it_apart(remot
         rf"\d+\.\d+, this shim {CURRENT}; install the same version of farbus on both nodes\n",
         done.stderr,
     )
+
+
+@pytest.mark.usefixtures("older_server")
+def test_where_multiprocessors_lie_is_not_known_of_an_older_server_and_nothing_said(
+    remote: Remote, tmp_path: Path
+) -> None:
+    """cuBLASLt asks for it on every H100, and does without."""
+    done = remote.run(build_calls("listing/layout", tmp_path), "2", "801", FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 # An older shim and a newer server: what the recorded version says, byte by byte.
