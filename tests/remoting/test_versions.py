@@ -24,6 +24,7 @@ from farbus.remoting.session import Server, write_session
 from farbus.remoting.spec import ENTRIES, EVENTS, OPERATIONS
 from tests.remoting.harness import BUILD, ROOT, Remote, hello, listening
 from tests.remoting.record_spec import described, travelling
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 from tests.softgpu.driver_programs import COMPILER
 
@@ -84,11 +85,17 @@ def remote(lease: Callable[..., Remote]) -> Remote:
 
 
 @pytest.fixture
-def older_server(remote: Remote, libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The session file leads to a server that has what version 1.0 had."""
+def older_server(
+    remote: Remote,
+    libcuda: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[None]:
+    """The session file leads to a server that has what version 1.0, or the parameter's, had."""
     if not COMPILER:
         pytest.skip("no C compiler")
-    names = recorded("1.0")["operations"]
+    names = recorded(getattr(request, "param", "1.0"))["operations"]
     monkeypatch.setattr(codegen, "OPERATIONS", tuple(op for op in OPERATIONS if op.name in names))
     table = tmp_path / "wire_ops.c"
     table.write_text(codegen.generate_wire_table())
@@ -147,6 +154,13 @@ def test_managed_memory_is_refused_where_the_server_does_not_tell_it_apart(remot
         rf"\d+\.\d+, this shim {CURRENT}; install the same version of farbus on both nodes\n",
         done.stderr,
     )
+
+
+@pytest.mark.usefixtures("older_server")
+@pytest.mark.parametrize("older_server", ["2.2"], indirect=True)
+def test_graphs_are_launched_at_a_server_that_lets_none_be_posted(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("call_graph_replays", tmp_path), FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # An older shim and a newer server: what the recorded version says, byte by byte.
