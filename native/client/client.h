@@ -636,6 +636,11 @@ CUgreenCtx client_green_handle(const struct client_green *green, CUcontext *cont
 /* Wait for both contexts, if they are two servers': what CUDA orders by itself. */
 CUresult client_peer_settle(CUcontext target, CUcontext source);
 
+/* The next launch of an executable graph is asked about again; of all of them: something that their kernels
+ * need has gone (graph.c). */
+void client_graph_changed(CUgraphExec executable);
+void client_graphs_changed(void);
+
 /* A copy of which one side at least is an array (array.c). */
 CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
 

@@ -319,6 +319,143 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int fla
 	return result;
 }
 
+/* ---- launches ----
+ *
+ * The first launch of an executable is a call, whose answer says whether the graph repeats: the driver takes any further
+ * launch as it took this one.  So they are posted, until a call names the executable (an update, its end), or a library
+ * or context has gone. */
+
+#define REPEATED_BUCKETS 1024u
+
+/* An executable whose launches are posted in streams of that context. */
+struct repeated {
+	struct repeated *next;
+	CUgraphExec executable;
+	const struct client_context *context;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct repeated *buckets[REPEATED_BUCKETS];
+	uint64_t changes;		/* how often something was taken out, or would have been */
+} repeated = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* With the lock: where it is, or would be.  Names of servers count from bit 4 on. */
+static struct repeated **repeated_find(CUgraphExec executable)
+{
+	struct repeated **link = &repeated.buckets[((uintptr_t)executable >> 4) % REPEATED_BUCKETS];
+
+	while (*link && (*link)->executable != executable)
+		link = &(*link)->next;
+	return link;
+}
+
+static void repeated_drop(struct repeated **link)
+{
+	struct repeated *dropped = *link;
+
+	if (dropped) {
+		*link = dropped->next;
+		free(dropped);
+	}
+}
+
+void client_graph_changed(CUgraphExec executable)
+{
+	pthread_mutex_lock(&repeated.lock);
+	repeated.changes++;
+	repeated_drop(repeated_find(executable));
+	pthread_mutex_unlock(&repeated.lock);
+}
+
+void client_graphs_changed(void)
+{
+	pthread_mutex_lock(&repeated.lock);
+	repeated.changes++;
+	for (unsigned i = 0; i < REPEATED_BUCKETS; i++)
+		while (repeated.buckets[i])
+			repeated_drop(&repeated.buckets[i]);
+	pthread_mutex_unlock(&repeated.lock);
+}
+
+/* What was asked before the last change is not kept: it may have been about what that changed. */
+static void repeated_keep(CUgraphExec executable, const struct client_context *context, uint64_t changes)
+{
+	struct repeated **link, *made = NULL;
+
+	pthread_mutex_lock(&repeated.lock);
+	link = repeated_find(executable);
+	if (changes == repeated.changes) {
+		if (!*link)
+			made = calloc(1, sizeof(*made));
+		if (made) {
+			made->executable = executable;
+			*link = made;
+		}
+		if (*link)
+			(*link)->context = context;
+	}
+	pthread_mutex_unlock(&repeated.lock);
+}
+
+struct graph_launch {
+	struct wire_graph_launch fixed;
+	const struct client_context *context;	/* its stream's */
+	enum { LAUNCH_AS_IT_IS, LAUNCH_CHECKED, LAUNCH_POSTED } way;
+	uint64_t changes;		/* before it was made */
+	bool repeats;			/* it asks nothing of this process */
+};
+
+/* As it is travels what is captured, or is an error, or goes to an older server. */
+static struct graph_launch graph_launch_begin(CUgraphExec executable, CUstream stream)
+{
+	struct graph_launch launch = { .way = LAUNCH_AS_IT_IS };
+	const struct repeated *found;
+	struct client_session *session;
+
+	if (client_enter() != CUDA_SUCCESS || client_stream_enter(stream, &launch.fixed.stream) != CUDA_SUCCESS ||
+	    atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0)
+		return launch;
+	launch.fixed.executable = client_named_wire(executable, &session);
+	if (session != client_stream_session(launch.fixed.stream) ||
+	    !client_session_has(session, WIRE_OP_GRAPH_LAUNCH_CHECKED))
+		return launch;
+	launch.context = client_stream_context(launch.fixed.stream);
+	pthread_mutex_lock(&repeated.lock);
+	found = *repeated_find(executable);
+	launch.repeats = found && found->context == launch.context;
+	launch.changes = repeated.changes;
+	pthread_mutex_unlock(&repeated.lock);
+	launch.way = launch.repeats ? LAUNCH_POSTED : LAUNCH_CHECKED;
+	return launch;
+}
+
+static CUresult graph_launch_check(struct graph_launch *launch, CUgraphExec executable)
+{
+	struct wire_graph_launch_checked_reply reply = { 0 };
+	CUresult result = client_call(WIRE_OP_GRAPH_LAUNCH_CHECKED, &launch->fixed, sizeof(launch->fixed), &reply,
+				      sizeof(reply));
+
+	_Static_assert(sizeof(struct wire_graph_launch) == sizeof(struct wire_graph_launch_checked),
+		       "the two travel alike");
+	launch->repeats = result == CUDA_SUCCESS && reply.repeats;
+	if (launch->repeats)
+		repeated_keep(executable, launch->context, launch->changes);
+	return result;
+}
+
+static CUresult graph_launch_send(struct graph_launch *launch, CUgraphExec executable, CUstream stream)
+{
+	switch (launch->way) {
+	case LAUNCH_POSTED:
+		return client_post(WIRE_OP_GRAPH_LAUNCH, &launch->fixed, sizeof(launch->fixed), NULL, 0);
+	case LAUNCH_CHECKED:
+		return graph_launch_check(launch, executable);
+	default:
+		return client_raw_cuGraphLaunch(executable, stream);
+	}
+}
+
 static void nothing(void *unused)
 {
 	(void)unused;
@@ -326,20 +463,23 @@ static void nothing(void *unused)
 
 CUresult cuGraphLaunch(CUgraphExec hGraph, CUstream hStream)
 {
+	struct graph_launch launch = graph_launch_begin(hGraph, hStream);
 	CUresult result = CUDA_SUCCESS;
 	bool managed = client_managed_any();
 	uint64_t stream;
 
+	if (launch.way == LAUNCH_POSTED)
+		client_stream_pace(launch.fixed.stream, CLIENT_WEIGHT_WORK, 0);
 	managed = managed && client_stream_wire(hStream, &stream) == CUDA_SUCCESS;
 	if (managed)
 		result = client_managed_before(stream, true);
 	if (result == CUDA_SUCCESS)
-		result = client_raw_cuGraphLaunch(hGraph, hStream);
+		result = graph_launch_send(&launch, hGraph, hStream);
 	if (managed)
 		client_managed_after(stream);
 	/* The graph may ask this process for something.  What comes behind it in the stream
 	 * is paced as behind a host function (client_stream_pace): so there is one. */
-	if (result == CUDA_SUCCESS && client_host_kept())
+	if (result == CUDA_SUCCESS && !launch.repeats && client_host_kept())
 		cuLaunchHostFunc(hStream, nothing, NULL);
 	return result;
 }

@@ -769,6 +769,7 @@ static CUresult library_unload(const void *handle, bool module)
 		if (result == CUDA_SUCCESS)
 			result = unloaded;
 	}
+	client_graphs_changed();
 	pthread_mutex_lock(&libraries_lock);
 	library_unlink(library);
 	pthread_mutex_unlock(&libraries_lock);

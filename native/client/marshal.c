@@ -23,6 +23,7 @@ struct side {
 	bool claimed;			/* something that was named decides the route */
 	bool context;			/* a context did */
 	bool graph;			/* a graph, a node or an executable is named */
+	CUgraphExec executable;		/* that is named, or NULL */
 	/* Where kernels' names go, once it is known to which server. */
 	struct {
 		size_t at;
@@ -148,6 +149,9 @@ CUresult client_marshal_end(struct marshal *m, CUresult result)
 	}
 	if (m->get && m->result != CUDA_SUCCESS && result == CUDA_SUCCESS)
 		result = m->result;
+	/* Now that the server has done it: a launch that was answered since is of what it is now. */
+	if (side->executable)
+		client_graph_changed(side->executable);
 	free(side->tail);
 	free(side);
 	marshal_free(m);
@@ -193,7 +197,6 @@ static void named_walk(struct marshal *m, uint64_t *handle, bool graph)
 NAMED(CUarray, false)
 NAMED(CUdevResourceDesc, false)
 NAMED(CUgraph, true)
-NAMED(CUgraphExec, true)
 NAMED(CUgraphNode, true)
 NAMED(CUgreenCtx, false)
 NAMED(CUlinkState, false)
@@ -205,6 +208,17 @@ NAMED(CUsurfref, false)
 NUMBERED(CUtexObject)
 NAMED(CUtexref, false)
 NAMED(CUuserObject, false)
+
+void marshal_CUgraphExec(struct marshal *m, CUgraphExec *handle)
+{
+	uint64_t wire = (uint64_t)(uintptr_t)*handle;
+	struct side *side = m->side;
+
+	if (!m->get)
+		side->executable = *handle;
+	named_walk(m, &wire, true);
+	*handle = (CUgraphExec)(uintptr_t)wire;
+}
 
 static void wire_walk(struct marshal *m, uint64_t *wire, CUresult result)
 {

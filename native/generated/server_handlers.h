@@ -127,6 +127,10 @@ CUresult serve_link_add(struct server_call *call);
 CUresult serve_link_log(struct server_call *call);
 /* A graph as text for graphviz, as far as one frame holds it. */
 CUresult serve_graph_dot(struct server_call *call);
+/* Launch a graph of which graph_launch_checked has said that it repeats. */
+CUresult serve_graph_launch(struct server_call *call);
+/* The same for any graph.  repeats: no launch of it fails for what was launched or freed before. */
+CUresult serve_graph_launch_checked(struct server_call *call);
 /* Open another process's event under the client's handle. */
 CUresult serve_event_open(struct server_call *call);
 /* The handle by which other processes open an event. */

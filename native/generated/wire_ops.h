@@ -172,6 +172,10 @@ enum wire_op {
 	WIRE_OP_LINK_LOG = 0x008b,
 	/* A graph as text for graphviz, as far as one frame holds it. */
 	WIRE_OP_GRAPH_DOT = 0x0087,
+	/* Launch a graph of which graph_launch_checked has said that it repeats. */
+	WIRE_OP_GRAPH_LAUNCH = 0x008c,
+	/* The same for any graph.  repeats: no launch of it fails for what was launched or freed before. */
+	WIRE_OP_GRAPH_LAUNCH_CHECKED = 0x008d,
 	/* Open another process's event under the client's handle. */
 	WIRE_OP_EVENT_OPEN = 0x0088,
 	/* The handle by which other processes open an event. */
@@ -885,6 +889,24 @@ struct wire_graph_dot {
 	uint8_t pad0[4];
 };
 _Static_assert(sizeof(struct wire_graph_dot) == 16, "wire layout");
+
+struct wire_graph_launch {
+	uint64_t executable;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_graph_launch) == 16, "wire layout");
+
+struct wire_graph_launch_checked {
+	uint64_t executable;
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_graph_launch_checked) == 16, "wire layout");
+
+struct wire_graph_launch_checked_reply {
+	uint32_t repeats;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_graph_launch_checked_reply) == 8, "wire layout");
 
 struct wire_event_open {
 	uint64_t event;

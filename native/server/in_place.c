@@ -35,7 +35,8 @@ bool server_stream_is_idle(struct server_call *call, CUstream stream)
 	/* Asking about a stream would end its capture. */
 	if (atomic_load_explicit(&server->capture_count, memory_order_relaxed))
 		return false;
-	alone = server_is_alone(server);
+	/* Who has passed the lead on may find itself alone for a moment. */
+	alone = !call->passed && server_is_alone(server);
 	if (alone && idle_known(call, stream))
 		return true;
 	idle = idle_ask(call, stream);

@@ -168,6 +168,9 @@ static void walk(struct marshal *m, enum server_type type, uint64_t *real, CUres
 					 type == SERVER_CUmemGenericAllocationHandle, &wire) !=
 				     CUDA_SUCCESS)
 			m->failed = true;
+		if (wire && type == SERVER_CUgraphExec && side->graph)
+			server_graph_instantiated(side->call, side->graph,
+						  (CUgraphExec)(uintptr_t)*real, wire);
 		marshal_plain(m, &wire, sizeof(wire));
 	}
 	if (wire && is_subject(type)) {

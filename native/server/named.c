@@ -21,6 +21,7 @@ struct named {
 	enum server_type type;
 	unsigned references;
 	bool hidden;			/* the driver is just destroying it; in no bucket */
+	bool repeats;			/* an executable graph: see serve_graph_launch */
 	uint64_t real;
 	uint64_t wire;
 	const void *image;		/* what a link made */
@@ -166,6 +167,31 @@ void *server_object(struct server_call *call, enum server_type type, uint64_t wi
 	uint64_t real;
 
 	return server_named(call, type, wire, &real, NULL) ? (void *)(uintptr_t)real : NULL;
+}
+
+void server_named_set_repeats(struct server *server, uint64_t executable)
+{
+	struct server_names *names = server->names;
+	struct named *named;
+
+	pthread_mutex_lock(&names->lock);
+	named = handle_get(&server->functions, HANDLE_NAMED, executable);
+	if (named)
+		named->repeats = true;
+	pthread_mutex_unlock(&names->lock);
+}
+
+bool server_named_repeats(struct server *server, uint64_t executable)
+{
+	struct server_names *names = server->names;
+	const struct named *named;
+	bool repeats;
+
+	pthread_mutex_lock(&names->lock);
+	named = handle_get(&server->functions, HANDLE_NAMED, executable);
+	repeats = named && named->repeats;
+	pthread_mutex_unlock(&names->lock);
+	return repeats;
 }
 
 static void link_put(struct server_link *link)

@@ -378,6 +378,9 @@ bool server_named(struct server_call *call, enum server_type type, uint64_t wire
 		  uint64_t *owner);
 /* The driver's object of that name and type, or NULL. */
 void *server_object(struct server_call *call, enum server_type type, uint64_t wire);
+/* Launches of an executable graph repeat (graph.c). */
+void server_named_set_repeats(struct server *server, uint64_t executable);
+bool server_named_repeats(struct server *server, uint64_t executable);
 /* What a link has made, the driver's until the link is destroyed; `image`: keep that. */
 const void *server_named_image(struct server *server, uint64_t wire, const void *image,
 			       size_t *bytes);
@@ -396,6 +399,10 @@ void server_name_settle(struct server *server, struct named *hidden, bool gone);
  * leads, nobody uses them either, and their names are free. */
 struct named *server_names_hide(struct server *server, const struct server_context *context);
 void server_names_end(struct server_call *call, struct named *hidden);
+
+/* graph.c: the driver has made `executable` of `graph`, and it was just named. */
+void server_graph_instantiated(struct server_call *call, CUgraph graph, CUgraphExec executable,
+			       uint64_t wire);
 
 /* host.c: host functions that graphs call as often as they run.  `named` is the program's
  * function, its argument and the token. */

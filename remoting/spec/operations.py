@@ -697,6 +697,22 @@ OPERATIONS: Final = (
         reply_tail=BULK_BYTES,
     ),
     _op(
+        0x008C,
+        "graph_launch",
+        _POSTED,
+        "u64 executable, stream stream",
+        "Launch a graph of which graph_launch_checked has said that it repeats.",
+    ),
+    _op(
+        0x008D,
+        "graph_launch_checked",
+        _CALLED,
+        "u64 executable, stream stream",
+        "The same for any graph.  repeats: no launch of it fails for what was launched or freed before.",
+        reply="u32 repeats, u32 reserved",
+        blocking=True,
+    ),
+    _op(
         0x0088,
         "event_open",
         _CALLED,

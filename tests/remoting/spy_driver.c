@@ -2,7 +2,7 @@
  *
  * Linked to the driver: what is not defined here is found there.  Lines go to the
  * file that SPY_DRIVER_LOG names, one per call.  A copy to the host of REFUSED_BYTES
- * bytes is refused.  A free of HELD_BYTES or more, and the end of a context, return after two
+ * bytes is refused, and so is the SPY_DRIVER_REFUSES_LAUNCH-th launch of a graph.  A free of HELD_BYTES or more, and the end of a context, return after two
  * more allocations. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -70,6 +70,15 @@ int cuMemcpyDtoHAsync_v2(void *host, unsigned long long device, size_t bytes, vo
 	if (bytes == REFUSED_BYTES)
 		note("refuse", result);
 	return result;
+}
+
+int cuGraphLaunch(void *executable, void *stream)
+{
+	static unsigned launches;	/* frames are served one after the other */
+	int (*next)(void *, void *) = below("cuGraphLaunch");
+	const char *refused = getenv("SPY_DRIVER_REFUSES_LAUNCH");
+
+	return refused && ++launches == (unsigned)atoi(refused) ? 2 : next(executable, stream);
 }
 
 int cuMemAlloc_v2(unsigned long long *address, size_t bytes)

@@ -212,6 +212,30 @@ def test_a_stream_s_old_name_is_refused(open_session: Callable[[], Session]) -> 
     assert session.call("stream_synchronize", struct.pack("<Q", second), context=CONTEXT) == 0
 
 
+def test_only_an_executable_graph_is_launched(open_session: Callable[[], Session]) -> None:
+    session = with_context(open_session())
+    legacy, stream = 1, 2 << 43 | 9 << 4
+    session.send("stream_create", struct.pack("<QIi", stream, 0, 0), context=CONTEXT)
+    assert session.call("capture_begin", struct.pack("<QI4x", stream, 2), context=CONTEXT) == 0
+    session.send("capture_end", struct.pack("<Q", stream), context=CONTEXT)
+    _, result, payload = session.receive()
+    (graph,) = struct.unpack("<Q", payload)
+    assert result == 0
+    for executable, where, status in [
+        *((name, legacy, 1) for name in (0, 1, graph, graph + 1, stream, CONTEXT, (1 << 64) - 1)),
+        (graph, 0xBAD0, 400),
+        (graph, CONTEXT, 400),
+    ]:
+        fixed = struct.pack("<QQ", executable, where)
+        assert session.call("graph_launch_checked", fixed, context=CONTEXT) == status
+        session.send("graph_launch", fixed, context=CONTEXT)
+        opcode, _, failure = session.receive()
+        assert opcode == 0x0103
+        assert struct.unpack("<QQiI", failure) == (CONTEXT, session.sequence, status, OPCODE["graph_launch"])
+    assert session.call("graph_launch_checked", struct.pack("<QQ", graph, legacy)) == 201
+    assert session.call("memory_info", context=CONTEXT) == 0
+
+
 def test_malformed_image_is_refused(open_session: Callable[[], Session]) -> None:
     session = with_context(open_session())
     image = struct.pack("<IIIIQ", 2, 0, 1, 0, 64) + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 48) + b"\xff" * 48

@@ -45,6 +45,12 @@ def test_a_kernel_that_is_launched_before_there_is_a_context_has_its_parameters(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("transport", ["shm", "unix", "tcp"])
+def test_graphs_behind_host_functions(strict: Remote, tmp_path: Path, transport: str) -> None:
+    done = strict.run(build_calls("call_graph_replays", tmp_path), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_listed_functions_have_all_attributes(strict: Remote, tmp_path: Path) -> None:
     """MAX_THREADS_PER_BLOCK among them, which Triton asks for and launches are checked by."""
     done = strict.run(build_calls("call_code", tmp_path))

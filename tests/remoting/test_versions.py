@@ -85,11 +85,17 @@ def remote(lease: Callable[..., Remote]) -> Remote:
 
 
 @pytest.fixture
-def older_server(remote: Remote, libcuda: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The session file leads to a server that has what version 1.0 had."""
+def older_server(
+    remote: Remote,
+    libcuda: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Iterator[None]:
+    """The session file leads to a server that has what version 1.0, or the parameter's, had."""
     if not COMPILER:
         pytest.skip("no C compiler")
-    names = recorded("1.0")["operations"]
+    names = recorded(getattr(request, "param", "1.0"))["operations"]
     monkeypatch.setattr(codegen, "OPERATIONS", tuple(op for op in OPERATIONS if op.name in names))
     table = tmp_path / "wire_ops.c"
     table.write_text(codegen.generate_wire_table())
@@ -157,6 +163,13 @@ def test_where_multiprocessors_lie_is_not_known_of_an_older_server_and_nothing_s
     """cuBLASLt asks for it on every H100, and does without."""
     done = remote.run(build_calls("listing/layout", tmp_path), "2", "801", FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.usefixtures("older_server")
+@pytest.mark.parametrize("older_server", ["2.2"], indirect=True)
+def test_graphs_are_launched_at_a_server_that_lets_none_be_posted(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("call_graph_replays", tmp_path), FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # An older shim and a newer server: what the recorded version says, byte by byte.

@@ -231,6 +231,7 @@ static void outliving(void)
 	OVER(cuGraphLaunch(executable, NULL));
 	CHECK(cuMemFree_v2(memory));
 	CHECK(cuGraphLaunch(executable, NULL));
+	EXPECT(cuGraphLaunch(executable, NULL), CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuCtxSynchronize());
 	CHECK(cuGraphExecDestroy(executable));
 	CHECK(cuGraphDestroy(graph));

@@ -119,6 +119,18 @@ static void graphs(void)
 	CHECK(cuStreamSynchronize(streams[0]));
 	REQUIRE(value_at(memory[0]) == 55);
 	CHECK(cuGraphExecDestroy(exec));
+	/* Neither does it where its launches are posted. */
+	CHECK(cuGraphDestroyNode(node));
+	CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	for (unsigned i = 0; i < 3; i++) {
+		CHECK(cuMemsetD32Async(memory[0], i, 1, streams[0]));
+		CHECK(cuGraphLaunch(exec, streams[0]));
+		CHECK(cuGraphLaunch(exec, streams[0]));
+		EXPECT(cuGraphLaunch(exec, streams[1]), CUDA_ERROR_NOT_SUPPORTED);
+	}
+	CHECK(cuStreamSynchronize(streams[0]));
+	REQUIRE(value_at(memory[0]) == 55);
+	CHECK(cuGraphExecDestroy(exec));
 	CHECK(cuGraphDestroy(graph));
 
 	CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
