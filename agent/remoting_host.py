@@ -66,6 +66,16 @@ def software_gpu_directory(config: AgentConfig) -> Path:
     return Path(config.softgpu_library) if config.softgpu_library else paths.software_gpu_directory()
 
 
+def driver_library(environment: Mapping[str, str]) -> str:
+    """Return the driver that the agent's LD_LIBRARY_PATH names, as in containers that were given a GPU; else empty.
+
+    The servers of a lease have no such variable: it may put the shim under them, which is preloaded as well.
+    """
+    places = [Path(folder) / "libcuda.so.1" for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    preloaded = environment.get("LD_PRELOAD", "").split(":")
+    return next((str(path) for path in places if path.is_file() and str(path) not in preloaded), "")
+
+
 class SupervisorProgram:
     """How the remoting package's programs are called: the only place that knows."""
 
@@ -224,7 +234,7 @@ class RemotingHost:
         if share_milli:
             # Heard by NVIDIA's MPS alone, where the node runs it.
             environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, share_milli // 10))
-        library = ""
+        library = driver_library(os.environ)
         if software:
             environment |= software_gpu_environment(self._config)
             library = str(software_gpu_directory(self._config) / "libcuda.so.1")

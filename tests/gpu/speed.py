@@ -10,26 +10,19 @@ standard output, all times as JSON to FILE.  Exit status: 0; 1 where a program f
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import secrets
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from farbus.remoting import paths
-from farbus.remoting.launcher import Launch
-from farbus.remoting.session import Server, write_session
-from farbus.remoting.supervisor import Supervisor
+from tests.gpu.ways import WAYS, environments
 
 HERE = Path(__file__).parent
-WAYS = ("native", "shm", "unix", "tcp", "tls")
 PROGRAM_TIMEOUT_S = 600
 #: Until a server is in reserve again (farbus.remoting.supervisor), whose driver has then been opened.
 RESERVE_READY_S = 2.0
@@ -46,27 +39,6 @@ class Workload:
     @property
     def agrees(self) -> bool:
         return not self.errors and len(set().union(*self.digests.values())) == 1
-
-
-@contextlib.contextmanager
-def environments(libcuda: Path, ways: Sequence[str]) -> Iterator[dict[str, dict[str, str]]]:
-    """Environments of programs, by the way that their calls take to the driver `libcuda`."""
-    base = {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "PYTHON"))}
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farbus-speed-")))
-        made = {"native": base | {"LD_LIBRARY_PATH": str(libcuda.parent)}}
-        for tls in (True, False):
-            secret = secrets.token_bytes(32)
-            supervisor = stack.enter_context(
-                Supervisor(libcuda=str(libcuda), secret=secret, tls=tls, image_directory=folder)
-            )
-            session = folder / f"session-{tls}"
-            address, port = supervisor.address
-            write_session(session, [Server(address=address, port=port, secret=secret, tls=tls)])
-            remote = Launch(session=session, shim=paths.shim_library().parent).environment(base)
-            for way in ("tls", "shm", "unix") if tls else ("tcp",):
-                made[way] = remote | {"FARBUS_TRANSPORT": "tcp" if way == "tls" else way}
-        yield {way: made[way] for way in ways}
 
 
 def compile_kernels(folder: Path) -> Path:
