@@ -108,6 +108,8 @@ static void test_inputs(CUstream stream)
 	CHECK(cuGraphAddMemcpyNode(&node, graph, NULL, 0, &copy, primary));
 	executable = instantiate(graph);
 	CHECK(cuGraphDestroy(graph));
+	/* The words were filled in the legacy stream, for which the others here do not wait. */
+	CHECK(cuStreamSynchronize(NULL));
 	for (unsigned i = 0; i < REPLAYS; i++) {
 		CHECK(cuMemsetD32Async(source, 1000 + i, 1, stream));
 		CHECK(cuGraphLaunch(executable, stream));
