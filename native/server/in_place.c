@@ -41,7 +41,7 @@ bool server_stream_is_idle(struct server_call *call, CUstream stream)
 		return true;
 	idle = idle_ask(call, stream);
 	if (alone)
-		server->idle = (struct server_idle){ idle, call->context->real, stream };
+		server->idle = (struct server_idle){ .known = idle, .context = call->context->real, .stream = stream };
 	return idle;
 }
 

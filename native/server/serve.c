@@ -124,8 +124,10 @@ static CUresult call_execute(struct server_call *call, const struct wire_op_info
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
-	if (call->due && call->header.opcode == WIRE_OP_STREAM_SYNCHRONIZE)
+	if (call->due && call->header.opcode == WIRE_OP_STREAM_SYNCHRONIZE) {
+		call->server->idle.told = true;
 		return CUDA_SUCCESS;
+	}
 	return server_handlers[call->header.opcode](call);
 }
 
@@ -363,11 +365,14 @@ static bool call_is_due(struct server_call *call)
 	       server_stream_is_idle(call, stream);
 }
 
-/* Do streams that are idle stay so?  Of copies those in place do, and who serves another says so. */
+/* Do streams that are idle stay so?  Of copies those in place do, and who serves another says so.  An error comes by
+ * itself, of what runs in a stream that nobody waits for: a copy hears of it from the driver, and who only waits, again
+ * and again, because it is asked again. */
 static bool call_leaves_idle(const struct server_call *call)
 {
 	switch (call->header.opcode) {
 	case WIRE_OP_STREAM_SYNCHRONIZE:
+		return !call->server->idle.told;
 	case WIRE_OP_COPY_TO_DEVICE:
 	case WIRE_OP_COPY_TO_HOST:
 		return true;
@@ -432,6 +437,7 @@ static bool call_run(struct server_call *call, const struct wire_op_info *info, 
 	if (!call->passed && !call_queries(call)) {
 		server->settled.known = false;
 		server->idle.known = server->idle.known && call_leaves_idle(call);
+		server->idle.told = server->idle.told && call->header.opcode == WIRE_OP_STREAM_SYNCHRONIZE;
 	}
 	/* What the client asks before it answers is served, too, while an allocation stands. */
 	if (call->lent && (call->header.opcode == WIRE_OP_MEMORY_ALLOC ||

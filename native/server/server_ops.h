@@ -171,6 +171,7 @@ struct server_idle {
 	bool known;
 	CUcontext context;
 	CUstream stream;
+	bool told;			/* a caller that waits was told, and no copy has come since */
 };
 
 struct server {
