@@ -899,7 +899,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	server->inbox.meter = &server->meter;
 	/* Our threads may be moved; a program's are its own. */
 	server->inbox.parts = true;
-	server->patient = false;
+	server->patient = inbox_has_processors();
 	if (!rc)
 		rc = server_text_start(server);
 	if (!rc)
