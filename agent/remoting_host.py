@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -66,14 +67,33 @@ def software_gpu_directory(config: AgentConfig) -> Path:
     return Path(config.softgpu_library) if config.softgpu_library else paths.software_gpu_directory()
 
 
+def _kind_of_elf(path: str | Path) -> bytes:
+    """Return what tells of an ELF file for which processors it is, and of how many bits; empty if it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            header = file.read(20)
+    except OSError:
+        return b""
+    return header[:6] + header[18:20]
+
+
+_OWN_KIND_OF_ELF = _kind_of_elf("/proc/self/exe")
+
+
 def driver_library(environment: Mapping[str, str]) -> str:
     """Return the driver that the agent's LD_LIBRARY_PATH names, as in containers that were given a GPU; else empty.
 
-    The servers of a lease have no such variable: it may put the shim under them, which is preloaded as well.
+    The servers of a lease have no such variable: it may put the shim under them, which is preloaded as well.  What the
+    loader passes over is passed over here: folders that can't be entered, and drivers for 32 bits, of which images
+    for GPUs often name the folder first.  Both variables are separated as ld.so(8) does it.
     """
-    places = [Path(folder) / "libcuda.so.1" for folder in environment.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    preloaded = environment.get("LD_PRELOAD", "").split(":")
-    return next((str(path) for path in places if path.is_file() and str(path) not in preloaded), "")
+    preloaded = {os.path.realpath(name) for name in re.split("[: ]+", environment.get("LD_PRELOAD", "")) if name}
+    for folder in filter(None, re.split("[:;]", environment.get("LD_LIBRARY_PATH", ""))):
+        library = Path(folder, "libcuda.so.1").absolute()
+        kind = _kind_of_elf(library)
+        if kind and kind == _OWN_KIND_OF_ELF and os.path.realpath(library) not in preloaded:
+            return str(library)
+    return ""
 
 
 class SupervisorProgram:
