@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -389,25 +390,59 @@ static int late_sleeps(struct inbox *inbox)
 	return peer.sleeps;
 }
 
+/* How often this thread was taken off its processor for another: at each question that many times more. */
+static long switches, switches_more;
+
+int getrusage(__rusage_who_t who, struct rusage *usage)
+{
+	assert(who == RUSAGE_THREAD);
+	memset(usage, 0, sizeof(*usage));
+	usage->ru_nivcsw = switches += switches_more;
+	return 0;
+}
+
 static void test_who_is_patient_spins_on_while_nobody_else_wants_the_processor(void)
 {
 	static const struct transport_ops ops = { .name = "peer", .read = peer_read_late, .wait = peer_wait };
 	struct transport transport = { .ops = &ops, .descriptor = -1 };
 	struct inbox inbox;
-	int tries = 0;
 
 	assert(inbox_init(&inbox, &transport) == 0);
 	assert(late_sleeps(&inbox) == 1);
 	inbox.patience_ns = 10 * 1000000000ull;
-	/* Another process may want it: then it sleeps, and rightly. */
-	while (late_sleeps(&inbox))
-		assert(++tries < 1000);
+	assert(late_sleeps(&inbox) == 0);
 	inbox.patience_ns = 0;
 	assert(late_sleeps(&inbox) == 1);
 	/* Nor where a spin would only keep the peer from the processor. */
 	inbox.patience_ns = 10 * 1000000000ull;
 	inbox.sleeps = 1;
 	assert(late_sleeps(&inbox) == 1);
+	inbox_release(&inbox);
+}
+
+/* That shows when the other has waited for it: so it is not to happen at each wait. */
+static void test_whose_processor_was_wanted_does_not_spin_on_for_a_while(void)
+{
+	static const struct transport_ops ops = { .name = "peer", .read = peer_read_late, .wait = peer_wait };
+	struct transport transport = { .ops = &ops, .descriptor = -1 };
+	struct inbox inbox;
+
+	assert(inbox_init(&inbox, &transport) == 0);
+	inbox.patience_ns = 10 * 1000000000ull;
+	for (unsigned times = 1; times <= 4; times *= 2) {
+		switches_more = 1;
+		assert(late_sleeps(&inbox) == 1);
+		switches_more = 0;
+		for (unsigned i = 0; i < times * INBOX_HURRIES_LEAST; i++) {
+			/* These sleep for another reason. */
+			inbox.missed = 0;
+			assert(late_sleeps(&inbox) == 1);
+		}
+	}
+	assert(late_sleeps(&inbox) == 0 && late_sleeps(&inbox) == 0);
+	switches_more = 1;
+	assert(late_sleeps(&inbox) == 1 && inbox.hurries == INBOX_HURRIES_LEAST);
+	switches_more = 0;
 	inbox_release(&inbox);
 }
 
@@ -557,6 +592,7 @@ int main(void)
 	test_who_keeps_waking_where_the_peer_is_goes_on_elsewhere_and_may_come_back();
 	test_who_keeps_the_peer_from_the_processor_by_spinning_goes_on_elsewhere();
 	test_who_is_patient_spins_on_while_nobody_else_wants_the_processor();
+	test_whose_processor_was_wanted_does_not_spin_on_for_a_while();
 	test_a_large_part_begins_a_message_of_its_own_over_a_unix_socket();
 	test_nothing_paces_what_goes_to_this_machine();
 	test_frames_of_all_sizes_arrive_and_are_counted();

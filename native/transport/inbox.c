@@ -18,6 +18,8 @@ int inbox_init(struct inbox *inbox, struct transport *transport)
 	inbox->large = false;
 	inbox->spin_ns = INBOX_SPIN_MAX_NS / 2;
 	inbox->patience_ns = 0;
+	inbox->hurries = 0;
+	inbox->hurries_again = INBOX_HURRIES_LEAST;
 	inbox->missed = 0;
 	inbox->sleeps = 0;
 	inbox->waited_ns = 0;
@@ -181,6 +183,24 @@ static long inbox_wanted(void)
 	return getrusage(RUSAGE_THREAD, &usage) ? -1 : usage.ru_nivcsw;
 }
 
+/* Somebody has wanted it, and got it late. */
+static void inbox_hurry(struct inbox *inbox)
+{
+	inbox->hurries = inbox->hurries_again;
+	if (inbox->hurries_again < INBOX_HURRIES_MOST)
+		inbox->hurries_again *= 2;
+}
+
+static bool inbox_is_patient(struct inbox *inbox, uint64_t spun_ns)
+{
+	if (inbox->patience_ns <= spun_ns)
+		return false;
+	if (!inbox->hurries)
+		return true;
+	inbox->hurries--;
+	return false;
+}
+
 /* Go on spinning while nobody else wants the processor. */
 static ssize_t inbox_spin_on(struct inbox *inbox, void *target, size_t bytes, uint64_t start, uint64_t *now)
 {
@@ -193,11 +213,14 @@ static ssize_t inbox_spin_on(struct inbox *inbox, void *target, size_t bytes, ui
 		got = inbox_try(inbox, target, bytes);
 		*now = transport_now_ns();
 		if (*now - asked >= INBOX_WANTED_NS) {
-			if (inbox_wanted() != wanted)
-				break;
+			if (inbox_wanted() != wanted) {
+				inbox_hurry(inbox);
+				return got;
+			}
 			asked = *now;
 		}
 	} while (got == -EAGAIN && *now - start < inbox->patience_ns);
+	inbox->hurries_again = INBOX_HURRIES_LEAST;
 	return got;
 }
 
@@ -237,7 +260,7 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 			} while (got == -EAGAIN && --looks);
 			now = transport_now_ns();
 		} while (got == -EAGAIN && now - start < spin_ns);
-		if (got == -EAGAIN && inbox->patience_ns > spin_ns)
+		if (got == -EAGAIN && inbox_is_patient(inbox, spin_ns))
 			got = inbox_spin_on(inbox, target, bytes, start, &now);
 		if (got != -EAGAIN)
 			inbox->missed = 0;

@@ -40,6 +40,8 @@ struct inbox {
 	unsigned large;			/* frames to come that may be, as one before them was */
 	uint64_t spin_ns;		/* how long to spin before sleeping; adapts */
 	uint64_t patience_ns;		/* how long to go on while nobody else wants the processor; the reader sets it */
+	unsigned hurries;		/* waits to come that do not go on, though they might */
+	unsigned hurries_again;		/* as many as that when somebody wants it the next time */
 	uint64_t waited_ns;		/* when what was read last came; 0: it was there already */
 	unsigned missed;		/* spins in turn that only kept the peer from running */
 	unsigned sleeps;		/* waits to come that do not spin */
@@ -69,6 +71,10 @@ struct inbox {
 #define INBOX_PATIENCE_PROCESSORS 4
 /* How often it looks whether another thread wanted its processor. */
 #define INBOX_WANTED_NS 50000u
+/* That shows only when the other has it, which had to wait for it until the scheduler took it away: milliseconds.  So behind
+ * such a spin that many waits do not go on, and twice as many each time, until one has gone on and nobody came. */
+#define INBOX_HURRIES_LEAST 16u
+#define INBOX_HURRIES_MOST 1024u
 /* Looks at the transport between two at the clock, while spinning for no longer than that. */
 #define INBOX_LOOKS 8
 #define INBOX_EAGER_NS 2000u
