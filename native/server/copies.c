@@ -185,6 +185,18 @@ static CUresult send_data(struct server *server, uint16_t lane, uint64_t sequenc
 		       : CUDA_SUCCESS;
 }
 
+/* A buffer that was waited for; where something went wrong it was not, and the device may yet write it. */
+static void staging_give(struct server_call *call, struct server_staging *staging, CUstream stream, CUresult result)
+{
+	if (result == CUDA_SUCCESS || result == SERVER_MALFORMED) {
+		server_staging_idle(call->context, staging);
+		return;
+	}
+	(void)server_staging_fence(call, staging, stream);
+	if (!call->passed)
+		call->server->idle.known = false;
+}
+
 /* Two buffers take turns: one is filled by the device while the other is sent. */
 CUresult serve_copy_to_host(struct server_call *call)
 {
@@ -234,13 +246,13 @@ CUresult serve_copy_to_host(struct server_call *call)
 			sent += filled_bytes;
 		}
 		if (filled)
-			server_staging_idle(call->context, filled);
+			staging_give(call, filled, stream, result);
 		filled = staging;
 		filled_bytes = bytes;
 		staging = NULL;
 	}
 	if (filled)
-		server_staging_idle(call->context, filled);
+		staging_give(call, filled, stream, result);
 	return result;
 }
 

@@ -146,10 +146,25 @@ int cuStreamSynchronize(void *stream)
 int cuEventRecord(void *event, void *stream)
 {
 	pthread_mutex_lock(&lock);
+	/* What was recorded before is forgotten. */
+	for (struct copy *copy = first; copy; copy = copy->next)
+		if (copy->event == event)
+			copy->event = NULL;
 	if (is_late(stream))
 		append((struct copy){ .stream = stream, .event = event });
 	pthread_mutex_unlock(&lock);
 	return NEXT("cuEventRecord", int (*)(void *, void *))(event, stream);
+}
+
+int cuEventQuery(void *event)
+{
+	int waits = 0;
+
+	pthread_mutex_lock(&lock);
+	for (struct copy *copy = first; copy; copy = copy->next)
+		waits |= copy->event == event;
+	pthread_mutex_unlock(&lock);
+	return waits ? NOT_READY : NEXT("cuEventQuery", int (*)(void *))(event);
 }
 
 int cuEventSynchronize(void *event)
