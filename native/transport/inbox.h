@@ -65,9 +65,10 @@ struct inbox {
  * machine with a GPU what was waited for longer than the bound above took 70 to 200 us more than natively, where CUDA
  * spins.  Who waits for a device does so too, until all that is 2 % of the wait, if there are
  * processors for both sides, the driver and whatever else wants one; who waits for what the peer does next, as long as a
- * program takes between two pieces of work. */
+ * program of small operations takes from one to the next: longer would keep a processor of the GPU's machine busy for whoever
+ * asks now and then. */
 #define INBOX_PATIENCE_DEVICE_NS 10000000u
-#define INBOX_PATIENCE_PEER_NS 1000000u
+#define INBOX_PATIENCE_PEER_NS 250000u
 #define INBOX_PATIENCE_PROCESSORS 4
 /* How often it looks whether another thread wanted its processor. */
 #define INBOX_WANTED_NS 50000u

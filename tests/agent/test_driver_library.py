@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import sys
 from pathlib import Path
 
@@ -59,16 +60,18 @@ def test_what_the_loader_passes_over_is_passed_over(driver: Path, tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-def test_a_folder_that_may_not_be_entered_is_passed_over(driver: Path, tmp_path: Path) -> None:
-    locked = library(tmp_path / "locked").parent
-    locked.chmod(0)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    os.seteuid(65534)
-    try:
-        assert driver_library({"LD_LIBRARY_PATH": f"{locked}:{driver.parent}"}) == str(driver)
-    finally:
-        os.seteuid(0)
+def test_a_folder_that_may_not_be_entered_is_passed_over() -> None:
+    # Not in tmp_path, whose parents nobody else may enter.
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        locked, open_to_all = (library(Path(name) / folder) for folder in ("locked", "open"))
+        locked.parent.chmod(0)
+        os.seteuid(65534)
+        try:
+            found = driver_library({"LD_LIBRARY_PATH": f"{locked.parent}:{open_to_all.parent}"})
+        finally:
+            os.seteuid(0)
+    assert found == str(open_to_all)
 
 
 def test_servers_run_in_another_folder(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
