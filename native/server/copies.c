@@ -320,7 +320,7 @@ CUresult serve_copy_to_host_async(struct server_call *call)
 		if (result == CUDA_SUCCESS)
 			result = call->driver->cuLaunchHostFunc(stream, stream_data_send, data);
 		if (result != CUDA_SUCCESS) {
-			server_staging_idle(call->context, staging);
+			staging_give(call, staging, stream, result);
 			free(data);
 		}
 	}
@@ -476,7 +476,7 @@ CUresult serve_array_read(struct server_call *call)
 					   at, staging->memory, bytes);
 		at += bytes;
 	}
-	server_staging_idle(call->context, staging);
+	staging_give(call, staging, stream, result);
 	return result;
 }
 
