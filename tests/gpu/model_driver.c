@@ -26,6 +26,7 @@ enum {
 	LAUNCH_CALL = 2500, LAUNCH_START = 4000, KERNEL = 2500,
 	GRAPH_CALL = 9000, GRAPH_START = 6000, GRAPH = 500000,
 	COPY_CALL = 1500, COPY_START = 5000, COPY_LEAST = 500, COPY_BYTES_PER_NS = 50,
+	PAGEABLE_BYTES_PER_NS = 12,	/* which the driver copies to memory of its own first */
 	RECORD_CALL = 600, ASK_CALL = 400, WAIT_CALL = 700,
 };
 
@@ -160,6 +161,30 @@ EXPORT int cuMemcpyDtoHAsync_v2(void *host, unsigned long long device, size_t by
 {
 	(void)device, (void)host;
 	return copy(stream, bytes, 1);
+}
+
+/* Waited for, from memory of any kind. */
+static int copy_now(const void *host, size_t bytes, int direction)
+{
+	enum { MEMORY_TYPE = 2 };
+	int (*attribute)(void *, int, unsigned long long) = NEXT("cuPointerGetAttribute");
+	unsigned type = 0;
+	size_t rate = attribute(&type, MEMORY_TYPE, (uintptr_t)host) ? PAGEABLE_BYTES_PER_NS : COPY_BYTES_PER_NS;
+
+	work(NULL, COPY_CALL, COPY_START, COPY_LEAST + bytes / rate, &times.engines[direction]);
+	return wait_for(ends(NULL));
+}
+
+EXPORT int cuMemcpyHtoD_v2(unsigned long long device, const void *host, size_t bytes)
+{
+	(void)device;
+	return copy_now(host, bytes, 0);
+}
+
+EXPORT int cuMemcpyDtoH_v2(void *host, unsigned long long device, size_t bytes)
+{
+	(void)device;
+	return copy_now(host, bytes, 1);
 }
 
 EXPORT int cuEventRecord(void *event, void *stream)
