@@ -199,7 +199,7 @@ void driver_graph_free(struct CUgraph_st *graph)
 {
 	while (graph->last)
 		node_free(graph->last);
-	driver_graph_users_drop(graph);
+	driver_graph_users_drop(&graph->users);
 	if (!graph->is_private)
 		driver_handle_remove(graph, DRIVER_KIND_GRAPH);
 	free(graph);

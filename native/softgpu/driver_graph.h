@@ -145,20 +145,27 @@ CUresult driver_graph_exec_enter(CUgraphExec executable);
 struct CUgraph_st *driver_graph_exec_graph(struct CUgraphExec_st *executable);
 /* The graph has changed: the next launch plans anew. */
 void driver_graph_exec_changed(struct CUgraphExec_st *executable);
+/* What it kept before it was updated: for launches under way, until they end.  Before driver_graph_exec_changed. */
+void driver_graph_exec_keep(struct CUgraphExec_st *executable, struct user_reference *former);
 
 /* ---- driver_graph_update.c ---- */
 
 /* May an executable's node have this payload instead? */
 CUgraphExecUpdateResult driver_graph_update_check(const struct graph_payload *now,
 						  const struct graph_payload *wanted);
-/* As cuGraphExecUpdate, within a child graph. */
+/* As cuGraphExecUpdate, within a child graph.  What the graph kept before is added to *former, for
+ * driver_graph_exec_keep. */
 CUresult driver_graph_update(struct CUgraph_st *into, const struct CUgraph_st *from,
-			     CUgraphExecUpdateResultInfo *info);
+			     CUgraphExecUpdateResultInfo *info, struct user_reference **former);
 
 /* ---- driver_graph_user.c ---- */
 
 bool driver_graph_users_copy(struct CUgraph_st *to, const struct CUgraph_st *from);
-void driver_graph_users_drop(struct CUgraph_st *graph);
+void driver_graph_users_drop(struct user_reference **users);
+void driver_graph_users_add(struct user_reference **users, struct user_reference *more);
+/* References as `from` has them; its own are added to *former.  false: no memory, and all is as it was. */
+bool driver_graph_users_replace(struct CUgraph_st *into, const struct CUgraph_st *from,
+				struct user_reference **former);
 
 /* ---- what operations are made of: driver_launch.c, driver_copy.c, driver_memop.c,
  * driver_stream.c ---- */

@@ -30,6 +30,7 @@ struct graph_plan {
 	/* Allocations that outlive a launch, and that it frees though another made them. */
 	size_t take_count, give_count, allocation_room;
 	struct graph_allocation **takes, **gives;	/* the nodes hold them */
+	struct user_reference *former;	/* what the executable kept before it was updated */
 };
 
 struct CUgraphExec_st {
@@ -47,6 +48,7 @@ static struct CUgraphExec_st *all_executables;
 
 /* ---- plans ---- */
 
+/* With the lock. */
 static void plan_drop(struct graph_plan *plan)
 {
 	if (__atomic_sub_fetch(&plan->references, 1, __ATOMIC_ACQ_REL))
@@ -55,6 +57,7 @@ static void plan_drop(struct graph_plan *plan)
 		if (plan->steps[i].work)
 			driver_graph_work_drop(plan->steps[i].work);
 	}
+	driver_graph_users_drop(&plan->former);
 	free(plan->steps);
 	free(plan->takes);
 	free(plan->gives);
@@ -234,6 +237,17 @@ void driver_graph_exec_changed(struct CUgraphExec_st *executable)
 	executable->plan = NULL;
 }
 
+void driver_graph_exec_keep(struct CUgraphExec_st *executable, struct user_reference *former)
+{
+	if (executable->plan)
+		driver_graph_users_add(&executable->plan->former, former);
+	/* Of an earlier plan some launch may be under way: what it uses stays as long as the executable. */
+	else if (executable->references > 1)
+		driver_graph_users_add(&executable->graph->users, former);
+	else
+		driver_graph_users_drop(&former);
+}
+
 static size_t count_all(const struct CUgraph_st *graph)
 {
 	size_t count = graph->count;
@@ -381,8 +395,8 @@ static void release_graph(struct driver_operation *operation)
 {
 	struct graph_operation *launch = (struct graph_operation *)operation;
 
-	plan_drop(launch->plan);
 	driver_graph_lock();
+	plan_drop(launch->plan);
 	exec_drop(launch->executable);
 	driver_graph_unlock();
 	free(launch);
@@ -555,8 +569,8 @@ DRIVER_EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle)
 		return result;
 	result = submit_plan(stream, executable, plan, &before, &last);
 	driver_point_drop(&before);
-	plan_drop(plan);
 	driver_graph_lock();
+	plan_drop(plan);
 	if (last.stream) {
 		before = executable->last;
 		executable->last = last;

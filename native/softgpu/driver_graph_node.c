@@ -755,6 +755,7 @@ DRIVER_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec executable
 							  CUgraph child)
 {
 	CUgraphExecUpdateResultInfo info = { 0 };
+	struct user_reference *former = NULL;
 	struct CUgraphNode_st *target;
 	CUresult result = check_executable(executable);
 
@@ -763,8 +764,9 @@ DRIVER_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec executable
 	if (result)
 		return result;
 	if (!driver_handle_is(child, DRIVER_KIND_GRAPH) ||
-	    driver_graph_update(target->payload.child, child, &info))
+	    driver_graph_update(target->payload.child, child, &info, &former))
 		result = CUDA_ERROR_INVALID_VALUE;
+	driver_graph_exec_keep(executable, former);
 	driver_graph_exec_changed(executable);
 	driver_graph_unlock();
 	return result;

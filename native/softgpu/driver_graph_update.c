@@ -191,12 +191,25 @@ static void take_over(struct CUgraph_st *into)
 	}
 }
 
+/* User objects, as the programming guide has it ("CUDA User Objects"): an update puts those of the new graph
+ * in the place of the executable's. */
+static bool take_over_users(struct CUgraph_st *into, const struct CUgraph_st *from, struct user_reference **former)
+{
+	for (struct CUgraphNode_st *node = into->first; node; node = node->next)
+		if (node->payload.child &&
+		    !take_over_users(node->payload.child, node->pair->payload.child, former))
+			return false;
+	return driver_graph_users_replace(into, from, former);
+}
+
 CUresult driver_graph_update(struct CUgraph_st *into, const struct CUgraph_st *from,
-			     CUgraphExecUpdateResultInfo *info)
+			     CUgraphExecUpdateResultInfo *info, struct user_reference **former)
 {
 	*info = (CUgraphExecUpdateResultInfo){ CU_GRAPH_EXEC_UPDATE_SUCCESS, NULL, NULL };
 	if (check_graphs(into, from, info))
 		return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+	if (!take_over_users(into, from, former))
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	take_over(into);
 	return CUDA_SUCCESS;
 }
@@ -204,6 +217,7 @@ CUresult driver_graph_update(struct CUgraph_st *into, const struct CUgraph_st *f
 DRIVER_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph,
 					    CUgraphExecUpdateResultInfo *info)
 {
+	struct user_reference *former = NULL;
 	CUresult result;
 
 	if (!info)
@@ -213,7 +227,8 @@ DRIVER_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph grap
 	if (result)
 		return result;
 	if (driver_handle_is(graph, DRIVER_KIND_GRAPH) && !graph->captures) {
-		result = driver_graph_update(driver_graph_exec_graph(executable), graph, info);
+		result = driver_graph_update(driver_graph_exec_graph(executable), graph, info, &former);
+		driver_graph_exec_keep(executable, former);
 		driver_graph_exec_changed(executable);
 	} else {
 		result = CUDA_ERROR_INVALID_VALUE;

@@ -126,15 +126,37 @@ bool driver_graph_users_copy(struct CUgraph_st *to, const struct CUgraph_st *fro
 	return true;
 }
 
-void driver_graph_users_drop(struct CUgraph_st *graph)
+void driver_graph_users_drop(struct user_reference **users)
 {
-	while (graph->users) {
-		struct user_reference *user = graph->users;
+	while (*users) {
+		struct user_reference *user = *users;
 
-		graph->users = user->next;
+		*users = user->next;
 		release(user->object, user->count);
 		free(user);
 	}
+}
+
+void driver_graph_users_add(struct user_reference **users, struct user_reference *more)
+{
+	while (*users)
+		users = &(*users)->next;
+	*users = more;
+}
+
+bool driver_graph_users_replace(struct CUgraph_st *into, const struct CUgraph_st *from,
+				struct user_reference **former)
+{
+	struct user_reference *own = into->users;
+
+	into->users = NULL;
+	if (!driver_graph_users_copy(into, from)) {
+		driver_graph_users_drop(&into->users);
+		into->users = own;
+		return false;
+	}
+	driver_graph_users_add(former, own);
+	return true;
 }
 
 /* ---- the API ---- */
