@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import ctypes
 import difflib
+import importlib.util
 import json
 import os
 import re
@@ -32,6 +33,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PLACE = ROOT / "build" / "gpu"
+#: What comes back: an earlier run's is taken away first.
+RESULTS = ("summary.txt", "summary.json", "logs.tar.gz")
 LIBCUDA = "libcuda.so.1"
 USUAL = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib")
 
@@ -125,7 +128,7 @@ class Check:
             program = subprocess.Popen(
                 [str(word) for word in command],
                 cwd=ROOT,
-                env=clean() | self.compilers() | dict(environment or {}),
+                env=clean() | {"TMPDIR": str(self.caches)} | self.compilers() | dict(environment or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -343,16 +346,24 @@ def unpack(payload: Path, root: Path) -> None:
     def renewed(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
         return tarfile.data_filter(member.replace(mtime=time.time()), path)
 
-    with tarfile.open(payload) as tar:
-        tar.extractall(root, filter=renewed)
+    this = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if importlib.util.find_spec("numpy") is None:
+        raise Failed(
+            f"{sys.executable} has no NumPy, which the archive leaves out: start this by the Python with PyTorch"
+        )
+    try:
+        with tarfile.open(payload) as tar:
+            named = tar.extractfile(str(PLACE.relative_to(ROOT) / "python"))
+            made_for = named.read().decode().strip() if named else ""
+            if made_for != this:
+                raise Failed(f"the archive is for Python {made_for}, this is {this}: make one with --python {this}")
+            tar.extractall(root, filter=renewed)
+    except (KeyError, tarfile.TarError) as error:
+        raise Failed(f"{payload}: no archive of tests.gpu.pack's: {' '.join(str(error).split())}") from None
 
 
 def make_environment(place: Path) -> str:
     """Make a Python of ours out of this one: the archive's packages, and behind them what is here."""
-    made_for = (place / "python").read_text().strip()
-    this = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if made_for != this:
-        raise Failed(f"the archive is for Python {made_for}, this is {this}: make one with --python {this}")
     folder = place / "venv"
     venv.EnvBuilder(symlinks=True, clear=True).create(folder)
     here = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
@@ -411,9 +422,10 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def save(folder: Path, outcomes: Sequence[Outcome], logs: Path) -> None:
-    (folder / "summary.txt").write_text(table(outcomes) + "\n")
-    (folder / "summary.json").write_text(json.dumps([asdict(one) for one in outcomes], indent=1) + "\n")
-    with tarfile.open(folder / "logs.tar.gz", "w:gz") as tar:
+    text, document, archive = (folder / name for name in RESULTS)
+    text.write_text(table(outcomes) + "\n")
+    document.write_text(json.dumps([asdict(one) for one in outcomes], indent=1) + "\n")
+    with tarfile.open(archive, "w:gz") as tar:
         tar.add(logs, "logs")
 
 
@@ -430,7 +442,7 @@ def main() -> int:
     arguments = parser.parse_args()
     end = time.monotonic() + arguments.budget
     adopt()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     libcuda = arguments.libcuda or find_libcuda()
     outcomes: list[Outcome] = []
@@ -443,9 +455,12 @@ def main() -> int:
                 unpack(arguments.payload, ROOT)
                 python = make_environment(PLACE)
             arguments.output.mkdir(parents=True, exist_ok=True)
+            for name in RESULTS:
+                (arguments.output / name).unlink(missing_ok=True)
             programs = arguments.programs.resolve()
             logs, caches = (Path(folder) / name for name in ("logs", "caches"))
             logs.mkdir()
+            caches.mkdir()
             check = Check(python, arguments.torch, libcuda.absolute(), programs, logs, caches, arguments.small)
         except (Failed, OSError, tarfile.TarError) as error:
             print(f"check: {error}", file=sys.stderr)
@@ -454,7 +469,15 @@ def main() -> int:
         while left:
             seconds = (end - time.monotonic()) * PARTS[left[0]][1] / sum(PARTS[name][1] for name in left)
             print(f"check: {left[0]}, at most {seconds:.0f} s", file=sys.stderr, flush=True)
-            outcomes.append(run_part(left.pop(0), check, seconds))
+            try:
+                outcomes.append(run_part(left[0], check, seconds))
+            except SystemExit:
+                # The signal may have come while a program was being started.
+                end_descendants()
+                outcomes.append(Outcome(left[0], "failed", 0.0, "interrupted"))
+                save(arguments.output, outcomes, check.logs)
+                raise
+            left.pop(0)
             save(arguments.output, outcomes, check.logs)
     print(table(outcomes))
     return 0 if all(one.result in ("ok", "skipped") for one in outcomes) else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -137,3 +138,32 @@ def test_verdicts_of_operations_are_told() -> None:
     verdicts = {found[3]: found[2] for found in check.VERDICT.finditer(said)}
     assert verdicts == {"add": "right", "matmul broadcast": "no code"}
     assert check.tally(verdicts) == "1 of 2 right: not matmul broadcast (no code)"
+
+
+def test_what_is_interrupted_is_told_and_nothing_earlier_stands(libcuda: Path, programs: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    for name in check.RESULTS:
+        (output / name).write_text("of an earlier run")
+    mark = f"FARBUS_SOFTGPU_NODE={tmp_path}"
+    command = [sys.executable, ROOT / "tests" / "gpu" / "check.py", "-o", output, "--libcuda", libcuda]
+    with subprocess.Popen(
+        [*command, "--programs", programs, "--part", "speed"],
+        env=os.environ | dict([mark.split("=", 1)]), cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        assert running.stderr is not None
+        assert running.stderr.readline().startswith("check: speed")
+        running.terminate()
+        running.stderr.read()
+    assert running.returncode == 128 + signal.SIGTERM
+    assert [one["reason"] for one in json.loads((output / "summary.json").read_text())] == ["interrupted"]
+    assert not processes_naming(mark)
+
+
+def test_a_file_that_is_no_archive_is_told_before_anything_is_changed(libcuda: Path, tmp_path: Path) -> None:
+    (tmp_path / "archive").write_text("no archive")
+    command = [sys.executable, ROOT / "tests" / "gpu" / "check.py", "archive", "-o", "out", "--libcuda", libcuda]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("check: archive: no archive of tests.gpu.pack's: ")
+    assert done.stderr.count("\n") == 1

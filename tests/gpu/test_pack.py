@@ -13,6 +13,8 @@ import pytest
 from tests.gpu import check, pack
 from tests.remoting.harness import ROOT
 
+THIS = f"{sys.version_info.major}.{sys.version_info.minor}\n"
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
@@ -35,7 +37,7 @@ def test_nothing_that_pip_installs_brings_numpy() -> None:
 def test_what_is_packed_is_unpacked_newer_than_its_sources(checkout: Path, tmp_path: Path) -> None:
     made, there = tmp_path / "made", tmp_path / "there"
     made.mkdir()
-    (made / "python").write_text("3.12\n")
+    (made / "python").write_text(THIS)
     program = checkout / "native/build/programs/suite/graphs"
     program.chmod(0o755)
     os.utime(program, (1, 1))
@@ -48,7 +50,7 @@ def test_what_is_packed_is_unpacked_newer_than_its_sources(checkout: Path, tmp_p
     assert unpacked.stat().st_mtime >= source.stat().st_mtime
     assert os.access(unpacked, os.X_OK)
     assert (there / "remoting/_server.abi3.so").read_text() == "remoting/_server.abi3.so"
-    assert (there / pack.PLACE / "python").read_text() == "3.12\n"
+    assert (there / pack.PLACE / "python").read_text() == THIS
     assert not (there / "native/build/softgpu/driver.o").exists()
 
 
@@ -67,14 +69,18 @@ def test_the_environment_is_this_python_with_what_was_packed(tmp_path: Path) -> 
     place = tmp_path / "build" / "gpu"
     (place / "site").mkdir(parents=True)
     (place / "site" / "packed.py").write_text("told = 'packed'\n")
-    (place / "python").write_text(f"{sys.version_info.major}.{sys.version_info.minor}\n")
     python = check.make_environment(place)
     asked = "import packed, pytest; print(packed.told)"
     done = subprocess.run([python, "-P", "-c", asked], env=check.clean(), capture_output=True, text=True, check=False)
     assert done.stdout == "packed\n", done.stderr
 
 
-def test_another_python_is_told(tmp_path: Path) -> None:
-    (tmp_path / "python").write_text("2.7\n")
+def test_another_python_is_told_before_anything_is_unpacked(checkout: Path, tmp_path: Path) -> None:
+    made, there = tmp_path / "made", tmp_path / "there"
+    for folder in (made, there):
+        folder.mkdir()
+    (made / "python").write_text("2.7\n")
+    pack.write(tmp_path / "a.tar.xz", checkout, list(pack.built(checkout)), made)
     with pytest.raises(check.Failed, match=r"^the archive is for Python 2\.7, this is 3\.\d+: "):
-        check.make_environment(tmp_path)
+        check.unpack(tmp_path / "a.tar.xz", there)
+    assert not list(there.iterdir())

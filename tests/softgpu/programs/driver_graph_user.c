@@ -14,6 +14,34 @@ static void destroy(void *argument)
 	sem_post(&destroyed);
 }
 
+/* The executable keeps what the graph that it was updated with keeps, and no longer what it kept before. */
+static void test_update(void)
+{
+	CUgraphExecUpdateResultInfo info;
+	CUgraphExec executable;
+	CUuserObject objects[2];
+	CUgraph graphs[2];
+	int counts[2] = { 0, 0 };
+
+	for (int i = 0; i < 2; i++) {
+		CHECK(cuGraphCreate(&graphs[i], 0));
+		CHECK(cuUserObjectCreate(&objects[i], &counts[i], destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+		CHECK(cuGraphRetainUserObject(graphs[i], objects[i], 1, CU_GRAPH_USER_OBJECT_MOVE));
+	}
+	executable = instantiate(graphs[0]);
+	CHECK(cuGraphDestroy(graphs[0]));
+	run(executable, NULL);
+	CHECK(cuGraphExecUpdate_v2(executable, graphs[1], &info));
+	CHECK(cuGraphDestroy(graphs[1]));
+	sem_wait(&destroyed);
+	REQUIRE_EQUAL(counts[0], 1);
+	REQUIRE_EQUAL(counts[1], 0);
+	run(executable, NULL);
+	CHECK(cuGraphExecDestroy(executable));
+	sem_wait(&destroyed);
+	REQUIRE_EQUAL(counts[1], 1);
+}
+
 int main(void)
 {
 	CUgraphExec executable;
@@ -45,5 +73,6 @@ int main(void)
 	REQUIRE_EQUAL(count, 1);
 	REQUIRE_EQUAL(inside, CUDA_ERROR_NOT_PERMITTED);
 	EXPECT(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
+	test_update();
 	return 0;
 }
