@@ -468,8 +468,8 @@ def main() -> int:
         left = [name for name in PARTS if name in (arguments.part or PARTS)]
         while left:
             seconds = (end - time.monotonic()) * PARTS[left[0]][1] / sum(PARTS[name][1] for name in left)
-            print(f"check: {left[0]}, at most {seconds:.0f} s", file=sys.stderr, flush=True)
             try:
+                print(f"check: {left[0]}, at most {seconds:.0f} s", file=sys.stderr, flush=True)
                 outcomes.append(run_part(left[0], check, seconds))
             except SystemExit:
                 # The signal may have come while a program was being started.

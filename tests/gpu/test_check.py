@@ -157,7 +157,8 @@ def test_what_is_interrupted_is_told_and_nothing_earlier_stands(libcuda: Path, p
         running.stderr.read()
     assert running.returncode == 128 + signal.SIGTERM
     assert [one["reason"] for one in json.loads((output / "summary.json").read_text())] == ["interrupted"]
-    assert not processes_naming(mark)
+    left = [Path(f"/proc/{pid}/cmdline").read_text() for pid in processes_naming(mark)]
+    assert not left
 
 
 def test_a_file_that_is_no_archive_is_told_before_anything_is_changed(libcuda: Path, tmp_path: Path) -> None:
