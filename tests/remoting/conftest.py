@@ -41,27 +41,28 @@ def libcuda() -> Path:
 
 
 @pytest.fixture(scope="session")
-def driver_before(libcuda: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Compile NAME.c of this folder to a driver of its own: what that does not define is the other's."""
+def shared_library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Compile NAME.c of this folder to a shared library, linked to what else is named."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("cc is not in PATH")
-    folder = tmp_path_factory.mktemp("drivers")
+    folder = tmp_path_factory.mktemp("libraries")
 
     @functools.cache
-    def compile_driver(name: str) -> Path:
-        driver = folder / f"lib{name}.so"
+    def compile_library(name: str, *linked: str | Path) -> Path:
+        library = folder / f"lib{name}.so"
         source = ROOT / "tests" / "remoting" / f"{name}.c"
-        subprocess.run(
-            [
-                *(compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o", driver),
-                *(source, libcuda, f"-Wl,-rpath,{libcuda.parent}", "-ldl"),
-            ],
-            check=True,
-        )
-        return driver
+        flags = ("-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed")
+        subprocess.run([compiler, *flags, "-o", library, source, *linked], check=True)
+        return library
 
-    return compile_driver
+    return compile_library
+
+
+@pytest.fixture(scope="session")
+def driver_before(libcuda: Path, shared_library: Callable[..., Path]) -> Callable[[str], Path]:
+    """Compile NAME.c of this folder to a driver of its own: what that does not define is the other's."""
+    return lambda name: shared_library(name, libcuda, f"-Wl,-rpath,{libcuda.parent}", "-ldl")
 
 
 @pytest.fixture(scope="session")

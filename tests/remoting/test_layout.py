@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import socket
 import subprocess
 import threading
@@ -14,7 +13,7 @@ import pytest
 
 from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
-from tests.remoting.harness import PROGRAM_TIMEOUT_S, ROOT, Remote, listening
+from tests.remoting.harness import PROGRAM_TIMEOUT_S, Remote, listening
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import wait_until
 from tests.remoting.test_hostile import CONTEXT, DEVICE_BYTES, HEADER, OPCODE, raw_session, with_context
@@ -99,19 +98,9 @@ def test_each_server_tells_its_own(start: Start, layout: Path, directly: Directl
 # Drivers that do not tell it, or not so.
 
 
-@pytest.fixture(scope="module")
-def layout_driver(libcuda: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("cc is not in PATH")
-    driver = tmp_path_factory.mktemp("layout") / "liblayout.so"
-    source = ROOT / "tests" / "remoting" / "layout_driver.c"
-    libraries = [str(libcuda), f"-Wl,-rpath,{libcuda.parent}", "-ldl"]
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-Wl,--no-as-needed", "-o", driver, source, *libraries],
-        check=True,
-    )
-    return driver
+@pytest.fixture
+def layout_driver(driver_before: Callable[[str], Path]) -> Path:
+    return driver_before("layout_driver")
 
 
 @pytest.mark.parametrize(

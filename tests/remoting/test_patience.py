@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import ROOT, SANITIZED, Remote
+from tests.remoting.harness import SANITIZED, Remote
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import wait_until
 
@@ -20,15 +18,9 @@ TOO_FEW = "3"
 SPIN, YIELD, BLOCKING_SYNC = "1", "2", "4"
 
 
-@pytest.fixture(scope="module")
-def processors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("cc is not in PATH")
-    library = tmp_path_factory.mktemp("processors") / "libprocessors.so"
-    source = ROOT / "tests" / "remoting" / "processors.c"
-    subprocess.run([compiler, "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source], check=True)
-    return library
+@pytest.fixture
+def processors(shared_library: Callable[..., Path]) -> Path:
+    return shared_library("processors")
 
 
 @pytest.mark.parametrize("transport", ["shm", "unix", "tcp"])
