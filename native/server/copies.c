@@ -118,6 +118,17 @@ static CUresult receive_line(struct server_call *call, uint64_t device,
 	return result;
 }
 
+/* A buffer that the device reads from now on, also where a copy was refused: a part of it may be on its way. */
+static CUresult staging_lend(struct server_call *call, struct server_staging *staging, CUstream stream, CUresult result)
+{
+	CUresult fenced;
+
+	if (result == SERVER_MALFORMED)
+		return result;
+	fenced = server_staging_fence(call, staging, stream);
+	return result == CUDA_SUCCESS ? fenced : result;
+}
+
 static CUresult receive_rows(struct server_call *call, uint64_t device, size_t pitch, size_t width,
 			     size_t height, uint64_t stream_handle)
 {
@@ -145,10 +156,7 @@ static CUresult receive_rows(struct server_call *call, uint64_t device, size_t p
 	if (result == CUDA_SUCCESS && height > 1)
 		result = rows_copy(call->driver, device, pitch, staging->memory, width, height, true,
 				   stream);
-	if (result != CUDA_SUCCESS && result != SERVER_MALFORMED)
-		/* A part of it may be on its way all the same. */
-		(void)server_staging_fence(call, staging, stream);
-	return result == CUDA_SUCCESS ? server_staging_fence(call, staging, stream) : result;
+	return staging_lend(call, staging, stream, result);
 }
 
 CUresult serve_copy_to_device(struct server_call *call)
@@ -424,10 +432,7 @@ CUresult serve_array_write(struct server_call *call)
 	rows.srcHost = staging->memory;
 	if (result == CUDA_SUCCESS)
 		result = call->driver->cuMemcpy3DAsync_v2(&rows, stream);
-	if (result != CUDA_SUCCESS && result != SERVER_MALFORMED)
-		/* A part of it may be on its way all the same. */
-		(void)server_staging_fence(call, staging, stream);
-	return result == CUDA_SUCCESS ? server_staging_fence(call, staging, stream) : result;
+	return staging_lend(call, staging, stream, result);
 }
 
 CUresult serve_array_read(struct server_call *call)

@@ -92,8 +92,6 @@ static CUresult staging_await(struct server_call *call)
 	return result;
 }
 
-/* A buffer that nothing uses.  Waits for the oldest copy when there are as many
- * as may be. */
 CUresult server_staging_take(struct server_call *call, struct server_staging **out)
 {
 	struct server_context *context = call->context;
@@ -168,7 +166,6 @@ void server_staging_reserve(struct server_call *call)
 	}
 }
 
-/* Mark a buffer as used by what `stream` holds now. */
 CUresult server_staging_fence(struct server_call *call, struct server_staging *staging,
 			      CUstream stream)
 {
