@@ -7,6 +7,8 @@
  *
  * The times are those of the H100 in docs/performance.md: near enough to find what a change is worth, and no measurement. */
 #define _GNU_SOURCE
+#include "../../native/softgpu/fatbin_layout.h"
+
 #include <dlfcn.h>
 #include <elf.h>
 #include <pthread.h>
@@ -228,27 +230,7 @@ EXPORT int cuCtxSynchronize(void)
 
 /* ---- machine code ---- */
 
-#define WRAPPER_MAGIC 0x466243b1u
-#define CONTAINER_MAGIC 0xba55ed50u
-
-/* As native/softgpu/fatbin.c has them. */
-struct container {
-	uint32_t magic;
-	uint16_t version, header_bytes;
-	uint64_t payload_bytes;
-};
-
-struct entry {
-	uint16_t kind, unused1;
-	uint32_t header_bytes;
-	uint64_t padded_bytes;
-	uint32_t compressed_bytes, unused2;
-	uint16_t minor, major;
-	uint32_t arch, name_offset, name_bytes;
-	uint64_t flags, unused3, uncompressed_bytes;
-};
-
-enum { CUBIN = 2, LZ4 = 0x2000, ZSTD = 0x8000, MAJOR = 9 };
+enum { MAJOR = 9 };
 /* Of the sections .nv.info.*: an attribute with a size, and the one that tells of a parameter. */
 enum { SIZED = 4, PARAMETER = 0x17, PARAMETERS = 512 };
 enum { KERNEL_SYMBOL = 0x10 };
@@ -257,11 +239,11 @@ static char *unpacked(const struct entry *entry, const char *data)
 {
 	size_t (*zstd)(void *, size_t, const void *, size_t);
 	int (*lz4)(const char *, char *, int, int);
-	size_t bytes = entry->flags & (LZ4 | ZSTD) ? entry->uncompressed_bytes : entry->padded_bytes;
+	size_t bytes = entry->flags & (ENTRY_LZ4 | ENTRY_ZSTD) ? entry->uncompressed_bytes : entry->padded_bytes;
 	char *out = malloc(bytes);
 
-	*(void **)&zstd = entry->flags & ZSTD ? dlsym(dlopen("libzstd.so.1", RTLD_NOW), "ZSTD_decompress") : NULL;
-	*(void **)&lz4 = entry->flags & LZ4 ? dlsym(dlopen("liblz4.so.1", RTLD_NOW), "LZ4_decompress_safe") : NULL;
+	*(void **)&zstd = entry->flags & ENTRY_ZSTD ? dlsym(dlopen("libzstd.so.1", RTLD_NOW), "ZSTD_decompress") : NULL;
+	*(void **)&lz4 = entry->flags & ENTRY_LZ4 ? dlsym(dlopen("liblz4.so.1", RTLD_NOW), "LZ4_decompress_safe") : NULL;
 	if (zstd)
 		zstd(out, bytes, data, entry->compressed_bytes);
 	else if (lz4)
@@ -371,7 +353,7 @@ static char *stand_in_for(const void *image)
 		struct entry entry;
 
 		memcpy(&entry, at, sizeof(entry));
-		if (entry.kind == CUBIN && entry.arch / 10 == MAJOR) {
+		if (entry.kind == ENTRY_KIND_CUBIN && entry.arch / 10 == MAJOR) {
 			cubin = unpacked(&entry, at + entry.header_bytes);
 			text = stand_in(cubin);
 			free(cubin);
