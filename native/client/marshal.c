@@ -178,14 +178,17 @@ static void named_walk(struct marshal *m, uint64_t *handle, bool graph)
 		*handle = client_named_take(side->route.session, wire);
 }
 
-#define NAMED(type, graph)						\
+#define NAMED_AND(type, graph, also)					\
 	void marshal_##type(struct marshal *m, type *handle)		\
 	{								\
 		uint64_t wire = (uint64_t)(uintptr_t)*handle;		\
 									\
+		also;							\
 		named_walk(m, &wire, graph);				\
 		*handle = (type)(uintptr_t)wire;			\
 	}
+
+#define NAMED(type, graph) NAMED_AND(type, graph, (void)0)
 
 /* Numbers that kernels read, of the current context. */
 #define NUMBERED(type)							\
@@ -209,16 +212,15 @@ NUMBERED(CUtexObject)
 NAMED(CUtexref, false)
 NAMED(CUuserObject, false)
 
-void marshal_CUgraphExec(struct marshal *m, CUgraphExec *handle)
+static void executable_note(struct marshal *m, CUgraphExec executable)
 {
-	uint64_t wire = (uint64_t)(uintptr_t)*handle;
 	struct side *side = m->side;
 
 	if (!m->get)
-		side->executable = *handle;
-	named_walk(m, &wire, true);
-	*handle = (CUgraphExec)(uintptr_t)wire;
+		side->executable = executable;
 }
+
+NAMED_AND(CUgraphExec, true, executable_note(m, *handle))
 
 static void wire_walk(struct marshal *m, uint64_t *wire, CUresult result)
 {
