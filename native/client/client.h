@@ -261,6 +261,7 @@ struct client_session {
 	uint16_t major, minor;		/* of the protocol that the server speaks */
 	uint64_t connection;		/* wire_hello_connection of the hello that it began with */
 	unsigned connections;		/* how many it is to have */
+	bool connects_late;		/* and the further ones not before something large passes */
 	bool patient;			/* there are processors for waits that spin as long as the driver's */
 	bool keeps_images;		/* and may be asked for one by its digest */
 	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
@@ -493,9 +494,10 @@ uint32_t client_resume_grace_ms(void);
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
 			const uint8_t secret[WIRE_SECRET_BYTES],
 			const struct wire_hello_reply *reply);
-/* How many connections a session is to have whose first one is this, where nobody has said it. */
-unsigned client_connections(const struct transport *transport);
-/* All sessions are open: connect the further ones, on a thread. */
+/* How many connections a session is to have whose first one is this, where nobody has said it; *late: when something large
+ * passes. */
+unsigned client_connections(const struct transport *transport, bool *late);
+/* All sessions are open: connect the further ones, on a thread, if it is time. */
 void client_resume_connect(struct client_session *session);
 /* Around a fork, in the parent; the end also in the child. */
 void client_resume_fork_begin(void);

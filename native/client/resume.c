@@ -31,10 +31,11 @@
 #define QUIET_NS 2000000000u
 #define GRANT_TIMEOUT_MS 10000
 
-/* One connection fills a network within a building.  Where a round trip takes so long, what the kernel's buffers
- * hold (4 to 6 MiB) is less than the network does: 20 Gb/s for 2 ms. */
+/* Where a round trip takes so long, what the kernel's buffers hold for one connection (4 to 6 MiB) is less than the network
+ * does: 20 Gb/s for 2 ms. */
 #define FAR_US 2000u
-#define FAR_CONNECTIONS 4u
+/* There, and where several threads may carry what is large (bundle.h). */
+#define SEVERAL_CONNECTIONS 4u
 
 /* A socket that a fork must not leave to the child. */
 struct dialled {
@@ -54,6 +55,7 @@ struct client_resume {
 	struct dialled dialled[BUNDLE_CONNECTIONS];
 	uint64_t connection;		/* wire_hello_connection of the first one's */
 	bool bundles;			/* the server has granted further connections */
+	_Atomic bool bulk;		/* something large has passed */
 	pthread_mutex_t joining;	/* by who connects those */
 	/* Of the cut that goes on. */
 	uint64_t cut_ns;
@@ -123,17 +125,24 @@ static int dial_socket(struct client_resume *resume, unsigned which, int lowest,
 	return descriptor;
 }
 
-unsigned client_connections(const struct transport *transport)
+/* Within a machine a long round trip is a busy processor. */
+static bool is_far(const struct transport *transport)
 {
 	socklen_t size = sizeof(struct tcp_info);
 	struct tcp_info info;
 
 	memset(&info, 0, sizeof(info));
-	/* There a long round trip is a busy processor. */
-	if (transport_is_local(transport->descriptor) ||
-	    getsockopt(transport->descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0)
-		return 1;
-	return info.tcpi_rtt >= FAR_US ? FAR_CONNECTIONS : 1;
+	return !transport_is_local(transport->descriptor) &&
+	       getsockopt(transport->descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_rtt >= FAR_US;
+}
+
+unsigned client_connections(const struct transport *transport, bool *late)
+{
+	bool far = is_far(transport);
+
+	/* Few programs that use a near GPU copy much. */
+	*late = !far;
+	return far || transport_bundle_has_processors() ? SEVERAL_CONNECTIONS : 1;
 }
 
 uint32_t client_resume_grace_ms(void)
@@ -356,7 +365,8 @@ void client_resume_connect(struct client_session *session)
 	sigset_t all, before;
 	pthread_t thread;
 
-	if (!resume || !resume->bundles || session->connections < 2)
+	if (!resume || !resume->bundles || session->connections < 2 ||
+	    (session->connects_late && !atomic_load(&resume->bulk)))
 		return;
 	joining = malloc(sizeof(*joining));
 	if (!joining)
@@ -376,6 +386,15 @@ void client_resume_connect(struct client_session *session)
 	pthread_attr_destroy(&detached);
 }
 
+static void bulk(void *opaque)
+{
+	struct client_session *session = opaque;
+
+	atomic_store(&session->resume->bulk, true);
+	if (session->connects_late)
+		client_resume_connect(session);
+}
+
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
 			const uint8_t secret[WIRE_SECRET_BYTES],
 			const struct wire_hello_reply *reply)
@@ -383,10 +402,12 @@ int client_resume_begin(struct client_session *session, const char *address, con
 	struct resume_options options = {
 		.dial = dial,
 		.resumed = resumed,
+		.bulk = bulk,
 		.opaque = session,
 		.grows = reply->capabilities & WIRE_CAPABILITY_WINDOWS,
 		.prompt = reply->capabilities & WIRE_CAPABILITY_PROMPT,
-		.bundles = session->connections > 1 && reply->capabilities & WIRE_CAPABILITY_CONNECTIONS,
+		.bundles = session->connections > 1 &&
+			   reply->capabilities & (WIRE_CAPABILITY_CONNECTIONS | WIRE_CAPABILITY_THREADS),
 	};
 	struct wire_resume_grant grant;
 	struct client_resume *resume;

@@ -284,9 +284,11 @@ static int session_hello(struct client_session *session, const struct session_se
 		session->connections = 1;
 	else
 		session->connections = server->connections ? server->connections
-							   : client_connections(&session->transport);
+							   : client_connections(&session->transport,
+										&session->connects_late);
+	/* Within a building they gain nothing but by several threads of both sides. */
 	if (session->connections > 1)
-		hello.capabilities |= WIRE_CAPABILITY_CONNECTIONS;
+		hello.capabilities |= session->connects_late ? WIRE_CAPABILITY_THREADS : WIRE_CAPABILITY_CONNECTIONS;
 	/* Within a machine a copy costs less than a digest. */
 	if (strcmp(session->transport.ops->name, "tcp") == 0 && wire_digest_is_fast())
 		hello.capabilities |= WIRE_CAPABILITY_IMAGES;

@@ -6,7 +6,8 @@
 /* ---- rows ---- */
 
 /* Copies to the device are given to the driver in pieces of this size: while the device copies one, the next one
- * comes, and one that has come is still in the processor's cache. */
+ * comes, and one that has come is still in the processor's cache.  Where several threads read, they are to have something to
+ * share. */
 #define SERVER_PIECE_BYTES (128u << 10)
 /* And those to the host that are waited for, which leave so: larger ones cost fewer messages, smaller ones let a device
  * copy more of one while the one before it is on its way.  Others hold a buffer for each piece, which
@@ -98,18 +99,19 @@ static CUresult receive_line(struct server_call *call, uint64_t device,
 			     const struct server_staging *staging, size_t bytes, CUstream stream)
 {
 	const struct server_driver *driver = call->driver;
+	size_t most = transport_is_wide(&call->server->transport) ? WIRE_BULK_BYTES : SERVER_PIECE_BYTES;
 	uint8_t *memory = staging->memory;
 	CUresult result = CUDA_SUCCESS;
 
-	for (size_t at = 0; at < bytes && result == CUDA_SUCCESS; at += SERVER_PIECE_BYTES) {
-		size_t now = bytes - at < SERVER_PIECE_BYTES ? bytes - at : SERVER_PIECE_BYTES;
+	for (size_t at = 0; at < bytes && result == CUDA_SUCCESS; at += most) {
+		size_t now = bytes - at < most ? bytes - at : most;
 
 		if (at) {
 			result = driver->cuEventRecord(staging->event, stream);
 			if (result != CUDA_SUCCESS)
 				break;
 			memory = driver->cuEventQuery(staging->event) == CUDA_SUCCESS
-					 ? staging->memory : memory + SERVER_PIECE_BYTES;
+					 ? staging->memory : memory + most;
 		}
 		result = server_take(call, memory, now);
 		if (result == CUDA_SUCCESS)
@@ -211,6 +213,7 @@ CUresult serve_copy_to_host(struct server_call *call)
 	const struct wire_copy_to_host *request = call->request;
 	size_t pitch = request->pitch, width = request->width, height = request->height;
 	struct server_staging *filled = NULL, *staging = NULL;
+	size_t most = transport_is_wide(&call->server->transport) ? WIRE_BULK_BYTES : SERVER_SENT_BYTES;
 	size_t total, at = 0, sent = 0, filled_bytes = 0;
 	CUstream stream;
 	CUresult result = server_resolve_stream(call, request->stream, &stream);
@@ -232,8 +235,7 @@ CUresult serve_copy_to_host(struct server_call *call)
 		size_t bytes = 0;
 
 		if (at < total) {
-			struct piece piece = piece_at(request->device, pitch, width, height, at,
-						      SERVER_SENT_BYTES);
+			struct piece piece = piece_at(request->device, pitch, width, height, at, most);
 
 			result = server_staging_take(call, &staging);
 			if (result != CUDA_SUCCESS)

@@ -267,7 +267,7 @@ void server_resume_prepare(struct server *server, const struct server_options *o
 	server->resume.tls = options->tls;
 	server->resume.grows = granted & WIRE_CAPABILITY_WINDOWS;
 	server->resume.prompt = server->resume.grows && granted & WIRE_CAPABILITY_PROMPT;
-	server->resume.bundles = granted & WIRE_CAPABILITY_CONNECTIONS;
+	server->resume.bundles = granted & (WIRE_CAPABILITY_CONNECTIONS | WIRE_CAPABILITY_THREADS);
 	server->resume.connection = wire_hello_connection(hello);
 	wire_resume_key(options->secret, options->session, server->resume.key);
 }

@@ -8,6 +8,7 @@
  */
 #include "server.h"
 #include "server_ops.h"
+#include "../transport/bundle.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -787,11 +788,14 @@ static int server_hello(struct server *server, const struct server_options *opti
 		hello_refuse(server, WIRE_HELLO_SECRET, CUDA_SUCCESS, "");
 		return fail(why, bytes, -EACCES, "the client does not have this lease's secret");
 	}
-	granted = shm ? WIRE_CAPABILITY_SHARED_MEMORY
-		  : server_resume_may(server, options) && hello.capabilities & WIRE_CAPABILITY_RESUME
-			    ? hello.capabilities & (WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS |
-						    WIRE_CAPABILITY_PROMPT | WIRE_CAPABILITY_CONNECTIONS)
-			    : 0;
+	if (shm)
+		granted = WIRE_CAPABILITY_SHARED_MEMORY;
+	else if (server_resume_may(server, options) && hello.capabilities & WIRE_CAPABILITY_RESUME)
+		granted = hello.capabilities & (WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS | WIRE_CAPABILITY_PROMPT |
+						WIRE_CAPABILITY_CONNECTIONS |
+						(transport_bundle_has_processors() ? WIRE_CAPABILITY_THREADS : 0));
+	else
+		granted = 0;
 	if (granted & WIRE_CAPABILITY_RESUME)
 		server_resume_prepare(server, options, &hello, granted);
 	if (options->image_directory && hello.capabilities & WIRE_CAPABILITY_IMAGES && wire_digest_is_fast())

@@ -1,7 +1,9 @@
 #include "bundle.h"
+#include "crew.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,19 @@
 #define BULK_BYTES 4096u
 /* Parts of one write: more go as several chunks. */
 #define PARTS 20
+/* Chunks that are written at one time. */
+#define CHUNKS 16u
+/* What several threads carry goes over all connections, but in no smaller chunks than these, which take one as long as giving
+ * them to another does. */
+#define SHARE_BYTES (64u << 10)
+#define PAGE_BYTES 4096u
+/* One thread carries 4 to 6 GB/s, whatever the network could.  With so many processors others are idle enough to help; with
+ * fewer each side's thread and the device's would have to give way to them. */
+#define CREW_PROCESSORS 8
+/* Looks at a connection before sleeping on it. */
+#define SPIN_NS 50000u
+
+static _Atomic int crew_processors = CREW_PROCESSORS;
 
 struct chunk {
 	uint32_t length;
@@ -35,6 +50,7 @@ struct connection {
 struct bundle {
 	struct transport_ops ops;
 	bool names;
+	bool crewed;			/* there are processors for several threads */
 	struct connection each[BUNDLE_CONNECTIONS];
 	_Atomic unsigned present;	/* a bit for each that is there: the peer may name it */
 	_Atomic unsigned ready;		/* and that nobody else writes to */
@@ -43,8 +59,12 @@ struct bundle {
 	/* Who writes. */
 	unsigned writing;
 	unsigned named;			/* bits */
+	struct crew *writers;		/* NULL: none yet, or they could not be had */
+	bool writers_tried;
 
 	/* Who reads. */
+	struct crew *readers;
+	bool readers_tried;
 	unsigned reading;
 	unsigned next;
 	struct chunk header;
@@ -53,7 +73,37 @@ struct bundle {
 	int failed;			/* what was met behind the bytes that were read */
 };
 
+/* May several threads carry what goes over it?  There are several connections, and processors. */
+static bool bundle_is_wide(struct transport *transport)
+{
+	const struct bundle *bundle = transport->bundle;
+
+	return bundle->crewed && atomic_load(&bundle->ready) != 1;
+}
+
+/* The threads beside the caller's, made when they are first of use. */
+static struct crew *crew_of(struct crew **crew, bool *tried)
+{
+	if (!*tried)
+		*crew = crew_make(BUNDLE_CREW);
+	*tried = true;
+	return *crew;
+}
+
 /* ---- writing ---- */
+
+/* What is written next: chunks in the order of the stream. */
+struct plan {
+	struct bundle *bundle;
+	unsigned count;
+	unsigned used;			/* connections, a bit each */
+	struct {
+		unsigned connection;
+		int parts;
+		struct chunk chunk;
+		struct iovec vector[1 + PARTS];
+	} each[CHUNKS];
+};
 
 /* What the kernel holds and the peer's has not acknowledged. */
 static size_t unsent(const struct connection *connection)
@@ -63,8 +113,8 @@ static size_t unsent(const struct connection *connection)
 	return ioctl(connection->transport.descriptor, SIOCOUTQ, &bytes) < 0 || bytes < 0 ? 0 : (size_t)bytes;
 }
 
-/* Where the chunk behind one of so many bytes goes. */
-static unsigned next_choose(struct bundle *bundle, size_t bytes)
+/* Where the chunk behind one of so many bytes goes.  `loads`: what lies unsent, and what is planned; asked once. */
+static unsigned next_choose(struct bundle *bundle, size_t bytes, size_t loads[BUNDLE_CONNECTIONS], bool *asked)
 {
 	unsigned usable = atomic_load(&bundle->ready) & atomic_load(&bundle->heard);
 	unsigned unnamed = usable & ~bundle->named;
@@ -75,54 +125,138 @@ static unsigned next_choose(struct bundle *bundle, size_t bytes)
 		return (unsigned)__builtin_ctz(unnamed);
 	if (usable == 1 || bytes < LARGE_BYTES)
 		return 0;
+	for (unsigned i = 0; i < BUNDLE_CONNECTIONS && !*asked; i++)
+		if (usable & 1u << i)
+			loads[i] += unsent(&bundle->each[i]);
+	*asked = true;
 	/* In turn where they are equal. */
 	for (unsigned i = 1; i <= BUNDLE_CONNECTIONS; i++) {
 		unsigned at = (bundle->writing + i) % BUNDLE_CONNECTIONS;
-		size_t load;
 
-		if (!(usable & 1u << at))
-			continue;
-		load = unsent(&bundle->each[at]) + (at == bundle->writing ? bytes : 0);
-		if (load < least) {
-			least = load;
+		if (usable & 1u << at && loads[at] < least) {
+			least = loads[at];
 			best = at;
 		}
 	}
 	return best;
 }
 
+/* How large the chunks of so many bytes are to be. */
+static size_t share_of(struct transport *transport, size_t total)
+{
+	unsigned ready = (unsigned)__builtin_popcount(atomic_load(&transport->bundle->ready));
+	size_t share;
+
+	if (!bundle_is_wide(transport) || total > ready * CHUNK_BYTES)
+		return CHUNK_BYTES;
+	share = (total / ready + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+	return share < SHARE_BYTES ? SHARE_BYTES : share < CHUNK_BYTES ? share : CHUNK_BYTES;
+}
+
+/* Plan as many as there is room for; how many bytes they are. */
+static size_t plan_make(struct plan *plan, struct iovec **vector, size_t total, size_t share)
+{
+	struct bundle *bundle = plan->bundle;
+	size_t loads[BUNDLE_CONNECTIONS] = { 0 }, planned = 0;
+	bool asked = false;
+
+	plan->count = 0;
+	plan->used = 0;
+	while (planned < total && plan->count < CHUNKS) {
+		size_t left = total - planned, room = left > share + CHUNK_SLACK ? share : left, taken = 0;
+		struct iovec *part = *vector, *to = plan->each[plan->count].vector;
+		struct chunk *chunk = &plan->each[plan->count].chunk;
+		int used = 1;
+
+		while (taken < room && used <= PARTS) {
+			size_t now = part->iov_len < room - taken ? part->iov_len : room - taken;
+
+			to[used++] = (struct iovec){ part->iov_base, now };
+			part->iov_base = (char *)part->iov_base + now;
+			part->iov_len -= now;
+			taken += now;
+			if (!part->iov_len)
+				part++;
+		}
+		*vector = part;
+		loads[bundle->writing] += taken;
+		*chunk = (struct chunk){ .length = (uint32_t)taken, .next = (uint8_t)next_choose(bundle, taken, loads, &asked) };
+		to[0] = (struct iovec){ chunk, sizeof(*chunk) };
+		plan->each[plan->count].parts = used;
+		plan->each[plan->count++].connection = bundle->writing;
+		plan->used |= 1u << bundle->writing;
+		bundle->writing = chunk->next;
+		bundle->named |= 1u << chunk->next;
+		planned += taken;
+	}
+	return planned;
+}
+
+/* Write its chunks of these connections, in order. */
+static int plan_write(struct plan *plan, unsigned connections)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < plan->count && !rc; i++) {
+		struct transport *transport = &plan->bundle->each[plan->each[i].connection].transport;
+
+		if (connections & 1u << plan->each[i].connection)
+			rc = transport->ops->write(transport, plan->each[i].vector, plan->each[i].parts);
+	}
+	return rc;
+}
+
+struct carried {
+	struct plan *plan;
+	unsigned connections;
+};
+
+static int carried_write(void *opaque)
+{
+	const struct carried *carried = opaque;
+
+	return plan_write(carried->plan, carried->connections);
+}
+
+/* A thread for each connection. */
+static int plan_write_wide(struct plan *plan)
+{
+	struct bundle *bundle = plan->bundle;
+	struct crew *crew = crew_of(&bundle->writers, &bundle->writers_tried);
+	struct carried carried[BUNDLE_CONNECTIONS];
+	unsigned left = plan->used;
+	int rc, others;
+
+	/* The last is the caller's. */
+	while (left & (left - 1)) {
+		unsigned one = left & -left;
+		struct carried *each = &carried[__builtin_ctz(one)];
+
+		*each = (struct carried){ plan, one };
+		if (!crew_give(crew, carried_write, each))
+			break;
+		left &= ~one;
+	}
+	rc = plan_write(plan, left);
+	others = crew_join(crew, -1);
+	return rc ? rc : others;
+}
+
 static int bundle_write(struct transport *transport, struct iovec *vector, int count)
 {
-	struct bundle *bundle = transport->bundle;
-	size_t total = 0;
+	struct plan plan = { .bundle = transport->bundle };
+	size_t total = 0, share;
 	int rc = 0;
 
 	for (int i = 0; i < count; i++)
 		total += vector[i].iov_len;
+	share = share_of(transport, total);
 	while (total && !rc) {
-		size_t room = total > CHUNK_BYTES + CHUNK_SLACK ? CHUNK_BYTES : total, taken = 0;
-		struct iovec parts[1 + PARTS];
-		struct chunk chunk = { 0 };
-		int used = 1;
+		size_t planned = plan_make(&plan, &vector, total, share);
+		bool wide = plan.used & (plan.used - 1) && planned >= BUNDLE_WIDE_BYTES && bundle_is_wide(transport);
 
-		while (taken < room && used <= PARTS) {
-			size_t now = vector->iov_len < room - taken ? vector->iov_len : room - taken;
-
-			parts[used++] = (struct iovec){ vector->iov_base, now };
-			vector->iov_base = (char *)vector->iov_base + now;
-			vector->iov_len -= now;
-			taken += now;
-			if (!vector->iov_len)
-				vector++;
-		}
-		chunk.length = (uint32_t)taken;
-		chunk.next = (uint8_t)next_choose(bundle, taken);
-		parts[0] = (struct iovec){ &chunk, sizeof(chunk) };
-		transport = &bundle->each[bundle->writing].transport;
-		rc = transport->ops->write(transport, parts, used);
-		bundle->writing = chunk.next;
-		bundle->named |= 1u << chunk.next;
-		total -= taken;
+		rc = wide ? plan_write_wide(&plan) : plan_write(&plan, ~0u);
+		total -= planned;
 	}
 	return rc;
 }
@@ -233,6 +367,126 @@ static ssize_t bundle_read(struct transport *transport, void *buffer, size_t byt
 	return got;
 }
 
+/* Of a chunk, bytes that one connection has, and where they go. */
+struct piece {
+	struct connection *connection;
+	uint8_t *at;
+	size_t bytes;
+};
+
+/* Read all of them, of which the peer has sent the rest or is about to.  0, -errno, or -ETIMEDOUT where none has come for
+ * timeout_ms: they are less now. */
+static int piece_read(struct piece *piece, int timeout_ms)
+{
+	struct transport *transport = &piece->connection->transport;
+	uint64_t start = 0;
+
+	while (piece->bytes) {
+		ssize_t got = connection_read(piece->connection, piece->at, piece->bytes);
+		int rc = 0;
+
+		if (got > 0) {
+			piece->at += got;
+			piece->bytes -= (size_t)got;
+			start = 0;
+			continue;
+		}
+		if (got != -EAGAIN)
+			return (int)got;
+		if (!start)
+			start = transport_now_ns();
+		if (transport_now_ns() - start < SPIN_NS)
+			transport_relax();
+		else
+			rc = transport->ops->wait(transport, timeout_ms);
+		if (rc)
+			return rc;
+	}
+	return 0;
+}
+
+/* By another thread, which sleeps as long as it takes: an end of the connections wakes it. */
+static int piece_carry(void *opaque)
+{
+	return piece_read(opaque, -1);
+}
+
+/* Have all that others read, looking after the network meanwhile. */
+static int pieces_join(struct bundle *bundle, void (*look)(void *opaque), void *opaque)
+{
+	int rc;
+
+	while ((rc = crew_join(bundle->readers, TRANSPORT_LOOK_MS)) == -ETIMEDOUT)
+		look(opaque);
+	return rc;
+}
+
+/* And so this thread. */
+static int piece_read_looking(struct piece *piece, void (*look)(void *opaque), void *opaque)
+{
+	int rc;
+
+	while ((rc = piece_read(piece, TRANSPORT_LOOK_MS)) == -ETIMEDOUT)
+		look(opaque);
+	return rc;
+}
+
+ssize_t transport_bundle_take(struct transport *transport, void *buffer, size_t bytes, void (*look)(void *opaque),
+			      void *opaque)
+{
+	struct bundle *bundle = transport->bundle;
+	struct crew *crew = crew_of(&bundle->readers, &bundle->readers_tried);
+	struct piece pieces[BUNDLE_CREW], piece;
+	unsigned given = 0, busy = 0;		/* connections that others read from, a bit each */
+	size_t at = 0;
+	int rc = bundle->failed, others;
+
+	while (at < bytes && !rc) {
+		struct connection *connection = &bundle->each[bundle->reading];
+
+		/* Behind what another one reads. */
+		if (busy & 1u << bundle->reading) {
+			rc = pieces_join(bundle, look, opaque);
+			given = busy = 0;
+			continue;
+		}
+		if (!bundle->left) {
+			piece = (struct piece){ connection, (uint8_t *)&bundle->header + bundle->header_bytes,
+						sizeof(bundle->header) - bundle->header_bytes };
+			rc = piece_read_looking(&piece, look, opaque);
+			bundle->header_bytes = sizeof(bundle->header) - piece.bytes;
+			if (!rc)
+				rc = header_take(bundle);
+			continue;
+		}
+		piece = (struct piece){ connection, (uint8_t *)buffer + at,
+					bundle->left < bytes - at ? bundle->left : bytes - at };
+		at += piece.bytes;
+		bundle->left -= piece.bytes;
+		/* The last is this thread's, which would only wait. */
+		if (at < bytes && given < BUNDLE_CREW) {
+			pieces[given] = piece;
+			if (crew_give(crew, piece_carry, &pieces[given])) {
+				busy |= 1u << bundle->reading;
+				given++;
+				piece.bytes = 0;
+			}
+		}
+		rc = piece_read_looking(&piece, look, opaque);
+		if (!bundle->left)
+			bundle->reading = bundle->next;
+	}
+	/* A cut of one is a cut of all: nobody is to wait for the others. */
+	if (rc)
+		transport->ops->shutdown(transport);
+	others = pieces_join(bundle, look, opaque);
+	if (!rc)
+		rc = others;
+	if (rc)
+		bundle->failed = rc;
+	return rc ? rc : (ssize_t)bytes;
+}
+
 static int bundle_wait(struct transport *transport, int timeout_ms)
 {
 	struct bundle *bundle = transport->bundle;
@@ -255,6 +509,20 @@ static void bundle_shutdown(struct transport *transport)
 			bundle->each[i].transport.ops->shutdown(&bundle->each[i].transport);
 }
 
+void transport_bundle_set_processors(int least)
+{
+	atomic_store(&crew_processors, least);
+}
+
+bool transport_bundle_has_processors(void)
+{
+	cpu_set_t allowed;
+
+	/* Fails on machines with more processors than the set has. */
+	return sched_getaffinity(0, sizeof(allowed), &allowed) ||
+	       CPU_COUNT(&allowed) >= atomic_load(&crew_processors);
+}
+
 int transport_bundle_wrap(struct transport *transport, bool names)
 {
 	struct bundle *bundle = calloc(1, sizeof(*bundle));
@@ -266,9 +534,11 @@ int transport_bundle_wrap(struct transport *transport, bool names)
 		.write = bundle_write,
 		.read = bundle_read,
 		.wait = bundle_wait,
+		.wide = bundle_is_wide,
 		.shutdown = bundle_shutdown,
 	};
 	bundle->names = names;
+	bundle->crewed = transport_bundle_has_processors();
 	bundle->each[0].transport = *transport;
 	bundle->named = 1;
 	atomic_store(&bundle->present, 1);
@@ -289,6 +559,8 @@ void transport_bundle_drop(struct bundle *bundle)
 
 	if (!bundle)
 		return;
+	crew_drop(bundle->writers);
+	crew_drop(bundle->readers);
 	present = atomic_load(&bundle->present);
 	bundle->each[0].transport.descriptor = -1;
 	for (unsigned i = 0; i < BUNDLE_CONNECTIONS; i++)

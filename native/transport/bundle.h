@@ -11,6 +11,10 @@
  * Large writes go where the least lies unsent; small ones name the first connection.  Connections
  * are added while the bundle is in use, by both sides under the same number: first by the server, then by the
  * client, who names it in a chunk.  The server writes over no connection that the client has not named.
+ *
+ * Where there are processors for it, several threads write and read what is large, one for each connection: the kernel copies
+ * what goes through it, and one thread does that at 4 to 6 GB/s.  Who reads gives a chunk to another thread as soon as
+ * its header has come, which says where the chunk behind it lies.
  */
 #ifndef FARBUS_TRANSPORT_BUNDLE_H
 #define FARBUS_TRANSPORT_BUNDLE_H
@@ -23,6 +27,11 @@
 /* What precedes each chunk that is written. */
 #define BUNDLE_HEADER_BYTES 8u
 
+/* Threads of one direction beside the caller's: four connections are as many as a machine's memory feeds. */
+#define BUNDLE_CREW 3u
+/* From here on several threads carry what is written, or to be read. */
+#define BUNDLE_WIDE_BYTES (256u << 10)
+
 /* Go on as a bundle of this connection alone.  `names`: this side names connections that were
  * added.  0 or -ENOMEM.  Reading returns -EPROTO for what no peer writes. */
 int transport_bundle_wrap(struct transport *transport, bool names);
@@ -34,6 +43,16 @@ int transport_bundle_add(struct transport *transport, unsigned number, struct tr
 
 /* Who does not name connections has nothing more to write to that one himself. */
 void transport_bundle_ready(struct transport *transport, unsigned number);
+
+/* Read exactly so many bytes, all of which the peer has sent or is about to, whatever this side does: by several threads.
+ * Only for one that is wide (transport.h).  Where nothing has come for TRANSPORT_LOOK_MS, `look` is called; an end of the stream ends
+ * the wait.  `bytes`, or -errno, and then the connections are shut down. */
+ssize_t transport_bundle_take(struct transport *transport, void *buffer, size_t bytes, void (*look)(void *opaque),
+			      void *opaque);
+
+/* Are there processors for several threads of each direction?  And with how many: for tests, before a bundle is made. */
+bool transport_bundle_has_processors(void);
+void transport_bundle_set_processors(int least);
 
 /* The first connection's descriptor has another number: the transport's. */
 void transport_bundle_renumber(struct transport *transport);

@@ -166,6 +166,8 @@ struct resume {
 	_Atomic size_t ahead_bytes;
 
 	_Atomic bool due;		/* an acknowledgement is */
+	_Atomic bool bulk;		/* something large has passed */
+	_Atomic bool wide;		/* the lower transport is, for who may not look at it */
 
 	pthread_mutex_t state_lock;
 	pthread_cond_t changed;
@@ -359,6 +361,12 @@ static void look(struct resume *resume)
 		cut_locked(resume, -ETIMEDOUT);
 out:
 	pthread_mutex_unlock(&resume->state_lock);
+}
+
+static void bulk_begin(struct resume *resume)
+{
+	if (resume->options.bulk && !atomic_load(&resume->bulk) && !atomic_exchange(&resume->bulk, true))
+		resume->options.bulk(resume->options.opaque);
 }
 
 /* ---- writing; `out` is held ---- */
@@ -643,6 +651,21 @@ static ssize_t records_walk(struct resume *resume, uint8_t *bytes, size_t got)
 	return (ssize_t)kept;
 }
 
+static void look_around(void *opaque)
+{
+	look(opaque);
+}
+
+/* Bytes of a record, all of which the peer has given to its connections, by several threads. */
+static ssize_t record_take(struct resume *resume, uint8_t *buffer, size_t bytes)
+{
+	ssize_t got = transport_bundle_take(&resume->lower, buffer, bytes, look_around, resume);
+
+	if (got > 0)
+		resume->record_left -= (size_t)got;
+	return got;
+}
+
 /* The stream's next bytes from the connection, at least one: -EAGAIN, or why there are none. */
 static ssize_t stream_read(struct resume *resume, uint8_t *buffer, size_t bytes)
 {
@@ -651,8 +674,14 @@ static ssize_t stream_read(struct resume *resume, uint8_t *buffer, size_t bytes)
 	if (resume->failed)
 		return resume->failed;
 	do {
-		size_t most = resume->record_left;
+		size_t most = resume->record_left, whole = bytes < most ? bytes : most;
 
+		if (whole >= BUNDLE_WIDE_BYTES)
+			bulk_begin(resume);
+		if (whole >= BUNDLE_WIDE_BYTES && transport_is_wide(&resume->lower)) {
+			got = record_take(resume, buffer, whole);
+			break;
+		}
 		/* Behind a large record its follower's header, and nothing else to move. */
 		most += most < RESUME_BULK_BYTES ? RESUME_BULK_BYTES : sizeof(struct record);
 		got = resume->lower.ops->read(&resume->lower, buffer, most < bytes ? most : bytes);
@@ -982,6 +1011,8 @@ static int stream_write(struct transport *transport, struct iovec *vector, int c
 	if (atomic_load(&resume->state) == OVER)
 		rc = -EPIPE;
 	ring_rewind(resume);
+	if (vector[count - 1].iov_len >= BUNDLE_WIDE_BYTES)
+		bulk_begin(resume);
 	for (int i = 0; i < count && !rc; i++)
 		rc = stream_add(resume, vector[i].iov_base, vector[i].iov_len, lend && i == count - 1);
 	if (!rc && flush)
@@ -1120,6 +1151,11 @@ static int resume_written(struct transport *transport, size_t bytes, bool more)
 	return rc;
 }
 
+static bool resume_is_wide(struct transport *transport)
+{
+	return atomic_load_explicit(&transport->resume->wide, memory_order_relaxed);
+}
+
 static void resume_memory(struct transport *transport, void **at, size_t *bytes)
 {
 	*at = transport->resume->staging;
@@ -1241,6 +1277,7 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		atomic_store(&resume->round_full, false);
 		atomic_store(&resume->round_end, 0);
 		atomic_store(&resume->due, false);
+		atomic_store(&resume->wide, false);
 		atomic_fetch_add(&resume->generation, 1);
 		atomic_store(&resume->state, UP);
 		pthread_cond_broadcast(&resume->changed);
@@ -1272,6 +1309,8 @@ int transport_resume_join(struct transport *transport, struct transport *fresh, 
 	if (is_up(resume) && !resume->ending && resume->lower.bundle &&
 	    atomic_load(&resume->generation) == generation)
 		rc = transport_bundle_add(&resume->lower, number, fresh);
+	if (rc > 0)
+		atomic_store(&resume->wide, transport_is_wide(&resume->lower));
 	pthread_mutex_unlock(&resume->state_lock);
 	/* Who sleeps does not know of it. */
 	sleeper_wake(&resume->reader);
@@ -1284,8 +1323,10 @@ void transport_resume_joined(struct transport *transport, uint64_t generation, u
 	struct resume *resume = transport->resume;
 
 	pthread_mutex_lock(&resume->state_lock);
-	if (atomic_load(&resume->generation) == generation)
+	if (atomic_load(&resume->generation) == generation) {
 		transport_bundle_ready(&resume->lower, number);
+		atomic_store(&resume->wide, transport_is_wide(&resume->lower));
+	}
 	pthread_mutex_unlock(&resume->state_lock);
 }
 
@@ -1366,6 +1407,7 @@ static const struct transport_ops resume_ops = {
 	.settle = resume_settle,
 	.append = resume_append,
 	.memory = resume_memory,
+	.wide = resume_is_wide,
 	.shutdown = resume_shutdown,
 };
 

@@ -23,9 +23,6 @@
 #define RESUME_WINDOW_RING (2u << 20)
 #define RESUME_WINDOW_MOST (128u << 20)
 
-/* How often who waits looks whether the network is still there. */
-#define TRANSPORT_LOOK_MS 5000
-
 struct resume_options {
 	uint32_t grace_ms;	/* how long a cut may last */
 	bool grows;		/* the peer knows of windows that grow */
@@ -42,6 +39,9 @@ struct resume_options {
 		    uint64_t *peer_received);
 	/* The stream goes on over the connection that was dialled. */
 	void (*resumed)(void *opaque);
+	/* Something of BUNDLE_WIDE_BYTES or more is written or read for the first time: further connections may be worth
+	 * having.  Called in the midst of it; NULL: nobody wants to know. */
+	void (*bulk)(void *opaque);
 	void *opaque;
 };
 

@@ -17,6 +17,9 @@
 
 struct transport;
 
+/* How often who waits looks whether the network is still there. */
+#define TRANSPORT_LOOK_MS 5000
+
 /* What is sent happens before what is then received: the peer answers, and orders its streams.
  * ThreadSanitizer sees nothing of the peer: what it orders is told to it here, by who writes
  * and by who has read. */
@@ -81,6 +84,8 @@ struct transport_ops {
 	 * it has to be given before its answer can be expected), and ours besides.  NULL: nobody knows. */
 	uint64_t (*waking)(struct transport *transport);
 	uint64_t (*woken)(struct transport *transport);
+	/* Do several threads carry what is large, so that more at once goes faster?  NULL: no. */
+	bool (*wide)(struct transport *transport);
 	/* All the memory that peek and room lead into. */
 	void (*memory)(struct transport *transport, void **at, size_t *bytes);
 	/* End the stream in both directions: waiters and writers wake. */
@@ -158,6 +163,11 @@ void transport_release(struct transport *transport);
 /* Write and read exactly; the deadline covers the whole of it. */
 int transport_write_all(struct transport *transport, const void *data, size_t bytes);
 int transport_read_all(struct transport *transport, void *data, size_t bytes, int timeout_ms);
+
+static inline bool transport_is_wide(struct transport *transport)
+{
+	return transport->ops->wide && transport->ops->wide(transport);
+}
 
 /* Nanoseconds of the monotonic clock. */
 uint64_t transport_now_ns(void);

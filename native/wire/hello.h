@@ -87,6 +87,9 @@ enum wire_capability {
 	/* Asked for with WIRE_CAPABILITY_WINDOWS; granted: the client acknowledges so often that the
 	 * server's window may begin with RESUME_WINDOW_RING. */
 	WIRE_CAPABILITY_PROMPT = 64,
+	/* Asked for with WIRE_CAPABILITY_RESUME by a client with processors for several threads; granted by a server with
+	 * such: the same as WIRE_CAPABILITY_CONNECTIONS. */
+	WIRE_CAPABILITY_THREADS = 128,
 };
 
 /* A supervisor also listens on a Unix socket of the abstract namespace, named

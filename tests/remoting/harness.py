@@ -76,10 +76,12 @@ class Remote:
     session: Path
     secret: bytes
     lines: list[str] = field(default_factory=list)
+    #: What all programs have in their environment besides.
+    always: dict[str, str] = field(default_factory=dict)
 
     def environment(self, **changes: str) -> dict[str, str]:
         base = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "LD_"))}
-        environment = Launch(session=self.session, shim=SHIM).environment(base) | changes
+        environment = Launch(session=self.session, shim=SHIM).environment(base) | self.always | changes
         if SANITIZER:
             environment["LD_PRELOAD"] = f"{SANITIZER}:{environment['LD_PRELOAD']}".rstrip(":")
         return environment

@@ -1,5 +1,5 @@
 /* Preloaded: a process that may use PROCESSORS processors, and that leaves the file PROCESSORS_WANTED where a thread asks
- * whether another one wants its own, as whoever spins on does (native/transport/inbox.c). */
+ * whether another one wants its own, as whoever spins on does (native/transport/inbox.c).  With PROCESSORS_IDLE nobody does. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sched.h>
@@ -20,7 +20,11 @@ int sched_getaffinity(pid_t thread, size_t bytes, cpu_set_t *set)
 
 int getrusage(__rusage_who_t who, struct rusage *usage)
 {
+	int rc = (int)syscall(SYS_getrusage, who, usage);
+
 	if (who == RUSAGE_THREAD)
 		close(open(getenv("PROCESSORS_WANTED"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-	return (int)syscall(SYS_getrusage, who, usage);
+	if (who == RUSAGE_THREAD && getenv("PROCESSORS_IDLE"))
+		usage->ru_nivcsw = 0;
+	return rc;
 }

@@ -13,7 +13,7 @@ import pytest
 from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
 from tests.remoting.cutter import RECORD, BundleCutter, Kind, Network, Relay, Side
-from tests.remoting.harness import Remote
+from tests.remoting.harness import SANITIZER, Remote
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 from tests.remoting.test_hostile import HEADER, OPCODE
@@ -24,6 +24,8 @@ Build = Callable[[str], Path]
 
 CHUNK = struct.Struct("<IB3x")
 MOST = wire.CONNECTIONS_LIMIT
+#: From so many on several threads carry what is large (native/transport/bundle.c).
+CREW_PROCESSORS = 8
 #: Programs that send so much that one of three connections is sure to be cut, and behind how many bytes it is at the
 #: latest: often, and not so often that a busy machine takes minutes.
 CUT_BYTES = {
@@ -40,9 +42,41 @@ CUT_AT_FRAMES = ("behind_host_function", "handed_over", "pageable_source", "rows
 CAPABILITIES = wire.CAPABILITY_RESUME | wire.CAPABILITY_CONNECTIONS
 
 
-@pytest.fixture(params=[True, False], ids=["tls", "tcp"])
-def remote(lease: Callable[..., Remote], request: pytest.FixtureRequest) -> Remote:
-    return lease(tls=request.param)
+@pytest.fixture
+def processors(shared_library: Callable[..., Path], tmp_path: Path) -> Callable[[int], dict[str, str]]:
+    """What has a process find so many processors."""
+    library = shared_library("processors")
+
+    def environment(count: int) -> dict[str, str]:
+        preloaded = f"{SANITIZER}:{library}".lstrip(":")
+        wanted = str(tmp_path / "wanted")
+        return {
+            "LD_PRELOAD": preloaded,
+            "PROCESSORS": str(count),
+            "PROCESSORS_IDLE": "1",
+            "PROCESSORS_WANTED": wanted,
+        }
+
+    return environment
+
+
+@pytest.fixture
+def lease_with(lease: Callable[..., Remote], processors: Callable[[int], dict[str, str]]) -> Callable[..., Remote]:
+    """A lease whose server and programs find so many processors."""
+
+    def start(server: int, program: int, *, tls: bool = False) -> Remote:
+        remote = lease(tls=tls, **processors(server))
+        changes = processors(program)
+        remote.always = changes | {"LD_PRELOAD": f"{remote.environment()['LD_PRELOAD']}:{changes['LD_PRELOAD']}"}
+        return remote
+
+    return start
+
+
+@pytest.fixture(params=["tls", "tcp", "tls by several threads", "tcp by several threads"])
+def remote(lease_with: Callable[..., Remote], request: pytest.FixtureRequest) -> Remote:
+    count = CREW_PROCESSORS if "threads" in request.param else 1
+    return lease_with(count, count, tls=request.param.startswith("tls"))
 
 
 @pytest.fixture
@@ -270,10 +304,32 @@ def test_a_setting_that_is_none(plain: Remote, build: Build, setting: str) -> No
     assert f'FARBUS_CONNECTIONS is "{setting}": set it to a number from 1 to 8' in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("server", "program", "name", "count"),
+    [
+        (CREW_PROCESSORS, CREW_PROCESSORS, "copies_of_all_sizes", 4),
+        (CREW_PROCESSORS, CREW_PROCESSORS, "handed_over", 1),  # nothing large
+        (CREW_PROCESSORS - 1, CREW_PROCESSORS, "copies_of_all_sizes", 1),
+        (CREW_PROCESSORS, CREW_PROCESSORS - 1, "copies_of_all_sizes", 1),
+    ],
+)
+def test_by_itself_a_program_has_several_where_both_sides_have_processors_for_them(
+    lease_with: Callable[..., Remote], build: Build, server: int, program: int, name: str, count: int
+) -> None:
+    remote = lease_with(server, program)
+    with Relay(remote.supervisor.address) as network:
+        address, port = network.address
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
+        done = remote.run(build(f"remoting/{name}"), FARBUS_TRANSPORT="tcp")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+        assert len(network.carried) == count
+
+
 @pytest.mark.parametrize(("told", "changes", "count"), [(2, {}, 2), (2, {"FARBUS_CONNECTIONS": "3"}, 3), (None, {}, 1)])
 def test_the_session_file_s_word_counts_where_the_program_has_none(
-    plain: Remote, build: Build, told: int | None, changes: dict[str, str], count: int
+    lease_with: Callable[..., Remote], build: Build, told: int | None, changes: dict[str, str], count: int
 ) -> None:
+    plain = lease_with(1, 1)
     with Relay(plain.supervisor.address) as network:
         address, port = network.address
         server = Server(address=address, port=port, secret=plain.secret, tls=False, connections=told)
