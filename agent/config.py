@@ -120,7 +120,7 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """How long a remoting server waits for its program when their connection was cut; 0: not at all."""
     remoting_connections: int | None = None
     """TCP connections of each session between a program of this node and another node's GPU; None for one, and several
-    where the round trip is long."""
+    where the round trip is long or both have processors for several threads."""
     remoting_image_bytes: int = 2 * 2**30
     """GPU code that is kept on this node of each user's programs, so that it travels once; 0 for none."""
 
