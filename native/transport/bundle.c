@@ -1,9 +1,9 @@
 #include "bundle.h"
 #include "crew.h"
+#include "processors.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,11 +26,11 @@
 #define PAGE_BYTES 4096u
 /* One thread carries 4 to 6 GB/s, whatever the network could.  With so many processors others are idle enough to help; with
  * fewer each side's thread and the device's would have to give way to them. */
-#define CREW_PROCESSORS 8
+#define CREW_PROCESSORS 8u
 /* Looks at a connection before sleeping on it. */
 #define SPIN_NS 50000u
 
-static _Atomic int crew_processors = CREW_PROCESSORS;
+static _Atomic unsigned crew_processors = CREW_PROCESSORS;
 
 struct chunk {
 	uint32_t length;
@@ -509,18 +509,14 @@ static void bundle_shutdown(struct transport *transport)
 			bundle->each[i].transport.ops->shutdown(&bundle->each[i].transport);
 }
 
-void transport_bundle_set_processors(int least)
+void transport_bundle_set_processors(unsigned least)
 {
 	atomic_store(&crew_processors, least);
 }
 
 bool transport_bundle_has_processors(void)
 {
-	cpu_set_t allowed;
-
-	/* Fails on machines with more processors than the set has. */
-	return sched_getaffinity(0, sizeof(allowed), &allowed) ||
-	       CPU_COUNT(&allowed) >= atomic_load(&crew_processors);
+	return transport_processors() >= atomic_load(&crew_processors);
 }
 
 int transport_bundle_wrap(struct transport *transport, bool names)

@@ -52,7 +52,7 @@ ssize_t transport_bundle_take(struct transport *transport, void *buffer, size_t 
 
 /* Are there processors for several threads of each direction?  And with how many: for tests, before a bundle is made. */
 bool transport_bundle_has_processors(void);
-void transport_bundle_set_processors(int least);
+void transport_bundle_set_processors(unsigned least);
 
 /* The first connection's descriptor has another number: the transport's. */
 void transport_bundle_renumber(struct transport *transport);

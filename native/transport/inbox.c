@@ -1,4 +1,5 @@
 #include "inbox.h"
+#include "processors.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -168,11 +169,7 @@ static bool inbox_sleeps(struct inbox *inbox)
 
 bool inbox_has_processors(void)
 {
-	cpu_set_t allowed;
-
-	/* Fails on machines with more processors than the set has. */
-	return sched_getaffinity(0, sizeof(allowed), &allowed) ||
-	       CPU_COUNT(&allowed) >= INBOX_PATIENCE_PROCESSORS;
+	return transport_processors() >= INBOX_PATIENCE_PROCESSORS;
 }
 
 /* How often this thread was taken off its processor for another. */

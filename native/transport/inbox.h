@@ -69,7 +69,7 @@ struct inbox {
  * asks now and then. */
 #define INBOX_PATIENCE_DEVICE_NS 10000000u
 #define INBOX_PATIENCE_PEER_NS 250000u
-#define INBOX_PATIENCE_PROCESSORS 4
+#define INBOX_PATIENCE_PROCESSORS 4u
 /* How often it looks whether another thread wanted its processor. */
 #define INBOX_WANTED_NS 50000u
 /* That shows only when the other has it, which had to wait for it until the scheduler took it away: milliseconds.  So behind
