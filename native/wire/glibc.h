@@ -22,6 +22,7 @@ GLIBC_BIND(dlclose, 2.2.5);
 GLIBC_BIND(dlerror, 2.2.5);
 GLIBC_BIND(dlopen, 2.2.5);
 GLIBC_BIND(dlsym, 2.2.5);
+GLIBC_BIND(pthread_attr_setstacksize, 2.2.5);
 GLIBC_BIND(pthread_condattr_setclock, 2.3.3);
 GLIBC_BIND(pthread_create, 2.2.5);
 GLIBC_BIND(pthread_detach, 2.2.5);
