@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "../transport/bundle.h"
+#include "../transport/crew.h"
 #include "../transport/resume.h"
 #include "../transport/socket.h"
 #include "../transport/tls.h"
@@ -142,7 +143,7 @@ unsigned client_connections(const struct transport *transport, bool *late)
 
 	/* Few programs that use a near GPU copy much. */
 	*late = !far;
-	return far || transport_bundle_has_processors() ? SEVERAL_CONNECTIONS : 1;
+	return far || crew_has_processors() ? SEVERAL_CONNECTIONS : 1;
 }
 
 uint32_t client_resume_grace_ms(void)

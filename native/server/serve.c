@@ -8,7 +8,7 @@
  */
 #include "server.h"
 #include "server_ops.h"
-#include "../transport/bundle.h"
+#include "../transport/crew.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -793,7 +793,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 	else if (server_resume_may(server, options) && hello.capabilities & WIRE_CAPABILITY_RESUME)
 		granted = hello.capabilities & (WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS | WIRE_CAPABILITY_PROMPT |
 						WIRE_CAPABILITY_CONNECTIONS |
-						(transport_bundle_has_processors() ? WIRE_CAPABILITY_THREADS : 0));
+						(crew_has_processors() ? WIRE_CAPABILITY_THREADS : 0));
 	else
 		granted = 0;
 	if (granted & WIRE_CAPABILITY_RESUME)

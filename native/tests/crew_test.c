@@ -1,6 +1,7 @@
 /* A crew: what is given is done once, beside the caller, and waited for. */
 #include <assert.h>
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -12,11 +13,10 @@
 #undef NDEBUG
 
 #define ROUNDS 2000u
-#define THREADS 3u
 
 struct part {
 	unsigned in, out;
-	int ends[2];
+	struct part *other;
 	_Atomic bool begun;
 	int rc;
 };
@@ -29,20 +29,21 @@ static int add(void *opaque)
 	return part->rc;
 }
 
-/* Not before somebody says so. */
-static int hear(void *opaque)
+/* Not before the other one of the two has begun. */
+static int meet(void *opaque)
 {
 	struct part *part = opaque;
-	char byte;
 
 	atomic_store(&part->begun, true);
-	return read(part->ends[0], &byte, 1) == 1 ? 0 : -EIO;
+	while (!atomic_load(&part->other->begun))
+		sched_yield();
+	return 0;
 }
 
 static void test_all_that_is_given_is_done_once(void)
 {
-	struct crew *crew = crew_make(THREADS);
-	struct part parts[THREADS] = { 0 };
+	struct crew *crew = crew_make();
+	struct part parts[CREW_THREADS] = { 0 };
 	unsigned given = 0;
 
 	assert(crew);
@@ -50,7 +51,7 @@ static void test_all_that_is_given_is_done_once(void)
 		/* Also after some have gone to sleep. */
 		if (round % 500 == 0)
 			usleep(1000);
-		for (unsigned i = 0; i < THREADS; i++) {
+		for (unsigned i = 0; i < CREW_THREADS; i++) {
 			parts[i].in = parts[i].out;
 			/* It rests where this test has not all processors. */
 			if (crew_give(crew, add, &parts[i]))
@@ -59,40 +60,33 @@ static void test_all_that_is_given_is_done_once(void)
 				assert(round && add(&parts[i]) == 0);
 		}
 		assert(round || !crew_give(crew, add, &parts[0]));
-		assert(crew_join(crew, -1) == 0);
-		for (unsigned i = 0; i < THREADS; i++)
+		assert(crew_join(crew) == 0);
+		for (unsigned i = 0; i < CREW_THREADS; i++)
 			assert(parts[i].out == round + 1);
 	}
-	assert(given > THREADS);
+	assert(given > CREW_THREADS);
 	crew_drop(crew);
 }
 
-static void test_who_has_something_to_do_is_given_nothing_else(void)
+static void test_it_works_beside_the_caller(void)
 {
-	struct crew *crew = crew_make(1);
-	struct part waits = { 0 }, other = { 0 };
+	struct crew *crew = crew_make();
+	struct part ours = { 0 }, theirs = { .other = &ours };
 
-	assert(crew && pipe(waits.ends) == 0);
-	assert(crew_give(crew, hear, &waits));
-	assert(!crew_give(crew, add, &other));
-	while (!atomic_load(&waits.begun))
-		sched_yield();
-	assert(crew_join(crew, 0) == -ETIMEDOUT);
-	assert(crew_join(crew, 1) == -ETIMEDOUT);
-	assert(write(waits.ends[1], "x", 1) == 1);
-	assert(crew_join(crew, -1) == 0);
-	assert(other.out == 0);
+	ours.other = &theirs;
+	assert(crew_give(crew, meet, &theirs));
+	assert(meet(&ours) == 0 && crew_join(crew) == 0);
 	crew_drop(crew);
 }
 
 static void test_an_error_is_told_once(void)
 {
-	struct crew *crew = crew_make(THREADS);
+	struct crew *crew = crew_make();
 	struct part parts[2] = { { .rc = 0 }, { .rc = -EPIPE } };
 
 	assert(crew_give(crew, add, &parts[1]) && crew_give(crew, add, &parts[0]));
-	assert(crew_join(crew, -1) == -EPIPE);
-	assert(crew_join(crew, -1) == 0);
+	assert(crew_join(crew) == -EPIPE);
+	assert(crew_join(crew) == 0);
 	crew_drop(crew);
 }
 
@@ -101,7 +95,7 @@ static void test_no_crew_has_no_hands(void)
 	struct part part = { 0 };
 
 	assert(!crew_give(NULL, add, &part));
-	assert(crew_join(NULL, -1) == 0);
+	assert(crew_join(NULL) == 0);
 	crew_drop(NULL);
 }
 
@@ -117,20 +111,21 @@ static int masked(void *opaque)
 {
 	sigset_t blocked;
 
-	(void)opaque;
 	pthread_sigmask(SIG_SETMASK, NULL, &blocked);
-	return sigismember(&blocked, SIGUSR1) ? 0 : -EINTR;
+	/* What the crew has not begun, the caller does. */
+	return pthread_equal(pthread_self(), *(pthread_t *)opaque) || sigismember(&blocked, SIGUSR1) ? 0 : -EINTR;
 }
 
 static void test_its_threads_get_no_signals(void)
 {
+	pthread_t self = pthread_self();
 	struct crew *crew;
 
 	signal(SIGUSR1, note);
-	crew = crew_make(THREADS);
-	for (unsigned i = 0; i < THREADS; i++)
-		assert(crew_give(crew, masked, NULL));
-	assert(crew_join(crew, -1) == 0);
+	crew = crew_make();
+	for (unsigned i = 0; i < CREW_THREADS; i++)
+		assert(crew_give(crew, masked, &self));
+	assert(crew_join(crew) == 0);
 	raise(SIGUSR1);
 	assert(atomic_load(&interrupted));
 	crew_drop(crew);
@@ -138,8 +133,9 @@ static void test_its_threads_get_no_signals(void)
 
 int main(void)
 {
+	crew_set_processors(0);
 	test_all_that_is_given_is_done_once();
-	test_who_has_something_to_do_is_given_nothing_else();
+	test_it_works_beside_the_caller();
 	test_an_error_is_told_once();
 	test_no_crew_has_no_hands();
 	test_its_threads_get_no_signals();

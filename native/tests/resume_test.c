@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "../transport/bundle.h"
+#include "../transport/crew.h"
 #include "../transport/resume.h"
 
 #undef NDEBUG
@@ -1197,7 +1198,7 @@ int main(void)
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, 3);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, BUNDLE_CONNECTIONS);
 	/* From here on several threads carry what is large, on any machine. */
-	transport_bundle_set_processors(0);
+	crew_set_processors(0);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, 2);
 	test_all_connections_are_read_at_one_time();
 	test_all_connections_are_written_to_at_one_time();

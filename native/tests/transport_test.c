@@ -1,6 +1,8 @@
 /* Shared memory as a transport: order, back-pressure, the peer's end, hostile peers. */
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -14,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../transport/crew.h"
 #include "../transport/inbox.h"
 #include "../transport/streaming.h"
 #include "../transport/transport.h"
@@ -49,14 +52,29 @@ static uint8_t pattern(size_t at)
 	return (uint8_t)(at * 2654435761u >> 11);
 }
 
-static void test_bytes_arrive_in_order_through_a_ring_that_is_too_small(void)
+static unsigned threads_of_this_process(void)
 {
+	DIR *tasks = opendir("/proc/self/task");
+	unsigned count = 0;
+
+	assert(tasks);
+	for (struct dirent *task; (task = readdir(tasks));)
+		count += task->d_name[0] != '.';
+	closedir(tasks);
+	return count;
+}
+
+/* Of a client with processors for them, several threads copy them. */
+static void test_bytes_arrive_in_order_through_a_ring_that_is_too_small(unsigned processors, unsigned threads)
+{
+	unsigned before = threads_of_this_process();
 	struct transport client, server;
 	uint8_t *sent = malloc(LARGE), *got = malloc(LARGE);
 	struct shm *ours, *theirs;
 	int pair[2], descriptor, status;
 	pid_t child;
 
+	crew_set_processors(processors);
 	for (size_t i = 0; i < LARGE; i++)
 		sent[i] = pattern(i);
 	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
@@ -70,6 +88,7 @@ static void test_bytes_arrive_in_order_through_a_ring_that_is_too_small(void)
 		assert(transport_read_all(&server, got, LARGE, PATIENCE_MS) == 0);
 		assert(memcmp(got, sent, LARGE) == 0);
 		assert(transport_write_all(&server, got, LARGE) == 0);
+		assert(threads_of_this_process() == 1);
 		/* Its end comes behind what it wrote. */
 		_exit(0);
 	}
@@ -83,7 +102,9 @@ static void test_bytes_arrive_in_order_through_a_ring_that_is_too_small(void)
 	assert(memcmp(got, sent, LARGE) == 0);
 	assert(transport_read_all(&client, got, 1, PATIENCE_MS) == -EPIPE);
 	assert(waitpid(child, &status, 0) == child && status == 0);
+	assert(threads_of_this_process() == before + threads);
 	transport_release(&client);
+	assert(threads_of_this_process() == before);
 	free(sent);
 	free(got);
 }
@@ -581,7 +602,8 @@ static void test_copies_past_the_cache_are_whole(void)
 int main(void)
 {
 	test_copies_past_the_cache_are_whole();
-	test_bytes_arrive_in_order_through_a_ring_that_is_too_small();
+	test_bytes_arrive_in_order_through_a_ring_that_is_too_small(UINT_MAX, 0);
+	test_bytes_arrive_in_order_through_a_ring_that_is_too_small(0, 2 * CREW_THREADS);
 	test_a_writer_hears_of_the_peer_s_end();
 	test_a_shutdown_wakes_the_reader();
 	test_impossible_indices_are_refused();

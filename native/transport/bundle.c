@@ -1,6 +1,5 @@
 #include "bundle.h"
 #include "crew.h"
-#include "processors.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
@@ -24,13 +23,8 @@
  * them to another does. */
 #define SHARE_BYTES (64u << 10)
 #define PAGE_BYTES 4096u
-/* One thread carries 4 to 6 GB/s, whatever the network could.  With so many processors others are idle enough to help; with
- * fewer each side's thread and the device's would have to give way to them. */
-#define CREW_PROCESSORS 8u
 /* Looks at a connection before sleeping on it. */
 #define SPIN_NS 50000u
-
-static _Atomic unsigned crew_processors = CREW_PROCESSORS;
 
 struct chunk {
 	uint32_t length;
@@ -50,7 +44,6 @@ struct connection {
 struct bundle {
 	struct transport_ops ops;
 	bool names;
-	bool crewed;			/* there are processors for several threads */
 	struct connection each[BUNDLE_CONNECTIONS];
 	_Atomic unsigned present;	/* a bit for each that is there: the peer may name it */
 	_Atomic unsigned ready;		/* and that nobody else writes to */
@@ -59,12 +52,10 @@ struct bundle {
 	/* Who writes. */
 	unsigned writing;
 	unsigned named;			/* bits */
-	struct crew *writers;		/* NULL: none yet, or they could not be had */
-	bool writers_tried;
+	struct crew *writers;		/* NULL: there are no processors for them */
 
 	/* Who reads. */
 	struct crew *readers;
-	bool readers_tried;
 	unsigned reading;
 	unsigned next;
 	struct chunk header;
@@ -78,16 +69,7 @@ static bool bundle_is_wide(struct transport *transport)
 {
 	const struct bundle *bundle = transport->bundle;
 
-	return bundle->crewed && atomic_load(&bundle->ready) != 1;
-}
-
-/* The threads beside the caller's, made when they are first of use. */
-static struct crew *crew_of(struct crew **crew, bool *tried)
-{
-	if (!*tried)
-		*crew = crew_make(BUNDLE_CREW);
-	*tried = true;
-	return *crew;
+	return bundle->writers && atomic_load(&bundle->ready) != 1;
 }
 
 /* ---- writing ---- */
@@ -222,7 +204,6 @@ static int carried_write(void *opaque)
 static int plan_write_wide(struct plan *plan)
 {
 	struct bundle *bundle = plan->bundle;
-	struct crew *crew = crew_of(&bundle->writers, &bundle->writers_tried);
 	struct carried carried[BUNDLE_CONNECTIONS];
 	unsigned left = plan->used;
 	int rc, others;
@@ -233,12 +214,12 @@ static int plan_write_wide(struct plan *plan)
 		struct carried *each = &carried[__builtin_ctz(one)];
 
 		*each = (struct carried){ plan, one };
-		if (!crew_give(crew, carried_write, each))
+		if (!crew_give(bundle->writers, carried_write, each))
 			break;
 		left &= ~one;
 	}
 	rc = plan_write(plan, left);
-	others = crew_join(crew, -1);
+	others = crew_join(bundle->writers);
 	return rc ? rc : others;
 }
 
@@ -372,12 +353,15 @@ struct piece {
 	struct connection *connection;
 	uint8_t *at;
 	size_t bytes;
+	void (*look)(void *opaque);
+	void *opaque;
 };
 
-/* Read all of them, of which the peer has sent the rest or is about to.  0, -errno, or -ETIMEDOUT where none has come for
- * timeout_ms: they are less now. */
-static int piece_read(struct piece *piece, int timeout_ms)
+/* Read all of them, of which the peer has sent the rest or is about to, looking after the network where nothing comes.  0 or
+ * -errno. */
+static int piece_read(void *opaque)
 {
+	struct piece *piece = opaque;
 	struct transport *transport = &piece->connection->transport;
 	uint64_t start = 0;
 
@@ -398,88 +382,62 @@ static int piece_read(struct piece *piece, int timeout_ms)
 		if (transport_now_ns() - start < SPIN_NS)
 			transport_relax();
 		else
-			rc = transport->ops->wait(transport, timeout_ms);
-		if (rc)
+			rc = transport->ops->wait(transport, TRANSPORT_LOOK_MS);
+		if (rc == -ETIMEDOUT)
+			piece->look(piece->opaque);
+		else if (rc)
 			return rc;
 	}
 	return 0;
-}
-
-/* By another thread, which sleeps as long as it takes: an end of the connections wakes it. */
-static int piece_carry(void *opaque)
-{
-	return piece_read(opaque, -1);
-}
-
-/* Have all that others read, looking after the network meanwhile. */
-static int pieces_join(struct bundle *bundle, void (*look)(void *opaque), void *opaque)
-{
-	int rc;
-
-	while ((rc = crew_join(bundle->readers, TRANSPORT_LOOK_MS)) == -ETIMEDOUT)
-		look(opaque);
-	return rc;
-}
-
-/* And so this thread. */
-static int piece_read_looking(struct piece *piece, void (*look)(void *opaque), void *opaque)
-{
-	int rc;
-
-	while ((rc = piece_read(piece, TRANSPORT_LOOK_MS)) == -ETIMEDOUT)
-		look(opaque);
-	return rc;
 }
 
 ssize_t transport_bundle_take(struct transport *transport, void *buffer, size_t bytes, void (*look)(void *opaque),
 			      void *opaque)
 {
 	struct bundle *bundle = transport->bundle;
-	struct crew *crew = crew_of(&bundle->readers, &bundle->readers_tried);
-	struct piece pieces[BUNDLE_CREW], piece;
+	struct piece pieces[CREW_THREADS];
 	unsigned given = 0, busy = 0;		/* connections that others read from, a bit each */
 	size_t at = 0;
 	int rc = bundle->failed, others;
 
 	while (at < bytes && !rc) {
-		struct connection *connection = &bundle->each[bundle->reading];
+		struct piece piece = { .connection = &bundle->each[bundle->reading], .look = look, .opaque = opaque };
 
 		/* Behind what another one reads. */
 		if (busy & 1u << bundle->reading) {
-			rc = pieces_join(bundle, look, opaque);
+			rc = crew_join(bundle->readers);
 			given = busy = 0;
 			continue;
 		}
 		if (!bundle->left) {
-			piece = (struct piece){ connection, (uint8_t *)&bundle->header + bundle->header_bytes,
-						sizeof(bundle->header) - bundle->header_bytes };
-			rc = piece_read_looking(&piece, look, opaque);
-			bundle->header_bytes = sizeof(bundle->header) - piece.bytes;
+			piece.at = (uint8_t *)&bundle->header + bundle->header_bytes;
+			piece.bytes = sizeof(bundle->header) - bundle->header_bytes;
+			rc = piece_read(&piece);
 			if (!rc)
 				rc = header_take(bundle);
 			continue;
 		}
-		piece = (struct piece){ connection, (uint8_t *)buffer + at,
-					bundle->left < bytes - at ? bundle->left : bytes - at };
+		piece.at = (uint8_t *)buffer + at;
+		piece.bytes = bundle->left < bytes - at ? bundle->left : bytes - at;
 		at += piece.bytes;
 		bundle->left -= piece.bytes;
 		/* The last is this thread's, which would only wait. */
-		if (at < bytes && given < BUNDLE_CREW) {
+		if (at < bytes && given < CREW_THREADS) {
 			pieces[given] = piece;
-			if (crew_give(crew, piece_carry, &pieces[given])) {
+			if (crew_give(bundle->readers, piece_read, &pieces[given])) {
 				busy |= 1u << bundle->reading;
 				given++;
 				piece.bytes = 0;
 			}
 		}
-		rc = piece_read_looking(&piece, look, opaque);
+		rc = piece_read(&piece);
 		if (!bundle->left)
 			bundle->reading = bundle->next;
 	}
 	/* A cut of one is a cut of all: nobody is to wait for the others. */
 	if (rc)
 		transport->ops->shutdown(transport);
-	others = pieces_join(bundle, look, opaque);
+	others = crew_join(bundle->readers);
 	if (!rc)
 		rc = others;
 	if (rc)
@@ -509,16 +467,6 @@ static void bundle_shutdown(struct transport *transport)
 			bundle->each[i].transport.ops->shutdown(&bundle->each[i].transport);
 }
 
-void transport_bundle_set_processors(unsigned least)
-{
-	atomic_store(&crew_processors, least);
-}
-
-bool transport_bundle_has_processors(void)
-{
-	return transport_processors() >= atomic_load(&crew_processors);
-}
-
 int transport_bundle_wrap(struct transport *transport, bool names)
 {
 	struct bundle *bundle = calloc(1, sizeof(*bundle));
@@ -534,7 +482,8 @@ int transport_bundle_wrap(struct transport *transport, bool names)
 		.shutdown = bundle_shutdown,
 	};
 	bundle->names = names;
-	bundle->crewed = transport_bundle_has_processors();
+	bundle->writers = crew_make();
+	bundle->readers = crew_make();
 	bundle->each[0].transport = *transport;
 	bundle->named = 1;
 	atomic_store(&bundle->present, 1);

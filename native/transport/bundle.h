@@ -27,8 +27,6 @@
 /* What precedes each chunk that is written. */
 #define BUNDLE_HEADER_BYTES 8u
 
-/* Threads of one direction beside the caller's: four connections are as many as a machine's memory feeds. */
-#define BUNDLE_CREW 3u
 /* From here on several threads carry what is written, or to be read. */
 #define BUNDLE_WIDE_BYTES (256u << 10)
 
@@ -49,10 +47,6 @@ void transport_bundle_ready(struct transport *transport, unsigned number);
  * the wait.  `bytes`, or -errno, and then the connections are shut down. */
 ssize_t transport_bundle_take(struct transport *transport, void *buffer, size_t bytes, void (*look)(void *opaque),
 			      void *opaque);
-
-/* Are there processors for several threads of each direction?  And with how many: for tests, before a bundle is made. */
-bool transport_bundle_has_processors(void);
-void transport_bundle_set_processors(unsigned least);
 
 /* The first connection's descriptor has another number: the transport's. */
 void transport_bundle_renumber(struct transport *transport);

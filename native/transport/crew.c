@@ -1,6 +1,5 @@
 #include "crew.h"
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
@@ -9,12 +8,15 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "processors.h"
 #include "transport.h"
 
-/* A wake-up costs as much as a part of the work.  Of a copy of many parts the next comes sooner than that; a crew whose copy is
+/* One thread carries 4 to 6 GB/s through a socket, and copies 10, whatever the machine could.  With so many processors others are idle
+ * enough to help; with fewer each side's thread and the device's would have to give way to them. */
+#define CREW_PROCESSORS 8u
+/* A wake-up takes longer than a part of the work.  Of a copy of many parts the next comes sooner than that; a crew whose copy is
  * over keeps its processors no longer. */
 #define CREW_SPIN_NS 200000u
 /* Whose thread was taken off its processor for another's has kept that one waiting for milliseconds.  So many joins nothing is
@@ -24,7 +26,8 @@
 /* Enough for OpenSSL's ciphers. */
 #define CREW_STACK_BYTES (256u << 10)
 
-enum { FREE, GIVEN, ENDS };
+/* Of a hand: it has nothing to do; was given something, which whoever makes it BUSY does; does it; is to end. */
+enum { FREE, GIVEN, BUSY, ENDS };
 
 struct hand {
 	pthread_t thread;
@@ -38,18 +41,31 @@ struct hand {
 };
 
 struct crew {
+	pid_t process;			/* whose threads they are; 0: there are none */
 	unsigned count;
 	unsigned given;			/* hands that have work, or have done it; a bit each */
-	_Atomic bool wanted;		/* one of them was, since the last join */
+	_Atomic uint32_t joins;		/* who gave sleeps until a hand is free */
+	_Atomic bool wanted;		/* one of them was taken off its processor, since the last join */
 	unsigned rests;			/* joins to come before which nothing is given */
 	unsigned rests_again;
-	_Atomic uint32_t joins;		/* who gave sleeps until a hand is free */
-	struct hand hands[];
+	struct hand hands[CREW_THREADS];
 };
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t value, const struct timespec *timeout)
+static _Atomic unsigned least_processors = CREW_PROCESSORS;
+
+bool crew_has_processors(void)
 {
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout, NULL, 0);
+	return transport_processors() >= atomic_load(&least_processors);
+}
+
+void crew_set_processors(unsigned least)
+{
+	atomic_store(&least_processors, least);
+}
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value)
+{
+	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
 }
 
 static void futex_wake(_Atomic uint32_t *word)
@@ -63,17 +79,32 @@ static uint32_t hand_await(struct hand *hand)
 	uint64_t start = transport_now_ns();
 	uint32_t state;
 
-	while ((state = atomic_load(&hand->state)) == FREE) {
+	/* BUSY: who gave it does it. */
+	while ((state = atomic_load(&hand->state)) == FREE || state == BUSY) {
 		transport_relax();
 		if (transport_now_ns() - start < CREW_SPIN_NS)
 			continue;
 		atomic_store(&hand->asleep, 1);
 		/* Who gives looks for a sleeper behind changing the state. */
-		if (atomic_load(&hand->state) == FREE)
-			futex_wait(&hand->state, FREE, NULL);
+		if (atomic_load(&hand->state) == state)
+			futex_wait(&hand->state, state);
 		atomic_store(&hand->asleep, 0);
 	}
 	return state;
+}
+
+/* Is it this thread that does it? */
+static bool hand_begin(struct hand *hand)
+{
+	uint32_t given = GIVEN;
+
+	return atomic_compare_exchange_strong(&hand->state, &given, BUSY);
+}
+
+static void hand_do(struct hand *hand)
+{
+	hand->result = hand->work(hand->opaque);
+	atomic_store(&hand->state, FREE);
 }
 
 static void hand_look(struct hand *hand)
@@ -90,12 +121,13 @@ static void *hand_run(void *opaque)
 {
 	struct hand *hand = opaque;
 
-	while (hand_await(hand) == GIVEN) {
-		hand->result = hand->work(hand->opaque);
-		hand_look(hand);
-		atomic_store(&hand->state, FREE);
+	while (hand_await(hand) != ENDS) {
+		if (!hand_begin(hand))
+			continue;
+		hand_do(hand);
 		if (atomic_exchange(&hand->crew->joins, 0))
 			futex_wake(&hand->crew->joins);
+		hand_look(hand);
 	}
 	return NULL;
 }
@@ -107,20 +139,30 @@ static void hand_tell(struct hand *hand, uint32_t state)
 		futex_wake(&hand->state);
 }
 
-struct crew *crew_make(unsigned threads)
+struct crew *crew_make(void)
 {
-	struct crew *crew = calloc(1, sizeof(*crew) + threads * sizeof(crew->hands[0]));
-	pthread_attr_t small;
-	sigset_t all, before;
+	struct crew *crew = crew_has_processors() ? calloc(1, sizeof(*crew)) : NULL;
 
-	if (!crew)
-		return NULL;
-	crew->rests_again = CREW_RESTS_LEAST;
+	if (crew)
+		crew->rests_again = CREW_RESTS_LEAST;
+	return crew;
+}
+
+/* As many as can be had. */
+static void crew_start(struct crew *crew)
+{
+	pthread_attr_t small;
+	sigset_t others, before;
+
+	crew->process = getpid();
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, CREW_STACK_BYTES);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (crew->count < threads) {
+	sigfillset(&others);
+	/* A program may serve faults of memory that is copied here. */
+	sigdelset(&others, SIGSEGV);
+	sigdelset(&others, SIGBUS);
+	pthread_sigmask(SIG_SETMASK, &others, &before);
+	while (crew->count < CREW_THREADS) {
 		struct hand *hand = &crew->hands[crew->count];
 
 		hand->crew = crew;
@@ -130,16 +172,15 @@ struct crew *crew_make(unsigned threads)
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&small);
-	if (crew->count == threads)
-		return crew;
-	crew_drop(crew);
-	return NULL;
 }
 
 void crew_drop(struct crew *crew)
 {
 	if (!crew)
 		return;
+	/* The child of a fork has none. */
+	if (crew->process != getpid())
+		crew->count = 0;
 	for (unsigned i = 0; i < crew->count; i++)
 		hand_tell(&crew->hands[i], ENDS);
 	for (unsigned i = 0; i < crew->count; i++)
@@ -149,7 +190,11 @@ void crew_drop(struct crew *crew)
 
 bool crew_give(struct crew *crew, int (*work)(void *opaque), void *opaque)
 {
-	for (unsigned i = 0; crew && !crew->rests && i < crew->count; i++) {
+	if (!crew || crew->rests)
+		return false;
+	if (!crew->process)
+		crew_start(crew);
+	for (unsigned i = 0; i < crew->count; i++) {
 		struct hand *hand = &crew->hands[i];
 
 		/* What one has done is told by the next join. */
@@ -164,28 +209,24 @@ bool crew_give(struct crew *crew, int (*work)(void *opaque), void *opaque)
 	return false;
 }
 
-/* Wait until it is free.  Is it? */
-static bool hand_join(struct hand *hand, uint64_t end_ns)
+/* Have it done. */
+static void hand_join(struct hand *hand)
 {
 	struct crew *crew = hand->crew;
-	uint64_t start = transport_now_ns(), now = start;
+	uint64_t start = transport_now_ns();
 
+	if (hand_begin(hand)) {
+		hand_do(hand);
+		return;
+	}
 	while (atomic_load(&hand->state) != FREE) {
-		struct timespec left;
-
 		transport_relax();
-		now = transport_now_ns();
-		if (now >= end_ns)
-			return false;
-		if (now - start < CREW_SPIN_NS)
+		if (transport_now_ns() - start < CREW_SPIN_NS)
 			continue;
-		left.tv_sec = (time_t)((end_ns - now) / 1000000000u);
-		left.tv_nsec = (long)((end_ns - now) % 1000000000u);
 		atomic_store(&crew->joins, 1);
 		if (atomic_load(&hand->state) != FREE)
-			futex_wait(&crew->joins, 1, end_ns == UINT64_MAX ? NULL : &left);
+			futex_wait(&crew->joins, 1);
 	}
-	return true;
 }
 
 /* All is done: how often nothing is to be given now. */
@@ -202,20 +243,19 @@ static void crew_rest(struct crew *crew)
 	}
 }
 
-int crew_join(struct crew *crew, int timeout_ms)
+int crew_join(struct crew *crew)
 {
-	uint64_t end_ns = timeout_ms < 0 ? UINT64_MAX : transport_now_ns() + (uint64_t)timeout_ms * 1000000u;
 	int rc = 0;
 
-	for (unsigned i = 0; crew && i < crew->count; i++)
-		if (crew->given & 1u << i && !hand_join(&crew->hands[i], end_ns))
-			return -ETIMEDOUT;
-	for (unsigned i = 0; crew && i < crew->count; i++)
-		if (crew->given & 1u << i && crew->hands[i].result)
-			rc = crew->hands[i].result;
-	if (crew) {
-		crew_rest(crew);
-		crew->given = 0;
+	if (!crew)
+		return 0;
+	for (unsigned i = 0; i < crew->count; i++) {
+		if (!(crew->given & 1u << i))
+			continue;
+		hand_join(&crew->hands[i]);
+		rc = crew->hands[i].result ? crew->hands[i].result : rc;
 	}
+	crew_rest(crew);
+	crew->given = 0;
 	return rc;
 }

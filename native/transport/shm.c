@@ -15,6 +15,7 @@
  */
 #include "transport.h"
 #include "socket.h"
+#include "crew.h"
 #include "streaming.h"
 
 #include <errno.h>
@@ -41,6 +42,11 @@
 #define SHM_STEP_BYTES (128u << 10)
 /* A sleeping reader is woken for so much of what is still being written. */
 #define SHM_WAKE_BYTES (SHM_RING_BYTES / 2)
+/* Several threads copy what is so large, where there are processors for them, each a share of a step: the program's own copy is what
+ * takes time beside a GPU that reads 55 GB/s. */
+#define SHM_LARGE_BYTES (256u << 10)
+#define SHM_SHARED_STEP_BYTES (32u << 10)
+#define SHM_SHARE_ALIGN 4096u
 #define SHM_LIFE_MS 50
 /* How long a writer looks for room before it sleeps: taking one step lasts 10 to 20 us. */
 #define SHM_ROOM_SPIN_NS 50000u
@@ -87,6 +93,10 @@ struct shm {
 	_Atomic bool woke;		/* and whether a writer has had to wake the peer */
 	bool hung_up;			/* the reader has met the socket's end */
 	bool server;			/* descriptors are taken: the client alone passes some */
+	/* Of a client, who copies what is large between the rings and the program's memory. */
+	struct crew *writers;
+	struct crew *readers;
+	size_t reading;			/* bytes to come of something large */
 	unsigned descriptor_count;
 	int descriptors[SHM_DESCRIPTORS];	/* the oldest first */
 };
@@ -239,8 +249,49 @@ static int shm_written(struct transport *transport, size_t bytes, bool more)
 	return more ? shm_publish_part(transport, false) : shm_publish(transport);
 }
 
+/* What one of several threads copies. */
+struct share {
+	uint8_t *to;
+	const uint8_t *from;
+	size_t bytes;
+};
+
+static int share_write(void *opaque)
+{
+	const struct share *share = opaque;
+
+	streaming_copy(share->to, share->from, share->bytes);
+	return 0;
+}
+
+static int share_read(void *opaque)
+{
+	const struct share *share = opaque;
+
+	memcpy(share->to, share->from, share->bytes);
+	return 0;
+}
+
+/* Copy a step, with the crew that there may be. */
+static void shm_copy(struct crew *crew, int (*copy)(void *share), void *to, const void *from, size_t bytes)
+{
+	struct share shares[CREW_THREADS], rest = { to, from, bytes };
+	size_t each = bytes / (CREW_THREADS + 1) / SHM_SHARE_ALIGN * SHM_SHARE_ALIGN;
+
+	for (unsigned i = 0; crew && bytes >= SHM_SHARED_STEP_BYTES && i < CREW_THREADS; i++) {
+		shares[i] = (struct share){ rest.to, rest.from, each };
+		if (!crew_give(crew, copy, &shares[i]))
+			break;
+		rest = (struct share){ rest.to + each, rest.from + each, rest.bytes - each };
+	}
+	(void)copy(&rest);
+	(void)crew_join(crew);
+}
+
 static int shm_write_bytes(struct transport *transport, const uint8_t *from, size_t bytes)
 {
+	bool large = bytes >= SHM_LARGE_BYTES;
+
 	for (bool first = true; bytes; first = false) {
 		void *where;
 		ssize_t now = shm_room_at(transport, &where, bytes);
@@ -251,7 +302,7 @@ static int shm_write_bytes(struct transport *transport, const uint8_t *from, siz
 		if (transport->shm->server)
 			memcpy(where, from, (size_t)now);
 		else
-			streaming_copy(where, from, (size_t)now);
+			shm_copy(large ? transport->shm->writers : NULL, share_write, where, from, (size_t)now);
 		transport->shm->written += (size_t)now;
 		from += now;
 		bytes -= (size_t)now;
@@ -322,9 +373,14 @@ static ssize_t shm_read(struct transport *transport, void *buffer, size_t bytes)
 {
 	const void *where;
 	ssize_t got = shm_peek(transport, &where, bytes);
+	struct shm *shm = transport->shm;
 
 	if (got > 0) {
-		memcpy(buffer, where, (size_t)got);
+		/* Who asks for much goes on until he has it. */
+		if (bytes >= SHM_LARGE_BYTES)
+			shm->reading = bytes;
+		shm_copy(shm->reading ? shm->readers : NULL, share_read, buffer, where, (size_t)got);
+		shm->reading -= shm->reading < (size_t)got ? shm->reading : (size_t)got;
 		shm_taken(transport, (size_t)got);
 	}
 	return got;
@@ -667,6 +723,8 @@ void transport_shm_drop(struct shm *shm)
 		return;
 	while (shm->descriptor_count)
 		close(shm->descriptors[--shm->descriptor_count]);
+	crew_drop(shm->writers);
+	crew_drop(shm->readers);
 	munmap(shm->memory, sizeof(struct shm_memory));
 	free(shm);
 }
@@ -680,6 +738,10 @@ void transport_shm_switch(struct transport *transport, struct shm *shm, bool ser
 	shm->out_bytes = server ? memory->to_client_bytes : memory->to_server_bytes;
 	shm->in_bytes = server ? memory->to_server_bytes : memory->to_client_bytes;
 	shm->server = server;
+	if (!server) {
+		shm->writers = crew_make();
+		shm->readers = crew_make();
+	}
 	transport->shm = shm;
 	transport->ops = &shm_ops;
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SANITIZED, SHIM, Remote, remote_session
+from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SANITIZED, SANITIZER, SHIM, Remote, remote_session
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +108,34 @@ def lease(libcuda: Path, tmp_path: Path) -> Iterator[Callable[..., Remote]]:
 def remote(lease: Callable[..., Remote]) -> Remote:
     """A running supervisor with a session file for it."""
     return lease()
+
+
+@pytest.fixture
+def with_processors(shared_library: Callable[..., Path], tmp_path: Path) -> Callable[[int], dict[str, str]]:
+    """What has a process find so many processors."""
+    library = shared_library("processors")
+
+    def environment(count: int) -> dict[str, str]:
+        preloaded = f"{SANITIZER}:{library}".lstrip(":")
+        wanted = str(tmp_path / "wanted")
+        return {
+            "LD_PRELOAD": preloaded,
+            "PROCESSORS": str(count),
+            "PROCESSORS_IDLE": "1",
+            "PROCESSORS_WANTED": wanted,
+        }
+
+    return environment
+
+
+@pytest.fixture
+def lease_with(lease: Callable[..., Remote], with_processors: Callable[[int], dict[str, str]]) -> Callable[..., Remote]:
+    """A lease whose server and programs find so many processors."""
+
+    def start(server: int, program: int, *, tls: bool = False) -> Remote:
+        remote = lease(tls=tls, **with_processors(server))
+        changes = with_processors(program)
+        remote.always = changes | {"LD_PRELOAD": f"{remote.environment()['LD_PRELOAD']}:{changes['LD_PRELOAD']}"}
+        return remote
+
+    return start

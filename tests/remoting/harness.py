@@ -25,6 +25,9 @@ SANITIZED = os.environ.get("FARBUS_SANITIZED_BUILD", "")
 SANITIZER = os.environ.get("FARBUS_SANITIZER", "")
 SHIM = Path(SANITIZED or BUILD) / "shim"
 
+#: With so many processors several threads carry what is large (native/transport/crew.c).
+CREW_PROCESSORS = 8
+
 #: A program here takes well under a second; a hang must not hold the whole run.
 PROGRAM_TIMEOUT_S = 300 if SANITIZED else 60
 

@@ -13,7 +13,7 @@ import pytest
 from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
 from tests.remoting.cutter import RECORD, BundleCutter, Kind, Network, Relay, Side
-from tests.remoting.harness import SANITIZER, Remote
+from tests.remoting.harness import CREW_PROCESSORS, Remote
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 from tests.remoting.test_hostile import HEADER, OPCODE
@@ -24,8 +24,6 @@ Build = Callable[[str], Path]
 
 CHUNK = struct.Struct("<IB3x")
 MOST = wire.CONNECTIONS_LIMIT
-#: From so many on several threads carry what is large (native/transport/bundle.c).
-CREW_PROCESSORS = 8
 #: Programs that send so much that one of three connections is sure to be cut, and behind how many bytes it is at the
 #: latest: often, and not so often that a busy machine takes minutes.
 CUT_BYTES = {
@@ -40,37 +38,6 @@ CUT_BYTES = {
 #: Programs that are cut at each frame.
 CUT_AT_FRAMES = ("behind_host_function", "handed_over", "pageable_source", "rows", "streams_pinned")
 CAPABILITIES = wire.CAPABILITY_RESUME | wire.CAPABILITY_CONNECTIONS
-
-
-@pytest.fixture
-def processors(shared_library: Callable[..., Path], tmp_path: Path) -> Callable[[int], dict[str, str]]:
-    """What has a process find so many processors."""
-    library = shared_library("processors")
-
-    def environment(count: int) -> dict[str, str]:
-        preloaded = f"{SANITIZER}:{library}".lstrip(":")
-        wanted = str(tmp_path / "wanted")
-        return {
-            "LD_PRELOAD": preloaded,
-            "PROCESSORS": str(count),
-            "PROCESSORS_IDLE": "1",
-            "PROCESSORS_WANTED": wanted,
-        }
-
-    return environment
-
-
-@pytest.fixture
-def lease_with(lease: Callable[..., Remote], processors: Callable[[int], dict[str, str]]) -> Callable[..., Remote]:
-    """A lease whose server and programs find so many processors."""
-
-    def start(server: int, program: int, *, tls: bool = False) -> Remote:
-        remote = lease(tls=tls, **processors(server))
-        changes = processors(program)
-        remote.always = changes | {"LD_PRELOAD": f"{remote.environment()['LD_PRELOAD']}:{changes['LD_PRELOAD']}"}
-        return remote
-
-    return start
 
 
 @pytest.fixture(params=["tls", "tcp", "tls by several threads", "tcp by several threads"])
