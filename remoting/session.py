@@ -41,6 +41,8 @@ LOCAL_NAME, LOCAL_DOMAIN, LOCAL_HEX = "farbus-remoting-", b"farbus remoting loca
 HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY, HELLO_TLS, HELLO_USER, HELLO_SESSION = range(8)
 CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME, CAPABILITY_WINDOWS, CAPABILITY_IMAGES = 1, 2, 4, 8, 16
 CAPABILITY_CONNECTIONS, CAPABILITY_PROMPT = 32, 64
+#: The text of HELLO_SESSION where nothing more is known.
+SESSION_ENDED = "the server or its lease has ended"
 #: Most TCP connections of one session (native/transport/bundle.h).
 CONNECTIONS_LIMIT = 8
 

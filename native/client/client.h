@@ -257,6 +257,12 @@ struct client_session {
 	struct outbox outbox;
 	struct inbox inbox;
 	char peer[160];			/* for messages */
+	char ending[160];		/* how the server has ended, in its supervisor's words; or empty */
+	/* What that is asked with; number 0: nobody can be asked. */
+	uint64_t number;
+	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
+	char local[108];		/* where the supervisor of this machine listens; or empty */
+	pthread_mutex_t fail_lock;	/* by who finds the connection lost */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 	uint16_t major, minor;		/* of the protocol that the server speaks */
 	uint64_t connection;		/* wire_hello_connection of the hello that it began with */
@@ -484,6 +490,10 @@ CUresult client_sessions_open(struct client *client);
 int client_session_start(struct client_session *session);
 /* The connection is lost: say so once, wake everybody. */
 void client_session_fail(struct client_session *session, int error);
+/* Keep what a supervisor says of a session that has ended, for the message about its loss. */
+void client_session_ended(struct client_session *session, const char *text, size_t length);
+/* Ask the supervisor of this machine how a session over its socket has ended. */
+void client_session_ask_end(struct client_session *session);
 
 /* ---- going on after a cut (resume.c) ---- */
 

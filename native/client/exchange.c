@@ -136,19 +136,27 @@ static void session_abandon(struct client_session *session)
 
 void client_session_fail(struct client_session *session, int error)
 {
-	if (!atomic_exchange(&session->dead, true)) {
-		atomic_fetch_add(&farbus_client.lost, 1);
+	const bool gone = error == -EPIPE || error == -ECONNRESET;
+
+	client_guard_begin();
+	/* The message comes before the first error: a program may end with that. */
+	pthread_mutex_lock(&session->fail_lock);
+	if (!atomic_load(&session->dead)) {
+		if (gone && !*session->ending)
+			client_session_ask_end(session);
 		client_message("the connection to the GPU at %s is lost (%s); every CUDA call %snow "
 			       "fails with CUDA_ERROR_DEVICE_UNAVAILABLE%s",
-			       session->peer, error == -EPIPE || error == -ECONNRESET
-						      ? "the server or its lease has ended"
+			       session->peer, gone ? *session->ending ? session->ending
+								      : "the server or its lease has ended"
 			       : error == -ETIMEDOUT ? "it was cut and did not come back in time"
 						      : strerror(-error),
 			       farbus_client.session_count > 1 ? "that needs it " : "",
 			       farbus_client.session_count > 1 ? "" : "; start the program again");
+		atomic_store(&session->dead, true);
+		atomic_fetch_add(&farbus_client.lost, 1);
 	}
+	pthread_mutex_unlock(&session->fail_lock);
 	/* A leader reads to the end of the stream, and abandons what waits by itself. */
-	client_guard_begin();
 	session->transport.ops->shutdown(&session->transport);
 	wait_lock(session);
 	if (!session->leader)
