@@ -31,6 +31,7 @@
 #include "../wire/handle.h"
 #include "../wire/hello.h"
 #include "../wire/kernel.h"
+#include "trace.h"
 
 /* The newest CUDA version that the shim implements the driver API of. */
 #define CLIENT_DRIVER_VERSION 13000
@@ -490,6 +491,8 @@ CUresult client_sessions_open(struct client *client);
 int client_session_start(struct client_session *session);
 /* The connection is lost: say so once, wake everybody. */
 void client_session_fail(struct client_session *session, int error);
+/* Move a descriptor to a high number; where none is free, it stays.  Its number now. */
+int client_raise_descriptor(int descriptor);
 /* Keep what a supervisor says of a session that has ended, for the message about its loss. */
 void client_session_ended(struct client_session *session, const char *text, size_t length);
 /* Ask the supervisor of this machine how a session over its socket has ended. */

@@ -814,6 +814,7 @@ static int append(struct client_session *session, struct wire_header *header, co
 {
 	int rc;
 
+	client_trace_note(CLIENT_TRACE_POSTED);
 	client_guard_begin();
 	rc = outbox_append(&session->outbox, header, fixed, fixed_bytes, tail, tail_bytes, on_sequence,
 			   opaque);
@@ -870,6 +871,7 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 	header_fill(&header, op, route.context);
 	if (tail_bytes >= OUTBOX_COPY_BYTES)
 		session_used(route.session, transport_now_ns());
+	client_trace_note(CLIENT_TRACE_POSTED);
 	client_guard_begin();
 	rc = outbox_lend(&route.session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
 	client_guard_end();
@@ -943,6 +945,7 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_trace_note(CLIENT_TRACE_CALLED);
 	atomic_store(&wait->state, WAIT_PENDING);
 	wait->asleep = false;
 	wait->session = session;

@@ -216,21 +216,20 @@ static int session_connect(struct client_session *session, const struct session_
 	return -EPROTONOSUPPORT;
 }
 
-/* Move the connection to a high descriptor; where none is free, it stays. */
-static void session_raise_descriptor(struct client_session *session)
+int client_raise_descriptor(int low)
 {
-	int low = session->transport.descriptor, lowest = DESCRIPTOR_LOWEST, high;
+	int lowest = DESCRIPTOR_LOWEST, high;
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= DESCRIPTOR_LOWEST)
 		lowest = (int)(limit.rlim_cur / 2);
 	if (low < 0 || low >= lowest)
-		return;
+		return low;
 	high = fcntl(low, F_DUPFD_CLOEXEC, lowest);
 	if (high < 0)
-		return;
-	session->transport.descriptor = high;
+		return low;
 	close(low);
+	return high;
 }
 
 /* What goes over a network; NVML asks anew when its connection is lost. */
@@ -547,7 +546,7 @@ static int session_begin(struct client_session *session, const struct session_se
 	if (choice <= CHOICE_SHM && !farbus_client.management &&
 	    strcmp(session->transport.ops->name, "unix") == 0)
 		(void)transport_shm_make(shm, &memory);
-	session_raise_descriptor(session);
+	session->transport.descriptor = client_raise_descriptor(session->transport.descriptor);
 	rc = session_hello(session, server, *shm, memory, reply, text);
 	/* In a container with users of its own this one is somebody else to the supervisor. */
 	if (rc || reply->status != WIRE_HELLO_USER || choice != CHOICE_AUTO || !server_is_remote(server))
