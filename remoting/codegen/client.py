@@ -23,10 +23,10 @@ def _names(parameters: str) -> list[str]:
 
 
 def generate_api_header() -> str:
-    """The text of client_api.h: the driver API, which somebody must define.
+    """The text of client_api.h: the driver API as programs call it, and as the shim defines it.
 
-    Within the shim its functions have symbols of their own: what programs call by these names are the entries
-    (:func:`generate_entries`), which the shim's own calls pass by.
+    Within the shim its functions have symbols of their own (CLIENT_BODY in client.h): what programs call by these
+    names are the entries (:func:`generate_entries`), which the shim's own calls pass by.
     """
     out = [
         BANNER,
@@ -35,8 +35,10 @@ def generate_api_header() -> str:
         "",
         '#include "cuda_abi.h"',
         "",
-        "/* Its symbol within the shim; its own name is the entry's. */",
-        '#define CLIENT_BODY(name) __asm__("farbus_" #name)',
+        "/* Programs call functions by their names; what they do has other symbols in the shim (client.h). */",
+        "#ifndef CLIENT_BODY",
+        "#define CLIENT_BODY(name)",
+        "#endif",
         "",
     ]
     for entry in ENTRIES:

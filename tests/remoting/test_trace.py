@@ -122,7 +122,7 @@ def test_descriptors_that_the_program_reuses_are_not_the_trace_s(remote: Remote,
 def test_a_program_that_closes_all_its_descriptors_is_told_that_the_trace_ends(
     remote: Remote, build: Build, tmp_path: Path
 ) -> None:
-    done = remote.run(build("remoting/trace_closed"), FARBUS_TRACE=str(tmp_path / "trace"), FARBUS_TRANSPORT="shm")
+    done = remote.run(build("remoting/traced/closed"), FARBUS_TRACE=str(tmp_path / "trace"), FARBUS_TRANSPORT="shm")
     assert done.stderr.count("the trace in ") == 1
     assert "ends here: the program has closed its descriptor" in done.stderr
     assert (tmp_path / "trace.other").read_bytes() == b""

@@ -1,5 +1,5 @@
 // Closes all descriptors but the standard ones, and has the numbers for a file of its own.
-#include "check.h"
+#include "../check.h"
 
 #include <cuda.h>
 #include <fcntl.h>
