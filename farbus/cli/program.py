@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from farbus.cli.tracing import may_be_traced_to
 from farbus.errors import ExitCode, InvalidInput
 
 # elf.h: e_ident, then e_type and e_machine as 16-bit values in the file's byte order.
@@ -86,17 +87,10 @@ def _check_format(name: str, machine: str) -> None:
         ).with_exit_code(ExitCode.NOT_EXECUTABLE)
 
 
-def _may_be_written(name: str) -> bool:
-    path = Path(name)
-    if path.exists():
-        return (path.is_file() or path.is_char_device()) and os.access(path, os.W_OK)
-    return os.access(path.parent, os.W_OK)
-
-
 _SETTINGS: Mapping[str, tuple[Callable[[str], bool], str]] = {
     "FARBUS_TRANSPORT": (lambda value: value in ("auto", "shm", "unix", "tcp"), "auto, shm, unix or tcp"),
     "FARBUS_CONNECTIONS": (lambda value: value in tuple("12345678"), "a number from 1 to 8"),
-    "FARBUS_TRACE": (_may_be_written, "a file that you may write"),
+    "FARBUS_TRACE": (may_be_traced_to, "a file that you may write"),
 }
 """Variables that the shim refuses a program for (native/client): what is right, and how it is told."""
 

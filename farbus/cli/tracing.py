@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -112,19 +113,33 @@ def read_trace(path: Path) -> tuple[tuple[TracedFunction, ...], int]:
     return functions, strange
 
 
+def may_be_traced_to(path: str) -> bool:
+    """Say whether the shim would take ``path``: a file or a terminal that can be written, or a place for a file."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return os.access(os.path.dirname(os.path.abspath(path)), os.W_OK)
+    return (stat.S_ISREG(mode) or stat.S_ISCHR(mode)) and os.access(path, os.W_OK)
+
+
 def begin_trace(path: str) -> str:
     """Make an empty file for a trace, and return its absolute path; raise :class:`InvalidInput` where that can't be."""
     absolute = os.path.abspath(path)
+    hint = "name a file that you may write"
+    if os.path.exists(absolute) and not may_be_traced_to(absolute):
+        # To open a pipe without a reader would wait for one.
+        raise InvalidInput(f"--trace {path}: not a file or terminal that you may write", hint=hint)
     try:
         with open(absolute, "w"):
             pass
     except OSError as error:
-        raise InvalidInput(f"--trace {path}: {error.strerror}", hint="name a file that you may write") from error
+        raise InvalidInput(f"--trace {path}: {error.strerror}", hint=hint) from error
     return absolute
 
 
 def is_empty(path: str) -> bool:
-    """Say whether nothing was traced in a file; False also for what is no file any more."""
+    """Say whether nothing was traced in a file; False also for a terminal, and for what is no file any more."""
     with contextlib.suppress(OSError):
-        return not os.stat(path).st_size
+        status = os.stat(path)
+        return stat.S_ISREG(status.st_mode) and not status.st_size
     return False

@@ -127,6 +127,23 @@ def test_what_the_shim_would_refuse_is_refused_before_devices_are_held(
     assert cluster.line() == "hold true 0"
 
 
+@pytest.mark.parametrize("given", ["option", "variable"])
+def test_a_pipe_is_no_place_for_a_trace(run, tmp_path: Path, given: str) -> None:
+    """It is refused at once, and not when somebody reads."""
+    os.mkfifo(tmp_path / "pipe")
+    if given == "option":
+        done = run("--gpus", "1", "--trace", str(tmp_path / "pipe"), "--", "true")
+    else:
+        done = run("--gpus", "1", "--", "true", environment={"FARBUS_TRACE": str(tmp_path / "pipe")})
+    assert done.returncode == 125
+    assert str(tmp_path / "pipe") in done.stderr
+    assert done.stderr.endswith("a file that you may write\n")
+
+
+def test_a_trace_to_a_terminal_or_nowhere_is_not_called_empty(run) -> None:
+    assert run("-q", "--gpus", "1", "--trace", "/dev/null", "--", "true").stderr == ""
+
+
 def test_an_option_goes_before_the_variable_that_it_stands_for(run) -> None:
     done = run("-q", "--transport", "tcp", "--", "true", environment={"FARBUS_TRANSPORT": "nonsense"})
     assert (done.returncode, done.stderr) == (0, "")

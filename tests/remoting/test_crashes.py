@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from farbus.remoting import session as wire
+from farbus.remoting import supervisor
 from farbus.remoting.supervisor import ERROR_PREFIX, describe_code
 from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_failures import PATIENCE_S, wait_until
@@ -64,6 +65,20 @@ def test_a_driver_that_crashes_is_told_as_that(
         assert f"({name})); every CUDA call now fails" in done.stderr
         wait_until(lambda: bool(crash_lines(remote)), "the supervisor has named it")
         assert f"({name}); it served wait_forever" in crash_lines(remote)[0]
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_what_a_supervisor_tells_does_nothing_to_a_terminal(
+    remote: Remote, build: Build, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    program, server = started(remote, build, transport)
+    monkeypatch.setattr(supervisor, "describe_code", lambda _: "turned\x1b[31m red\n" + "x" * 600)
+    os.kill(server, signal.SIGKILL)
+    _, err = program.communicate(timeout=PATIENCE_S)
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
+    assert f"process {server} there, turned?[31m red?xxx" in err
+    assert err.endswith("start the program again\n")
 
 
 def test_a_killed_reserve_is_named(remote: Remote) -> None:
