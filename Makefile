@@ -45,7 +45,7 @@ $(VENV)/.stamp: pyproject.toml setup.py | $(VENV)/.prerequisites
 
 native: | $(VENV)/.prerequisites
 	@$(MAKE) --no-print-directory -s -q -C native || { \
-		echo 'farbus: building the native parts'; $(MAKE) --no-print-directory -s -C native; }
+		echo 'farbus: building the native parts'; native/progress $(MAKE) --no-print-directory -s -C native; }
 
 demo: build
 	@$(BIN)/farbus demo

@@ -180,7 +180,7 @@ async def take_inventory(
                 troubles.append(f"software GPUs: {found.absent}")
             devices += shared_gpus(gpu_devices(found, software=source.software), config.gpu_shares)
         except FarbusError as error:
-            troubles.append(str(error))
+            troubles.append(f"software GPUs: {error}" if source.software else str(error))
     if config.physical_devices:
         drives: Sequence[Device] = nvme_devices(sysfs.nvme_controllers())
         if storage is not None:

@@ -40,6 +40,7 @@ from farbus.model.lease import Lease
 from farbus.remoting import paths
 from farbus.remoting.launcher import shim_environment
 from farbus.remoting.session import Server, render_session
+from farbus.remoting.supervisor import ERROR_PREFIX
 
 _log = structlog.get_logger()
 
@@ -139,6 +140,10 @@ class SupervisorProgram:
         word, _, rest = line.decode(errors="replace").strip().partition(" ")
         port = rest.rpartition(":")[2]
         return int(port) if word == "listening" and port.isdigit() else 0
+
+    def is_error(self, line: str) -> bool:
+        """Say whether a line of a supervisor's tells what an operator should see, as that a server has crashed."""
+        return f": {ERROR_PREFIX}" in line
 
     def session_file(self, servers: Sequence[RemoteServer]) -> bytes:
         """Return the content of a program's session file, which numbers its devices over ``servers`` in their order."""
@@ -359,7 +364,8 @@ class RemotingHost:
                 for line in lines:
                     text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()
                     if text:
-                        _log.info("supervisor", lease=served.lease.id, line=text)
+                        say = _log.error if self._supervisor.is_error(text) else _log.info
+                        say("supervisor", lease=served.lease.id, line=text)
         ended = await child.wait()
         if not served.leaving:
             how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import secrets
@@ -319,6 +320,15 @@ def _gbps(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a rate in 10^9 bits per second, such as 10 or 0.5")
 
 
+def _trouble_of(libcuda: str) -> str:
+    """Why a driver can't be opened, as the loader says it; empty if it can."""
+    try:
+        ctypes.CDLL(libcuda)
+    except OSError as error:
+        return str(error)
+    return ""
+
+
 #: What ``farbus bench remoting --help`` says before the options.
 DESCRIPTION = """\
 Measure what remoting costs, beside the bare transport in the same run.
@@ -336,6 +346,18 @@ what is compared.
   exec_to_first_kernel   the start of a program, beside the driver without
                          remoting (_cold: where no server is in reserve)
   first_launch_round_trips   counted on the wire
+
+Beside a figure stand:
+
+  bare    the median of the same without remoting, in turn with it: a message
+          and its answer, or bytes that come to rest in the peer's memory as a
+          copy's do in the device's; of a program's start, with the driver itself
+  ratio   remoting's median divided by the bare one: 1 where remoting costs
+          nothing, else less of a rate (GB/s) and more of a time (us, ms)
+  best    the same of the best run of each, which other work disturbs least
+  wire    the same as ratio, with bytes that nothing is done with at the peer: all
+          that the transport can carry.  Of pinned memory that is shared, whose
+          bytes don't travel: with bytes that do
 """
 EXAMPLES = (
     "farbus bench remoting",
@@ -349,12 +371,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the figures as a table, or with ``--json`` as one document."""
     parser = MeasurementParser("remoting", description=DESCRIPTION, examples=EXAMPLES)
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument(
-        "--libcuda",
-        metavar="PATH",
-        default=str(paths.software_gpu_directory() / "libcuda.so.1"),
-        help="the driver the server opens (default: the software GPU)",
-    )
+    parser.add_argument("--libcuda", metavar="PATH", help="the driver the server opens (default: the software GPU)")
     parser.add_argument(
         "--transport",
         choices=TRANSPORTS,
@@ -379,11 +396,13 @@ def main(arguments: Sequence[str]) -> int:
     transports = tuple(options.transport or (REMOTE if network else TRANSPORTS))
     if network and not set(transports) <= set(REMOTE):
         parser.error("--rtt, --gbps and --gbps-per-connection are for --transport tls and tcp")
+    if options.libcuda and (trouble := _trouble_of(options.libcuda)):
+        parser.error(f"--libcuda {trouble}; give the path of a driver's libcuda.so.1, or leave it out")
     print(f"farbus: measuring remoting over {', '.join(transports)}; it takes half a minute for each", file=sys.stderr)
     try:
-        results = measure(
-            libcuda=options.libcuda, shim=paths.shim_library().parent, transports=transports, network=network
-        )
+        software = paths.software_gpu_directory() / "libcuda.so.1"
+        libcuda = options.libcuda or str(paths.require(software, what="the software GPU"))
+        results = measure(libcuda=libcuda, shim=paths.shim_library().parent, transports=transports, network=network)
     except (Unavailable, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         print(f"farbus: bench remoting: {error}", file=sys.stderr)
         return 1

@@ -54,6 +54,13 @@ GRACE_S = 30.0
 #: processor time from the program that has just begun.
 RESERVE_DELAY_S = 0.5
 
+#: Sessions whose servers crashed, and how, which are remembered for the programs that ask.
+CRASHES_LIMIT = 1024
+#: How often a server that ends is looked for while its program asks how: it has closed its connection by then.
+ENDING_POLL_S = 0.02
+#: What a line of the supervisor's begins with that an operator should see: the agent logs it as an error.
+ERROR_PREFIX = "error: "
+
 #: GPU code that is kept of one user's programs: what PyTorch and its libraries load on one device is some hundreds
 #: of megabytes.
 IMAGE_BYTES = 2 << 30
@@ -71,6 +78,17 @@ def _credentials(connection: socket.socket) -> tuple[int, int]:
     """Return the process id and the user id of who connected to a Unix socket, as the kernel saw it then."""
     pid, user, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(pid), int(user)
+
+
+def describe_code(code: int) -> str:
+    """Return how a process ended, as in "server 812 ...": by which signal, or with which exit code."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        return f"was killed by signal {-code}"
+    return f"was killed by signal {-code} ({name})"
 
 
 def _peer(connection: socket.socket) -> str:
@@ -154,6 +172,8 @@ class Supervisor:
         self._local_users = {0, os.geteuid() if local_user is None else local_user} - {nobody_in_particular()}
         self._nonces: dict[bytes, None] = {}  # in the order in which they came
         self._refused: dict[socket.socket, int] = {}  # bytes that each may still send
+        self._asking: dict[socket.socket, int] = {}  # who waits to hear how a session of that number has ended
+        self._crashes: dict[int, str] = {}  # by the session's number, in the order in which they came
         self._image_directory = image_directory
         self._image_bytes = image_bytes
         self._log = log
@@ -283,6 +303,8 @@ class Supervisor:
                 timeout = 1.0 if unheard or self._processes or self._reserve else None
                 if self._reserve_due is not None:
                     timeout = max(0.0, min(timeout or 1.0, self._reserve_due - time.monotonic()))
+                if self._asking:
+                    timeout = ENDING_POLL_S
                 for key, _ in selector.select(timeout):
                     if key.fileobj == self._wake_read:
                         for connection in unheard:
@@ -329,6 +351,7 @@ class Supervisor:
         selector.unregister(connection)
         del unheard[connection]
         self._refused.pop(connection, None)
+        self._asking.pop(connection, None)
         connection.close()
 
     @staticmethod
@@ -387,7 +410,10 @@ class Supervisor:
         self._reap()
         if fields[6]:
             self._remember(nonce)
-            self._resume(connection, fields[6], peer, also=bool(capabilities & session.CAPABILITY_CONNECTIONS))
+            if capabilities & session.CAPABILITY_RESUME:
+                self._resume(connection, fields[6], peer, also=bool(capabilities & session.CAPABILITY_CONNECTIONS))
+            else:
+                self._tell_end(connection, fields[6])
             return True
         if len(self._processes) >= self._processes_limit:
             self._refuse(
@@ -418,7 +444,7 @@ class Supervisor:
         pid, channel = self._channels.get(number, (0, None))
         if channel is None:
             self._log(f"refused {peer}: it would go on with a session that has ended")
-            self._refuse(connection, session.HELLO_SESSION, "the session has ended")
+            self._refuse(connection, session.HELLO_SESSION, self._ending(number))
             return
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
@@ -430,6 +456,18 @@ class Supervisor:
             return
         self._log(f"session of server {pid} {'has another connection' if also else 'goes on'} from {peer}")
 
+    def _ending(self, number: int) -> str:
+        """Return what the program of a session that has ended is told: the text of its refusal."""
+        return self._crashes.get(number, session.SESSION_ENDED)
+
+    def _tell_end(self, connection: socket.socket, number: int) -> None:
+        """Answer who asks how his session has ended: as soon as it has, which is about to be."""
+        if number not in self._channels:
+            self._refuse(connection, session.HELLO_SESSION, self._ending(number))
+            return
+        self._take_hello(connection)
+        self._asking[connection] = number
+
     def _encrypts(self, connection: socket.socket) -> bool:
         return self._tls and connection.family != socket.AF_UNIX
 
@@ -439,12 +477,21 @@ class Supervisor:
         Closing it with something unread, as a handshake that follows the hello, would reset it
         under the reply.
         """
+        self._take_hello(connection)
+        self._answer_no(connection, status, text)
+
+    def _take_hello(self, connection: socket.socket) -> None:
+        """From now on it is noticed when the client has gone."""
         with contextlib.suppress(OSError):
             connection.recv(session.HELLO.size)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            self._refused[connection] = REFUSED_BYTES
+
+    @staticmethod
+    def _answer_no(connection: socket.socket, status: int, text: str) -> None:
+        with contextlib.suppress(OSError):
             connection.send(session.hello_refusal(status, text))
             connection.shutdown(socket.SHUT_WR)
-            self._refused[connection] = REFUSED_BYTES
 
     def _has_gone(self, connection: socket.socket) -> bool:
         """Drop what a refused client still sends; True when that is all, or too much."""
@@ -567,17 +614,41 @@ class Supervisor:
 
     def _reap(self) -> None:
         with self._lock:
-            if self._reserve is not None and self._reserve.child.poll() is not None:
+            if self._reserve is not None and (code := self._reserve.child.poll()) is not None:
+                if code < 0:
+                    self._log(f"{ERROR_PREFIX}server {self._reserve.child.pid} in reserve {describe_code(code)}")
                 # Not started again before a client has come: it would end as this one.
                 self._reserve.end()
                 self._reserve = None
             for pid, child in list(self._processes.items()):
-                if child.poll() is not None:
+                if (code := child.poll()) is not None:
                     del self._processes[pid]
-                    if self._status is not None:
-                        self._status.end(pid)
-                    for number in [each for each, (of, _) in self._channels.items() if of == pid]:
-                        self._channels.pop(number)[1].close()
+                    self._bury(pid, code)
+
+    def _bury(self, pid: int, code: int) -> None:
+        """Say how a server has ended, in the log and to its program; give back what it had."""
+        assert self._status is not None
+        if code:
+            # Who ends by himself has said why; a crash, or the kernel where memory is short, says nothing.
+            self._log(f"{ERROR_PREFIX if code < 0 else ''}server {pid} {describe_code(code)}{self._program_of(pid)}")
+        self._status.end(pid)
+        for number in [each for each, (of, _) in self._channels.items() if of == pid]:
+            self._channels.pop(number)[1].close()
+            if code < 0:
+                self._crashes[number] = f"its server, process {pid} there, {describe_code(code)}"
+                if len(self._crashes) > CRASHES_LIMIT:
+                    del self._crashes[next(iter(self._crashes))]
+            for connection in [each for each, asked in self._asking.items() if asked == number]:
+                del self._asking[connection]
+                self._answer_no(connection, session.HELLO_SESSION, self._ending(number))
+
+    def _program_of(self, pid: int) -> str:
+        """Return for whom a server worked, for messages; empty where nobody has told."""
+        assert self._status is not None
+        for each in self._status.status().sessions:
+            if each.server_pid == pid and each.program:
+                return f"; it served {each.program} (process {each.client_pid} of its machine)"
+        return ""
 
 
 def _endpoint(text: str) -> tuple[str, int]:

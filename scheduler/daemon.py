@@ -175,7 +175,7 @@ async def serve(
                 changes=changes or asyncio.Queue(),
             )
     finally:
-        maker.close()
+        await maker.end()
         ledger.close()
 
 

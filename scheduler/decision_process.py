@@ -226,6 +226,10 @@ class DecisionProcess:
                 self._profiles[key] = profile
         return tuple((*key, profile) for key, profile in new.items()), forget
 
+    async def end(self) -> None:
+        """End the process and wait until it has."""
+        await self._answerer.end()
+
     def close(self) -> None:
         """End the process."""
         self._answerer.close()

@@ -111,6 +111,9 @@ class DecisionThread:
         assert self._report is not None
         return self._report
 
+    async def end(self) -> None:
+        """Stand where the thread keeps nobody from ending."""
+
     def close(self) -> None:
         """Stand where the thread keeps nobody from ending."""
 
@@ -235,6 +238,10 @@ class DecisionMaker:
         if not most:
             raise DecisionFault(told)
         return pending[most - 1].job.id, told
+
+    async def end(self) -> None:
+        """Let go of the process or thread; wait for the process."""
+        await self._asked.end()
 
     def close(self) -> None:
         """Let go of the process or thread."""

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "jobs": ("jobs", "Work", "List jobs, or show one."),
     "logs": ("logs", "Work", "Show what a job printed."),
     "fetch": ("fetch", "Work", "Fetch the files that a job has put out."),
+    "trace": ("trace", "Work", "Sum up the CUDA calls that a program has made."),
     "cancel": ("cancel", "Work", "End jobs."),
     "explain": ("explain", "Work", "Say why a job waits, or why it was placed where it is."),
     "schema": ("schema", "Work", "Print the JSON schema of job files."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import farbus
@@ -18,7 +18,7 @@ from farbus.cli.runtime import find_running_cluster
 from farbus.cli.storage_diagnosis import examine_storage
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import FarbusError
-from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader
+from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
 from farbus.model.quantity import format_bytes
 from farbus.remoting.paths import CURE, native_parts
 
@@ -41,6 +41,10 @@ LATER_MODULES = {
 def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Iterator[Finding]:
     """Yield the findings one by one, those that need nothing first."""
     yield _python()
+    if os.geteuid() == 0:
+        yield reachable_by_others(
+            {"interpreter": sys.executable, "Python": sys.base_prefix, "farbus": str(Path(farbus.__file__).parent)}
+        )
     yield from _native_parts()
     yield _nvcc()
     facts = KernelFactsReader().read()
@@ -75,6 +79,25 @@ def _python() -> Finding:
     # Older versions fail at the first import: a check of 3.11 could not run on them.
     version = ".".join(map(str, sys.version_info[:3]))
     return _ok("python", f"version {version}, farbus {farbus.__version__}")
+
+
+def reachable_by_others(places: Mapping[str, str]) -> Finding:
+    """Look whether users other than root get to ``places``, paths by what they are.
+
+    Where they don't, they can't run the command; and what an agent does as them ends at once: to bring files of
+    their jobs, or to serve GPUs as a user of its own (``remoting_user``).
+    """
+    for what, place in places.items():
+        if (closed := closed_directory(place)) is not None:
+            real = os.path.realpath(place)
+            where = place if place == real else f"{place}, really {real}"
+            return Finding(
+                check="other users",
+                verdict=Verdict.WARNING,
+                found=f"they may not enter {closed}, where the {what} is ({where}): farbus is root's alone here",
+                cure="install farbus, and the Python that it uses, where all may go, for example in /opt/farbus",
+            )
+    return _ok("other users", "they may run this Python and this farbus")
 
 
 def _native_parts() -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from farbus.cli.jobfile import MAX_GPUS, ResourceTable, parse_deadline
 from farbus.errors import InvalidInput
@@ -184,9 +184,22 @@ def resource_table(
     )
 
 
+class WholeTable(TyperGroup):
+    """Commands of a command, each with its first sentence whole: click cuts it to what is left of a line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write what there is."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(limit=SENTENCE_LIMIT)) for name, command in found if command]
+            )
+
+
 def command_app() -> typer.Typer:
     """Return a typer application for one command's module, without typer's own colours and boxes."""
     return typer.Typer(
+        cls=WholeTable,
         rich_markup_mode=None,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -195,6 +208,9 @@ def command_app() -> typer.Typer:
 
 
 _BESIDE = re.compile(r"(?<=\S) {2,}(?=\S)")
+
+SENTENCE_LIMIT = 1000
+"""More characters than a first sentence has."""
 
 EXAMPLE_COLUMNS = 76
 """Columns of an example: what a terminal of 80 leaves beside the help's and the heading's indent."""

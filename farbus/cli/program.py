@@ -10,9 +10,10 @@ import os
 import shutil
 import stat
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from farbus.cli.tracing import may_be_traced_to
 from farbus.errors import ExitCode, InvalidInput
 
 # elf.h: e_ident, then e_type and e_machine as 16-bit values in the file's byte order.
@@ -84,6 +85,22 @@ def _check_format(name: str, machine: str) -> None:
         raise InvalidInput(
             f"{name}: built for {built}, this node is {machine}", hint="build it for this architecture"
         ).with_exit_code(ExitCode.NOT_EXECUTABLE)
+
+
+_SETTINGS: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    "FARBUS_TRANSPORT": (lambda value: value in ("auto", "shm", "unix", "tcp"), "auto, shm, unix or tcp"),
+    "FARBUS_CONNECTIONS": (lambda value: value in tuple("12345678"), "a number from 1 to 8"),
+    "FARBUS_TRACE": (may_be_traced_to, "a file that you may write"),
+}
+"""Variables that the shim refuses a program for (native/client): what is right, and how it is told."""
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raise :class:`InvalidInput` for what the shim in the program would refuse, when devices had been waited for."""
+    for name, (is_right, choices) in _SETTINGS.items():
+        value = environment.get(name)
+        if value and not is_right(value):
+            raise InvalidInput(f'{name} is "{value}"', hint=f"set it to {choices}")
 
 
 def merge_environment(mine: Mapping[str, str], needed: Mapping[str, str]) -> dict[str, str]:

@@ -24,6 +24,9 @@ _LENGTH = struct.Struct("!Q")
 START_LIMIT_S = 60.0
 """Longest for a child to load what it needs: seconds of processor time, many more where all processors are busy."""
 
+END_LIMIT_S = 5.0
+"""Longest wait for a child that was killed."""
+
 MAX_ANSWER_BYTES = 2**30
 """More is no answer but a fault."""
 
@@ -124,6 +127,17 @@ class Answerer:
                 return await child.wait()
         kill_process(child)
         return await child.wait()
+
+    async def end(self) -> None:
+        """End the child and wait for that: an event loop that is closed before hears of it too late, and says so."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        kill_process(child)
+        # One that the kernel holds is left to it.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(END_LIMIT_S):
+                await child.wait()
 
     def close(self) -> None:
         """End the child without waiting for it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import stat
 from pathlib import Path
 
 from farbus.model.value import Value
@@ -19,6 +20,23 @@ class FaultServing(enum.StrEnum):
     NOT_PERMITTED = "not permitted"
     NOT_THERE = "not there"
     """The kernel is built without it."""
+
+
+def closed_directory(path: str) -> str | None:
+    """Return the first directory on the way to ``path`` that other users may not pass, None where there is none.
+
+    Looks along the path as it is written and along what it really is, as of a virtual environment's interpreter.
+    Access control lists are not read: who has entries there knows what he did.
+    """
+    for way in (os.path.abspath(path), os.path.realpath(path)):
+        for directory in (*reversed(Path(way).parents), Path(way)):
+            try:
+                mode = directory.stat().st_mode
+            except OSError:
+                return None
+            if stat.S_ISDIR(mode) and not mode & stat.S_IXOTH:
+                return str(directory)
+    return None
 
 
 class KernelFacts(Value, frozen=True, kw_only=True):

@@ -12,9 +12,11 @@ Standard output: one JSON line for each: ``{"gpus": [...]}``,
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pynvml
@@ -111,6 +113,9 @@ def sample(handle: Any) -> dict[str, Any]:
     }
 
 
+SAID_BYTES = 4096
+"""Most that is looked at of what the library says on standard error."""
+
 MAX_XIDS = 64
 """XID events taken in for one sample; a GPU that tells of more is broken, and says so with these."""
 
@@ -173,17 +178,45 @@ def answer(command: str, events: XidEvents) -> dict[str, Any]:
     return {"error": f"unknown command {command!r}", "absent": False}
 
 
+@contextlib.contextmanager
+def listened_to() -> Iterator[Callable[[], str]]:
+    """Catch what the library says on standard error within the block: the last line of it, when it is asked for.
+
+    Its number for what is wrong says less: of a wrong setting a software GPU has no more than "unknown error".
+    """
+    before = os.dup(2)
+    said = os.memfd_create("nvml")
+    os.dup2(said, 2)
+
+    def last_line() -> str:
+        lines = os.pread(said, SAID_BYTES, max(0, os.fstat(said).st_size - SAID_BYTES)).split(b"\n")
+        return next((line.decode(errors="replace").strip() for line in reversed(lines) if line.strip()), "")
+
+    try:
+        yield last_line
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(said)
+
+
+def initialise() -> dict[str, Any] | None:
+    """Open the library and the driver; return what every question is answered with where that can't be."""
+    with listened_to() as last_line:
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            absent = isinstance(
+                error,
+                pynvml.NVMLError_LibraryNotFound | pynvml.NVMLError_DriverNotLoaded | pynvml.NVMLError_NoPermission,
+            )
+            return {"error": ": ".join(filter(None, [str(error), last_line()])), "absent": absent}
+    return None
+
+
 def main() -> None:
     """Serve standard input until it ends."""
-    trouble: dict[str, Any] | None = None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        absent = isinstance(
-            error,
-            pynvml.NVMLError_LibraryNotFound | pynvml.NVMLError_DriverNotLoaded | pynvml.NVMLError_NoPermission,
-        )
-        trouble = {"error": str(error), "absent": absent}
+    trouble = initialise()
     events = XidEvents()
     if trouble is None:
         events.watch()

@@ -23,6 +23,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* The shim's own calls of the driver API go past the entries that programs call (generated/client_entries.c). */
+#define CLIENT_BODY(name) __asm__("farbus_" #name)
+
 #include "../generated/client_api.h"
 #include "../generated/cuda_abi.h"
 #include "../transport/inbox.h"
@@ -31,6 +34,7 @@
 #include "../wire/handle.h"
 #include "../wire/hello.h"
 #include "../wire/kernel.h"
+#include "trace.h"
 
 /* The newest CUDA version that the shim implements the driver API of. */
 #define CLIENT_DRIVER_VERSION 13000
@@ -257,6 +261,12 @@ struct client_session {
 	struct outbox outbox;
 	struct inbox inbox;
 	char peer[160];			/* for messages */
+	char ending[160];		/* how the server has ended, in its supervisor's words; or empty */
+	/* What that is asked with; number 0: nobody can be asked. */
+	uint64_t number;
+	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
+	char local[108];		/* where the supervisor of this machine listens; or empty */
+	pthread_mutex_t fail_lock;	/* by who finds the connection lost */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 	uint16_t major, minor;		/* of the protocol that the server speaks */
 	uint64_t connection;		/* wire_hello_connection of the hello that it began with */
@@ -485,6 +495,12 @@ CUresult client_sessions_open(struct client *client);
 int client_session_start(struct client_session *session);
 /* The connection is lost: say so once, wake everybody. */
 void client_session_fail(struct client_session *session, int error);
+/* Move a descriptor to a high number; where none is free, it stays.  Its number now. */
+int client_raise_descriptor(int descriptor);
+/* Keep what a supervisor says of a session that has ended, for the message about its loss. */
+void client_session_ended(struct client_session *session, const char *text, size_t length);
+/* Ask the supervisor of this machine how a session over its socket has ended. */
+void client_session_ask_end(struct client_session *session);
 
 /* ---- going on after a cut (resume.c) ---- */
 

@@ -136,19 +136,27 @@ static void session_abandon(struct client_session *session)
 
 void client_session_fail(struct client_session *session, int error)
 {
-	if (!atomic_exchange(&session->dead, true)) {
-		atomic_fetch_add(&farbus_client.lost, 1);
+	const bool gone = error == -EPIPE || error == -ECONNRESET;
+
+	client_guard_begin();
+	/* The message comes before the first error: a program may end with that. */
+	pthread_mutex_lock(&session->fail_lock);
+	if (!atomic_load(&session->dead)) {
+		if (gone && !*session->ending)
+			client_session_ask_end(session);
 		client_message("the connection to the GPU at %s is lost (%s); every CUDA call %snow "
 			       "fails with CUDA_ERROR_DEVICE_UNAVAILABLE%s",
-			       session->peer, error == -EPIPE || error == -ECONNRESET
-						      ? "the server or its lease has ended"
+			       session->peer, gone ? *session->ending ? session->ending
+								      : "the server or its lease has ended"
 			       : error == -ETIMEDOUT ? "it was cut and did not come back in time"
 						      : strerror(-error),
 			       farbus_client.session_count > 1 ? "that needs it " : "",
 			       farbus_client.session_count > 1 ? "" : "; start the program again");
+		atomic_store(&session->dead, true);
+		atomic_fetch_add(&farbus_client.lost, 1);
 	}
+	pthread_mutex_unlock(&session->fail_lock);
 	/* A leader reads to the end of the stream, and abandons what waits by itself. */
-	client_guard_begin();
 	session->transport.ops->shutdown(&session->transport);
 	wait_lock(session);
 	if (!session->leader)
@@ -806,6 +814,7 @@ static int append(struct client_session *session, struct wire_header *header, co
 {
 	int rc;
 
+	client_trace_note(CLIENT_TRACE_POSTED);
 	client_guard_begin();
 	rc = outbox_append(&session->outbox, header, fixed, fixed_bytes, tail, tail_bytes, on_sequence,
 			   opaque);
@@ -862,6 +871,7 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 	header_fill(&header, op, route.context);
 	if (tail_bytes >= OUTBOX_COPY_BYTES)
 		session_used(route.session, transport_now_ns());
+	client_trace_note(CLIENT_TRACE_POSTED);
 	client_guard_begin();
 	rc = outbox_lend(&route.session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
 	client_guard_end();
@@ -935,6 +945,7 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	client_trace_note(CLIENT_TRACE_CALLED);
 	atomic_store(&wait->state, WAIT_PENDING);
 	wait->asleep = false;
 	wait->session = session;

@@ -60,8 +60,11 @@ static CUresult client_connect(struct client *client)
 	if (state != CLIENT_FRESH)
 		return CUDA_SUCCESS;
 	atomic_store(&client->state, CLIENT_CONNECTING);
+	client_trace_note(CLIENT_TRACE_CALLED);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	result = client_sessions_open(client);
+	result = client_trace_trouble();
+	if (result == CUDA_SUCCESS)
+		result = client_sessions_open(client);
 	pthread_setcancelstate(cancel, &cancel);
 	if (result != CUDA_SUCCESS) {
 		client->failure = result;
@@ -350,6 +353,17 @@ static CUresult host_context_device(CUcontext handle, CUdevice *device)
 	return CUDA_SUCCESS;
 }
 
+/* These go to the server, and come past the entries. */
+static CUresult host_module_load(CUmodule *module, const void *wrapper)
+{
+	CLIENT_TRACED("cudart.module_load", client_module_load(module, wrapper));
+}
+
+static CUresult host_device_layout(uint8_t **gpcs, uint8_t **numbers)
+{
+	CLIENT_TRACED("cudart.device_layout", client_device_layout(gpcs, numbers));
+}
+
 static const struct cudart_host cudart_callbacks = {
 	.driver_version = host_driver_version,
 	.device_count = host_device_count,
@@ -358,9 +372,9 @@ static const struct cudart_host cudart_callbacks = {
 	.current_context = cuCtxGetCurrent,
 	.context_device = host_context_device,
 	.stream_number = cuStreamGetId,
-	.module_load = client_module_load,
+	.module_load = host_module_load,
 	.module_functions = client_module_visit,
-	.device_layout = client_device_layout,
+	.device_layout = host_device_layout,
 };
 
 void client_cudart_start(void)

@@ -268,6 +268,8 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 	/* Cut again: the network is not back yet. */
 	if (rc)
 		return -EAGAIN;
+	if (reply.status == WIRE_HELLO_SESSION)
+		client_session_ended(session, text, reply.text_bytes);
 	if (reply.status != WIRE_HELLO_OK)
 		return -EPIPE;
 	/* Nobody may talk this side out of encryption. */

@@ -21,6 +21,10 @@
 #define CONNECT_TIMEOUT_MS 5000
 /* Starting the server process and its driver: seconds on a machine with 8 GPUs. */
 #define HELLO_TIMEOUT_MS 60000
+/* The supervisor knows how a server has ended a moment after its connection has closed, longer where
+ * the kernel still takes its memory apart. */
+#define END_CONNECT_TIMEOUT_MS 1000
+#define END_TIMEOUT_MS 2000
 #define SESSION_FILE_BYTES 32768
 /* Programs close and reuse low descriptors (daemons, shells, dup2 onto a fixed number):
  * the session's stays away from those, if the limit allows it. */
@@ -163,6 +167,15 @@ static enum choice session_choice(void)
 	return (enum choice)choice;
 }
 
+static int session_connect_unix(struct client_session *session, const char *name)
+{
+	int rc = transport_unix_connect(&session->transport, name, CONNECT_TIMEOUT_MS);
+
+	if (!rc)
+		snprintf(session->local, sizeof(session->local), "%s", name);
+	return rc;
+}
+
 /* The socket at which a supervisor of this machine listens for this secret. */
 static int session_connect_local(struct client_session *session, const struct session_server *server)
 {
@@ -177,7 +190,7 @@ static int session_connect_local(struct client_session *session, const struct se
 	explicit_bzero(message, sizeof(message));
 	for (int i = 0; i < WIRE_LOCAL_HEX / 2; i++)
 		at += sprintf(at, "%02x", digest[i]);
-	return transport_unix_connect(&session->transport, name, CONNECT_TIMEOUT_MS);
+	return session_connect_unix(session, name);
 }
 
 static int session_connect(struct client_session *session, const struct session_server *server,
@@ -197,28 +210,26 @@ static int session_connect(struct client_session *session, const struct session_
 	}
 	if (strcmp(server->transport, "unix") == 0) {
 		snprintf(session->peer, sizeof(session->peer), "%s", server->address);
-		return transport_unix_connect(&session->transport, server->address,
-					      CONNECT_TIMEOUT_MS);
+		return session_connect_unix(session, server->address);
 	}
 	snprintf(session->peer, sizeof(session->peer), "%s", server->address);
 	return -EPROTONOSUPPORT;
 }
 
-/* Move the connection to a high descriptor; where none is free, it stays. */
-static void session_raise_descriptor(struct client_session *session)
+int client_raise_descriptor(int low)
 {
-	int low = session->transport.descriptor, lowest = DESCRIPTOR_LOWEST, high;
+	int lowest = DESCRIPTOR_LOWEST, high;
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= DESCRIPTOR_LOWEST)
 		lowest = (int)(limit.rlim_cur / 2);
 	if (low < 0 || low >= lowest)
-		return;
+		return low;
 	high = fcntl(low, F_DUPFD_CLOEXEC, lowest);
 	if (high < 0)
-		return;
-	session->transport.descriptor = high;
+		return low;
 	close(low);
+	return high;
 }
 
 /* What goes over a network; NVML asks anew when its connection is lost. */
@@ -329,6 +340,47 @@ static int session_hello(struct client_session *session, const struct session_se
 	text[rc ? 0 : reply->text_bytes] = 0;
 	session_printable(text);
 	return rc;
+}
+
+void client_session_ended(struct client_session *session, const char *text, size_t length)
+{
+	if (length >= sizeof(session->ending))
+		length = sizeof(session->ending) - 1;
+	memcpy(session->ending, text, length);
+	session->ending[length] = 0;
+	session_printable(session->ending);
+}
+
+void client_session_ask_end(struct client_session *session)
+{
+	struct wire_hello hello = {
+		.magic = WIRE_HELLO_MAGIC,
+		.major = WIRE_PROTOCOL_MAJOR,
+		.minor = WIRE_PROTOCOL_MINOR,
+		.byte_order = WIRE_BYTE_ORDER,
+		.spec_version = WIRE_SPEC_VERSION,
+		.session = session->number,
+		.process = (uint32_t)getpid(),
+	};
+	struct transport asked = { .descriptor = -1 };
+	char text[WIRE_HELLO_TEXT_BYTES];
+	struct wire_hello_reply reply;
+	int cancel;
+
+	if (!session->number || !*session->local)
+		return;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	if (transport_unix_connect(&asked, session->local, END_CONNECT_TIMEOUT_MS) == 0) {
+		if (wire_hello_prove(&hello, session->key) == 0 &&
+		    transport_write_all(&asked, &hello, sizeof(hello)) == 0 &&
+		    transport_read_all(&asked, &reply, sizeof(reply), END_TIMEOUT_MS) == 0 &&
+		    reply.magic == WIRE_HELLO_MAGIC && reply.status == WIRE_HELLO_SESSION &&
+		    reply.text_bytes <= sizeof(text) &&
+		    transport_read_all(&asked, text, reply.text_bytes, END_TIMEOUT_MS) == 0)
+			client_session_ended(session, text, reply.text_bytes);
+		transport_release(&asked);
+	}
+	pthread_setcancelstate(cancel, &cancel);
 }
 
 static CUresult session_refused(const struct client_session *session,
@@ -496,7 +548,7 @@ static int session_begin(struct client_session *session, const struct session_se
 	if (choice <= CHOICE_SHM && !farbus_client.management &&
 	    strcmp(session->transport.ops->name, "unix") == 0)
 		(void)transport_shm_make(shm, &memory);
-	session_raise_descriptor(session);
+	session->transport.descriptor = client_raise_descriptor(session->transport.descriptor);
 	rc = session_hello(session, server, *shm, memory, reply, text);
 	/* In a container with users of its own this one is somebody else to the supervisor. */
 	if (rc || reply->status != WIRE_HELLO_USER || choice != CHOICE_AUTO || !server_is_remote(server))
@@ -517,6 +569,7 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	int rc;
 
 	session->transport.descriptor = -1;
+	pthread_mutex_init(&session->fail_lock, NULL);
 	rc = session_begin(session, server, choice, &shm, &reply, text);
 	if (rc) {
 		transport_shm_drop(shm);
@@ -530,6 +583,8 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	memcpy(session->operations, reply.operations, sizeof(session->operations));
 	session->major = reply.major;
 	session->minor = reply.minor;
+	session->number = reply.session;
+	wire_resume_key(server->secret, reply.session, session->key);
 	session->keeps_images = reply.capabilities & WIRE_CAPABILITY_IMAGES;
 	rc = session_devices(session, reply.device_count);
 	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))

@@ -3,685 +3,1301 @@
 #include "../client/client.h"
 #include "client_api.h"
 
-CLIENT_API CUresult cuCheckpointProcessCheckpoint(void);
-CLIENT_API CUresult cuCheckpointProcessGetRestoreThreadId(void);
-CLIENT_API CUresult cuCheckpointProcessGetState(void);
-CLIENT_API CUresult cuCheckpointProcessLock(void);
-CLIENT_API CUresult cuCheckpointProcessRestore(void);
-CLIENT_API CUresult cuCheckpointProcessUnlock(void);
-CLIENT_API CUresult cuDestroyExternalMemory(void);
-CLIENT_API CUresult cuDestroyExternalSemaphore(void);
-CLIENT_API CUresult cuDeviceGetLuid(void);
-CLIENT_API CUresult cuDeviceGetNvSciSyncAttributes(void);
-CLIENT_API CUresult cuDeviceRegisterAsyncNotification(void);
-CLIENT_API CUresult cuDeviceUnregisterAsyncNotification(void);
-CLIENT_API CUresult cuEGLStreamConsumerAcquireFrame(void);
-CLIENT_API CUresult cuEGLStreamConsumerConnect(void);
-CLIENT_API CUresult cuEGLStreamConsumerConnectWithFlags(void);
-CLIENT_API CUresult cuEGLStreamConsumerDisconnect(void);
-CLIENT_API CUresult cuEGLStreamConsumerReleaseFrame(void);
-CLIENT_API CUresult cuEGLStreamProducerConnect(void);
-CLIENT_API CUresult cuEGLStreamProducerDisconnect(void);
-CLIENT_API CUresult cuEGLStreamProducerPresentFrame(void);
-CLIENT_API CUresult cuEGLStreamProducerReturnFrame(void);
-CLIENT_API CUresult cuExternalMemoryGetMappedBuffer(void);
-CLIENT_API CUresult cuExternalMemoryGetMappedMipmappedArray(void);
-CLIENT_API CUresult cuFlushGPUDirectRDMAWrites(void);
-CLIENT_API CUresult cuGLCtxCreate_v2(void);
-CLIENT_API CUresult cuGLGetDevices_v2(void);
-CLIENT_API CUresult cuGLInit(void);
-CLIENT_API CUresult cuGLMapBufferObject_v2(void);
-CLIENT_API CUresult cuGLMapBufferObject_v2_ptds(void);
-CLIENT_API CUresult cuGLMapBufferObjectAsync_v2(void);
-CLIENT_API CUresult cuGLMapBufferObjectAsync_v2_ptsz(void);
-CLIENT_API CUresult cuGLRegisterBufferObject(void);
-CLIENT_API CUresult cuGLSetBufferObjectMapFlags(void);
-CLIENT_API CUresult cuGLUnmapBufferObject(void);
-CLIENT_API CUresult cuGLUnmapBufferObjectAsync(void);
-CLIENT_API CUresult cuGLUnregisterBufferObject(void);
-CLIENT_API CUresult cuGraphAddExternalSemaphoresSignalNode(void);
-CLIENT_API CUresult cuGraphAddExternalSemaphoresWaitNode(void);
-CLIENT_API CUresult cuGraphConditionalHandleCreate(void);
-CLIENT_API CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void);
-CLIENT_API CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void);
-CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void);
-CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeSetParams(void);
-CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeGetParams(void);
-CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeSetParams(void);
-CLIENT_API CUresult cuGraphicsEGLRegisterImage(void);
-CLIENT_API CUresult cuGraphicsGLRegisterBuffer(void);
-CLIENT_API CUresult cuGraphicsGLRegisterImage(void);
-CLIENT_API CUresult cuGraphicsMapResources(void);
-CLIENT_API CUresult cuGraphicsMapResources_ptsz(void);
-CLIENT_API CUresult cuGraphicsResourceGetMappedEglFrame(void);
-CLIENT_API CUresult cuGraphicsResourceGetMappedMipmappedArray(void);
-CLIENT_API CUresult cuGraphicsResourceGetMappedPointer(void);
-CLIENT_API CUresult cuGraphicsResourceGetMappedPointer_v2(void);
-CLIENT_API CUresult cuGraphicsResourceSetMapFlags(void);
-CLIENT_API CUresult cuGraphicsResourceSetMapFlags_v2(void);
-CLIENT_API CUresult cuGraphicsSubResourceGetMappedArray(void);
-CLIENT_API CUresult cuGraphicsUnmapResources(void);
-CLIENT_API CUresult cuGraphicsUnmapResources_ptsz(void);
-CLIENT_API CUresult cuGraphicsUnregisterResource(void);
-CLIENT_API CUresult cuGraphicsVDPAURegisterOutputSurface(void);
-CLIENT_API CUresult cuGraphicsVDPAURegisterVideoSurface(void);
-CLIENT_API CUresult cuImportExternalMemory(void);
-CLIENT_API CUresult cuImportExternalSemaphore(void);
-CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
-CLIENT_API CUresult cuLibraryGetUnifiedFunction(void);
-CLIENT_API CUresult cuMemBatchDecompressAsync(void);
-CLIENT_API CUresult cuMemExportToShareableHandle(void);
-CLIENT_API CUresult cuMemGetHandleForAddressRange(void);
-CLIENT_API CUresult cuMemGetLocationInfo(void);
-CLIENT_API CUresult cuMemHostGetDevicePointer(void);
-CLIENT_API CUresult cuMemHostGetDevicePointer_v2(void);
-CLIENT_API CUresult cuMemImportFromShareableHandle(void);
-CLIENT_API CUresult cuMemMapArrayAsync(void);
-CLIENT_API CUresult cuMemMapArrayAsync_ptsz(void);
-CLIENT_API CUresult cuMemPoolExportPointer(void);
-CLIENT_API CUresult cuMemPoolExportToShareableHandle(void);
-CLIENT_API CUresult cuMemPoolImportFromShareableHandle(void);
-CLIENT_API CUresult cuMemPoolImportPointer(void);
-CLIENT_API CUresult cuProfilerInitialize(void);
-CLIENT_API CUresult cuSignalExternalSemaphoresAsync(void);
-CLIENT_API CUresult cuSignalExternalSemaphoresAsync_ptsz(void);
-CLIENT_API CUresult cuStreamBeginRecaptureToGraph(void);
-CLIENT_API CUresult cuStreamBeginRecaptureToGraph_ptsz(void);
-CLIENT_API CUresult cuSubgridCreate(void);
-CLIENT_API CUresult cuSubgridWorkerGridCreate(void);
-CLIENT_API CUresult cuSubgridWorksetCreate(void);
-CLIENT_API CUresult cuVDPAUCtxCreate_v2(void);
-CLIENT_API CUresult cuVDPAUGetDevice(void);
-CLIENT_API CUresult cuWaitExternalSemaphoresAsync(void);
-CLIENT_API CUresult cuWaitExternalSemaphoresAsync_ptsz(void);
+#define EXPORTED __attribute__((visibility("default")))
+#define RARE __attribute__((noinline, cold))
+
+/* What a program calls: a jump to what it means, which the shim's own calls go to themselves. */
+#define ENTRY(name, parameters, arguments)                                              \
+	RARE static CUresult traced_##name parameters                                   \
+	{                                                                               \
+		CLIENT_TRACED(#name, name arguments);                                   \
+	}                                                                               \
+	EXPORTED CUresult entry_##name parameters __asm__(#name);                       \
+	CUresult entry_##name parameters                                                \
+	{                                                                               \
+		return client_trace_is_off() ? name arguments : traced_##name arguments; \
+	}
+
+/* One that is not supported, by its number. */
+#define UNSUPPORTED(name, number)                                                       \
+	EXPORTED CUresult entry_##name(void) __asm__(#name);                            \
+	CUresult entry_##name(void)                                                     \
+	{                                                                               \
+		CLIENT_TRACED(#name, client_unsupported(number));                       \
+	}
+
+ENTRY(cuArray3DCreate, (CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray), (pHandle, pAllocateArray))
+ENTRY(cuArray3DCreate_v2, (CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pAllocateArray), (pHandle, pAllocateArray))
+ENTRY(cuArray3DGetDescriptor, (CUDA_ARRAY3D_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray), (pArrayDescriptor, hArray))
+ENTRY(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray), (pArrayDescriptor, hArray))
+ENTRY(cuArrayCreate, (CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray), (pHandle, pAllocateArray))
+ENTRY(cuArrayCreate_v2, (CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v2 *pAllocateArray), (pHandle, pAllocateArray))
+ENTRY(cuArrayDestroy, (CUarray hArray), (hArray))
+ENTRY(cuArrayGetDescriptor, (CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray), (pArrayDescriptor, hArray))
+ENTRY(cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray), (pArrayDescriptor, hArray))
+ENTRY(cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 *memoryRequirements, CUarray array, CUdevice device), (memoryRequirements, array, device))
+ENTRY(cuArrayGetPlane, (CUarray *pPlaneArray, CUarray hArray, unsigned int planeIdx), (pPlaneArray, hArray, planeIdx))
+ENTRY(cuArrayGetSparseProperties, (CUDA_ARRAY_SPARSE_PROPERTIES_v1 *sparseProperties, CUarray array), (sparseProperties, array))
+UNSUPPORTED(cuCheckpointProcessCheckpoint, 13)
+UNSUPPORTED(cuCheckpointProcessGetRestoreThreadId, 14)
+UNSUPPORTED(cuCheckpointProcessGetState, 15)
+UNSUPPORTED(cuCheckpointProcessLock, 16)
+UNSUPPORTED(cuCheckpointProcessRestore, 17)
+UNSUPPORTED(cuCheckpointProcessUnlock, 18)
+ENTRY(cuCoredumpGetAttribute, (CUcoredumpSettings attrib, void *value, size_t *size), (attrib, value, size))
+ENTRY(cuCoredumpGetAttributeGlobal, (CUcoredumpSettings attrib, void *value, size_t *size), (attrib, value, size))
+ENTRY(cuCoredumpSetAttribute, (CUcoredumpSettings attrib, void *value, size_t *size), (attrib, value, size))
+ENTRY(cuCoredumpSetAttributeGlobal, (CUcoredumpSettings attrib, void *value, size_t *size), (attrib, value, size))
+ENTRY(cuCtxAttach, (CUcontext *pctx, unsigned int flags), (pctx, flags))
+ENTRY(cuCtxCreate, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
+ENTRY(cuCtxCreate_v2, (CUcontext *pctx, unsigned int flags, CUdevice dev), (pctx, flags, dev))
+ENTRY(cuCtxCreate_v3, (CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags, CUdevice dev), (pctx, paramsArray, numParams, flags, dev))
+ENTRY(cuCtxCreate_v4, (CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev), (pctx, ctxCreateParams, flags, dev))
+ENTRY(cuCtxDestroy, (CUcontext ctx), (ctx))
+ENTRY(cuCtxDestroy_v2, (CUcontext ctx), (ctx))
+ENTRY(cuCtxDetach, (CUcontext ctx), (ctx))
+ENTRY(cuCtxDisablePeerAccess, (CUcontext peerContext), (peerContext))
+ENTRY(cuCtxEnablePeerAccess, (CUcontext peerContext, unsigned int Flags), (peerContext, Flags))
+ENTRY(cuCtxFromGreenCtx, (CUcontext *pContext, CUgreenCtx hCtx), (pContext, hCtx))
+ENTRY(cuCtxGetApiVersion, (CUcontext ctx, unsigned int *version), (ctx, version))
+ENTRY(cuCtxGetCacheConfig, (CUfunc_cache *pconfig), (pconfig))
+ENTRY(cuCtxGetCurrent, (CUcontext *pctx), (pctx))
+ENTRY(cuCtxGetDevResource, (CUcontext hCtx, CUdevResource *resource, CUdevResourceType type), (hCtx, resource, type))
+ENTRY(cuCtxGetDevice, (CUdevice *device), (device))
+ENTRY(cuCtxGetDevice_v2, (CUdevice *device, CUcontext ctx), (device, ctx))
+ENTRY(cuCtxGetExecAffinity, (CUexecAffinityParam *pExecAffinity, CUexecAffinityType type), (pExecAffinity, type))
+ENTRY(cuCtxGetFlags, (unsigned int *flags), (flags))
+ENTRY(cuCtxGetId, (CUcontext ctx, unsigned long long *ctxId), (ctx, ctxId))
+ENTRY(cuCtxGetLimit, (size_t *pvalue, CUlimit limit), (pvalue, limit))
+ENTRY(cuCtxGetSharedMemConfig, (CUsharedconfig *pConfig), (pConfig))
+ENTRY(cuCtxGetStreamPriorityRange, (int *leastPriority, int *greatestPriority), (leastPriority, greatestPriority))
+ENTRY(cuCtxPopCurrent, (CUcontext *pctx), (pctx))
+ENTRY(cuCtxPopCurrent_v2, (CUcontext *pctx), (pctx))
+ENTRY(cuCtxPushCurrent, (CUcontext ctx), (ctx))
+ENTRY(cuCtxPushCurrent_v2, (CUcontext ctx), (ctx))
+ENTRY(cuCtxRecordEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent))
+ENTRY(cuCtxResetPersistingL2Cache, (void), ())
+ENTRY(cuCtxSetCacheConfig, (CUfunc_cache config), (config))
+ENTRY(cuCtxSetCurrent, (CUcontext ctx), (ctx))
+ENTRY(cuCtxSetFlags, (unsigned int flags), (flags))
+ENTRY(cuCtxSetLimit, (CUlimit limit, size_t value), (limit, value))
+ENTRY(cuCtxSetSharedMemConfig, (CUsharedconfig config), (config))
+ENTRY(cuCtxSynchronize, (void), ())
+ENTRY(cuCtxSynchronize_v2, (CUcontext ctx), (ctx))
+ENTRY(cuCtxWaitEvent, (CUcontext hCtx, CUevent hEvent), (hCtx, hEvent))
+UNSUPPORTED(cuDestroyExternalMemory, 60)
+UNSUPPORTED(cuDestroyExternalSemaphore, 61)
+ENTRY(cuDevResourceGenerateDesc, (CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources), (phDesc, resources, nbResources))
+ENTRY(cuDevSmResourceSplit, (CUdevResource *results, unsigned int nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, CU_DEV_SM_RESOURCE_GROUP_PARAMS *groupParams), (results, nbGroups, input, remainder, flags, groupParams))
+ENTRY(cuDevSmResourceSplitByCount, (CUdevResource *results, unsigned int *nbGroups, const CUdevResource *input, CUdevResource *remainder, unsigned int flags, unsigned int minCount), (results, nbGroups, input, remainder, flags, minCount))
+ENTRY(cuDeviceCanAccessPeer, (int *canAccessPeer, CUdevice dev, CUdevice peerDev), (canAccessPeer, dev, peerDev))
+ENTRY(cuDeviceComputeCapability, (int *major, int *minor, CUdevice dev), (major, minor, dev))
+ENTRY(cuDeviceGet, (CUdevice *device, int ordinal), (device, ordinal))
+ENTRY(cuDeviceGetAttribute, (int *pi, CUdevice_attribute attrib, CUdevice dev), (pi, attrib, dev))
+ENTRY(cuDeviceGetByPCIBusId, (CUdevice *dev, const char *pciBusId), (dev, pciBusId))
+ENTRY(cuDeviceGetCount, (int *count), (count))
+ENTRY(cuDeviceGetDefaultMemPool, (CUmemoryPool *pool_out, CUdevice_v1 dev), (pool_out, dev))
+ENTRY(cuDeviceGetDevResource, (CUdevice device, CUdevResource *resource, CUdevResourceType type), (device, resource, type))
+ENTRY(cuDeviceGetExecAffinitySupport, (int *pi, CUexecAffinityType type, CUdevice dev), (pi, type, dev))
+ENTRY(cuDeviceGetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attr, void *value), (device, attr, value))
+ENTRY(cuDeviceGetHostAtomicCapabilities, (unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice dev), (capabilities, operations, count, dev))
+UNSUPPORTED(cuDeviceGetLuid, 76)
+ENTRY(cuDeviceGetMemPool, (CUmemoryPool *pool, CUdevice_v1 dev), (pool, dev))
+ENTRY(cuDeviceGetName, (char *name, int len, CUdevice dev), (name, len, dev))
+UNSUPPORTED(cuDeviceGetNvSciSyncAttributes, 79)
+ENTRY(cuDeviceGetP2PAtomicCapabilities, (unsigned int *capabilities, const CUatomicOperation *operations, unsigned int count, CUdevice srcDevice, CUdevice dstDevice), (capabilities, operations, count, srcDevice, dstDevice))
+ENTRY(cuDeviceGetP2PAttribute, (int *value, CUdevice_P2PAttribute attrib, CUdevice srcDevice, CUdevice dstDevice), (value, attrib, srcDevice, dstDevice))
+ENTRY(cuDeviceGetPCIBusId, (char *pciBusId, int len, CUdevice dev), (pciBusId, len, dev))
+ENTRY(cuDeviceGetProperties, (CUdevprop_v1 *prop, CUdevice dev), (prop, dev))
+ENTRY(cuDeviceGetTexture1DLinearMaxWidth, (size_t *maxWidthInElements, CUarray_format format, unsigned numChannels, CUdevice_v1 dev), (maxWidthInElements, format, numChannels, dev))
+ENTRY(cuDeviceGetUuid, (CUuuid *uuid, CUdevice dev), (uuid, dev))
+ENTRY(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice dev), (uuid, dev))
+ENTRY(cuDeviceGraphMemTrim, (CUdevice device), (device))
+ENTRY(cuDevicePrimaryCtxGetState, (CUdevice dev, unsigned int *flags, int *active), (dev, flags, active))
+ENTRY(cuDevicePrimaryCtxRelease, (CUdevice dev), (dev))
+ENTRY(cuDevicePrimaryCtxRelease_v2, (CUdevice dev), (dev))
+ENTRY(cuDevicePrimaryCtxReset, (CUdevice dev), (dev))
+ENTRY(cuDevicePrimaryCtxReset_v2, (CUdevice dev), (dev))
+ENTRY(cuDevicePrimaryCtxRetain, (CUcontext *pctx, CUdevice dev), (pctx, dev))
+ENTRY(cuDevicePrimaryCtxSetFlags, (CUdevice dev, unsigned int flags), (dev, flags))
+ENTRY(cuDevicePrimaryCtxSetFlags_v2, (CUdevice dev, unsigned int flags), (dev, flags))
+UNSUPPORTED(cuDeviceRegisterAsyncNotification, 96)
+ENTRY(cuDeviceSetGraphMemAttribute, (CUdevice device, CUgraphMem_attribute attr, void *value), (device, attr, value))
+ENTRY(cuDeviceSetMemPool, (CUdevice_v1 dev, CUmemoryPool pool), (dev, pool))
+ENTRY(cuDeviceTotalMem, (unsigned int *bytes, CUdevice dev), (bytes, dev))
+ENTRY(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev), (bytes, dev))
+UNSUPPORTED(cuDeviceUnregisterAsyncNotification, 101)
+ENTRY(cuDriverGetVersion, (int *driverVersion), (driverVersion))
+UNSUPPORTED(cuEGLStreamConsumerAcquireFrame, 103)
+UNSUPPORTED(cuEGLStreamConsumerConnect, 104)
+UNSUPPORTED(cuEGLStreamConsumerConnectWithFlags, 105)
+UNSUPPORTED(cuEGLStreamConsumerDisconnect, 106)
+UNSUPPORTED(cuEGLStreamConsumerReleaseFrame, 107)
+UNSUPPORTED(cuEGLStreamProducerConnect, 108)
+UNSUPPORTED(cuEGLStreamProducerDisconnect, 109)
+UNSUPPORTED(cuEGLStreamProducerPresentFrame, 110)
+UNSUPPORTED(cuEGLStreamProducerReturnFrame, 111)
+ENTRY(cuEventCreate, (CUevent *phEvent, unsigned int Flags), (phEvent, Flags))
+ENTRY(cuEventDestroy, (CUevent hEvent), (hEvent))
+ENTRY(cuEventDestroy_v2, (CUevent hEvent), (hEvent))
+ENTRY(cuEventElapsedTime, (float *pMilliseconds, CUevent hStart, CUevent hEnd), (pMilliseconds, hStart, hEnd))
+ENTRY(cuEventElapsedTime_v2, (float *pMilliseconds, CUevent hStart, CUevent hEnd), (pMilliseconds, hStart, hEnd))
+ENTRY(cuEventQuery, (CUevent hEvent), (hEvent))
+ENTRY(cuEventRecord, (CUevent hEvent, CUstream hStream), (hEvent, hStream))
+ENTRY(cuEventRecord_ptsz, (CUevent hEvent, CUstream hStream), (hEvent, hStream))
+ENTRY(cuEventRecordWithFlags, (CUevent hEvent, CUstream hStream, unsigned int flags), (hEvent, hStream, flags))
+ENTRY(cuEventRecordWithFlags_ptsz, (CUevent hEvent, CUstream hStream, unsigned int flags), (hEvent, hStream, flags))
+ENTRY(cuEventSynchronize, (CUevent hEvent), (hEvent))
+UNSUPPORTED(cuExternalMemoryGetMappedBuffer, 121)
+UNSUPPORTED(cuExternalMemoryGetMappedMipmappedArray, 122)
+UNSUPPORTED(cuFlushGPUDirectRDMAWrites, 123)
+ENTRY(cuFuncGetAttribute, (int *pi, CUfunction_attribute attrib, CUfunction hfunc), (pi, attrib, hfunc))
+ENTRY(cuFuncGetModule, (CUmodule *hmod, CUfunction hfunc), (hmod, hfunc))
+ENTRY(cuFuncGetName, (const char **name, CUfunction hfunc), (name, hfunc))
+ENTRY(cuFuncGetParamCount, (CUfunction func, size_t *paramCount), (func, paramCount))
+ENTRY(cuFuncGetParamInfo, (CUfunction func, size_t paramIndex, size_t *paramOffset, size_t *paramSize), (func, paramIndex, paramOffset, paramSize))
+ENTRY(cuFuncIsLoaded, (CUfunctionLoadingState *state, CUfunction hfunc), (state, hfunc))
+ENTRY(cuFuncLoad, (CUfunction hfunc), (hfunc))
+ENTRY(cuFuncSetAttribute, (CUfunction hfunc, CUfunction_attribute attrib, int value), (hfunc, attrib, value))
+ENTRY(cuFuncSetBlockShape, (CUfunction hfunc, int x, int y, int z), (hfunc, x, y, z))
+ENTRY(cuFuncSetCacheConfig, (CUfunction hfunc, CUfunc_cache config), (hfunc, config))
+ENTRY(cuFuncSetSharedMemConfig, (CUfunction hfunc, CUsharedconfig config), (hfunc, config))
+ENTRY(cuFuncSetSharedSize, (CUfunction hfunc, unsigned int bytes), (hfunc, bytes))
+UNSUPPORTED(cuGLCtxCreate_v2, 136)
+UNSUPPORTED(cuGLGetDevices_v2, 137)
+UNSUPPORTED(cuGLInit, 138)
+UNSUPPORTED(cuGLMapBufferObject_v2, 139)
+UNSUPPORTED(cuGLMapBufferObject_v2_ptds, 139)
+UNSUPPORTED(cuGLMapBufferObjectAsync_v2, 140)
+UNSUPPORTED(cuGLMapBufferObjectAsync_v2_ptsz, 140)
+UNSUPPORTED(cuGLRegisterBufferObject, 141)
+UNSUPPORTED(cuGLSetBufferObjectMapFlags, 142)
+UNSUPPORTED(cuGLUnmapBufferObject, 143)
+UNSUPPORTED(cuGLUnmapBufferObjectAsync, 144)
+UNSUPPORTED(cuGLUnregisterBufferObject, 145)
+ENTRY(cuGetErrorName, (CUresult error, const char **pStr), (error, pStr))
+ENTRY(cuGetErrorString, (CUresult error, const char **pStr), (error, pStr))
+ENTRY(cuGetExportTable, (const void **ppExportTable, const CUuuid *pExportTableId), (ppExportTable, pExportTableId))
+ENTRY(cuGetProcAddress, (const char *symbol, void **pfn, int driverVersion, cuuint64_t flags), (symbol, pfn, driverVersion, flags))
+ENTRY(cuGetProcAddress_v2, (const char *symbol, void **pfn, int driverVersion, cuuint64_t flags, CUdriverProcAddressQueryResult *symbolFound), (symbol, pfn, driverVersion, flags, symbolFound))
+ENTRY(cuGraphAddBatchMemOpNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams), (phGraphNode, hGraph, dependencies, numDependencies, nodeParams))
+ENTRY(cuGraphAddChildGraphNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraph childGraph), (phGraphNode, hGraph, dependencies, numDependencies, childGraph))
+ENTRY(cuGraphAddDependencies, (CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies), (hGraph, from, to, numDependencies))
+ENTRY(cuGraphAddDependencies_v2, (CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies), (hGraph, from, to, edgeData, numDependencies))
+ENTRY(cuGraphAddEmptyNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies), (phGraphNode, hGraph, dependencies, numDependencies))
+ENTRY(cuGraphAddEventRecordNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUevent event), (phGraphNode, hGraph, dependencies, numDependencies, event))
+ENTRY(cuGraphAddEventWaitNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUevent event), (phGraphNode, hGraph, dependencies, numDependencies, event))
+UNSUPPORTED(cuGraphAddExternalSemaphoresSignalNode, 158)
+UNSUPPORTED(cuGraphAddExternalSemaphoresWaitNode, 159)
+ENTRY(cuGraphAddHostNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams), (phGraphNode, hGraph, dependencies, numDependencies, nodeParams))
+ENTRY(cuGraphAddKernelNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams), (phGraphNode, hGraph, dependencies, numDependencies, nodeParams))
+ENTRY(cuGraphAddKernelNode_v2, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams), (phGraphNode, hGraph, dependencies, numDependencies, nodeParams))
+ENTRY(cuGraphAddMemAllocNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams), (phGraphNode, hGraph, dependencies, numDependencies, nodeParams))
+ENTRY(cuGraphAddMemFreeNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUdeviceptr dptr), (phGraphNode, hGraph, dependencies, numDependencies, dptr))
+ENTRY(cuGraphAddMemcpyNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx), (phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx))
+ENTRY(cuGraphAddMemsetNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMSET_NODE_PARAMS_v1 *memsetParams, CUcontext ctx), (phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx))
+ENTRY(cuGraphAddNode, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraphNodeParams *nodeParams), (phGraphNode, hGraph, dependencies, numDependencies, nodeParams))
+ENTRY(cuGraphAddNode_v2, (CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams), (phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams))
+ENTRY(cuGraphBatchMemOpNodeGetParams, (CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out), (hNode, nodeParams_out))
+ENTRY(cuGraphBatchMemOpNodeSetParams, (CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphChildGraphNodeGetGraph, (CUgraphNode hNode, CUgraph *phGraph), (hNode, phGraph))
+ENTRY(cuGraphClone, (CUgraph *phGraphClone, CUgraph originalGraph), (phGraphClone, originalGraph))
+UNSUPPORTED(cuGraphConditionalHandleCreate, 173)
+ENTRY(cuGraphCreate, (CUgraph *phGraph, unsigned int flags), (phGraph, flags))
+ENTRY(cuGraphDebugDotPrint, (CUgraph hGraph, const char *path, unsigned int flags), (hGraph, path, flags))
+ENTRY(cuGraphDestroy, (CUgraph hGraph), (hGraph))
+ENTRY(cuGraphDestroyNode, (CUgraphNode hNode), (hNode))
+ENTRY(cuGraphEventRecordNodeGetEvent, (CUgraphNode hNode, CUevent *event_out), (hNode, event_out))
+ENTRY(cuGraphEventRecordNodeSetEvent, (CUgraphNode hNode, CUevent event), (hNode, event))
+ENTRY(cuGraphEventWaitNodeGetEvent, (CUgraphNode hNode, CUevent *event_out), (hNode, event_out))
+ENTRY(cuGraphEventWaitNodeSetEvent, (CUgraphNode hNode, CUevent event), (hNode, event))
+ENTRY(cuGraphExecBatchMemOpNodeSetParams, (CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams), (hGraphExec, hNode, nodeParams))
+ENTRY(cuGraphExecChildGraphNodeSetParams, (CUgraphExec hGraphExec, CUgraphNode hNode, CUgraph childGraph), (hGraphExec, hNode, childGraph))
+ENTRY(cuGraphExecDestroy, (CUgraphExec hGraphExec), (hGraphExec))
+ENTRY(cuGraphExecEventRecordNodeSetEvent, (CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event), (hGraphExec, hNode, event))
+ENTRY(cuGraphExecEventWaitNodeSetEvent, (CUgraphExec hGraphExec, CUgraphNode hNode, CUevent event), (hGraphExec, hNode, event))
+UNSUPPORTED(cuGraphExecExternalSemaphoresSignalNodeSetParams, 187)
+UNSUPPORTED(cuGraphExecExternalSemaphoresWaitNodeSetParams, 188)
+ENTRY(cuGraphExecGetFlags, (CUgraphExec hGraphExec, cuuint64_t *flags), (hGraphExec, flags))
+ENTRY(cuGraphExecGetId, (CUgraphExec hGraphExec, unsigned int *graphId), (hGraphExec, graphId))
+ENTRY(cuGraphExecHostNodeSetParams, (CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams), (hGraphExec, hNode, nodeParams))
+ENTRY(cuGraphExecKernelNodeSetParams, (CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams), (hGraphExec, hNode, nodeParams))
+ENTRY(cuGraphExecKernelNodeSetParams_v2, (CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams), (hGraphExec, hNode, nodeParams))
+ENTRY(cuGraphExecMemcpyNodeSetParams, (CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx), (hGraphExec, hNode, copyParams, ctx))
+ENTRY(cuGraphExecMemsetNodeSetParams, (CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS_v1 *memsetParams, CUcontext ctx), (hGraphExec, hNode, memsetParams, ctx))
+ENTRY(cuGraphExecNodeSetParams, (CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams), (hGraphExec, hNode, nodeParams))
+ENTRY(cuGraphExecUpdate, (CUgraphExec hGraphExec, CUgraph hGraph, CUgraphNode *hErrorNode_out, CUgraphExecUpdateResult *updateResult_out), (hGraphExec, hGraph, hErrorNode_out, updateResult_out))
+ENTRY(cuGraphExecUpdate_v2, (CUgraphExec hGraphExec, CUgraph hGraph, CUgraphExecUpdateResultInfo *resultInfo), (hGraphExec, hGraph, resultInfo))
+UNSUPPORTED(cuGraphExternalSemaphoresSignalNodeGetParams, 199)
+UNSUPPORTED(cuGraphExternalSemaphoresSignalNodeSetParams, 200)
+UNSUPPORTED(cuGraphExternalSemaphoresWaitNodeGetParams, 201)
+UNSUPPORTED(cuGraphExternalSemaphoresWaitNodeSetParams, 202)
+ENTRY(cuGraphGetEdges, (CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, size_t *numEdges), (hGraph, from, to, numEdges))
+ENTRY(cuGraphGetEdges_v2, (CUgraph hGraph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edgeData, size_t *numEdges), (hGraph, from, to, edgeData, numEdges))
+ENTRY(cuGraphGetId, (CUgraph hGraph, unsigned int *graphId), (hGraph, graphId))
+ENTRY(cuGraphGetNodes, (CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes), (hGraph, nodes, numNodes))
+ENTRY(cuGraphGetRootNodes, (CUgraph hGraph, CUgraphNode *rootNodes, size_t *numRootNodes), (hGraph, rootNodes, numRootNodes))
+ENTRY(cuGraphHostNodeGetParams, (CUgraphNode hNode, CUDA_HOST_NODE_PARAMS_v1 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphHostNodeSetParams, (CUgraphNode hNode, const CUDA_HOST_NODE_PARAMS_v1 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphInstantiate, (CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize), (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize))
+ENTRY(cuGraphInstantiate_v2, (CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer, size_t bufferSize), (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize))
+ENTRY(cuGraphInstantiateWithFlags, (CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags), (phGraphExec, hGraph, flags))
+ENTRY(cuGraphInstantiateWithParams, (CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams), (phGraphExec, hGraph, instantiateParams))
+ENTRY(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams), (phGraphExec, hGraph, instantiateParams))
+ENTRY(cuGraphKernelNodeCopyAttributes, (CUgraphNode dst, CUgraphNode src), (dst, src))
+ENTRY(cuGraphKernelNodeGetAttribute, (CUgraphNode hNode, CUkernelNodeAttrID attr, CUkernelNodeAttrValue_v1 *value_out), (hNode, attr, value_out))
+ENTRY(cuGraphKernelNodeGetParams, (CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphKernelNodeGetParams_v2, (CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphKernelNodeSetAttribute, (CUgraphNode hNode, CUkernelNodeAttrID attr, const CUkernelNodeAttrValue_v1 *value), (hNode, attr, value))
+ENTRY(cuGraphKernelNodeSetParams, (CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v1 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphKernelNodeSetParams_v2, (CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS_v2 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphLaunch, (CUgraphExec hGraph, CUstream hStream), (hGraph, hStream))
+ENTRY(cuGraphLaunch_ptsz, (CUgraphExec hGraph, CUstream hStream), (hGraph, hStream))
+ENTRY(cuGraphMemAllocNodeGetParams, (CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out), (hNode, params_out))
+ENTRY(cuGraphMemFreeNodeGetParams, (CUgraphNode hNode, CUdeviceptr *dptr_out), (hNode, dptr_out))
+ENTRY(cuGraphMemcpyNodeGetParams, (CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphMemcpyNodeSetParams, (CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphMemsetNodeGetParams, (CUgraphNode hNode, CUDA_MEMSET_NODE_PARAMS_v1 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphMemsetNodeSetParams, (CUgraphNode hNode, const CUDA_MEMSET_NODE_PARAMS_v1 *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphNodeFindInClone, (CUgraphNode *phNode, CUgraphNode hOriginalNode, CUgraph hClonedGraph), (phNode, hOriginalNode, hClonedGraph))
+ENTRY(cuGraphNodeGetContainingGraph, (CUgraphNode hNode, CUgraph *phGraph), (hNode, phGraph))
+ENTRY(cuGraphNodeGetDependencies, (CUgraphNode hNode, CUgraphNode *dependencies, size_t *numDependencies), (hNode, dependencies, numDependencies))
+ENTRY(cuGraphNodeGetDependencies_v2, (CUgraphNode hNode, CUgraphNode *dependencies, CUgraphEdgeData *edgeData, size_t *numDependencies), (hNode, dependencies, edgeData, numDependencies))
+ENTRY(cuGraphNodeGetDependentNodes, (CUgraphNode hNode, CUgraphNode *dependentNodes, size_t *numDependentNodes), (hNode, dependentNodes, numDependentNodes))
+ENTRY(cuGraphNodeGetDependentNodes_v2, (CUgraphNode hNode, CUgraphNode *dependentNodes, CUgraphEdgeData *edgeData, size_t *numDependentNodes), (hNode, dependentNodes, edgeData, numDependentNodes))
+ENTRY(cuGraphNodeGetEnabled, (CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int *isEnabled), (hGraphExec, hNode, isEnabled))
+ENTRY(cuGraphNodeGetLocalId, (CUgraphNode hNode, unsigned int *nodeId), (hNode, nodeId))
+ENTRY(cuGraphNodeGetParams, (CUgraphNode hNode, CUgraphNodeParams *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphNodeGetToolsId, (CUgraphNode hNode, unsigned long long *toolsNodeId), (hNode, toolsNodeId))
+ENTRY(cuGraphNodeGetType, (CUgraphNode hNode, CUgraphNodeType *type), (hNode, type))
+ENTRY(cuGraphNodeSetEnabled, (CUgraphExec hGraphExec, CUgraphNode hNode, unsigned int isEnabled), (hGraphExec, hNode, isEnabled))
+ENTRY(cuGraphNodeSetParams, (CUgraphNode hNode, CUgraphNodeParams *nodeParams), (hNode, nodeParams))
+ENTRY(cuGraphReleaseUserObject, (CUgraph graph, CUuserObject object, unsigned int count), (graph, object, count))
+ENTRY(cuGraphRemoveDependencies, (CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, size_t numDependencies), (hGraph, from, to, numDependencies))
+ENTRY(cuGraphRemoveDependencies_v2, (CUgraph hGraph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edgeData, size_t numDependencies), (hGraph, from, to, edgeData, numDependencies))
+ENTRY(cuGraphRetainUserObject, (CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags), (graph, object, count, flags))
+ENTRY(cuGraphUpload, (CUgraphExec hGraph, CUstream hStream), (hGraph, hStream))
+ENTRY(cuGraphUpload_ptsz, (CUgraphExec hGraph, CUstream hStream), (hGraph, hStream))
+UNSUPPORTED(cuGraphicsEGLRegisterImage, 246)
+UNSUPPORTED(cuGraphicsGLRegisterBuffer, 247)
+UNSUPPORTED(cuGraphicsGLRegisterImage, 248)
+UNSUPPORTED(cuGraphicsMapResources, 249)
+UNSUPPORTED(cuGraphicsMapResources_ptsz, 249)
+UNSUPPORTED(cuGraphicsResourceGetMappedEglFrame, 250)
+UNSUPPORTED(cuGraphicsResourceGetMappedMipmappedArray, 251)
+UNSUPPORTED(cuGraphicsResourceGetMappedPointer, 252)
+UNSUPPORTED(cuGraphicsResourceGetMappedPointer_v2, 253)
+UNSUPPORTED(cuGraphicsResourceSetMapFlags, 254)
+UNSUPPORTED(cuGraphicsResourceSetMapFlags_v2, 255)
+UNSUPPORTED(cuGraphicsSubResourceGetMappedArray, 256)
+UNSUPPORTED(cuGraphicsUnmapResources, 257)
+UNSUPPORTED(cuGraphicsUnmapResources_ptsz, 257)
+UNSUPPORTED(cuGraphicsUnregisterResource, 258)
+UNSUPPORTED(cuGraphicsVDPAURegisterOutputSurface, 259)
+UNSUPPORTED(cuGraphicsVDPAURegisterVideoSurface, 260)
+ENTRY(cuGreenCtxCreate, (CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags), (phCtx, desc, dev, flags))
+ENTRY(cuGreenCtxDestroy, (CUgreenCtx hCtx), (hCtx))
+ENTRY(cuGreenCtxGetDevResource, (CUgreenCtx hCtx, CUdevResource *resource, CUdevResourceType type), (hCtx, resource, type))
+ENTRY(cuGreenCtxGetId, (CUgreenCtx greenCtx, unsigned long long *greenCtxId), (greenCtx, greenCtxId))
+ENTRY(cuGreenCtxRecordEvent, (CUgreenCtx hCtx, CUevent hEvent), (hCtx, hEvent))
+ENTRY(cuGreenCtxStreamCreate, (CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags, int priority), (phStream, greenCtx, flags, priority))
+ENTRY(cuGreenCtxWaitEvent, (CUgreenCtx hCtx, CUevent hEvent), (hCtx, hEvent))
+UNSUPPORTED(cuImportExternalMemory, 268)
+UNSUPPORTED(cuImportExternalSemaphore, 269)
+ENTRY(cuInit, (unsigned int Flags), (Flags))
+ENTRY(cuIpcCloseMemHandle, (CUdeviceptr dptr), (dptr))
+ENTRY(cuIpcGetEventHandle, (CUipcEventHandle *pHandle, CUevent event), (pHandle, event))
+ENTRY(cuIpcGetMemHandle, (CUipcMemHandle *pHandle, CUdeviceptr dptr), (pHandle, dptr))
+ENTRY(cuIpcOpenEventHandle, (CUevent *phEvent, CUipcEventHandle handle), (phEvent, handle))
+ENTRY(cuIpcOpenMemHandle, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags), (pdptr, handle, Flags))
+ENTRY(cuIpcOpenMemHandle_v2, (CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags), (pdptr, handle, Flags))
+ENTRY(cuKernelGetAttribute, (int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev), (pi, attrib, kernel, dev))
+ENTRY(cuKernelGetFunction, (CUfunction *pFunc, CUkernel kernel), (pFunc, kernel))
+ENTRY(cuKernelGetLibrary, (CUlibrary *pLib, CUkernel kernel), (pLib, kernel))
+ENTRY(cuKernelGetName, (const char **name, CUkernel hfunc), (name, hfunc))
+ENTRY(cuKernelGetParamCount, (CUkernel kernel, size_t *paramCount), (kernel, paramCount))
+ENTRY(cuKernelGetParamInfo, (CUkernel kernel, size_t paramIndex, size_t *paramOffset, size_t *paramSize), (kernel, paramIndex, paramOffset, paramSize))
+ENTRY(cuKernelSetAttribute, (CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev), (attrib, val, kernel, dev))
+ENTRY(cuKernelSetCacheConfig, (CUkernel kernel, CUfunc_cache config, CUdevice dev), (kernel, config, dev))
+ENTRY(cuLaunch, (CUfunction f), (f))
+ENTRY(cuLaunchCooperativeKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams), (f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams))
+ENTRY(cuLaunchCooperativeKernel_ptsz, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams), (f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams))
+UNSUPPORTED(cuLaunchCooperativeKernelMultiDevice, 287)
+ENTRY(cuLaunchGrid, (CUfunction f, int grid_width, int grid_height), (f, grid_width, grid_height))
+ENTRY(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstream hStream), (f, grid_width, grid_height, hStream))
+ENTRY(cuLaunchHostFunc, (CUstream hStream, CUhostFn fn, void *userData), (hStream, fn, userData))
+ENTRY(cuLaunchHostFunc_ptsz, (CUstream hStream, CUhostFn fn, void *userData), (hStream, fn, userData))
+ENTRY(cuLaunchHostFunc_v2, (CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode), (hStream, fn, userData, syncMode))
+ENTRY(cuLaunchHostFunc_v2_ptsz, (CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode), (hStream, fn, userData, syncMode))
+ENTRY(cuLaunchKernel, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra), (f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra))
+ENTRY(cuLaunchKernel_ptsz, (CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra), (f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams, extra))
+ENTRY(cuLaunchKernelEx, (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra), (config, f, kernelParams, extra))
+ENTRY(cuLaunchKernelEx_ptsz, (const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra), (config, f, kernelParams, extra))
+ENTRY(cuLibraryEnumerateKernels, (CUkernel *kernels, unsigned int numKernels, CUlibrary lib), (kernels, numKernels, lib))
+ENTRY(cuLibraryGetGlobal, (CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name), (dptr, bytes, library, name))
+ENTRY(cuLibraryGetKernel, (CUkernel *pKernel, CUlibrary library, const char *name), (pKernel, library, name))
+ENTRY(cuLibraryGetKernelCount, (unsigned int *count, CUlibrary lib), (count, lib))
+ENTRY(cuLibraryGetManaged, (CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name), (dptr, bytes, library, name))
+ENTRY(cuLibraryGetModule, (CUmodule *pMod, CUlibrary library), (pMod, library))
+UNSUPPORTED(cuLibraryGetUnifiedFunction, 300)
+ENTRY(cuLibraryLoadData, (CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void** libraryOptionValues, unsigned int numLibraryOptions), (library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions))
+ENTRY(cuLibraryLoadFromFile, (CUlibrary *library, const char *fileName, CUjit_option *jitOptions, void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues, unsigned int numLibraryOptions), (library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions))
+ENTRY(cuLibraryUnload, (CUlibrary library), (library))
+ENTRY(cuLinkAddData, (CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues), (state, type, data, size, name, numOptions, options, optionValues))
+ENTRY(cuLinkAddData_v2, (CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name, unsigned int numOptions, CUjit_option *options, void **optionValues), (state, type, data, size, name, numOptions, options, optionValues))
+ENTRY(cuLinkAddFile, (CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues), (state, type, path, numOptions, options, optionValues))
+ENTRY(cuLinkAddFile_v2, (CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions, CUjit_option *options, void **optionValues), (state, type, path, numOptions, options, optionValues))
+ENTRY(cuLinkComplete, (CUlinkState state, void **cubinOut, size_t *sizeOut), (state, cubinOut, sizeOut))
+ENTRY(cuLinkCreate, (unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut), (numOptions, options, optionValues, stateOut))
+ENTRY(cuLinkCreate_v2, (unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut), (numOptions, options, optionValues, stateOut))
+ENTRY(cuLinkDestroy, (CUlinkState state), (state))
+ENTRY(cuLogsCurrent, (CUlogIterator *iterator_out, unsigned int flags), (iterator_out, flags))
+ENTRY(cuLogsDumpToFile, (CUlogIterator *iterator, const char *pathToFile, unsigned int flags), (iterator, pathToFile, flags))
+ENTRY(cuLogsDumpToMemory, (CUlogIterator *iterator, char *buffer, size_t *size, unsigned int flags), (iterator, buffer, size, flags))
+ENTRY(cuLogsRegisterCallback, (CUlogsCallback callbackFunc, void *userData, CUlogsCallbackHandle *callback_out), (callbackFunc, userData, callback_out))
+ENTRY(cuLogsUnregisterCallback, (CUlogsCallbackHandle callback), (callback))
+ENTRY(cuMemAddressFree, (CUdeviceptr_v2 ptr, size_t size), (ptr, size))
+ENTRY(cuMemAddressReserve, (CUdeviceptr_v2 *ptr, size_t size, size_t alignment, CUdeviceptr_v2 addr, unsigned long long flags), (ptr, size, alignment, addr, flags))
+ENTRY(cuMemAdvise, (CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUdevice_v1 device), (devPtr, count, advice, device))
+ENTRY(cuMemAdvise_v2, (CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUmemLocation_v1 location), (devPtr, count, advice, location))
+ENTRY(cuMemAlloc, (CUdeviceptr_v1 *dptr, unsigned int bytesize), (dptr, bytesize))
+ENTRY(cuMemAlloc_v2, (CUdeviceptr *dptr, size_t bytesize), (dptr, bytesize))
+ENTRY(cuMemAllocAsync, (CUdeviceptr *dptr, size_t bytesize, CUstream hStream), (dptr, bytesize, hStream))
+ENTRY(cuMemAllocAsync_ptsz, (CUdeviceptr *dptr, size_t bytesize, CUstream hStream), (dptr, bytesize, hStream))
+ENTRY(cuMemAllocFromPoolAsync, (CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream), (dptr, bytesize, pool, hStream))
+ENTRY(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream), (dptr, bytesize, pool, hStream))
+ENTRY(cuMemAllocHost, (void **pp, unsigned int bytesize), (pp, bytesize))
+ENTRY(cuMemAllocHost_v2, (void **pp, size_t bytesize), (pp, bytesize))
+ENTRY(cuMemAllocManaged, (CUdeviceptr_v2 *dptr, size_t bytesize, unsigned int flags), (dptr, bytesize, flags))
+ENTRY(cuMemAllocPitch, (CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height, unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes))
+ENTRY(cuMemAllocPitch_v2, (CUdeviceptr *dptr, size_t *pPitch, size_t WidthInBytes, size_t Height, unsigned int ElementSizeBytes), (dptr, pPitch, WidthInBytes, Height, ElementSizeBytes))
+UNSUPPORTED(cuMemBatchDecompressAsync, 330)
+ENTRY(cuMemCreate, (CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags), (handle, size, prop, flags))
+ENTRY(cuMemDiscardAndPrefetchBatchAsync, (CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream), (dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream))
+ENTRY(cuMemDiscardAndPrefetchBatchAsync_ptsz, (CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream), (dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream))
+ENTRY(cuMemDiscardBatchAsync, (CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream), (dptrs, sizes, count, flags, hStream))
+ENTRY(cuMemDiscardBatchAsync_ptsz, (CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream), (dptrs, sizes, count, flags, hStream))
+UNSUPPORTED(cuMemExportToShareableHandle, 334)
+ENTRY(cuMemFree, (CUdeviceptr_v1 dptr), (dptr))
+ENTRY(cuMemFree_v2, (CUdeviceptr dptr), (dptr))
+ENTRY(cuMemFreeAsync, (CUdeviceptr dptr, CUstream hStream), (dptr, hStream))
+ENTRY(cuMemFreeAsync_ptsz, (CUdeviceptr dptr, CUstream hStream), (dptr, hStream))
+ENTRY(cuMemFreeHost, (void *p), (p))
+ENTRY(cuMemGetAccess, (unsigned long long *flags, const CUmemLocation_v1 *location, CUdeviceptr_v2 ptr), (flags, location, ptr))
+ENTRY(cuMemGetAddressRange, (CUdeviceptr_v1 *pbase, unsigned int *psize, CUdeviceptr_v1 dptr), (pbase, psize, dptr))
+ENTRY(cuMemGetAddressRange_v2, (CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr), (pbase, psize, dptr))
+ENTRY(cuMemGetAllocationGranularity, (size_t *granularity, const CUmemAllocationProp_v1 *prop, CUmemAllocationGranularity_flags option), (granularity, prop, option))
+ENTRY(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp_v1 *prop, CUmemGenericAllocationHandle_v1 handle), (prop, handle))
+ENTRY(cuMemGetDefaultMemPool, (CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type), (pool_out, location, type))
+UNSUPPORTED(cuMemGetHandleForAddressRange, 345)
+ENTRY(cuMemGetInfo, (unsigned int *free, unsigned int *total), (free, total))
+ENTRY(cuMemGetInfo_v2, (size_t *free, size_t *total), (free, total))
+UNSUPPORTED(cuMemGetLocationInfo, 348)
+ENTRY(cuMemGetMemPool, (CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type), (pool_out, location, type))
+ENTRY(cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags), (pp, bytesize, Flags))
+UNSUPPORTED(cuMemHostGetDevicePointer, 351)
+UNSUPPORTED(cuMemHostGetDevicePointer_v2, 352)
+ENTRY(cuMemHostGetFlags, (unsigned int *pFlags, void *p), (pFlags, p))
+ENTRY(cuMemHostRegister, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags))
+ENTRY(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags))
+ENTRY(cuMemHostUnregister, (void *p), (p))
+UNSUPPORTED(cuMemImportFromShareableHandle, 357)
+ENTRY(cuMemMap, (CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags), (ptr, size, offset, handle, flags))
+UNSUPPORTED(cuMemMapArrayAsync, 359)
+UNSUPPORTED(cuMemMapArrayAsync_ptsz, 359)
+ENTRY(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps), (pool, poolProps))
+ENTRY(cuMemPoolDestroy, (CUmemoryPool pool), (pool))
+UNSUPPORTED(cuMemPoolExportPointer, 362)
+UNSUPPORTED(cuMemPoolExportToShareableHandle, 363)
+ENTRY(cuMemPoolGetAccess, (CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation_v1 *location), (flags, memPool, location))
+ENTRY(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attr, void *value), (pool, attr, value))
+UNSUPPORTED(cuMemPoolImportFromShareableHandle, 366)
+UNSUPPORTED(cuMemPoolImportPointer, 367)
+ENTRY(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc_v1 *map, size_t count), (pool, map, count))
+ENTRY(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attr, void *value), (pool, attr, value))
+ENTRY(cuMemPoolTrimTo, (CUmemoryPool pool, size_t minBytesToKeep), (pool, minBytesToKeep))
+ENTRY(cuMemPrefetchAsync, (CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream), (devPtr, count, dstDevice, hStream))
+ENTRY(cuMemPrefetchAsync_ptsz, (CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream), (devPtr, count, dstDevice, hStream))
+ENTRY(cuMemPrefetchAsync_v2, (CUdeviceptr_v2 devPtr, size_t count, CUmemLocation_v1 location, unsigned int flags, CUstream hStream), (devPtr, count, location, flags, hStream))
+ENTRY(cuMemPrefetchAsync_v2_ptsz, (CUdeviceptr_v2 devPtr, size_t count, CUmemLocation_v1 location, unsigned int flags, CUstream hStream), (devPtr, count, location, flags, hStream))
+ENTRY(cuMemPrefetchBatchAsync, (CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream), (dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream))
+ENTRY(cuMemPrefetchBatchAsync_ptsz, (CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream), (dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream))
+ENTRY(cuMemRangeGetAttribute, (void *data, size_t dataSize, CUmem_range_attribute attribute, CUdeviceptr devPtr, size_t count), (data, dataSize, attribute, devPtr, count))
+ENTRY(cuMemRangeGetAttributes, (void **data, size_t *dataSizes, CUmem_range_attribute *attributes, size_t numAttributes, CUdeviceptr devPtr, size_t count), (data, dataSizes, attributes, numAttributes, devPtr, count))
+ENTRY(cuMemRelease, (CUmemGenericAllocationHandle_v1 handle), (handle))
+ENTRY(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle_v1 *handle, void *addr), (handle, addr))
+ENTRY(cuMemSetAccess, (CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count), (ptr, size, desc, count))
+ENTRY(cuMemSetMemPool, (CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool), (location, type, pool))
+ENTRY(cuMemUnmap, (CUdeviceptr_v2 ptr, size_t size), (ptr, size))
+ENTRY(cuMemcpy, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), (dst, src, ByteCount))
+ENTRY(cuMemcpy_ptds, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount), (dst, src, ByteCount))
+ENTRY(cuMemcpy2D, (const CUDA_MEMCPY2D_v1 *pCopy), (pCopy))
+ENTRY(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *pCopy), (pCopy))
+ENTRY(cuMemcpy2D_v2_ptds, (const CUDA_MEMCPY2D *pCopy), (pCopy))
+ENTRY(cuMemcpy2DAsync, (const CUDA_MEMCPY2D_v1 *pCopy, CUstream hStream), (pCopy, hStream))
+ENTRY(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *pCopy, CUstream hStream), (pCopy, hStream))
+ENTRY(cuMemcpy2DAsync_v2_ptsz, (const CUDA_MEMCPY2D *pCopy, CUstream hStream), (pCopy, hStream))
+ENTRY(cuMemcpy2DUnaligned, (const CUDA_MEMCPY2D_v1 *pCopy), (pCopy))
+ENTRY(cuMemcpy2DUnaligned_v2, (const CUDA_MEMCPY2D *pCopy), (pCopy))
+ENTRY(cuMemcpy2DUnaligned_v2_ptds, (const CUDA_MEMCPY2D *pCopy), (pCopy))
+ENTRY(cuMemcpy3D, (const CUDA_MEMCPY3D_v1 *pCopy), (pCopy))
+ENTRY(cuMemcpy3D_v2, (const CUDA_MEMCPY3D *pCopy), (pCopy))
+ENTRY(cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *pCopy), (pCopy))
+ENTRY(cuMemcpy3DAsync, (const CUDA_MEMCPY3D_v1 *pCopy, CUstream hStream), (pCopy, hStream))
+ENTRY(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *pCopy, CUstream hStream), (pCopy, hStream))
+ENTRY(cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *pCopy, CUstream hStream), (pCopy, hStream))
+ENTRY(cuMemcpy3DBatchAsync, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, size_t *failIdx, unsigned long long flags, CUstream hStream), (numParams, opList, failIdx, flags, hStream))
+ENTRY(cuMemcpy3DBatchAsync_ptsz, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, size_t *failIdx, unsigned long long flags, CUstream hStream), (numParams, opList, failIdx, flags, hStream))
+ENTRY(cuMemcpy3DBatchAsync_v2, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, unsigned long long flags, CUstream hStream), (numParams, opList, flags, hStream))
+ENTRY(cuMemcpy3DBatchAsync_v2_ptsz, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, unsigned long long flags, CUstream hStream), (numParams, opList, flags, hStream))
+ENTRY(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER_v1 *pCopy), (pCopy))
+ENTRY(cuMemcpy3DPeer_ptds, (const CUDA_MEMCPY3D_PEER_v1 *pCopy), (pCopy))
+ENTRY(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream hStream), (pCopy, hStream))
+ENTRY(cuMemcpy3DPeerAsync_ptsz, (const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream hStream), (pCopy, hStream))
+ENTRY(cuMemcpy3DWithAttributesAsync, (CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream), (op, flags, hStream))
+ENTRY(cuMemcpy3DWithAttributesAsync_ptsz, (CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream), (op, flags, hStream))
+ENTRY(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), (dst, src, ByteCount, hStream))
+ENTRY(cuMemcpyAsync_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), (dst, src, ByteCount, hStream))
+ENTRY(cuMemcpyAtoA, (CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount), (dstArray, dstOffset, srcArray, srcOffset, ByteCount))
+ENTRY(cuMemcpyAtoA_v2, (CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount), (dstArray, dstOffset, srcArray, srcOffset, ByteCount))
+ENTRY(cuMemcpyAtoA_v2_ptds, (CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount), (dstArray, dstOffset, srcArray, srcOffset, ByteCount))
+ENTRY(cuMemcpyAtoD, (CUdeviceptr_v1 dstDevice, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount), (dstDevice, srcArray, srcOffset, ByteCount))
+ENTRY(cuMemcpyAtoD_v2, (CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount), (dstDevice, srcArray, srcOffset, ByteCount))
+ENTRY(cuMemcpyAtoD_v2_ptds, (CUdeviceptr_v2 dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount), (dstDevice, srcArray, srcOffset, ByteCount))
+ENTRY(cuMemcpyAtoH, (void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount), (dstHost, srcArray, srcOffset, ByteCount))
+ENTRY(cuMemcpyAtoH_v2, (void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount), (dstHost, srcArray, srcOffset, ByteCount))
+ENTRY(cuMemcpyAtoH_v2_ptds, (void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount), (dstHost, srcArray, srcOffset, ByteCount))
+ENTRY(cuMemcpyAtoHAsync, (void *dstHost, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount, CUstream hStream), (dstHost, srcArray, srcOffset, ByteCount, hStream))
+ENTRY(cuMemcpyAtoHAsync_v2, (void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream), (dstHost, srcArray, srcOffset, ByteCount, hStream))
+ENTRY(cuMemcpyAtoHAsync_v2_ptsz, (void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream), (dstHost, srcArray, srcOffset, ByteCount, hStream))
+ENTRY(cuMemcpyBatchAsync, (CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream), (dsts, srcs, sizes, count, attrs, attrIdxs, numAttrs, failIdx, hStream))
+ENTRY(cuMemcpyBatchAsync_ptsz, (CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, size_t *failIdx, CUstream hStream), (dsts, srcs, sizes, count, attrs, attrIdxs, numAttrs, failIdx, hStream))
+ENTRY(cuMemcpyBatchAsync_v2, (CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, CUstream hStream), (dsts, srcs, sizes, count, attrs, attrIdxs, numAttrs, hStream))
+ENTRY(cuMemcpyBatchAsync_v2_ptsz, (CUdeviceptr_v2 *dsts, CUdeviceptr_v2 *srcs, size_t *sizes, size_t count, CUmemcpyAttributes_v1 *attrs, size_t *attrIdxs, size_t numAttrs, CUstream hStream), (dsts, srcs, sizes, count, attrs, attrIdxs, numAttrs, hStream))
+ENTRY(cuMemcpyDtoA, (CUarray dstArray, unsigned int dstOffset, CUdeviceptr_v1 srcDevice, unsigned int ByteCount), (dstArray, dstOffset, srcDevice, ByteCount))
+ENTRY(cuMemcpyDtoA_v2, (CUarray dstArray, size_t dstOffset, CUdeviceptr_v2 srcDevice, size_t ByteCount), (dstArray, dstOffset, srcDevice, ByteCount))
+ENTRY(cuMemcpyDtoA_v2_ptds, (CUarray dstArray, size_t dstOffset, CUdeviceptr_v2 srcDevice, size_t ByteCount), (dstArray, dstOffset, srcDevice, ByteCount))
+ENTRY(cuMemcpyDtoD, (CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount), (dstDevice, srcDevice, ByteCount))
+ENTRY(cuMemcpyDtoD_v2, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), (dstDevice, srcDevice, ByteCount))
+ENTRY(cuMemcpyDtoD_v2_ptds, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount), (dstDevice, srcDevice, ByteCount))
+ENTRY(cuMemcpyDtoDAsync, (CUdeviceptr_v1 dstDevice, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream), (dstDevice, srcDevice, ByteCount, hStream))
+ENTRY(cuMemcpyDtoDAsync_v2, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), (dstDevice, srcDevice, ByteCount, hStream))
+ENTRY(cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), (dstDevice, srcDevice, ByteCount, hStream))
+ENTRY(cuMemcpyDtoH, (void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount), (dstHost, srcDevice, ByteCount))
+ENTRY(cuMemcpyDtoH_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), (dstHost, srcDevice, ByteCount))
+ENTRY(cuMemcpyDtoH_v2_ptds, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), (dstHost, srcDevice, ByteCount))
+ENTRY(cuMemcpyDtoHAsync, (void *dstHost, CUdeviceptr_v1 srcDevice, unsigned int ByteCount, CUstream hStream), (dstHost, srcDevice, ByteCount, hStream))
+ENTRY(cuMemcpyDtoHAsync_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), (dstHost, srcDevice, ByteCount, hStream))
+ENTRY(cuMemcpyDtoHAsync_v2_ptsz, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream), (dstHost, srcDevice, ByteCount, hStream))
+ENTRY(cuMemcpyHtoA, (CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount), (dstArray, dstOffset, srcHost, ByteCount))
+ENTRY(cuMemcpyHtoA_v2, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount), (dstArray, dstOffset, srcHost, ByteCount))
+ENTRY(cuMemcpyHtoA_v2_ptds, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount), (dstArray, dstOffset, srcHost, ByteCount))
+ENTRY(cuMemcpyHtoAAsync, (CUarray dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount, CUstream hStream), (dstArray, dstOffset, srcHost, ByteCount, hStream))
+ENTRY(cuMemcpyHtoAAsync_v2, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream), (dstArray, dstOffset, srcHost, ByteCount, hStream))
+ENTRY(cuMemcpyHtoAAsync_v2_ptsz, (CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount, CUstream hStream), (dstArray, dstOffset, srcHost, ByteCount, hStream))
+ENTRY(cuMemcpyHtoD, (CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount), (dstDevice, srcHost, ByteCount))
+ENTRY(cuMemcpyHtoD_v2, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount), (dstDevice, srcHost, ByteCount))
+ENTRY(cuMemcpyHtoD_v2_ptds, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount), (dstDevice, srcHost, ByteCount))
+ENTRY(cuMemcpyHtoDAsync, (CUdeviceptr_v1 dstDevice, const void *srcHost, unsigned int ByteCount, CUstream hStream), (dstDevice, srcHost, ByteCount, hStream))
+ENTRY(cuMemcpyHtoDAsync_v2, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream), (dstDevice, srcHost, ByteCount, hStream))
+ENTRY(cuMemcpyHtoDAsync_v2_ptsz, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream), (dstDevice, srcHost, ByteCount, hStream))
+ENTRY(cuMemcpyPeer, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount), (dstDevice, dstContext, srcDevice, srcContext, ByteCount))
+ENTRY(cuMemcpyPeer_ptds, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount), (dstDevice, dstContext, srcDevice, srcContext, ByteCount))
+ENTRY(cuMemcpyPeerAsync, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream), (dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream))
+ENTRY(cuMemcpyPeerAsync_ptsz, (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount, CUstream hStream), (dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream))
+ENTRY(cuMemcpyWithAttributesAsync, (CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream), (dst, src, size, attr, hStream))
+ENTRY(cuMemcpyWithAttributesAsync_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t size, CUmemcpyAttributes *attr, CUstream hStream), (dst, src, size, attr, hStream))
+ENTRY(cuMemsetD16, (CUdeviceptr_v1 dstDevice, unsigned short us, unsigned int N), (dstDevice, us, N))
+ENTRY(cuMemsetD16_v2, (CUdeviceptr dstDevice, unsigned short us, size_t N), (dstDevice, us, N))
+ENTRY(cuMemsetD16_v2_ptds, (CUdeviceptr dstDevice, unsigned short us, size_t N), (dstDevice, us, N))
+ENTRY(cuMemsetD16Async, (CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream), (dstDevice, us, N, hStream))
+ENTRY(cuMemsetD16Async_ptsz, (CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream), (dstDevice, us, N, hStream))
+ENTRY(cuMemsetD2D16, (CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned short us, unsigned int Width, unsigned int Height), (dstDevice, dstPitch, us, Width, Height))
+ENTRY(cuMemsetD2D16_v2, (CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height), (dstDevice, dstPitch, us, Width, Height))
+ENTRY(cuMemsetD2D16_v2_ptds, (CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height), (dstDevice, dstPitch, us, Width, Height))
+ENTRY(cuMemsetD2D16Async, (CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream), (dstDevice, dstPitch, us, Width, Height, hStream))
+ENTRY(cuMemsetD2D16Async_ptsz, (CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height, CUstream hStream), (dstDevice, dstPitch, us, Width, Height, hStream))
+ENTRY(cuMemsetD2D32, (CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned int ui, unsigned int Width, unsigned int Height), (dstDevice, dstPitch, ui, Width, Height))
+ENTRY(cuMemsetD2D32_v2, (CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height), (dstDevice, dstPitch, ui, Width, Height))
+ENTRY(cuMemsetD2D32_v2_ptds, (CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height), (dstDevice, dstPitch, ui, Width, Height))
+ENTRY(cuMemsetD2D32Async, (CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream), (dstDevice, dstPitch, ui, Width, Height, hStream))
+ENTRY(cuMemsetD2D32Async_ptsz, (CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height, CUstream hStream), (dstDevice, dstPitch, ui, Width, Height, hStream))
+ENTRY(cuMemsetD2D8, (CUdeviceptr_v1 dstDevice, unsigned int dstPitch, unsigned char uc, unsigned int Width, unsigned int Height), (dstDevice, dstPitch, uc, Width, Height))
+ENTRY(cuMemsetD2D8_v2, (CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height), (dstDevice, dstPitch, uc, Width, Height))
+ENTRY(cuMemsetD2D8_v2_ptds, (CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height), (dstDevice, dstPitch, uc, Width, Height))
+ENTRY(cuMemsetD2D8Async, (CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream), (dstDevice, dstPitch, uc, Width, Height, hStream))
+ENTRY(cuMemsetD2D8Async_ptsz, (CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height, CUstream hStream), (dstDevice, dstPitch, uc, Width, Height, hStream))
+ENTRY(cuMemsetD32, (CUdeviceptr_v1 dstDevice, unsigned int ui, unsigned int N), (dstDevice, ui, N))
+ENTRY(cuMemsetD32_v2, (CUdeviceptr dstDevice, unsigned int ui, size_t N), (dstDevice, ui, N))
+ENTRY(cuMemsetD32_v2_ptds, (CUdeviceptr dstDevice, unsigned int ui, size_t N), (dstDevice, ui, N))
+ENTRY(cuMemsetD32Async, (CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream), (dstDevice, ui, N, hStream))
+ENTRY(cuMemsetD32Async_ptsz, (CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream), (dstDevice, ui, N, hStream))
+ENTRY(cuMemsetD8, (CUdeviceptr_v1 dstDevice, unsigned char uc, unsigned int N), (dstDevice, uc, N))
+ENTRY(cuMemsetD8_v2, (CUdeviceptr dstDevice, unsigned char uc, size_t N), (dstDevice, uc, N))
+ENTRY(cuMemsetD8_v2_ptds, (CUdeviceptr dstDevice, unsigned char uc, size_t N), (dstDevice, uc, N))
+ENTRY(cuMemsetD8Async, (CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream), (dstDevice, uc, N, hStream))
+ENTRY(cuMemsetD8Async_ptsz, (CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream), (dstDevice, uc, N, hStream))
+ENTRY(cuMipmappedArrayCreate, (CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pMipmappedArrayDesc, unsigned int numMipmapLevels), (pHandle, pMipmappedArrayDesc, numMipmapLevels))
+ENTRY(cuMipmappedArrayDestroy, (CUmipmappedArray hMipmappedArray), (hMipmappedArray))
+ENTRY(cuMipmappedArrayGetLevel, (CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level), (pLevelArray, hMipmappedArray, level))
+ENTRY(cuMipmappedArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 *memoryRequirements, CUmipmappedArray mipmap, CUdevice device), (memoryRequirements, mipmap, device))
+ENTRY(cuMipmappedArrayGetSparseProperties, (CUDA_ARRAY_SPARSE_PROPERTIES_v1 *sparseProperties, CUmipmappedArray mipmap), (sparseProperties, mipmap))
+ENTRY(cuModuleEnumerateFunctions, (CUfunction *functions, unsigned int numFunctions, CUmodule mod), (functions, numFunctions, mod))
+ENTRY(cuModuleGetFunction, (CUfunction *hfunc, CUmodule hmod, const char *name), (hfunc, hmod, name))
+ENTRY(cuModuleGetFunctionCount, (unsigned int *count, CUmodule hmod), (count, hmod))
+ENTRY(cuModuleGetGlobal, (CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule hmod, const char *name), (dptr, bytes, hmod, name))
+ENTRY(cuModuleGetGlobal_v2, (CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name), (dptr, bytes, hmod, name))
+ENTRY(cuModuleGetLoadingMode, (CUmoduleLoadingMode *mode), (mode))
+ENTRY(cuModuleGetSurfRef, (CUsurfref *pSurfRef, CUmodule hmod, const char *name), (pSurfRef, hmod, name))
+ENTRY(cuModuleGetTexRef, (CUtexref *pTexRef, CUmodule hmod, const char *name), (pTexRef, hmod, name))
+ENTRY(cuModuleLoad, (CUmodule *module, const char *fname), (module, fname))
+ENTRY(cuModuleLoadData, (CUmodule *module, const void *image), (module, image))
+ENTRY(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options, void **optionValues), (module, image, numOptions, options, optionValues))
+ENTRY(cuModuleLoadFatBinary, (CUmodule *module, const void *fatCubin), (module, fatCubin))
+ENTRY(cuModuleUnload, (CUmodule hmod), (hmod))
+ENTRY(cuMulticastAddDevice, (CUmemGenericAllocationHandle mcHandle, CUdevice dev), (mcHandle, dev))
+ENTRY(cuMulticastBindAddr, (CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags), (mcHandle, mcOffset, memptr, size, flags))
+ENTRY(cuMulticastBindMem, (CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags), (mcHandle, mcOffset, memHandle, memOffset, size, flags))
+ENTRY(cuMulticastCreate, (CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop), (mcHandle, prop))
+ENTRY(cuMulticastGetGranularity, (size_t *granularity, const CUmulticastObjectProp *prop, CUmulticastGranularity_flags option), (granularity, prop, option))
+ENTRY(cuMulticastUnbind, (CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size), (mcHandle, dev, mcOffset, size))
+ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, (size_t *dynamicSmemSize, CUfunction func, int numBlocks, int blockSize), (dynamicSmemSize, func, numBlocks, blockSize))
+ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize), (numBlocks, func, blockSize, dynamicSMemSize))
+ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, (int *numBlocks, CUfunction func, int blockSize, size_t dynamicSMemSize, unsigned int flags), (numBlocks, func, blockSize, dynamicSMemSize, flags))
+ENTRY(cuOccupancyMaxActiveClusters, (int *numClusters, CUfunction func, const CUlaunchConfig *config), (numClusters, func, config))
+ENTRY(cuOccupancyMaxPotentialBlockSize, (int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit), (minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit))
+ENTRY(cuOccupancyMaxPotentialBlockSizeWithFlags, (int *minGridSize, int *blockSize, CUfunction func, CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize, int blockSizeLimit, unsigned int flags), (minGridSize, blockSize, func, blockSizeToDynamicSMemSize, dynamicSMemSize, blockSizeLimit, flags))
+ENTRY(cuOccupancyMaxPotentialClusterSize, (int *clusterSize, CUfunction func, const CUlaunchConfig *config), (clusterSize, func, config))
+ENTRY(cuParamSetSize, (CUfunction hfunc, unsigned int numbytes), (hfunc, numbytes))
+ENTRY(cuParamSetTexRef, (CUfunction hfunc, int texunit, CUtexref hTexRef), (hfunc, texunit, hTexRef))
+ENTRY(cuParamSetf, (CUfunction hfunc, int offset, float value), (hfunc, offset, value))
+ENTRY(cuParamSeti, (CUfunction hfunc, int offset, unsigned int value), (hfunc, offset, value))
+ENTRY(cuParamSetv, (CUfunction hfunc, int offset, void *ptr, unsigned int numbytes), (hfunc, offset, ptr, numbytes))
+ENTRY(cuPointerGetAttribute, (void *data, CUpointer_attribute attribute, CUdeviceptr ptr), (data, attribute, ptr))
+ENTRY(cuPointerGetAttributes, (unsigned int numAttributes, CUpointer_attribute *attributes, void **data, CUdeviceptr ptr), (numAttributes, attributes, data, ptr))
+ENTRY(cuPointerSetAttribute, (const void *value, CUpointer_attribute attribute, CUdeviceptr_v2 ptr), (value, attribute, ptr))
+UNSUPPORTED(cuProfilerInitialize, 486)
+ENTRY(cuProfilerStart, (void), ())
+ENTRY(cuProfilerStop, (void), ())
+UNSUPPORTED(cuSignalExternalSemaphoresAsync, 489)
+UNSUPPORTED(cuSignalExternalSemaphoresAsync_ptsz, 489)
+ENTRY(cuStreamAddCallback, (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags), (hStream, callback, userData, flags))
+ENTRY(cuStreamAddCallback_ptsz, (CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags), (hStream, callback, userData, flags))
+ENTRY(cuStreamAttachMemAsync, (CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags), (hStream, dptr, length, flags))
+ENTRY(cuStreamAttachMemAsync_ptsz, (CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags), (hStream, dptr, length, flags))
+ENTRY(cuStreamBatchMemOp, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags), (stream, count, paramArray, flags))
+ENTRY(cuStreamBatchMemOp_ptsz, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags), (stream, count, paramArray, flags))
+ENTRY(cuStreamBatchMemOp_v2, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags), (stream, count, paramArray, flags))
+ENTRY(cuStreamBatchMemOp_v2_ptsz, (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags), (stream, count, paramArray, flags))
+ENTRY(cuStreamBeginCapture, (CUstream hStream), (hStream))
+ENTRY(cuStreamBeginCapture_v2, (CUstream hStream, CUstreamCaptureMode mode), (hStream, mode))
+ENTRY(cuStreamBeginCapture_v2_ptsz, (CUstream hStream, CUstreamCaptureMode mode), (hStream, mode))
+ENTRY(cuStreamBeginCaptureToGraph, (CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode), (hStream, hGraph, dependencies, dependencyData, numDependencies, mode))
+ENTRY(cuStreamBeginCaptureToGraph_ptsz, (CUstream hStream, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUstreamCaptureMode mode), (hStream, hGraph, dependencies, dependencyData, numDependencies, mode))
+UNSUPPORTED(cuStreamBeginRecaptureToGraph, 497)
+UNSUPPORTED(cuStreamBeginRecaptureToGraph_ptsz, 497)
+ENTRY(cuStreamCopyAttributes, (CUstream dstStream, CUstream srcStream), (dstStream, srcStream))
+ENTRY(cuStreamCopyAttributes_ptsz, (CUstream dstStream, CUstream srcStream), (dstStream, srcStream))
+ENTRY(cuStreamCreate, (CUstream *phStream, unsigned int Flags), (phStream, Flags))
+ENTRY(cuStreamCreateWithPriority, (CUstream *phStream, unsigned int flags, int priority), (phStream, flags, priority))
+ENTRY(cuStreamDestroy, (CUstream hStream), (hStream))
+ENTRY(cuStreamDestroy_v2, (CUstream hStream), (hStream))
+ENTRY(cuStreamEndCapture, (CUstream hStream, CUgraph *phGraph), (hStream, phGraph))
+ENTRY(cuStreamEndCapture_ptsz, (CUstream hStream, CUgraph *phGraph), (hStream, phGraph))
+ENTRY(cuStreamGetAttribute, (CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue_v1 *value), (hStream, attr, value))
+ENTRY(cuStreamGetAttribute_ptsz, (CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue_v1 *value), (hStream, attr, value))
+ENTRY(cuStreamGetCaptureInfo, (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out), (hStream, captureStatus_out, id_out))
+ENTRY(cuStreamGetCaptureInfo_ptsz, (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out), (hStream, captureStatus_out, id_out))
+ENTRY(cuStreamGetCaptureInfo_v2, (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out), (hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out))
+ENTRY(cuStreamGetCaptureInfo_v2_ptsz, (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, size_t *numDependencies_out), (hStream, captureStatus_out, id_out, graph_out, dependencies_out, numDependencies_out))
+ENTRY(cuStreamGetCaptureInfo_v3, (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out), (hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out))
+ENTRY(cuStreamGetCaptureInfo_v3_ptsz, (CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out, CUgraph *graph_out, const CUgraphNode **dependencies_out, const CUgraphEdgeData **edgeData_out, size_t *numDependencies_out), (hStream, captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out, numDependencies_out))
+ENTRY(cuStreamGetCtx, (CUstream hStream, CUcontext *pctx), (hStream, pctx))
+ENTRY(cuStreamGetCtx_ptsz, (CUstream hStream, CUcontext *pctx), (hStream, pctx))
+ENTRY(cuStreamGetCtx_v2, (CUstream hStream, CUcontext *pctx, CUgreenCtx *pGreenCtx), (hStream, pctx, pGreenCtx))
+ENTRY(cuStreamGetDevResource, (CUstream hStream, CUdevResource *resource, CUdevResourceType type), (hStream, resource, type))
+ENTRY(cuStreamGetDevResource_ptsz, (CUstream hStream, CUdevResource *resource, CUdevResourceType type), (hStream, resource, type))
+ENTRY(cuStreamGetDevice, (CUstream hStream, CUdevice *device), (hStream, device))
+ENTRY(cuStreamGetFlags, (CUstream hStream, unsigned int *flags), (hStream, flags))
+ENTRY(cuStreamGetFlags_ptsz, (CUstream hStream, unsigned int *flags), (hStream, flags))
+ENTRY(cuStreamGetGreenCtx, (CUstream hStream, CUgreenCtx *phCtx), (hStream, phCtx))
+ENTRY(cuStreamGetId, (CUstream hStream, unsigned long long *streamId), (hStream, streamId))
+ENTRY(cuStreamGetPriority, (CUstream hStream, int *priority), (hStream, priority))
+ENTRY(cuStreamGetPriority_ptsz, (CUstream hStream, int *priority), (hStream, priority))
+ENTRY(cuStreamIsCapturing, (CUstream hStream, CUstreamCaptureStatus *captureStatus), (hStream, captureStatus))
+ENTRY(cuStreamIsCapturing_ptsz, (CUstream hStream, CUstreamCaptureStatus *captureStatus), (hStream, captureStatus))
+ENTRY(cuStreamQuery, (CUstream hStream), (hStream))
+ENTRY(cuStreamQuery_ptsz, (CUstream hStream), (hStream))
+ENTRY(cuStreamSetAttribute, (CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue_v1 *param), (hStream, attr, param))
+ENTRY(cuStreamSetAttribute_ptsz, (CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue_v1 *param), (hStream, attr, param))
+ENTRY(cuStreamSynchronize, (CUstream hStream), (hStream))
+ENTRY(cuStreamSynchronize_ptsz, (CUstream hStream), (hStream))
+ENTRY(cuStreamUpdateCaptureDependencies, (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags), (hStream, dependencies, numDependencies, flags))
+ENTRY(cuStreamUpdateCaptureDependencies_ptsz, (CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags), (hStream, dependencies, numDependencies, flags))
+ENTRY(cuStreamUpdateCaptureDependencies_v2, (CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags), (hStream, dependencies, dependencyData, numDependencies, flags))
+ENTRY(cuStreamUpdateCaptureDependencies_v2_ptsz, (CUstream hStream, CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, unsigned int flags), (hStream, dependencies, dependencyData, numDependencies, flags))
+ENTRY(cuStreamWaitEvent, (CUstream hStream, CUevent hEvent, unsigned int Flags), (hStream, hEvent, Flags))
+ENTRY(cuStreamWaitEvent_ptsz, (CUstream hStream, CUevent hEvent, unsigned int Flags), (hStream, hEvent, Flags))
+ENTRY(cuStreamWaitValue32, (CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWaitValue32_ptsz, (CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWaitValue32_v2, (CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWaitValue32_v2_ptsz, (CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWaitValue64, (CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWaitValue64_ptsz, (CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWaitValue64_v2, (CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWaitValue64_v2_ptsz, (CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWriteValue32, (CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWriteValue32_ptsz, (CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWriteValue32_v2, (CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWriteValue32_v2_ptsz, (CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWriteValue64, (CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWriteValue64_ptsz, (CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWriteValue64_v2, (CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags), (stream, addr, value, flags))
+ENTRY(cuStreamWriteValue64_v2_ptsz, (CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags), (stream, addr, value, flags))
+UNSUPPORTED(cuSubgridCreate, 531)
+UNSUPPORTED(cuSubgridWorkerGridCreate, 532)
+UNSUPPORTED(cuSubgridWorksetCreate, 533)
+ENTRY(cuSurfObjectCreate, (CUsurfObject_v1 *pSurfObject, const CUDA_RESOURCE_DESC_v1 *pResDesc), (pSurfObject, pResDesc))
+ENTRY(cuSurfObjectDestroy, (CUsurfObject_v1 surfObject), (surfObject))
+ENTRY(cuSurfObjectGetResourceDesc, (CUDA_RESOURCE_DESC_v1 *pResDesc, CUsurfObject_v1 surfObject), (pResDesc, surfObject))
+ENTRY(cuSurfRefGetArray, (CUarray *phArray, CUsurfref hSurfRef), (phArray, hSurfRef))
+ENTRY(cuSurfRefSetArray, (CUsurfref hSurfRef, CUarray hArray, unsigned int Flags), (hSurfRef, hArray, Flags))
+ENTRY(cuTensorMapEncodeIm2col, (CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill), (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn, elementStrides, interleave, swizzle, l2Promotion, oobFill))
+ENTRY(cuTensorMapEncodeIm2colWide, (CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill), (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn, elementStrides, interleave, mode, swizzle, l2Promotion, oobFill))
+ENTRY(cuTensorMapEncodeTiled, (CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const cuuint32_t *boxDim, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill), (tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, boxDim, elementStrides, interleave, swizzle, l2Promotion, oobFill))
+ENTRY(cuTensorMapReplaceAddress, (CUtensorMap *tensorMap, void *globalAddress), (tensorMap, globalAddress))
+ENTRY(cuTexObjectCreate, (CUtexObject_v1 *pTexObject, const CUDA_RESOURCE_DESC_v1 *pResDesc, const CUDA_TEXTURE_DESC_v1 *pTexDesc, const CUDA_RESOURCE_VIEW_DESC_v1 *pResViewDesc), (pTexObject, pResDesc, pTexDesc, pResViewDesc))
+ENTRY(cuTexObjectDestroy, (CUtexObject_v1 texObject), (texObject))
+ENTRY(cuTexObjectGetResourceDesc, (CUDA_RESOURCE_DESC_v1 *pResDesc, CUtexObject_v1 texObject), (pResDesc, texObject))
+ENTRY(cuTexObjectGetResourceViewDesc, (CUDA_RESOURCE_VIEW_DESC_v1 *pResViewDesc, CUtexObject_v1 texObject), (pResViewDesc, texObject))
+ENTRY(cuTexObjectGetTextureDesc, (CUDA_TEXTURE_DESC_v1 *pTexDesc, CUtexObject_v1 texObject), (pTexDesc, texObject))
+ENTRY(cuTexRefCreate, (CUtexref *pTexRef), (pTexRef))
+ENTRY(cuTexRefDestroy, (CUtexref hTexRef), (hTexRef))
+ENTRY(cuTexRefGetAddress, (CUdeviceptr_v1 *pdptr, CUtexref hTexRef), (pdptr, hTexRef))
+ENTRY(cuTexRefGetAddress_v2, (CUdeviceptr *pdptr, CUtexref hTexRef), (pdptr, hTexRef))
+ENTRY(cuTexRefGetAddressMode, (CUaddress_mode *pam, CUtexref hTexRef, int dim), (pam, hTexRef, dim))
+ENTRY(cuTexRefGetArray, (CUarray *phArray, CUtexref hTexRef), (phArray, hTexRef))
+ENTRY(cuTexRefGetBorderColor, (float *pBorderColor, CUtexref hTexRef), (pBorderColor, hTexRef))
+ENTRY(cuTexRefGetFilterMode, (CUfilter_mode *pfm, CUtexref hTexRef), (pfm, hTexRef))
+ENTRY(cuTexRefGetFlags, (unsigned int *pFlags, CUtexref hTexRef), (pFlags, hTexRef))
+ENTRY(cuTexRefGetFormat, (CUarray_format *pFormat, int *pNumChannels, CUtexref hTexRef), (pFormat, pNumChannels, hTexRef))
+ENTRY(cuTexRefGetMaxAnisotropy, (int *pmaxAniso, CUtexref hTexRef), (pmaxAniso, hTexRef))
+ENTRY(cuTexRefGetMipmapFilterMode, (CUfilter_mode *pfm, CUtexref hTexRef), (pfm, hTexRef))
+ENTRY(cuTexRefGetMipmapLevelBias, (float *pbias, CUtexref hTexRef), (pbias, hTexRef))
+ENTRY(cuTexRefGetMipmapLevelClamp, (float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, CUtexref hTexRef), (pminMipmapLevelClamp, pmaxMipmapLevelClamp, hTexRef))
+ENTRY(cuTexRefGetMipmappedArray, (CUmipmappedArray *phMipmappedArray, CUtexref hTexRef), (phMipmappedArray, hTexRef))
+ENTRY(cuTexRefSetAddress, (unsigned int *ByteOffset, CUtexref hTexRef, CUdeviceptr_v1 dptr, unsigned int bytes), (ByteOffset, hTexRef, dptr, bytes))
+ENTRY(cuTexRefSetAddress_v2, (size_t *ByteOffset, CUtexref hTexRef, CUdeviceptr dptr, size_t bytes), (ByteOffset, hTexRef, dptr, bytes))
+ENTRY(cuTexRefSetAddress2D, (CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1 *desc, CUdeviceptr_v1 dptr, unsigned int Pitch), (hTexRef, desc, dptr, Pitch))
+ENTRY(cuTexRefSetAddress2D_v2, (CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch), (hTexRef, desc, dptr, Pitch))
+ENTRY(cuTexRefSetAddress2D_v3, (CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch), (hTexRef, desc, dptr, Pitch))
+ENTRY(cuTexRefSetAddressMode, (CUtexref hTexRef, int dim, CUaddress_mode am), (hTexRef, dim, am))
+ENTRY(cuTexRefSetArray, (CUtexref hTexRef, CUarray hArray, unsigned int Flags), (hTexRef, hArray, Flags))
+ENTRY(cuTexRefSetBorderColor, (CUtexref hTexRef, float *pBorderColor), (hTexRef, pBorderColor))
+ENTRY(cuTexRefSetFilterMode, (CUtexref hTexRef, CUfilter_mode fm), (hTexRef, fm))
+ENTRY(cuTexRefSetFlags, (CUtexref hTexRef, unsigned int Flags), (hTexRef, Flags))
+ENTRY(cuTexRefSetFormat, (CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents), (hTexRef, fmt, NumPackedComponents))
+ENTRY(cuTexRefSetMaxAnisotropy, (CUtexref hTexRef, unsigned int maxAniso), (hTexRef, maxAniso))
+ENTRY(cuTexRefSetMipmapFilterMode, (CUtexref hTexRef, CUfilter_mode fm), (hTexRef, fm))
+ENTRY(cuTexRefSetMipmapLevelBias, (CUtexref hTexRef, float bias), (hTexRef, bias))
+ENTRY(cuTexRefSetMipmapLevelClamp, (CUtexref hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp), (hTexRef, minMipmapLevelClamp, maxMipmapLevelClamp))
+ENTRY(cuTexRefSetMipmappedArray, (CUtexref hTexRef, CUmipmappedArray hMipmappedArray, unsigned int Flags), (hTexRef, hMipmappedArray, Flags))
+ENTRY(cuThreadExchangeStreamCaptureMode, (CUstreamCaptureMode *mode), (mode))
+ENTRY(cuUserObjectCreate, (CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount, unsigned int flags), (object_out, ptr, destroy, initialRefcount, flags))
+ENTRY(cuUserObjectRelease, (CUuserObject object, unsigned int count), (object, count))
+ENTRY(cuUserObjectRetain, (CUuserObject object, unsigned int count), (object, count))
+UNSUPPORTED(cuVDPAUCtxCreate_v2, 583)
+UNSUPPORTED(cuVDPAUGetDevice, 584)
+UNSUPPORTED(cuWaitExternalSemaphoresAsync, 585)
+UNSUPPORTED(cuWaitExternalSemaphoresAsync_ptsz, 585)
 
 /* Sorted by name, then by version. */
 const struct client_entry client_entries[] = {
-	{ "cuArray3DCreate", "cuArray3DCreate", (void *)cuArray3DCreate, 2000, 0, NULL, NULL, 1, NULL },
-	{ "cuArray3DCreate", "cuArray3DCreate_v2", (void *)cuArray3DCreate_v2, 3020, 0, NULL, NULL, 2, NULL },
-	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor", (void *)cuArray3DGetDescriptor, 2000, 0, NULL, NULL, 3, NULL },
-	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor_v2", (void *)cuArray3DGetDescriptor_v2, 3020, 0, NULL, NULL, 4, NULL },
-	{ "cuArrayCreate", "cuArrayCreate", (void *)cuArrayCreate, 2000, 0, NULL, NULL, 5, NULL },
-	{ "cuArrayCreate", "cuArrayCreate_v2", (void *)cuArrayCreate_v2, 3020, 0, NULL, NULL, 6, NULL },
-	{ "cuArrayDestroy", "cuArrayDestroy", (void *)cuArrayDestroy, 2000, 0, NULL, NULL, 7, NULL },
-	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor", (void *)cuArrayGetDescriptor, 2000, 0, NULL, NULL, 8, NULL },
-	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor_v2", (void *)cuArrayGetDescriptor_v2, 3020, 0, NULL, NULL, 9, NULL },
-	{ "cuArrayGetMemoryRequirements", "cuArrayGetMemoryRequirements", (void *)cuArrayGetMemoryRequirements, 11060, 0, NULL, NULL, 10, NULL },
-	{ "cuArrayGetPlane", "cuArrayGetPlane", (void *)cuArrayGetPlane, 11020, 0, NULL, NULL, 11, NULL },
-	{ "cuArrayGetSparseProperties", "cuArrayGetSparseProperties", (void *)cuArrayGetSparseProperties, 11010, 0, NULL, NULL, 12, NULL },
-	{ "cuCheckpointProcessCheckpoint", "cuCheckpointProcessCheckpoint", (void *)cuCheckpointProcessCheckpoint, 12080, 0, NULL, NULL, 13, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCheckpointProcessGetRestoreThreadId", "cuCheckpointProcessGetRestoreThreadId", (void *)cuCheckpointProcessGetRestoreThreadId, 12080, 0, NULL, NULL, 14, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCheckpointProcessGetState", "cuCheckpointProcessGetState", (void *)cuCheckpointProcessGetState, 12080, 0, NULL, NULL, 15, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCheckpointProcessLock", "cuCheckpointProcessLock", (void *)cuCheckpointProcessLock, 12080, 0, NULL, NULL, 16, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCheckpointProcessRestore", "cuCheckpointProcessRestore", (void *)cuCheckpointProcessRestore, 12080, 0, NULL, NULL, 17, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCheckpointProcessUnlock", "cuCheckpointProcessUnlock", (void *)cuCheckpointProcessUnlock, 12080, 0, NULL, NULL, 18, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuCoredumpGetAttribute", "cuCoredumpGetAttribute", (void *)cuCoredumpGetAttribute, 12010, 0, NULL, NULL, 19, NULL },
-	{ "cuCoredumpGetAttributeGlobal", "cuCoredumpGetAttributeGlobal", (void *)cuCoredumpGetAttributeGlobal, 12010, 0, NULL, NULL, 20, NULL },
-	{ "cuCoredumpSetAttribute", "cuCoredumpSetAttribute", (void *)cuCoredumpSetAttribute, 12010, 0, NULL, NULL, 21, NULL },
-	{ "cuCoredumpSetAttributeGlobal", "cuCoredumpSetAttributeGlobal", (void *)cuCoredumpSetAttributeGlobal, 12010, 0, NULL, NULL, 22, NULL },
-	{ "cuCtxAttach", "cuCtxAttach", (void *)cuCtxAttach, 2000, 0, NULL, NULL, 23, NULL },
-	{ "cuCtxCreate", "cuCtxCreate", (void *)cuCtxCreate, 2000, 0, NULL, NULL, 24, NULL },
-	{ "cuCtxCreate", "cuCtxCreate_v2", (void *)cuCtxCreate_v2, 3020, 0, NULL, NULL, 25, NULL },
-	{ "cuCtxCreate", "cuCtxCreate_v3", (void *)cuCtxCreate_v3, 11040, 0, NULL, NULL, 26, NULL },
-	{ "cuCtxCreate", "cuCtxCreate_v4", (void *)cuCtxCreate_v4, 12050, 0, NULL, NULL, 27, NULL },
-	{ "cuCtxDestroy", "cuCtxDestroy", (void *)cuCtxDestroy, 2000, 0, NULL, NULL, 28, NULL },
-	{ "cuCtxDestroy", "cuCtxDestroy_v2", (void *)cuCtxDestroy_v2, 4000, 0, NULL, NULL, 29, NULL },
-	{ "cuCtxDetach", "cuCtxDetach", (void *)cuCtxDetach, 2000, 0, NULL, NULL, 30, NULL },
-	{ "cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", (void *)cuCtxDisablePeerAccess, 4000, 0, NULL, NULL, 31, NULL },
-	{ "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", (void *)cuCtxEnablePeerAccess, 4000, 0, NULL, NULL, 32, NULL },
-	{ "cuCtxFromGreenCtx", "cuCtxFromGreenCtx", (void *)cuCtxFromGreenCtx, 12040, 0, NULL, NULL, 33, NULL },
-	{ "cuCtxGetApiVersion", "cuCtxGetApiVersion", (void *)cuCtxGetApiVersion, 3020, 0, NULL, NULL, 34, NULL },
-	{ "cuCtxGetCacheConfig", "cuCtxGetCacheConfig", (void *)cuCtxGetCacheConfig, 3020, 0, NULL, NULL, 35, NULL },
-	{ "cuCtxGetCurrent", "cuCtxGetCurrent", (void *)cuCtxGetCurrent, 4000, 0, NULL, NULL, 36, NULL },
-	{ "cuCtxGetDevResource", "cuCtxGetDevResource", (void *)cuCtxGetDevResource, 12040, 0, NULL, NULL, 37, NULL },
-	{ "cuCtxGetDevice", "cuCtxGetDevice", (void *)cuCtxGetDevice, 2000, 0, NULL, NULL, 38, NULL },
-	{ "cuCtxGetDevice", "cuCtxGetDevice_v2", (void *)cuCtxGetDevice_v2, 13000, 0, NULL, NULL, 39, NULL },
-	{ "cuCtxGetExecAffinity", "cuCtxGetExecAffinity", (void *)cuCtxGetExecAffinity, 11040, 0, NULL, NULL, 40, NULL },
-	{ "cuCtxGetFlags", "cuCtxGetFlags", (void *)cuCtxGetFlags, 7000, 0, NULL, NULL, 41, NULL },
-	{ "cuCtxGetId", "cuCtxGetId", (void *)cuCtxGetId, 12000, 0, NULL, NULL, 42, NULL },
-	{ "cuCtxGetLimit", "cuCtxGetLimit", (void *)cuCtxGetLimit, 3010, 0, NULL, NULL, 43, NULL },
-	{ "cuCtxGetSharedMemConfig", "cuCtxGetSharedMemConfig", (void *)cuCtxGetSharedMemConfig, 4020, 0, NULL, NULL, 44, NULL },
-	{ "cuCtxGetStreamPriorityRange", "cuCtxGetStreamPriorityRange", (void *)cuCtxGetStreamPriorityRange, 5050, 0, NULL, NULL, 45, NULL },
-	{ "cuCtxPopCurrent", "cuCtxPopCurrent", (void *)cuCtxPopCurrent, 2000, 0, NULL, NULL, 46, NULL },
-	{ "cuCtxPopCurrent", "cuCtxPopCurrent_v2", (void *)cuCtxPopCurrent_v2, 4000, 0, NULL, NULL, 47, NULL },
-	{ "cuCtxPushCurrent", "cuCtxPushCurrent", (void *)cuCtxPushCurrent, 2000, 0, NULL, NULL, 48, NULL },
-	{ "cuCtxPushCurrent", "cuCtxPushCurrent_v2", (void *)cuCtxPushCurrent_v2, 4000, 0, NULL, NULL, 49, NULL },
-	{ "cuCtxRecordEvent", "cuCtxRecordEvent", (void *)cuCtxRecordEvent, 12050, 0, NULL, NULL, 50, NULL },
-	{ "cuCtxResetPersistingL2Cache", "cuCtxResetPersistingL2Cache", (void *)cuCtxResetPersistingL2Cache, 11000, 0, NULL, NULL, 51, NULL },
-	{ "cuCtxSetCacheConfig", "cuCtxSetCacheConfig", (void *)cuCtxSetCacheConfig, 3020, 0, NULL, NULL, 52, NULL },
-	{ "cuCtxSetCurrent", "cuCtxSetCurrent", (void *)cuCtxSetCurrent, 4000, 0, NULL, NULL, 53, NULL },
-	{ "cuCtxSetFlags", "cuCtxSetFlags", (void *)cuCtxSetFlags, 12010, 0, NULL, NULL, 54, NULL },
-	{ "cuCtxSetLimit", "cuCtxSetLimit", (void *)cuCtxSetLimit, 3010, 0, NULL, NULL, 55, NULL },
-	{ "cuCtxSetSharedMemConfig", "cuCtxSetSharedMemConfig", (void *)cuCtxSetSharedMemConfig, 4020, 0, NULL, NULL, 56, NULL },
-	{ "cuCtxSynchronize", "cuCtxSynchronize", (void *)cuCtxSynchronize, 2000, 0, NULL, NULL, 57, NULL },
-	{ "cuCtxSynchronize", "cuCtxSynchronize_v2", (void *)cuCtxSynchronize_v2, 13000, 0, NULL, NULL, 58, NULL },
-	{ "cuCtxWaitEvent", "cuCtxWaitEvent", (void *)cuCtxWaitEvent, 12050, 0, NULL, NULL, 59, NULL },
-	{ "cuDestroyExternalMemory", "cuDestroyExternalMemory", (void *)cuDestroyExternalMemory, 10000, 0, NULL, NULL, 60, "memory and semaphores of other APIs live in this machine" },
-	{ "cuDestroyExternalSemaphore", "cuDestroyExternalSemaphore", (void *)cuDestroyExternalSemaphore, 10000, 0, NULL, NULL, 61, "memory and semaphores of other APIs live in this machine" },
-	{ "cuDevResourceGenerateDesc", "cuDevResourceGenerateDesc", (void *)cuDevResourceGenerateDesc, 12040, 0, NULL, NULL, 62, NULL },
-	{ "cuDevSmResourceSplit", "cuDevSmResourceSplit", (void *)cuDevSmResourceSplit, 13010, 0, NULL, NULL, 63, NULL },
-	{ "cuDevSmResourceSplitByCount", "cuDevSmResourceSplitByCount", (void *)cuDevSmResourceSplitByCount, 12040, 0, NULL, NULL, 64, NULL },
-	{ "cuDeviceCanAccessPeer", "cuDeviceCanAccessPeer", (void *)cuDeviceCanAccessPeer, 4000, 0, NULL, NULL, 65, NULL },
-	{ "cuDeviceComputeCapability", "cuDeviceComputeCapability", (void *)cuDeviceComputeCapability, 2000, 0, NULL, NULL, 66, NULL },
-	{ "cuDeviceGet", "cuDeviceGet", (void *)cuDeviceGet, 2000, 0, NULL, NULL, 67, NULL },
-	{ "cuDeviceGetAttribute", "cuDeviceGetAttribute", (void *)cuDeviceGetAttribute, 2000, 0, NULL, NULL, 68, NULL },
-	{ "cuDeviceGetByPCIBusId", "cuDeviceGetByPCIBusId", (void *)cuDeviceGetByPCIBusId, 4010, 0, NULL, NULL, 69, NULL },
-	{ "cuDeviceGetCount", "cuDeviceGetCount", (void *)cuDeviceGetCount, 2000, 0, NULL, NULL, 70, NULL },
-	{ "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", (void *)cuDeviceGetDefaultMemPool, 11020, 0, NULL, NULL, 71, NULL },
-	{ "cuDeviceGetDevResource", "cuDeviceGetDevResource", (void *)cuDeviceGetDevResource, 12040, 0, NULL, NULL, 72, NULL },
-	{ "cuDeviceGetExecAffinitySupport", "cuDeviceGetExecAffinitySupport", (void *)cuDeviceGetExecAffinitySupport, 11040, 0, NULL, NULL, 73, NULL },
-	{ "cuDeviceGetGraphMemAttribute", "cuDeviceGetGraphMemAttribute", (void *)cuDeviceGetGraphMemAttribute, 11040, 0, NULL, NULL, 74, NULL },
-	{ "cuDeviceGetHostAtomicCapabilities", "cuDeviceGetHostAtomicCapabilities", (void *)cuDeviceGetHostAtomicCapabilities, 13000, 0, NULL, NULL, 75, NULL },
-	{ "cuDeviceGetLuid", "cuDeviceGetLuid", (void *)cuDeviceGetLuid, 10000, 0, NULL, NULL, 76, "it is there on Windows only" },
-	{ "cuDeviceGetMemPool", "cuDeviceGetMemPool", (void *)cuDeviceGetMemPool, 11020, 0, NULL, NULL, 77, NULL },
-	{ "cuDeviceGetName", "cuDeviceGetName", (void *)cuDeviceGetName, 2000, 0, NULL, NULL, 78, NULL },
-	{ "cuDeviceGetNvSciSyncAttributes", "cuDeviceGetNvSciSyncAttributes", (void *)cuDeviceGetNvSciSyncAttributes, 10020, 0, NULL, NULL, 79, "memory and semaphores of other APIs live in this machine" },
-	{ "cuDeviceGetP2PAtomicCapabilities", "cuDeviceGetP2PAtomicCapabilities", (void *)cuDeviceGetP2PAtomicCapabilities, 13000, 0, NULL, NULL, 80, NULL },
-	{ "cuDeviceGetP2PAttribute", "cuDeviceGetP2PAttribute", (void *)cuDeviceGetP2PAttribute, 8000, 0, NULL, NULL, 81, NULL },
-	{ "cuDeviceGetPCIBusId", "cuDeviceGetPCIBusId", (void *)cuDeviceGetPCIBusId, 4010, 0, NULL, NULL, 82, NULL },
-	{ "cuDeviceGetProperties", "cuDeviceGetProperties", (void *)cuDeviceGetProperties, 2000, 0, NULL, NULL, 83, NULL },
-	{ "cuDeviceGetTexture1DLinearMaxWidth", "cuDeviceGetTexture1DLinearMaxWidth", (void *)cuDeviceGetTexture1DLinearMaxWidth, 11010, 0, NULL, NULL, 84, NULL },
-	{ "cuDeviceGetUuid", "cuDeviceGetUuid", (void *)cuDeviceGetUuid, 9020, 0, NULL, NULL, 85, NULL },
-	{ "cuDeviceGetUuid", "cuDeviceGetUuid_v2", (void *)cuDeviceGetUuid_v2, 11040, 0, NULL, NULL, 86, NULL },
-	{ "cuDeviceGraphMemTrim", "cuDeviceGraphMemTrim", (void *)cuDeviceGraphMemTrim, 11040, 0, NULL, NULL, 87, NULL },
-	{ "cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState", (void *)cuDevicePrimaryCtxGetState, 7000, 0, NULL, NULL, 88, NULL },
-	{ "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease", (void *)cuDevicePrimaryCtxRelease, 7000, 0, NULL, NULL, 89, NULL },
-	{ "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", (void *)cuDevicePrimaryCtxRelease_v2, 11000, 0, NULL, NULL, 90, NULL },
-	{ "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset", (void *)cuDevicePrimaryCtxReset, 7000, 0, NULL, NULL, 91, NULL },
-	{ "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", (void *)cuDevicePrimaryCtxReset_v2, 11000, 0, NULL, NULL, 92, NULL },
-	{ "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", (void *)cuDevicePrimaryCtxRetain, 7000, 0, NULL, NULL, 93, NULL },
-	{ "cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxSetFlags", (void *)cuDevicePrimaryCtxSetFlags, 7000, 0, NULL, NULL, 94, NULL },
-	{ "cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxSetFlags_v2", (void *)cuDevicePrimaryCtxSetFlags_v2, 11000, 0, NULL, NULL, 95, NULL },
-	{ "cuDeviceRegisterAsyncNotification", "cuDeviceRegisterAsyncNotification", (void *)cuDeviceRegisterAsyncNotification, 12040, 0, NULL, NULL, 96, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuDeviceSetGraphMemAttribute", "cuDeviceSetGraphMemAttribute", (void *)cuDeviceSetGraphMemAttribute, 11040, 0, NULL, NULL, 97, NULL },
-	{ "cuDeviceSetMemPool", "cuDeviceSetMemPool", (void *)cuDeviceSetMemPool, 11020, 0, NULL, NULL, 98, NULL },
-	{ "cuDeviceTotalMem", "cuDeviceTotalMem", (void *)cuDeviceTotalMem, 2000, 0, NULL, NULL, 99, NULL },
-	{ "cuDeviceTotalMem", "cuDeviceTotalMem_v2", (void *)cuDeviceTotalMem_v2, 3020, 0, NULL, NULL, 100, NULL },
-	{ "cuDeviceUnregisterAsyncNotification", "cuDeviceUnregisterAsyncNotification", (void *)cuDeviceUnregisterAsyncNotification, 12040, 0, NULL, NULL, 101, "core dumps, checkpoints and driver logs stay on the GPU's node" },
-	{ "cuDriverGetVersion", "cuDriverGetVersion", (void *)cuDriverGetVersion, 2020, 0, NULL, NULL, 102, NULL },
-	{ "cuEGLStreamConsumerAcquireFrame", "cuEGLStreamConsumerAcquireFrame", (void *)cuEGLStreamConsumerAcquireFrame, 7000, 0, NULL, NULL, 103, "graphics interoperability needs the GPU in this machine" },
-	{ "cuEGLStreamConsumerConnect", "cuEGLStreamConsumerConnect", (void *)cuEGLStreamConsumerConnect, 7000, 0, NULL, NULL, 104, "graphics interoperability needs the GPU in this machine" },
-	{ "cuEGLStreamConsumerConnectWithFlags", "cuEGLStreamConsumerConnectWithFlags", (void *)cuEGLStreamConsumerConnectWithFlags, 8000, 0, NULL, NULL, 105, "graphics interoperability needs the GPU in this machine" },
-	{ "cuEGLStreamConsumerDisconnect", "cuEGLStreamConsumerDisconnect", (void *)cuEGLStreamConsumerDisconnect, 7000, 0, NULL, NULL, 106, "graphics interoperability needs the GPU in this machine" },
-	{ "cuEGLStreamConsumerReleaseFrame", "cuEGLStreamConsumerReleaseFrame", (void *)cuEGLStreamConsumerReleaseFrame, 7000, 0, NULL, NULL, 107, "graphics interoperability needs the GPU in this machine" },
-	{ "cuEGLStreamProducerConnect", "cuEGLStreamProducerConnect", (void *)cuEGLStreamProducerConnect, 7000, 0, NULL, NULL, 108, "graphics interoperability needs the GPU in this machine" },
-	{ "cuEGLStreamProducerDisconnect", "cuEGLStreamProducerDisconnect", (void *)cuEGLStreamProducerDisconnect, 7000, 0, NULL, NULL, 109, "graphics interoperability needs the GPU in this machine" },
-	{ "cuEGLStreamProducerPresentFrame", "cuEGLStreamProducerPresentFrame", (void *)cuEGLStreamProducerPresentFrame, 7000, 0, NULL, NULL, 110, "graphics interoperability needs the GPU in this machine" },
-	{ "cuEGLStreamProducerReturnFrame", "cuEGLStreamProducerReturnFrame", (void *)cuEGLStreamProducerReturnFrame, 7000, 0, NULL, NULL, 111, "graphics interoperability needs the GPU in this machine" },
-	{ "cuEventCreate", "cuEventCreate", (void *)cuEventCreate, 2000, 0, NULL, NULL, 112, NULL },
-	{ "cuEventDestroy", "cuEventDestroy", (void *)cuEventDestroy, 2000, 0, NULL, NULL, 113, NULL },
-	{ "cuEventDestroy", "cuEventDestroy_v2", (void *)cuEventDestroy_v2, 4000, 0, NULL, NULL, 114, NULL },
-	{ "cuEventElapsedTime", "cuEventElapsedTime", (void *)cuEventElapsedTime, 2000, 0, NULL, NULL, 115, NULL },
-	{ "cuEventElapsedTime", "cuEventElapsedTime_v2", (void *)cuEventElapsedTime_v2, 12080, 0, NULL, NULL, 116, NULL },
-	{ "cuEventQuery", "cuEventQuery", (void *)cuEventQuery, 2000, 0, NULL, NULL, 117, NULL },
-	{ "cuEventRecord", "cuEventRecord", (void *)cuEventRecord, 2000, 7000, (void *)cuEventRecord_ptsz, "cuEventRecord_ptsz", 118, NULL },
-	{ "cuEventRecordWithFlags", "cuEventRecordWithFlags", (void *)cuEventRecordWithFlags, 11010, 11010, (void *)cuEventRecordWithFlags_ptsz, "cuEventRecordWithFlags_ptsz", 119, NULL },
-	{ "cuEventSynchronize", "cuEventSynchronize", (void *)cuEventSynchronize, 2000, 0, NULL, NULL, 120, NULL },
-	{ "cuExternalMemoryGetMappedBuffer", "cuExternalMemoryGetMappedBuffer", (void *)cuExternalMemoryGetMappedBuffer, 10000, 0, NULL, NULL, 121, "memory and semaphores of other APIs live in this machine" },
-	{ "cuExternalMemoryGetMappedMipmappedArray", "cuExternalMemoryGetMappedMipmappedArray", (void *)cuExternalMemoryGetMappedMipmappedArray, 10000, 0, NULL, NULL, 122, "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0" },
-	{ "cuFlushGPUDirectRDMAWrites", "cuFlushGPUDirectRDMAWrites", (void *)cuFlushGPUDirectRDMAWrites, 11030, 0, NULL, NULL, 123, "GPUDirect RDMA needs the GPU in this machine" },
-	{ "cuFuncGetAttribute", "cuFuncGetAttribute", (void *)cuFuncGetAttribute, 2020, 0, NULL, NULL, 124, NULL },
-	{ "cuFuncGetModule", "cuFuncGetModule", (void *)cuFuncGetModule, 11000, 0, NULL, NULL, 125, NULL },
-	{ "cuFuncGetName", "cuFuncGetName", (void *)cuFuncGetName, 12030, 0, NULL, NULL, 126, NULL },
-	{ "cuFuncGetParamCount", "cuFuncGetParamCount", (void *)cuFuncGetParamCount, 13020, 0, NULL, NULL, 127, NULL },
-	{ "cuFuncGetParamInfo", "cuFuncGetParamInfo", (void *)cuFuncGetParamInfo, 12040, 0, NULL, NULL, 128, NULL },
-	{ "cuFuncIsLoaded", "cuFuncIsLoaded", (void *)cuFuncIsLoaded, 12040, 0, NULL, NULL, 129, NULL },
-	{ "cuFuncLoad", "cuFuncLoad", (void *)cuFuncLoad, 12040, 0, NULL, NULL, 130, NULL },
-	{ "cuFuncSetAttribute", "cuFuncSetAttribute", (void *)cuFuncSetAttribute, 9000, 0, NULL, NULL, 131, NULL },
-	{ "cuFuncSetBlockShape", "cuFuncSetBlockShape", (void *)cuFuncSetBlockShape, 2000, 0, NULL, NULL, 132, NULL },
-	{ "cuFuncSetCacheConfig", "cuFuncSetCacheConfig", (void *)cuFuncSetCacheConfig, 3000, 0, NULL, NULL, 133, NULL },
-	{ "cuFuncSetSharedMemConfig", "cuFuncSetSharedMemConfig", (void *)cuFuncSetSharedMemConfig, 4020, 0, NULL, NULL, 134, NULL },
-	{ "cuFuncSetSharedSize", "cuFuncSetSharedSize", (void *)cuFuncSetSharedSize, 2000, 0, NULL, NULL, 135, NULL },
-	{ "cuGLCtxCreate", "cuGLCtxCreate_v2", (void *)cuGLCtxCreate_v2, 3020, 0, NULL, NULL, 136, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGLGetDevices", "cuGLGetDevices_v2", (void *)cuGLGetDevices_v2, 4010, 0, NULL, NULL, 137, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGLInit", "cuGLInit", (void *)cuGLInit, 2000, 0, NULL, NULL, 138, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGLMapBufferObject", "cuGLMapBufferObject_v2", (void *)cuGLMapBufferObject_v2, 3020, 7000, (void *)cuGLMapBufferObject_v2_ptds, "cuGLMapBufferObject_v2_ptds", 139, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGLMapBufferObjectAsync", "cuGLMapBufferObjectAsync_v2", (void *)cuGLMapBufferObjectAsync_v2, 3020, 7000, (void *)cuGLMapBufferObjectAsync_v2_ptsz, "cuGLMapBufferObjectAsync_v2_ptsz", 140, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGLRegisterBufferObject", "cuGLRegisterBufferObject", (void *)cuGLRegisterBufferObject, 2000, 0, NULL, NULL, 141, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGLSetBufferObjectMapFlags", "cuGLSetBufferObjectMapFlags", (void *)cuGLSetBufferObjectMapFlags, 2030, 0, NULL, NULL, 142, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGLUnmapBufferObject", "cuGLUnmapBufferObject", (void *)cuGLUnmapBufferObject, 2000, 0, NULL, NULL, 143, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGLUnmapBufferObjectAsync", "cuGLUnmapBufferObjectAsync", (void *)cuGLUnmapBufferObjectAsync, 2030, 0, NULL, NULL, 144, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGLUnregisterBufferObject", "cuGLUnregisterBufferObject", (void *)cuGLUnregisterBufferObject, 2000, 0, NULL, NULL, 145, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGetErrorName", "cuGetErrorName", (void *)cuGetErrorName, 6000, 0, NULL, NULL, 146, NULL },
-	{ "cuGetErrorString", "cuGetErrorString", (void *)cuGetErrorString, 6000, 0, NULL, NULL, 147, NULL },
-	{ "cuGetExportTable", "cuGetExportTable", (void *)cuGetExportTable, 3000, 0, NULL, NULL, 148, NULL },
-	{ "cuGetProcAddress", "cuGetProcAddress", (void *)cuGetProcAddress, 11030, 0, NULL, NULL, 149, NULL },
-	{ "cuGetProcAddress", "cuGetProcAddress_v2", (void *)cuGetProcAddress_v2, 12000, 0, NULL, NULL, 150, NULL },
-	{ "cuGraphAddBatchMemOpNode", "cuGraphAddBatchMemOpNode", (void *)cuGraphAddBatchMemOpNode, 11070, 0, NULL, NULL, 151, NULL },
-	{ "cuGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (void *)cuGraphAddChildGraphNode, 10000, 0, NULL, NULL, 152, NULL },
-	{ "cuGraphAddDependencies", "cuGraphAddDependencies", (void *)cuGraphAddDependencies, 10000, 0, NULL, NULL, 153, NULL },
-	{ "cuGraphAddDependencies", "cuGraphAddDependencies_v2", (void *)cuGraphAddDependencies_v2, 12030, 0, NULL, NULL, 154, NULL },
-	{ "cuGraphAddEmptyNode", "cuGraphAddEmptyNode", (void *)cuGraphAddEmptyNode, 10000, 0, NULL, NULL, 155, NULL },
-	{ "cuGraphAddEventRecordNode", "cuGraphAddEventRecordNode", (void *)cuGraphAddEventRecordNode, 11010, 0, NULL, NULL, 156, NULL },
-	{ "cuGraphAddEventWaitNode", "cuGraphAddEventWaitNode", (void *)cuGraphAddEventWaitNode, 11010, 0, NULL, NULL, 157, NULL },
-	{ "cuGraphAddExternalSemaphoresSignalNode", "cuGraphAddExternalSemaphoresSignalNode", (void *)cuGraphAddExternalSemaphoresSignalNode, 11020, 0, NULL, NULL, 158, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphAddExternalSemaphoresWaitNode", "cuGraphAddExternalSemaphoresWaitNode", (void *)cuGraphAddExternalSemaphoresWaitNode, 11020, 0, NULL, NULL, 159, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphAddHostNode", "cuGraphAddHostNode", (void *)cuGraphAddHostNode, 10000, 0, NULL, NULL, 160, NULL },
-	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode", (void *)cuGraphAddKernelNode, 10000, 0, NULL, NULL, 161, NULL },
-	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode_v2", (void *)cuGraphAddKernelNode_v2, 12000, 0, NULL, NULL, 162, NULL },
-	{ "cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", (void *)cuGraphAddMemAllocNode, 11040, 0, NULL, NULL, 163, NULL },
-	{ "cuGraphAddMemFreeNode", "cuGraphAddMemFreeNode", (void *)cuGraphAddMemFreeNode, 11040, 0, NULL, NULL, 164, NULL },
-	{ "cuGraphAddMemcpyNode", "cuGraphAddMemcpyNode", (void *)cuGraphAddMemcpyNode, 10000, 0, NULL, NULL, 165, NULL },
-	{ "cuGraphAddMemsetNode", "cuGraphAddMemsetNode", (void *)cuGraphAddMemsetNode, 10000, 0, NULL, NULL, 166, NULL },
-	{ "cuGraphAddNode", "cuGraphAddNode", (void *)cuGraphAddNode, 12020, 0, NULL, NULL, 167, NULL },
-	{ "cuGraphAddNode", "cuGraphAddNode_v2", (void *)cuGraphAddNode_v2, 12030, 0, NULL, NULL, 168, NULL },
-	{ "cuGraphBatchMemOpNodeGetParams", "cuGraphBatchMemOpNodeGetParams", (void *)cuGraphBatchMemOpNodeGetParams, 11070, 0, NULL, NULL, 169, NULL },
-	{ "cuGraphBatchMemOpNodeSetParams", "cuGraphBatchMemOpNodeSetParams", (void *)cuGraphBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 170, NULL },
-	{ "cuGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (void *)cuGraphChildGraphNodeGetGraph, 10000, 0, NULL, NULL, 171, NULL },
-	{ "cuGraphClone", "cuGraphClone", (void *)cuGraphClone, 10000, 0, NULL, NULL, 172, NULL },
-	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphCreate", "cuGraphCreate", (void *)cuGraphCreate, 10000, 0, NULL, NULL, 174, NULL },
-	{ "cuGraphDebugDotPrint", "cuGraphDebugDotPrint", (void *)cuGraphDebugDotPrint, 11030, 0, NULL, NULL, 175, NULL },
-	{ "cuGraphDestroy", "cuGraphDestroy", (void *)cuGraphDestroy, 10000, 0, NULL, NULL, 176, NULL },
-	{ "cuGraphDestroyNode", "cuGraphDestroyNode", (void *)cuGraphDestroyNode, 10000, 0, NULL, NULL, 177, NULL },
-	{ "cuGraphEventRecordNodeGetEvent", "cuGraphEventRecordNodeGetEvent", (void *)cuGraphEventRecordNodeGetEvent, 11010, 0, NULL, NULL, 178, NULL },
-	{ "cuGraphEventRecordNodeSetEvent", "cuGraphEventRecordNodeSetEvent", (void *)cuGraphEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 179, NULL },
-	{ "cuGraphEventWaitNodeGetEvent", "cuGraphEventWaitNodeGetEvent", (void *)cuGraphEventWaitNodeGetEvent, 11010, 0, NULL, NULL, 180, NULL },
-	{ "cuGraphEventWaitNodeSetEvent", "cuGraphEventWaitNodeSetEvent", (void *)cuGraphEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 181, NULL },
-	{ "cuGraphExecBatchMemOpNodeSetParams", "cuGraphExecBatchMemOpNodeSetParams", (void *)cuGraphExecBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 182, NULL },
-	{ "cuGraphExecChildGraphNodeSetParams", "cuGraphExecChildGraphNodeSetParams", (void *)cuGraphExecChildGraphNodeSetParams, 11010, 0, NULL, NULL, 183, NULL },
-	{ "cuGraphExecDestroy", "cuGraphExecDestroy", (void *)cuGraphExecDestroy, 10000, 0, NULL, NULL, 184, NULL },
-	{ "cuGraphExecEventRecordNodeSetEvent", "cuGraphExecEventRecordNodeSetEvent", (void *)cuGraphExecEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 185, NULL },
-	{ "cuGraphExecEventWaitNodeSetEvent", "cuGraphExecEventWaitNodeSetEvent", (void *)cuGraphExecEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 186, NULL },
-	{ "cuGraphExecExternalSemaphoresSignalNodeSetParams", "cuGraphExecExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 187, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExecExternalSemaphoresWaitNodeSetParams", "cuGraphExecExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 188, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExecGetFlags", "cuGraphExecGetFlags", (void *)cuGraphExecGetFlags, 12000, 0, NULL, NULL, 189, NULL },
-	{ "cuGraphExecGetId", "cuGraphExecGetId", (void *)cuGraphExecGetId, 13010, 0, NULL, NULL, 190, NULL },
-	{ "cuGraphExecHostNodeSetParams", "cuGraphExecHostNodeSetParams", (void *)cuGraphExecHostNodeSetParams, 10020, 0, NULL, NULL, 191, NULL },
-	{ "cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams", (void *)cuGraphExecKernelNodeSetParams, 10010, 0, NULL, NULL, 192, NULL },
-	{ "cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams_v2", (void *)cuGraphExecKernelNodeSetParams_v2, 12000, 0, NULL, NULL, 193, NULL },
-	{ "cuGraphExecMemcpyNodeSetParams", "cuGraphExecMemcpyNodeSetParams", (void *)cuGraphExecMemcpyNodeSetParams, 10020, 0, NULL, NULL, 194, NULL },
-	{ "cuGraphExecMemsetNodeSetParams", "cuGraphExecMemsetNodeSetParams", (void *)cuGraphExecMemsetNodeSetParams, 10020, 0, NULL, NULL, 195, NULL },
-	{ "cuGraphExecNodeSetParams", "cuGraphExecNodeSetParams", (void *)cuGraphExecNodeSetParams, 12020, 0, NULL, NULL, 196, NULL },
-	{ "cuGraphExecUpdate", "cuGraphExecUpdate", (void *)cuGraphExecUpdate, 10020, 0, NULL, NULL, 197, NULL },
-	{ "cuGraphExecUpdate", "cuGraphExecUpdate_v2", (void *)cuGraphExecUpdate_v2, 12000, 0, NULL, NULL, 198, NULL },
-	{ "cuGraphExternalSemaphoresSignalNodeGetParams", "cuGraphExternalSemaphoresSignalNodeGetParams", (void *)cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, NULL, NULL, 199, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresSignalNodeSetParams", "cuGraphExternalSemaphoresSignalNodeSetParams", (void *)cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 200, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresWaitNodeGetParams", "cuGraphExternalSemaphoresWaitNodeGetParams", (void *)cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, NULL, NULL, 201, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresWaitNodeSetParams", "cuGraphExternalSemaphoresWaitNodeSetParams", (void *)cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 202, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphGetEdges", "cuGraphGetEdges", (void *)cuGraphGetEdges, 10000, 0, NULL, NULL, 203, NULL },
-	{ "cuGraphGetEdges", "cuGraphGetEdges_v2", (void *)cuGraphGetEdges_v2, 12030, 0, NULL, NULL, 204, NULL },
-	{ "cuGraphGetId", "cuGraphGetId", (void *)cuGraphGetId, 13010, 0, NULL, NULL, 205, NULL },
-	{ "cuGraphGetNodes", "cuGraphGetNodes", (void *)cuGraphGetNodes, 10000, 0, NULL, NULL, 206, NULL },
-	{ "cuGraphGetRootNodes", "cuGraphGetRootNodes", (void *)cuGraphGetRootNodes, 10000, 0, NULL, NULL, 207, NULL },
-	{ "cuGraphHostNodeGetParams", "cuGraphHostNodeGetParams", (void *)cuGraphHostNodeGetParams, 10000, 0, NULL, NULL, 208, NULL },
-	{ "cuGraphHostNodeSetParams", "cuGraphHostNodeSetParams", (void *)cuGraphHostNodeSetParams, 10000, 0, NULL, NULL, 209, NULL },
-	{ "cuGraphInstantiate", "cuGraphInstantiate", (void *)cuGraphInstantiate, 10000, 0, NULL, NULL, 210, NULL },
-	{ "cuGraphInstantiate", "cuGraphInstantiate_v2", (void *)cuGraphInstantiate_v2, 11000, 0, NULL, NULL, 211, NULL },
-	{ "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", (void *)cuGraphInstantiateWithFlags, 11040, 0, NULL, NULL, 212, NULL },
-	{ "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams", (void *)cuGraphInstantiateWithParams, 12000, 12000, (void *)cuGraphInstantiateWithParams_ptsz, "cuGraphInstantiateWithParams_ptsz", 213, NULL },
-	{ "cuGraphKernelNodeCopyAttributes", "cuGraphKernelNodeCopyAttributes", (void *)cuGraphKernelNodeCopyAttributes, 11000, 0, NULL, NULL, 214, NULL },
-	{ "cuGraphKernelNodeGetAttribute", "cuGraphKernelNodeGetAttribute", (void *)cuGraphKernelNodeGetAttribute, 11000, 0, NULL, NULL, 215, NULL },
-	{ "cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams", (void *)cuGraphKernelNodeGetParams, 10000, 0, NULL, NULL, 216, NULL },
-	{ "cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", (void *)cuGraphKernelNodeGetParams_v2, 12000, 0, NULL, NULL, 217, NULL },
-	{ "cuGraphKernelNodeSetAttribute", "cuGraphKernelNodeSetAttribute", (void *)cuGraphKernelNodeSetAttribute, 11000, 0, NULL, NULL, 218, NULL },
-	{ "cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams", (void *)cuGraphKernelNodeSetParams, 10000, 0, NULL, NULL, 219, NULL },
-	{ "cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams_v2", (void *)cuGraphKernelNodeSetParams_v2, 12000, 0, NULL, NULL, 220, NULL },
-	{ "cuGraphLaunch", "cuGraphLaunch", (void *)cuGraphLaunch, 10000, 10000, (void *)cuGraphLaunch_ptsz, "cuGraphLaunch_ptsz", 221, NULL },
-	{ "cuGraphMemAllocNodeGetParams", "cuGraphMemAllocNodeGetParams", (void *)cuGraphMemAllocNodeGetParams, 11040, 0, NULL, NULL, 222, NULL },
-	{ "cuGraphMemFreeNodeGetParams", "cuGraphMemFreeNodeGetParams", (void *)cuGraphMemFreeNodeGetParams, 11040, 0, NULL, NULL, 223, NULL },
-	{ "cuGraphMemcpyNodeGetParams", "cuGraphMemcpyNodeGetParams", (void *)cuGraphMemcpyNodeGetParams, 10000, 0, NULL, NULL, 224, NULL },
-	{ "cuGraphMemcpyNodeSetParams", "cuGraphMemcpyNodeSetParams", (void *)cuGraphMemcpyNodeSetParams, 10000, 0, NULL, NULL, 225, NULL },
-	{ "cuGraphMemsetNodeGetParams", "cuGraphMemsetNodeGetParams", (void *)cuGraphMemsetNodeGetParams, 10000, 0, NULL, NULL, 226, NULL },
-	{ "cuGraphMemsetNodeSetParams", "cuGraphMemsetNodeSetParams", (void *)cuGraphMemsetNodeSetParams, 10000, 0, NULL, NULL, 227, NULL },
-	{ "cuGraphNodeFindInClone", "cuGraphNodeFindInClone", (void *)cuGraphNodeFindInClone, 10000, 0, NULL, NULL, 228, NULL },
-	{ "cuGraphNodeGetContainingGraph", "cuGraphNodeGetContainingGraph", (void *)cuGraphNodeGetContainingGraph, 13010, 0, NULL, NULL, 229, NULL },
-	{ "cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies", (void *)cuGraphNodeGetDependencies, 10000, 0, NULL, NULL, 230, NULL },
-	{ "cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies_v2", (void *)cuGraphNodeGetDependencies_v2, 12030, 0, NULL, NULL, 231, NULL },
-	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes", (void *)cuGraphNodeGetDependentNodes, 10000, 0, NULL, NULL, 232, NULL },
-	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes_v2", (void *)cuGraphNodeGetDependentNodes_v2, 12030, 0, NULL, NULL, 233, NULL },
-	{ "cuGraphNodeGetEnabled", "cuGraphNodeGetEnabled", (void *)cuGraphNodeGetEnabled, 11060, 0, NULL, NULL, 234, NULL },
-	{ "cuGraphNodeGetLocalId", "cuGraphNodeGetLocalId", (void *)cuGraphNodeGetLocalId, 13010, 0, NULL, NULL, 235, NULL },
-	{ "cuGraphNodeGetParams", "cuGraphNodeGetParams", (void *)cuGraphNodeGetParams, 13020, 0, NULL, NULL, 236, NULL },
-	{ "cuGraphNodeGetToolsId", "cuGraphNodeGetToolsId", (void *)cuGraphNodeGetToolsId, 13010, 0, NULL, NULL, 237, NULL },
-	{ "cuGraphNodeGetType", "cuGraphNodeGetType", (void *)cuGraphNodeGetType, 10000, 0, NULL, NULL, 238, NULL },
-	{ "cuGraphNodeSetEnabled", "cuGraphNodeSetEnabled", (void *)cuGraphNodeSetEnabled, 11060, 0, NULL, NULL, 239, NULL },
-	{ "cuGraphNodeSetParams", "cuGraphNodeSetParams", (void *)cuGraphNodeSetParams, 12020, 0, NULL, NULL, 240, NULL },
-	{ "cuGraphReleaseUserObject", "cuGraphReleaseUserObject", (void *)cuGraphReleaseUserObject, 11030, 0, NULL, NULL, 241, NULL },
-	{ "cuGraphRemoveDependencies", "cuGraphRemoveDependencies", (void *)cuGraphRemoveDependencies, 10000, 0, NULL, NULL, 242, NULL },
-	{ "cuGraphRemoveDependencies", "cuGraphRemoveDependencies_v2", (void *)cuGraphRemoveDependencies_v2, 12030, 0, NULL, NULL, 243, NULL },
-	{ "cuGraphRetainUserObject", "cuGraphRetainUserObject", (void *)cuGraphRetainUserObject, 11030, 0, NULL, NULL, 244, NULL },
-	{ "cuGraphUpload", "cuGraphUpload", (void *)cuGraphUpload, 11010, 11010, (void *)cuGraphUpload_ptsz, "cuGraphUpload_ptsz", 245, NULL },
-	{ "cuGraphicsEGLRegisterImage", "cuGraphicsEGLRegisterImage", (void *)cuGraphicsEGLRegisterImage, 7000, 0, NULL, NULL, 246, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsGLRegisterBuffer", "cuGraphicsGLRegisterBuffer", (void *)cuGraphicsGLRegisterBuffer, 3000, 0, NULL, NULL, 247, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsGLRegisterImage", "cuGraphicsGLRegisterImage", (void *)cuGraphicsGLRegisterImage, 3000, 0, NULL, NULL, 248, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsMapResources", "cuGraphicsMapResources", (void *)cuGraphicsMapResources, 3000, 7000, (void *)cuGraphicsMapResources_ptsz, "cuGraphicsMapResources_ptsz", 249, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsResourceGetMappedEglFrame", "cuGraphicsResourceGetMappedEglFrame", (void *)cuGraphicsResourceGetMappedEglFrame, 7000, 0, NULL, NULL, 250, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsResourceGetMappedMipmappedArray", "cuGraphicsResourceGetMappedMipmappedArray", (void *)cuGraphicsResourceGetMappedMipmappedArray, 5000, 0, NULL, NULL, 251, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsResourceGetMappedPointer", "cuGraphicsResourceGetMappedPointer", (void *)cuGraphicsResourceGetMappedPointer, 3000, 0, NULL, NULL, 252, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuGraphicsResourceGetMappedPointer", "cuGraphicsResourceGetMappedPointer_v2", (void *)cuGraphicsResourceGetMappedPointer_v2, 3020, 0, NULL, NULL, 253, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsResourceSetMapFlags", "cuGraphicsResourceSetMapFlags", (void *)cuGraphicsResourceSetMapFlags, 3000, 0, NULL, NULL, 254, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsResourceSetMapFlags", "cuGraphicsResourceSetMapFlags_v2", (void *)cuGraphicsResourceSetMapFlags_v2, 6050, 0, NULL, NULL, 255, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsSubResourceGetMappedArray", "cuGraphicsSubResourceGetMappedArray", (void *)cuGraphicsSubResourceGetMappedArray, 3000, 0, NULL, NULL, 256, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsUnmapResources", "cuGraphicsUnmapResources", (void *)cuGraphicsUnmapResources, 3000, 7000, (void *)cuGraphicsUnmapResources_ptsz, "cuGraphicsUnmapResources_ptsz", 257, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsUnregisterResource", "cuGraphicsUnregisterResource", (void *)cuGraphicsUnregisterResource, 3000, 0, NULL, NULL, 258, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsVDPAURegisterOutputSurface", "cuGraphicsVDPAURegisterOutputSurface", (void *)cuGraphicsVDPAURegisterOutputSurface, 3010, 0, NULL, NULL, 259, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGraphicsVDPAURegisterVideoSurface", "cuGraphicsVDPAURegisterVideoSurface", (void *)cuGraphicsVDPAURegisterVideoSurface, 3010, 0, NULL, NULL, 260, "graphics interoperability needs the GPU in this machine" },
-	{ "cuGreenCtxCreate", "cuGreenCtxCreate", (void *)cuGreenCtxCreate, 12040, 0, NULL, NULL, 261, NULL },
-	{ "cuGreenCtxDestroy", "cuGreenCtxDestroy", (void *)cuGreenCtxDestroy, 12040, 0, NULL, NULL, 262, NULL },
-	{ "cuGreenCtxGetDevResource", "cuGreenCtxGetDevResource", (void *)cuGreenCtxGetDevResource, 12040, 0, NULL, NULL, 263, NULL },
-	{ "cuGreenCtxGetId", "cuGreenCtxGetId", (void *)cuGreenCtxGetId, 12090, 0, NULL, NULL, 264, NULL },
-	{ "cuGreenCtxRecordEvent", "cuGreenCtxRecordEvent", (void *)cuGreenCtxRecordEvent, 12040, 0, NULL, NULL, 265, NULL },
-	{ "cuGreenCtxStreamCreate", "cuGreenCtxStreamCreate", (void *)cuGreenCtxStreamCreate, 12050, 0, NULL, NULL, 266, NULL },
-	{ "cuGreenCtxWaitEvent", "cuGreenCtxWaitEvent", (void *)cuGreenCtxWaitEvent, 12040, 0, NULL, NULL, 267, NULL },
-	{ "cuImportExternalMemory", "cuImportExternalMemory", (void *)cuImportExternalMemory, 10000, 0, NULL, NULL, 268, "memory and semaphores of other APIs live in this machine" },
-	{ "cuImportExternalSemaphore", "cuImportExternalSemaphore", (void *)cuImportExternalSemaphore, 10000, 0, NULL, NULL, 269, "memory and semaphores of other APIs live in this machine" },
-	{ "cuInit", "cuInit", (void *)cuInit, 2000, 0, NULL, NULL, 270, NULL },
-	{ "cuIpcCloseMemHandle", "cuIpcCloseMemHandle", (void *)cuIpcCloseMemHandle, 4010, 0, NULL, NULL, 271, NULL },
-	{ "cuIpcGetEventHandle", "cuIpcGetEventHandle", (void *)cuIpcGetEventHandle, 4010, 0, NULL, NULL, 272, NULL },
-	{ "cuIpcGetMemHandle", "cuIpcGetMemHandle", (void *)cuIpcGetMemHandle, 4010, 0, NULL, NULL, 273, NULL },
-	{ "cuIpcOpenEventHandle", "cuIpcOpenEventHandle", (void *)cuIpcOpenEventHandle, 4010, 0, NULL, NULL, 274, NULL },
-	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle", (void *)cuIpcOpenMemHandle, 4010, 0, NULL, NULL, 275, NULL },
-	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", (void *)cuIpcOpenMemHandle_v2, 11000, 0, NULL, NULL, 276, NULL },
-	{ "cuKernelGetAttribute", "cuKernelGetAttribute", (void *)cuKernelGetAttribute, 12000, 0, NULL, NULL, 277, NULL },
-	{ "cuKernelGetFunction", "cuKernelGetFunction", (void *)cuKernelGetFunction, 12000, 0, NULL, NULL, 278, NULL },
-	{ "cuKernelGetLibrary", "cuKernelGetLibrary", (void *)cuKernelGetLibrary, 12050, 0, NULL, NULL, 279, NULL },
-	{ "cuKernelGetName", "cuKernelGetName", (void *)cuKernelGetName, 12030, 0, NULL, NULL, 280, NULL },
-	{ "cuKernelGetParamCount", "cuKernelGetParamCount", (void *)cuKernelGetParamCount, 13020, 0, NULL, NULL, 281, NULL },
-	{ "cuKernelGetParamInfo", "cuKernelGetParamInfo", (void *)cuKernelGetParamInfo, 12040, 0, NULL, NULL, 282, NULL },
-	{ "cuKernelSetAttribute", "cuKernelSetAttribute", (void *)cuKernelSetAttribute, 12000, 0, NULL, NULL, 283, NULL },
-	{ "cuKernelSetCacheConfig", "cuKernelSetCacheConfig", (void *)cuKernelSetCacheConfig, 12000, 0, NULL, NULL, 284, NULL },
-	{ "cuLaunch", "cuLaunch", (void *)cuLaunch, 2000, 0, NULL, NULL, 285, NULL },
-	{ "cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel", (void *)cuLaunchCooperativeKernel, 9000, 9000, (void *)cuLaunchCooperativeKernel_ptsz, "cuLaunchCooperativeKernel_ptsz", 286, NULL },
-	{ "cuLaunchCooperativeKernelMultiDevice", "cuLaunchCooperativeKernelMultiDevice", (void *)cuLaunchCooperativeKernelMultiDevice, 9000, 0, NULL, NULL, 287, "left CUDA in version 13; a grid can't span devices over remoting" },
-	{ "cuLaunchGrid", "cuLaunchGrid", (void *)cuLaunchGrid, 2000, 0, NULL, NULL, 288, NULL },
-	{ "cuLaunchGridAsync", "cuLaunchGridAsync", (void *)cuLaunchGridAsync, 2000, 0, NULL, NULL, 289, NULL },
-	{ "cuLaunchHostFunc", "cuLaunchHostFunc", (void *)cuLaunchHostFunc, 10000, 10000, (void *)cuLaunchHostFunc_ptsz, "cuLaunchHostFunc_ptsz", 290, NULL },
-	{ "cuLaunchHostFunc", "cuLaunchHostFunc_v2", (void *)cuLaunchHostFunc_v2, 13010, 13010, (void *)cuLaunchHostFunc_v2_ptsz, "cuLaunchHostFunc_v2_ptsz", 291, NULL },
-	{ "cuLaunchKernel", "cuLaunchKernel", (void *)cuLaunchKernel, 4000, 7000, (void *)cuLaunchKernel_ptsz, "cuLaunchKernel_ptsz", 292, NULL },
-	{ "cuLaunchKernelEx", "cuLaunchKernelEx", (void *)cuLaunchKernelEx, 11060, 11060, (void *)cuLaunchKernelEx_ptsz, "cuLaunchKernelEx_ptsz", 293, NULL },
-	{ "cuLibraryEnumerateKernels", "cuLibraryEnumerateKernels", (void *)cuLibraryEnumerateKernels, 12040, 0, NULL, NULL, 294, NULL },
-	{ "cuLibraryGetGlobal", "cuLibraryGetGlobal", (void *)cuLibraryGetGlobal, 12000, 0, NULL, NULL, 295, NULL },
-	{ "cuLibraryGetKernel", "cuLibraryGetKernel", (void *)cuLibraryGetKernel, 12000, 0, NULL, NULL, 296, NULL },
-	{ "cuLibraryGetKernelCount", "cuLibraryGetKernelCount", (void *)cuLibraryGetKernelCount, 12040, 0, NULL, NULL, 297, NULL },
-	{ "cuLibraryGetManaged", "cuLibraryGetManaged", (void *)cuLibraryGetManaged, 12000, 0, NULL, NULL, 298, NULL },
-	{ "cuLibraryGetModule", "cuLibraryGetModule", (void *)cuLibraryGetModule, 12000, 0, NULL, NULL, 299, NULL },
-	{ "cuLibraryGetUnifiedFunction", "cuLibraryGetUnifiedFunction", (void *)cuLibraryGetUnifiedFunction, 12000, 0, NULL, NULL, 300, "a function of this machine's program is none of a remote GPU; the attribute for it is 0" },
-	{ "cuLibraryLoadData", "cuLibraryLoadData", (void *)cuLibraryLoadData, 12000, 0, NULL, NULL, 301, NULL },
-	{ "cuLibraryLoadFromFile", "cuLibraryLoadFromFile", (void *)cuLibraryLoadFromFile, 12000, 0, NULL, NULL, 302, NULL },
-	{ "cuLibraryUnload", "cuLibraryUnload", (void *)cuLibraryUnload, 12000, 0, NULL, NULL, 303, NULL },
-	{ "cuLinkAddData", "cuLinkAddData", (void *)cuLinkAddData, 5050, 0, NULL, NULL, 304, NULL },
-	{ "cuLinkAddData", "cuLinkAddData_v2", (void *)cuLinkAddData_v2, 6050, 0, NULL, NULL, 305, NULL },
-	{ "cuLinkAddFile", "cuLinkAddFile", (void *)cuLinkAddFile, 5050, 0, NULL, NULL, 306, NULL },
-	{ "cuLinkAddFile", "cuLinkAddFile_v2", (void *)cuLinkAddFile_v2, 6050, 0, NULL, NULL, 307, NULL },
-	{ "cuLinkComplete", "cuLinkComplete", (void *)cuLinkComplete, 5050, 0, NULL, NULL, 308, NULL },
-	{ "cuLinkCreate", "cuLinkCreate", (void *)cuLinkCreate, 5050, 0, NULL, NULL, 309, NULL },
-	{ "cuLinkCreate", "cuLinkCreate_v2", (void *)cuLinkCreate_v2, 6050, 0, NULL, NULL, 310, NULL },
-	{ "cuLinkDestroy", "cuLinkDestroy", (void *)cuLinkDestroy, 5050, 0, NULL, NULL, 311, NULL },
-	{ "cuLogsCurrent", "cuLogsCurrent", (void *)cuLogsCurrent, 12090, 0, NULL, NULL, 312, NULL },
-	{ "cuLogsDumpToFile", "cuLogsDumpToFile", (void *)cuLogsDumpToFile, 12090, 0, NULL, NULL, 313, NULL },
-	{ "cuLogsDumpToMemory", "cuLogsDumpToMemory", (void *)cuLogsDumpToMemory, 12090, 0, NULL, NULL, 314, NULL },
-	{ "cuLogsRegisterCallback", "cuLogsRegisterCallback", (void *)cuLogsRegisterCallback, 12090, 0, NULL, NULL, 315, NULL },
-	{ "cuLogsUnregisterCallback", "cuLogsUnregisterCallback", (void *)cuLogsUnregisterCallback, 12090, 0, NULL, NULL, 316, NULL },
-	{ "cuMemAddressFree", "cuMemAddressFree", (void *)cuMemAddressFree, 10020, 0, NULL, NULL, 317, NULL },
-	{ "cuMemAddressReserve", "cuMemAddressReserve", (void *)cuMemAddressReserve, 10020, 0, NULL, NULL, 318, NULL },
-	{ "cuMemAdvise", "cuMemAdvise", (void *)cuMemAdvise, 8000, 0, NULL, NULL, 319, NULL },
-	{ "cuMemAdvise", "cuMemAdvise_v2", (void *)cuMemAdvise_v2, 12020, 0, NULL, NULL, 320, NULL },
-	{ "cuMemAlloc", "cuMemAlloc", (void *)cuMemAlloc, 2000, 0, NULL, NULL, 321, NULL },
-	{ "cuMemAlloc", "cuMemAlloc_v2", (void *)cuMemAlloc_v2, 3020, 0, NULL, NULL, 322, NULL },
-	{ "cuMemAllocAsync", "cuMemAllocAsync", (void *)cuMemAllocAsync, 11020, 11020, (void *)cuMemAllocAsync_ptsz, "cuMemAllocAsync_ptsz", 323, NULL },
-	{ "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", (void *)cuMemAllocFromPoolAsync, 11020, 11020, (void *)cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync_ptsz", 324, NULL },
-	{ "cuMemAllocHost", "cuMemAllocHost", (void *)cuMemAllocHost, 2000, 0, NULL, NULL, 325, NULL },
-	{ "cuMemAllocHost", "cuMemAllocHost_v2", (void *)cuMemAllocHost_v2, 3020, 0, NULL, NULL, 326, NULL },
-	{ "cuMemAllocManaged", "cuMemAllocManaged", (void *)cuMemAllocManaged, 6000, 0, NULL, NULL, 327, NULL },
-	{ "cuMemAllocPitch", "cuMemAllocPitch", (void *)cuMemAllocPitch, 2000, 0, NULL, NULL, 328, NULL },
-	{ "cuMemAllocPitch", "cuMemAllocPitch_v2", (void *)cuMemAllocPitch_v2, 3020, 0, NULL, NULL, 329, NULL },
-	{ "cuMemBatchDecompressAsync", "cuMemBatchDecompressAsync", (void *)cuMemBatchDecompressAsync, 12060, 0, NULL, NULL, 330, "decompression by the GPU is not there; the attribute for its algorithms is 0" },
-	{ "cuMemCreate", "cuMemCreate", (void *)cuMemCreate, 10020, 0, NULL, NULL, 331, NULL },
-	{ "cuMemDiscardAndPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", (void *)cuMemDiscardAndPrefetchBatchAsync, 13000, 13000, (void *)cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync_ptsz", 332, NULL },
-	{ "cuMemDiscardBatchAsync", "cuMemDiscardBatchAsync", (void *)cuMemDiscardBatchAsync, 13000, 13000, (void *)cuMemDiscardBatchAsync_ptsz, "cuMemDiscardBatchAsync_ptsz", 333, NULL },
-	{ "cuMemExportToShareableHandle", "cuMemExportToShareableHandle", (void *)cuMemExportToShareableHandle, 10020, 0, NULL, NULL, 334, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
-	{ "cuMemFree", "cuMemFree", (void *)cuMemFree, 2000, 0, NULL, NULL, 335, NULL },
-	{ "cuMemFree", "cuMemFree_v2", (void *)cuMemFree_v2, 3020, 0, NULL, NULL, 336, NULL },
-	{ "cuMemFreeAsync", "cuMemFreeAsync", (void *)cuMemFreeAsync, 11020, 11020, (void *)cuMemFreeAsync_ptsz, "cuMemFreeAsync_ptsz", 337, NULL },
-	{ "cuMemFreeHost", "cuMemFreeHost", (void *)cuMemFreeHost, 2000, 0, NULL, NULL, 338, NULL },
-	{ "cuMemGetAccess", "cuMemGetAccess", (void *)cuMemGetAccess, 10020, 0, NULL, NULL, 339, NULL },
-	{ "cuMemGetAddressRange", "cuMemGetAddressRange", (void *)cuMemGetAddressRange, 2000, 0, NULL, NULL, 340, NULL },
-	{ "cuMemGetAddressRange", "cuMemGetAddressRange_v2", (void *)cuMemGetAddressRange_v2, 3020, 0, NULL, NULL, 341, NULL },
-	{ "cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity", (void *)cuMemGetAllocationGranularity, 10020, 0, NULL, NULL, 342, NULL },
-	{ "cuMemGetAllocationPropertiesFromHandle", "cuMemGetAllocationPropertiesFromHandle", (void *)cuMemGetAllocationPropertiesFromHandle, 10020, 0, NULL, NULL, 343, NULL },
-	{ "cuMemGetDefaultMemPool", "cuMemGetDefaultMemPool", (void *)cuMemGetDefaultMemPool, 13000, 0, NULL, NULL, 344, NULL },
-	{ "cuMemGetHandleForAddressRange", "cuMemGetHandleForAddressRange", (void *)cuMemGetHandleForAddressRange, 11070, 0, NULL, NULL, 345, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
-	{ "cuMemGetInfo", "cuMemGetInfo", (void *)cuMemGetInfo, 2000, 0, NULL, NULL, 346, NULL },
-	{ "cuMemGetInfo", "cuMemGetInfo_v2", (void *)cuMemGetInfo_v2, 3020, 0, NULL, NULL, 347, NULL },
-	{ "cuMemGetLocationInfo", "cuMemGetLocationInfo", (void *)cuMemGetLocationInfo, 13040, 0, NULL, NULL, 348, "CUDA 13.4 alone has it, and its structure is in no header that was at hand" },
-	{ "cuMemGetMemPool", "cuMemGetMemPool", (void *)cuMemGetMemPool, 13000, 0, NULL, NULL, 349, NULL },
-	{ "cuMemHostAlloc", "cuMemHostAlloc", (void *)cuMemHostAlloc, 2020, 0, NULL, NULL, 350, NULL },
-	{ "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer", (void *)cuMemHostGetDevicePointer, 2020, 0, NULL, NULL, 351, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer_v2", (void *)cuMemHostGetDevicePointer_v2, 3020, 0, NULL, NULL, 352, "a remote GPU cannot read or write memory of this machine directly; CAN_MAP_HOST_MEMORY is 0" },
-	{ "cuMemHostGetFlags", "cuMemHostGetFlags", (void *)cuMemHostGetFlags, 2030, 0, NULL, NULL, 353, NULL },
-	{ "cuMemHostRegister", "cuMemHostRegister", (void *)cuMemHostRegister, 4000, 0, NULL, NULL, 354, NULL },
-	{ "cuMemHostRegister", "cuMemHostRegister_v2", (void *)cuMemHostRegister_v2, 6050, 0, NULL, NULL, 355, NULL },
-	{ "cuMemHostUnregister", "cuMemHostUnregister", (void *)cuMemHostUnregister, 4000, 0, NULL, NULL, 356, NULL },
-	{ "cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle", (void *)cuMemImportFromShareableHandle, 10020, 0, NULL, NULL, 357, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
-	{ "cuMemMap", "cuMemMap", (void *)cuMemMap, 10020, 0, NULL, NULL, 358, NULL },
-	{ "cuMemMapArrayAsync", "cuMemMapArrayAsync", (void *)cuMemMapArrayAsync, 11010, 11010, (void *)cuMemMapArrayAsync_ptsz, "cuMemMapArrayAsync_ptsz", 359, "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0" },
-	{ "cuMemPoolCreate", "cuMemPoolCreate", (void *)cuMemPoolCreate, 11020, 0, NULL, NULL, 360, NULL },
-	{ "cuMemPoolDestroy", "cuMemPoolDestroy", (void *)cuMemPoolDestroy, 11020, 0, NULL, NULL, 361, NULL },
-	{ "cuMemPoolExportPointer", "cuMemPoolExportPointer", (void *)cuMemPoolExportPointer, 11020, 0, NULL, NULL, 362, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
-	{ "cuMemPoolExportToShareableHandle", "cuMemPoolExportToShareableHandle", (void *)cuMemPoolExportToShareableHandle, 11020, 0, NULL, NULL, 363, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
-	{ "cuMemPoolGetAccess", "cuMemPoolGetAccess", (void *)cuMemPoolGetAccess, 11020, 0, NULL, NULL, 364, NULL },
-	{ "cuMemPoolGetAttribute", "cuMemPoolGetAttribute", (void *)cuMemPoolGetAttribute, 11020, 0, NULL, NULL, 365, NULL },
-	{ "cuMemPoolImportFromShareableHandle", "cuMemPoolImportFromShareableHandle", (void *)cuMemPoolImportFromShareableHandle, 11020, 0, NULL, NULL, 366, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
-	{ "cuMemPoolImportPointer", "cuMemPoolImportPointer", (void *)cuMemPoolImportPointer, 11020, 0, NULL, NULL, 367, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
-	{ "cuMemPoolSetAccess", "cuMemPoolSetAccess", (void *)cuMemPoolSetAccess, 11020, 0, NULL, NULL, 368, NULL },
-	{ "cuMemPoolSetAttribute", "cuMemPoolSetAttribute", (void *)cuMemPoolSetAttribute, 11020, 0, NULL, NULL, 369, NULL },
-	{ "cuMemPoolTrimTo", "cuMemPoolTrimTo", (void *)cuMemPoolTrimTo, 11020, 0, NULL, NULL, 370, NULL },
-	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync", (void *)cuMemPrefetchAsync, 8000, 8000, (void *)cuMemPrefetchAsync_ptsz, "cuMemPrefetchAsync_ptsz", 371, NULL },
-	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync_v2", (void *)cuMemPrefetchAsync_v2, 12020, 12020, (void *)cuMemPrefetchAsync_v2_ptsz, "cuMemPrefetchAsync_v2_ptsz", 372, NULL },
-	{ "cuMemPrefetchBatchAsync", "cuMemPrefetchBatchAsync", (void *)cuMemPrefetchBatchAsync, 13000, 13000, (void *)cuMemPrefetchBatchAsync_ptsz, "cuMemPrefetchBatchAsync_ptsz", 373, NULL },
-	{ "cuMemRangeGetAttribute", "cuMemRangeGetAttribute", (void *)cuMemRangeGetAttribute, 8000, 0, NULL, NULL, 374, NULL },
-	{ "cuMemRangeGetAttributes", "cuMemRangeGetAttributes", (void *)cuMemRangeGetAttributes, 8000, 0, NULL, NULL, 375, NULL },
-	{ "cuMemRelease", "cuMemRelease", (void *)cuMemRelease, 10020, 0, NULL, NULL, 376, NULL },
-	{ "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", (void *)cuMemRetainAllocationHandle, 11000, 0, NULL, NULL, 377, NULL },
-	{ "cuMemSetAccess", "cuMemSetAccess", (void *)cuMemSetAccess, 10020, 0, NULL, NULL, 378, NULL },
-	{ "cuMemSetMemPool", "cuMemSetMemPool", (void *)cuMemSetMemPool, 13000, 0, NULL, NULL, 379, NULL },
-	{ "cuMemUnmap", "cuMemUnmap", (void *)cuMemUnmap, 10020, 0, NULL, NULL, 380, NULL },
-	{ "cuMemcpy", "cuMemcpy", (void *)cuMemcpy, 4000, 7000, (void *)cuMemcpy_ptds, "cuMemcpy_ptds", 381, NULL },
-	{ "cuMemcpy2D", "cuMemcpy2D", (void *)cuMemcpy2D, 2000, 0, NULL, NULL, 382, NULL },
-	{ "cuMemcpy2D", "cuMemcpy2D_v2", (void *)cuMemcpy2D_v2, 3020, 7000, (void *)cuMemcpy2D_v2_ptds, "cuMemcpy2D_v2_ptds", 383, NULL },
-	{ "cuMemcpy2DAsync", "cuMemcpy2DAsync", (void *)cuMemcpy2DAsync, 2000, 0, NULL, NULL, 384, NULL },
-	{ "cuMemcpy2DAsync", "cuMemcpy2DAsync_v2", (void *)cuMemcpy2DAsync_v2, 3020, 7000, (void *)cuMemcpy2DAsync_v2_ptsz, "cuMemcpy2DAsync_v2_ptsz", 385, NULL },
-	{ "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned", (void *)cuMemcpy2DUnaligned, 2000, 0, NULL, NULL, 386, NULL },
-	{ "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned_v2", (void *)cuMemcpy2DUnaligned_v2, 3020, 7000, (void *)cuMemcpy2DUnaligned_v2_ptds, "cuMemcpy2DUnaligned_v2_ptds", 387, NULL },
-	{ "cuMemcpy3D", "cuMemcpy3D", (void *)cuMemcpy3D, 2000, 0, NULL, NULL, 388, NULL },
-	{ "cuMemcpy3D", "cuMemcpy3D_v2", (void *)cuMemcpy3D_v2, 3020, 7000, (void *)cuMemcpy3D_v2_ptds, "cuMemcpy3D_v2_ptds", 389, NULL },
-	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync", (void *)cuMemcpy3DAsync, 2000, 0, NULL, NULL, 390, NULL },
-	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync_v2", (void *)cuMemcpy3DAsync_v2, 3020, 7000, (void *)cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync_v2_ptsz", 391, NULL },
-	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync", (void *)cuMemcpy3DBatchAsync, 12080, 12080, (void *)cuMemcpy3DBatchAsync_ptsz, "cuMemcpy3DBatchAsync_ptsz", 392, NULL },
-	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", (void *)cuMemcpy3DBatchAsync_v2, 13000, 13000, (void *)cuMemcpy3DBatchAsync_v2_ptsz, "cuMemcpy3DBatchAsync_v2_ptsz", 393, NULL },
-	{ "cuMemcpy3DPeer", "cuMemcpy3DPeer", (void *)cuMemcpy3DPeer, 4000, 7000, (void *)cuMemcpy3DPeer_ptds, "cuMemcpy3DPeer_ptds", 394, NULL },
-	{ "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync", (void *)cuMemcpy3DPeerAsync, 4000, 7000, (void *)cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", 395, NULL },
-	{ "cuMemcpy3DWithAttributesAsync", "cuMemcpy3DWithAttributesAsync", (void *)cuMemcpy3DWithAttributesAsync, 13020, 13020, (void *)cuMemcpy3DWithAttributesAsync_ptsz, "cuMemcpy3DWithAttributesAsync_ptsz", 396, NULL },
-	{ "cuMemcpyAsync", "cuMemcpyAsync", (void *)cuMemcpyAsync, 4000, 7000, (void *)cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", 397, NULL },
-	{ "cuMemcpyAtoA", "cuMemcpyAtoA", (void *)cuMemcpyAtoA, 2000, 0, NULL, NULL, 398, NULL },
-	{ "cuMemcpyAtoA", "cuMemcpyAtoA_v2", (void *)cuMemcpyAtoA_v2, 3020, 7000, (void *)cuMemcpyAtoA_v2_ptds, "cuMemcpyAtoA_v2_ptds", 399, NULL },
-	{ "cuMemcpyAtoD", "cuMemcpyAtoD", (void *)cuMemcpyAtoD, 2000, 0, NULL, NULL, 400, NULL },
-	{ "cuMemcpyAtoD", "cuMemcpyAtoD_v2", (void *)cuMemcpyAtoD_v2, 3020, 7000, (void *)cuMemcpyAtoD_v2_ptds, "cuMemcpyAtoD_v2_ptds", 401, NULL },
-	{ "cuMemcpyAtoH", "cuMemcpyAtoH", (void *)cuMemcpyAtoH, 2000, 0, NULL, NULL, 402, NULL },
-	{ "cuMemcpyAtoH", "cuMemcpyAtoH_v2", (void *)cuMemcpyAtoH_v2, 3020, 7000, (void *)cuMemcpyAtoH_v2_ptds, "cuMemcpyAtoH_v2_ptds", 403, NULL },
-	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync", (void *)cuMemcpyAtoHAsync, 2000, 0, NULL, NULL, 404, NULL },
-	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync_v2", (void *)cuMemcpyAtoHAsync_v2, 3020, 7000, (void *)cuMemcpyAtoHAsync_v2_ptsz, "cuMemcpyAtoHAsync_v2_ptsz", 405, NULL },
-	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync", (void *)cuMemcpyBatchAsync, 12080, 12080, (void *)cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", 406, NULL },
-	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", (void *)cuMemcpyBatchAsync_v2, 13000, 13000, (void *)cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", 407, NULL },
-	{ "cuMemcpyDtoA", "cuMemcpyDtoA", (void *)cuMemcpyDtoA, 2000, 0, NULL, NULL, 408, NULL },
-	{ "cuMemcpyDtoA", "cuMemcpyDtoA_v2", (void *)cuMemcpyDtoA_v2, 3020, 7000, (void *)cuMemcpyDtoA_v2_ptds, "cuMemcpyDtoA_v2_ptds", 409, NULL },
-	{ "cuMemcpyDtoD", "cuMemcpyDtoD", (void *)cuMemcpyDtoD, 2000, 0, NULL, NULL, 410, NULL },
-	{ "cuMemcpyDtoD", "cuMemcpyDtoD_v2", (void *)cuMemcpyDtoD_v2, 3020, 7000, (void *)cuMemcpyDtoD_v2_ptds, "cuMemcpyDtoD_v2_ptds", 411, NULL },
-	{ "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync", (void *)cuMemcpyDtoDAsync, 3000, 0, NULL, NULL, 412, NULL },
-	{ "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", (void *)cuMemcpyDtoDAsync_v2, 3020, 7000, (void *)cuMemcpyDtoDAsync_v2_ptsz, "cuMemcpyDtoDAsync_v2_ptsz", 413, NULL },
-	{ "cuMemcpyDtoH", "cuMemcpyDtoH", (void *)cuMemcpyDtoH, 2000, 0, NULL, NULL, 414, NULL },
-	{ "cuMemcpyDtoH", "cuMemcpyDtoH_v2", (void *)cuMemcpyDtoH_v2, 3020, 7000, (void *)cuMemcpyDtoH_v2_ptds, "cuMemcpyDtoH_v2_ptds", 415, NULL },
-	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync", (void *)cuMemcpyDtoHAsync, 2000, 0, NULL, NULL, 416, NULL },
-	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2", (void *)cuMemcpyDtoHAsync_v2, 3020, 7000, (void *)cuMemcpyDtoHAsync_v2_ptsz, "cuMemcpyDtoHAsync_v2_ptsz", 417, NULL },
-	{ "cuMemcpyHtoA", "cuMemcpyHtoA", (void *)cuMemcpyHtoA, 2000, 0, NULL, NULL, 418, NULL },
-	{ "cuMemcpyHtoA", "cuMemcpyHtoA_v2", (void *)cuMemcpyHtoA_v2, 3020, 7000, (void *)cuMemcpyHtoA_v2_ptds, "cuMemcpyHtoA_v2_ptds", 419, NULL },
-	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync", (void *)cuMemcpyHtoAAsync, 2000, 0, NULL, NULL, 420, NULL },
-	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync_v2", (void *)cuMemcpyHtoAAsync_v2, 3020, 7000, (void *)cuMemcpyHtoAAsync_v2_ptsz, "cuMemcpyHtoAAsync_v2_ptsz", 421, NULL },
-	{ "cuMemcpyHtoD", "cuMemcpyHtoD", (void *)cuMemcpyHtoD, 2000, 0, NULL, NULL, 422, NULL },
-	{ "cuMemcpyHtoD", "cuMemcpyHtoD_v2", (void *)cuMemcpyHtoD_v2, 3020, 7000, (void *)cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", 423, NULL },
-	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync", (void *)cuMemcpyHtoDAsync, 2000, 0, NULL, NULL, 424, NULL },
-	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2", (void *)cuMemcpyHtoDAsync_v2, 3020, 7000, (void *)cuMemcpyHtoDAsync_v2_ptsz, "cuMemcpyHtoDAsync_v2_ptsz", 425, NULL },
-	{ "cuMemcpyPeer", "cuMemcpyPeer", (void *)cuMemcpyPeer, 4000, 7000, (void *)cuMemcpyPeer_ptds, "cuMemcpyPeer_ptds", 426, NULL },
-	{ "cuMemcpyPeerAsync", "cuMemcpyPeerAsync", (void *)cuMemcpyPeerAsync, 4000, 7000, (void *)cuMemcpyPeerAsync_ptsz, "cuMemcpyPeerAsync_ptsz", 427, NULL },
-	{ "cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync", (void *)cuMemcpyWithAttributesAsync, 13020, 13020, (void *)cuMemcpyWithAttributesAsync_ptsz, "cuMemcpyWithAttributesAsync_ptsz", 428, NULL },
-	{ "cuMemsetD16", "cuMemsetD16", (void *)cuMemsetD16, 2000, 0, NULL, NULL, 429, NULL },
-	{ "cuMemsetD16", "cuMemsetD16_v2", (void *)cuMemsetD16_v2, 3020, 7000, (void *)cuMemsetD16_v2_ptds, "cuMemsetD16_v2_ptds", 430, NULL },
-	{ "cuMemsetD16Async", "cuMemsetD16Async", (void *)cuMemsetD16Async, 3020, 7000, (void *)cuMemsetD16Async_ptsz, "cuMemsetD16Async_ptsz", 431, NULL },
-	{ "cuMemsetD2D16", "cuMemsetD2D16", (void *)cuMemsetD2D16, 2000, 0, NULL, NULL, 432, NULL },
-	{ "cuMemsetD2D16", "cuMemsetD2D16_v2", (void *)cuMemsetD2D16_v2, 3020, 7000, (void *)cuMemsetD2D16_v2_ptds, "cuMemsetD2D16_v2_ptds", 433, NULL },
-	{ "cuMemsetD2D16Async", "cuMemsetD2D16Async", (void *)cuMemsetD2D16Async, 3020, 7000, (void *)cuMemsetD2D16Async_ptsz, "cuMemsetD2D16Async_ptsz", 434, NULL },
-	{ "cuMemsetD2D32", "cuMemsetD2D32", (void *)cuMemsetD2D32, 2000, 0, NULL, NULL, 435, NULL },
-	{ "cuMemsetD2D32", "cuMemsetD2D32_v2", (void *)cuMemsetD2D32_v2, 3020, 7000, (void *)cuMemsetD2D32_v2_ptds, "cuMemsetD2D32_v2_ptds", 436, NULL },
-	{ "cuMemsetD2D32Async", "cuMemsetD2D32Async", (void *)cuMemsetD2D32Async, 3020, 7000, (void *)cuMemsetD2D32Async_ptsz, "cuMemsetD2D32Async_ptsz", 437, NULL },
-	{ "cuMemsetD2D8", "cuMemsetD2D8", (void *)cuMemsetD2D8, 2000, 0, NULL, NULL, 438, NULL },
-	{ "cuMemsetD2D8", "cuMemsetD2D8_v2", (void *)cuMemsetD2D8_v2, 3020, 7000, (void *)cuMemsetD2D8_v2_ptds, "cuMemsetD2D8_v2_ptds", 439, NULL },
-	{ "cuMemsetD2D8Async", "cuMemsetD2D8Async", (void *)cuMemsetD2D8Async, 3020, 7000, (void *)cuMemsetD2D8Async_ptsz, "cuMemsetD2D8Async_ptsz", 440, NULL },
-	{ "cuMemsetD32", "cuMemsetD32", (void *)cuMemsetD32, 2000, 0, NULL, NULL, 441, NULL },
-	{ "cuMemsetD32", "cuMemsetD32_v2", (void *)cuMemsetD32_v2, 3020, 7000, (void *)cuMemsetD32_v2_ptds, "cuMemsetD32_v2_ptds", 442, NULL },
-	{ "cuMemsetD32Async", "cuMemsetD32Async", (void *)cuMemsetD32Async, 3020, 7000, (void *)cuMemsetD32Async_ptsz, "cuMemsetD32Async_ptsz", 443, NULL },
-	{ "cuMemsetD8", "cuMemsetD8", (void *)cuMemsetD8, 2000, 0, NULL, NULL, 444, NULL },
-	{ "cuMemsetD8", "cuMemsetD8_v2", (void *)cuMemsetD8_v2, 3020, 7000, (void *)cuMemsetD8_v2_ptds, "cuMemsetD8_v2_ptds", 445, NULL },
-	{ "cuMemsetD8Async", "cuMemsetD8Async", (void *)cuMemsetD8Async, 3020, 7000, (void *)cuMemsetD8Async_ptsz, "cuMemsetD8Async_ptsz", 446, NULL },
-	{ "cuMipmappedArrayCreate", "cuMipmappedArrayCreate", (void *)cuMipmappedArrayCreate, 5000, 0, NULL, NULL, 447, NULL },
-	{ "cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", (void *)cuMipmappedArrayDestroy, 5000, 0, NULL, NULL, 448, NULL },
-	{ "cuMipmappedArrayGetLevel", "cuMipmappedArrayGetLevel", (void *)cuMipmappedArrayGetLevel, 5000, 0, NULL, NULL, 449, NULL },
-	{ "cuMipmappedArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements", (void *)cuMipmappedArrayGetMemoryRequirements, 11060, 0, NULL, NULL, 450, NULL },
-	{ "cuMipmappedArrayGetSparseProperties", "cuMipmappedArrayGetSparseProperties", (void *)cuMipmappedArrayGetSparseProperties, 11010, 0, NULL, NULL, 451, NULL },
-	{ "cuModuleEnumerateFunctions", "cuModuleEnumerateFunctions", (void *)cuModuleEnumerateFunctions, 12040, 0, NULL, NULL, 452, NULL },
-	{ "cuModuleGetFunction", "cuModuleGetFunction", (void *)cuModuleGetFunction, 2000, 0, NULL, NULL, 453, NULL },
-	{ "cuModuleGetFunctionCount", "cuModuleGetFunctionCount", (void *)cuModuleGetFunctionCount, 12040, 0, NULL, NULL, 454, NULL },
-	{ "cuModuleGetGlobal", "cuModuleGetGlobal", (void *)cuModuleGetGlobal, 2000, 0, NULL, NULL, 455, NULL },
-	{ "cuModuleGetGlobal", "cuModuleGetGlobal_v2", (void *)cuModuleGetGlobal_v2, 3020, 0, NULL, NULL, 456, NULL },
-	{ "cuModuleGetLoadingMode", "cuModuleGetLoadingMode", (void *)cuModuleGetLoadingMode, 11070, 0, NULL, NULL, 457, NULL },
-	{ "cuModuleGetSurfRef", "cuModuleGetSurfRef", (void *)cuModuleGetSurfRef, 3000, 0, NULL, NULL, 458, NULL },
-	{ "cuModuleGetTexRef", "cuModuleGetTexRef", (void *)cuModuleGetTexRef, 2000, 0, NULL, NULL, 459, NULL },
-	{ "cuModuleLoad", "cuModuleLoad", (void *)cuModuleLoad, 2000, 0, NULL, NULL, 460, NULL },
-	{ "cuModuleLoadData", "cuModuleLoadData", (void *)cuModuleLoadData, 2000, 0, NULL, NULL, 461, NULL },
-	{ "cuModuleLoadDataEx", "cuModuleLoadDataEx", (void *)cuModuleLoadDataEx, 2010, 0, NULL, NULL, 462, NULL },
-	{ "cuModuleLoadFatBinary", "cuModuleLoadFatBinary", (void *)cuModuleLoadFatBinary, 2000, 0, NULL, NULL, 463, NULL },
-	{ "cuModuleUnload", "cuModuleUnload", (void *)cuModuleUnload, 2000, 0, NULL, NULL, 464, NULL },
-	{ "cuMulticastAddDevice", "cuMulticastAddDevice", (void *)cuMulticastAddDevice, 12010, 0, NULL, NULL, 465, NULL },
-	{ "cuMulticastBindAddr", "cuMulticastBindAddr", (void *)cuMulticastBindAddr, 12010, 0, NULL, NULL, 466, NULL },
-	{ "cuMulticastBindMem", "cuMulticastBindMem", (void *)cuMulticastBindMem, 12010, 0, NULL, NULL, 467, NULL },
-	{ "cuMulticastCreate", "cuMulticastCreate", (void *)cuMulticastCreate, 12010, 0, NULL, NULL, 468, NULL },
-	{ "cuMulticastGetGranularity", "cuMulticastGetGranularity", (void *)cuMulticastGetGranularity, 12010, 0, NULL, NULL, 469, NULL },
-	{ "cuMulticastUnbind", "cuMulticastUnbind", (void *)cuMulticastUnbind, 12010, 0, NULL, NULL, 470, NULL },
-	{ "cuOccupancyAvailableDynamicSMemPerBlock", "cuOccupancyAvailableDynamicSMemPerBlock", (void *)cuOccupancyAvailableDynamicSMemPerBlock, 10020, 0, NULL, NULL, 471, NULL },
-	{ "cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuOccupancyMaxActiveBlocksPerMultiprocessor", (void *)cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, 0, NULL, NULL, 472, NULL },
-	{ "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", (void *)cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, 0, NULL, NULL, 473, NULL },
-	{ "cuOccupancyMaxActiveClusters", "cuOccupancyMaxActiveClusters", (void *)cuOccupancyMaxActiveClusters, 11070, 0, NULL, NULL, 474, NULL },
-	{ "cuOccupancyMaxPotentialBlockSize", "cuOccupancyMaxPotentialBlockSize", (void *)cuOccupancyMaxPotentialBlockSize, 6050, 0, NULL, NULL, 475, NULL },
-	{ "cuOccupancyMaxPotentialBlockSizeWithFlags", "cuOccupancyMaxPotentialBlockSizeWithFlags", (void *)cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, 0, NULL, NULL, 476, NULL },
-	{ "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxPotentialClusterSize", (void *)cuOccupancyMaxPotentialClusterSize, 11070, 0, NULL, NULL, 477, NULL },
-	{ "cuParamSetSize", "cuParamSetSize", (void *)cuParamSetSize, 2000, 0, NULL, NULL, 478, NULL },
-	{ "cuParamSetTexRef", "cuParamSetTexRef", (void *)cuParamSetTexRef, 2000, 0, NULL, NULL, 479, NULL },
-	{ "cuParamSetf", "cuParamSetf", (void *)cuParamSetf, 2000, 0, NULL, NULL, 480, NULL },
-	{ "cuParamSeti", "cuParamSeti", (void *)cuParamSeti, 2000, 0, NULL, NULL, 481, NULL },
-	{ "cuParamSetv", "cuParamSetv", (void *)cuParamSetv, 2000, 0, NULL, NULL, 482, NULL },
-	{ "cuPointerGetAttribute", "cuPointerGetAttribute", (void *)cuPointerGetAttribute, 4000, 0, NULL, NULL, 483, NULL },
-	{ "cuPointerGetAttributes", "cuPointerGetAttributes", (void *)cuPointerGetAttributes, 7000, 0, NULL, NULL, 484, NULL },
-	{ "cuPointerSetAttribute", "cuPointerSetAttribute", (void *)cuPointerSetAttribute, 6000, 0, NULL, NULL, 485, NULL },
-	{ "cuProfilerInitialize", "cuProfilerInitialize", (void *)cuProfilerInitialize, 4000, 0, NULL, NULL, 486, "left CUDA in version 12; drivers refuse it, too" },
-	{ "cuProfilerStart", "cuProfilerStart", (void *)cuProfilerStart, 4000, 0, NULL, NULL, 487, NULL },
-	{ "cuProfilerStop", "cuProfilerStop", (void *)cuProfilerStop, 4000, 0, NULL, NULL, 488, NULL },
-	{ "cuSignalExternalSemaphoresAsync", "cuSignalExternalSemaphoresAsync", (void *)cuSignalExternalSemaphoresAsync, 10000, 10000, (void *)cuSignalExternalSemaphoresAsync_ptsz, "cuSignalExternalSemaphoresAsync_ptsz", 489, "memory and semaphores of other APIs live in this machine" },
-	{ "cuStreamAddCallback", "cuStreamAddCallback", (void *)cuStreamAddCallback, 5000, 7000, (void *)cuStreamAddCallback_ptsz, "cuStreamAddCallback_ptsz", 490, NULL },
-	{ "cuStreamAttachMemAsync", "cuStreamAttachMemAsync", (void *)cuStreamAttachMemAsync, 6000, 7000, (void *)cuStreamAttachMemAsync_ptsz, "cuStreamAttachMemAsync_ptsz", 491, NULL },
-	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp", (void *)cuStreamBatchMemOp, 8000, 8000, (void *)cuStreamBatchMemOp_ptsz, "cuStreamBatchMemOp_ptsz", 492, NULL },
-	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp_v2", (void *)cuStreamBatchMemOp_v2, 11070, 11070, (void *)cuStreamBatchMemOp_v2_ptsz, "cuStreamBatchMemOp_v2_ptsz", 493, NULL },
-	{ "cuStreamBeginCapture", "cuStreamBeginCapture", (void *)cuStreamBeginCapture, 10000, 0, NULL, NULL, 494, NULL },
-	{ "cuStreamBeginCapture", "cuStreamBeginCapture_v2", (void *)cuStreamBeginCapture_v2, 10010, 10010, (void *)cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture_v2_ptsz", 495, NULL },
-	{ "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", (void *)cuStreamBeginCaptureToGraph, 12030, 12030, (void *)cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph_ptsz", 496, NULL },
-	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuStreamCopyAttributes", "cuStreamCopyAttributes", (void *)cuStreamCopyAttributes, 11000, 11000, (void *)cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", 498, NULL },
-	{ "cuStreamCreate", "cuStreamCreate", (void *)cuStreamCreate, 2000, 0, NULL, NULL, 499, NULL },
-	{ "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", (void *)cuStreamCreateWithPriority, 5050, 0, NULL, NULL, 500, NULL },
-	{ "cuStreamDestroy", "cuStreamDestroy", (void *)cuStreamDestroy, 2000, 0, NULL, NULL, 501, NULL },
-	{ "cuStreamDestroy", "cuStreamDestroy_v2", (void *)cuStreamDestroy_v2, 4000, 0, NULL, NULL, 502, NULL },
-	{ "cuStreamEndCapture", "cuStreamEndCapture", (void *)cuStreamEndCapture, 10000, 10000, (void *)cuStreamEndCapture_ptsz, "cuStreamEndCapture_ptsz", 503, NULL },
-	{ "cuStreamGetAttribute", "cuStreamGetAttribute", (void *)cuStreamGetAttribute, 11000, 11000, (void *)cuStreamGetAttribute_ptsz, "cuStreamGetAttribute_ptsz", 504, NULL },
-	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo", (void *)cuStreamGetCaptureInfo, 10010, 10010, (void *)cuStreamGetCaptureInfo_ptsz, "cuStreamGetCaptureInfo_ptsz", 505, NULL },
-	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2", (void *)cuStreamGetCaptureInfo_v2, 11030, 11030, (void *)cuStreamGetCaptureInfo_v2_ptsz, "cuStreamGetCaptureInfo_v2_ptsz", 506, NULL },
-	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", (void *)cuStreamGetCaptureInfo_v3, 12030, 12030, (void *)cuStreamGetCaptureInfo_v3_ptsz, "cuStreamGetCaptureInfo_v3_ptsz", 507, NULL },
-	{ "cuStreamGetCtx", "cuStreamGetCtx", (void *)cuStreamGetCtx, 9020, 9020, (void *)cuStreamGetCtx_ptsz, "cuStreamGetCtx_ptsz", 508, NULL },
-	{ "cuStreamGetCtx", "cuStreamGetCtx_v2", (void *)cuStreamGetCtx_v2, 12050, 0, NULL, NULL, 509, NULL },
-	{ "cuStreamGetDevResource", "cuStreamGetDevResource", (void *)cuStreamGetDevResource, 13010, 13010, (void *)cuStreamGetDevResource_ptsz, "cuStreamGetDevResource_ptsz", 510, NULL },
-	{ "cuStreamGetDevice", "cuStreamGetDevice", (void *)cuStreamGetDevice, 12080, 0, NULL, NULL, 511, NULL },
-	{ "cuStreamGetFlags", "cuStreamGetFlags", (void *)cuStreamGetFlags, 5050, 7000, (void *)cuStreamGetFlags_ptsz, "cuStreamGetFlags_ptsz", 512, NULL },
-	{ "cuStreamGetGreenCtx", "cuStreamGetGreenCtx", (void *)cuStreamGetGreenCtx, 12040, 0, NULL, NULL, 513, NULL },
-	{ "cuStreamGetId", "cuStreamGetId", (void *)cuStreamGetId, 12000, 0, NULL, NULL, 514, NULL },
-	{ "cuStreamGetPriority", "cuStreamGetPriority", (void *)cuStreamGetPriority, 5050, 7000, (void *)cuStreamGetPriority_ptsz, "cuStreamGetPriority_ptsz", 515, NULL },
-	{ "cuStreamIsCapturing", "cuStreamIsCapturing", (void *)cuStreamIsCapturing, 10000, 10000, (void *)cuStreamIsCapturing_ptsz, "cuStreamIsCapturing_ptsz", 516, NULL },
-	{ "cuStreamQuery", "cuStreamQuery", (void *)cuStreamQuery, 2000, 7000, (void *)cuStreamQuery_ptsz, "cuStreamQuery_ptsz", 517, NULL },
-	{ "cuStreamSetAttribute", "cuStreamSetAttribute", (void *)cuStreamSetAttribute, 11000, 11000, (void *)cuStreamSetAttribute_ptsz, "cuStreamSetAttribute_ptsz", 518, NULL },
-	{ "cuStreamSynchronize", "cuStreamSynchronize", (void *)cuStreamSynchronize, 2000, 7000, (void *)cuStreamSynchronize_ptsz, "cuStreamSynchronize_ptsz", 519, NULL },
-	{ "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies", (void *)cuStreamUpdateCaptureDependencies, 11030, 11030, (void *)cuStreamUpdateCaptureDependencies_ptsz, "cuStreamUpdateCaptureDependencies_ptsz", 520, NULL },
-	{ "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2", (void *)cuStreamUpdateCaptureDependencies_v2, 12030, 12030, (void *)cuStreamUpdateCaptureDependencies_v2_ptsz, "cuStreamUpdateCaptureDependencies_v2_ptsz", 521, NULL },
-	{ "cuStreamWaitEvent", "cuStreamWaitEvent", (void *)cuStreamWaitEvent, 3020, 7000, (void *)cuStreamWaitEvent_ptsz, "cuStreamWaitEvent_ptsz", 522, NULL },
-	{ "cuStreamWaitValue32", "cuStreamWaitValue32", (void *)cuStreamWaitValue32, 8000, 8000, (void *)cuStreamWaitValue32_ptsz, "cuStreamWaitValue32_ptsz", 523, NULL },
-	{ "cuStreamWaitValue32", "cuStreamWaitValue32_v2", (void *)cuStreamWaitValue32_v2, 11070, 11070, (void *)cuStreamWaitValue32_v2_ptsz, "cuStreamWaitValue32_v2_ptsz", 524, NULL },
-	{ "cuStreamWaitValue64", "cuStreamWaitValue64", (void *)cuStreamWaitValue64, 9000, 9000, (void *)cuStreamWaitValue64_ptsz, "cuStreamWaitValue64_ptsz", 525, NULL },
-	{ "cuStreamWaitValue64", "cuStreamWaitValue64_v2", (void *)cuStreamWaitValue64_v2, 11070, 11070, (void *)cuStreamWaitValue64_v2_ptsz, "cuStreamWaitValue64_v2_ptsz", 526, NULL },
-	{ "cuStreamWriteValue32", "cuStreamWriteValue32", (void *)cuStreamWriteValue32, 8000, 8000, (void *)cuStreamWriteValue32_ptsz, "cuStreamWriteValue32_ptsz", 527, NULL },
-	{ "cuStreamWriteValue32", "cuStreamWriteValue32_v2", (void *)cuStreamWriteValue32_v2, 11070, 11070, (void *)cuStreamWriteValue32_v2_ptsz, "cuStreamWriteValue32_v2_ptsz", 528, NULL },
-	{ "cuStreamWriteValue64", "cuStreamWriteValue64", (void *)cuStreamWriteValue64, 9000, 9000, (void *)cuStreamWriteValue64_ptsz, "cuStreamWriteValue64_ptsz", 529, NULL },
-	{ "cuStreamWriteValue64", "cuStreamWriteValue64_v2", (void *)cuStreamWriteValue64_v2, 11070, 11070, (void *)cuStreamWriteValue64_v2_ptsz, "cuStreamWriteValue64_v2_ptsz", 530, NULL },
-	{ "cuSubgridCreate", "cuSubgridCreate", (void *)cuSubgridCreate, 13030, 0, NULL, NULL, 531, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
-	{ "cuSubgridWorkerGridCreate", "cuSubgridWorkerGridCreate", (void *)cuSubgridWorkerGridCreate, 13030, 0, NULL, NULL, 532, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
-	{ "cuSubgridWorksetCreate", "cuSubgridWorksetCreate", (void *)cuSubgridWorksetCreate, 13030, 0, NULL, NULL, 533, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
-	{ "cuSurfObjectCreate", "cuSurfObjectCreate", (void *)cuSurfObjectCreate, 5000, 0, NULL, NULL, 534, NULL },
-	{ "cuSurfObjectDestroy", "cuSurfObjectDestroy", (void *)cuSurfObjectDestroy, 5000, 0, NULL, NULL, 535, NULL },
-	{ "cuSurfObjectGetResourceDesc", "cuSurfObjectGetResourceDesc", (void *)cuSurfObjectGetResourceDesc, 5000, 0, NULL, NULL, 536, NULL },
-	{ "cuSurfRefGetArray", "cuSurfRefGetArray", (void *)cuSurfRefGetArray, 3000, 0, NULL, NULL, 537, NULL },
-	{ "cuSurfRefSetArray", "cuSurfRefSetArray", (void *)cuSurfRefSetArray, 3000, 0, NULL, NULL, 538, NULL },
-	{ "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2col", (void *)cuTensorMapEncodeIm2col, 12000, 0, NULL, NULL, 539, NULL },
-	{ "cuTensorMapEncodeIm2colWide", "cuTensorMapEncodeIm2colWide", (void *)cuTensorMapEncodeIm2colWide, 12080, 0, NULL, NULL, 540, NULL },
-	{ "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", (void *)cuTensorMapEncodeTiled, 12000, 0, NULL, NULL, 541, NULL },
-	{ "cuTensorMapReplaceAddress", "cuTensorMapReplaceAddress", (void *)cuTensorMapReplaceAddress, 12000, 0, NULL, NULL, 542, NULL },
-	{ "cuTexObjectCreate", "cuTexObjectCreate", (void *)cuTexObjectCreate, 5000, 0, NULL, NULL, 543, NULL },
-	{ "cuTexObjectDestroy", "cuTexObjectDestroy", (void *)cuTexObjectDestroy, 5000, 0, NULL, NULL, 544, NULL },
-	{ "cuTexObjectGetResourceDesc", "cuTexObjectGetResourceDesc", (void *)cuTexObjectGetResourceDesc, 5000, 0, NULL, NULL, 545, NULL },
-	{ "cuTexObjectGetResourceViewDesc", "cuTexObjectGetResourceViewDesc", (void *)cuTexObjectGetResourceViewDesc, 5000, 0, NULL, NULL, 546, NULL },
-	{ "cuTexObjectGetTextureDesc", "cuTexObjectGetTextureDesc", (void *)cuTexObjectGetTextureDesc, 5000, 0, NULL, NULL, 547, NULL },
-	{ "cuTexRefCreate", "cuTexRefCreate", (void *)cuTexRefCreate, 2000, 0, NULL, NULL, 548, NULL },
-	{ "cuTexRefDestroy", "cuTexRefDestroy", (void *)cuTexRefDestroy, 2000, 0, NULL, NULL, 549, NULL },
-	{ "cuTexRefGetAddress", "cuTexRefGetAddress", (void *)cuTexRefGetAddress, 2000, 0, NULL, NULL, 550, NULL },
-	{ "cuTexRefGetAddress", "cuTexRefGetAddress_v2", (void *)cuTexRefGetAddress_v2, 3020, 0, NULL, NULL, 551, NULL },
-	{ "cuTexRefGetAddressMode", "cuTexRefGetAddressMode", (void *)cuTexRefGetAddressMode, 2000, 0, NULL, NULL, 552, NULL },
-	{ "cuTexRefGetArray", "cuTexRefGetArray", (void *)cuTexRefGetArray, 2000, 0, NULL, NULL, 553, NULL },
-	{ "cuTexRefGetBorderColor", "cuTexRefGetBorderColor", (void *)cuTexRefGetBorderColor, 8000, 0, NULL, NULL, 554, NULL },
-	{ "cuTexRefGetFilterMode", "cuTexRefGetFilterMode", (void *)cuTexRefGetFilterMode, 2000, 0, NULL, NULL, 555, NULL },
-	{ "cuTexRefGetFlags", "cuTexRefGetFlags", (void *)cuTexRefGetFlags, 2000, 0, NULL, NULL, 556, NULL },
-	{ "cuTexRefGetFormat", "cuTexRefGetFormat", (void *)cuTexRefGetFormat, 2000, 0, NULL, NULL, 557, NULL },
-	{ "cuTexRefGetMaxAnisotropy", "cuTexRefGetMaxAnisotropy", (void *)cuTexRefGetMaxAnisotropy, 5000, 0, NULL, NULL, 558, NULL },
-	{ "cuTexRefGetMipmapFilterMode", "cuTexRefGetMipmapFilterMode", (void *)cuTexRefGetMipmapFilterMode, 5000, 0, NULL, NULL, 559, NULL },
-	{ "cuTexRefGetMipmapLevelBias", "cuTexRefGetMipmapLevelBias", (void *)cuTexRefGetMipmapLevelBias, 5000, 0, NULL, NULL, 560, NULL },
-	{ "cuTexRefGetMipmapLevelClamp", "cuTexRefGetMipmapLevelClamp", (void *)cuTexRefGetMipmapLevelClamp, 5000, 0, NULL, NULL, 561, NULL },
-	{ "cuTexRefGetMipmappedArray", "cuTexRefGetMipmappedArray", (void *)cuTexRefGetMipmappedArray, 5000, 0, NULL, NULL, 562, NULL },
-	{ "cuTexRefSetAddress", "cuTexRefSetAddress", (void *)cuTexRefSetAddress, 2000, 0, NULL, NULL, 563, NULL },
-	{ "cuTexRefSetAddress", "cuTexRefSetAddress_v2", (void *)cuTexRefSetAddress_v2, 3020, 0, NULL, NULL, 564, NULL },
-	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D", (void *)cuTexRefSetAddress2D, 2020, 0, NULL, NULL, 565, NULL },
-	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v2", (void *)cuTexRefSetAddress2D_v2, 3020, 0, NULL, NULL, 566, NULL },
-	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v3", (void *)cuTexRefSetAddress2D_v3, 4010, 0, NULL, NULL, 567, NULL },
-	{ "cuTexRefSetAddressMode", "cuTexRefSetAddressMode", (void *)cuTexRefSetAddressMode, 2000, 0, NULL, NULL, 568, NULL },
-	{ "cuTexRefSetArray", "cuTexRefSetArray", (void *)cuTexRefSetArray, 2000, 0, NULL, NULL, 569, NULL },
-	{ "cuTexRefSetBorderColor", "cuTexRefSetBorderColor", (void *)cuTexRefSetBorderColor, 8000, 0, NULL, NULL, 570, NULL },
-	{ "cuTexRefSetFilterMode", "cuTexRefSetFilterMode", (void *)cuTexRefSetFilterMode, 2000, 0, NULL, NULL, 571, NULL },
-	{ "cuTexRefSetFlags", "cuTexRefSetFlags", (void *)cuTexRefSetFlags, 2000, 0, NULL, NULL, 572, NULL },
-	{ "cuTexRefSetFormat", "cuTexRefSetFormat", (void *)cuTexRefSetFormat, 2000, 0, NULL, NULL, 573, NULL },
-	{ "cuTexRefSetMaxAnisotropy", "cuTexRefSetMaxAnisotropy", (void *)cuTexRefSetMaxAnisotropy, 5000, 0, NULL, NULL, 574, NULL },
-	{ "cuTexRefSetMipmapFilterMode", "cuTexRefSetMipmapFilterMode", (void *)cuTexRefSetMipmapFilterMode, 5000, 0, NULL, NULL, 575, NULL },
-	{ "cuTexRefSetMipmapLevelBias", "cuTexRefSetMipmapLevelBias", (void *)cuTexRefSetMipmapLevelBias, 5000, 0, NULL, NULL, 576, NULL },
-	{ "cuTexRefSetMipmapLevelClamp", "cuTexRefSetMipmapLevelClamp", (void *)cuTexRefSetMipmapLevelClamp, 5000, 0, NULL, NULL, 577, NULL },
-	{ "cuTexRefSetMipmappedArray", "cuTexRefSetMipmappedArray", (void *)cuTexRefSetMipmappedArray, 5000, 0, NULL, NULL, 578, NULL },
-	{ "cuThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", (void *)cuThreadExchangeStreamCaptureMode, 10010, 0, NULL, NULL, 579, NULL },
-	{ "cuUserObjectCreate", "cuUserObjectCreate", (void *)cuUserObjectCreate, 11030, 0, NULL, NULL, 580, NULL },
-	{ "cuUserObjectRelease", "cuUserObjectRelease", (void *)cuUserObjectRelease, 11030, 0, NULL, NULL, 581, NULL },
-	{ "cuUserObjectRetain", "cuUserObjectRetain", (void *)cuUserObjectRetain, 11030, 0, NULL, NULL, 582, NULL },
-	{ "cuVDPAUCtxCreate", "cuVDPAUCtxCreate_v2", (void *)cuVDPAUCtxCreate_v2, 3020, 0, NULL, NULL, 583, "graphics interoperability needs the GPU in this machine" },
-	{ "cuVDPAUGetDevice", "cuVDPAUGetDevice", (void *)cuVDPAUGetDevice, 3010, 0, NULL, NULL, 584, "graphics interoperability needs the GPU in this machine" },
-	{ "cuWaitExternalSemaphoresAsync", "cuWaitExternalSemaphoresAsync", (void *)cuWaitExternalSemaphoresAsync, 10000, 10000, (void *)cuWaitExternalSemaphoresAsync_ptsz, "cuWaitExternalSemaphoresAsync_ptsz", 585, "memory and semaphores of other APIs live in this machine" },
+	{ "cuArray3DCreate", "cuArray3DCreate", (void *)entry_cuArray3DCreate, 2000, 0, NULL, NULL, 1, NULL },
+	{ "cuArray3DCreate", "cuArray3DCreate_v2", (void *)entry_cuArray3DCreate_v2, 3020, 0, NULL, NULL, 2, NULL },
+	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor", (void *)entry_cuArray3DGetDescriptor, 2000, 0, NULL, NULL, 3, NULL },
+	{ "cuArray3DGetDescriptor", "cuArray3DGetDescriptor_v2", (void *)entry_cuArray3DGetDescriptor_v2, 3020, 0, NULL, NULL, 4, NULL },
+	{ "cuArrayCreate", "cuArrayCreate", (void *)entry_cuArrayCreate, 2000, 0, NULL, NULL, 5, NULL },
+	{ "cuArrayCreate", "cuArrayCreate_v2", (void *)entry_cuArrayCreate_v2, 3020, 0, NULL, NULL, 6, NULL },
+	{ "cuArrayDestroy", "cuArrayDestroy", (void *)entry_cuArrayDestroy, 2000, 0, NULL, NULL, 7, NULL },
+	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor", (void *)entry_cuArrayGetDescriptor, 2000, 0, NULL, NULL, 8, NULL },
+	{ "cuArrayGetDescriptor", "cuArrayGetDescriptor_v2", (void *)entry_cuArrayGetDescriptor_v2, 3020, 0, NULL, NULL, 9, NULL },
+	{ "cuArrayGetMemoryRequirements", "cuArrayGetMemoryRequirements", (void *)entry_cuArrayGetMemoryRequirements, 11060, 0, NULL, NULL, 10, NULL },
+	{ "cuArrayGetPlane", "cuArrayGetPlane", (void *)entry_cuArrayGetPlane, 11020, 0, NULL, NULL, 11, NULL },
+	{ "cuArrayGetSparseProperties", "cuArrayGetSparseProperties", (void *)entry_cuArrayGetSparseProperties, 11010, 0, NULL, NULL, 12, NULL },
+	{ "cuCheckpointProcessCheckpoint", "cuCheckpointProcessCheckpoint", (void *)entry_cuCheckpointProcessCheckpoint, 12080, 0, NULL, NULL, 13, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuCheckpointProcessGetRestoreThreadId", "cuCheckpointProcessGetRestoreThreadId", (void *)entry_cuCheckpointProcessGetRestoreThreadId, 12080, 0, NULL, NULL, 14, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuCheckpointProcessGetState", "cuCheckpointProcessGetState", (void *)entry_cuCheckpointProcessGetState, 12080, 0, NULL, NULL, 15, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuCheckpointProcessLock", "cuCheckpointProcessLock", (void *)entry_cuCheckpointProcessLock, 12080, 0, NULL, NULL, 16, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuCheckpointProcessRestore", "cuCheckpointProcessRestore", (void *)entry_cuCheckpointProcessRestore, 12080, 0, NULL, NULL, 17, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuCheckpointProcessUnlock", "cuCheckpointProcessUnlock", (void *)entry_cuCheckpointProcessUnlock, 12080, 0, NULL, NULL, 18, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuCoredumpGetAttribute", "cuCoredumpGetAttribute", (void *)entry_cuCoredumpGetAttribute, 12010, 0, NULL, NULL, 19, NULL },
+	{ "cuCoredumpGetAttributeGlobal", "cuCoredumpGetAttributeGlobal", (void *)entry_cuCoredumpGetAttributeGlobal, 12010, 0, NULL, NULL, 20, NULL },
+	{ "cuCoredumpSetAttribute", "cuCoredumpSetAttribute", (void *)entry_cuCoredumpSetAttribute, 12010, 0, NULL, NULL, 21, NULL },
+	{ "cuCoredumpSetAttributeGlobal", "cuCoredumpSetAttributeGlobal", (void *)entry_cuCoredumpSetAttributeGlobal, 12010, 0, NULL, NULL, 22, NULL },
+	{ "cuCtxAttach", "cuCtxAttach", (void *)entry_cuCtxAttach, 2000, 0, NULL, NULL, 23, NULL },
+	{ "cuCtxCreate", "cuCtxCreate", (void *)entry_cuCtxCreate, 2000, 0, NULL, NULL, 24, NULL },
+	{ "cuCtxCreate", "cuCtxCreate_v2", (void *)entry_cuCtxCreate_v2, 3020, 0, NULL, NULL, 25, NULL },
+	{ "cuCtxCreate", "cuCtxCreate_v3", (void *)entry_cuCtxCreate_v3, 11040, 0, NULL, NULL, 26, NULL },
+	{ "cuCtxCreate", "cuCtxCreate_v4", (void *)entry_cuCtxCreate_v4, 12050, 0, NULL, NULL, 27, NULL },
+	{ "cuCtxDestroy", "cuCtxDestroy", (void *)entry_cuCtxDestroy, 2000, 0, NULL, NULL, 28, NULL },
+	{ "cuCtxDestroy", "cuCtxDestroy_v2", (void *)entry_cuCtxDestroy_v2, 4000, 0, NULL, NULL, 29, NULL },
+	{ "cuCtxDetach", "cuCtxDetach", (void *)entry_cuCtxDetach, 2000, 0, NULL, NULL, 30, NULL },
+	{ "cuCtxDisablePeerAccess", "cuCtxDisablePeerAccess", (void *)entry_cuCtxDisablePeerAccess, 4000, 0, NULL, NULL, 31, NULL },
+	{ "cuCtxEnablePeerAccess", "cuCtxEnablePeerAccess", (void *)entry_cuCtxEnablePeerAccess, 4000, 0, NULL, NULL, 32, NULL },
+	{ "cuCtxFromGreenCtx", "cuCtxFromGreenCtx", (void *)entry_cuCtxFromGreenCtx, 12040, 0, NULL, NULL, 33, NULL },
+	{ "cuCtxGetApiVersion", "cuCtxGetApiVersion", (void *)entry_cuCtxGetApiVersion, 3020, 0, NULL, NULL, 34, NULL },
+	{ "cuCtxGetCacheConfig", "cuCtxGetCacheConfig", (void *)entry_cuCtxGetCacheConfig, 3020, 0, NULL, NULL, 35, NULL },
+	{ "cuCtxGetCurrent", "cuCtxGetCurrent", (void *)entry_cuCtxGetCurrent, 4000, 0, NULL, NULL, 36, NULL },
+	{ "cuCtxGetDevResource", "cuCtxGetDevResource", (void *)entry_cuCtxGetDevResource, 12040, 0, NULL, NULL, 37, NULL },
+	{ "cuCtxGetDevice", "cuCtxGetDevice", (void *)entry_cuCtxGetDevice, 2000, 0, NULL, NULL, 38, NULL },
+	{ "cuCtxGetDevice", "cuCtxGetDevice_v2", (void *)entry_cuCtxGetDevice_v2, 13000, 0, NULL, NULL, 39, NULL },
+	{ "cuCtxGetExecAffinity", "cuCtxGetExecAffinity", (void *)entry_cuCtxGetExecAffinity, 11040, 0, NULL, NULL, 40, NULL },
+	{ "cuCtxGetFlags", "cuCtxGetFlags", (void *)entry_cuCtxGetFlags, 7000, 0, NULL, NULL, 41, NULL },
+	{ "cuCtxGetId", "cuCtxGetId", (void *)entry_cuCtxGetId, 12000, 0, NULL, NULL, 42, NULL },
+	{ "cuCtxGetLimit", "cuCtxGetLimit", (void *)entry_cuCtxGetLimit, 3010, 0, NULL, NULL, 43, NULL },
+	{ "cuCtxGetSharedMemConfig", "cuCtxGetSharedMemConfig", (void *)entry_cuCtxGetSharedMemConfig, 4020, 0, NULL, NULL, 44, NULL },
+	{ "cuCtxGetStreamPriorityRange", "cuCtxGetStreamPriorityRange", (void *)entry_cuCtxGetStreamPriorityRange, 5050, 0, NULL, NULL, 45, NULL },
+	{ "cuCtxPopCurrent", "cuCtxPopCurrent", (void *)entry_cuCtxPopCurrent, 2000, 0, NULL, NULL, 46, NULL },
+	{ "cuCtxPopCurrent", "cuCtxPopCurrent_v2", (void *)entry_cuCtxPopCurrent_v2, 4000, 0, NULL, NULL, 47, NULL },
+	{ "cuCtxPushCurrent", "cuCtxPushCurrent", (void *)entry_cuCtxPushCurrent, 2000, 0, NULL, NULL, 48, NULL },
+	{ "cuCtxPushCurrent", "cuCtxPushCurrent_v2", (void *)entry_cuCtxPushCurrent_v2, 4000, 0, NULL, NULL, 49, NULL },
+	{ "cuCtxRecordEvent", "cuCtxRecordEvent", (void *)entry_cuCtxRecordEvent, 12050, 0, NULL, NULL, 50, NULL },
+	{ "cuCtxResetPersistingL2Cache", "cuCtxResetPersistingL2Cache", (void *)entry_cuCtxResetPersistingL2Cache, 11000, 0, NULL, NULL, 51, NULL },
+	{ "cuCtxSetCacheConfig", "cuCtxSetCacheConfig", (void *)entry_cuCtxSetCacheConfig, 3020, 0, NULL, NULL, 52, NULL },
+	{ "cuCtxSetCurrent", "cuCtxSetCurrent", (void *)entry_cuCtxSetCurrent, 4000, 0, NULL, NULL, 53, NULL },
+	{ "cuCtxSetFlags", "cuCtxSetFlags", (void *)entry_cuCtxSetFlags, 12010, 0, NULL, NULL, 54, NULL },
+	{ "cuCtxSetLimit", "cuCtxSetLimit", (void *)entry_cuCtxSetLimit, 3010, 0, NULL, NULL, 55, NULL },
+	{ "cuCtxSetSharedMemConfig", "cuCtxSetSharedMemConfig", (void *)entry_cuCtxSetSharedMemConfig, 4020, 0, NULL, NULL, 56, NULL },
+	{ "cuCtxSynchronize", "cuCtxSynchronize", (void *)entry_cuCtxSynchronize, 2000, 0, NULL, NULL, 57, NULL },
+	{ "cuCtxSynchronize", "cuCtxSynchronize_v2", (void *)entry_cuCtxSynchronize_v2, 13000, 0, NULL, NULL, 58, NULL },
+	{ "cuCtxWaitEvent", "cuCtxWaitEvent", (void *)entry_cuCtxWaitEvent, 12050, 0, NULL, NULL, 59, NULL },
+	{ "cuDestroyExternalMemory", "cuDestroyExternalMemory", (void *)entry_cuDestroyExternalMemory, 10000, 0, NULL, NULL, 60, "memory and semaphores of other APIs live in this machine" },
+	{ "cuDestroyExternalSemaphore", "cuDestroyExternalSemaphore", (void *)entry_cuDestroyExternalSemaphore, 10000, 0, NULL, NULL, 61, "memory and semaphores of other APIs live in this machine" },
+	{ "cuDevResourceGenerateDesc", "cuDevResourceGenerateDesc", (void *)entry_cuDevResourceGenerateDesc, 12040, 0, NULL, NULL, 62, NULL },
+	{ "cuDevSmResourceSplit", "cuDevSmResourceSplit", (void *)entry_cuDevSmResourceSplit, 13010, 0, NULL, NULL, 63, NULL },
+	{ "cuDevSmResourceSplitByCount", "cuDevSmResourceSplitByCount", (void *)entry_cuDevSmResourceSplitByCount, 12040, 0, NULL, NULL, 64, NULL },
+	{ "cuDeviceCanAccessPeer", "cuDeviceCanAccessPeer", (void *)entry_cuDeviceCanAccessPeer, 4000, 0, NULL, NULL, 65, NULL },
+	{ "cuDeviceComputeCapability", "cuDeviceComputeCapability", (void *)entry_cuDeviceComputeCapability, 2000, 0, NULL, NULL, 66, NULL },
+	{ "cuDeviceGet", "cuDeviceGet", (void *)entry_cuDeviceGet, 2000, 0, NULL, NULL, 67, NULL },
+	{ "cuDeviceGetAttribute", "cuDeviceGetAttribute", (void *)entry_cuDeviceGetAttribute, 2000, 0, NULL, NULL, 68, NULL },
+	{ "cuDeviceGetByPCIBusId", "cuDeviceGetByPCIBusId", (void *)entry_cuDeviceGetByPCIBusId, 4010, 0, NULL, NULL, 69, NULL },
+	{ "cuDeviceGetCount", "cuDeviceGetCount", (void *)entry_cuDeviceGetCount, 2000, 0, NULL, NULL, 70, NULL },
+	{ "cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", (void *)entry_cuDeviceGetDefaultMemPool, 11020, 0, NULL, NULL, 71, NULL },
+	{ "cuDeviceGetDevResource", "cuDeviceGetDevResource", (void *)entry_cuDeviceGetDevResource, 12040, 0, NULL, NULL, 72, NULL },
+	{ "cuDeviceGetExecAffinitySupport", "cuDeviceGetExecAffinitySupport", (void *)entry_cuDeviceGetExecAffinitySupport, 11040, 0, NULL, NULL, 73, NULL },
+	{ "cuDeviceGetGraphMemAttribute", "cuDeviceGetGraphMemAttribute", (void *)entry_cuDeviceGetGraphMemAttribute, 11040, 0, NULL, NULL, 74, NULL },
+	{ "cuDeviceGetHostAtomicCapabilities", "cuDeviceGetHostAtomicCapabilities", (void *)entry_cuDeviceGetHostAtomicCapabilities, 13000, 0, NULL, NULL, 75, NULL },
+	{ "cuDeviceGetLuid", "cuDeviceGetLuid", (void *)entry_cuDeviceGetLuid, 10000, 0, NULL, NULL, 76, "it is there on Windows only" },
+	{ "cuDeviceGetMemPool", "cuDeviceGetMemPool", (void *)entry_cuDeviceGetMemPool, 11020, 0, NULL, NULL, 77, NULL },
+	{ "cuDeviceGetName", "cuDeviceGetName", (void *)entry_cuDeviceGetName, 2000, 0, NULL, NULL, 78, NULL },
+	{ "cuDeviceGetNvSciSyncAttributes", "cuDeviceGetNvSciSyncAttributes", (void *)entry_cuDeviceGetNvSciSyncAttributes, 10020, 0, NULL, NULL, 79, "memory and semaphores of other APIs live in this machine" },
+	{ "cuDeviceGetP2PAtomicCapabilities", "cuDeviceGetP2PAtomicCapabilities", (void *)entry_cuDeviceGetP2PAtomicCapabilities, 13000, 0, NULL, NULL, 80, NULL },
+	{ "cuDeviceGetP2PAttribute", "cuDeviceGetP2PAttribute", (void *)entry_cuDeviceGetP2PAttribute, 8000, 0, NULL, NULL, 81, NULL },
+	{ "cuDeviceGetPCIBusId", "cuDeviceGetPCIBusId", (void *)entry_cuDeviceGetPCIBusId, 4010, 0, NULL, NULL, 82, NULL },
+	{ "cuDeviceGetProperties", "cuDeviceGetProperties", (void *)entry_cuDeviceGetProperties, 2000, 0, NULL, NULL, 83, NULL },
+	{ "cuDeviceGetTexture1DLinearMaxWidth", "cuDeviceGetTexture1DLinearMaxWidth", (void *)entry_cuDeviceGetTexture1DLinearMaxWidth, 11010, 0, NULL, NULL, 84, NULL },
+	{ "cuDeviceGetUuid", "cuDeviceGetUuid", (void *)entry_cuDeviceGetUuid, 9020, 0, NULL, NULL, 85, NULL },
+	{ "cuDeviceGetUuid", "cuDeviceGetUuid_v2", (void *)entry_cuDeviceGetUuid_v2, 11040, 0, NULL, NULL, 86, NULL },
+	{ "cuDeviceGraphMemTrim", "cuDeviceGraphMemTrim", (void *)entry_cuDeviceGraphMemTrim, 11040, 0, NULL, NULL, 87, NULL },
+	{ "cuDevicePrimaryCtxGetState", "cuDevicePrimaryCtxGetState", (void *)entry_cuDevicePrimaryCtxGetState, 7000, 0, NULL, NULL, 88, NULL },
+	{ "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease", (void *)entry_cuDevicePrimaryCtxRelease, 7000, 0, NULL, NULL, 89, NULL },
+	{ "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", (void *)entry_cuDevicePrimaryCtxRelease_v2, 11000, 0, NULL, NULL, 90, NULL },
+	{ "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset", (void *)entry_cuDevicePrimaryCtxReset, 7000, 0, NULL, NULL, 91, NULL },
+	{ "cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", (void *)entry_cuDevicePrimaryCtxReset_v2, 11000, 0, NULL, NULL, 92, NULL },
+	{ "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain", (void *)entry_cuDevicePrimaryCtxRetain, 7000, 0, NULL, NULL, 93, NULL },
+	{ "cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxSetFlags", (void *)entry_cuDevicePrimaryCtxSetFlags, 7000, 0, NULL, NULL, 94, NULL },
+	{ "cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxSetFlags_v2", (void *)entry_cuDevicePrimaryCtxSetFlags_v2, 11000, 0, NULL, NULL, 95, NULL },
+	{ "cuDeviceRegisterAsyncNotification", "cuDeviceRegisterAsyncNotification", (void *)entry_cuDeviceRegisterAsyncNotification, 12040, 0, NULL, NULL, 96, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuDeviceSetGraphMemAttribute", "cuDeviceSetGraphMemAttribute", (void *)entry_cuDeviceSetGraphMemAttribute, 11040, 0, NULL, NULL, 97, NULL },
+	{ "cuDeviceSetMemPool", "cuDeviceSetMemPool", (void *)entry_cuDeviceSetMemPool, 11020, 0, NULL, NULL, 98, NULL },
+	{ "cuDeviceTotalMem", "cuDeviceTotalMem", (void *)entry_cuDeviceTotalMem, 2000, 0, NULL, NULL, 99, NULL },
+	{ "cuDeviceTotalMem", "cuDeviceTotalMem_v2", (void *)entry_cuDeviceTotalMem_v2, 3020, 0, NULL, NULL, 100, NULL },
+	{ "cuDeviceUnregisterAsyncNotification", "cuDeviceUnregisterAsyncNotification", (void *)entry_cuDeviceUnregisterAsyncNotification, 12040, 0, NULL, NULL, 101, "core dumps, checkpoints and driver logs stay on the GPU's node" },
+	{ "cuDriverGetVersion", "cuDriverGetVersion", (void *)entry_cuDriverGetVersion, 2020, 0, NULL, NULL, 102, NULL },
+	{ "cuEGLStreamConsumerAcquireFrame", "cuEGLStreamConsumerAcquireFrame", (void *)entry_cuEGLStreamConsumerAcquireFrame, 7000, 0, NULL, NULL, 103, "graphics interoperability needs the GPU in this machine" },
+	{ "cuEGLStreamConsumerConnect", "cuEGLStreamConsumerConnect", (void *)entry_cuEGLStreamConsumerConnect, 7000, 0, NULL, NULL, 104, "graphics interoperability needs the GPU in this machine" },
+	{ "cuEGLStreamConsumerConnectWithFlags", "cuEGLStreamConsumerConnectWithFlags", (void *)entry_cuEGLStreamConsumerConnectWithFlags, 8000, 0, NULL, NULL, 105, "graphics interoperability needs the GPU in this machine" },
+	{ "cuEGLStreamConsumerDisconnect", "cuEGLStreamConsumerDisconnect", (void *)entry_cuEGLStreamConsumerDisconnect, 7000, 0, NULL, NULL, 106, "graphics interoperability needs the GPU in this machine" },
+	{ "cuEGLStreamConsumerReleaseFrame", "cuEGLStreamConsumerReleaseFrame", (void *)entry_cuEGLStreamConsumerReleaseFrame, 7000, 0, NULL, NULL, 107, "graphics interoperability needs the GPU in this machine" },
+	{ "cuEGLStreamProducerConnect", "cuEGLStreamProducerConnect", (void *)entry_cuEGLStreamProducerConnect, 7000, 0, NULL, NULL, 108, "graphics interoperability needs the GPU in this machine" },
+	{ "cuEGLStreamProducerDisconnect", "cuEGLStreamProducerDisconnect", (void *)entry_cuEGLStreamProducerDisconnect, 7000, 0, NULL, NULL, 109, "graphics interoperability needs the GPU in this machine" },
+	{ "cuEGLStreamProducerPresentFrame", "cuEGLStreamProducerPresentFrame", (void *)entry_cuEGLStreamProducerPresentFrame, 7000, 0, NULL, NULL, 110, "graphics interoperability needs the GPU in this machine" },
+	{ "cuEGLStreamProducerReturnFrame", "cuEGLStreamProducerReturnFrame", (void *)entry_cuEGLStreamProducerReturnFrame, 7000, 0, NULL, NULL, 111, "graphics interoperability needs the GPU in this machine" },
+	{ "cuEventCreate", "cuEventCreate", (void *)entry_cuEventCreate, 2000, 0, NULL, NULL, 112, NULL },
+	{ "cuEventDestroy", "cuEventDestroy", (void *)entry_cuEventDestroy, 2000, 0, NULL, NULL, 113, NULL },
+	{ "cuEventDestroy", "cuEventDestroy_v2", (void *)entry_cuEventDestroy_v2, 4000, 0, NULL, NULL, 114, NULL },
+	{ "cuEventElapsedTime", "cuEventElapsedTime", (void *)entry_cuEventElapsedTime, 2000, 0, NULL, NULL, 115, NULL },
+	{ "cuEventElapsedTime", "cuEventElapsedTime_v2", (void *)entry_cuEventElapsedTime_v2, 12080, 0, NULL, NULL, 116, NULL },
+	{ "cuEventQuery", "cuEventQuery", (void *)entry_cuEventQuery, 2000, 0, NULL, NULL, 117, NULL },
+	{ "cuEventRecord", "cuEventRecord", (void *)entry_cuEventRecord, 2000, 7000, (void *)entry_cuEventRecord_ptsz, "cuEventRecord_ptsz", 118, NULL },
+	{ "cuEventRecordWithFlags", "cuEventRecordWithFlags", (void *)entry_cuEventRecordWithFlags, 11010, 11010, (void *)entry_cuEventRecordWithFlags_ptsz, "cuEventRecordWithFlags_ptsz", 119, NULL },
+	{ "cuEventSynchronize", "cuEventSynchronize", (void *)entry_cuEventSynchronize, 2000, 0, NULL, NULL, 120, NULL },
+	{ "cuExternalMemoryGetMappedBuffer", "cuExternalMemoryGetMappedBuffer", (void *)entry_cuExternalMemoryGetMappedBuffer, 10000, 0, NULL, NULL, 121, "memory and semaphores of other APIs live in this machine" },
+	{ "cuExternalMemoryGetMappedMipmappedArray", "cuExternalMemoryGetMappedMipmappedArray", (void *)entry_cuExternalMemoryGetMappedMipmappedArray, 10000, 0, NULL, NULL, 122, "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0" },
+	{ "cuFlushGPUDirectRDMAWrites", "cuFlushGPUDirectRDMAWrites", (void *)entry_cuFlushGPUDirectRDMAWrites, 11030, 0, NULL, NULL, 123, "GPUDirect RDMA needs the GPU in this machine" },
+	{ "cuFuncGetAttribute", "cuFuncGetAttribute", (void *)entry_cuFuncGetAttribute, 2020, 0, NULL, NULL, 124, NULL },
+	{ "cuFuncGetModule", "cuFuncGetModule", (void *)entry_cuFuncGetModule, 11000, 0, NULL, NULL, 125, NULL },
+	{ "cuFuncGetName", "cuFuncGetName", (void *)entry_cuFuncGetName, 12030, 0, NULL, NULL, 126, NULL },
+	{ "cuFuncGetParamCount", "cuFuncGetParamCount", (void *)entry_cuFuncGetParamCount, 13020, 0, NULL, NULL, 127, NULL },
+	{ "cuFuncGetParamInfo", "cuFuncGetParamInfo", (void *)entry_cuFuncGetParamInfo, 12040, 0, NULL, NULL, 128, NULL },
+	{ "cuFuncIsLoaded", "cuFuncIsLoaded", (void *)entry_cuFuncIsLoaded, 12040, 0, NULL, NULL, 129, NULL },
+	{ "cuFuncLoad", "cuFuncLoad", (void *)entry_cuFuncLoad, 12040, 0, NULL, NULL, 130, NULL },
+	{ "cuFuncSetAttribute", "cuFuncSetAttribute", (void *)entry_cuFuncSetAttribute, 9000, 0, NULL, NULL, 131, NULL },
+	{ "cuFuncSetBlockShape", "cuFuncSetBlockShape", (void *)entry_cuFuncSetBlockShape, 2000, 0, NULL, NULL, 132, NULL },
+	{ "cuFuncSetCacheConfig", "cuFuncSetCacheConfig", (void *)entry_cuFuncSetCacheConfig, 3000, 0, NULL, NULL, 133, NULL },
+	{ "cuFuncSetSharedMemConfig", "cuFuncSetSharedMemConfig", (void *)entry_cuFuncSetSharedMemConfig, 4020, 0, NULL, NULL, 134, NULL },
+	{ "cuFuncSetSharedSize", "cuFuncSetSharedSize", (void *)entry_cuFuncSetSharedSize, 2000, 0, NULL, NULL, 135, NULL },
+	{ "cuGLCtxCreate", "cuGLCtxCreate_v2", (void *)entry_cuGLCtxCreate_v2, 3020, 0, NULL, NULL, 136, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGLGetDevices", "cuGLGetDevices_v2", (void *)entry_cuGLGetDevices_v2, 4010, 0, NULL, NULL, 137, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGLInit", "cuGLInit", (void *)entry_cuGLInit, 2000, 0, NULL, NULL, 138, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGLMapBufferObject", "cuGLMapBufferObject_v2", (void *)entry_cuGLMapBufferObject_v2, 3020, 7000, (void *)entry_cuGLMapBufferObject_v2_ptds, "cuGLMapBufferObject_v2_ptds", 139, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGLMapBufferObjectAsync", "cuGLMapBufferObjectAsync_v2", (void *)entry_cuGLMapBufferObjectAsync_v2, 3020, 7000, (void *)entry_cuGLMapBufferObjectAsync_v2_ptsz, "cuGLMapBufferObjectAsync_v2_ptsz", 140, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGLRegisterBufferObject", "cuGLRegisterBufferObject", (void *)entry_cuGLRegisterBufferObject, 2000, 0, NULL, NULL, 141, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGLSetBufferObjectMapFlags", "cuGLSetBufferObjectMapFlags", (void *)entry_cuGLSetBufferObjectMapFlags, 2030, 0, NULL, NULL, 142, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGLUnmapBufferObject", "cuGLUnmapBufferObject", (void *)entry_cuGLUnmapBufferObject, 2000, 0, NULL, NULL, 143, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGLUnmapBufferObjectAsync", "cuGLUnmapBufferObjectAsync", (void *)entry_cuGLUnmapBufferObjectAsync, 2030, 0, NULL, NULL, 144, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGLUnregisterBufferObject", "cuGLUnregisterBufferObject", (void *)entry_cuGLUnregisterBufferObject, 2000, 0, NULL, NULL, 145, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGetErrorName", "cuGetErrorName", (void *)entry_cuGetErrorName, 6000, 0, NULL, NULL, 146, NULL },
+	{ "cuGetErrorString", "cuGetErrorString", (void *)entry_cuGetErrorString, 6000, 0, NULL, NULL, 147, NULL },
+	{ "cuGetExportTable", "cuGetExportTable", (void *)entry_cuGetExportTable, 3000, 0, NULL, NULL, 148, NULL },
+	{ "cuGetProcAddress", "cuGetProcAddress", (void *)entry_cuGetProcAddress, 11030, 0, NULL, NULL, 149, NULL },
+	{ "cuGetProcAddress", "cuGetProcAddress_v2", (void *)entry_cuGetProcAddress_v2, 12000, 0, NULL, NULL, 150, NULL },
+	{ "cuGraphAddBatchMemOpNode", "cuGraphAddBatchMemOpNode", (void *)entry_cuGraphAddBatchMemOpNode, 11070, 0, NULL, NULL, 151, NULL },
+	{ "cuGraphAddChildGraphNode", "cuGraphAddChildGraphNode", (void *)entry_cuGraphAddChildGraphNode, 10000, 0, NULL, NULL, 152, NULL },
+	{ "cuGraphAddDependencies", "cuGraphAddDependencies", (void *)entry_cuGraphAddDependencies, 10000, 0, NULL, NULL, 153, NULL },
+	{ "cuGraphAddDependencies", "cuGraphAddDependencies_v2", (void *)entry_cuGraphAddDependencies_v2, 12030, 0, NULL, NULL, 154, NULL },
+	{ "cuGraphAddEmptyNode", "cuGraphAddEmptyNode", (void *)entry_cuGraphAddEmptyNode, 10000, 0, NULL, NULL, 155, NULL },
+	{ "cuGraphAddEventRecordNode", "cuGraphAddEventRecordNode", (void *)entry_cuGraphAddEventRecordNode, 11010, 0, NULL, NULL, 156, NULL },
+	{ "cuGraphAddEventWaitNode", "cuGraphAddEventWaitNode", (void *)entry_cuGraphAddEventWaitNode, 11010, 0, NULL, NULL, 157, NULL },
+	{ "cuGraphAddExternalSemaphoresSignalNode", "cuGraphAddExternalSemaphoresSignalNode", (void *)entry_cuGraphAddExternalSemaphoresSignalNode, 11020, 0, NULL, NULL, 158, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddExternalSemaphoresWaitNode", "cuGraphAddExternalSemaphoresWaitNode", (void *)entry_cuGraphAddExternalSemaphoresWaitNode, 11020, 0, NULL, NULL, 159, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddHostNode", "cuGraphAddHostNode", (void *)entry_cuGraphAddHostNode, 10000, 0, NULL, NULL, 160, NULL },
+	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode", (void *)entry_cuGraphAddKernelNode, 10000, 0, NULL, NULL, 161, NULL },
+	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode_v2", (void *)entry_cuGraphAddKernelNode_v2, 12000, 0, NULL, NULL, 162, NULL },
+	{ "cuGraphAddMemAllocNode", "cuGraphAddMemAllocNode", (void *)entry_cuGraphAddMemAllocNode, 11040, 0, NULL, NULL, 163, NULL },
+	{ "cuGraphAddMemFreeNode", "cuGraphAddMemFreeNode", (void *)entry_cuGraphAddMemFreeNode, 11040, 0, NULL, NULL, 164, NULL },
+	{ "cuGraphAddMemcpyNode", "cuGraphAddMemcpyNode", (void *)entry_cuGraphAddMemcpyNode, 10000, 0, NULL, NULL, 165, NULL },
+	{ "cuGraphAddMemsetNode", "cuGraphAddMemsetNode", (void *)entry_cuGraphAddMemsetNode, 10000, 0, NULL, NULL, 166, NULL },
+	{ "cuGraphAddNode", "cuGraphAddNode", (void *)entry_cuGraphAddNode, 12020, 0, NULL, NULL, 167, NULL },
+	{ "cuGraphAddNode", "cuGraphAddNode_v2", (void *)entry_cuGraphAddNode_v2, 12030, 0, NULL, NULL, 168, NULL },
+	{ "cuGraphBatchMemOpNodeGetParams", "cuGraphBatchMemOpNodeGetParams", (void *)entry_cuGraphBatchMemOpNodeGetParams, 11070, 0, NULL, NULL, 169, NULL },
+	{ "cuGraphBatchMemOpNodeSetParams", "cuGraphBatchMemOpNodeSetParams", (void *)entry_cuGraphBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 170, NULL },
+	{ "cuGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (void *)entry_cuGraphChildGraphNodeGetGraph, 10000, 0, NULL, NULL, 171, NULL },
+	{ "cuGraphClone", "cuGraphClone", (void *)entry_cuGraphClone, 10000, 0, NULL, NULL, 172, NULL },
+	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)entry_cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphCreate", "cuGraphCreate", (void *)entry_cuGraphCreate, 10000, 0, NULL, NULL, 174, NULL },
+	{ "cuGraphDebugDotPrint", "cuGraphDebugDotPrint", (void *)entry_cuGraphDebugDotPrint, 11030, 0, NULL, NULL, 175, NULL },
+	{ "cuGraphDestroy", "cuGraphDestroy", (void *)entry_cuGraphDestroy, 10000, 0, NULL, NULL, 176, NULL },
+	{ "cuGraphDestroyNode", "cuGraphDestroyNode", (void *)entry_cuGraphDestroyNode, 10000, 0, NULL, NULL, 177, NULL },
+	{ "cuGraphEventRecordNodeGetEvent", "cuGraphEventRecordNodeGetEvent", (void *)entry_cuGraphEventRecordNodeGetEvent, 11010, 0, NULL, NULL, 178, NULL },
+	{ "cuGraphEventRecordNodeSetEvent", "cuGraphEventRecordNodeSetEvent", (void *)entry_cuGraphEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 179, NULL },
+	{ "cuGraphEventWaitNodeGetEvent", "cuGraphEventWaitNodeGetEvent", (void *)entry_cuGraphEventWaitNodeGetEvent, 11010, 0, NULL, NULL, 180, NULL },
+	{ "cuGraphEventWaitNodeSetEvent", "cuGraphEventWaitNodeSetEvent", (void *)entry_cuGraphEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 181, NULL },
+	{ "cuGraphExecBatchMemOpNodeSetParams", "cuGraphExecBatchMemOpNodeSetParams", (void *)entry_cuGraphExecBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 182, NULL },
+	{ "cuGraphExecChildGraphNodeSetParams", "cuGraphExecChildGraphNodeSetParams", (void *)entry_cuGraphExecChildGraphNodeSetParams, 11010, 0, NULL, NULL, 183, NULL },
+	{ "cuGraphExecDestroy", "cuGraphExecDestroy", (void *)entry_cuGraphExecDestroy, 10000, 0, NULL, NULL, 184, NULL },
+	{ "cuGraphExecEventRecordNodeSetEvent", "cuGraphExecEventRecordNodeSetEvent", (void *)entry_cuGraphExecEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 185, NULL },
+	{ "cuGraphExecEventWaitNodeSetEvent", "cuGraphExecEventWaitNodeSetEvent", (void *)entry_cuGraphExecEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 186, NULL },
+	{ "cuGraphExecExternalSemaphoresSignalNodeSetParams", "cuGraphExecExternalSemaphoresSignalNodeSetParams", (void *)entry_cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 187, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecExternalSemaphoresWaitNodeSetParams", "cuGraphExecExternalSemaphoresWaitNodeSetParams", (void *)entry_cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 188, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecGetFlags", "cuGraphExecGetFlags", (void *)entry_cuGraphExecGetFlags, 12000, 0, NULL, NULL, 189, NULL },
+	{ "cuGraphExecGetId", "cuGraphExecGetId", (void *)entry_cuGraphExecGetId, 13010, 0, NULL, NULL, 190, NULL },
+	{ "cuGraphExecHostNodeSetParams", "cuGraphExecHostNodeSetParams", (void *)entry_cuGraphExecHostNodeSetParams, 10020, 0, NULL, NULL, 191, NULL },
+	{ "cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams", (void *)entry_cuGraphExecKernelNodeSetParams, 10010, 0, NULL, NULL, 192, NULL },
+	{ "cuGraphExecKernelNodeSetParams", "cuGraphExecKernelNodeSetParams_v2", (void *)entry_cuGraphExecKernelNodeSetParams_v2, 12000, 0, NULL, NULL, 193, NULL },
+	{ "cuGraphExecMemcpyNodeSetParams", "cuGraphExecMemcpyNodeSetParams", (void *)entry_cuGraphExecMemcpyNodeSetParams, 10020, 0, NULL, NULL, 194, NULL },
+	{ "cuGraphExecMemsetNodeSetParams", "cuGraphExecMemsetNodeSetParams", (void *)entry_cuGraphExecMemsetNodeSetParams, 10020, 0, NULL, NULL, 195, NULL },
+	{ "cuGraphExecNodeSetParams", "cuGraphExecNodeSetParams", (void *)entry_cuGraphExecNodeSetParams, 12020, 0, NULL, NULL, 196, NULL },
+	{ "cuGraphExecUpdate", "cuGraphExecUpdate", (void *)entry_cuGraphExecUpdate, 10020, 0, NULL, NULL, 197, NULL },
+	{ "cuGraphExecUpdate", "cuGraphExecUpdate_v2", (void *)entry_cuGraphExecUpdate_v2, 12000, 0, NULL, NULL, 198, NULL },
+	{ "cuGraphExternalSemaphoresSignalNodeGetParams", "cuGraphExternalSemaphoresSignalNodeGetParams", (void *)entry_cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, NULL, NULL, 199, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresSignalNodeSetParams", "cuGraphExternalSemaphoresSignalNodeSetParams", (void *)entry_cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 200, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresWaitNodeGetParams", "cuGraphExternalSemaphoresWaitNodeGetParams", (void *)entry_cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, NULL, NULL, 201, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresWaitNodeSetParams", "cuGraphExternalSemaphoresWaitNodeSetParams", (void *)entry_cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 202, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphGetEdges", "cuGraphGetEdges", (void *)entry_cuGraphGetEdges, 10000, 0, NULL, NULL, 203, NULL },
+	{ "cuGraphGetEdges", "cuGraphGetEdges_v2", (void *)entry_cuGraphGetEdges_v2, 12030, 0, NULL, NULL, 204, NULL },
+	{ "cuGraphGetId", "cuGraphGetId", (void *)entry_cuGraphGetId, 13010, 0, NULL, NULL, 205, NULL },
+	{ "cuGraphGetNodes", "cuGraphGetNodes", (void *)entry_cuGraphGetNodes, 10000, 0, NULL, NULL, 206, NULL },
+	{ "cuGraphGetRootNodes", "cuGraphGetRootNodes", (void *)entry_cuGraphGetRootNodes, 10000, 0, NULL, NULL, 207, NULL },
+	{ "cuGraphHostNodeGetParams", "cuGraphHostNodeGetParams", (void *)entry_cuGraphHostNodeGetParams, 10000, 0, NULL, NULL, 208, NULL },
+	{ "cuGraphHostNodeSetParams", "cuGraphHostNodeSetParams", (void *)entry_cuGraphHostNodeSetParams, 10000, 0, NULL, NULL, 209, NULL },
+	{ "cuGraphInstantiate", "cuGraphInstantiate", (void *)entry_cuGraphInstantiate, 10000, 0, NULL, NULL, 210, NULL },
+	{ "cuGraphInstantiate", "cuGraphInstantiate_v2", (void *)entry_cuGraphInstantiate_v2, 11000, 0, NULL, NULL, 211, NULL },
+	{ "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", (void *)entry_cuGraphInstantiateWithFlags, 11040, 0, NULL, NULL, 212, NULL },
+	{ "cuGraphInstantiateWithParams", "cuGraphInstantiateWithParams", (void *)entry_cuGraphInstantiateWithParams, 12000, 12000, (void *)entry_cuGraphInstantiateWithParams_ptsz, "cuGraphInstantiateWithParams_ptsz", 213, NULL },
+	{ "cuGraphKernelNodeCopyAttributes", "cuGraphKernelNodeCopyAttributes", (void *)entry_cuGraphKernelNodeCopyAttributes, 11000, 0, NULL, NULL, 214, NULL },
+	{ "cuGraphKernelNodeGetAttribute", "cuGraphKernelNodeGetAttribute", (void *)entry_cuGraphKernelNodeGetAttribute, 11000, 0, NULL, NULL, 215, NULL },
+	{ "cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams", (void *)entry_cuGraphKernelNodeGetParams, 10000, 0, NULL, NULL, 216, NULL },
+	{ "cuGraphKernelNodeGetParams", "cuGraphKernelNodeGetParams_v2", (void *)entry_cuGraphKernelNodeGetParams_v2, 12000, 0, NULL, NULL, 217, NULL },
+	{ "cuGraphKernelNodeSetAttribute", "cuGraphKernelNodeSetAttribute", (void *)entry_cuGraphKernelNodeSetAttribute, 11000, 0, NULL, NULL, 218, NULL },
+	{ "cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams", (void *)entry_cuGraphKernelNodeSetParams, 10000, 0, NULL, NULL, 219, NULL },
+	{ "cuGraphKernelNodeSetParams", "cuGraphKernelNodeSetParams_v2", (void *)entry_cuGraphKernelNodeSetParams_v2, 12000, 0, NULL, NULL, 220, NULL },
+	{ "cuGraphLaunch", "cuGraphLaunch", (void *)entry_cuGraphLaunch, 10000, 10000, (void *)entry_cuGraphLaunch_ptsz, "cuGraphLaunch_ptsz", 221, NULL },
+	{ "cuGraphMemAllocNodeGetParams", "cuGraphMemAllocNodeGetParams", (void *)entry_cuGraphMemAllocNodeGetParams, 11040, 0, NULL, NULL, 222, NULL },
+	{ "cuGraphMemFreeNodeGetParams", "cuGraphMemFreeNodeGetParams", (void *)entry_cuGraphMemFreeNodeGetParams, 11040, 0, NULL, NULL, 223, NULL },
+	{ "cuGraphMemcpyNodeGetParams", "cuGraphMemcpyNodeGetParams", (void *)entry_cuGraphMemcpyNodeGetParams, 10000, 0, NULL, NULL, 224, NULL },
+	{ "cuGraphMemcpyNodeSetParams", "cuGraphMemcpyNodeSetParams", (void *)entry_cuGraphMemcpyNodeSetParams, 10000, 0, NULL, NULL, 225, NULL },
+	{ "cuGraphMemsetNodeGetParams", "cuGraphMemsetNodeGetParams", (void *)entry_cuGraphMemsetNodeGetParams, 10000, 0, NULL, NULL, 226, NULL },
+	{ "cuGraphMemsetNodeSetParams", "cuGraphMemsetNodeSetParams", (void *)entry_cuGraphMemsetNodeSetParams, 10000, 0, NULL, NULL, 227, NULL },
+	{ "cuGraphNodeFindInClone", "cuGraphNodeFindInClone", (void *)entry_cuGraphNodeFindInClone, 10000, 0, NULL, NULL, 228, NULL },
+	{ "cuGraphNodeGetContainingGraph", "cuGraphNodeGetContainingGraph", (void *)entry_cuGraphNodeGetContainingGraph, 13010, 0, NULL, NULL, 229, NULL },
+	{ "cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies", (void *)entry_cuGraphNodeGetDependencies, 10000, 0, NULL, NULL, 230, NULL },
+	{ "cuGraphNodeGetDependencies", "cuGraphNodeGetDependencies_v2", (void *)entry_cuGraphNodeGetDependencies_v2, 12030, 0, NULL, NULL, 231, NULL },
+	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes", (void *)entry_cuGraphNodeGetDependentNodes, 10000, 0, NULL, NULL, 232, NULL },
+	{ "cuGraphNodeGetDependentNodes", "cuGraphNodeGetDependentNodes_v2", (void *)entry_cuGraphNodeGetDependentNodes_v2, 12030, 0, NULL, NULL, 233, NULL },
+	{ "cuGraphNodeGetEnabled", "cuGraphNodeGetEnabled", (void *)entry_cuGraphNodeGetEnabled, 11060, 0, NULL, NULL, 234, NULL },
+	{ "cuGraphNodeGetLocalId", "cuGraphNodeGetLocalId", (void *)entry_cuGraphNodeGetLocalId, 13010, 0, NULL, NULL, 235, NULL },
+	{ "cuGraphNodeGetParams", "cuGraphNodeGetParams", (void *)entry_cuGraphNodeGetParams, 13020, 0, NULL, NULL, 236, NULL },
+	{ "cuGraphNodeGetToolsId", "cuGraphNodeGetToolsId", (void *)entry_cuGraphNodeGetToolsId, 13010, 0, NULL, NULL, 237, NULL },
+	{ "cuGraphNodeGetType", "cuGraphNodeGetType", (void *)entry_cuGraphNodeGetType, 10000, 0, NULL, NULL, 238, NULL },
+	{ "cuGraphNodeSetEnabled", "cuGraphNodeSetEnabled", (void *)entry_cuGraphNodeSetEnabled, 11060, 0, NULL, NULL, 239, NULL },
+	{ "cuGraphNodeSetParams", "cuGraphNodeSetParams", (void *)entry_cuGraphNodeSetParams, 12020, 0, NULL, NULL, 240, NULL },
+	{ "cuGraphReleaseUserObject", "cuGraphReleaseUserObject", (void *)entry_cuGraphReleaseUserObject, 11030, 0, NULL, NULL, 241, NULL },
+	{ "cuGraphRemoveDependencies", "cuGraphRemoveDependencies", (void *)entry_cuGraphRemoveDependencies, 10000, 0, NULL, NULL, 242, NULL },
+	{ "cuGraphRemoveDependencies", "cuGraphRemoveDependencies_v2", (void *)entry_cuGraphRemoveDependencies_v2, 12030, 0, NULL, NULL, 243, NULL },
+	{ "cuGraphRetainUserObject", "cuGraphRetainUserObject", (void *)entry_cuGraphRetainUserObject, 11030, 0, NULL, NULL, 244, NULL },
+	{ "cuGraphUpload", "cuGraphUpload", (void *)entry_cuGraphUpload, 11010, 11010, (void *)entry_cuGraphUpload_ptsz, "cuGraphUpload_ptsz", 245, NULL },
+	{ "cuGraphicsEGLRegisterImage", "cuGraphicsEGLRegisterImage", (void *)entry_cuGraphicsEGLRegisterImage, 7000, 0, NULL, NULL, 246, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsGLRegisterBuffer", "cuGraphicsGLRegisterBuffer", (void *)entry_cuGraphicsGLRegisterBuffer, 3000, 0, NULL, NULL, 247, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsGLRegisterImage", "cuGraphicsGLRegisterImage", (void *)entry_cuGraphicsGLRegisterImage, 3000, 0, NULL, NULL, 248, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsMapResources", "cuGraphicsMapResources", (void *)entry_cuGraphicsMapResources, 3000, 7000, (void *)entry_cuGraphicsMapResources_ptsz, "cuGraphicsMapResources_ptsz", 249, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsResourceGetMappedEglFrame", "cuGraphicsResourceGetMappedEglFrame", (void *)entry_cuGraphicsResourceGetMappedEglFrame, 7000, 0, NULL, NULL, 250, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsResourceGetMappedMipmappedArray", "cuGraphicsResourceGetMappedMipmappedArray", (void *)entry_cuGraphicsResourceGetMappedMipmappedArray, 5000, 0, NULL, NULL, 251, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsResourceGetMappedPointer", "cuGraphicsResourceGetMappedPointer", (void *)entry_cuGraphicsResourceGetMappedPointer, 3000, 0, NULL, NULL, 252, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuGraphicsResourceGetMappedPointer", "cuGraphicsResourceGetMappedPointer_v2", (void *)entry_cuGraphicsResourceGetMappedPointer_v2, 3020, 0, NULL, NULL, 253, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsResourceSetMapFlags", "cuGraphicsResourceSetMapFlags", (void *)entry_cuGraphicsResourceSetMapFlags, 3000, 0, NULL, NULL, 254, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsResourceSetMapFlags", "cuGraphicsResourceSetMapFlags_v2", (void *)entry_cuGraphicsResourceSetMapFlags_v2, 6050, 0, NULL, NULL, 255, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsSubResourceGetMappedArray", "cuGraphicsSubResourceGetMappedArray", (void *)entry_cuGraphicsSubResourceGetMappedArray, 3000, 0, NULL, NULL, 256, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsUnmapResources", "cuGraphicsUnmapResources", (void *)entry_cuGraphicsUnmapResources, 3000, 7000, (void *)entry_cuGraphicsUnmapResources_ptsz, "cuGraphicsUnmapResources_ptsz", 257, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsUnregisterResource", "cuGraphicsUnregisterResource", (void *)entry_cuGraphicsUnregisterResource, 3000, 0, NULL, NULL, 258, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsVDPAURegisterOutputSurface", "cuGraphicsVDPAURegisterOutputSurface", (void *)entry_cuGraphicsVDPAURegisterOutputSurface, 3010, 0, NULL, NULL, 259, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGraphicsVDPAURegisterVideoSurface", "cuGraphicsVDPAURegisterVideoSurface", (void *)entry_cuGraphicsVDPAURegisterVideoSurface, 3010, 0, NULL, NULL, 260, "graphics interoperability needs the GPU in this machine" },
+	{ "cuGreenCtxCreate", "cuGreenCtxCreate", (void *)entry_cuGreenCtxCreate, 12040, 0, NULL, NULL, 261, NULL },
+	{ "cuGreenCtxDestroy", "cuGreenCtxDestroy", (void *)entry_cuGreenCtxDestroy, 12040, 0, NULL, NULL, 262, NULL },
+	{ "cuGreenCtxGetDevResource", "cuGreenCtxGetDevResource", (void *)entry_cuGreenCtxGetDevResource, 12040, 0, NULL, NULL, 263, NULL },
+	{ "cuGreenCtxGetId", "cuGreenCtxGetId", (void *)entry_cuGreenCtxGetId, 12090, 0, NULL, NULL, 264, NULL },
+	{ "cuGreenCtxRecordEvent", "cuGreenCtxRecordEvent", (void *)entry_cuGreenCtxRecordEvent, 12040, 0, NULL, NULL, 265, NULL },
+	{ "cuGreenCtxStreamCreate", "cuGreenCtxStreamCreate", (void *)entry_cuGreenCtxStreamCreate, 12050, 0, NULL, NULL, 266, NULL },
+	{ "cuGreenCtxWaitEvent", "cuGreenCtxWaitEvent", (void *)entry_cuGreenCtxWaitEvent, 12040, 0, NULL, NULL, 267, NULL },
+	{ "cuImportExternalMemory", "cuImportExternalMemory", (void *)entry_cuImportExternalMemory, 10000, 0, NULL, NULL, 268, "memory and semaphores of other APIs live in this machine" },
+	{ "cuImportExternalSemaphore", "cuImportExternalSemaphore", (void *)entry_cuImportExternalSemaphore, 10000, 0, NULL, NULL, 269, "memory and semaphores of other APIs live in this machine" },
+	{ "cuInit", "cuInit", (void *)entry_cuInit, 2000, 0, NULL, NULL, 270, NULL },
+	{ "cuIpcCloseMemHandle", "cuIpcCloseMemHandle", (void *)entry_cuIpcCloseMemHandle, 4010, 0, NULL, NULL, 271, NULL },
+	{ "cuIpcGetEventHandle", "cuIpcGetEventHandle", (void *)entry_cuIpcGetEventHandle, 4010, 0, NULL, NULL, 272, NULL },
+	{ "cuIpcGetMemHandle", "cuIpcGetMemHandle", (void *)entry_cuIpcGetMemHandle, 4010, 0, NULL, NULL, 273, NULL },
+	{ "cuIpcOpenEventHandle", "cuIpcOpenEventHandle", (void *)entry_cuIpcOpenEventHandle, 4010, 0, NULL, NULL, 274, NULL },
+	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle", (void *)entry_cuIpcOpenMemHandle, 4010, 0, NULL, NULL, 275, NULL },
+	{ "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", (void *)entry_cuIpcOpenMemHandle_v2, 11000, 0, NULL, NULL, 276, NULL },
+	{ "cuKernelGetAttribute", "cuKernelGetAttribute", (void *)entry_cuKernelGetAttribute, 12000, 0, NULL, NULL, 277, NULL },
+	{ "cuKernelGetFunction", "cuKernelGetFunction", (void *)entry_cuKernelGetFunction, 12000, 0, NULL, NULL, 278, NULL },
+	{ "cuKernelGetLibrary", "cuKernelGetLibrary", (void *)entry_cuKernelGetLibrary, 12050, 0, NULL, NULL, 279, NULL },
+	{ "cuKernelGetName", "cuKernelGetName", (void *)entry_cuKernelGetName, 12030, 0, NULL, NULL, 280, NULL },
+	{ "cuKernelGetParamCount", "cuKernelGetParamCount", (void *)entry_cuKernelGetParamCount, 13020, 0, NULL, NULL, 281, NULL },
+	{ "cuKernelGetParamInfo", "cuKernelGetParamInfo", (void *)entry_cuKernelGetParamInfo, 12040, 0, NULL, NULL, 282, NULL },
+	{ "cuKernelSetAttribute", "cuKernelSetAttribute", (void *)entry_cuKernelSetAttribute, 12000, 0, NULL, NULL, 283, NULL },
+	{ "cuKernelSetCacheConfig", "cuKernelSetCacheConfig", (void *)entry_cuKernelSetCacheConfig, 12000, 0, NULL, NULL, 284, NULL },
+	{ "cuLaunch", "cuLaunch", (void *)entry_cuLaunch, 2000, 0, NULL, NULL, 285, NULL },
+	{ "cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel", (void *)entry_cuLaunchCooperativeKernel, 9000, 9000, (void *)entry_cuLaunchCooperativeKernel_ptsz, "cuLaunchCooperativeKernel_ptsz", 286, NULL },
+	{ "cuLaunchCooperativeKernelMultiDevice", "cuLaunchCooperativeKernelMultiDevice", (void *)entry_cuLaunchCooperativeKernelMultiDevice, 9000, 0, NULL, NULL, 287, "left CUDA in version 13; a grid can't span devices over remoting" },
+	{ "cuLaunchGrid", "cuLaunchGrid", (void *)entry_cuLaunchGrid, 2000, 0, NULL, NULL, 288, NULL },
+	{ "cuLaunchGridAsync", "cuLaunchGridAsync", (void *)entry_cuLaunchGridAsync, 2000, 0, NULL, NULL, 289, NULL },
+	{ "cuLaunchHostFunc", "cuLaunchHostFunc", (void *)entry_cuLaunchHostFunc, 10000, 10000, (void *)entry_cuLaunchHostFunc_ptsz, "cuLaunchHostFunc_ptsz", 290, NULL },
+	{ "cuLaunchHostFunc", "cuLaunchHostFunc_v2", (void *)entry_cuLaunchHostFunc_v2, 13010, 13010, (void *)entry_cuLaunchHostFunc_v2_ptsz, "cuLaunchHostFunc_v2_ptsz", 291, NULL },
+	{ "cuLaunchKernel", "cuLaunchKernel", (void *)entry_cuLaunchKernel, 4000, 7000, (void *)entry_cuLaunchKernel_ptsz, "cuLaunchKernel_ptsz", 292, NULL },
+	{ "cuLaunchKernelEx", "cuLaunchKernelEx", (void *)entry_cuLaunchKernelEx, 11060, 11060, (void *)entry_cuLaunchKernelEx_ptsz, "cuLaunchKernelEx_ptsz", 293, NULL },
+	{ "cuLibraryEnumerateKernels", "cuLibraryEnumerateKernels", (void *)entry_cuLibraryEnumerateKernels, 12040, 0, NULL, NULL, 294, NULL },
+	{ "cuLibraryGetGlobal", "cuLibraryGetGlobal", (void *)entry_cuLibraryGetGlobal, 12000, 0, NULL, NULL, 295, NULL },
+	{ "cuLibraryGetKernel", "cuLibraryGetKernel", (void *)entry_cuLibraryGetKernel, 12000, 0, NULL, NULL, 296, NULL },
+	{ "cuLibraryGetKernelCount", "cuLibraryGetKernelCount", (void *)entry_cuLibraryGetKernelCount, 12040, 0, NULL, NULL, 297, NULL },
+	{ "cuLibraryGetManaged", "cuLibraryGetManaged", (void *)entry_cuLibraryGetManaged, 12000, 0, NULL, NULL, 298, NULL },
+	{ "cuLibraryGetModule", "cuLibraryGetModule", (void *)entry_cuLibraryGetModule, 12000, 0, NULL, NULL, 299, NULL },
+	{ "cuLibraryGetUnifiedFunction", "cuLibraryGetUnifiedFunction", (void *)entry_cuLibraryGetUnifiedFunction, 12000, 0, NULL, NULL, 300, "a function of this machine's program is none of a remote GPU; the attribute for it is 0" },
+	{ "cuLibraryLoadData", "cuLibraryLoadData", (void *)entry_cuLibraryLoadData, 12000, 0, NULL, NULL, 301, NULL },
+	{ "cuLibraryLoadFromFile", "cuLibraryLoadFromFile", (void *)entry_cuLibraryLoadFromFile, 12000, 0, NULL, NULL, 302, NULL },
+	{ "cuLibraryUnload", "cuLibraryUnload", (void *)entry_cuLibraryUnload, 12000, 0, NULL, NULL, 303, NULL },
+	{ "cuLinkAddData", "cuLinkAddData", (void *)entry_cuLinkAddData, 5050, 0, NULL, NULL, 304, NULL },
+	{ "cuLinkAddData", "cuLinkAddData_v2", (void *)entry_cuLinkAddData_v2, 6050, 0, NULL, NULL, 305, NULL },
+	{ "cuLinkAddFile", "cuLinkAddFile", (void *)entry_cuLinkAddFile, 5050, 0, NULL, NULL, 306, NULL },
+	{ "cuLinkAddFile", "cuLinkAddFile_v2", (void *)entry_cuLinkAddFile_v2, 6050, 0, NULL, NULL, 307, NULL },
+	{ "cuLinkComplete", "cuLinkComplete", (void *)entry_cuLinkComplete, 5050, 0, NULL, NULL, 308, NULL },
+	{ "cuLinkCreate", "cuLinkCreate", (void *)entry_cuLinkCreate, 5050, 0, NULL, NULL, 309, NULL },
+	{ "cuLinkCreate", "cuLinkCreate_v2", (void *)entry_cuLinkCreate_v2, 6050, 0, NULL, NULL, 310, NULL },
+	{ "cuLinkDestroy", "cuLinkDestroy", (void *)entry_cuLinkDestroy, 5050, 0, NULL, NULL, 311, NULL },
+	{ "cuLogsCurrent", "cuLogsCurrent", (void *)entry_cuLogsCurrent, 12090, 0, NULL, NULL, 312, NULL },
+	{ "cuLogsDumpToFile", "cuLogsDumpToFile", (void *)entry_cuLogsDumpToFile, 12090, 0, NULL, NULL, 313, NULL },
+	{ "cuLogsDumpToMemory", "cuLogsDumpToMemory", (void *)entry_cuLogsDumpToMemory, 12090, 0, NULL, NULL, 314, NULL },
+	{ "cuLogsRegisterCallback", "cuLogsRegisterCallback", (void *)entry_cuLogsRegisterCallback, 12090, 0, NULL, NULL, 315, NULL },
+	{ "cuLogsUnregisterCallback", "cuLogsUnregisterCallback", (void *)entry_cuLogsUnregisterCallback, 12090, 0, NULL, NULL, 316, NULL },
+	{ "cuMemAddressFree", "cuMemAddressFree", (void *)entry_cuMemAddressFree, 10020, 0, NULL, NULL, 317, NULL },
+	{ "cuMemAddressReserve", "cuMemAddressReserve", (void *)entry_cuMemAddressReserve, 10020, 0, NULL, NULL, 318, NULL },
+	{ "cuMemAdvise", "cuMemAdvise", (void *)entry_cuMemAdvise, 8000, 0, NULL, NULL, 319, NULL },
+	{ "cuMemAdvise", "cuMemAdvise_v2", (void *)entry_cuMemAdvise_v2, 12020, 0, NULL, NULL, 320, NULL },
+	{ "cuMemAlloc", "cuMemAlloc", (void *)entry_cuMemAlloc, 2000, 0, NULL, NULL, 321, NULL },
+	{ "cuMemAlloc", "cuMemAlloc_v2", (void *)entry_cuMemAlloc_v2, 3020, 0, NULL, NULL, 322, NULL },
+	{ "cuMemAllocAsync", "cuMemAllocAsync", (void *)entry_cuMemAllocAsync, 11020, 11020, (void *)entry_cuMemAllocAsync_ptsz, "cuMemAllocAsync_ptsz", 323, NULL },
+	{ "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", (void *)entry_cuMemAllocFromPoolAsync, 11020, 11020, (void *)entry_cuMemAllocFromPoolAsync_ptsz, "cuMemAllocFromPoolAsync_ptsz", 324, NULL },
+	{ "cuMemAllocHost", "cuMemAllocHost", (void *)entry_cuMemAllocHost, 2000, 0, NULL, NULL, 325, NULL },
+	{ "cuMemAllocHost", "cuMemAllocHost_v2", (void *)entry_cuMemAllocHost_v2, 3020, 0, NULL, NULL, 326, NULL },
+	{ "cuMemAllocManaged", "cuMemAllocManaged", (void *)entry_cuMemAllocManaged, 6000, 0, NULL, NULL, 327, NULL },
+	{ "cuMemAllocPitch", "cuMemAllocPitch", (void *)entry_cuMemAllocPitch, 2000, 0, NULL, NULL, 328, NULL },
+	{ "cuMemAllocPitch", "cuMemAllocPitch_v2", (void *)entry_cuMemAllocPitch_v2, 3020, 0, NULL, NULL, 329, NULL },
+	{ "cuMemBatchDecompressAsync", "cuMemBatchDecompressAsync", (void *)entry_cuMemBatchDecompressAsync, 12060, 0, NULL, NULL, 330, "decompression by the GPU is not there; the attribute for its algorithms is 0" },
+	{ "cuMemCreate", "cuMemCreate", (void *)entry_cuMemCreate, 10020, 0, NULL, NULL, 331, NULL },
+	{ "cuMemDiscardAndPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", (void *)entry_cuMemDiscardAndPrefetchBatchAsync, 13000, 13000, (void *)entry_cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync_ptsz", 332, NULL },
+	{ "cuMemDiscardBatchAsync", "cuMemDiscardBatchAsync", (void *)entry_cuMemDiscardBatchAsync, 13000, 13000, (void *)entry_cuMemDiscardBatchAsync_ptsz, "cuMemDiscardBatchAsync_ptsz", 333, NULL },
+	{ "cuMemExportToShareableHandle", "cuMemExportToShareableHandle", (void *)entry_cuMemExportToShareableHandle, 10020, 0, NULL, NULL, 334, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
+	{ "cuMemFree", "cuMemFree", (void *)entry_cuMemFree, 2000, 0, NULL, NULL, 335, NULL },
+	{ "cuMemFree", "cuMemFree_v2", (void *)entry_cuMemFree_v2, 3020, 0, NULL, NULL, 336, NULL },
+	{ "cuMemFreeAsync", "cuMemFreeAsync", (void *)entry_cuMemFreeAsync, 11020, 11020, (void *)entry_cuMemFreeAsync_ptsz, "cuMemFreeAsync_ptsz", 337, NULL },
+	{ "cuMemFreeHost", "cuMemFreeHost", (void *)entry_cuMemFreeHost, 2000, 0, NULL, NULL, 338, NULL },
+	{ "cuMemGetAccess", "cuMemGetAccess", (void *)entry_cuMemGetAccess, 10020, 0, NULL, NULL, 339, NULL },
+	{ "cuMemGetAddressRange", "cuMemGetAddressRange", (void *)entry_cuMemGetAddressRange, 2000, 0, NULL, NULL, 340, NULL },
+	{ "cuMemGetAddressRange", "cuMemGetAddressRange_v2", (void *)entry_cuMemGetAddressRange_v2, 3020, 0, NULL, NULL, 341, NULL },
+	{ "cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity", (void *)entry_cuMemGetAllocationGranularity, 10020, 0, NULL, NULL, 342, NULL },
+	{ "cuMemGetAllocationPropertiesFromHandle", "cuMemGetAllocationPropertiesFromHandle", (void *)entry_cuMemGetAllocationPropertiesFromHandle, 10020, 0, NULL, NULL, 343, NULL },
+	{ "cuMemGetDefaultMemPool", "cuMemGetDefaultMemPool", (void *)entry_cuMemGetDefaultMemPool, 13000, 0, NULL, NULL, 344, NULL },
+	{ "cuMemGetHandleForAddressRange", "cuMemGetHandleForAddressRange", (void *)entry_cuMemGetHandleForAddressRange, 11070, 0, NULL, NULL, 345, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
+	{ "cuMemGetInfo", "cuMemGetInfo", (void *)entry_cuMemGetInfo, 2000, 0, NULL, NULL, 346, NULL },
+	{ "cuMemGetInfo", "cuMemGetInfo_v2", (void *)entry_cuMemGetInfo_v2, 3020, 0, NULL, NULL, 347, NULL },
+	{ "cuMemGetLocationInfo", "cuMemGetLocationInfo", (void *)entry_cuMemGetLocationInfo, 13040, 0, NULL, NULL, 348, "CUDA 13.4 alone has it, and its structure is in no header that was at hand" },
+	{ "cuMemGetMemPool", "cuMemGetMemPool", (void *)entry_cuMemGetMemPool, 13000, 0, NULL, NULL, 349, NULL },
+	{ "cuMemHostAlloc", "cuMemHostAlloc", (void *)entry_cuMemHostAlloc, 2020, 0, NULL, NULL, 350, NULL },
+	{ "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer", (void *)entry_cuMemHostGetDevicePointer, 2020, 0, NULL, NULL, 351, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
+	{ "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer_v2", (void *)entry_cuMemHostGetDevicePointer_v2, 3020, 0, NULL, NULL, 352, "a remote GPU cannot read or write memory of this machine directly; CAN_MAP_HOST_MEMORY is 0" },
+	{ "cuMemHostGetFlags", "cuMemHostGetFlags", (void *)entry_cuMemHostGetFlags, 2030, 0, NULL, NULL, 353, NULL },
+	{ "cuMemHostRegister", "cuMemHostRegister", (void *)entry_cuMemHostRegister, 4000, 0, NULL, NULL, 354, NULL },
+	{ "cuMemHostRegister", "cuMemHostRegister_v2", (void *)entry_cuMemHostRegister_v2, 6050, 0, NULL, NULL, 355, NULL },
+	{ "cuMemHostUnregister", "cuMemHostUnregister", (void *)entry_cuMemHostUnregister, 4000, 0, NULL, NULL, 356, NULL },
+	{ "cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle", (void *)entry_cuMemImportFromShareableHandle, 10020, 0, NULL, NULL, 357, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
+	{ "cuMemMap", "cuMemMap", (void *)entry_cuMemMap, 10020, 0, NULL, NULL, 358, NULL },
+	{ "cuMemMapArrayAsync", "cuMemMapArrayAsync", (void *)entry_cuMemMapArrayAsync, 11010, 11010, (void *)entry_cuMemMapArrayAsync_ptsz, "cuMemMapArrayAsync_ptsz", 359, "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0" },
+	{ "cuMemPoolCreate", "cuMemPoolCreate", (void *)entry_cuMemPoolCreate, 11020, 0, NULL, NULL, 360, NULL },
+	{ "cuMemPoolDestroy", "cuMemPoolDestroy", (void *)entry_cuMemPoolDestroy, 11020, 0, NULL, NULL, 361, NULL },
+	{ "cuMemPoolExportPointer", "cuMemPoolExportPointer", (void *)entry_cuMemPoolExportPointer, 11020, 0, NULL, NULL, 362, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
+	{ "cuMemPoolExportToShareableHandle", "cuMemPoolExportToShareableHandle", (void *)entry_cuMemPoolExportToShareableHandle, 11020, 0, NULL, NULL, 363, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
+	{ "cuMemPoolGetAccess", "cuMemPoolGetAccess", (void *)entry_cuMemPoolGetAccess, 11020, 0, NULL, NULL, 364, NULL },
+	{ "cuMemPoolGetAttribute", "cuMemPoolGetAttribute", (void *)entry_cuMemPoolGetAttribute, 11020, 0, NULL, NULL, 365, NULL },
+	{ "cuMemPoolImportFromShareableHandle", "cuMemPoolImportFromShareableHandle", (void *)entry_cuMemPoolImportFromShareableHandle, 11020, 0, NULL, NULL, 366, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
+	{ "cuMemPoolImportPointer", "cuMemPoolImportPointer", (void *)entry_cuMemPoolImportPointer, 11020, 0, NULL, NULL, 367, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
+	{ "cuMemPoolSetAccess", "cuMemPoolSetAccess", (void *)entry_cuMemPoolSetAccess, 11020, 0, NULL, NULL, 368, NULL },
+	{ "cuMemPoolSetAttribute", "cuMemPoolSetAttribute", (void *)entry_cuMemPoolSetAttribute, 11020, 0, NULL, NULL, 369, NULL },
+	{ "cuMemPoolTrimTo", "cuMemPoolTrimTo", (void *)entry_cuMemPoolTrimTo, 11020, 0, NULL, NULL, 370, NULL },
+	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync", (void *)entry_cuMemPrefetchAsync, 8000, 8000, (void *)entry_cuMemPrefetchAsync_ptsz, "cuMemPrefetchAsync_ptsz", 371, NULL },
+	{ "cuMemPrefetchAsync", "cuMemPrefetchAsync_v2", (void *)entry_cuMemPrefetchAsync_v2, 12020, 12020, (void *)entry_cuMemPrefetchAsync_v2_ptsz, "cuMemPrefetchAsync_v2_ptsz", 372, NULL },
+	{ "cuMemPrefetchBatchAsync", "cuMemPrefetchBatchAsync", (void *)entry_cuMemPrefetchBatchAsync, 13000, 13000, (void *)entry_cuMemPrefetchBatchAsync_ptsz, "cuMemPrefetchBatchAsync_ptsz", 373, NULL },
+	{ "cuMemRangeGetAttribute", "cuMemRangeGetAttribute", (void *)entry_cuMemRangeGetAttribute, 8000, 0, NULL, NULL, 374, NULL },
+	{ "cuMemRangeGetAttributes", "cuMemRangeGetAttributes", (void *)entry_cuMemRangeGetAttributes, 8000, 0, NULL, NULL, 375, NULL },
+	{ "cuMemRelease", "cuMemRelease", (void *)entry_cuMemRelease, 10020, 0, NULL, NULL, 376, NULL },
+	{ "cuMemRetainAllocationHandle", "cuMemRetainAllocationHandle", (void *)entry_cuMemRetainAllocationHandle, 11000, 0, NULL, NULL, 377, NULL },
+	{ "cuMemSetAccess", "cuMemSetAccess", (void *)entry_cuMemSetAccess, 10020, 0, NULL, NULL, 378, NULL },
+	{ "cuMemSetMemPool", "cuMemSetMemPool", (void *)entry_cuMemSetMemPool, 13000, 0, NULL, NULL, 379, NULL },
+	{ "cuMemUnmap", "cuMemUnmap", (void *)entry_cuMemUnmap, 10020, 0, NULL, NULL, 380, NULL },
+	{ "cuMemcpy", "cuMemcpy", (void *)entry_cuMemcpy, 4000, 7000, (void *)entry_cuMemcpy_ptds, "cuMemcpy_ptds", 381, NULL },
+	{ "cuMemcpy2D", "cuMemcpy2D", (void *)entry_cuMemcpy2D, 2000, 0, NULL, NULL, 382, NULL },
+	{ "cuMemcpy2D", "cuMemcpy2D_v2", (void *)entry_cuMemcpy2D_v2, 3020, 7000, (void *)entry_cuMemcpy2D_v2_ptds, "cuMemcpy2D_v2_ptds", 383, NULL },
+	{ "cuMemcpy2DAsync", "cuMemcpy2DAsync", (void *)entry_cuMemcpy2DAsync, 2000, 0, NULL, NULL, 384, NULL },
+	{ "cuMemcpy2DAsync", "cuMemcpy2DAsync_v2", (void *)entry_cuMemcpy2DAsync_v2, 3020, 7000, (void *)entry_cuMemcpy2DAsync_v2_ptsz, "cuMemcpy2DAsync_v2_ptsz", 385, NULL },
+	{ "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned", (void *)entry_cuMemcpy2DUnaligned, 2000, 0, NULL, NULL, 386, NULL },
+	{ "cuMemcpy2DUnaligned", "cuMemcpy2DUnaligned_v2", (void *)entry_cuMemcpy2DUnaligned_v2, 3020, 7000, (void *)entry_cuMemcpy2DUnaligned_v2_ptds, "cuMemcpy2DUnaligned_v2_ptds", 387, NULL },
+	{ "cuMemcpy3D", "cuMemcpy3D", (void *)entry_cuMemcpy3D, 2000, 0, NULL, NULL, 388, NULL },
+	{ "cuMemcpy3D", "cuMemcpy3D_v2", (void *)entry_cuMemcpy3D_v2, 3020, 7000, (void *)entry_cuMemcpy3D_v2_ptds, "cuMemcpy3D_v2_ptds", 389, NULL },
+	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync", (void *)entry_cuMemcpy3DAsync, 2000, 0, NULL, NULL, 390, NULL },
+	{ "cuMemcpy3DAsync", "cuMemcpy3DAsync_v2", (void *)entry_cuMemcpy3DAsync_v2, 3020, 7000, (void *)entry_cuMemcpy3DAsync_v2_ptsz, "cuMemcpy3DAsync_v2_ptsz", 391, NULL },
+	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync", (void *)entry_cuMemcpy3DBatchAsync, 12080, 12080, (void *)entry_cuMemcpy3DBatchAsync_ptsz, "cuMemcpy3DBatchAsync_ptsz", 392, NULL },
+	{ "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", (void *)entry_cuMemcpy3DBatchAsync_v2, 13000, 13000, (void *)entry_cuMemcpy3DBatchAsync_v2_ptsz, "cuMemcpy3DBatchAsync_v2_ptsz", 393, NULL },
+	{ "cuMemcpy3DPeer", "cuMemcpy3DPeer", (void *)entry_cuMemcpy3DPeer, 4000, 7000, (void *)entry_cuMemcpy3DPeer_ptds, "cuMemcpy3DPeer_ptds", 394, NULL },
+	{ "cuMemcpy3DPeerAsync", "cuMemcpy3DPeerAsync", (void *)entry_cuMemcpy3DPeerAsync, 4000, 7000, (void *)entry_cuMemcpy3DPeerAsync_ptsz, "cuMemcpy3DPeerAsync_ptsz", 395, NULL },
+	{ "cuMemcpy3DWithAttributesAsync", "cuMemcpy3DWithAttributesAsync", (void *)entry_cuMemcpy3DWithAttributesAsync, 13020, 13020, (void *)entry_cuMemcpy3DWithAttributesAsync_ptsz, "cuMemcpy3DWithAttributesAsync_ptsz", 396, NULL },
+	{ "cuMemcpyAsync", "cuMemcpyAsync", (void *)entry_cuMemcpyAsync, 4000, 7000, (void *)entry_cuMemcpyAsync_ptsz, "cuMemcpyAsync_ptsz", 397, NULL },
+	{ "cuMemcpyAtoA", "cuMemcpyAtoA", (void *)entry_cuMemcpyAtoA, 2000, 0, NULL, NULL, 398, NULL },
+	{ "cuMemcpyAtoA", "cuMemcpyAtoA_v2", (void *)entry_cuMemcpyAtoA_v2, 3020, 7000, (void *)entry_cuMemcpyAtoA_v2_ptds, "cuMemcpyAtoA_v2_ptds", 399, NULL },
+	{ "cuMemcpyAtoD", "cuMemcpyAtoD", (void *)entry_cuMemcpyAtoD, 2000, 0, NULL, NULL, 400, NULL },
+	{ "cuMemcpyAtoD", "cuMemcpyAtoD_v2", (void *)entry_cuMemcpyAtoD_v2, 3020, 7000, (void *)entry_cuMemcpyAtoD_v2_ptds, "cuMemcpyAtoD_v2_ptds", 401, NULL },
+	{ "cuMemcpyAtoH", "cuMemcpyAtoH", (void *)entry_cuMemcpyAtoH, 2000, 0, NULL, NULL, 402, NULL },
+	{ "cuMemcpyAtoH", "cuMemcpyAtoH_v2", (void *)entry_cuMemcpyAtoH_v2, 3020, 7000, (void *)entry_cuMemcpyAtoH_v2_ptds, "cuMemcpyAtoH_v2_ptds", 403, NULL },
+	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync", (void *)entry_cuMemcpyAtoHAsync, 2000, 0, NULL, NULL, 404, NULL },
+	{ "cuMemcpyAtoHAsync", "cuMemcpyAtoHAsync_v2", (void *)entry_cuMemcpyAtoHAsync_v2, 3020, 7000, (void *)entry_cuMemcpyAtoHAsync_v2_ptsz, "cuMemcpyAtoHAsync_v2_ptsz", 405, NULL },
+	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync", (void *)entry_cuMemcpyBatchAsync, 12080, 12080, (void *)entry_cuMemcpyBatchAsync_ptsz, "cuMemcpyBatchAsync_ptsz", 406, NULL },
+	{ "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", (void *)entry_cuMemcpyBatchAsync_v2, 13000, 13000, (void *)entry_cuMemcpyBatchAsync_v2_ptsz, "cuMemcpyBatchAsync_v2_ptsz", 407, NULL },
+	{ "cuMemcpyDtoA", "cuMemcpyDtoA", (void *)entry_cuMemcpyDtoA, 2000, 0, NULL, NULL, 408, NULL },
+	{ "cuMemcpyDtoA", "cuMemcpyDtoA_v2", (void *)entry_cuMemcpyDtoA_v2, 3020, 7000, (void *)entry_cuMemcpyDtoA_v2_ptds, "cuMemcpyDtoA_v2_ptds", 409, NULL },
+	{ "cuMemcpyDtoD", "cuMemcpyDtoD", (void *)entry_cuMemcpyDtoD, 2000, 0, NULL, NULL, 410, NULL },
+	{ "cuMemcpyDtoD", "cuMemcpyDtoD_v2", (void *)entry_cuMemcpyDtoD_v2, 3020, 7000, (void *)entry_cuMemcpyDtoD_v2_ptds, "cuMemcpyDtoD_v2_ptds", 411, NULL },
+	{ "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync", (void *)entry_cuMemcpyDtoDAsync, 3000, 0, NULL, NULL, 412, NULL },
+	{ "cuMemcpyDtoDAsync", "cuMemcpyDtoDAsync_v2", (void *)entry_cuMemcpyDtoDAsync_v2, 3020, 7000, (void *)entry_cuMemcpyDtoDAsync_v2_ptsz, "cuMemcpyDtoDAsync_v2_ptsz", 413, NULL },
+	{ "cuMemcpyDtoH", "cuMemcpyDtoH", (void *)entry_cuMemcpyDtoH, 2000, 0, NULL, NULL, 414, NULL },
+	{ "cuMemcpyDtoH", "cuMemcpyDtoH_v2", (void *)entry_cuMemcpyDtoH_v2, 3020, 7000, (void *)entry_cuMemcpyDtoH_v2_ptds, "cuMemcpyDtoH_v2_ptds", 415, NULL },
+	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync", (void *)entry_cuMemcpyDtoHAsync, 2000, 0, NULL, NULL, 416, NULL },
+	{ "cuMemcpyDtoHAsync", "cuMemcpyDtoHAsync_v2", (void *)entry_cuMemcpyDtoHAsync_v2, 3020, 7000, (void *)entry_cuMemcpyDtoHAsync_v2_ptsz, "cuMemcpyDtoHAsync_v2_ptsz", 417, NULL },
+	{ "cuMemcpyHtoA", "cuMemcpyHtoA", (void *)entry_cuMemcpyHtoA, 2000, 0, NULL, NULL, 418, NULL },
+	{ "cuMemcpyHtoA", "cuMemcpyHtoA_v2", (void *)entry_cuMemcpyHtoA_v2, 3020, 7000, (void *)entry_cuMemcpyHtoA_v2_ptds, "cuMemcpyHtoA_v2_ptds", 419, NULL },
+	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync", (void *)entry_cuMemcpyHtoAAsync, 2000, 0, NULL, NULL, 420, NULL },
+	{ "cuMemcpyHtoAAsync", "cuMemcpyHtoAAsync_v2", (void *)entry_cuMemcpyHtoAAsync_v2, 3020, 7000, (void *)entry_cuMemcpyHtoAAsync_v2_ptsz, "cuMemcpyHtoAAsync_v2_ptsz", 421, NULL },
+	{ "cuMemcpyHtoD", "cuMemcpyHtoD", (void *)entry_cuMemcpyHtoD, 2000, 0, NULL, NULL, 422, NULL },
+	{ "cuMemcpyHtoD", "cuMemcpyHtoD_v2", (void *)entry_cuMemcpyHtoD_v2, 3020, 7000, (void *)entry_cuMemcpyHtoD_v2_ptds, "cuMemcpyHtoD_v2_ptds", 423, NULL },
+	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync", (void *)entry_cuMemcpyHtoDAsync, 2000, 0, NULL, NULL, 424, NULL },
+	{ "cuMemcpyHtoDAsync", "cuMemcpyHtoDAsync_v2", (void *)entry_cuMemcpyHtoDAsync_v2, 3020, 7000, (void *)entry_cuMemcpyHtoDAsync_v2_ptsz, "cuMemcpyHtoDAsync_v2_ptsz", 425, NULL },
+	{ "cuMemcpyPeer", "cuMemcpyPeer", (void *)entry_cuMemcpyPeer, 4000, 7000, (void *)entry_cuMemcpyPeer_ptds, "cuMemcpyPeer_ptds", 426, NULL },
+	{ "cuMemcpyPeerAsync", "cuMemcpyPeerAsync", (void *)entry_cuMemcpyPeerAsync, 4000, 7000, (void *)entry_cuMemcpyPeerAsync_ptsz, "cuMemcpyPeerAsync_ptsz", 427, NULL },
+	{ "cuMemcpyWithAttributesAsync", "cuMemcpyWithAttributesAsync", (void *)entry_cuMemcpyWithAttributesAsync, 13020, 13020, (void *)entry_cuMemcpyWithAttributesAsync_ptsz, "cuMemcpyWithAttributesAsync_ptsz", 428, NULL },
+	{ "cuMemsetD16", "cuMemsetD16", (void *)entry_cuMemsetD16, 2000, 0, NULL, NULL, 429, NULL },
+	{ "cuMemsetD16", "cuMemsetD16_v2", (void *)entry_cuMemsetD16_v2, 3020, 7000, (void *)entry_cuMemsetD16_v2_ptds, "cuMemsetD16_v2_ptds", 430, NULL },
+	{ "cuMemsetD16Async", "cuMemsetD16Async", (void *)entry_cuMemsetD16Async, 3020, 7000, (void *)entry_cuMemsetD16Async_ptsz, "cuMemsetD16Async_ptsz", 431, NULL },
+	{ "cuMemsetD2D16", "cuMemsetD2D16", (void *)entry_cuMemsetD2D16, 2000, 0, NULL, NULL, 432, NULL },
+	{ "cuMemsetD2D16", "cuMemsetD2D16_v2", (void *)entry_cuMemsetD2D16_v2, 3020, 7000, (void *)entry_cuMemsetD2D16_v2_ptds, "cuMemsetD2D16_v2_ptds", 433, NULL },
+	{ "cuMemsetD2D16Async", "cuMemsetD2D16Async", (void *)entry_cuMemsetD2D16Async, 3020, 7000, (void *)entry_cuMemsetD2D16Async_ptsz, "cuMemsetD2D16Async_ptsz", 434, NULL },
+	{ "cuMemsetD2D32", "cuMemsetD2D32", (void *)entry_cuMemsetD2D32, 2000, 0, NULL, NULL, 435, NULL },
+	{ "cuMemsetD2D32", "cuMemsetD2D32_v2", (void *)entry_cuMemsetD2D32_v2, 3020, 7000, (void *)entry_cuMemsetD2D32_v2_ptds, "cuMemsetD2D32_v2_ptds", 436, NULL },
+	{ "cuMemsetD2D32Async", "cuMemsetD2D32Async", (void *)entry_cuMemsetD2D32Async, 3020, 7000, (void *)entry_cuMemsetD2D32Async_ptsz, "cuMemsetD2D32Async_ptsz", 437, NULL },
+	{ "cuMemsetD2D8", "cuMemsetD2D8", (void *)entry_cuMemsetD2D8, 2000, 0, NULL, NULL, 438, NULL },
+	{ "cuMemsetD2D8", "cuMemsetD2D8_v2", (void *)entry_cuMemsetD2D8_v2, 3020, 7000, (void *)entry_cuMemsetD2D8_v2_ptds, "cuMemsetD2D8_v2_ptds", 439, NULL },
+	{ "cuMemsetD2D8Async", "cuMemsetD2D8Async", (void *)entry_cuMemsetD2D8Async, 3020, 7000, (void *)entry_cuMemsetD2D8Async_ptsz, "cuMemsetD2D8Async_ptsz", 440, NULL },
+	{ "cuMemsetD32", "cuMemsetD32", (void *)entry_cuMemsetD32, 2000, 0, NULL, NULL, 441, NULL },
+	{ "cuMemsetD32", "cuMemsetD32_v2", (void *)entry_cuMemsetD32_v2, 3020, 7000, (void *)entry_cuMemsetD32_v2_ptds, "cuMemsetD32_v2_ptds", 442, NULL },
+	{ "cuMemsetD32Async", "cuMemsetD32Async", (void *)entry_cuMemsetD32Async, 3020, 7000, (void *)entry_cuMemsetD32Async_ptsz, "cuMemsetD32Async_ptsz", 443, NULL },
+	{ "cuMemsetD8", "cuMemsetD8", (void *)entry_cuMemsetD8, 2000, 0, NULL, NULL, 444, NULL },
+	{ "cuMemsetD8", "cuMemsetD8_v2", (void *)entry_cuMemsetD8_v2, 3020, 7000, (void *)entry_cuMemsetD8_v2_ptds, "cuMemsetD8_v2_ptds", 445, NULL },
+	{ "cuMemsetD8Async", "cuMemsetD8Async", (void *)entry_cuMemsetD8Async, 3020, 7000, (void *)entry_cuMemsetD8Async_ptsz, "cuMemsetD8Async_ptsz", 446, NULL },
+	{ "cuMipmappedArrayCreate", "cuMipmappedArrayCreate", (void *)entry_cuMipmappedArrayCreate, 5000, 0, NULL, NULL, 447, NULL },
+	{ "cuMipmappedArrayDestroy", "cuMipmappedArrayDestroy", (void *)entry_cuMipmappedArrayDestroy, 5000, 0, NULL, NULL, 448, NULL },
+	{ "cuMipmappedArrayGetLevel", "cuMipmappedArrayGetLevel", (void *)entry_cuMipmappedArrayGetLevel, 5000, 0, NULL, NULL, 449, NULL },
+	{ "cuMipmappedArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements", (void *)entry_cuMipmappedArrayGetMemoryRequirements, 11060, 0, NULL, NULL, 450, NULL },
+	{ "cuMipmappedArrayGetSparseProperties", "cuMipmappedArrayGetSparseProperties", (void *)entry_cuMipmappedArrayGetSparseProperties, 11010, 0, NULL, NULL, 451, NULL },
+	{ "cuModuleEnumerateFunctions", "cuModuleEnumerateFunctions", (void *)entry_cuModuleEnumerateFunctions, 12040, 0, NULL, NULL, 452, NULL },
+	{ "cuModuleGetFunction", "cuModuleGetFunction", (void *)entry_cuModuleGetFunction, 2000, 0, NULL, NULL, 453, NULL },
+	{ "cuModuleGetFunctionCount", "cuModuleGetFunctionCount", (void *)entry_cuModuleGetFunctionCount, 12040, 0, NULL, NULL, 454, NULL },
+	{ "cuModuleGetGlobal", "cuModuleGetGlobal", (void *)entry_cuModuleGetGlobal, 2000, 0, NULL, NULL, 455, NULL },
+	{ "cuModuleGetGlobal", "cuModuleGetGlobal_v2", (void *)entry_cuModuleGetGlobal_v2, 3020, 0, NULL, NULL, 456, NULL },
+	{ "cuModuleGetLoadingMode", "cuModuleGetLoadingMode", (void *)entry_cuModuleGetLoadingMode, 11070, 0, NULL, NULL, 457, NULL },
+	{ "cuModuleGetSurfRef", "cuModuleGetSurfRef", (void *)entry_cuModuleGetSurfRef, 3000, 0, NULL, NULL, 458, NULL },
+	{ "cuModuleGetTexRef", "cuModuleGetTexRef", (void *)entry_cuModuleGetTexRef, 2000, 0, NULL, NULL, 459, NULL },
+	{ "cuModuleLoad", "cuModuleLoad", (void *)entry_cuModuleLoad, 2000, 0, NULL, NULL, 460, NULL },
+	{ "cuModuleLoadData", "cuModuleLoadData", (void *)entry_cuModuleLoadData, 2000, 0, NULL, NULL, 461, NULL },
+	{ "cuModuleLoadDataEx", "cuModuleLoadDataEx", (void *)entry_cuModuleLoadDataEx, 2010, 0, NULL, NULL, 462, NULL },
+	{ "cuModuleLoadFatBinary", "cuModuleLoadFatBinary", (void *)entry_cuModuleLoadFatBinary, 2000, 0, NULL, NULL, 463, NULL },
+	{ "cuModuleUnload", "cuModuleUnload", (void *)entry_cuModuleUnload, 2000, 0, NULL, NULL, 464, NULL },
+	{ "cuMulticastAddDevice", "cuMulticastAddDevice", (void *)entry_cuMulticastAddDevice, 12010, 0, NULL, NULL, 465, NULL },
+	{ "cuMulticastBindAddr", "cuMulticastBindAddr", (void *)entry_cuMulticastBindAddr, 12010, 0, NULL, NULL, 466, NULL },
+	{ "cuMulticastBindMem", "cuMulticastBindMem", (void *)entry_cuMulticastBindMem, 12010, 0, NULL, NULL, 467, NULL },
+	{ "cuMulticastCreate", "cuMulticastCreate", (void *)entry_cuMulticastCreate, 12010, 0, NULL, NULL, 468, NULL },
+	{ "cuMulticastGetGranularity", "cuMulticastGetGranularity", (void *)entry_cuMulticastGetGranularity, 12010, 0, NULL, NULL, 469, NULL },
+	{ "cuMulticastUnbind", "cuMulticastUnbind", (void *)entry_cuMulticastUnbind, 12010, 0, NULL, NULL, 470, NULL },
+	{ "cuOccupancyAvailableDynamicSMemPerBlock", "cuOccupancyAvailableDynamicSMemPerBlock", (void *)entry_cuOccupancyAvailableDynamicSMemPerBlock, 10020, 0, NULL, NULL, 471, NULL },
+	{ "cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuOccupancyMaxActiveBlocksPerMultiprocessor", (void *)entry_cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, 0, NULL, NULL, 472, NULL },
+	{ "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", (void *)entry_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, 0, NULL, NULL, 473, NULL },
+	{ "cuOccupancyMaxActiveClusters", "cuOccupancyMaxActiveClusters", (void *)entry_cuOccupancyMaxActiveClusters, 11070, 0, NULL, NULL, 474, NULL },
+	{ "cuOccupancyMaxPotentialBlockSize", "cuOccupancyMaxPotentialBlockSize", (void *)entry_cuOccupancyMaxPotentialBlockSize, 6050, 0, NULL, NULL, 475, NULL },
+	{ "cuOccupancyMaxPotentialBlockSizeWithFlags", "cuOccupancyMaxPotentialBlockSizeWithFlags", (void *)entry_cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, 0, NULL, NULL, 476, NULL },
+	{ "cuOccupancyMaxPotentialClusterSize", "cuOccupancyMaxPotentialClusterSize", (void *)entry_cuOccupancyMaxPotentialClusterSize, 11070, 0, NULL, NULL, 477, NULL },
+	{ "cuParamSetSize", "cuParamSetSize", (void *)entry_cuParamSetSize, 2000, 0, NULL, NULL, 478, NULL },
+	{ "cuParamSetTexRef", "cuParamSetTexRef", (void *)entry_cuParamSetTexRef, 2000, 0, NULL, NULL, 479, NULL },
+	{ "cuParamSetf", "cuParamSetf", (void *)entry_cuParamSetf, 2000, 0, NULL, NULL, 480, NULL },
+	{ "cuParamSeti", "cuParamSeti", (void *)entry_cuParamSeti, 2000, 0, NULL, NULL, 481, NULL },
+	{ "cuParamSetv", "cuParamSetv", (void *)entry_cuParamSetv, 2000, 0, NULL, NULL, 482, NULL },
+	{ "cuPointerGetAttribute", "cuPointerGetAttribute", (void *)entry_cuPointerGetAttribute, 4000, 0, NULL, NULL, 483, NULL },
+	{ "cuPointerGetAttributes", "cuPointerGetAttributes", (void *)entry_cuPointerGetAttributes, 7000, 0, NULL, NULL, 484, NULL },
+	{ "cuPointerSetAttribute", "cuPointerSetAttribute", (void *)entry_cuPointerSetAttribute, 6000, 0, NULL, NULL, 485, NULL },
+	{ "cuProfilerInitialize", "cuProfilerInitialize", (void *)entry_cuProfilerInitialize, 4000, 0, NULL, NULL, 486, "left CUDA in version 12; drivers refuse it, too" },
+	{ "cuProfilerStart", "cuProfilerStart", (void *)entry_cuProfilerStart, 4000, 0, NULL, NULL, 487, NULL },
+	{ "cuProfilerStop", "cuProfilerStop", (void *)entry_cuProfilerStop, 4000, 0, NULL, NULL, 488, NULL },
+	{ "cuSignalExternalSemaphoresAsync", "cuSignalExternalSemaphoresAsync", (void *)entry_cuSignalExternalSemaphoresAsync, 10000, 10000, (void *)entry_cuSignalExternalSemaphoresAsync_ptsz, "cuSignalExternalSemaphoresAsync_ptsz", 489, "memory and semaphores of other APIs live in this machine" },
+	{ "cuStreamAddCallback", "cuStreamAddCallback", (void *)entry_cuStreamAddCallback, 5000, 7000, (void *)entry_cuStreamAddCallback_ptsz, "cuStreamAddCallback_ptsz", 490, NULL },
+	{ "cuStreamAttachMemAsync", "cuStreamAttachMemAsync", (void *)entry_cuStreamAttachMemAsync, 6000, 7000, (void *)entry_cuStreamAttachMemAsync_ptsz, "cuStreamAttachMemAsync_ptsz", 491, NULL },
+	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp", (void *)entry_cuStreamBatchMemOp, 8000, 8000, (void *)entry_cuStreamBatchMemOp_ptsz, "cuStreamBatchMemOp_ptsz", 492, NULL },
+	{ "cuStreamBatchMemOp", "cuStreamBatchMemOp_v2", (void *)entry_cuStreamBatchMemOp_v2, 11070, 11070, (void *)entry_cuStreamBatchMemOp_v2_ptsz, "cuStreamBatchMemOp_v2_ptsz", 493, NULL },
+	{ "cuStreamBeginCapture", "cuStreamBeginCapture", (void *)entry_cuStreamBeginCapture, 10000, 0, NULL, NULL, 494, NULL },
+	{ "cuStreamBeginCapture", "cuStreamBeginCapture_v2", (void *)entry_cuStreamBeginCapture_v2, 10010, 10010, (void *)entry_cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture_v2_ptsz", 495, NULL },
+	{ "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", (void *)entry_cuStreamBeginCaptureToGraph, 12030, 12030, (void *)entry_cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph_ptsz", 496, NULL },
+	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)entry_cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)entry_cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuStreamCopyAttributes", "cuStreamCopyAttributes", (void *)entry_cuStreamCopyAttributes, 11000, 11000, (void *)entry_cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", 498, NULL },
+	{ "cuStreamCreate", "cuStreamCreate", (void *)entry_cuStreamCreate, 2000, 0, NULL, NULL, 499, NULL },
+	{ "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", (void *)entry_cuStreamCreateWithPriority, 5050, 0, NULL, NULL, 500, NULL },
+	{ "cuStreamDestroy", "cuStreamDestroy", (void *)entry_cuStreamDestroy, 2000, 0, NULL, NULL, 501, NULL },
+	{ "cuStreamDestroy", "cuStreamDestroy_v2", (void *)entry_cuStreamDestroy_v2, 4000, 0, NULL, NULL, 502, NULL },
+	{ "cuStreamEndCapture", "cuStreamEndCapture", (void *)entry_cuStreamEndCapture, 10000, 10000, (void *)entry_cuStreamEndCapture_ptsz, "cuStreamEndCapture_ptsz", 503, NULL },
+	{ "cuStreamGetAttribute", "cuStreamGetAttribute", (void *)entry_cuStreamGetAttribute, 11000, 11000, (void *)entry_cuStreamGetAttribute_ptsz, "cuStreamGetAttribute_ptsz", 504, NULL },
+	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo", (void *)entry_cuStreamGetCaptureInfo, 10010, 10010, (void *)entry_cuStreamGetCaptureInfo_ptsz, "cuStreamGetCaptureInfo_ptsz", 505, NULL },
+	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v2", (void *)entry_cuStreamGetCaptureInfo_v2, 11030, 11030, (void *)entry_cuStreamGetCaptureInfo_v2_ptsz, "cuStreamGetCaptureInfo_v2_ptsz", 506, NULL },
+	{ "cuStreamGetCaptureInfo", "cuStreamGetCaptureInfo_v3", (void *)entry_cuStreamGetCaptureInfo_v3, 12030, 12030, (void *)entry_cuStreamGetCaptureInfo_v3_ptsz, "cuStreamGetCaptureInfo_v3_ptsz", 507, NULL },
+	{ "cuStreamGetCtx", "cuStreamGetCtx", (void *)entry_cuStreamGetCtx, 9020, 9020, (void *)entry_cuStreamGetCtx_ptsz, "cuStreamGetCtx_ptsz", 508, NULL },
+	{ "cuStreamGetCtx", "cuStreamGetCtx_v2", (void *)entry_cuStreamGetCtx_v2, 12050, 0, NULL, NULL, 509, NULL },
+	{ "cuStreamGetDevResource", "cuStreamGetDevResource", (void *)entry_cuStreamGetDevResource, 13010, 13010, (void *)entry_cuStreamGetDevResource_ptsz, "cuStreamGetDevResource_ptsz", 510, NULL },
+	{ "cuStreamGetDevice", "cuStreamGetDevice", (void *)entry_cuStreamGetDevice, 12080, 0, NULL, NULL, 511, NULL },
+	{ "cuStreamGetFlags", "cuStreamGetFlags", (void *)entry_cuStreamGetFlags, 5050, 7000, (void *)entry_cuStreamGetFlags_ptsz, "cuStreamGetFlags_ptsz", 512, NULL },
+	{ "cuStreamGetGreenCtx", "cuStreamGetGreenCtx", (void *)entry_cuStreamGetGreenCtx, 12040, 0, NULL, NULL, 513, NULL },
+	{ "cuStreamGetId", "cuStreamGetId", (void *)entry_cuStreamGetId, 12000, 0, NULL, NULL, 514, NULL },
+	{ "cuStreamGetPriority", "cuStreamGetPriority", (void *)entry_cuStreamGetPriority, 5050, 7000, (void *)entry_cuStreamGetPriority_ptsz, "cuStreamGetPriority_ptsz", 515, NULL },
+	{ "cuStreamIsCapturing", "cuStreamIsCapturing", (void *)entry_cuStreamIsCapturing, 10000, 10000, (void *)entry_cuStreamIsCapturing_ptsz, "cuStreamIsCapturing_ptsz", 516, NULL },
+	{ "cuStreamQuery", "cuStreamQuery", (void *)entry_cuStreamQuery, 2000, 7000, (void *)entry_cuStreamQuery_ptsz, "cuStreamQuery_ptsz", 517, NULL },
+	{ "cuStreamSetAttribute", "cuStreamSetAttribute", (void *)entry_cuStreamSetAttribute, 11000, 11000, (void *)entry_cuStreamSetAttribute_ptsz, "cuStreamSetAttribute_ptsz", 518, NULL },
+	{ "cuStreamSynchronize", "cuStreamSynchronize", (void *)entry_cuStreamSynchronize, 2000, 7000, (void *)entry_cuStreamSynchronize_ptsz, "cuStreamSynchronize_ptsz", 519, NULL },
+	{ "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies", (void *)entry_cuStreamUpdateCaptureDependencies, 11030, 11030, (void *)entry_cuStreamUpdateCaptureDependencies_ptsz, "cuStreamUpdateCaptureDependencies_ptsz", 520, NULL },
+	{ "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2", (void *)entry_cuStreamUpdateCaptureDependencies_v2, 12030, 12030, (void *)entry_cuStreamUpdateCaptureDependencies_v2_ptsz, "cuStreamUpdateCaptureDependencies_v2_ptsz", 521, NULL },
+	{ "cuStreamWaitEvent", "cuStreamWaitEvent", (void *)entry_cuStreamWaitEvent, 3020, 7000, (void *)entry_cuStreamWaitEvent_ptsz, "cuStreamWaitEvent_ptsz", 522, NULL },
+	{ "cuStreamWaitValue32", "cuStreamWaitValue32", (void *)entry_cuStreamWaitValue32, 8000, 8000, (void *)entry_cuStreamWaitValue32_ptsz, "cuStreamWaitValue32_ptsz", 523, NULL },
+	{ "cuStreamWaitValue32", "cuStreamWaitValue32_v2", (void *)entry_cuStreamWaitValue32_v2, 11070, 11070, (void *)entry_cuStreamWaitValue32_v2_ptsz, "cuStreamWaitValue32_v2_ptsz", 524, NULL },
+	{ "cuStreamWaitValue64", "cuStreamWaitValue64", (void *)entry_cuStreamWaitValue64, 9000, 9000, (void *)entry_cuStreamWaitValue64_ptsz, "cuStreamWaitValue64_ptsz", 525, NULL },
+	{ "cuStreamWaitValue64", "cuStreamWaitValue64_v2", (void *)entry_cuStreamWaitValue64_v2, 11070, 11070, (void *)entry_cuStreamWaitValue64_v2_ptsz, "cuStreamWaitValue64_v2_ptsz", 526, NULL },
+	{ "cuStreamWriteValue32", "cuStreamWriteValue32", (void *)entry_cuStreamWriteValue32, 8000, 8000, (void *)entry_cuStreamWriteValue32_ptsz, "cuStreamWriteValue32_ptsz", 527, NULL },
+	{ "cuStreamWriteValue32", "cuStreamWriteValue32_v2", (void *)entry_cuStreamWriteValue32_v2, 11070, 11070, (void *)entry_cuStreamWriteValue32_v2_ptsz, "cuStreamWriteValue32_v2_ptsz", 528, NULL },
+	{ "cuStreamWriteValue64", "cuStreamWriteValue64", (void *)entry_cuStreamWriteValue64, 9000, 9000, (void *)entry_cuStreamWriteValue64_ptsz, "cuStreamWriteValue64_ptsz", 529, NULL },
+	{ "cuStreamWriteValue64", "cuStreamWriteValue64_v2", (void *)entry_cuStreamWriteValue64_v2, 11070, 11070, (void *)entry_cuStreamWriteValue64_v2_ptsz, "cuStreamWriteValue64_v2_ptsz", 530, NULL },
+	{ "cuSubgridCreate", "cuSubgridCreate", (void *)entry_cuSubgridCreate, 13030, 0, NULL, NULL, 531, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
+	{ "cuSubgridWorkerGridCreate", "cuSubgridWorkerGridCreate", (void *)entry_cuSubgridWorkerGridCreate, 13030, 0, NULL, NULL, 532, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
+	{ "cuSubgridWorksetCreate", "cuSubgridWorksetCreate", (void *)entry_cuSubgridWorksetCreate, 13030, 0, NULL, NULL, 533, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
+	{ "cuSurfObjectCreate", "cuSurfObjectCreate", (void *)entry_cuSurfObjectCreate, 5000, 0, NULL, NULL, 534, NULL },
+	{ "cuSurfObjectDestroy", "cuSurfObjectDestroy", (void *)entry_cuSurfObjectDestroy, 5000, 0, NULL, NULL, 535, NULL },
+	{ "cuSurfObjectGetResourceDesc", "cuSurfObjectGetResourceDesc", (void *)entry_cuSurfObjectGetResourceDesc, 5000, 0, NULL, NULL, 536, NULL },
+	{ "cuSurfRefGetArray", "cuSurfRefGetArray", (void *)entry_cuSurfRefGetArray, 3000, 0, NULL, NULL, 537, NULL },
+	{ "cuSurfRefSetArray", "cuSurfRefSetArray", (void *)entry_cuSurfRefSetArray, 3000, 0, NULL, NULL, 538, NULL },
+	{ "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2col", (void *)entry_cuTensorMapEncodeIm2col, 12000, 0, NULL, NULL, 539, NULL },
+	{ "cuTensorMapEncodeIm2colWide", "cuTensorMapEncodeIm2colWide", (void *)entry_cuTensorMapEncodeIm2colWide, 12080, 0, NULL, NULL, 540, NULL },
+	{ "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", (void *)entry_cuTensorMapEncodeTiled, 12000, 0, NULL, NULL, 541, NULL },
+	{ "cuTensorMapReplaceAddress", "cuTensorMapReplaceAddress", (void *)entry_cuTensorMapReplaceAddress, 12000, 0, NULL, NULL, 542, NULL },
+	{ "cuTexObjectCreate", "cuTexObjectCreate", (void *)entry_cuTexObjectCreate, 5000, 0, NULL, NULL, 543, NULL },
+	{ "cuTexObjectDestroy", "cuTexObjectDestroy", (void *)entry_cuTexObjectDestroy, 5000, 0, NULL, NULL, 544, NULL },
+	{ "cuTexObjectGetResourceDesc", "cuTexObjectGetResourceDesc", (void *)entry_cuTexObjectGetResourceDesc, 5000, 0, NULL, NULL, 545, NULL },
+	{ "cuTexObjectGetResourceViewDesc", "cuTexObjectGetResourceViewDesc", (void *)entry_cuTexObjectGetResourceViewDesc, 5000, 0, NULL, NULL, 546, NULL },
+	{ "cuTexObjectGetTextureDesc", "cuTexObjectGetTextureDesc", (void *)entry_cuTexObjectGetTextureDesc, 5000, 0, NULL, NULL, 547, NULL },
+	{ "cuTexRefCreate", "cuTexRefCreate", (void *)entry_cuTexRefCreate, 2000, 0, NULL, NULL, 548, NULL },
+	{ "cuTexRefDestroy", "cuTexRefDestroy", (void *)entry_cuTexRefDestroy, 2000, 0, NULL, NULL, 549, NULL },
+	{ "cuTexRefGetAddress", "cuTexRefGetAddress", (void *)entry_cuTexRefGetAddress, 2000, 0, NULL, NULL, 550, NULL },
+	{ "cuTexRefGetAddress", "cuTexRefGetAddress_v2", (void *)entry_cuTexRefGetAddress_v2, 3020, 0, NULL, NULL, 551, NULL },
+	{ "cuTexRefGetAddressMode", "cuTexRefGetAddressMode", (void *)entry_cuTexRefGetAddressMode, 2000, 0, NULL, NULL, 552, NULL },
+	{ "cuTexRefGetArray", "cuTexRefGetArray", (void *)entry_cuTexRefGetArray, 2000, 0, NULL, NULL, 553, NULL },
+	{ "cuTexRefGetBorderColor", "cuTexRefGetBorderColor", (void *)entry_cuTexRefGetBorderColor, 8000, 0, NULL, NULL, 554, NULL },
+	{ "cuTexRefGetFilterMode", "cuTexRefGetFilterMode", (void *)entry_cuTexRefGetFilterMode, 2000, 0, NULL, NULL, 555, NULL },
+	{ "cuTexRefGetFlags", "cuTexRefGetFlags", (void *)entry_cuTexRefGetFlags, 2000, 0, NULL, NULL, 556, NULL },
+	{ "cuTexRefGetFormat", "cuTexRefGetFormat", (void *)entry_cuTexRefGetFormat, 2000, 0, NULL, NULL, 557, NULL },
+	{ "cuTexRefGetMaxAnisotropy", "cuTexRefGetMaxAnisotropy", (void *)entry_cuTexRefGetMaxAnisotropy, 5000, 0, NULL, NULL, 558, NULL },
+	{ "cuTexRefGetMipmapFilterMode", "cuTexRefGetMipmapFilterMode", (void *)entry_cuTexRefGetMipmapFilterMode, 5000, 0, NULL, NULL, 559, NULL },
+	{ "cuTexRefGetMipmapLevelBias", "cuTexRefGetMipmapLevelBias", (void *)entry_cuTexRefGetMipmapLevelBias, 5000, 0, NULL, NULL, 560, NULL },
+	{ "cuTexRefGetMipmapLevelClamp", "cuTexRefGetMipmapLevelClamp", (void *)entry_cuTexRefGetMipmapLevelClamp, 5000, 0, NULL, NULL, 561, NULL },
+	{ "cuTexRefGetMipmappedArray", "cuTexRefGetMipmappedArray", (void *)entry_cuTexRefGetMipmappedArray, 5000, 0, NULL, NULL, 562, NULL },
+	{ "cuTexRefSetAddress", "cuTexRefSetAddress", (void *)entry_cuTexRefSetAddress, 2000, 0, NULL, NULL, 563, NULL },
+	{ "cuTexRefSetAddress", "cuTexRefSetAddress_v2", (void *)entry_cuTexRefSetAddress_v2, 3020, 0, NULL, NULL, 564, NULL },
+	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D", (void *)entry_cuTexRefSetAddress2D, 2020, 0, NULL, NULL, 565, NULL },
+	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v2", (void *)entry_cuTexRefSetAddress2D_v2, 3020, 0, NULL, NULL, 566, NULL },
+	{ "cuTexRefSetAddress2D", "cuTexRefSetAddress2D_v3", (void *)entry_cuTexRefSetAddress2D_v3, 4010, 0, NULL, NULL, 567, NULL },
+	{ "cuTexRefSetAddressMode", "cuTexRefSetAddressMode", (void *)entry_cuTexRefSetAddressMode, 2000, 0, NULL, NULL, 568, NULL },
+	{ "cuTexRefSetArray", "cuTexRefSetArray", (void *)entry_cuTexRefSetArray, 2000, 0, NULL, NULL, 569, NULL },
+	{ "cuTexRefSetBorderColor", "cuTexRefSetBorderColor", (void *)entry_cuTexRefSetBorderColor, 8000, 0, NULL, NULL, 570, NULL },
+	{ "cuTexRefSetFilterMode", "cuTexRefSetFilterMode", (void *)entry_cuTexRefSetFilterMode, 2000, 0, NULL, NULL, 571, NULL },
+	{ "cuTexRefSetFlags", "cuTexRefSetFlags", (void *)entry_cuTexRefSetFlags, 2000, 0, NULL, NULL, 572, NULL },
+	{ "cuTexRefSetFormat", "cuTexRefSetFormat", (void *)entry_cuTexRefSetFormat, 2000, 0, NULL, NULL, 573, NULL },
+	{ "cuTexRefSetMaxAnisotropy", "cuTexRefSetMaxAnisotropy", (void *)entry_cuTexRefSetMaxAnisotropy, 5000, 0, NULL, NULL, 574, NULL },
+	{ "cuTexRefSetMipmapFilterMode", "cuTexRefSetMipmapFilterMode", (void *)entry_cuTexRefSetMipmapFilterMode, 5000, 0, NULL, NULL, 575, NULL },
+	{ "cuTexRefSetMipmapLevelBias", "cuTexRefSetMipmapLevelBias", (void *)entry_cuTexRefSetMipmapLevelBias, 5000, 0, NULL, NULL, 576, NULL },
+	{ "cuTexRefSetMipmapLevelClamp", "cuTexRefSetMipmapLevelClamp", (void *)entry_cuTexRefSetMipmapLevelClamp, 5000, 0, NULL, NULL, 577, NULL },
+	{ "cuTexRefSetMipmappedArray", "cuTexRefSetMipmappedArray", (void *)entry_cuTexRefSetMipmappedArray, 5000, 0, NULL, NULL, 578, NULL },
+	{ "cuThreadExchangeStreamCaptureMode", "cuThreadExchangeStreamCaptureMode", (void *)entry_cuThreadExchangeStreamCaptureMode, 10010, 0, NULL, NULL, 579, NULL },
+	{ "cuUserObjectCreate", "cuUserObjectCreate", (void *)entry_cuUserObjectCreate, 11030, 0, NULL, NULL, 580, NULL },
+	{ "cuUserObjectRelease", "cuUserObjectRelease", (void *)entry_cuUserObjectRelease, 11030, 0, NULL, NULL, 581, NULL },
+	{ "cuUserObjectRetain", "cuUserObjectRetain", (void *)entry_cuUserObjectRetain, 11030, 0, NULL, NULL, 582, NULL },
+	{ "cuVDPAUCtxCreate", "cuVDPAUCtxCreate_v2", (void *)entry_cuVDPAUCtxCreate_v2, 3020, 0, NULL, NULL, 583, "graphics interoperability needs the GPU in this machine" },
+	{ "cuVDPAUGetDevice", "cuVDPAUGetDevice", (void *)entry_cuVDPAUGetDevice, 3010, 0, NULL, NULL, 584, "graphics interoperability needs the GPU in this machine" },
+	{ "cuWaitExternalSemaphoresAsync", "cuWaitExternalSemaphoresAsync", (void *)entry_cuWaitExternalSemaphoresAsync, 10000, 10000, (void *)entry_cuWaitExternalSemaphoresAsync_ptsz, "cuWaitExternalSemaphoresAsync_ptsz", 585, "memory and semaphores of other APIs live in this machine" },
 };
 
 const size_t client_entry_count = 585;

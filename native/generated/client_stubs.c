@@ -3,42 +3,6 @@
 #include "../client/client.h"
 #include "client_api.h"
 
-CLIENT_API CUresult cuCheckpointProcessCheckpoint(void);
-CUresult cuCheckpointProcessCheckpoint(void)
-{
-	return client_unsupported(13);
-}
-
-CLIENT_API CUresult cuCheckpointProcessGetRestoreThreadId(void);
-CUresult cuCheckpointProcessGetRestoreThreadId(void)
-{
-	return client_unsupported(14);
-}
-
-CLIENT_API CUresult cuCheckpointProcessGetState(void);
-CUresult cuCheckpointProcessGetState(void)
-{
-	return client_unsupported(15);
-}
-
-CLIENT_API CUresult cuCheckpointProcessLock(void);
-CUresult cuCheckpointProcessLock(void)
-{
-	return client_unsupported(16);
-}
-
-CLIENT_API CUresult cuCheckpointProcessRestore(void);
-CUresult cuCheckpointProcessRestore(void)
-{
-	return client_unsupported(17);
-}
-
-CLIENT_API CUresult cuCheckpointProcessUnlock(void);
-CUresult cuCheckpointProcessUnlock(void)
-{
-	return client_unsupported(18);
-}
-
 CUresult cuCtxCreate(CUcontext *pctx, unsigned int flags, CUdevice dev)
 {
 	return cuCtxCreate_v2(pctx, flags, dev);
@@ -70,30 +34,6 @@ CUresult cuCtxSynchronize(void)
 	return result;
 }
 
-CLIENT_API CUresult cuDestroyExternalMemory(void);
-CUresult cuDestroyExternalMemory(void)
-{
-	return client_unsupported(60);
-}
-
-CLIENT_API CUresult cuDestroyExternalSemaphore(void);
-CUresult cuDestroyExternalSemaphore(void)
-{
-	return client_unsupported(61);
-}
-
-CLIENT_API CUresult cuDeviceGetLuid(void);
-CUresult cuDeviceGetLuid(void)
-{
-	return client_unsupported(76);
-}
-
-CLIENT_API CUresult cuDeviceGetNvSciSyncAttributes(void);
-CUresult cuDeviceGetNvSciSyncAttributes(void)
-{
-	return client_unsupported(79);
-}
-
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 {
 	return cuDevicePrimaryCtxRelease_v2(dev);
@@ -107,72 +47,6 @@ CUresult cuDevicePrimaryCtxReset(CUdevice dev)
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags)
 {
 	return cuDevicePrimaryCtxSetFlags_v2(dev, flags);
-}
-
-CLIENT_API CUresult cuDeviceRegisterAsyncNotification(void);
-CUresult cuDeviceRegisterAsyncNotification(void)
-{
-	return client_unsupported(96);
-}
-
-CLIENT_API CUresult cuDeviceUnregisterAsyncNotification(void);
-CUresult cuDeviceUnregisterAsyncNotification(void)
-{
-	return client_unsupported(101);
-}
-
-CLIENT_API CUresult cuEGLStreamConsumerAcquireFrame(void);
-CUresult cuEGLStreamConsumerAcquireFrame(void)
-{
-	return client_unsupported(103);
-}
-
-CLIENT_API CUresult cuEGLStreamConsumerConnect(void);
-CUresult cuEGLStreamConsumerConnect(void)
-{
-	return client_unsupported(104);
-}
-
-CLIENT_API CUresult cuEGLStreamConsumerConnectWithFlags(void);
-CUresult cuEGLStreamConsumerConnectWithFlags(void)
-{
-	return client_unsupported(105);
-}
-
-CLIENT_API CUresult cuEGLStreamConsumerDisconnect(void);
-CUresult cuEGLStreamConsumerDisconnect(void)
-{
-	return client_unsupported(106);
-}
-
-CLIENT_API CUresult cuEGLStreamConsumerReleaseFrame(void);
-CUresult cuEGLStreamConsumerReleaseFrame(void)
-{
-	return client_unsupported(107);
-}
-
-CLIENT_API CUresult cuEGLStreamProducerConnect(void);
-CUresult cuEGLStreamProducerConnect(void)
-{
-	return client_unsupported(108);
-}
-
-CLIENT_API CUresult cuEGLStreamProducerDisconnect(void);
-CUresult cuEGLStreamProducerDisconnect(void)
-{
-	return client_unsupported(109);
-}
-
-CLIENT_API CUresult cuEGLStreamProducerPresentFrame(void);
-CUresult cuEGLStreamProducerPresentFrame(void)
-{
-	return client_unsupported(110);
-}
-
-CLIENT_API CUresult cuEGLStreamProducerReturnFrame(void);
-CUresult cuEGLStreamProducerReturnFrame(void)
-{
-	return client_unsupported(111);
 }
 
 CUresult cuEventDestroy(CUevent hEvent)
@@ -278,150 +152,6 @@ CUresult cuEventSynchronize(CUevent hEvent)
 	return result;
 }
 
-CLIENT_API CUresult cuExternalMemoryGetMappedBuffer(void);
-CUresult cuExternalMemoryGetMappedBuffer(void)
-{
-	return client_unsupported(121);
-}
-
-CLIENT_API CUresult cuExternalMemoryGetMappedMipmappedArray(void);
-CUresult cuExternalMemoryGetMappedMipmappedArray(void)
-{
-	return client_unsupported(122);
-}
-
-CLIENT_API CUresult cuFlushGPUDirectRDMAWrites(void);
-CUresult cuFlushGPUDirectRDMAWrites(void)
-{
-	return client_unsupported(123);
-}
-
-CLIENT_API CUresult cuGLCtxCreate_v2(void);
-CUresult cuGLCtxCreate_v2(void)
-{
-	return client_unsupported(136);
-}
-
-CLIENT_API CUresult cuGLGetDevices_v2(void);
-CUresult cuGLGetDevices_v2(void)
-{
-	return client_unsupported(137);
-}
-
-CLIENT_API CUresult cuGLInit(void);
-CUresult cuGLInit(void)
-{
-	return client_unsupported(138);
-}
-
-CLIENT_API CUresult cuGLMapBufferObject_v2(void);
-CUresult cuGLMapBufferObject_v2(void)
-{
-	return client_unsupported(139);
-}
-
-CLIENT_API CUresult cuGLMapBufferObject_v2_ptds(void);
-CUresult cuGLMapBufferObject_v2_ptds(void)
-{
-	return client_unsupported(139);
-}
-
-CLIENT_API CUresult cuGLMapBufferObjectAsync_v2(void);
-CUresult cuGLMapBufferObjectAsync_v2(void)
-{
-	return client_unsupported(140);
-}
-
-CLIENT_API CUresult cuGLMapBufferObjectAsync_v2_ptsz(void);
-CUresult cuGLMapBufferObjectAsync_v2_ptsz(void)
-{
-	return client_unsupported(140);
-}
-
-CLIENT_API CUresult cuGLRegisterBufferObject(void);
-CUresult cuGLRegisterBufferObject(void)
-{
-	return client_unsupported(141);
-}
-
-CLIENT_API CUresult cuGLSetBufferObjectMapFlags(void);
-CUresult cuGLSetBufferObjectMapFlags(void)
-{
-	return client_unsupported(142);
-}
-
-CLIENT_API CUresult cuGLUnmapBufferObject(void);
-CUresult cuGLUnmapBufferObject(void)
-{
-	return client_unsupported(143);
-}
-
-CLIENT_API CUresult cuGLUnmapBufferObjectAsync(void);
-CUresult cuGLUnmapBufferObjectAsync(void)
-{
-	return client_unsupported(144);
-}
-
-CLIENT_API CUresult cuGLUnregisterBufferObject(void);
-CUresult cuGLUnregisterBufferObject(void)
-{
-	return client_unsupported(145);
-}
-
-CLIENT_API CUresult cuGraphAddExternalSemaphoresSignalNode(void);
-CUresult cuGraphAddExternalSemaphoresSignalNode(void)
-{
-	return client_unsupported(158);
-}
-
-CLIENT_API CUresult cuGraphAddExternalSemaphoresWaitNode(void);
-CUresult cuGraphAddExternalSemaphoresWaitNode(void)
-{
-	return client_unsupported(159);
-}
-
-CLIENT_API CUresult cuGraphConditionalHandleCreate(void);
-CUresult cuGraphConditionalHandleCreate(void)
-{
-	return client_unsupported(173);
-}
-
-CLIENT_API CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void);
-CUresult cuGraphExecExternalSemaphoresSignalNodeSetParams(void)
-{
-	return client_unsupported(187);
-}
-
-CLIENT_API CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void);
-CUresult cuGraphExecExternalSemaphoresWaitNodeSetParams(void)
-{
-	return client_unsupported(188);
-}
-
-CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void);
-CUresult cuGraphExternalSemaphoresSignalNodeGetParams(void)
-{
-	return client_unsupported(199);
-}
-
-CLIENT_API CUresult cuGraphExternalSemaphoresSignalNodeSetParams(void);
-CUresult cuGraphExternalSemaphoresSignalNodeSetParams(void)
-{
-	return client_unsupported(200);
-}
-
-CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeGetParams(void);
-CUresult cuGraphExternalSemaphoresWaitNodeGetParams(void)
-{
-	return client_unsupported(201);
-}
-
-CLIENT_API CUresult cuGraphExternalSemaphoresWaitNodeSetParams(void);
-CUresult cuGraphExternalSemaphoresWaitNodeSetParams(void)
-{
-	return client_unsupported(202);
-}
-
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *instantiateParams)
 {
 	CUresult result;
@@ -452,120 +182,6 @@ CUresult cuGraphUpload_ptsz(CUgraphExec hGraph, CUstream hStream)
 	return result;
 }
 
-CLIENT_API CUresult cuGraphicsEGLRegisterImage(void);
-CUresult cuGraphicsEGLRegisterImage(void)
-{
-	return client_unsupported(246);
-}
-
-CLIENT_API CUresult cuGraphicsGLRegisterBuffer(void);
-CUresult cuGraphicsGLRegisterBuffer(void)
-{
-	return client_unsupported(247);
-}
-
-CLIENT_API CUresult cuGraphicsGLRegisterImage(void);
-CUresult cuGraphicsGLRegisterImage(void)
-{
-	return client_unsupported(248);
-}
-
-CLIENT_API CUresult cuGraphicsMapResources(void);
-CUresult cuGraphicsMapResources(void)
-{
-	return client_unsupported(249);
-}
-
-CLIENT_API CUresult cuGraphicsMapResources_ptsz(void);
-CUresult cuGraphicsMapResources_ptsz(void)
-{
-	return client_unsupported(249);
-}
-
-CLIENT_API CUresult cuGraphicsResourceGetMappedEglFrame(void);
-CUresult cuGraphicsResourceGetMappedEglFrame(void)
-{
-	return client_unsupported(250);
-}
-
-CLIENT_API CUresult cuGraphicsResourceGetMappedMipmappedArray(void);
-CUresult cuGraphicsResourceGetMappedMipmappedArray(void)
-{
-	return client_unsupported(251);
-}
-
-CLIENT_API CUresult cuGraphicsResourceGetMappedPointer(void);
-CUresult cuGraphicsResourceGetMappedPointer(void)
-{
-	return client_unsupported(252);
-}
-
-CLIENT_API CUresult cuGraphicsResourceGetMappedPointer_v2(void);
-CUresult cuGraphicsResourceGetMappedPointer_v2(void)
-{
-	return client_unsupported(253);
-}
-
-CLIENT_API CUresult cuGraphicsResourceSetMapFlags(void);
-CUresult cuGraphicsResourceSetMapFlags(void)
-{
-	return client_unsupported(254);
-}
-
-CLIENT_API CUresult cuGraphicsResourceSetMapFlags_v2(void);
-CUresult cuGraphicsResourceSetMapFlags_v2(void)
-{
-	return client_unsupported(255);
-}
-
-CLIENT_API CUresult cuGraphicsSubResourceGetMappedArray(void);
-CUresult cuGraphicsSubResourceGetMappedArray(void)
-{
-	return client_unsupported(256);
-}
-
-CLIENT_API CUresult cuGraphicsUnmapResources(void);
-CUresult cuGraphicsUnmapResources(void)
-{
-	return client_unsupported(257);
-}
-
-CLIENT_API CUresult cuGraphicsUnmapResources_ptsz(void);
-CUresult cuGraphicsUnmapResources_ptsz(void)
-{
-	return client_unsupported(257);
-}
-
-CLIENT_API CUresult cuGraphicsUnregisterResource(void);
-CUresult cuGraphicsUnregisterResource(void)
-{
-	return client_unsupported(258);
-}
-
-CLIENT_API CUresult cuGraphicsVDPAURegisterOutputSurface(void);
-CUresult cuGraphicsVDPAURegisterOutputSurface(void)
-{
-	return client_unsupported(259);
-}
-
-CLIENT_API CUresult cuGraphicsVDPAURegisterVideoSurface(void);
-CUresult cuGraphicsVDPAURegisterVideoSurface(void)
-{
-	return client_unsupported(260);
-}
-
-CLIENT_API CUresult cuImportExternalMemory(void);
-CUresult cuImportExternalMemory(void)
-{
-	return client_unsupported(268);
-}
-
-CLIENT_API CUresult cuImportExternalSemaphore(void);
-CUresult cuImportExternalSemaphore(void)
-{
-	return client_unsupported(269);
-}
-
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ, unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ, unsigned int sharedMemBytes, CUstream hStream, void **kernelParams)
 {
 	CUresult result;
@@ -574,12 +190,6 @@ CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, unsigned int gridDimX, uns
 	result = cuLaunchCooperativeKernel(f, gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes, hStream, kernelParams);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuLaunchCooperativeKernelMultiDevice(void);
-CUresult cuLaunchCooperativeKernelMultiDevice(void)
-{
-	return client_unsupported(287);
 }
 
 CUresult cuLaunchHostFunc_ptsz(CUstream hStream, CUhostFn fn, void *userData)
@@ -622,12 +232,6 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction f, void 
 	return result;
 }
 
-CLIENT_API CUresult cuLibraryGetUnifiedFunction(void);
-CUresult cuLibraryGetUnifiedFunction(void)
-{
-	return client_unsupported(300);
-}
-
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 {
 	CUresult result;
@@ -646,12 +250,6 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr_v2 *dptr, size_t bytesize, CUm
 	result = cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuMemBatchDecompressAsync(void);
-CUresult cuMemBatchDecompressAsync(void)
-{
-	return client_unsupported(330);
 }
 
 CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream)
@@ -674,12 +272,6 @@ CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t c
 	return result;
 }
 
-CLIENT_API CUresult cuMemExportToShareableHandle(void);
-CUresult cuMemExportToShareableHandle(void)
-{
-	return client_unsupported(334);
-}
-
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 {
 	CUresult result;
@@ -690,75 +282,9 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream)
 	return result;
 }
 
-CLIENT_API CUresult cuMemGetHandleForAddressRange(void);
-CUresult cuMemGetHandleForAddressRange(void)
-{
-	return client_unsupported(345);
-}
-
-CLIENT_API CUresult cuMemGetLocationInfo(void);
-CUresult cuMemGetLocationInfo(void)
-{
-	return client_unsupported(348);
-}
-
-CLIENT_API CUresult cuMemHostGetDevicePointer(void);
-CUresult cuMemHostGetDevicePointer(void)
-{
-	return client_unsupported(351);
-}
-
-CLIENT_API CUresult cuMemHostGetDevicePointer_v2(void);
-CUresult cuMemHostGetDevicePointer_v2(void)
-{
-	return client_unsupported(352);
-}
-
 CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags)
 {
 	return cuMemHostRegister_v2(p, bytesize, Flags);
-}
-
-CLIENT_API CUresult cuMemImportFromShareableHandle(void);
-CUresult cuMemImportFromShareableHandle(void)
-{
-	return client_unsupported(357);
-}
-
-CLIENT_API CUresult cuMemMapArrayAsync(void);
-CUresult cuMemMapArrayAsync(void)
-{
-	return client_unsupported(359);
-}
-
-CLIENT_API CUresult cuMemMapArrayAsync_ptsz(void);
-CUresult cuMemMapArrayAsync_ptsz(void)
-{
-	return client_unsupported(359);
-}
-
-CLIENT_API CUresult cuMemPoolExportPointer(void);
-CUresult cuMemPoolExportPointer(void)
-{
-	return client_unsupported(362);
-}
-
-CLIENT_API CUresult cuMemPoolExportToShareableHandle(void);
-CUresult cuMemPoolExportToShareableHandle(void)
-{
-	return client_unsupported(363);
-}
-
-CLIENT_API CUresult cuMemPoolImportFromShareableHandle(void);
-CUresult cuMemPoolImportFromShareableHandle(void)
-{
-	return client_unsupported(366);
-}
-
-CLIENT_API CUresult cuMemPoolImportPointer(void);
-CUresult cuMemPoolImportPointer(void)
-{
-	return client_unsupported(367);
 }
 
 CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr_v2 devPtr, size_t count, CUdevice_v1 dstDevice, CUstream hStream)
@@ -1211,24 +737,6 @@ CUresult cuMemsetD8Async_ptsz(CUdeviceptr dstDevice, unsigned char uc, size_t N,
 	return result;
 }
 
-CLIENT_API CUresult cuProfilerInitialize(void);
-CUresult cuProfilerInitialize(void)
-{
-	return client_unsupported(486);
-}
-
-CLIENT_API CUresult cuSignalExternalSemaphoresAsync(void);
-CUresult cuSignalExternalSemaphoresAsync(void)
-{
-	return client_unsupported(489);
-}
-
-CLIENT_API CUresult cuSignalExternalSemaphoresAsync_ptsz(void);
-CUresult cuSignalExternalSemaphoresAsync_ptsz(void)
-{
-	return client_unsupported(489);
-}
-
 CUresult cuStreamAddCallback_ptsz(CUstream hStream, CUstreamCallback callback, void *userData, unsigned int flags)
 {
 	CUresult result;
@@ -1292,18 +800,6 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, cons
 	result = cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuStreamBeginRecaptureToGraph(void);
-CUresult cuStreamBeginRecaptureToGraph(void)
-{
-	return client_unsupported(497);
-}
-
-CLIENT_API CUresult cuStreamBeginRecaptureToGraph_ptsz(void);
-CUresult cuStreamBeginRecaptureToGraph_ptsz(void)
-{
-	return client_unsupported(497);
 }
 
 CUresult cuStreamCopyAttributes_ptsz(CUstream dstStream, CUstream srcStream)
@@ -1609,46 +1105,4 @@ CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr_v2 addr, cuui
 	result = cuStreamWriteValue64_v2(stream, addr, value, flags);
 	client_per_thread_end();
 	return result;
-}
-
-CLIENT_API CUresult cuSubgridCreate(void);
-CUresult cuSubgridCreate(void)
-{
-	return client_unsupported(531);
-}
-
-CLIENT_API CUresult cuSubgridWorkerGridCreate(void);
-CUresult cuSubgridWorkerGridCreate(void)
-{
-	return client_unsupported(532);
-}
-
-CLIENT_API CUresult cuSubgridWorksetCreate(void);
-CUresult cuSubgridWorksetCreate(void)
-{
-	return client_unsupported(533);
-}
-
-CLIENT_API CUresult cuVDPAUCtxCreate_v2(void);
-CUresult cuVDPAUCtxCreate_v2(void)
-{
-	return client_unsupported(583);
-}
-
-CLIENT_API CUresult cuVDPAUGetDevice(void);
-CUresult cuVDPAUGetDevice(void)
-{
-	return client_unsupported(584);
-}
-
-CLIENT_API CUresult cuWaitExternalSemaphoresAsync(void);
-CUresult cuWaitExternalSemaphoresAsync(void)
-{
-	return client_unsupported(585);
-}
-
-CLIENT_API CUresult cuWaitExternalSemaphoresAsync_ptsz(void);
-CUresult cuWaitExternalSemaphoresAsync_ptsz(void)
-{
-	return client_unsupported(585);
 }

@@ -648,7 +648,7 @@ static int hello_refuse(struct server *server, enum wire_hello_status status, CU
 	return rc ? rc : transport_write_all(&server->transport, text, reply.text_bytes);
 }
 
-static int hello_accept(struct server *server, uint64_t capabilities)
+static int hello_accept(struct server *server, uint64_t session, uint64_t capabilities)
 {
 	struct wire_hello_reply reply = {
 		.magic = WIRE_HELLO_MAGIC,
@@ -657,7 +657,7 @@ static int hello_accept(struct server *server, uint64_t capabilities)
 		.status = WIRE_HELLO_OK,
 		.spec_version = WIRE_SPEC_VERSION,
 		.capabilities = capabilities,
-		.session = capabilities & WIRE_CAPABILITY_RESUME ? server->resume.session : 0,
+		.session = session,
 		.device_count = (uint32_t)server->device_count,
 	};
 	struct wire_device device;
@@ -821,7 +821,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 		hello_refuse(server, WIRE_HELLO_DRIVER, result, text);
 		return fail(why, bytes, -ENODEV, "%s", text);
 	}
-	rc = hello_accept(server, granted);
+	rc = hello_accept(server, options->session, granted);
 	if (rc)
 		return fail(why, bytes, rc, "answer the client's hello: %s", strerror(-rc));
 	if (shm)

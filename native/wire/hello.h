@@ -9,6 +9,9 @@
  *	wire_hello, session   ->
  *	                      <-        wire_hello_reply, text, wire_resumed if it is OK
  *
+ * Without WIRE_CAPABILITY_RESUME the latter asks how that session has ended: the supervisor says
+ * WIRE_HELLO_SESSION and a sentence for a person, once it has.
+ *
  * Both messages begin with the same 16 bytes in every version of the protocol,
  * so that peers of different versions can tell each other apart and say so.
  */
@@ -118,7 +121,7 @@ struct wire_hello_reply {
 	uint32_t status;		/* enum wire_hello_status */
 	uint32_t spec_version;
 	uint64_t capabilities;
-	uint64_t session;		/* its number, if it may be resumed */
+	uint64_t session;		/* its number; 0: an older server, of one that can't be resumed */
 	int32_t result;			/* CUresult of the driver's cuInit */
 	int32_t driver_version;
 	uint32_t device_count;

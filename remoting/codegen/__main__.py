@@ -19,7 +19,7 @@ OUTPUTS: dict[str, Callable[[], str]] = {
     "native/generated/server_dispatch.c": server.generate_dispatch,
     "native/generated/client_api.h": client.generate_api_header,
     "native/generated/client_stubs.c": client.generate_stubs,
-    "native/generated/client_entries.c": client.generate_resolver,
+    "native/generated/client_entries.c": client.generate_entries,
     "native/generated/params.h": marshal.generate_params,
     "native/generated/client_calls.c": marshal.generate_client_calls,
     "native/generated/client_raw.h": marshal.generate_raw_header,

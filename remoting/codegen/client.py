@@ -23,7 +23,11 @@ def _names(parameters: str) -> list[str]:
 
 
 def generate_api_header() -> str:
-    """The text of client_api.h: what the shim exports and somebody must define."""
+    """The text of client_api.h: the driver API as programs call it, and as the shim defines it.
+
+    Within the shim its functions have symbols of their own (CLIENT_BODY in client.h): what programs call by these
+    names are the entries (:func:`generate_entries`), which the shim's own calls pass by.
+    """
     out = [
         BANNER,
         "#ifndef FARBUS_GENERATED_CLIENT_API_H",
@@ -31,16 +35,20 @@ def generate_api_header() -> str:
         "",
         '#include "cuda_abi.h"',
         "",
-        '#define CLIENT_API __attribute__((visibility("default")))',
+        "/* Programs call functions by their names; what they do has other symbols in the shim (client.h). */",
+        "#ifndef CLIENT_BODY",
+        "#define CLIENT_BODY(name)",
+        "#endif",
         "",
     ]
     for entry in ENTRIES:
         if entry.answer is Answer.UNSUPPORTED:
             continue
         parameters = entry.parameters or "void"
-        out.append(f"CLIENT_API CUresult {entry.symbol}({parameters});")
-        if entry.per_thread_symbol:
-            out.append(f"CLIENT_API CUresult {entry.per_thread_symbol}({parameters});")
+        out += [
+            f"CUresult {symbol}({parameters}) CLIENT_BODY({symbol});"
+            for symbol in filter(None, (entry.symbol, entry.per_thread_symbol))
+        ]
     out += ["", "#endif", ""]
     return "\n".join(out)
 
@@ -113,15 +121,6 @@ def generate_stubs() -> str:
         names = ", ".join(_names(entry.parameters))
         parameters = entry.parameters or "void"
         if entry.answer is Answer.UNSUPPORTED:
-            for symbol in filter(None, (entry.symbol, entry.per_thread_symbol)):
-                out += [
-                    f"CLIENT_API CUresult {symbol}(void);",
-                    f"CUresult {symbol}(void)",
-                    "{",
-                    f"\treturn client_unsupported({entry.number});",
-                    "}",
-                    "",
-                ]
             continue
         if entry.via:
             out += _stub(entry)
@@ -149,15 +148,43 @@ def generate_stubs() -> str:
     return "\n".join(out)
 
 
-def generate_resolver() -> str:
-    """The text of client_entries.c: the table behind cuGetProcAddress."""
+_ENTRY_MACROS = """\
+#define EXPORTED __attribute__((visibility("default")))
+#define RARE __attribute__((noinline, cold))
+
+/* What a program calls: a jump to what it means, which the shim's own calls go to themselves. */
+#define ENTRY(name, parameters, arguments)                                              \\
+	RARE static CUresult traced_##name parameters                                   \\
+	{                                                                               \\
+		CLIENT_TRACED(#name, name arguments);                                   \\
+	}                                                                               \\
+	EXPORTED CUresult entry_##name parameters __asm__(#name);                       \\
+	CUresult entry_##name parameters                                                \\
+	{                                                                               \\
+		return client_trace_is_off() ? name arguments : traced_##name arguments; \\
+	}
+
+/* One that is not supported, by its number. */
+#define UNSUPPORTED(name, number)                                                       \\
+	EXPORTED CUresult entry_##name(void) __asm__(#name);                            \\
+	CUresult entry_##name(void)                                                     \\
+	{                                                                               \\
+		CLIENT_TRACED(#name, client_unsupported(number));                       \\
+	}
+"""
+
+
+def generate_entries() -> str:
+    """The text of client_entries.c: what programs call, and the table behind cuGetProcAddress."""
     out = [BANNER, '#include "../client/client.h"', '#include "client_api.h"', ""]
+    out.append(_ENTRY_MACROS)
     for entry in ENTRIES:
-        if entry.answer is Answer.UNSUPPORTED:
-            out += [
-                f"CLIENT_API CUresult {symbol}(void);"
-                for symbol in filter(None, (entry.symbol, entry.per_thread_symbol))
-            ]
+        names = ", ".join(_names(entry.parameters))
+        for symbol in filter(None, (entry.symbol, entry.per_thread_symbol)):
+            if entry.answer is Answer.UNSUPPORTED:
+                out.append(f"UNSUPPORTED({symbol}, {entry.number})")
+            else:
+                out.append(f"ENTRY({symbol}, ({entry.parameters or 'void'}), ({names}))")
     ordered = sorted(ENTRIES, key=lambda entry: (entry.name, entry.version))
     out += [
         "",
@@ -165,11 +192,11 @@ def generate_resolver() -> str:
         "const struct client_entry client_entries[] = {",
     ]
     for entry in ordered:
-        version, symbol = entry.per_thread[0] if entry.per_thread else 0, entry.per_thread_symbol
+        version, per_thread = entry.per_thread[0] if entry.per_thread else 0, entry.per_thread_symbol
         reason = f'"{entry.reason}"' if entry.reason else "NULL"
-        thread = f'(void *){symbol}, "{symbol}"' if symbol else "NULL, NULL"
+        thread = f'(void *)entry_{per_thread}, "{per_thread}"' if per_thread else "NULL, NULL"
         out.append(
-            f'\t{{ "{entry.name}", "{entry.symbol}", (void *){entry.symbol}, {entry.version},'
+            f'\t{{ "{entry.name}", "{entry.symbol}", (void *)entry_{entry.symbol}, {entry.version},'
             f" {version}, {thread}, {entry.number}, {reason} }},"
         )
     out += ["};", "", f"const size_t client_entry_count = {len(ordered)};", ""]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import typer
 
@@ -31,3 +33,23 @@ def test_what_follows_the_examples_of_a_help_text_is_a_paragraph_of_its_own(caps
     assert examples.splitlines()[0] == "    farbus forget beta           a node that was switched off, or taken away"
     assert "may still use them. Forgetting it is your word" in " ".join(paragraph.split())
     assert ".       " not in paragraph
+
+
+@pytest.mark.parametrize("command", ["sim run", "profiles", "storage", "ca", "volume", "fabric"])
+def test_commands_of_a_command_are_described_whole_in_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert application.run([*command.split(), "--help"]) == ExitCode.OK
+    listed = capsys.readouterr().out.partition("\nCommands:\n")[2].partition("\n\n")[0].splitlines()
+    assert listed
+    assert max(map(len, listed)) <= 80
+    # The last line of each ends its sentence.
+    ends = [line for line, after in zip(listed, [*listed[1:], "  x"], strict=True) if after[2] != " "]
+    assert [line for line in ends if not line.endswith(".") or line.endswith("...")] == []
+
+
+def test_measurements_of_remoting_explain_what_stands_beside_a_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert application.run(["bench", "remoting", "--help"]) == ExitCode.OK
+    told = capsys.readouterr().out.partition("Beside a figure stand:\n")[2].partition("\noptions:")[0]
+    assert re.findall(r"^  (\w+) ", told, re.MULTILINE) == ["bare", "ratio", "best", "wire"]

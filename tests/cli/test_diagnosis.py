@@ -2,14 +2,62 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from farbus.cli.diagnosis import _managed_memory, examine
+from farbus.cli.diagnosis import _managed_memory, examine, reachable_by_others
 from farbus.cli.findings import Verdict
-from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader
+from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that all users may enter; pytest's own are private."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def interpreter_in(home: Path) -> Path:
+    """A private home with an interpreter deep in it."""
+    python = home / "versions" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    python.write_text("")
+    home.chmod(0o700)
+    return python
+
+
+def test_an_interpreter_in_a_private_home_is_found_out(place: Path) -> None:
+    python = interpreter_in(place / "home")
+    finding = reachable_by_others({"farbus": str(place), "interpreter": str(python)})
+    assert finding.verdict is Verdict.WARNING
+    assert finding.found.startswith(f"they may not enter {place / 'home'}, where the interpreter is ({python}): ")
+    assert "/opt/farbus" in finding.cure
+
+
+def test_so_is_one_that_a_public_environment_links_to(place: Path) -> None:
+    python = interpreter_in(place / "home")
+    link = place / "python3"
+    link.symlink_to(python)
+    assert closed_directory(str(link)) == str(place / "home")
+
+
+def test_what_all_may_enter_is_right(place: Path) -> None:
+    python = interpreter_in(place / "home")
+    (place / "home").chmod(0o711)  # it can be passed, not listed
+    assert reachable_by_others({"interpreter": str(python)}).verdict is Verdict.OK
+
+
+def test_only_root_is_told_of_other_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    for user, told in ((0, True), (1000, False)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        checks = {finding.check for finding in itertools.islice(examine(), 2)}
+        assert ("other users" in checks) is told
 
 
 @pytest.fixture

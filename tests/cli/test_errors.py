@@ -72,7 +72,7 @@ CASES = {
         2,
         "--env NOT_SET: you have no such variable; write --env NOT_SET=VALUE",
     ),
-    "GPUs out of range": (("run", "--gpus", "65", "--", "true"), 2, None),
+    "GPUs out of range": (("submit", "--gpus", "65", "--", "true"), 2, None),
     "a number that is none": (("submit", "--count", "x", "--", "true"), 2, None),
     "program that is not there": (
         ("run", "--", "no-such-program"),
@@ -132,6 +132,12 @@ CASES = {
         2,
         "bench remoting: argument --rtt: '5' is not a time such as 100us or 2ms, at most 1000ms; "
         "farbus bench remoting --help explains them",
+    ),
+    "driver of a measurement that is not there": (
+        ("bench", "remoting", "--libcuda", "/nope/libcuda.so.1"),
+        2,
+        "bench remoting: --libcuda /nope/libcuda.so.1: cannot open shared object file: No such file or directory; "
+        "give the path of a driver's libcuda.so.1, or leave it out; farbus bench remoting --help explains them",
     ),
     "all sizes of a measurement of one size": (
         ("bench", "remoting", "--full"),

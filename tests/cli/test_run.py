@@ -67,7 +67,7 @@ def test_the_program_is_told_which_transport_to_use(run, options: tuple[str, ...
 
 def test_a_transport_that_there_is_not_is_refused_with_those_that_there_are(run) -> None:
     done = run("--transport", "pigeon", "--", "true")
-    assert done.returncode == ExitCode.USAGE
+    assert done.returncode == ExitCode.RUN_FAILED
     assert all(name in done.stderr for name in ("auto", "shm", "unix", "tcp"))
 
 
@@ -81,6 +81,83 @@ def test_what_can_never_be_had_ends_with_125(run) -> None:
     assert (done.returncode, done.stderr) == (
         125, "farbus: no GPU of this cluster is a nonsense; farbus devices lists the models\n"
     )  # fmt: skip
+
+
+HELP = "; farbus run --help shows how it is used"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((), f"missing argument '-- PROGRAM'{HELP}"),
+        (("--gpus", "many", "true"), f"invalid value for '--gpus': it must be a whole number{HELP}"),
+        (("--pigeons", "3", "true"), f"no such option: --pigeons{HELP}"),
+        (("--memory", "much", "--", "true"), None),
+        (("--wait-limit", "long", "--", "true"), None),
+        (("--node", "nope", "--", "true"), None),
+        (
+            ("--trace", "no/calls", "true"),
+            "--trace no/calls: No such file or directory; name a file that you may write",
+        ),
+    ],
+)
+def test_what_farbus_itself_refuses_ends_with_125(farbus: Farbus, arguments: tuple[str, ...], line: str | None) -> None:
+    done = farbus("run", *arguments)
+    assert done.returncode == 125
+    assert done.stderr.count("\n") == 1
+    assert line is None or done.stderr == f"farbus: {line}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "choices"),
+    [
+        ("FARBUS_TRANSPORT", "nonsense", "auto, shm, unix or tcp"),
+        ("FARBUS_CONNECTIONS", "9", "a number from 1 to 8"),
+        ("FARBUS_TRACE", "missing/calls", "a file that you may write"),
+    ],
+)
+def test_what_the_shim_would_refuse_is_refused_before_devices_are_held(
+    cluster: Cluster, farbus: Farbus, name: str, value: str, choices: str
+) -> None:
+    socket = ("--socket", cluster.socket)
+    done = farbus("run", *socket, "--gpus", "1", "--", "true", environment={name: value})
+    assert (done.returncode, done.stderr) == (125, f'farbus: {name} is "{value}"; set it to {choices}\n')
+    # Without a GPU there is no shim that would mind; this is also what the cluster hears of first.
+    assert farbus("run", *socket, "--gpus", "0", "--", "true", environment={name: value}).returncode == 0
+    assert cluster.line() == "hold true 0"
+
+
+@pytest.mark.parametrize("given", ["option", "variable"])
+def test_a_pipe_is_no_place_for_a_trace(run, tmp_path: Path, given: str) -> None:
+    """It is refused at once, and not when somebody reads."""
+    os.mkfifo(tmp_path / "pipe")
+    if given == "option":
+        done = run("--gpus", "1", "--trace", str(tmp_path / "pipe"), "--", "true")
+    else:
+        done = run("--gpus", "1", "--", "true", environment={"FARBUS_TRACE": str(tmp_path / "pipe")})
+    assert done.returncode == 125
+    assert str(tmp_path / "pipe") in done.stderr
+    assert done.stderr.endswith("a file that you may write\n")
+
+
+def test_a_trace_to_a_terminal_or_nowhere_is_not_called_empty(run) -> None:
+    assert run("-q", "--gpus", "1", "--trace", "/dev/null", "--", "true").stderr == ""
+
+
+def test_an_option_goes_before_the_variable_that_it_stands_for(run) -> None:
+    done = run("-q", "--transport", "tcp", "--", "true", environment={"FARBUS_TRANSPORT": "nonsense"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_program_is_told_where_its_calls_are_written_down(run, tmp_path: Path) -> None:
+    (tmp_path / "calls").write_text("of an earlier run")
+    trace = tmp_path / "calls"
+    done = run("-q", "--gpus", "1", "--trace", "calls", "--", "sh", "-c", 'echo "$FARBUS_TRACE"', cwd=tmp_path)
+    assert done.stdout == f"{trace}\n"
+    assert (
+        done.stderr == f"farbus: {trace} is empty: sh made no call to a GPU by remoting; --route remote asks for one\n"
+    )
+    assert trace.read_text() == ""
 
 
 def start(cluster: Cluster, directory: Path, *arguments: str, **options) -> subprocess.Popen[str]:

@@ -183,7 +183,11 @@ def test_json_has_every_figure(farbus: Farbus, shared_cluster: Cluster) -> None:
     [
         (("nowhere",), "there is no node nowhere; farbus nodes lists them"),
         (("--interval", "0.1"), "--interval 0.1: not from 0.5 to 3600 seconds; agents measure every three seconds"),
-        (("-o", "wide"), "--output wide: a live picture has one width; use -o json for every figure"),
+        (
+            ("--once", "-o", "wide"),
+            "invalid value for '--output' / '-o': 'wide' is not one of 'table', 'json'; "
+            "farbus top --help shows how it is used",
+        ),
     ],
 )
 def test_what_can_not_be_is_one_line(
@@ -192,6 +196,10 @@ def test_what_can_not_be_is_one_line(
     ended = farbus("top", *arguments, environment={"FARBUS_SOCKET": shared_cluster.socket})
     assert ended.stderr == f"farbus: {line}\n"
     assert ended.returncode in (2, 3)
+
+
+def test_the_help_has_the_forms_that_there_are(farbus: Farbus) -> None:
+    assert "wide" not in farbus("top", "--help").stdout
 
 
 class Terminal:

@@ -61,6 +61,16 @@ def test_interactive_run_sees_exactly_its_devices(cluster: Cluster, compiled: Co
     assert cluster.ask("leases") == []
 
 
+def test_the_calls_of_a_program_are_written_down(cluster: Cluster, compiled: Compiled, tmp_path: Path) -> None:
+    program = compiled("cluster/stay.cu")
+    done = cluster.run("run", "--quiet", "--gpus", "1", "--trace", tmp_path / "calls", "--", program, "/dev/null")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(cluster.run("trace", tmp_path / "calls", "-o", "json").stdout)
+    launches = next(each for each in told if each["function"] == "cuLaunchKernel")
+    assert launches["posted"] > 0
+    assert {each["function"] for each in told} >= {"cuInit", "cuMemAlloc_v2", "cuGetProcAddress_v2"}
+
+
 NVML = """
 import json
 import pynvml as n

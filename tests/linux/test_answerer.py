@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,17 @@ async def test_a_child_that_was_killed_is_started_by_the_next_question(tmp_path:
         assert answerer.starts == 2
     finally:
         answerer.close()
+
+
+async def test_a_child_that_is_ended_is_gone(tmp_path: Path) -> None:
+    """Nothing is left that the event loop would have to hear of."""
+    answerer = Answerer("tests.linux.marking_child", str(tmp_path / "mark"))
+    await answerer.ask(b"", limit_s=60)
+    child = answerer.pid
+    await answerer.end()
+    assert answerer.pid == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
 
 
 async def test_a_child_that_can_not_start_is_told_in_a_line(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuProcess, GpuSample, Nvm
 from farbus.linux.shared_memory import FakeSharedMemory, KernelSharedMemory, SharedMemory
 from farbus.linux.sysfs import FakeSysfs, KernelSysfs, NvmeController, PciFunction, Sysfs
 from farbus.linux.users import Account, FakeUsers, SystemUsers, Users
+from farbus.remoting import paths
 
 # The clock.
 
@@ -566,6 +567,23 @@ def test_a_worker_that_is_killed_between_two_questions_is_told_and_replaced(tmp_
 async def test_an_error_of_the_driver_is_told(tmp_path: Path) -> None:
     door = worker(tmp_path, "error")
     with pytest.raises(Unavailable, match="NVML: Unknown Error"):
+        await door.list()
+    await door.stop()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("gpus=2", "FARBUS_SOFTGPU: unknown setting gpus; write for instance count=2,cc=9.0,mem=8GiB,sms=16"),
+        ("count=2,cc=9.9", r"FARBUS_SOFTGPU: cc=9\.9 is not a value that it can have"),
+    ],
+)
+async def test_a_wrong_setting_of_software_gpus_is_named(settings: str, said: str) -> None:
+    library = paths.software_gpu_directory() / "libnvidia-ml.so.1"
+    if not library.is_file():
+        pytest.skip("the software GPU is not built: run make -C native")
+    door = WorkerNvml(environment={"LD_LIBRARY_PATH": str(library.parent), "FARBUS_SOFTGPU": settings})
+    with pytest.raises(Unavailable, match=f"NVML: Unknown Error: softgpu: {said}"):
         await door.list()
     await door.stop()
 

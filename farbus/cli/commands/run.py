@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,8 +39,9 @@ from farbus.cli.options import (
     read_goal,
     resource_table,
 )
-from farbus.cli.program import find_program, merge_environment
+from farbus.cli.program import check_environment, find_program, merge_environment
 from farbus.cli.tables import format_devices
+from farbus.cli.tracing import VARIABLE, begin_trace, is_empty
 from farbus.errors import ExitCode, FarbusError, Unavailable
 from farbus.linux.foreground import ForegroundProgram, SignalListener
 from farbus.model.cluster import HoldEvent, HoldLost, HoldReady, HoldWaiting
@@ -50,6 +51,8 @@ from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
 
 app = command_app()
+
+TRANSPORT = "FARBUS_TRANSPORT"
 
 
 class Transport(StrEnum):
@@ -72,6 +75,22 @@ class Wish(Value, frozen=True, kw_only=True):
     transport: Transport
     goal: Goal
     application: str
+    trace: str
+    """Where its CUDA calls are written down; empty: as its environment says."""
+
+
+class RunCommand(ProgramCommand):
+    """A wrong command line, too, ends with the code that tells this command's failures from its program's."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Read the command line."""
+        try:
+            return super().make_context(*arguments, **options)
+        except Exception as error:
+            # Typer brings its own copy of click or uses the installed one, by version: a usage error has these.
+            if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+                error.exit_code = int(ExitCode.RUN_FAILED)
+            raise
 
 
 QUIET_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)
@@ -85,16 +104,16 @@ TELL_EXIT_S = 15.0
 
 
 @app.command(
-    cls=ProgramCommand,
+    cls=RunCommand,
     epilog=examples(
         "farbus run --gpus 1 -- ./program                    one GPU, wherever there is one",
         "farbus run --gpus 2 --gpu-memory 8GiB -- ./train    two, each with 8 GiB or more",
         "farbus run --gpu-share 1/4 -- ./infer               a quarter of one, where GPUs are offered in shares",
         "farbus run --gpus 1 -- python train.py              scripts too",
         "",
-        "It ends with the program's exit code (128 + n for signal n), or with 125 when devices could not be had "
-        "or a size, time or share can't be read, 2 when the command line is wrong otherwise, 126 when the program "
-        "can't be executed, 127 when there is none of that name.",
+        "It ends with the program's exit code (128 + n for signal n), or with 125 when it fails itself, as where the "
+        "command line is wrong or devices could not be had, 126 when the program can't be executed, 127 when there is "
+        "none of that name.",
     ),
 )
 def run(
@@ -123,6 +142,15 @@ def run(
         Transport,
         typer.Option("--transport", help="What carries calls to GPUs by remoting; shm and unix within one machine."),
     ] = Transport.AUTO,
+    trace: Annotated[
+        str,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write down its CUDA calls to GPUs by remoting; farbus trace sums them up.",
+            show_default=False,
+        ),
+    ] = "",
     node: Annotated[
         str,
         typer.Option(
@@ -142,6 +170,8 @@ def run(
     """
     with _errors_of_run():
         path = find_program(program[0])
+        if gpus:
+            check_environment(os.environ if transport is Transport.AUTO else {**os.environ, TRANSPORT: transport.value})
         resources = resource_table(
             gpus=gpus,
             gpu_memory=gpu_memory,
@@ -162,6 +192,7 @@ def run(
             transport=transport,
             goal=read_goal(slo=slo, importance=importance, deadline=deadline),
             application=application,
+            trace=begin_trace(trace) if trace else "",
         )
         target = find_target(socket=socket, node=node, agent_only=True)
         # One thread so far: the place to fork (farbus.linux.foreground says why).
@@ -219,7 +250,9 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
         devices = [device for placement in ready.status.placements for device in placement.devices]
         if devices:
             say(format_devices(devices), quiet=wish.quiet)
-        chosen = {} if wish.transport is Transport.AUTO else {"FARBUS_TRANSPORT": wish.transport.value}
+        chosen = {} if wish.transport is Transport.AUTO else {TRANSPORT: wish.transport.value}
+        if wish.trace:
+            chosen[VARIABLE] = wish.trace
         child.start(merge_environment({**os.environ, **chosen}, ready.environment))
         job_id = ready.status.job.id
         watch = asyncio.create_task(_tell_of_loss(events, child), name="devices")
@@ -230,6 +263,8 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
         finally:
             watch.cancel()
             await asyncio.wait({watch})
+        if wish.trace and is_empty(wish.trace):
+            say(f"{wish.trace} is empty: {wish.name} made no call to a GPU by remoting; --route remote asks for one")
         if code < 0 and -code not in QUIET_SIGNALS:
             say(f"{wish.name} was ended by signal {-code} ({signal.strsignal(-code)})")
         return 128 - code if code < 0 else code

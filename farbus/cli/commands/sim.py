@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from typer.core import TyperGroup
 
 from farbus.cli.listing import Column, print_json, print_listing
-from farbus.cli.options import Output, OutputOption, command_app, examples
+from farbus.cli.options import Output, OutputOption, WholeTable, command_app, examples
 from farbus.sim import drmaestro, experiments, hire, kubecomp, replays, traces
 from farbus.sim.experiments import Mode, Row
 from farbus.sim.replays import Options
@@ -27,7 +26,7 @@ class Experiment(msgspec.Struct, frozen=True):
     what: str
 
 
-class ExperimentTable(TyperGroup):
+class ExperimentTable(WholeTable):
     """The experiments as commands; a wrong name gets the right ones."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

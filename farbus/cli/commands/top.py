@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import signal
 import sys
 from typing import Annotated
@@ -14,8 +15,6 @@ from farbus.cli.connection import Target, ask, connect, find_target
 from farbus.cli.listing import choose, has_colours, print_json
 from farbus.cli.options import (
     CredentialsOption,
-    Output,
-    OutputOption,
     ServerOption,
     SocketOption,
     command_app,
@@ -26,6 +25,14 @@ from farbus.errors import ExitCode, FarbusError, InvalidInput
 from farbus.model.telemetry import ClusterTelemetry
 
 app = command_app()
+
+
+class Form(enum.StrEnum):
+    """Forms of a picture: it has one width, unlike a listing."""
+
+    TABLE = "table"
+    JSON = "json"
+
 
 LEAST_INTERVAL_S = 0.5
 MOST_INTERVAL_S = 3600.0
@@ -53,7 +60,9 @@ def top(
         float, typer.Option("--interval", "-i", metavar="SECONDS", help="Time between two pictures.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show one picture and end.")] = False,
-    output: OutputOption = Output.TABLE,
+    output: Annotated[
+        Form, typer.Option("--output", "-o", help="table or json (every figure, for programs).")
+    ] = Form.TABLE,
     socket: SocketOption = "",
     server: ServerOption = "",
     credentials: CredentialsOption = "",
@@ -64,11 +73,9 @@ def top(
             f"--interval {interval:g}: not from {LEAST_INTERVAL_S:g} to {MOST_INTERVAL_S:g} seconds",
             hint="agents measure every three seconds",
         )
-    if output is Output.WIDE:
-        raise InvalidInput("--output wide: a live picture has one width", hint="use -o json for every figure")
     target = find_target(socket=socket, server=server, credentials=credentials)
     wanted = tuple(nodes or ())
-    live = sys.stdout.isatty() and sys.stdin.isatty() and not once and output is Output.TABLE
+    live = sys.stdout.isatty() and sys.stdin.isatty() and not once and output is Form.TABLE
     if live:
         try:
             asyncio.run(_watch(target, wanted, sort=sort, interval_s=interval))
@@ -78,7 +85,7 @@ def top(
     telemetry = ask(target, lambda client: client.get_telemetry(nodes=wanted))
     # For a name that no node has: one line that says so.
     choose(telemetry.nodes, wanted, key=lambda node: node.node, noun="node")
-    if output is Output.JSON:
+    if output is Form.JSON:
         print_json(telemetry)
     else:
         _print(telemetry, sort)
