@@ -214,12 +214,25 @@ def speed(check: Check) -> str:
     # A software GPU has no code for what they do.
     options += ["--torch", check.torch] if check.has_torch and not check.small else []
     check.ours("speed", "tests.gpu.speed", *options, "--rounds", "1", "-o", report, fine=(0, 1))
+    return same_results(report)
+
+
+def same_results(report: Path) -> str:
     told = json.loads(report.read_text())
     if bad := {name: one["errors"] for name, one in told.items() if not one["agrees"]}:
         first, errors = next(iter(bad.items()))
         why = " ".join(errors.values()) or "another result"
         raise Failed(f"{len(bad)} of {len(told)} workloads, first {first}: {why}"[:300])
     return f"{len(told)} workloads, with the same results each way"
+
+
+def threads(check: Check) -> str:
+    """What several threads gain where something large is copied: speed.py, each way with and without them."""
+    report = check.logs / "threads.json"
+    options = ["--libcuda", check.libcuda, "--kernels", check.programs / "kernels", "--divisor", check.divisor]
+    ways = [word for way in ("shm", "tcp", "tls") for word in ("--way", f"{way}-1", "--way", way)]
+    check.ours("threads", "tests.gpu.speed", *options, *ways, "--rounds", "1", "-o", report, fine=(0, 1))
+    return same_results(report)
 
 
 def errors(check: Check) -> str:
@@ -316,6 +329,7 @@ def agent(check: Check) -> str:
 PARTS: dict[str, tuple[Callable[[Check], str], int]] = {
     "facts": (facts, 5),
     "speed": (speed, 25),
+    "threads": (threads, 8),
     "errors": (errors, 6),
     "eager": (eager, 20),
     "compiled": (compiled, 15),

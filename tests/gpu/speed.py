@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from tests.gpu.ways import WAYS, environments
+from tests.gpu.ways import WAYS, environments, prefix
 
 HERE = Path(__file__).parent
 PROGRAM_TIMEOUT_S = 600
@@ -54,7 +54,12 @@ def run(
     """Run one program and add what it tells, and how long it took from exec to exit."""
     begun = time.perf_counter()
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S, check=False
+        [*prefix(way), *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_S,
+        check=False,
     )
     whole = found.setdefault(name, Workload())
     whole.seconds.setdefault(way, []).append(time.perf_counter() - begun)

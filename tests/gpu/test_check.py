@@ -63,12 +63,12 @@ class Checked:
 
 
 def test_small_parts_end_well_and_leave_three_files(libcuda: Path, programs: Path, tmp_path: Path) -> None:
-    checked = Checked(tmp_path, libcuda, programs, "facts", "speed", "errors")
+    checked = Checked(tmp_path, libcuda, programs, "facts", "speed", "threads", "errors")
     assert checked.done.returncode == 0, checked.done.stdout + checked.done.stderr
-    assert checked.results() == {"facts": "ok", "speed": "ok", "errors": "ok"}
+    assert checked.results() == {"facts": "ok", "speed": "ok", "threads": "ok", "errors": "ok"}
     assert sorted(path.name for path in checked.folder.iterdir()) == ["logs.tar.gz", "summary.json", "summary.txt"]
     assert (checked.folder / "summary.txt").read_text() == checked.done.stdout
-    assert {"logs/facts.txt", "logs/speed.json", "logs/errors_shm.txt"} <= set(checked.logs())
+    assert {"logs/facts.txt", "logs/speed.json", "logs/threads.json", "logs/errors_shm.txt"} <= set(checked.logs())
     assert not checked.left
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.gpu.ways --libcuda /usr/lib/x86_64-linux-gnu/libcuda.so.1 --way shm -- ./program
 
-runs one program, with its exit status.
+runs one program, with its exit status.  ``shm-1``, ``tcp-1`` and ``tls-1`` are the same with one thread that copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from farbus.remoting.launcher import Launch
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
 
-WAYS = ("native", "shm", "unix", "tcp", "tls")
+ONE_THREAD = "-1"
+WAYS = ("native", "shm", "unix", "tcp", "tls", *(way + ONE_THREAD for way in ("shm", "tcp", "tls")))
+#: With so many processors several threads copy (native/transport/crew.h).
+CREW_PROCESSORS = 8
 
 
 @contextlib.contextmanager
@@ -42,7 +45,13 @@ def environments(libcuda: Path, ways: Sequence[str]) -> Iterator[dict[str, dict[
             remote = Launch(session=session, shim=paths.shim_library().parent).environment(base)
             for way in ("tls", "shm", "unix") if tls else ("tcp",):
                 made[way] = remote | {"FARBUS_TRANSPORT": "tcp" if way == "tls" else way}
+                made[way + ONE_THREAD] = made[way] | {"FARBUS_CONNECTIONS": "1"}
         yield {way: made[way] for way in ways}
+
+
+def prefix(way: str) -> list[str]:
+    """What a program is started with, for a way that its environment alone does not make."""
+    return ["taskset", "--cpu-list", f"0-{CREW_PROCESSORS - 2}"] if way == "shm" + ONE_THREAD else []
 
 
 def main() -> int:
@@ -52,7 +61,8 @@ def main() -> int:
     parser.add_argument("command", nargs="+", help="the program and its arguments")
     arguments = parser.parse_args()
     with environments(arguments.libcuda, [arguments.way]) as made:
-        return subprocess.run(arguments.command, env=made[arguments.way], check=False).returncode
+        command = prefix(arguments.way) + arguments.command
+        return subprocess.run(command, env=made[arguments.way], check=False).returncode
 
 
 if __name__ == "__main__":
