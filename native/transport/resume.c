@@ -6,18 +6,11 @@
  *	consumed	bytes of the peer's that our reader has taken	(in)
  *	told		what of that the peer knows			(out)
  *
- *	acknowledged <= sent <= written <= acknowledged + window <= acknowledged + most
+ *	acknowledged <= sent <= written <= acknowledged + window
  *
  * On the wire a stream is cut into records: a header of 8 bytes, and bytes of the stream.  Every
  * header acknowledges; a reader that has taken `acknowledge` bytes since the last one sends
- * a record without bytes.  What is not acknowledged stays: in a ring where the byte at an offset
- * has its place; or, where the writer has lent it, in the writer's memory, or, where it was made in place, in
- * staging, with its place in the ring kept free until then.
- *
- * How many bytes the network holds is measured in rounds: from sending a byte to its
- * acknowledgement.  What is acknowledged in a round is a rate, the shortest round is
- * the time without queues, and the window is at least twice their product (window_learn).  A window that
- * is full begins a round of its own, or copies not much larger than it would never show how much the network holds.
+ * a record without bytes.  What is not acknowledged stays (retained.h), where the window is.
  *
  * A writer without room in the window must hear of acknowledgements, and there may be nobody who
  * reads.  It then reads ahead, which takes at most the peer's window: both sides can always
@@ -38,7 +31,7 @@
  */
 #include "resume.h"
 #include "bundle.h"
-#include "processor.h"
+#include "retained.h"
 #include "socket.h"
 
 #include <errno.h>
@@ -52,7 +45,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -75,15 +67,9 @@ _Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
 #define RESUME_BULK_BYTES 4096u
 /* Pieces of a record that go to the lower transport in one call. */
 #define RESUME_PIECES 16
-/* Of records shorter than RESUME_BULK_BYTES one in so many begins a round: it costs two readings of the clock. */
-#define RESUME_SHORT_ROUNDS 16u
-#define RESUME_LOANS 512u
-/* A loan costs a place in the list: less than this is copied sooner than that. */
-#define RESUME_LOAN_BYTES (16u << 10)
 /* Memory for what is made in place and leaves at once, as much as the least window.  It is taken from the beginning each time, as
  * far as that is acknowledged: a ring goes round through all of its window, which a cache may not hold. */
 #define RESUME_STAGING_BYTES RESUME_WINDOW_RING
-#define RESUME_LINE 64u
 /* No answer from the peer's kernel to what was sent for so long: the network between is gone,
  * though nothing has said so.  The kernel itself would go on for a quarter of an hour. */
 #define RESUME_SILENCE_NS 20000000000u
@@ -104,12 +90,6 @@ _Static_assert(sizeof(struct record) == 8, "wire layout");
 /* The sender has ended the stream: nothing will be resumed. */
 #define RECORD_END UINT32_MAX
 
-struct loan {
-	uint64_t offset;
-	size_t bytes;			/* 0: settled */
-	const uint8_t *at;
-};
-
 enum { UP, CUT, OVER };
 
 /* Who reads, or who wants to write, in poll(2) on the descriptor. */
@@ -128,34 +108,15 @@ struct resume {
 	_Atomic int writing;		/* the one to which the next one goes */
 	bool buffers;			/* the lower transport holds bytes that the kernel has not */
 
-	size_t most;			/* bytes that a window may ever have, and the ring's */
+	size_t most;			/* bytes that a window of either side may ever have */
 	size_t acknowledge;		/* read bytes that are worth a record */
 
 	pthread_mutex_t out;
-	uint8_t *staging;		/* the ring follows it */
-	uint8_t *making;		/* what was last given to make something in place, if it is there */
-	uint8_t *ring;
-	size_t window;			/* of the ring so many bytes are used */
-	uint64_t base;			/* the offset that lies at the ring's beginning */
-	unsigned lead;			/* bytes of headers that precede a record's */
-	_Atomic uint64_t written;
+	struct retained kept;		/* of what is written; acknowledgements are of those who read */
 	uint64_t sent;
 	_Atomic uint64_t told;
-	struct loan loans[RESUME_LOANS];
-	unsigned loan_first;
-	unsigned loan_count;
-	unsigned short_records;
-
-	/* The round that is measured: the writer begins it if there is none, the reader ends it. */
-	_Atomic uint64_t round_end;	/* over when so much is acknowledged; 0: there is none */
-	uint64_t round_acknowledged;	/* what was when it began */
-	uint64_t round_ns;		/* when that was */
-	uint64_t round_least_ns;	/* the shortest of this connection, 0: none; the reader's */
-	_Atomic bool round_full;	/* it began with a window without room; set under both locks */
-	_Atomic size_t window_wanted;	/* a power of two; the reader's, for the writer */
 
 	pthread_mutex_t in;
-	_Atomic uint64_t acknowledged;
 	_Atomic uint64_t consumed;
 	struct record header;
 	size_t header_bytes;		/* of it that have come */
@@ -371,142 +332,20 @@ static void bulk_begin(struct resume *resume)
 
 /* ---- writing; `out` is held ---- */
 
-static uint64_t window_room(struct resume *resume)
-{
-	/* `window` is changed by who writes, and asked for by him. */
-	return resume->window - (atomic_load(&resume->written) - atomic_load(&resume->acknowledged));
-}
-
-/* As large as it is wanted: what is not acknowledged moves to its place in a ring of that size. */
-static void window_grow(struct resume *resume)
-{
-	size_t wanted = atomic_load(&resume->window_wanted);
-
-	while (resume->window < wanted) {
-		size_t window = resume->window;
-		uint64_t at = atomic_load(&resume->acknowledged), end = atomic_load(&resume->written);
-
-		/* Half of the places stay.  The others are at the same distance in the new half. */
-		while (at < end) {
-			size_t index = (at - resume->base) & (window - 1), bytes = window - index;
-
-			if (bytes > end - at)
-				bytes = (size_t)(end - at);
-			if ((at - resume->base) & window)
-				memcpy(resume->ring + window + index, resume->ring + index, bytes);
-			at += bytes;
-		}
-		resume->window = 2 * window;
-	}
-}
-
-/* A record of so many bytes, which ends at that offset, is about to be sent: the first of a long one is acknowledged while
- * the rest is written. */
-static void round_begin(struct resume *resume, size_t bytes, uint64_t end)
-{
-	if (!resume->options.grows || atomic_load(&resume->round_end))
-		return;
-	/* Of little there is nothing to learn but the shortest time, and of that as much from some. */
-	if (bytes < RESUME_BULK_BYTES && resume->short_records++ % RESUME_SHORT_ROUNDS)
-		return;
-	resume->round_acknowledged = atomic_load(&resume->acknowledged);
-	resume->round_ns = transport_now_ns();
-	atomic_store(&resume->round_end, end);
-}
-
-/* There is no room, and nothing to read: the window is what is waited for, and not the network.  A round that begins now holds all
- * of it, where one that began with the first of some pieces holds that one alone.  The last of it may be
- * acknowledged together with what comes behind only. */
-static void round_begin_full(struct resume *resume)
-{
-	uint64_t written = atomic_load(&resume->written);
-
-	if (!resume->options.grows || atomic_load(&resume->round_full) || resume->window == resume->most)
-		return;
-	/* Nobody ends one meanwhile. */
-	pthread_mutex_lock(&resume->in);
-	if (is_up(resume) && !window_room(resume)) {
-		resume->round_acknowledged = atomic_load(&resume->acknowledged);
-		resume->round_ns = transport_now_ns();
-		atomic_store(&resume->round_end, written - resume->window / RESUME_ACKS);
-		atomic_store(&resume->round_full, true);
-	}
-	pthread_mutex_unlock(&resume->in);
-}
-
-static void loans_prune(struct resume *resume)
-{
-	uint64_t acknowledged = atomic_load(&resume->acknowledged);
-
-	while (resume->loan_count) {
-		const struct loan *first = &resume->loans[resume->loan_first];
-
-		if (first->bytes && first->offset + first->bytes > acknowledged)
-			return;
-		resume->loan_first = (resume->loan_first + 1) % RESUME_LOANS;
-		resume->loan_count--;
-	}
-}
-
-/* What is written next lies there.  There is a place in the list. */
-static void loan_add(struct resume *resume, const uint8_t *at, size_t bytes)
-{
-	unsigned last = (resume->loan_first + resume->loan_count++) % RESUME_LOANS;
-
-	resume->loans[last] = (struct loan){ .offset = atomic_load(&resume->written), .bytes = bytes, .at = at };
-}
-
-/* Before anything is added: a stream that is all acknowledged begins at the ring's beginning
- * again, which is still in the processor's cache. */
-static void ring_rewind(struct resume *resume)
-{
-	uint64_t written = atomic_load(&resume->written);
-
-	if (written == atomic_load(&resume->acknowledged)) {
-		loans_prune(resume);
-		resume->base = written;
-	}
-	window_grow(resume);
-}
-
-/* Where a byte of the stream lies, and how many lie behind it. */
-static size_t stream_piece(struct resume *resume, uint64_t offset, size_t most, const uint8_t **at)
-{
-	size_t index = (offset - resume->base) & (resume->window - 1);
-
-	for (unsigned i = 0; i < resume->loan_count; i++) {
-		const struct loan *loan = &resume->loans[(resume->loan_first + i) % RESUME_LOANS];
-
-		if (!loan->bytes || loan->offset + loan->bytes <= offset)
-			continue;
-		if (loan->offset <= offset) {
-			size_t skipped = (size_t)(offset - loan->offset);
-
-			*at = loan->at + skipped;
-			return most < loan->bytes - skipped ? most : loan->bytes - skipped;
-		}
-		if (most > loan->offset - offset)
-			most = (size_t)(loan->offset - offset);
-		break;
-	}
-	*at = resume->ring + index;
-	return most < resume->window - index ? most : resume->window - index;
-}
-
 /* Send one record: of what was not sent, as much as goes at once, or nothing but its header.
  * false: the connection is cut. */
 static bool record_send(struct resume *resume, bool bare)
 {
 	uint64_t consumed = atomic_load(&resume->consumed);
 	uint64_t generation = atomic_load(&resume->generation);
-	uint64_t at = resume->sent, end = atomic_load(&resume->written);
+	uint64_t at = resume->sent, end = atomic_load(&resume->kept.written);
 	struct iovec vector[1 + RESUME_PIECES];
 	struct record record;
 	int count = 1, rc;
 
 	while (!bare && at < end && count <= RESUME_PIECES) {
 		const uint8_t *from;
-		size_t bytes = stream_piece(resume, at, (size_t)(end - at), &from);
+		size_t bytes = retained_piece(&resume->kept, at, (size_t)(end - at), &from);
 
 		vector[count++] = (struct iovec){ .iov_base = (void *)from, .iov_len = bytes };
 		at += bytes;
@@ -516,7 +355,7 @@ static bool record_send(struct resume *resume, bool bare)
 	vector[0] = (struct iovec){ .iov_base = &record, .iov_len = sizeof(record) };
 	atomic_store(&resume->due, false);
 	if (!bare)
-		round_begin(resume, record.length, at);
+		retained_round_begin(&resume->kept, record.length >= RESUME_BULK_BYTES, at);
 	rc = resume->lower.ops->write(&resume->lower, vector, count);
 	if (resume->lower.bundle)
 		atomic_store(&resume->writing, transport_bundle_writing(&resume->lower));
@@ -535,7 +374,7 @@ static bool record_send(struct resume *resume, bool bare)
 /* Send what was not sent.  While the stream is cut it stays, and is no error. */
 static int stream_flush(struct resume *resume)
 {
-	while (resume->sent < atomic_load(&resume->written) && is_up(resume) &&
+	while (resume->sent < atomic_load(&resume->kept.written) && is_up(resume) &&
 	       record_send(resume, false))
 		;
 	return atomic_load(&resume->state) == OVER ? -EPIPE : 0;
@@ -570,41 +409,15 @@ static void out_unlock(struct resume *resume)
 
 /* ---- reading; `in` is held ---- */
 
-/* So much is acknowledged: if that ends a round, learn of it how large the window should be.  Twice
- * what the network holds, so that a window which was the limit shows that it is too small. */
-static void window_learn(struct resume *resume, uint64_t acknowledged)
-{
-	uint64_t end = atomic_load(&resume->round_end), elapsed_ns, delivered;
-	size_t wanted = atomic_load(&resume->window_wanted);
-	double held;
-
-	if (!end || acknowledged < end)
-		return;
-	elapsed_ns = transport_now_ns() - resume->round_ns + 1;
-	delivered = acknowledged - resume->round_acknowledged;
-	held = (double)delivered;
-	/* A full one began behind what it holds: it tells nothing of the shortest, and was no shorter. */
-	if (!atomic_load(&resume->round_full) && (!resume->round_least_ns || elapsed_ns < resume->round_least_ns))
-		resume->round_least_ns = elapsed_ns;
-	if (resume->round_least_ns && elapsed_ns > resume->round_least_ns)
-		held *= (double)resume->round_least_ns / (double)elapsed_ns;
-	while (wanted < resume->most && (double)wanted < 2 * held)
-		wanted *= 2;
-	atomic_store(&resume->window_wanted, wanted);
-	atomic_store(&resume->round_full, false);
-	atomic_store(&resume->round_end, 0);
-}
-
 static int header_take(struct resume *resume)
 {
-	uint64_t before = atomic_load(&resume->acknowledged);
+	uint64_t before = atomic_load(&resume->kept.acknowledged);
 	uint64_t acknowledged = before + (uint32_t)(resume->header.acknowledged - (uint32_t)before);
 
 	resume->header_bytes = 0;
-	if (acknowledged > atomic_load(&resume->written))
+	if (acknowledged > atomic_load(&resume->kept.written))
 		return -EPROTO;
-	atomic_store(&resume->acknowledged, acknowledged);
-	window_learn(resume, acknowledged);
+	retained_acknowledge(&resume->kept, acknowledged);
 	if (acknowledged != before)
 		sleeper_wake(&resume->writer);
 	if (resume->header.length == RECORD_END) {
@@ -803,7 +616,7 @@ static bool reader_has(struct resume *resume)
 
 static bool writer_has(struct resume *resume)
 {
-	return window_room(resume) || lower_has(resume);
+	return retained_room(&resume->kept) || lower_has(resume);
 }
 
 /* All connections, for none of which anybody may look for long: what was written to one may be lost
@@ -922,6 +735,17 @@ static int resume_wait(struct transport *transport, int timeout_ms)
 
 /* ---- writing, from above ---- */
 
+/* There is nothing to read, either. */
+static void round_begin_full(struct resume *resume)
+{
+	pthread_mutex_lock(&resume->out);
+	pthread_mutex_lock(&resume->in);
+	if (is_up(resume))
+		retained_round_begin_full(&resume->kept, resume->kept.window / RESUME_ACKS);
+	pthread_mutex_unlock(&resume->in);
+	out_unlock(resume);
+}
+
 /* `out` is held, and is let go meanwhile.  Send, and wait for room in the window. */
 static int window_await(struct resume *resume)
 {
@@ -930,21 +754,19 @@ static int window_await(struct resume *resume)
 	for (;;) {
 		ssize_t read = 0;
 
-		window_grow(resume);
-		if (rc || window_room(resume))
+		retained_grow(&resume->kept);
+		if (rc || retained_room(&resume->kept))
 			break;
 		out_unlock(resume);
 		rc = up_await(resume, -1);
 		if (!rc) {
 			pthread_mutex_lock(&resume->in);
-			if (is_up(resume) && !window_room(resume))
+			if (is_up(resume) && !retained_room(&resume->kept))
 				read = ahead_read(resume);
 			pthread_mutex_unlock(&resume->in);
 			/* What was just read may have been the acknowledgement. */
-			if (read == -EAGAIN && is_up(resume) && !window_room(resume)) {
-				pthread_mutex_lock(&resume->out);
+			if (read == -EAGAIN && is_up(resume) && !retained_room(&resume->kept)) {
 				round_begin_full(resume);
-				out_unlock(resume);
 				(void)descriptor_sleep(resume, &resume->writer, writer_has, TRANSPORT_LOOK_MS);
 			} else if (read == -ENOMEM) {
 				rc = -ENOMEM;
@@ -958,23 +780,11 @@ static int window_await(struct resume *resume)
 	return rc;
 }
 
-static void ring_put(struct resume *resume, uint64_t offset, const uint8_t *from, size_t bytes)
-{
-	size_t index = (offset - resume->base) & (resume->window - 1);
-	size_t first = resume->window - index;
-
-	if (first > bytes)
-		first = bytes;
-	memcpy(resume->ring + index, from, first);
-	memcpy(resume->ring, from + first, bytes - first);
-}
-
 /* Add to the stream; `out` is held. */
 static int stream_add(struct resume *resume, const uint8_t *from, size_t bytes, bool lend)
 {
 	while (bytes) {
-		uint64_t written = atomic_load(&resume->written);
-		uint64_t room = window_room(resume);
+		uint64_t room = retained_room(&resume->kept);
 		size_t now = bytes;
 
 		if (!room) {
@@ -982,19 +792,12 @@ static int stream_add(struct resume *resume, const uint8_t *from, size_t bytes, 
 
 			if (rc)
 				return rc;
-			ring_rewind(resume);
+			retained_rewind(&resume->kept);
 			continue;
 		}
 		if (now > room)
 			now = (size_t)room;
-		if (lend && now >= RESUME_LOAN_BYTES)
-			loans_prune(resume);
-		if (lend && now >= RESUME_LOAN_BYTES && resume->loan_count < RESUME_LOANS) {
-			loan_add(resume, from, now);
-		} else {
-			ring_put(resume, written, from, now);
-		}
-		atomic_store(&resume->written, written + now);
+		retained_add(&resume->kept, from, now, lend);
 		from += now;
 		bytes -= now;
 	}
@@ -1010,7 +813,7 @@ static int stream_write(struct transport *transport, struct iovec *vector, int c
 	pthread_mutex_lock(&resume->out);
 	if (atomic_load(&resume->state) == OVER)
 		rc = -EPIPE;
-	ring_rewind(resume);
+	retained_rewind(&resume->kept);
 	if (vector[count - 1].iov_len >= BUNDLE_WIDE_BYTES)
 		bulk_begin(resume);
 	for (int i = 0; i < count && !rc; i++)
@@ -1037,29 +840,13 @@ static int resume_append(struct transport *transport, struct iovec *vector, int 
 	return stream_write(transport, vector, count, false, false);
 }
 
-/* What the peer has not acknowledged goes to the place that the ring has for it. */
 static void resume_settle(struct transport *transport, const void *at, size_t bytes)
 {
 	struct resume *resume = transport->resume;
 	int cancel = transport_cancel_disable();
-	uint64_t acknowledged;
 
 	pthread_mutex_lock(&resume->out);
-	/* Before those go that are acknowledged by now: what is left is not, up to here. */
-	acknowledged = atomic_load(&resume->acknowledged);
-	loans_prune(resume);
-	for (unsigned i = 0; i < resume->loan_count; i++) {
-		struct loan *loan = &resume->loans[(resume->loan_first + i) % RESUME_LOANS];
-		size_t done;
-
-		if (!loan->bytes || (uintptr_t)loan->at - (uintptr_t)at >= bytes)
-			continue;
-		/* The place of what is acknowledged may be another's by now. */
-		done = loan->offset < acknowledged ? (size_t)(acknowledged - loan->offset) : 0;
-		ring_put(resume, loan->offset + done, loan->at + done, loan->bytes - done);
-		loan->bytes = 0;
-	}
-	loans_prune(resume);
+	retained_settle(&resume->kept, at, bytes);
 	out_unlock(resume);
 	transport_cancel_restore(cancel);
 }
@@ -1069,66 +856,28 @@ static void resume_settle(struct transport *transport, const void *at, size_t by
 static void acknowledgements_take(struct resume *resume)
 {
 	/* Of what was not sent yet, as a frame's header, there is nothing. */
-	if (resume->sent <= atomic_load(&resume->acknowledged) || pthread_mutex_trylock(&resume->in) != 0)
+	if (resume->sent <= atomic_load(&resume->kept.acknowledged) || pthread_mutex_trylock(&resume->in) != 0)
 		return;
 	if (is_up(resume) && !resume->failed && resume->record_left < RESUME_BULK_BYTES)
 		(void)ahead_read(resume);
 	pthread_mutex_unlock(&resume->in);
 }
 
-/* The place for so many bytes that is nearest to the beginning of staging, or NULL: behind one that is taken,
- * unless another one is in the way.  In its line it lies as it will in the kernel's, where a stream that was all acknowledged
- * mostly begins a page: so it is copied fastest (docs/performance.md).  On AMD's processors the driver's copy to there loses more
- * by that than the kernel's gains, and without it two frames of 1 MiB have room. */
-static uint8_t *staging_place(struct resume *resume, size_t bytes)
-{
-	size_t lead = processor_is_amd() ? 0
-					 : (size_t)(atomic_load(&resume->written) - resume->base + resume->lead) % RESUME_LINE;
-	size_t at = lead;
-	unsigned i = 0;
-
-	loans_prune(resume);
-	if (resume->loan_count == RESUME_LOANS)
-		return NULL;
-	while (i < resume->loan_count && at + bytes <= RESUME_STAGING_BYTES) {
-		const struct loan *loan = &resume->loans[(resume->loan_first + i++) % RESUME_LOANS];
-		/* What is elsewhere is far beyond the end. */
-		size_t taken = (size_t)((uintptr_t)loan->at - (uintptr_t)resume->staging), end;
-
-		if (!loan->bytes || taken >= at + bytes || taken + loan->bytes <= at)
-			continue;
-		end = taken + loan->bytes;
-		at = (end + RESUME_LINE - 1) / RESUME_LINE * RESUME_LINE + lead;
-		i = 0;
-	}
-	return at + bytes <= RESUME_STAGING_BYTES ? resume->staging + at : NULL;
-}
-
 static ssize_t resume_room(struct transport *transport, void **at, size_t bytes)
 {
 	struct resume *resume = transport->resume;
-	size_t index, end;
+	uint8_t *place;
 	uint64_t room;
 	int rc = 0;
 
 	pthread_mutex_lock(&resume->out);
 	acknowledgements_take(resume);
-	ring_rewind(resume);
-	if (!window_room(resume))
+	retained_rewind(&resume->kept);
+	if (!retained_room(&resume->kept))
 		rc = window_await(resume);
-	room = window_room(resume);
-	if (bytes > room)
-		bytes = (size_t)room;
-	index = (atomic_load(&resume->written) - resume->base) & (resume->window - 1);
-	*at = resume->making = staging_place(resume, bytes);
-	if (!*at) {
-		*at = resume->ring + index;
-		/* Not across the end of what resume_memory tells: drivers take memory for one or the other. */
-		end = index < RESUME_WINDOW_BYTES && RESUME_WINDOW_BYTES < resume->window ? RESUME_WINDOW_BYTES
-											  : resume->window;
-		if (bytes > end - index)
-			bytes = end - index;
-	}
+	room = retained_room(&resume->kept);
+	bytes = retained_place(&resume->kept, &place, bytes < room ? bytes : (size_t)room);
+	*at = place;
 	out_unlock(resume);
 	return rc ? rc : (ssize_t)bytes;
 }
@@ -1139,11 +888,9 @@ static int resume_written(struct transport *transport, size_t bytes, bool more)
 	int rc;
 
 	pthread_mutex_lock(&resume->out);
-	if (resume->making)
-		loan_add(resume, resume->making, bytes);
-	atomic_store(&resume->written, atomic_load(&resume->written) + bytes);
+	retained_made(&resume->kept, bytes);
 	/* The network has something to do meanwhile, but what is left of the ring before its end may be too little for a call. */
-	if (!more || atomic_load(&resume->written) - resume->sent >= RESUME_BULK_BYTES)
+	if (!more || atomic_load(&resume->kept.written) - resume->sent >= RESUME_BULK_BYTES)
 		rc = stream_flush(resume);
 	else
 		rc = atomic_load(&resume->state) == OVER ? -EPIPE : 0;
@@ -1158,9 +905,7 @@ static bool resume_is_wide(struct transport *transport)
 
 static void resume_memory(struct transport *transport, void **at, size_t *bytes)
 {
-	*at = transport->resume->staging;
-	/* What is larger is rarely used, and pinned memory is everybody's. */
-	*bytes = RESUME_STAGING_BYTES + RESUME_WINDOW_BYTES;
+	retained_memory(&transport->resume->kept, at, bytes);
 }
 
 /* End the stream, and say so to a peer that would wait for its continuation.  Said where that
@@ -1201,9 +946,9 @@ static void *replay_thread(void *opaque)
 
 static bool peer_is_sane(struct resume *resume, uint64_t peer_received)
 {
-	uint64_t acknowledged = atomic_load(&resume->acknowledged);
+	uint64_t acknowledged = atomic_load(&resume->kept.acknowledged);
 
-	return peer_received >= acknowledged && peer_received <= atomic_load(&resume->written);
+	return peer_received >= acknowledged && peer_received <= atomic_load(&resume->kept.written);
 }
 
 int transport_resume_hold(struct transport *transport, uint64_t peer_received, uint64_t *received)
@@ -1263,7 +1008,7 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		/* What else it has; the descriptor is the new one's. */
 		old.descriptor = -1;
 		*fresh = old;
-		atomic_store(&resume->acknowledged, peer_received);
+		retained_go_on(&resume->kept, peer_received);
 		resume->sent = peer_received;
 		atomic_store(&resume->told, atomic_load(&resume->consumed));
 		resume->header_bytes = 0;
@@ -1272,16 +1017,12 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		resume->ahead_start = 0;
 		atomic_store(&resume->ahead_bytes, 0);
 		resume->silent_ns = 0;
-		/* Another network, perhaps. */
-		resume->round_least_ns = 0;
-		atomic_store(&resume->round_full, false);
-		atomic_store(&resume->round_end, 0);
 		atomic_store(&resume->due, false);
 		atomic_store(&resume->wide, false);
 		atomic_fetch_add(&resume->generation, 1);
 		atomic_store(&resume->state, UP);
 		pthread_cond_broadcast(&resume->changed);
-		replay = resume->sent < atomic_load(&resume->written);
+		replay = resume->sent < atomic_load(&resume->kept.written);
 	}
 	pthread_mutex_unlock(&resume->state_lock);
 	pthread_mutex_unlock(&resume->in);
@@ -1344,7 +1085,7 @@ static int dial_once(struct transport *transport)
 	pthread_mutex_unlock(&resume->state_lock);
 	if (now >= deadline)
 		return -ETIMEDOUT;
-	rc = transport_resume_hold(transport, atomic_load(&resume->acknowledged), &received);
+	rc = transport_resume_hold(transport, atomic_load(&resume->kept.acknowledged), &received);
 	if (!rc)
 		rc = options->dial(options->opaque, received, (int)((deadline - now) / 1000000u) + 1,
 				   &fresh, &peer_received);
@@ -1447,7 +1188,7 @@ static void resume_free(struct resume *resume)
 {
 	sleeper_drop(&resume->reader);
 	sleeper_drop(&resume->writer);
-	munmap(resume->staging, RESUME_STAGING_BYTES + resume->most);
+	retained_drop(&resume->kept);
 	free(resume->ahead);
 	free(resume);
 }
@@ -1455,27 +1196,22 @@ static void resume_free(struct resume *resume)
 int transport_resume_wrap(struct transport *transport, const struct resume_options *options)
 {
 	struct resume *resume = calloc(1, sizeof(*resume));
+	size_t window = options->grows ? RESUME_WINDOW_FIRST : RESUME_WINDOW_BYTES;
+	unsigned lead = sizeof(struct record) + (options->bundles ? BUNDLE_HEADER_BYTES : 0);
 	pthread_condattr_t attributes;
 
 	if (!resume)
 		return -ENOMEM;
 	resume->most = options->grows ? RESUME_WINDOW_MOST : RESUME_WINDOW_BYTES;
-	resume->window = options->grows ? RESUME_WINDOW_FIRST : RESUME_WINDOW_BYTES;
 	resume->acknowledge = RESUME_WINDOW_FIRST / RESUME_ACKS;
 	if (options->prompt && options->dial)
 		resume->acknowledge = RESUME_WINDOW_RING / RESUME_PROMPT_ACKS;
-	else if (options->prompt && transport_is_local(transport->descriptor))
-		resume->window = RESUME_WINDOW_RING;
-	atomic_store(&resume->window_wanted, resume->window);
-	/* Pages that no stream ever fills cost nothing. */
-	resume->staging = mmap(NULL, RESUME_STAGING_BYTES + resume->most, PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (resume->staging == MAP_FAILED) {
+	else if (options->prompt && options->grows && transport_is_local(transport->descriptor))
+		window = RESUME_WINDOW_RING;
+	if (retained_make(&resume->kept, window, resume->most, RESUME_STAGING_BYTES, lead)) {
 		free(resume);
 		return -ENOMEM;
 	}
-	(void)madvise(resume->staging, RESUME_STAGING_BYTES + resume->most, MADV_DONTFORK);
-	resume->ring = resume->staging + RESUME_STAGING_BYTES;
 	resume->writer.wake = -1;
 	if (!sleeper_make(&resume->reader, transport->descriptor) ||
 	    !sleeper_make(&resume->writer, transport->descriptor)) {
@@ -1484,7 +1220,6 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	}
 	resume->lower = *transport;
 	resume->options = *options;
-	resume->lead = sizeof(struct record) + (options->bundles ? BUNDLE_HEADER_BYTES : 0);
 	if (options->bundles && transport_bundle_wrap(&resume->lower, options->dial)) {
 		resume_free(resume);
 		return -ENOMEM;
