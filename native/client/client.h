@@ -167,7 +167,8 @@ struct client_context {
 	_Atomic int priorities_known;
 	int least_priority;
 	int greatest_priority;
-	struct across_helper *helpers;	/* idle ones (across.c), and how often it has ended */
+	struct across_helper *helpers;	/* idle ones (across.c), the one of copies, and how often it has ended */
+	struct across_helper *copier;
 	unsigned epoch;
 };
 
@@ -263,6 +264,7 @@ struct client_session {
 	unsigned connections;		/* how many it is to have */
 	bool patient;			/* there are processors for waits that spin as long as the driver's */
 	bool keeps_images;		/* and may be asked for one by its digest */
+	bool own_lane;			/* the server has WIRE_LANE_OWN */
 	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
@@ -338,7 +340,6 @@ struct client_thread {
 	bool registered;
 	uint16_t lane;
 	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
-	bool stream_waits;		/* one waits for what this thread does */
 	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
 	bool managed;			/* holds the lock of pages.h */
 	unsigned guards;		/* client_guard_begin, nested */
@@ -424,10 +425,12 @@ struct client_request {
 	size_t tail_bytes;
 };
 
-/* Where a request goes, and the context that it is made in: its handle, or 0. */
+/* Where a request goes, and the context that it is made in: its handle, or 0.  `own`: by the lane of the shim's own, if the
+ * server knows of it (WIRE_LANE_OWN): it is executed before what others have posted and the server has not begun with. */
 struct client_route {
 	struct client_session *session;
 	uint64_t context;
+	bool own;
 };
 
 /* The current context's, or the first server's that is there. */
@@ -536,6 +539,8 @@ bool client_host_kept(void);
 bool client_stream_captured(uint64_t stream);
 /* May anything that is still to run write to this process's memory? */
 bool client_host_busy(void);
+/* Is there a host function that has not returned, of a graph or not? */
+bool client_host_functions(void);
 void client_outstanding(struct client_session *session, int change);
 /* The server will send something by itself; with the wait lock. */
 void client_receiver_expects(struct client_session *session);

@@ -528,6 +528,7 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	memcpy(session->operations, reply.operations, sizeof(session->operations));
 	session->major = reply.major;
 	session->minor = reply.minor;
+	session->own_lane = reply.minor >= WIRE_LANE_OWN_MINOR;
 	session->keeps_images = reply.capabilities & WIRE_CAPABILITY_IMAGES;
 	rc = session_devices(session, reply.device_count);
 	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))

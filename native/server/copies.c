@@ -232,12 +232,15 @@ CUresult serve_copy_to_host(struct server_call *call)
 		size_t bytes = 0;
 
 		if (at < total) {
+			result = filled ? server_staging_take_more(call, &staging)
+					: server_staging_take(call, &staging);
+			if (result != CUDA_SUCCESS)
+				break;
+		}
+		if (staging) {
 			struct piece piece = piece_at(request->device, pitch, width, height, at,
 						      SERVER_SENT_BYTES);
 
-			result = server_staging_take(call, &staging);
-			if (result != CUDA_SUCCESS)
-				break;
 			bytes = piece.width * piece.height;
 			result = rows_copy(call->driver, piece.device, pitch, staging->memory,
 					   piece.width, piece.height, false, stream);

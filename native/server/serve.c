@@ -327,6 +327,10 @@ void server_pass(struct server_call *call)
 {
 	struct server *server = call->server;
 
+	if (call->beside) {
+		call->beside = false;
+		lead_pass(server);
+	}
 	if (call->passed)
 		return;
 	/* Whoever leads next may end it. */
@@ -396,10 +400,16 @@ static bool call_takes_names(const struct server_call *call)
 	}
 }
 
-/* Answers wait for nothing that a frame before them does. */
-static bool call_answers(const struct server_call *call)
+bool server_is_own(const struct server_call *call)
 {
-	return call->header.opcode == WIRE_OP_HOST_DONE || call->header.opcode == WIRE_OP_PULL_DATA;
+	return call->header.lane == WIRE_LANE_OWN && call->server->own_lane;
+}
+
+/* Answers wait for nothing that a frame before them does, nor does what the client asks before it answers. */
+static bool call_overtakes(const struct server_call *call)
+{
+	return call->header.opcode == WIRE_OP_HOST_DONE || call->header.opcode == WIRE_OP_PULL_DATA ||
+	       server_is_own(call);
 }
 
 /* What the header says that there is; NULL: no client of ours says so. */
@@ -439,7 +449,7 @@ static bool call_run(struct server_call *call, const struct wire_op_info *info, 
 		server->idle.known = server->idle.known && call_leaves_idle(call);
 		server->idle.told = server->idle.told && call->header.opcode == WIRE_OP_STREAM_SYNCHRONIZE;
 	}
-	/* What the client asks before it answers is served, too, while an allocation stands. */
+	/* Others, too, are served while an allocation stands. */
 	if (call->lent && (call->header.opcode == WIRE_OP_MEMORY_ALLOC ||
 			   call->header.opcode == WIRE_OP_MEMORY_ALLOC_PITCH)) {
 		call->context = NULL;
@@ -539,12 +549,17 @@ static bool aside_read(struct server_call *call, const struct wire_op_info *info
 	struct server_frame *frame;
 	bool good = true;
 
-	if (call_answers(call)) {
-		bool still;
+	if (call_overtakes(call)) {
+		bool serves;
 
+		/* While nobody else serves they are the reader's; later, of what they put into streams nothing is said. */
+		if (!atomic_load(&server->lent))
+			server->settled.known = server->idle.known = false;
 		/* As a call that has let go of the lead: it takes no names away, and holds what it finds. */
-		call->passed = true;
-		return call_run(call, info, &still);
+		call->passed = call->beside = true;
+		good = call_run(call, info, &serves);
+		*leading = call->beside;
+		return good;
 	}
 	frame = frame_take(call);
 	if (!frame)
@@ -557,6 +572,7 @@ static bool aside_read(struct server_call *call, const struct wire_op_info *info
 		good = false;
 		break;
 	case ASIDE_LENT:
+		server->settled.known = server->idle.known = false;
 		lead_pass(server);
 		good = aside_serve(call->thread, leading);
 		*leading = false;
@@ -827,6 +843,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 		if (rc)
 			return fail(why, bytes, rc, "prepare to be resumed: %s", strerror(-rc));
 	}
+	server->own_lane = hello.minor >= WIRE_LANE_OWN_MINOR;
 	strncpy(server->status->transport, server->transport.ops->name,
 		sizeof(server->status->transport) - 1);
 	return 0;
