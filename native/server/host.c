@@ -50,14 +50,29 @@ static void pinned_give(struct server_context *context, struct server_pinned *pi
 /* Its stream will wait for an answer, or does so no more. */
 static void token_count(struct host_token *token, bool waits)
 {
+	struct server_context *context = token->context ? token->context->base : NULL;
 	struct server *server = token->server;
 
 	pthread_mutex_lock(&server->holds_lock);
-	if (waits && !token->counted)
-		atomic_fetch_add(&server->host_waits, 1);
-	else if (!waits && token->counted)
-		atomic_fetch_sub(&server->host_waits, 1);
+	if (waits != token->counted && !(context && context->over)) {
+		int change = waits ? 1 : -1;
+
+		atomic_fetch_add(&server->host_waits, (unsigned)change);
+		if (context)
+			context->host_waits += (unsigned)change;
+	}
 	token->counted = waits;
+	pthread_mutex_unlock(&server->holds_lock);
+}
+
+void server_host_forget(struct server_context *context)
+{
+	struct server *server = context->server;
+
+	pthread_mutex_lock(&server->holds_lock);
+	atomic_fetch_sub(&server->host_waits, context->host_waits);
+	context->host_waits = 0;
+	context->over = true;
 	pthread_mutex_unlock(&server->holds_lock);
 }
 

@@ -396,6 +396,7 @@ CUresult serve_primary_release(struct server_call *call)
 	result = call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
 	primary_set(call->server, request->device, NULL);
 	server_libraries_free(context);
+	server_host_forget(context);
 	return result;
 }
 
@@ -412,6 +413,7 @@ CUresult serve_primary_reset(struct server_call *call)
 	call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
 	primary_set(call->server, request->device, NULL);
 	server_libraries_free(context);
+	server_host_forget(context);
 	return result;
 }
 
@@ -452,6 +454,7 @@ CUresult serve_context_destroy(struct server_call *call)
 	call->thread->current = NULL;
 	result = call->driver->cuCtxDestroy_v2(context->real);
 	server_libraries_free(context);
+	server_host_forget(context);
 	return result;
 }
 

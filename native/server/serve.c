@@ -242,6 +242,8 @@ static void lead_pass(struct server *server)
 #define ASIDE_BYTES_LIMIT ((size_t)1 << 30)
 /* Then the answer that would let it be served is among what is not read: the session ends. */
 #define ASIDE_PATIENCE_S 30
+/* Threads that stay for the next call that waits. */
+#define ASIDE_PARKED_MOST 16u
 
 struct server_frame {
 	struct server_frame *next;
@@ -315,8 +317,15 @@ static bool aside_pass(struct server *server)
 
 	pthread_mutex_lock(&server->aside_lock);
 	passed = !server->aside;
-	if (passed)
+	if (passed) {
 		server->lent = false;
+	} else if (server->aside_parked) {
+		passed = true;
+		server->aside_parked--;
+		server->aside_woken++;
+		atomic_fetch_add(&server->threads, 1);
+		pthread_cond_signal(&server->aside_wake);
+	}
 	pthread_mutex_unlock(&server->aside_lock);
 	return passed || (atomic_load(&server->threads) < SERVER_THREADS &&
 			  server_thread_start(server, aside_thread) == 0);
@@ -526,19 +535,39 @@ static bool aside_serve(struct server_thread *thread, bool *leading)
 	return good;
 }
 
-/* A thread that serves what was kept, and ends. */
+/* Wait to be needed again; it is none of the server's threads meanwhile.  false: enough others do. */
+static bool aside_park(struct server *server)
+{
+	bool parks;
+
+	atomic_fetch_sub(&server->threads, 1);
+	pthread_mutex_lock(&server->aside_lock);
+	parks = server->aside_parked < ASIDE_PARKED_MOST;
+	if (parks) {
+		server->aside_parked++;
+		while (!server->aside_woken)
+			pthread_cond_wait(&server->aside_wake, &server->aside_lock);
+		server->aside_woken--;
+	}
+	pthread_mutex_unlock(&server->aside_lock);
+	return parks;
+}
+
+/* A thread that serves what was kept. */
 static void *aside_thread(void *opaque)
 {
 	struct server_thread *thread = calloc(1, sizeof(*thread));
 	struct server *server = opaque;
-	bool leading = true;
+	bool leading;
 
 	if (thread)
 		thread->server = server;
-	if (!thread || !aside_serve(thread, &leading))
-		server_end(server);
+	do {
+		leading = true;
+		if (!thread || !aside_serve(thread, &leading))
+			server_end(server);
+	} while (aside_park(server));
 	free(thread);
-	atomic_fetch_sub(&server->threads, 1);
 	return NULL;
 }
 
@@ -903,6 +932,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	pthread_mutex_init(&server->held_lock, NULL);
 	pthread_mutex_init(&server->aside_lock, NULL);
 	pthread_cond_init(&server->aside_less, NULL);
+	pthread_cond_init(&server->aside_wake, NULL);
 	server->aside_last = &server->aside;
 	rc = transport_socket_init(&server->transport, options->descriptor);
 	if (rc) {

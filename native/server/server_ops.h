@@ -129,6 +129,8 @@ struct server_context {
 	struct server_lane_stream *lanes;
 	struct server_library *ended;	/* modules that the driver destroys with the context */
 	bool gone;			/* its end has begun; set by the leader, under server.holds_lock */
+	bool over;			/* the driver has ended it; under server.holds_lock, as is: */
+	unsigned host_waits;		/* those of server.host_waits that are its streams' */
 };
 
 /* A stream or an event that the client has named. */
@@ -214,6 +216,8 @@ struct server {
 	pthread_cond_t aside_less;	/* some of it has been served, or all */
 	_Atomic bool lent;		/* who serves frames does not read them meanwhile */
 	struct server_frame *aside, **aside_last;	/* read meanwhile, to be served in their order */
+	unsigned aside_parked, aside_woken;	/* threads that wait to serve them, and those of them that are to */
+	pthread_cond_t aside_wake;
 	size_t aside_bytes;
 	pthread_mutex_t write;		/* over the transport's writing side */
 	_Atomic int waiting;		/* threads that wait to lead */
@@ -438,6 +442,8 @@ struct host_token *server_token_keep(struct server_call *call, uint64_t handle,
 /* The call that named it is over: it lasts as long as the graph, or ends now. */
 void server_token_settle(struct server_call *call, struct host_token *token, CUgraph graph,
 			 bool used);
+/* The driver has ended the context, and calls nothing in its streams any more. */
+void server_host_forget(struct server_context *context);
 void server_token_show(CUhostFn function, void *argument, uint64_t named[3]);
 void server_token_ask(void *token);
 
