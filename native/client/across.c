@@ -1,7 +1,7 @@
 /* What a stream of one server needs of another: an event of its, or bytes.
  *
  * The servers do not know each other; this process stands between them.  A stream that
- * has to wait is stopped with a host function, the gate, and goes on when this process
+ * has to wait is stopped with a gate, and goes on when this process
  * lets it: when the other server has told of the event, or when the bytes are there.
  * Nobody's call waits for that, and the stream's order is kept on both sides.
  *

@@ -522,11 +522,11 @@ CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const v
 CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token);
 CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token);
 void client_host_drop(uint64_t token);
-/* Stop a stream: when it comes there, `reached` is called on a thread of this library's,
- * which may call CUDA; it goes on when the gate is opened, which ends the gate.  What is
- * posted behind it is paced, unless nothing will be.  `gate` may be NULL. */
+/* A gate in a stream: when that comes there, `reached` is called on a thread of this library's,
+ * which may call CUDA.  One that waits stops the stream until it is opened, and what is
+ * posted behind it is paced; nothing is to come behind another, which is to be opened, too: that ends it.  `gate` may be NULL. */
 struct host_job;
-CUresult client_gate_close(uint64_t stream, bool paced,
+CUresult client_gate_close(uint64_t stream, bool waits,
 			   void (*reached)(struct host_job *gate, void *opaque), void *opaque,
 			   struct host_job **gate);
 void client_gate_open(struct host_job *gate);

@@ -328,33 +328,46 @@ static void awaited_change(struct client_session *session, int change)
 	client_guard_end();
 }
 
-CUresult client_gate_close(uint64_t stream, bool paced,
+/* Before 2.4 a gate is a host function. */
+static bool has_gates(const struct client_session *session)
+{
+	return session->operations[WIRE_OP_STREAM_GATE / 8] >> WIRE_OP_STREAM_GATE % 8 & 1;
+}
+
+CUresult client_gate_close(uint64_t stream, bool waits,
 			   void (*reached)(struct host_job *gate, void *opaque), void *opaque,
 			   struct host_job **gate)
 {
 	const struct client_route route = client_route_stream(stream);
 	const struct host_job template = {
 		.session = route.session,
-		.quiet = !paced,
+		.quiet = !waits,
 		.argument = opaque,
 		.reached = reached,
 	};
-	struct wire_stream_host_function fixed = { .stream = stream };
-	const struct client_request request = {
-		.op = WIRE_OP_STREAM_HOST_FUNCTION,
+	struct wire_stream_host_function function = { .stream = stream };
+	struct wire_stream_gate fixed = { .stream = stream, .waits = waits };
+	struct client_request request = {
+		.op = WIRE_OP_STREAM_GATE,
 		.fixed = &fixed,
 		.fixed_bytes = sizeof(fixed),
 	};
 	struct host_job *job;
 	CUresult result;
 
-	if (paced)
+	if (!has_gates(route.session))
+		request = (struct client_request){
+			.op = WIRE_OP_STREAM_HOST_FUNCTION,
+			.fixed = &function,
+			.fixed_bytes = sizeof(function),
+		};
+	if (waits)
 		client_stream_pace(stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
 	else
 		awaited_change(route.session, 1);
 	result = job_open(&template, &job);
 	if (result == CUDA_SUCCESS) {
-		fixed.token = job->token;
+		fixed.token = function.token = job->token;
 		if (gate)
 			*gate = job;
 		result = client_post_to(&route, &request);
@@ -363,7 +376,7 @@ CUresult client_gate_close(uint64_t stream, bool paced,
 	}
 	if (result == CUDA_SUCCESS)
 		client_flush(route.session);
-	else if (!paced)
+	else if (!waits)
 		awaited_change(route.session, -1);
 	return result;
 }

@@ -107,6 +107,22 @@ struct server_flights {
 	CUevent ends[SERVER_FLIGHTS];
 };
 
+/* Streams of one context that wait for words of memory (gate.c). */
+#define SERVER_GATES 1024u
+struct server_gates {
+	bool tried, there;		/* under `making` */
+	_Atomic uint32_t *words;
+	uint16_t idle[SERVER_GATES];	/* under `lock` */
+	unsigned idle_count;
+};
+
+/* An event that a thread of this process waits for; so many are made at once. */
+#define SERVER_MARKS 8u
+struct server_mark {
+	struct server_mark *next;
+	CUevent event;
+};
+
 struct server_context {
 	struct server *server;
 	struct server_context *base;	/* whose modules are used here; itself, but for green ones */
@@ -114,13 +130,15 @@ struct server_context {
 	CUcontext real;
 	CUdevice device;
 	bool primary;
-	pthread_mutex_t making;		/* held while flights are made, before `lock` */
+	pthread_mutex_t making;		/* held while flights or gates are made, before `lock` */
 	struct server_flights to_device, to_host;
+	struct server_gates gates;
 	/* Over what follows.  What the driver calls in a stream takes it, too: nobody who has it may call the driver,
 	 * where he might wait for that. */
 	pthread_mutex_t lock;
 	struct server_staging_pool staging;
 	struct server_staging_pool reserve;	/* of the client's own lane, whose copies wait for nothing */
+	struct server_mark *marks;		/* idle ones */
 	CUstream blocking[SERVER_BLOCKING];	/* streams that the legacy one waits for */
 	unsigned blocking_count;
 	bool blocking_many;			/* once, one found no place there */
@@ -434,6 +452,12 @@ void server_names_end(struct server_call *call, struct named *hidden);
 /* graph.c: the driver has made `executable` of `graph`, and it was just named. */
 void server_graph_instantiated(struct server_call *call, CUgraph graph, CUgraphExec executable,
 			       uint64_t wire);
+
+/* gate.c: let a stream wait until the gate is opened; false: here it can't.  An event, and its return. */
+bool server_gate_close(struct server_call *call, CUstream stream, unsigned *gate);
+void server_gate_open(struct server_context *context, unsigned gate);
+CUresult server_mark_take(struct server_call *call, struct server_mark **out);
+void server_mark_give(struct server_context *context, struct server_mark *mark);
 
 /* host.c: host functions that graphs call as often as they run.  `named` is the program's
  * function, its argument and the token. */

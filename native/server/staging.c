@@ -137,13 +137,14 @@ static CUresult staging_await(struct server_call *call, struct server_staging_po
 	return result;
 }
 
-/* What a host function of the client needs of managed memory comes through one or two of them. */
+/* Those that other streams use meanwhile, and those through which comes what a host function needs of managed memory. */
 #define STAGING_RESERVED 8u
+#define STAGING_RESERVED_OWN 2u
 
 /* While a stream waits for the client, none is made for what it may wait for: that would wait for the stream. */
 static unsigned staging_limit(const struct server_call *call)
 {
-	return server_is_own(call) && atomic_load(&call->server->host_waits) ? STAGING_RESERVED
+	return server_is_own(call) && atomic_load(&call->server->host_waits) ? STAGING_RESERVED_OWN
 									       : SERVER_STAGING_LIMIT;
 }
 
@@ -218,16 +219,21 @@ CUresult server_staging_take_more(struct server_call *call, struct server_stagin
 	return CUDA_SUCCESS;
 }
 
-void server_staging_reserve(struct server_call *call)
+static void pool_fill(struct server_call *call, struct server_staging_pool *pool, unsigned count)
 {
-	struct server_context *context = call->context;
-	struct server_staging_pool *pool = call->server->own_lane ? &context->reserve : &context->staging;
 	struct server_staging *staging;
 	CUresult result = CUDA_SUCCESS;
 
-	while (result == CUDA_SUCCESS && staging_add(call, pool, STAGING_RESERVED, &staging, &result))
+	while (result == CUDA_SUCCESS && staging_add(call, pool, count, &staging, &result))
 		if (result == CUDA_SUCCESS)
-			server_staging_idle(context, staging);
+			server_staging_idle(call->context, staging);
+}
+
+void server_staging_reserve(struct server_call *call)
+{
+	pool_fill(call, &call->context->staging, STAGING_RESERVED);
+	if (call->server->own_lane)
+		pool_fill(call, &call->context->reserve, STAGING_RESERVED_OWN);
 }
 
 CUresult server_staging_fence(struct server_call *call, struct server_staging *staging,

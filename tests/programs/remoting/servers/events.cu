@@ -31,6 +31,8 @@ int main()
 	CUDA(cudaStreamCreate(&at_a));
 	CUDA(cudaEventCreate(&ready));
 	CUDA(cudaEventCreateWithFlags(&again, cudaEventDisableTiming));
+	// Its stream is made when something is put into it, which may have to wait for a host function.
+	CUDA(cudaEventRecord(again, cudaStreamPerThread));
 	CUDA(cudaSetDevice(1));
 	CUDA(cudaStreamCreate(&at_b));
 	CUDA(cudaStreamCreate(&other_b));
