@@ -145,7 +145,8 @@ static CUresult receive_rows(struct server_call *call, uint64_t device, size_t p
 		if (taken)
 			return result;
 	}
-	call->server->idle.known = false;
+	if (!call->passed)
+		call->server->idle.known = false;
 	result = server_staging_take(call, &staging);
 	if (result != CUDA_SUCCESS)
 		return result;
