@@ -1,7 +1,7 @@
 /* What a stream of one server needs of another: an event of its, or bytes.
  *
  * The servers do not know each other; this process stands between them.  A stream that
- * has to wait is stopped with a host function, the gate, and goes on when this process
+ * has to wait is stopped with a gate, and goes on when this process
  * lets it: when the other server has told of the event, or when the bytes are there.
  * Nobody's call waits for that, and the stream's order is kept on both sides.
  *
@@ -32,6 +32,8 @@ struct across_helper {
 	struct across_helper *next;
 	struct client_context *context;
 	unsigned epoch;			/* of the context: it may end and begin again */
+	bool copies;			/* the one of all copies, which nothing else is put in */
+	unsigned users;			/* then: copies that may use it */
 	struct client_stream stream;
 };
 
@@ -40,12 +42,14 @@ uint64_t client_helper_wire(const struct across_helper *helper)
 	return (uint64_t)(uintptr_t)helper->stream.handle;
 }
 
-/* Its own context's, whatever is current to the thread. */
+/* Its own context's, whatever is current to the thread.  Copies go by the shim's own lane: they wait for nothing that is
+ * before them in the session, and what stands there may wait for them. */
 static struct client_route helper_route(const struct across_helper *helper)
 {
 	return (struct client_route){
 		.session = helper->context->session,
 		.context = (uint64_t)(uintptr_t)helper->context->handle,
+		.own = helper->copies,
 	};
 }
 
@@ -64,7 +68,7 @@ static CUresult helper_post(const struct across_helper *helper, enum wire_op op,
 	return client_post_to(&route, &request);
 }
 
-static CUresult helper_make(struct client_context *context, struct across_helper **out)
+static CUresult helper_make(struct client_context *context, unsigned epoch, struct across_helper **out)
 {
 	struct wire_stream_create fixed = { .flags = CU_STREAM_NON_BLOCKING };
 	struct across_helper *helper = calloc(1, sizeof(*helper));
@@ -73,6 +77,7 @@ static CUresult helper_make(struct client_context *context, struct across_helper
 	if (!helper)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	helper->context = context;
+	helper->epoch = epoch;
 	helper->stream.context = context;
 	if (handle_open(&farbus_client.handles, HANDLE_STREAM, &helper->stream, &fixed.stream)) {
 		free(helper);
@@ -89,11 +94,14 @@ static CUresult helper_make(struct client_context *context, struct across_helper
 	return CUDA_SUCCESS;
 }
 
+/* Made at once where there is none: NVIDIA's driver may make none while a host function runs. */
+#define HELPERS_MADE 8u
+
 CUresult client_helper_take(struct client_context *context, struct across_helper **out)
 {
 	struct across_helper *helper;
+	CUresult result = CUDA_SUCCESS;
 	unsigned epoch;
-	CUresult result;
 
 	if (!context || !context->active)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -104,13 +112,15 @@ CUresult client_helper_take(struct client_context *context, struct across_helper
 		context->helpers = helper->next;
 	pthread_mutex_unlock(&across_lock);
 	if (!helper) {
-		result = helper_make(context, &helper);
-		if (result != CUDA_SUCCESS)
-			return result;
-		helper->epoch = epoch;
+		struct across_helper *spare;
+
+		result = helper_make(context, epoch, &helper);
+		for (unsigned made = 1; made < HELPERS_MADE && result == CUDA_SUCCESS; made++)
+			if (helper_make(context, epoch, &spare) == CUDA_SUCCESS)
+				client_helper_give(spare);
 	}
 	*out = helper;
-	return CUDA_SUCCESS;
+	return result;
 }
 
 static void helper_free(struct across_helper *helper)
@@ -137,19 +147,84 @@ void client_helper_give(struct across_helper *helper)
 
 void client_across_forget(struct client_context *context)
 {
-	struct across_helper *helpers;
+	struct across_helper *helpers, *copier;
 
 	pthread_mutex_lock(&across_lock);
 	helpers = context->helpers;
 	context->helpers = NULL;
+	copier = context->copier;
+	context->copier = NULL;
+	if (copier && copier->users)
+		copier = NULL;
 	context->epoch++;
 	pthread_mutex_unlock(&across_lock);
+	if (copier)
+		helper_free(copier);
 	while (helpers) {
 		struct across_helper *next = helpers->next;
 
 		helper_free(helpers);
 		helpers = next;
 	}
+}
+
+/* The context's stream for copies, which is there when this returns; NULL for no context.  To be had before its server
+ * waits for a copy. */
+static CUresult copier_take(struct client_context *context, struct across_helper **out)
+{
+	struct wire_stream_query fixed;
+	const struct client_request request = {
+		.op = WIRE_OP_STREAM_QUERY,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
+	struct across_helper *made = NULL;
+	struct client_route route;
+	CUresult result;
+
+	*out = NULL;
+	if (!context)
+		return CUDA_SUCCESS;
+	for (;;) {
+		pthread_mutex_lock(&across_lock);
+		if (!context->copier && made && made->epoch == context->epoch) {
+			made->copies = true;
+			context->copier = made;
+			made = NULL;
+		}
+		*out = context->copier;
+		if (*out)
+			(*out)->users++;
+		pthread_mutex_unlock(&across_lock);
+		if (made)
+			client_helper_give(made);
+		if (*out)
+			return CUDA_SUCCESS;
+		result = client_helper_take(context, &made);
+		if (result != CUDA_SUCCESS)
+			return result;
+		fixed.stream = client_helper_wire(made);
+		route = helper_route(made);
+		result = client_call_own(&route, &request, &wait);
+		if (result != CUDA_SUCCESS) {
+			client_helper_give(made);
+			return result;
+		}
+	}
+}
+
+static void copier_give(struct across_helper *copier)
+{
+	bool last;
+
+	if (!copier)
+		return;
+	pthread_mutex_lock(&across_lock);
+	last = --copier->users == 0 && copier->context->copier != copier;
+	pthread_mutex_unlock(&across_lock);
+	if (last)
+		helper_free(copier);
 }
 
 static CUresult helper_synchronize(const struct across_helper *helper)
@@ -377,44 +452,34 @@ static bool piece_next(const struct client_extent *extent, struct piece *piece)
 	return true;
 }
 
-/* A piece that is being read: its bytes, packed. */
-struct reading {
-	struct piece piece;
-	struct client_target target;
-	uint8_t *bytes;
-};
-
-/* Ask the source for a piece; its bytes are there when its helper has been waited for. */
-static CUresult piece_read(struct reading *reading, const struct client_plane *from,
-			   struct across_helper *helper)
+/* Rows of the source's, packed or not, to here. */
+static CUresult rows_read(const struct client_plane *from, const struct piece *piece, uint8_t *to, size_t pitch,
+			  const struct across_helper *helper)
 {
-	const struct piece *piece = &reading->piece;
-	const struct wire_copy_to_host_async fixed = {
+	const bool line = piece->height == 1;
+	const struct wire_copy_to_host fixed = {
 		.device = from->address + piece->y * from->pitch + piece->x,
-		.pitch = piece->height == 1 ? piece->width : from->pitch,
+		.pitch = line ? piece->width : from->pitch,
 		.width = piece->width,
 		.height = piece->height,
 		.stream = client_helper_wire(helper),
 	};
 	const struct client_request request = {
-		.op = WIRE_OP_COPY_TO_HOST_ASYNC,
+		.op = WIRE_OP_COPY_TO_HOST,
 		.fixed = &fixed,
 		.fixed_bytes = sizeof(fixed),
 	};
-	const struct client_route route = helper_route(helper);
-	struct client_target *target = calloc(1, sizeof(*target));
-
-	if (!target)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*target = (struct client_target){
-		.host = reading->bytes,
+	struct client_target target = {
+		.host = to,
 		.width = piece->width,
 		.height = piece->height,
-		.pitch = piece->width,
+		.pitch = line ? piece->width : pitch,
 		.missing = piece->width * piece->height,
-		.owned = true,
 	};
-	return client_post_target_to(&route, &request, target);
+	struct client_wait wait = { .target = &target };
+	const struct client_route route = helper_route(helper);
+
+	return client_call_to(&route, &request, &wait);
 }
 
 /* Packed bytes for the target.  No client_stream_pace: the gate that this copy is to open
@@ -434,49 +499,22 @@ static CUresult piece_write(const struct piece *piece, const uint8_t *bytes,
 			   piece->width * piece->height);
 }
 
-/* From device to device: a piece is read while the one before it is written. */
+/* From device to device: what was written last is on its way while the next piece is read.  Nothing comes by a function
+ * that the source's driver would call, which may have to wait there for others. */
 static CUresult relay(const struct client_copy *copy, struct across_helper *source,
 		      struct across_helper *target)
 {
-	struct reading readings[2] = { { .bytes = malloc(PIECE_BYTES) },
-				       { .bytes = malloc(PIECE_BYTES) } };
-	CUresult result = CUDA_SUCCESS, read = CUDA_SUCCESS;
-	unsigned now = 0;
-	bool more;
+	struct piece piece = { 0 };
+	uint8_t *packed = malloc(PIECE_BYTES);
+	CUresult result = packed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 
-	if (!readings[0].bytes || !readings[1].bytes) {
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-		goto out;
-	}
-	more = piece_next(&copy->extent, &readings[0].piece);
-	result = piece_read(&readings[0], &copy->from, source);
-	while (result == CUDA_SUCCESS && more) {
-		struct reading *full = &readings[now], *next = &readings[now ^ 1];
-
-		result = helper_synchronize(source);
-		if (result != CUDA_SUCCESS)
-			break;
-		next->piece = full->piece;
-		more = piece_next(&copy->extent, &next->piece);
-		if (more)
-			read = piece_read(next, &copy->from, source);
-		result = piece_write(&full->piece, full->bytes, &copy->to, target);
+	while (result == CUDA_SUCCESS && piece_next(&copy->extent, &piece)) {
+		result = rows_read(&copy->from, &piece, packed, piece.width, source);
 		if (result == CUDA_SUCCESS)
-			result = read;
-		now ^= 1;
+			result = piece_write(&piece, packed, &copy->to, target);
 	}
-	/* Nothing is written to the buffers any more, nor anything read from the source. */
-	if (result != CUDA_SUCCESS)
-		(void)helper_synchronize(source);
-	else
-		result = helper_synchronize(target);
-out:
-	/* Whoever notices that a connection is lost may still be writing what came before. */
-	if (atomic_load(&source->context->session->dead))
-		return result;
-	free(readings[0].bytes);
-	free(readings[1].bytes);
-	return result;
+	free(packed);
+	return result == CUDA_SUCCESS ? helper_synchronize(target) : result;
 }
 
 /* From memory of this process. */
@@ -499,29 +537,9 @@ static CUresult send(const struct client_copy *copy, struct across_helper *targe
 /* To memory of this process. */
 static CUresult receive(const struct client_copy *copy, struct across_helper *source)
 {
-	const struct wire_copy_to_host fixed = {
-		.device = copy->from.address,
-		.pitch = copy->extent.height == 1 ? copy->extent.width : copy->from.pitch,
-		.width = copy->extent.width,
-		.height = copy->extent.height,
-		.stream = client_helper_wire(source),
-	};
-	const struct client_request request = {
-		.op = WIRE_OP_COPY_TO_HOST,
-		.fixed = &fixed,
-		.fixed_bytes = sizeof(fixed),
-	};
-	struct client_target target = {
-		.host = row_here(&copy->to, 0, 0),
-		.width = copy->extent.width,
-		.height = copy->extent.height,
-		.pitch = copy->extent.height == 1 ? copy->extent.width : copy->to.pitch,
-		.missing = copy->extent.width * copy->extent.height,
-	};
-	struct client_wait wait = { .target = &target };
-	const struct client_route route = helper_route(source);
+	const struct piece all = { .width = copy->extent.width, .height = copy->extent.height };
 
-	return client_call_to(&route, &request, &wait);
+	return rows_read(&copy->from, &all, row_here(&copy->to, 0, 0), copy->to.pitch, source);
 }
 
 /* Within one server, but not that of the stream. */
@@ -541,35 +559,47 @@ static CUresult shift(const struct client_copy *copy, struct across_helper *help
 	return result == CUDA_SUCCESS ? helper_synchronize(helper) : result;
 }
 
-/* Do all of a copy, now. */
-static CUresult transfer(const struct client_copy *copy)
-{
-	struct client_context *source = copy->from.context, *target = copy->to.context;
-	struct across_helper *reader = NULL, *writer = NULL;
-	CUresult result = CUDA_SUCCESS;
+/* The streams that a copy reads and writes by. */
+struct copiers {
+	struct across_helper *reader, *writer;
+};
 
-	if (source)
-		result = client_helper_take(source, &reader);
-	if (target && result == CUDA_SUCCESS)
-		result = client_helper_take(target, &writer);
-	if (result == CUDA_SUCCESS && !source)
-		result = send(copy, writer);
-	else if (result == CUDA_SUCCESS && !target)
-		result = receive(copy, reader);
-	else if (result == CUDA_SUCCESS && source->session == target->session)
-		result = shift(copy, writer);
-	else if (result == CUDA_SUCCESS)
-		result = relay(copy, reader, writer);
-	if (reader)
-		client_helper_give(reader);
-	if (writer)
-		client_helper_give(writer);
+static void copiers_give(const struct copiers *copiers)
+{
+	copier_give(copiers->reader);
+	copier_give(copiers->writer);
+}
+
+static CUresult copiers_take(const struct client_copy *copy, struct copiers *copiers)
+{
+	CUresult result;
+
+	copiers->writer = NULL;
+	result = copier_take(copy->from.context, &copiers->reader);
+	if (result == CUDA_SUCCESS)
+		result = copier_take(copy->to.context, &copiers->writer);
+	if (result != CUDA_SUCCESS)
+		copiers_give(copiers);
 	return result;
+}
+
+/* Do all of a copy, now. */
+static CUresult transfer(const struct client_copy *copy, const struct copiers *copiers)
+{
+	const struct client_context *source = copy->from.context, *target = copy->to.context;
+
+	if (!source)
+		return send(copy, copiers->writer);
+	if (!target)
+		return receive(copy, copiers->reader);
+	return source->session == target->session ? shift(copy, copiers->writer)
+						  : relay(copy, copiers->reader, copiers->writer);
 }
 
 /* A copy that its stream will come to. */
 struct across_copy {
 	struct client_copy copy;
+	struct copiers copiers;
 	struct client_context *context;	/* of the stream */
 	uint8_t *taken;			/* what was in pageable memory at the call */
 };
@@ -577,11 +607,12 @@ struct across_copy {
 static void copy_reached(struct host_job *gate, void *opaque)
 {
 	struct across_copy *pending = opaque;
-	CUresult result = transfer(&pending->copy);
+	CUresult result = transfer(&pending->copy, &pending->copiers);
 
 	if (result != CUDA_SUCCESS)
 		across_failed(pending->context, "a copy", result);
 	client_gate_open(gate);
+	copiers_give(&pending->copiers);
 	free(pending->taken);
 	free(pending);
 }
@@ -623,6 +654,7 @@ CUresult client_across_copy(const struct client_copy *copy, uint64_t stream, boo
 {
 	const bool legacy = stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
 	struct across_copy *pending;
+	struct copiers copiers;
 	CUresult result = client_across_permit(stream, "a copy");
 
 	if (result != CUDA_SUCCESS)
@@ -632,18 +664,32 @@ CUresult client_across_copy(const struct client_copy *copy, uint64_t stream, boo
 	 * done, nothing has to. */
 	if (!async || legacy || copy->to.kind == MEMORY_PAGEABLE) {
 		result = client_across_settle(stream, copy->from.context, copy->to.context);
-		return result == CUDA_SUCCESS ? transfer(copy) : result;
+		if (result == CUDA_SUCCESS)
+			result = copiers_take(copy, &copiers);
+		if (result != CUDA_SUCCESS)
+			return result;
+		result = transfer(copy, &copiers);
+		copiers_give(&copiers);
+		return result;
 	}
+	/* Before its stream waits, and perhaps with it its server's driver. */
+	result = copiers_take(copy, &copiers);
+	if (result != CUDA_SUCCESS)
+		return result;
 	pending = calloc(1, sizeof(*pending));
-	if (!pending)
+	if (!pending) {
+		copiers_give(&copiers);
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	pending->copy = *copy;
+	pending->copiers = copiers;
 	pending->context = client_stream_context(stream);
 	if (copy->from.kind == MEMORY_PAGEABLE)
 		result = pageable_take(pending);
 	if (result == CUDA_SUCCESS)
 		result = client_gate_close(stream, true, copy_reached, pending, NULL);
 	if (result != CUDA_SUCCESS) {
+		copiers_give(&copiers);
 		free(pending->taken);
 		free(pending);
 	}

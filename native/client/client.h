@@ -171,7 +171,8 @@ struct client_context {
 	_Atomic int priorities_known;
 	int least_priority;
 	int greatest_priority;
-	struct across_helper *helpers;	/* idle ones (across.c), and how often it has ended */
+	struct across_helper *helpers;	/* idle ones (across.c), the one of copies, and how often it has ended */
+	struct across_helper *copier;
 	unsigned epoch;
 };
 
@@ -274,6 +275,7 @@ struct client_session {
 	bool connects_late;		/* and the further ones not before something large passes */
 	bool patient;			/* there are processors for waits that spin as long as the driver's */
 	bool keeps_images;		/* and may be asked for one by its digest */
+	bool own_lane;			/* the server has WIRE_LANE_OWN */
 	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
@@ -349,7 +351,6 @@ struct client_thread {
 	bool registered;
 	uint16_t lane;
 	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
-	bool stream_waits;		/* one waits for what this thread does */
 	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
 	bool managed;			/* holds the lock of pages.h */
 	unsigned guards;		/* client_guard_begin, nested */
@@ -435,10 +436,12 @@ struct client_request {
 	size_t tail_bytes;
 };
 
-/* Where a request goes, and the context that it is made in: its handle, or 0. */
+/* Where a request goes, and the context that it is made in: its handle, or 0.  `own`: by the lane of the shim's own, if the
+ * server knows of it (WIRE_LANE_OWN): it is executed before what others have posted and the server has not begun with. */
 struct client_route {
 	struct client_session *session;
 	uint64_t context;
+	bool own;
 };
 
 /* The current context's, or the first server's that is there. */
@@ -537,11 +540,11 @@ CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const v
 CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token);
 CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token);
 void client_host_drop(uint64_t token);
-/* Stop a stream: when it comes there, `reached` is called on a thread of this library's,
- * which may call CUDA; it goes on when the gate is opened, which ends the gate.  What is
- * posted behind it is paced, unless nothing will be.  `gate` may be NULL. */
+/* A gate in a stream: when that comes there, `reached` is called on a thread of this library's,
+ * which may call CUDA.  One that waits stops the stream until it is opened, and what is
+ * posted behind it is paced; nothing is to come behind another, which is to be opened, too: that ends it.  `gate` may be NULL. */
 struct host_job;
-CUresult client_gate_close(uint64_t stream, bool paced,
+CUresult client_gate_close(uint64_t stream, bool waits,
 			   void (*reached)(struct host_job *gate, void *opaque), void *opaque,
 			   struct host_job **gate);
 void client_gate_open(struct host_job *gate);
@@ -554,6 +557,8 @@ bool client_host_kept(void);
 bool client_stream_captured(uint64_t stream);
 /* May anything that is still to run write to this process's memory? */
 bool client_host_busy(void);
+/* Is there a host function that has not returned, of a graph or not? */
+bool client_host_functions(void);
 void client_outstanding(struct client_session *session, int change);
 /* The server will send something by itself; with the wait lock. */
 void client_receiver_expects(struct client_session *session);

@@ -562,7 +562,7 @@ CUresult cuCtxSynchronize_v2(CUcontext ctx)
 		result = atomic_load(&context->sticky);
 	if (result != CUDA_SUCCESS)
 		return result;
-	route = (struct client_route){ context->session, (uint64_t)(uintptr_t)ctx };
+	route = (struct client_route){ .session = context->session, .context = (uint64_t)(uintptr_t)ctx };
 	return client_call_to(&route, &request, &wait);
 }
 

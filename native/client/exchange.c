@@ -685,7 +685,10 @@ struct client_route client_route_stream(uint64_t stream)
 
 	if (!context)
 		return client_route_current();
-	return (struct client_route){ context->session, (uint64_t)(uintptr_t)context->handle };
+	return (struct client_route){
+		.session = context->session,
+		.context = (uint64_t)(uintptr_t)context->handle,
+	};
 }
 
 struct client_context *client_session_context(const struct client_session *session)
@@ -779,6 +782,7 @@ static inline CUresult route_find(enum wire_op op, const void *fixed, struct cli
 		return route_claimed(op, fixed, route);
 	route->session = farbus_client.sessions;
 	route->context = context_wire();
+	route->own = false;
 	if (atomic_load_explicit(&farbus_client.several, memory_order_relaxed)) {
 		const struct client_context *claimed = context_claimed(op, fixed);
 
@@ -788,11 +792,11 @@ static inline CUresult route_find(enum wire_op op, const void *fixed, struct cli
 	return CUDA_SUCCESS;
 }
 
-static inline void header_fill(struct wire_header *header, enum wire_op op, uint64_t context)
+static inline void header_fill(struct wire_header *header, enum wire_op op, const struct client_route *route)
 {
 	header->opcode = (uint16_t)op;
-	header->lane = client_thread()->lane;
-	header->argument = context;
+	header->lane = route->own && route->session->own_lane ? WIRE_LANE_OWN : client_thread()->lane;
+	header->argument = route->context;
 }
 
 /* Has the session's server the operation?  An older one may not; the hello says. */
@@ -841,7 +845,7 @@ static inline CUresult post(const struct client_route *route, enum wire_op op, c
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	header_fill(&header, op, route->context);
+	header_fill(&header, op, route);
 	rc = append(route->session, &header, fixed, fixed_bytes, tail, tail_bytes, NULL, NULL);
 	if (rc) {
 		client_session_fail(route->session, rc);
@@ -868,7 +872,7 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 		result = session_offers(route.session, op);
 	if (result != CUDA_SUCCESS)
 		return result;
-	header_fill(&header, op, route.context);
+	header_fill(&header, op, &route);
 	if (tail_bytes >= OUTBOX_COPY_BYTES)
 		session_used(route.session, transport_now_ns());
 	client_trace_note(CLIENT_TRACE_POSTED);
@@ -952,7 +956,7 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	wait->sequence = 0;
 	wait->spins = session->patient &&
 		      client_wait_spins((CUcontext)(uintptr_t)route->context, request->op, request->fixed);
-	header_fill(&header, request->op, route->context);
+	header_fill(&header, request->op, route);
 	rc = append(session, &header, request->fixed, request->fixed_bytes, request->tail,
 		    request->tail_bytes, register_wait, wait);
 	if (rc && !wait->sequence) {
@@ -985,7 +989,7 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 
 void client_session_unlead(struct client_session *session)
 {
-	const struct client_route route = { session, client_route_current().context };
+	const struct client_route route = { .session = session, .context = client_route_current().context };
 	const struct wire_stream_query fixed = { .stream = (uint64_t)(uintptr_t)CU_STREAM_LEGACY };
 	const struct client_request request = {
 		.op = WIRE_OP_STREAM_QUERY,
@@ -1054,7 +1058,7 @@ CUresult client_post_target_to(const struct client_route *route, const struct cl
 	if (result != CUDA_SUCCESS)
 		return target_refused(target, result);
 	target->session = route->session;
-	header_fill(&header, request->op, route->context);
+	header_fill(&header, request->op, route);
 	targets_free(route->session);
 	rc = append(route->session, &header, request->fixed, request->fixed_bytes, request->tail,
 		    request->tail_bytes, register_target, &registration);

@@ -2,7 +2,7 @@
  * functions, and the bytes of pinned memory that could not be taken earlier.
  * A thread of its own does both: a host function may take long, and what it
  * does must not keep the inbox from being read. */
-#include "managed.h"
+#include "pages.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -57,6 +57,15 @@ bool client_host_busy(void)
 		client_guard_end();
 	}
 	return busy;
+}
+
+bool client_host_functions(void)
+{
+	bool any = atomic_load(&kept_jobs);
+
+	for (unsigned i = 0; i < farbus_client.session_count && !any; i++)
+		any = atomic_load(&farbus_client.sessions[i].outstanding);
+	return any;
 }
 
 /* Send the rows of a pulled copy, packed. */
@@ -131,7 +140,6 @@ static void job_run(struct host_job *job)
 	if (job->host) {
 		job_send(job);
 	} else {
-		client_thread()->stream_waits = true;
 		if (client_managed_any())
 			client_managed_host_begin(job->wire);
 		client_thread()->host_function = true;
@@ -142,7 +150,6 @@ static void job_run(struct host_job *job)
 		client_thread()->host_function = false;
 		if (client_managed_any())
 			client_managed_host_end(job->wire);
-		client_thread()->stream_waits = false;
 		job_tell(job);
 	}
 	client_flush(session);
@@ -321,33 +328,46 @@ static void awaited_change(struct client_session *session, int change)
 	client_guard_end();
 }
 
-CUresult client_gate_close(uint64_t stream, bool paced,
+/* Before 2.4 a gate is a host function. */
+static bool has_gates(const struct client_session *session)
+{
+	return session->operations[WIRE_OP_STREAM_GATE / 8] >> WIRE_OP_STREAM_GATE % 8 & 1;
+}
+
+CUresult client_gate_close(uint64_t stream, bool waits,
 			   void (*reached)(struct host_job *gate, void *opaque), void *opaque,
 			   struct host_job **gate)
 {
 	const struct client_route route = client_route_stream(stream);
 	const struct host_job template = {
 		.session = route.session,
-		.quiet = !paced,
+		.quiet = !waits,
 		.argument = opaque,
 		.reached = reached,
 	};
-	struct wire_stream_host_function fixed = { .stream = stream };
-	const struct client_request request = {
-		.op = WIRE_OP_STREAM_HOST_FUNCTION,
+	struct wire_stream_host_function function = { .stream = stream };
+	struct wire_stream_gate fixed = { .stream = stream, .waits = waits };
+	struct client_request request = {
+		.op = WIRE_OP_STREAM_GATE,
 		.fixed = &fixed,
 		.fixed_bytes = sizeof(fixed),
 	};
 	struct host_job *job;
 	CUresult result;
 
-	if (paced)
+	if (!has_gates(route.session))
+		request = (struct client_request){
+			.op = WIRE_OP_STREAM_HOST_FUNCTION,
+			.fixed = &function,
+			.fixed_bytes = sizeof(function),
+		};
+	if (waits)
 		client_stream_pace(stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
 	else
 		awaited_change(route.session, 1);
 	result = job_open(&template, &job);
 	if (result == CUDA_SUCCESS) {
-		fixed.token = job->token;
+		fixed.token = function.token = job->token;
 		if (gate)
 			*gate = job;
 		result = client_post_to(&route, &request);
@@ -356,7 +376,7 @@ CUresult client_gate_close(uint64_t stream, bool paced,
 	}
 	if (result == CUDA_SUCCESS)
 		client_flush(route.session);
-	else if (!paced)
+	else if (!waits)
 		awaited_change(route.session, -1);
 	return result;
 }
@@ -467,6 +487,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	struct wire_stream_host_function request;
 	struct host_job pending = *template, *job;
 	CUresult result = client_enter();
+	bool managed;
 
 	if (result == CUDA_SUCCESS)
 		result = client_stream_enter(stream, &request.stream);
@@ -482,8 +503,14 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 		return result;
 	request.token = job->token;
 	_Static_assert(sizeof(struct wire_stream_callback) == sizeof(request), "the same fields");
+	/* Not while another thread brings pages back by what would come behind it (client_pages_bring). */
+	managed = client_managed_any();
+	if (managed)
+		client_pages_lock();
 	result = client_post(template->callback ? WIRE_OP_STREAM_CALLBACK : WIRE_OP_STREAM_HOST_FUNCTION,
 			     &request, sizeof(request), NULL, 0);
+	if (managed)
+		client_pages_unlock();
 	if (result != CUDA_SUCCESS)
 		job_cancel(job);
 	else

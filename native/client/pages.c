@@ -134,8 +134,11 @@ static uint64_t page_address(const struct managed_region *region, size_t page)
 
 static struct client_route home_route(const struct managed_home *home)
 {
-	return (struct client_route){ home->context->session,
-				      (uint64_t)(uintptr_t)home->context->handle };
+	return (struct client_route){
+		.session = home->context->session,
+		.context = (uint64_t)(uintptr_t)home->context->handle,
+		.own = true,
+	};
 }
 
 static uint64_t home_stream(const struct managed_home *home)
@@ -487,8 +490,8 @@ void client_pages_drop_clean(struct managed_region *region)
 
 CUresult client_pages_bring(struct managed_region *region, size_t first, size_t count)
 {
-	/* Later, they would come by a function that NVIDIA's driver calls behind the one that waits here. */
-	enum transfer way = client_thread()->stream_waits ? FETCH : FETCH_LATER;
+	/* Later, they would come by a function that NVIDIA's driver calls behind those of the program. */
+	enum transfer way = client_host_functions() ? FETCH : FETCH_LATER;
 	CUresult result = CUDA_SUCCESS;
 	size_t run;
 
@@ -885,7 +888,10 @@ void client_pages_quiet(const struct client_context *context, uint64_t stream)
 /* Has the stream's work come to its end?  Of a thread's own stream only the mark can be asked. */
 static CUresult active_ask(const struct active *at, const struct client_context *context)
 {
-	const struct client_route route = { context->session, (uint64_t)(uintptr_t)at->context };
+	const struct client_route route = {
+		.session = context->session,
+		.context = (uint64_t)(uintptr_t)at->context,
+	};
 	const struct wire_stream_query query = { .stream = at->stream };
 	const struct wire_event_query event = {
 		.event = at->mark ? (uint64_t)(uintptr_t)at->mark->event : 0,
@@ -967,6 +973,9 @@ CUresult client_pages_home_make(struct client_context *context)
 	result = cuStreamCreate(&home->stream, CU_STREAM_NON_BLOCKING);
 	if (result == CUDA_SUCCESS)
 		result = cuEventCreate(&home->event, CU_EVENT_DISABLE_TIMING);
+	/* Both are there before the own lane names them. */
+	if (result == CUDA_SUCCESS)
+		result = cuStreamQuery(home->stream);
 	if (result == CUDA_SUCCESS) {
 		client_pages_lock();
 		home->context = context;

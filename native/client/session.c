@@ -585,6 +585,7 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	session->minor = reply.minor;
 	session->number = reply.session;
 	wire_resume_key(server->secret, reply.session, session->key);
+	session->own_lane = reply.minor >= WIRE_LANE_OWN_MINOR;
 	session->keeps_images = reply.capabilities & WIRE_CAPABILITY_IMAGES;
 	rc = session_devices(session, reply.device_count);
 	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))

@@ -15,9 +15,9 @@ static uint16_t lane_take(void)
 		while (~used) {
 			uint32_t bit = (uint32_t)__builtin_ctz(~used);
 
-			if (word == 0 && bit == 0) {
+			if (word * 32 + bit == 0 || word * 32 + bit == WIRE_LANE_OWN) {
 				/* never given to one thread alone */
-				used |= atomic_fetch_or(&farbus_client.lanes_used[0], 1u) | 1u;
+				used |= atomic_fetch_or(&farbus_client.lanes_used[word], 1u << bit) | 1u << bit;
 				continue;
 			}
 			if (atomic_compare_exchange_weak(&farbus_client.lanes_used[word], &used,

@@ -81,6 +81,8 @@ CUresult serve_capture_begin_to_graph(struct server_call *call);
 CUresult serve_capture_info(struct server_call *call);
 /* The same as stream_host_function for a callback, which is told of an error that came before. */
 CUresult serve_stream_callback(struct server_call *call);
+/* When the stream gets here, tell the client by a host_call; it waits for host_done, or goes on. */
+CUresult serve_stream_gate(struct server_call *call);
 /* How far captures forbid this thread's calls. */
 CUresult serve_capture_mode(struct server_call *call);
 /* Make an event under the client's handle. */

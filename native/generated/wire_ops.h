@@ -118,6 +118,8 @@ enum wire_op {
 	WIRE_OP_CAPTURE_INFO = 0x004b,
 	/* The same as stream_host_function for a callback, which is told of an error that came before. */
 	WIRE_OP_STREAM_CALLBACK = 0x004c,
+	/* When the stream gets here, tell the client by a host_call; it waits for host_done, or goes on. */
+	WIRE_OP_STREAM_GATE = 0x004d,
 	/* How far captures forbid this thread's calls. */
 	WIRE_OP_CAPTURE_MODE = 0x0048,
 	/* Make an event under the client's handle. */
@@ -608,6 +610,14 @@ struct wire_stream_callback {
 	uint64_t stream;
 };
 _Static_assert(sizeof(struct wire_stream_callback) == 16, "wire layout");
+
+struct wire_stream_gate {
+	uint64_t token;
+	uint64_t stream;
+	uint32_t waits;
+	uint8_t pad0[4];
+};
+_Static_assert(sizeof(struct wire_stream_gate) == 24, "wire layout");
 
 struct wire_capture_mode {
 	uint32_t mode;

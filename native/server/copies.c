@@ -147,7 +147,8 @@ static CUresult receive_rows(struct server_call *call, uint64_t device, size_t p
 		if (taken)
 			return result;
 	}
-	call->server->idle.known = false;
+	if (!call->passed)
+		call->server->idle.known = false;
 	result = server_staging_take(call, &staging);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -235,11 +236,14 @@ CUresult serve_copy_to_host(struct server_call *call)
 		size_t bytes = 0;
 
 		if (at < total) {
-			struct piece piece = piece_at(request->device, pitch, width, height, at, most);
-
-			result = server_staging_take(call, &staging);
+			result = filled ? server_staging_take_more(call, &staging)
+					: server_staging_take(call, &staging);
 			if (result != CUDA_SUCCESS)
 				break;
+		}
+		if (staging) {
+			struct piece piece = piece_at(request->device, pitch, width, height, at, most);
+
 			bytes = piece.width * piece.height;
 			result = rows_copy(call->driver, piece.device, pitch, staging->memory,
 					   piece.width, piece.height, false, stream);

@@ -16,6 +16,8 @@
 /* A buffer that nothing uses.  Waits for the oldest copy when there are as many
  * as may be. */
 CUresult server_staging_take(struct server_call *call, struct server_staging **out);
+/* The same for who has one already; *out may be NULL: then there is none more while he keeps it. */
+CUresult server_staging_take_more(struct server_call *call, struct server_staging **out);
 /* Nothing uses it any more. */
 void server_staging_idle(struct server_context *context, struct server_staging *staging);
 /* It is used by what `stream` holds now. */

@@ -17,9 +17,11 @@ struct host_token {
 	bool done;
 	bool kept;			/* a graph's: asked as often as the graph runs */
 	bool counted;			/* in server.host_waits; under the server's holds_lock */
-	bool alone;			/* nothing waits for the answer */
+	bool alone;			/* no thread of the driver's waits for the answer */
 	bool asked;			/* of one that is alone; under the server's holds_lock, as is: */
-	unsigned references;		/* the driver's, and of a call that answers */
+	unsigned references;		/* the driver's, of a call that answers, and of one that tells */
+	bool gated;			/* its stream waits for `gate` */
+	unsigned gate;
 	pthread_mutex_t asking;		/* of a kept one: graphs may run side by side */
 	uint64_t named[3];		/* a graph's host function, as the client named it */
 	size_t missing;			/* bytes of a pull */
@@ -50,14 +52,29 @@ static void pinned_give(struct server_context *context, struct server_pinned *pi
 /* Its stream will wait for an answer, or does so no more. */
 static void token_count(struct host_token *token, bool waits)
 {
+	struct server_context *context = token->context ? token->context->base : NULL;
 	struct server *server = token->server;
 
 	pthread_mutex_lock(&server->holds_lock);
-	if (waits && !token->counted)
-		atomic_fetch_add(&server->host_waits, 1);
-	else if (!waits && token->counted)
-		atomic_fetch_sub(&server->host_waits, 1);
+	if (waits != token->counted && !(context && context->over)) {
+		int change = waits ? 1 : -1;
+
+		atomic_fetch_add(&server->host_waits, (unsigned)change);
+		if (context)
+			context->host_waits += (unsigned)change;
+	}
 	token->counted = waits;
+	pthread_mutex_unlock(&server->holds_lock);
+}
+
+void server_host_forget(struct server_context *context)
+{
+	struct server *server = context->server;
+
+	pthread_mutex_lock(&server->holds_lock);
+	atomic_fetch_sub(&server->host_waits, context->host_waits);
+	context->host_waits = 0;
+	context->over = true;
 	pthread_mutex_unlock(&server->holds_lock);
 }
 
@@ -106,6 +123,8 @@ static void token_done(struct host_token *token)
 	if (!token->kept)
 		token_unname(token);
 	token_count(token, false);
+	if (token->gated)
+		server_gate_open(token->context, token->gate);
 	if (token->alone) {
 		token_put(token);
 		return;
@@ -243,19 +262,23 @@ CUresult serve_capture_host_function(struct server_call *call)
 	return result;
 }
 
-/* The program's own user object: its end is a host function that nothing waits for. */
-static void token_end(void *opaque)
+/* Say that a token which is alone has been come to.  From here on the answer may come, and with it the token's end. */
+static void token_tell(struct host_token *token)
 {
-	struct host_token *token = opaque;
 	const struct wire_host_call call = { .token = token->handle };
 	struct server *server = token->server;
 	uint16_t lane = token->lane;
 
-	/* From here on the answer may come, and with it the token's end. */
 	pthread_mutex_lock(&server->holds_lock);
 	token->asked = true;
 	pthread_mutex_unlock(&server->holds_lock);
 	(void)server_send(server, WIRE_EVENT_HOST_CALL, lane, 0, 0, &call, sizeof(call), NULL, 0);
+}
+
+/* The program's own user object: its end is a host function that nothing waits for. */
+static void token_end(void *token)
+{
+	token_tell(token);
 }
 
 CUresult serve_user_object_create(struct server_call *call)
@@ -343,6 +366,63 @@ CUresult serve_stream_callback(struct server_call *call)
 		return result;
 	return call_result(token,
 			   call->driver->cuStreamAddCallback(stream, token_ask_callback, token, 0));
+}
+
+/* Where a stream can't wait for memory: it waits in a function, which says nothing. */
+static void gate_hold(void *opaque)
+{
+	struct host_token *token = opaque;
+
+	pthread_mutex_lock(&token->lock);
+	while (!token->done)
+		pthread_cond_wait(&token->answered, &token->lock);
+	pthread_mutex_unlock(&token->lock);
+	token_put(token);
+}
+
+CUresult serve_stream_gate(struct server_call *call)
+{
+	const struct wire_stream_gate *request = call->request;
+	struct host_token *token;
+	struct server_mark *mark;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (result == CUDA_SUCCESS)
+		result = server_mark_take(call, &mark);
+	if (result != CUDA_SUCCESS)
+		return result;
+	server_staging_reserve(call);
+	token = token_make(call, request->token, WIRE_EVENT_HOST_CALL);
+	if (token && handle_bind(&call->server->objects, HANDLE_TOKEN, request->token, token)) {
+		free(token);
+		return SERVER_MALFORMED;
+	}
+	result = token ? call->driver->cuEventRecord(mark->event, stream) : CUDA_ERROR_OUT_OF_MEMORY;
+	if (token)
+		token->alone = true;
+	if (result == CUDA_SUCCESS && request->waits) {
+		token_count(token, true);
+		token->gated = token->alone = server_gate_close(call, stream, &token->gate);
+		if (!token->gated)
+			result = call->driver->cuLaunchHostFunc(stream, gate_hold, token);
+	}
+	if (result != CUDA_SUCCESS) {
+		server_mark_give(call->context, mark);
+		if (token) {
+			token_unname(token);
+			token_put(token);
+		}
+		return result;
+	}
+	token->references++;
+	server_pass(call);
+	/* Also where something went wrong: then there is nothing to wait for. */
+	(void)call->driver->cuEventSynchronize(mark->event);
+	server_mark_give(call->context, mark);
+	token_tell(token);
+	token_put(token);
+	return CUDA_SUCCESS;
 }
 
 CUresult serve_host_done(struct server_call *call)

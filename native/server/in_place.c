@@ -3,6 +3,7 @@
 #include "../transport/processor.h"
 
 #include <errno.h>
+#include <string.h>
 
 /* A stream is idle until something is put into one, which comes as a frame: the thread that reads all of them, being
  * alone, need not ask the driver again before. */
@@ -13,11 +14,32 @@ static bool idle_known(const struct server_call *call, CUstream stream)
 	return idle->known && idle->context == call->context->real && idle->stream == stream;
 }
 
+/* Have all streams come to their end that the legacy one waits for? */
+static bool blocking_idle(struct server_call *call)
+{
+	struct server_context *context = call->context->base;
+	CUstream streams[SERVER_BLOCKING];
+	unsigned count;
+	bool idle;
+
+	pthread_mutex_lock(&context->lock);
+	count = context->blocking_count;
+	/* Another thread may destroy one that is asked about by a call which has passed the lead on. */
+	idle = !context->blocking_many && (!count || !call->passed);
+	memcpy(streams, context->blocking, count * sizeof(*streams));
+	pthread_mutex_unlock(&context->lock);
+	for (unsigned i = 0; i < count && idle; i++)
+		idle = call->driver->cuStreamQuery(streams[i]) == CUDA_SUCCESS;
+	return idle;
+}
+
 static bool idle_ask(struct server_call *call, CUstream stream)
 {
 	const struct server_driver *driver = call->driver;
 	CUcontext owner;
 
+	if (!stream && !blocking_idle(call))
+		return false;
 	/* The legacy stream waits for all others, and they for it: those of this context. */
 	if (stream && (!driver->cuStreamGetCtx ||
 		       driver->cuStreamGetCtx(stream, &owner) != CUDA_SUCCESS ||
@@ -32,8 +54,10 @@ bool server_stream_is_idle(struct server_call *call, CUstream stream)
 	struct server *server = call->server;
 	bool alone, idle;
 
-	/* Asking about a stream would end its capture. */
-	if (atomic_load_explicit(&server->capture_count, memory_order_relaxed))
+	/* Asking about a stream would end its capture.  While one waits for the client nobody is asked what the program
+	 * does not ask, and nothing is made that may have to wait for it. */
+	if (atomic_load_explicit(&server->capture_count, memory_order_relaxed) ||
+	    atomic_load_explicit(&server->host_waits, memory_order_relaxed))
 		return false;
 	/* Who has passed the lead on may find itself alone for a moment. */
 	alone = !call->passed && server_is_alone(server);
@@ -83,16 +107,18 @@ static bool flights_begin(struct flights *flights, struct server_call *call, str
 	size_t bytes;
 	void *at;
 
-	pthread_mutex_lock(&call->context->lock);
-	if (!of->made && flights_make(driver, of)) {
-		of->made = true;
-		/* Where the driver can't pin it, it copies through memory of its own.  It may be
-		 * so already, for the other way or another context. */
-		ops->memory(&call->server->transport, &at, &bytes);
-		if (driver->cuMemHostRegister_v2)
-			(void)driver->cuMemHostRegister_v2(at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+	if (!atomic_load_explicit(&of->made, memory_order_acquire)) {
+		pthread_mutex_lock(&call->context->making);
+		if (!of->made && flights_make(driver, of)) {
+			/* Where the driver can't pin it, it copies through memory of its own.  It may be
+			 * so already, for the other way or another context. */
+			ops->memory(&call->server->transport, &at, &bytes);
+			if (driver->cuMemHostRegister_v2)
+				(void)driver->cuMemHostRegister_v2(at, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+			atomic_store_explicit(&of->made, true, memory_order_release);
+		}
+		pthread_mutex_unlock(&call->context->making);
 	}
-	pthread_mutex_unlock(&call->context->lock);
 	*flights = (struct flights){ .driver = driver, .of = of, .result = CUDA_SUCCESS };
 	return of->made;
 }
@@ -167,7 +193,7 @@ CUresult server_receive_in_place(struct server_call *call, uint64_t device, CUst
 	struct flights flights;
 	const void *at;
 
-	*taken = transport->ops->peek && server_stream_is_idle(call, stream) &&
+	*taken = transport->ops->peek && !call->passed && server_stream_is_idle(call, stream) &&
 		 flights_begin(&flights, call, &call->context->to_device);
 	if (!*taken)
 		return CUDA_SUCCESS;

@@ -32,37 +32,85 @@ CUresult server_resolve_context(struct server_call *call, uint64_t handle, CUcon
 	return CUDA_SUCCESS;
 }
 
+/* ---- streams that the legacy one waits for ----
+ *
+ * NVIDIA's driver, asked whether a context's legacy stream has come to its end, says nothing of the others for which it
+ * would wait: so it seems by what hung there (decision 28). */
+
+void server_blocking_add(struct server_context *context, CUstream stream)
+{
+	context = context->base;
+	pthread_mutex_lock(&context->lock);
+	if (context->blocking_count < SERVER_BLOCKING)
+		context->blocking[context->blocking_count++] = stream;
+	else
+		context->blocking_many = true;
+	pthread_mutex_unlock(&context->lock);
+}
+
+void server_blocking_remove(struct server_context *context, CUstream stream)
+{
+	unsigned at = 0;
+
+	context = context->base;
+	pthread_mutex_lock(&context->lock);
+	while (at < context->blocking_count && context->blocking[at] != stream)
+		at++;
+	if (at < context->blocking_count)
+		context->blocking[at] = context->blocking[--context->blocking_count];
+	pthread_mutex_unlock(&context->lock);
+}
+
+static struct server_lane_stream *lane_find(const struct server_context *context, uint16_t lane)
+{
+	struct server_lane_stream *found = context->lanes;
+
+	while (found && found->lane != lane)
+		found = found->next;
+	return found;
+}
+
 /* The stream that stands for CUDA's per-thread default stream of a lane: a
  * blocking stream, which is what that stream is. */
 static CUresult lane_stream(struct server_call *call, CUstream *stream)
 {
+	struct server_lane_stream *found, *made = NULL;
 	struct server_context *context = call->context;
-	struct server_lane_stream *found;
 	CUresult result = CUDA_SUCCESS;
 
 	if (!context)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	pthread_mutex_lock(&context->lock);
-	for (found = context->lanes; found; found = found->next)
-		if (found->lane == call->header.lane)
-			break;
-	if (!found) {
-		found = calloc(1, sizeof(*found));
-		result = found ? call->driver->cuStreamCreate(&found->stream, CU_STREAM_DEFAULT)
-			       : CUDA_ERROR_OUT_OF_MEMORY;
-		if (result == CUDA_SUCCESS) {
-			found->lane = call->header.lane;
-			found->next = context->lanes;
-			context->lanes = found;
-		} else {
-			free(found);
+	for (;;) {
+		pthread_mutex_lock(&context->lock);
+		found = lane_find(context, call->header.lane);
+		if (!found && made) {
+			made->lane = call->header.lane;
+			made->next = context->lanes;
+			context->lanes = found = made;
+			made = NULL;
 		}
+		if (found && call->passed)
+			result = server_hold(call, found->stream);
+		if (found && result == CUDA_SUCCESS)
+			*stream = found->stream;
+		pthread_mutex_unlock(&context->lock);
+		if (found)
+			break;
+		made = calloc(1, sizeof(*made));
+		result = made ? call->driver->cuStreamCreate(&made->stream, CU_STREAM_DEFAULT)
+			      : CUDA_ERROR_OUT_OF_MEMORY;
+		if (result != CUDA_SUCCESS) {
+			free(made);
+			return result;
+		}
+		server_blocking_add(context, made->stream);
 	}
-	if (result == CUDA_SUCCESS && call->passed)
-		result = server_hold(call, found->stream);
-	if (result == CUDA_SUCCESS)
-		*stream = found->stream;
-	pthread_mutex_unlock(&context->lock);
+	/* Threads that share a lane may both have made one. */
+	if (made) {
+		server_blocking_remove(context, made->stream);
+		call->driver->cuStreamDestroy_v2(made->stream);
+		free(made);
+	}
 	return result;
 }
 
@@ -231,6 +279,7 @@ CUresult serve_lane_end(struct server_call *call)
 		call->context = lane->context;
 		server_await_users(call, lane->stream);
 		/* With its context it is gone by itself. */
+		server_blocking_remove(lane->context, lane->stream);
 		if (server_hold_context(call, lane->context) == CUDA_SUCCESS &&
 		    server_context_enter(call->thread, lane->context) == CUDA_SUCCESS)
 			call->driver->cuStreamDestroy_v2(lane->stream);
@@ -255,9 +304,9 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 	context->handle = handle;
 	context->real = real;
 	context->device = device;
-	context->busy_last = &context->busy_first;
+	pthread_mutex_init(&context->making, NULL);
 	pthread_mutex_init(&context->lock, NULL);
-	pthread_cond_init(&context->returned, NULL);
+	server_staging_init(context);
 	rc = handle_bind(&call->server->objects, HANDLE_CONTEXT, handle, context);
 	if (rc) {
 		free(context);
@@ -347,6 +396,7 @@ CUresult serve_primary_release(struct server_call *call)
 	result = call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
 	primary_set(call->server, request->device, NULL);
 	server_libraries_free(context);
+	server_host_forget(context);
 	return result;
 }
 
@@ -363,6 +413,7 @@ CUresult serve_primary_reset(struct server_call *call)
 	call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
 	primary_set(call->server, request->device, NULL);
 	server_libraries_free(context);
+	server_host_forget(context);
 	return result;
 }
 
@@ -403,6 +454,7 @@ CUresult serve_context_destroy(struct server_call *call)
 	call->thread->current = NULL;
 	result = call->driver->cuCtxDestroy_v2(context->real);
 	server_libraries_free(context);
+	server_host_forget(context);
 	return result;
 }
 
@@ -427,17 +479,22 @@ CUresult serve_stream_create(struct server_call *call)
 		call->driver->cuStreamDestroy_v2(stream);
 		return bind_result(rc);
 	}
+	if (!(request->flags & CU_STREAM_NON_BLOCKING))
+		server_blocking_add(call->context, stream);
 	return CUDA_SUCCESS;
 }
 
 CUresult serve_stream_destroy(struct server_call *call)
 {
 	const struct wire_stream_destroy *request = call->request;
+	const struct server_placed *placed = handle_get(&call->server->objects, HANDLE_STREAM, request->stream);
+	struct server_context *context = placed ? placed->context : NULL;
 	CUstream stream;
 	CUresult result = server_unplace(call, HANDLE_STREAM, request->stream, (void **)&stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
+	server_blocking_remove(context, stream);
 	server_capture_end(call->server, stream);
 	server_await_users(call, stream);
 	return call->driver->cuStreamDestroy_v2(stream);

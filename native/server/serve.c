@@ -243,6 +243,8 @@ static void lead_pass(struct server *server)
 #define ASIDE_BYTES_LIMIT ((size_t)1 << 30)
 /* Then the answer that would let it be served is among what is not read: the session ends. */
 #define ASIDE_PATIENCE_S 30
+/* Threads that stay for the next call that waits. */
+#define ASIDE_PARKED_MOST 16u
 
 struct server_frame {
 	struct server_frame *next;
@@ -316,8 +318,15 @@ static bool aside_pass(struct server *server)
 
 	pthread_mutex_lock(&server->aside_lock);
 	passed = !server->aside;
-	if (passed)
+	if (passed) {
 		server->lent = false;
+	} else if (server->aside_parked) {
+		passed = true;
+		server->aside_parked--;
+		server->aside_woken++;
+		atomic_fetch_add(&server->threads, 1);
+		pthread_cond_signal(&server->aside_wake);
+	}
 	pthread_mutex_unlock(&server->aside_lock);
 	return passed || (atomic_load(&server->threads) < SERVER_THREADS &&
 			  server_thread_start(server, aside_thread) == 0);
@@ -328,6 +337,10 @@ void server_pass(struct server_call *call)
 {
 	struct server *server = call->server;
 
+	if (call->beside) {
+		call->beside = false;
+		lead_pass(server);
+	}
 	if (call->passed)
 		return;
 	/* Whoever leads next may end it. */
@@ -397,10 +410,16 @@ static bool call_takes_names(const struct server_call *call)
 	}
 }
 
-/* Answers wait for nothing that a frame before them does. */
-static bool call_answers(const struct server_call *call)
+bool server_is_own(const struct server_call *call)
 {
-	return call->header.opcode == WIRE_OP_HOST_DONE || call->header.opcode == WIRE_OP_PULL_DATA;
+	return call->header.lane == WIRE_LANE_OWN && call->server->own_lane;
+}
+
+/* Answers wait for nothing that a frame before them does, nor does what the client asks before it answers. */
+static bool call_overtakes(const struct server_call *call)
+{
+	return call->header.opcode == WIRE_OP_HOST_DONE || call->header.opcode == WIRE_OP_PULL_DATA ||
+	       server_is_own(call);
 }
 
 /* What the header says that there is; NULL: no client of ours says so. */
@@ -440,7 +459,7 @@ static bool call_run(struct server_call *call, const struct wire_op_info *info, 
 		server->idle.known = server->idle.known && call_leaves_idle(call);
 		server->idle.told = server->idle.told && call->header.opcode == WIRE_OP_STREAM_SYNCHRONIZE;
 	}
-	/* What the client asks before it answers is served, too, while an allocation stands. */
+	/* Others, too, are served while an allocation stands. */
 	if (call->lent && (call->header.opcode == WIRE_OP_MEMORY_ALLOC ||
 			   call->header.opcode == WIRE_OP_MEMORY_ALLOC_PITCH)) {
 		call->context = NULL;
@@ -517,19 +536,39 @@ static bool aside_serve(struct server_thread *thread, bool *leading)
 	return good;
 }
 
-/* A thread that serves what was kept, and ends. */
+/* Wait to be needed again; it is none of the server's threads meanwhile.  false: enough others do. */
+static bool aside_park(struct server *server)
+{
+	bool parks;
+
+	atomic_fetch_sub(&server->threads, 1);
+	pthread_mutex_lock(&server->aside_lock);
+	parks = server->aside_parked < ASIDE_PARKED_MOST;
+	if (parks) {
+		server->aside_parked++;
+		while (!server->aside_woken)
+			pthread_cond_wait(&server->aside_wake, &server->aside_lock);
+		server->aside_woken--;
+	}
+	pthread_mutex_unlock(&server->aside_lock);
+	return parks;
+}
+
+/* A thread that serves what was kept. */
 static void *aside_thread(void *opaque)
 {
 	struct server_thread *thread = calloc(1, sizeof(*thread));
 	struct server *server = opaque;
-	bool leading = true;
+	bool leading;
 
 	if (thread)
 		thread->server = server;
-	if (!thread || !aside_serve(thread, &leading))
-		server_end(server);
+	do {
+		leading = true;
+		if (!thread || !aside_serve(thread, &leading))
+			server_end(server);
+	} while (aside_park(server));
 	free(thread);
-	atomic_fetch_sub(&server->threads, 1);
 	return NULL;
 }
 
@@ -540,12 +579,17 @@ static bool aside_read(struct server_call *call, const struct wire_op_info *info
 	struct server_frame *frame;
 	bool good = true;
 
-	if (call_answers(call)) {
-		bool still;
+	if (call_overtakes(call)) {
+		bool serves;
 
+		/* While nobody else serves they are the reader's; later, of what they put into streams nothing is said. */
+		if (!atomic_load(&server->lent))
+			server->settled.known = server->idle.known = false;
 		/* As a call that has let go of the lead: it takes no names away, and holds what it finds. */
-		call->passed = true;
-		return call_run(call, info, &still);
+		call->passed = call->beside = true;
+		good = call_run(call, info, &serves);
+		*leading = call->beside;
+		return good;
 	}
 	frame = frame_take(call);
 	if (!frame)
@@ -558,6 +602,7 @@ static bool aside_read(struct server_call *call, const struct wire_op_info *info
 		good = false;
 		break;
 	case ASIDE_LENT:
+		server->settled.known = server->idle.known = false;
 		lead_pass(server);
 		good = aside_serve(call->thread, leading);
 		*leading = false;
@@ -831,6 +876,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 		if (rc)
 			return fail(why, bytes, rc, "prepare to be resumed: %s", strerror(-rc));
 	}
+	server->own_lane = hello.minor >= WIRE_LANE_OWN_MINOR;
 	strncpy(server->status->transport, server->transport.ops->name,
 		sizeof(server->status->transport) - 1);
 	return 0;
@@ -890,6 +936,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	pthread_mutex_init(&server->held_lock, NULL);
 	pthread_mutex_init(&server->aside_lock, NULL);
 	pthread_cond_init(&server->aside_less, NULL);
+	pthread_cond_init(&server->aside_wake, NULL);
 	server->aside_last = &server->aside;
 	rc = transport_socket_init(&server->transport, options->descriptor);
 	if (rc) {

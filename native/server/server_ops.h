@@ -30,10 +30,21 @@ struct server_holds;
 /* What a token's stream does with the client's memory is told with one of these. */
 struct host_token;
 
+struct server_staging_pool;
+
 struct server_staging {
 	struct server_staging *next;
+	struct server_staging_pool *pool;
 	uint8_t *memory;		/* WIRE_BULK_BYTES, pinned where the driver can */
 	CUevent event;			/* recorded behind the copy that uses it */
+};
+
+struct server_staging_pool {
+	struct server_staging *idle;
+	struct server_staging *busy_first;	/* oldest copy first */
+	struct server_staging **busy_last;
+	unsigned count;			/* of all, also those in use */
+	pthread_cond_t returned;		/* a buffer has become idle */
 };
 
 /* A capture that the client has begun.  To the driver all are relaxed, since any thread
@@ -66,6 +77,9 @@ enum server_type {
 	SERVER_CUuserObject,
 };
 
+/* Streams of a context that are asked before its legacy one is taken for idle. */
+#define SERVER_BLOCKING 16u
+
 /* Most staging buffers of one context: 1 GiB.  They are made as copies need them; a
  * client stops long before (CLIENT_BEHIND_LIMIT) when a stream does not move. */
 #define SERVER_STAGING_LIMIT 1024
@@ -88,9 +102,25 @@ struct server_lane_stream {
  * start and to end.  Made when the first copy is. */
 #define SERVER_FLIGHTS 4u
 struct server_flights {
-	bool made;
+	_Atomic bool made;
 	CUstream stream;		/* nothing else is put in it */
 	CUevent ends[SERVER_FLIGHTS];
+};
+
+/* Streams of one context that wait for words of memory (gate.c). */
+#define SERVER_GATES 1024u
+struct server_gates {
+	bool tried, there;		/* under `making` */
+	_Atomic uint32_t *words;
+	uint16_t idle[SERVER_GATES];	/* under `lock` */
+	unsigned idle_count;
+};
+
+/* An event that a thread of this process waits for; so many are made at once. */
+#define SERVER_MARKS 8u
+struct server_mark {
+	struct server_mark *next;
+	CUevent event;
 };
 
 struct server_context {
@@ -100,18 +130,25 @@ struct server_context {
 	CUcontext real;
 	CUdevice device;
 	bool primary;
-	pthread_mutex_t lock;		/* over what follows */
-	struct server_staging *idle;
-	struct server_staging *busy_first;	/* oldest copy first */
-	struct server_staging **busy_last;
-	unsigned staging_count;
-	pthread_cond_t returned;		/* a buffer has become idle */
+	pthread_mutex_t making;		/* held while flights or gates are made, before `lock` */
 	struct server_flights to_device, to_host;
+	struct server_gates gates;
+	/* Over what follows.  What the driver calls in a stream takes it, too: nobody who has it may call the driver,
+	 * where he might wait for that. */
+	pthread_mutex_t lock;
+	struct server_staging_pool staging;
+	struct server_staging_pool reserve;	/* of the client's own lane, whose copies wait for nothing */
+	struct server_mark *marks;		/* idle ones */
+	CUstream blocking[SERVER_BLOCKING];	/* streams that the legacy one waits for */
+	unsigned blocking_count;
+	bool blocking_many;			/* once, one found no place there */
 	struct server_pinned *pinned_idle;
 	uint64_t pinned_idle_bytes;
 	struct server_lane_stream *lanes;
 	struct server_library *ended;	/* modules that the driver destroys with the context */
 	bool gone;			/* its end has begun; set by the leader, under server.holds_lock */
+	bool over;			/* the driver has ended it; under server.holds_lock, as is: */
+	unsigned host_waits;		/* those of server.host_waits that are its streams' */
 };
 
 /* A stream or an event that the client has named. */
@@ -179,6 +216,7 @@ struct server {
 	struct server_resume resume;
 	struct inbox inbox;		/* the leader's */
 	bool patient;			/* there are processors for a reader that spins on */
+	bool own_lane;			/* the client has a lane of its own (WIRE_LANE_OWN) */
 	struct server_status *status;	/* calls: the leader's; sent_bytes: under `write` */
 	struct server_status unseen;	/* the status where nobody looks */
 	struct inbox_meter meter;
@@ -196,6 +234,8 @@ struct server {
 	pthread_cond_t aside_less;	/* some of it has been served, or all */
 	_Atomic bool lent;		/* who serves frames does not read them meanwhile */
 	struct server_frame *aside, **aside_last;	/* read meanwhile, to be served in their order */
+	unsigned aside_parked, aside_woken;	/* threads that wait to serve them, and those of them that are to */
+	pthread_cond_t aside_wake;
 	size_t aside_bytes;
 	pthread_mutex_t write;		/* over the transport's writing side */
 	_Atomic int waiting;		/* threads that wait to lead */
@@ -269,6 +309,7 @@ struct server_call {
 	size_t reply_tail_bytes;
 	bool due;			/* what it waits for is over */
 	bool passed;			/* another thread leads, or may */
+	bool beside;			/* so does another one, but this one reads */
 	bool lent;			/* another thread reads for this one, which serves what is read */
 	struct server_holds holds;
 };
@@ -279,7 +320,14 @@ extern const server_handler server_handlers[];
 /* A result that ends the session: the client does not speak the protocol. */
 #define SERVER_MALFORMED ((CUresult)-1)
 
-/* Have some staging buffers before a stream waits for the client: then the driver may make none (staging.c). */
+/* objects.c: a stream that the legacy one waits for is there, or is no more. */
+void server_blocking_add(struct server_context *context, CUstream stream);
+void server_blocking_remove(struct server_context *context, CUstream stream);
+/* Is the frame of the client's own lane (WIRE_LANE_OWN)? */
+bool server_is_own(const struct server_call *call);
+/* staging.c: a new context has no buffers. */
+void server_staging_init(struct server_context *context);
+/* Have some staging buffers before a stream waits for the client: then the driver may make none. */
 void server_staging_reserve(struct server_call *call);
 /* Take the tail's next bytes from the inbox; for operations with bulk tails. */
 CUresult server_take(struct server_call *call, void *target, size_t bytes);
@@ -405,6 +453,12 @@ void server_names_end(struct server_call *call, struct named *hidden);
 void server_graph_instantiated(struct server_call *call, CUgraph graph, CUgraphExec executable,
 			       uint64_t wire);
 
+/* gate.c: let a stream wait until the gate is opened; false: here it can't.  An event, and its return. */
+bool server_gate_close(struct server_call *call, CUstream stream, unsigned *gate);
+void server_gate_open(struct server_context *context, unsigned gate);
+CUresult server_mark_take(struct server_call *call, struct server_mark **out);
+void server_mark_give(struct server_context *context, struct server_mark *mark);
+
 /* host.c: host functions that graphs call as often as they run.  `named` is the program's
  * function, its argument and the token. */
 struct host_token *server_token_keep(struct server_call *call, uint64_t handle,
@@ -412,6 +466,8 @@ struct host_token *server_token_keep(struct server_call *call, uint64_t handle,
 /* The call that named it is over: it lasts as long as the graph, or ends now. */
 void server_token_settle(struct server_call *call, struct host_token *token, CUgraph graph,
 			 bool used);
+/* The driver has ended the context, and calls nothing in its streams any more. */
+void server_host_forget(struct server_context *context);
 void server_token_show(CUhostFn function, void *argument, uint64_t named[3]);
 void server_token_ask(void *token);
 

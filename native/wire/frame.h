@@ -30,6 +30,11 @@ _Static_assert(sizeof(struct wire_header) == 24, "wire layout");
 #define WIRE_TOKEN_FORGOTTEN INT32_MIN
 /* Most threads of one client process: more share lane 0 and wait for each other. */
 #define WIRE_LANES 4096u
+/* No thread's, since 2.4: what the client asks in streams of its own, which no stream of the program is before and no host
+ * function.  It waits for no other lane's frames, so that a host function may wait for it. */
+#define WIRE_LANE_OWN (WIRE_LANES - 1)
+/* The first minor version that has it. */
+#define WIRE_LANE_OWN_MINOR 4u
 
 /* A reply's result, and no CUresult: the server does not know that function of the driver. */
 #define WIRE_RESULT_UNKNOWN 0x7fffffffu

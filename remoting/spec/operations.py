@@ -473,6 +473,13 @@ OPERATIONS: Final = (
         "u64 token, stream stream",
         "The same as stream_host_function for a callback, which is told of an error that came before.",
     ),
+    _op(
+        0x004D,
+        "stream_gate",
+        _POSTED,
+        "u64 token, stream stream, u32 waits",
+        "When the stream gets here, tell the client by a host_call; it waits for host_done, or goes on.",
+    ),
     _op(0x0048, "capture_mode", _POSTED, "u32 mode", "How far captures forbid this thread's calls.", context=False),
     _op(0x0050, "event_create", _POSTED, "u64 event, u32 flags", "Make an event under the client's handle."),
     _op(0x0051, "event_destroy", _POSTED, "event event", "Destroy an event.", context=False),

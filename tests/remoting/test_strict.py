@@ -17,8 +17,16 @@ from tests.remoting.test_servers import block
 Build = Callable[[str], Path]
 
 #: Pinned memory is made, copied from and freed by 64 threads while streams wait for bytes of the client.
-PROGRAMS = ["behind_host_function", "host_functions", "pageable_source", "pinned_shared", "streams_pinned"]
-MANAGED = ["allocated_meanwhile", "host_functions", "launches_meanwhile"]
+PROGRAMS = [
+    "behind_host_function",
+    "host_functions",
+    "legacy_behind",
+    "pageable_source",
+    "pinned_shared",
+    "streams_pinned",
+]
+MANAGED = ["allocated_meanwhile", "copies_meanwhile", "host_functions", "launches_meanwhile"]
+SERVERS = ["allocated_meanwhile", "copies", "events", "threads"]
 
 
 @pytest.fixture
@@ -57,16 +65,18 @@ def test_listed_functions_have_all_attributes(strict: Remote, tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MANAGED)
-def test_managed_memory_in_host_functions(strict: Remote, build: Build, name: str, mode: str) -> None:
-    """What a host function touches comes back without a function of the driver's, which would wait for it."""
-    done = strict.run(build(f"remoting/managed/{name}"), FARBUS_MANAGED_MEMORY=mode)
+def test_managed_memory_in_host_functions(strict: Remote, build: Build, name: str, mode: str, transport: str) -> None:
+    """What a host function touches comes back by nothing that waits for it, nor behind what stands in the driver."""
+    done = strict.run(build(f"remoting/managed/{name}"), FARBUS_MANAGED_MEMORY=mode, FARBUS_TRANSPORT=transport)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
 
 
-def test_memory_is_had_while_bytes_of_another_server_come(strict_driver: Path, build: Build, tmp_path: Path) -> None:
-    """The stream waits for a copy that the client makes, and that is not behind the allocation."""
+@pytest.mark.parametrize("name", SERVERS)
+def test_two_servers(strict_driver: Path, build: Build, tmp_path: Path, name: str) -> None:
+    """A copy that a stream waits for needs nothing that the driver makes then, and is not behind an allocation."""
     with contextlib.ExitStack() as stack:
         remotes = [
             stack.enter_context(
@@ -80,7 +90,7 @@ def test_memory_is_had_while_bytes_of_another_server_come(strict_driver: Path, b
         ]
         session = tmp_path / "session"
         write_session(session, [block(remote) for remote in remotes])
-        done = remotes[0].run(build("remoting/servers/allocated_meanwhile"), FARBUS_SESSION=str(session))
+        done = remotes[0].run(build(f"remoting/servers/{name}"), FARBUS_SESSION=str(session))
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 

@@ -31,9 +31,13 @@ int main()
 	CUDA(cudaStreamCreate(&at_a));
 	CUDA(cudaEventCreate(&ready));
 	CUDA(cudaEventCreateWithFlags(&again, cudaEventDisableTiming));
+	// Code is loaded, and the thread's own stream made, at their first use, which may have to wait for a host function.
+	fill_with<<<64, 64>>>(a, count, 40);
+	CUDA(cudaEventRecord(again, cudaStreamPerThread));
 	CUDA(cudaSetDevice(1));
 	CUDA(cudaStreamCreate(&at_b));
 	CUDA(cudaStreamCreate(&other_b));
+	fill_with<<<64, 64>>>(b, count, 40);
 	CUDA(cudaEventCreate(&back));
 	CUDA(cudaEventCreateWithFlags(&at_other, cudaEventDisableTiming));
 
