@@ -350,11 +350,9 @@ static CUresult copy_linear(uint64_t to, enum client_memory_kind to_kind, uint64
 	const struct client_plane target = { .address = to, .pitch = bytes, .kind = to_kind };
 	const struct client_plane source = { .address = from, .pitch = bytes, .kind = from_kind };
 	const struct client_extent extent = { .width = bytes, .height = 1 };
-	CUresult result = client_enter();
 	uint64_t wire;
+	CUresult result = client_stream_enter(stream, &wire);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(stream, &wire);
 	if (result != CUDA_SUCCESS)
 		return result;
 	return copy(&target, &source, &extent, wire, async);
@@ -512,11 +510,9 @@ static CUresult copy_box(const struct side *to, const struct side *from, size_t 
 	size_t to_slice = to->slice_height ? to->slice_height : height;
 	size_t from_slice = from->slice_height ? from->slice_height : height;
 	struct client_plane target, source;
-	CUresult result = client_enter();
 	uint64_t wire;
+	CUresult result = client_stream_enter(stream, &wire);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(stream, &wire);
 	if (result == CUDA_SUCCESS)
 		result = side_plane(to, width, height, depth, &target);
 	if (result == CUDA_SUCCESS)

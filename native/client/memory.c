@@ -639,7 +639,7 @@ static struct client_context *stream_context(uint64_t stream)
 	struct client_context *current = client_context_current();
 	struct client_context *context = client_stream_context(stream);
 
-	return context && current && context->session != current->session ? context : current;
+	return context && (!current || context->session != current->session) ? context : current;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
@@ -653,10 +653,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 		.address = &reply.address,
 		.bytes = bytesize,
 	};
-	CUresult result = client_enter();
+	CUresult result = client_stream_enter(hStream, &request.stream);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!dptr || !bytesize)
@@ -674,10 +672,8 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
 	struct wire_memory_free_async request = { .address = dptr };
 	struct client_range range;
-	CUresult result = client_enter();
+	CUresult result = client_stream_enter(hStream, &request.stream);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!dptr)
