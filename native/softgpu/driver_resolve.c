@@ -328,6 +328,12 @@
 	PLAIN(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx) \
 	PLAIN(cuModuleLoadFatBinary, 2000, cuModuleLoadFatBinary) \
 	PLAIN(cuModuleUnload, 2000, cuModuleUnload) \
+	PLAIN(cuMulticastAddDevice, 12010, cuMulticastAddDevice) \
+	PLAIN(cuMulticastBindAddr, 12010, cuMulticastBindAddr) \
+	PLAIN(cuMulticastBindMem, 12010, cuMulticastBindMem) \
+	PLAIN(cuMulticastCreate, 12010, cuMulticastCreate) \
+	PLAIN(cuMulticastGetGranularity, 12010, cuMulticastGetGranularity) \
+	PLAIN(cuMulticastUnbind, 12010, cuMulticastUnbind) \
 	PLAIN(cuOccupancyAvailableDynamicSMemPerBlock, 10020, cuOccupancyAvailableDynamicSMemPerBlock) \
 	PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, cuOccupancyMaxActiveBlocksPerMultiprocessor) \
 	PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) \
