@@ -374,6 +374,12 @@ static enum client_memory_kind host_kind(const void *pointer)
 	return kind == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_PAGEABLE;
 }
 
+/* A device's memory as a caller names it: CUDA takes pinned memory as well, whose addresses are the same for both. */
+static enum client_memory_kind device_kind(CUdeviceptr address)
+{
+	return kind_of(address) == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_DEVICE;
+}
+
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
 	return copy_linear(dst, kind_of(dst), src, kind_of(src), ByteCount, NULL, false);
@@ -386,39 +392,39 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstr
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-	return copy_linear(dstDevice, MEMORY_DEVICE, address_of(srcHost), host_kind(srcHost),
+	return copy_linear(dstDevice, device_kind(dstDevice), address_of(srcHost), host_kind(srcHost),
 			   ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(dstDevice, MEMORY_DEVICE, address_of(srcHost), host_kind(srcHost),
+	return copy_linear(dstDevice, device_kind(dstDevice), address_of(srcHost), host_kind(srcHost),
 			   ByteCount, hStream, true);
 }
 
 CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, MEMORY_DEVICE,
+	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, device_kind(srcDevice),
 			   ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, MEMORY_DEVICE,
+	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, device_kind(srcDevice),
 			   ByteCount, hStream, true);
 }
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	return copy_linear(dstDevice, MEMORY_DEVICE, srcDevice, MEMORY_DEVICE, ByteCount, NULL, true);
+	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, NULL, true);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(dstDevice, MEMORY_DEVICE, srcDevice, MEMORY_DEVICE, ByteCount, hStream,
+	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, hStream,
 			   true);
 }
 
@@ -482,7 +488,7 @@ static CUresult side_plane(const struct side *side, size_t width, size_t height,
 		break;
 	case CU_MEMORYTYPE_DEVICE:
 		base = side->device;
-		plane->kind = MEMORY_DEVICE;
+		plane->kind = device_kind(side->device);
 		break;
 	case CU_MEMORYTYPE_UNIFIED:
 		base = side->device;
