@@ -278,11 +278,9 @@ static CUresult array_copy_across(const CUDA_MEMCPY3D *copy, uint64_t stream,
 static CUresult array_copy(const CUDA_MEMCPY3D *copy, CUstream hStream, bool async)
 {
 	struct client_session *at, *source, *target;
-	CUresult result = client_enter();
 	uint64_t stream;
+	CUresult result = client_stream_enter(hStream, &stream);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(hStream, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!copy->WidthInBytes || !copy->Height || !copy->Depth)

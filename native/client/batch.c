@@ -22,7 +22,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *sizes,
 			    CUmemcpyAttributes *attrs, size_t *attrIdxs, size_t numAttrs,
 			    size_t *failIdx, CUstream hStream)
 {
-	CUresult result = client_enter();
+	CUresult result = client_enter_stream(hStream);
 
 	if (failIdx)
 		*failIdx = SIZE_MAX;
@@ -127,7 +127,7 @@ static CUresult copy_box(const CUDA_MEMCPY3D_BATCH_OP *op, CUstream stream)
 CUresult cuMemcpy3DBatchAsync(size_t numParams, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,
 			      unsigned long long flags, CUstream hStream)
 {
-	CUresult result = client_enter();
+	CUresult result = client_enter_stream(hStream);
 
 	if (failIdx)
 		*failIdx = SIZE_MAX;

@@ -47,7 +47,7 @@ bool client_stream_captured(uint64_t stream)
 
 static CUresult stream_enter(CUstream handle, uint64_t *stream)
 {
-	CUresult result = client_enter();
+	CUresult result = client_enter_stream(handle);
 
 	return result == CUDA_SUCCESS ? client_stream_wire(handle, stream) : result;
 }

@@ -386,8 +386,10 @@ CUresult client_enter_context(struct client_context **current);
 
 /* What travels for a handle; the result that CUDA gives for a wrong one. */
 CUresult client_stream_wire(CUstream stream, uint64_t *wire);
-/* The same for work that goes into the stream: the sticky error of its own context, which need not
- * be the current one. */
+/* Begin a call about a stream: as client_enter, but one that the program made has a context, so that none
+ * need be current. */
+CUresult client_enter_stream(CUstream stream);
+/* Both, for work that goes into the stream, and the sticky error of its own context. */
 CUresult client_stream_enter(CUstream stream, uint64_t *wire);
 CUresult client_event_wire(CUevent event, uint64_t *wire);
 /* Whose a module is, and its context; CUDA_ERROR_NOT_SUPPORTED for that of a library. */

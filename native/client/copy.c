@@ -350,11 +350,9 @@ static CUresult copy_linear(uint64_t to, enum client_memory_kind to_kind, uint64
 	const struct client_plane target = { .address = to, .pitch = bytes, .kind = to_kind };
 	const struct client_plane source = { .address = from, .pitch = bytes, .kind = from_kind };
 	const struct client_extent extent = { .width = bytes, .height = 1 };
-	CUresult result = client_enter();
 	uint64_t wire;
+	CUresult result = client_stream_enter(stream, &wire);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(stream, &wire);
 	if (result != CUDA_SUCCESS)
 		return result;
 	return copy(&target, &source, &extent, wire, async);
@@ -376,6 +374,12 @@ static enum client_memory_kind host_kind(const void *pointer)
 	return kind == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_PAGEABLE;
 }
 
+/* A device's memory as a caller names it: CUDA takes pinned memory as well, whose addresses are the same for both. */
+static enum client_memory_kind device_kind(CUdeviceptr address)
+{
+	return kind_of(address) == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_DEVICE;
+}
+
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
 	return copy_linear(dst, kind_of(dst), src, kind_of(src), ByteCount, NULL, false);
@@ -388,39 +392,39 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstr
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-	return copy_linear(dstDevice, MEMORY_DEVICE, address_of(srcHost), host_kind(srcHost),
+	return copy_linear(dstDevice, device_kind(dstDevice), address_of(srcHost), host_kind(srcHost),
 			   ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(dstDevice, MEMORY_DEVICE, address_of(srcHost), host_kind(srcHost),
+	return copy_linear(dstDevice, device_kind(dstDevice), address_of(srcHost), host_kind(srcHost),
 			   ByteCount, hStream, true);
 }
 
 CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, MEMORY_DEVICE,
+	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, device_kind(srcDevice),
 			   ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, MEMORY_DEVICE,
+	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, device_kind(srcDevice),
 			   ByteCount, hStream, true);
 }
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	return copy_linear(dstDevice, MEMORY_DEVICE, srcDevice, MEMORY_DEVICE, ByteCount, NULL, true);
+	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, NULL, true);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(dstDevice, MEMORY_DEVICE, srcDevice, MEMORY_DEVICE, ByteCount, hStream,
+	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, hStream,
 			   true);
 }
 
@@ -484,7 +488,7 @@ static CUresult side_plane(const struct side *side, size_t width, size_t height,
 		break;
 	case CU_MEMORYTYPE_DEVICE:
 		base = side->device;
-		plane->kind = MEMORY_DEVICE;
+		plane->kind = device_kind(side->device);
 		break;
 	case CU_MEMORYTYPE_UNIFIED:
 		base = side->device;
@@ -512,11 +516,9 @@ static CUresult copy_box(const struct side *to, const struct side *from, size_t 
 	size_t to_slice = to->slice_height ? to->slice_height : height;
 	size_t from_slice = from->slice_height ? from->slice_height : height;
 	struct client_plane target, source;
-	CUresult result = client_enter();
 	uint64_t wire;
+	CUresult result = client_stream_enter(stream, &wire);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(stream, &wire);
 	if (result == CUDA_SUCCESS)
 		result = side_plane(to, width, height, depth, &target);
 	if (result == CUDA_SUCCESS)

@@ -730,12 +730,12 @@ static const struct client_context *handle_context(uint64_t handle)
 }
 
 /* The context that an operation is of, if that is not the current one: its stream's, or else its
- * event's, as its error is.  A launch is of the current one, as its function is. */
+ * event's, as its error is.  A launch is of the current one, as its function is, if there is one. */
 static const struct client_context *context_claimed(enum wire_op op, const void *fixed)
 {
 	const struct wire_op_info *info = &wire_op_infos[op];
 	const struct client_context *claimed = NULL;
-	bool found = op == WIRE_OP_LAUNCH || op == WIRE_OP_LAUNCH_CHECKED;
+	bool found = (op == WIRE_OP_LAUNCH || op == WIRE_OP_LAUNCH_CHECKED) && context_wire();
 
 	for (unsigned i = 0; i < sizeof(info->routes) && info->routes[i] && !found; i++) {
 		enum handle_kind kind;
@@ -783,7 +783,7 @@ static inline CUresult route_find(enum wire_op op, const void *fixed, struct cli
 	route->session = farbus_client.sessions;
 	route->context = context_wire();
 	route->own = false;
-	if (atomic_load_explicit(&farbus_client.several, memory_order_relaxed)) {
+	if (!route->context || atomic_load_explicit(&farbus_client.several, memory_order_relaxed)) {
 		const struct client_context *claimed = context_claimed(op, fixed);
 
 		if (claimed)

@@ -43,13 +43,11 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 		.element = element,
 		.value = value,
 	};
-	CUresult result = client_enter();
+	CUresult result = client_stream_enter(stream, &request.stream);
 	struct client_range range;
 	size_t span;
 	bool known;
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(stream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!width || !height)

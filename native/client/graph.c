@@ -413,7 +413,7 @@ static struct graph_launch graph_launch_begin(CUgraphExec executable, CUstream s
 	const struct repeated *found;
 	struct client_session *session;
 
-	if (client_enter() != CUDA_SUCCESS || client_stream_enter(stream, &launch.fixed.stream) != CUDA_SUCCESS ||
+	if (client_stream_enter(stream, &launch.fixed.stream) != CUDA_SUCCESS ||
 	    atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0)
 		return launch;
 	launch.fixed.executable = client_named_wire(executable, &session);

@@ -486,11 +486,9 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 {
 	struct wire_stream_host_function request;
 	struct host_job pending = *template, *job;
-	CUresult result = client_enter();
+	CUresult result = client_stream_enter(stream, &request.stream);
 	bool managed;
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(stream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (client_stream_captured(request.stream))

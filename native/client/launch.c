@@ -332,15 +332,14 @@ static CUresult launch_send(struct launch *launch)
 
 static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 {
-	struct client_context *context;
-	CUresult result = client_enter_context(&context);
+	struct client_context *context = NULL;
+	CUresult result = client_stream_enter(stream, &launch->fixed.stream);
 
 	if (result == CUDA_SUCCESS)
 		result = client_function_get(f, &launch->function);
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(stream, &launch->fixed.stream);
 	if (result == CUDA_SUCCESS) {
-		if (!client_alone())
+		context = client_alone() ? client_context_current() : NULL;
+		if (!context)
 			context = client_stream_context(launch->fixed.stream);
 		result = client_function_on(launch->function, context->device, &launch->kernel);
 	}

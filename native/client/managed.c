@@ -785,13 +785,11 @@ static bool managed_range(uint64_t address, uint64_t bytes)
 
 CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length, unsigned int flags)
 {
-	CUresult result = client_enter();
+	uint64_t stream;
+	CUresult result = client_stream_enter(hStream, &stream);
 	struct managed_region *region;
 	struct managed_block *block;
-	uint64_t stream;
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(hStream, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!client_managed_offered())
@@ -902,11 +900,9 @@ CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUde
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location,
 			       unsigned int flags, CUstream hStream)
 {
-	CUresult result = client_enter();
 	uint64_t stream;
+	CUresult result = client_stream_enter(hStream, &stream);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(hStream, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!client_managed_offered())
@@ -1039,11 +1035,9 @@ CUresult cuMemPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count
 CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count,
 				unsigned long long flags, CUstream hStream)
 {
-	CUresult result = client_enter();
 	uint64_t stream;
+	CUresult result = client_stream_enter(hStream, &stream);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(hStream, &stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!client_managed_offered())

@@ -639,7 +639,7 @@ static struct client_context *stream_context(uint64_t stream)
 	struct client_context *current = client_context_current();
 	struct client_context *context = client_stream_context(stream);
 
-	return context && current && context->session != current->session ? context : current;
+	return context && (!current || context->session != current->session) ? context : current;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
@@ -653,10 +653,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 		.address = &reply.address,
 		.bytes = bytesize,
 	};
-	CUresult result = client_enter();
+	CUresult result = client_stream_enter(hStream, &request.stream);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!dptr || !bytesize)
@@ -674,10 +672,8 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
 	struct wire_memory_free_async request = { .address = dptr };
 	struct client_range range;
-	CUresult result = client_enter();
+	CUresult result = client_stream_enter(hStream, &request.stream);
 
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!dptr)
@@ -742,6 +738,18 @@ static size_t page_round(size_t bytes)
 	return (bytes + page - 1) & ~(page - 1);
 }
 
+/* CUDA gives memory that was asked to be mapped also where none can be, and fails later.  A kernel that gets its
+ * address nevertheless ends with an illegal address, which says nothing of why. */
+static void mapped_asked(unsigned flags)
+{
+	static _Atomic bool said;
+
+	_Static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP, "one flag for both");
+	if (flags & CU_MEMHOSTALLOC_DEVICEMAP && !atomic_exchange(&said, true))
+		client_message("pinned memory is not mapped: kernels that read or write this machine's memory, as "
+			       "NCCL's do, can't work on a remote GPU; copy instead, or use gloo for NCCL");
+}
+
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 {
 	const unsigned known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP |
@@ -779,6 +787,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*pp = memory;
+	mapped_asked(Flags);
 	return CUDA_SUCCESS;
 }
 
@@ -851,6 +860,7 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 					: CUDA_ERROR_INVALID_VALUE;
 	switch (client_memory_add(&range)) {
 	case 0:
+		mapped_asked(Flags);
 		return CUDA_SUCCESS;
 	case -EEXIST:
 		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;

@@ -65,10 +65,18 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	}
 }
 
+/* No context need be current: cudart asks without one for PyTorch's thread that pins memory. */
+static CUresult pointer_enter(void)
+{
+	CUresult result = client_enter();
+
+	return result == CUDA_ERROR_INVALID_CONTEXT ? client_enter_any() : result;
+}
+
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	struct client_range range;
-	CUresult result = client_enter();
+	CUresult result = pointer_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -111,7 +119,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 				void **data, CUdeviceptr ptr)
 {
 	struct client_range range;
-	CUresult result = client_enter();
+	CUresult result = pointer_enter();
 	bool known;
 
 	if (result != CUDA_SUCCESS)
@@ -130,7 +138,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr)
 {
 	struct client_range range;
-	CUresult result = client_enter();
+	CUresult result = pointer_enter();
 
 	if (result != CUDA_SUCCESS)
 		return result;

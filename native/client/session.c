@@ -476,7 +476,7 @@ static int visible_device(const struct client *client, const char *item)
 }
 
 /* CUDA_VISIBLE_DEVICES selects and orders, up to the first item that names no
- * device or one that was named before (CUDA's rule). */
+ * device; one that is named twice makes none visible (CUDA's rule). */
 static int devices_choose(struct client *client)
 {
 	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -502,6 +502,8 @@ static int devices_choose(struct client *client)
 					  chosen[i].session == client->devices[index].session &&
 					  chosen[i].server_ordinal ==
 						  client->devices[index].server_ordinal);
+		if (twice)
+			count = 0;
 		if (index < 0 || twice)
 			break;
 		chosen[count++] = client->devices[index];

@@ -37,11 +37,20 @@ CUresult client_stream_wire(CUstream stream, uint64_t *wire)
 	return stream_find(stream, &found, wire);
 }
 
+CUresult client_enter_stream(CUstream stream)
+{
+	CUresult result = client_enter();
+
+	return result == CUDA_ERROR_INVALID_CONTEXT && stream_get(stream) ? client_enter_any() : result;
+}
+
 CUresult client_stream_enter(CUstream stream, uint64_t *wire)
 {
-	const struct client_stream *found;
-	CUresult result = stream_find(stream, &found, wire);
+	const struct client_stream *found = NULL;
+	CUresult result = client_enter_stream(stream);
 
+	if (result == CUDA_SUCCESS)
+		result = stream_find(stream, &found, wire);
 	return result == CUDA_SUCCESS && found ? atomic_load(&found->context->sticky) : result;
 }
 
@@ -157,7 +166,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
 /* The stream a getter asks about; *stream is NULL for the special ones. */
 static CUresult stream_meant(CUstream handle, const struct client_stream **stream)
 {
-	CUresult result = client_enter();
+	CUresult result = client_enter_stream(handle);
 	uint64_t wire;
 
 	if (result == CUDA_SUCCESS)
@@ -283,13 +292,10 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
 	struct wire_stream_wait_event request = { .flags = Flags };
 	const struct client_context *recorded;
-	CUresult result = client_enter();
+	CUresult result = client_stream_enter(hStream, &request.stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (Flags > 1)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_stream_enter(hStream, &request.stream);
+	if (result == CUDA_SUCCESS && Flags > 1)
+		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
 		result = client_event_wire(hEvent, &request.event);
 	if (result != CUDA_SUCCESS)
@@ -337,14 +343,12 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
 {
 	struct wire_event_record request = { .flags = flags };
 	const struct client_event *event;
-	CUresult result = client_enter();
+	CUresult result = client_stream_enter(hStream, &request.stream);
 
 	if (result == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
 		result = client_event_wire(hEvent, &request.event);
-	if (result == CUDA_SUCCESS)
-		result = client_stream_enter(hStream, &request.stream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (client_event_context(request.event) != client_stream_context(request.stream))

@@ -119,10 +119,46 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 	return result;
 }
 
-/* What a pool of managed memory gives would be read here like any other; drivers that can have
- * it are not asked. */
+/* Memory of the host is that of the GPU's node, where this process can't read it: drivers that can have it are
+ * not asked. */
+static CUresult location_check(CUmemLocation location)
+{
+	switch ((int)location.type) {
+	case CU_MEM_LOCATION_TYPE_HOST:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+		client_message("memory of the host that the driver gives (cuMemCreate, pools) is not supported over "
+			       "remoting: it would be the GPU's node's; use cuMemHostAlloc");
+		return CUDA_ERROR_NOT_SUPPORTED;
+	default:
+		return CUDA_SUCCESS;
+	}
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+		     unsigned long long flags)
+{
+	CUresult result = prop ? location_check(prop->location) : CUDA_SUCCESS;
+
+	return result == CUDA_SUCCESS ? client_raw_cuMemCreate(handle, size, prop, flags) : result;
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
+				       CUmemAllocationGranularity_flags option)
+{
+	CUresult result = prop ? location_check(prop->location) : CUDA_SUCCESS;
+
+	return result == CUDA_SUCCESS ? client_raw_cuMemGetAllocationGranularity(granularity, prop, option)
+				      : result;
+}
+
+/* What a pool of managed memory gives would be read here like any other, too. */
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 {
+	CUresult result = poolProps ? location_check(poolProps->location) : CUDA_SUCCESS;
+
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (poolProps && poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED) {
 		client_message("pools of managed memory are not supported over remoting: use "
 			       "cuMemAllocManaged");

@@ -309,8 +309,8 @@ static nvmlReturn_t give_pair_number(nvmlDevice_t first, nvmlDevice_t second, un
 	return result ? result : give_number(second, out, number);
 }
 
-/* Copies between the GPUs of a program are the server's affair; the program can't map one
- * GPU's memory into another: what the shim's cuDeviceCanAccessPeer says too. */
+/* Who asks NVML and not the driver is NCCL, whose kernels want this machine's memory as well: it is told of no
+ * peers, and so fails at once.  cuDeviceCanAccessPeer says what the server's driver does. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second,
 						unsigned int capability, unsigned int *status)
 {

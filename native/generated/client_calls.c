@@ -1989,7 +1989,7 @@ CUresult client_raw_cuMemAllocManaged(CUdeviceptr_v2 *dptr, size_t bytesize, uns
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags)
+CUresult client_raw_cuMemCreate(CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags)
 {
 	struct args_331 a = { .handle = (CUmemGenericAllocationHandle_v1 *)handle, .size = size, .prop = (CUmemAllocationProp_v1 *)prop, .flags = flags };
 	struct marshal m;
@@ -2020,7 +2020,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation_v1 *locat
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp_v1 *prop, CUmemAllocationGranularity_flags option)
+CUresult client_raw_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp_v1 *prop, CUmemAllocationGranularity_flags option)
 {
 	struct args_342 a = { .granularity = (size_t *)granularity, .prop = (CUmemAllocationProp_v1 *)prop, .option = option };
 	struct marshal m;

@@ -35,6 +35,8 @@ CUresult client_raw_cuMemAdvise(CUdeviceptr_v2 devPtr, size_t count, CUmem_advis
 CUresult client_raw_cuMemAdvise_v2(CUdeviceptr_v2 devPtr, size_t count, CUmem_advise advice, CUmemLocation_v1 location);
 CUresult client_raw_cuMemAllocFromPoolAsync(CUdeviceptr_v2 *dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream);
 CUresult client_raw_cuMemAllocManaged(CUdeviceptr_v2 *dptr, size_t bytesize, unsigned int flags);
+CUresult client_raw_cuMemCreate(CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags);
+CUresult client_raw_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp_v1 *prop, CUmemAllocationGranularity_flags option);
 CUresult client_raw_cuMemMap(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags);
 CUresult client_raw_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps);
 CUresult client_raw_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value);

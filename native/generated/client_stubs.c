@@ -922,7 +922,7 @@ CUresult cuStreamQuery(CUstream hStream)
 	struct wire_stream_query request = { 0 };
 	CUresult result;
 
-	result = client_enter();
+	result = client_enter_stream(hStream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = client_stream_wire(hStream, &request.stream);
@@ -957,7 +957,7 @@ CUresult cuStreamSynchronize(CUstream hStream)
 	struct wire_stream_synchronize request = { 0 };
 	CUresult result;
 
-	result = client_enter();
+	result = client_enter_stream(hStream);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = client_stream_wire(hStream, &request.stream);

@@ -349,6 +349,15 @@ DRIVER_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr
 	return cuStreamWriteValue64_v2(own(stream), address, value, flags);
 }
 
+#define FIRST_NAME(name) \
+	DRIVER_EXPORT __typeof__(name##_v2_ptsz) name##_ptsz __attribute__((alias(#name "_v2_ptsz")))
+
+FIRST_NAME(cuStreamBatchMemOp);
+FIRST_NAME(cuStreamWaitValue32);
+FIRST_NAME(cuStreamWaitValue64);
+FIRST_NAME(cuStreamWriteValue32);
+FIRST_NAME(cuStreamWriteValue64);
+
 DRIVER_EXPORT CUresult cuStreamCopyAttributes_ptsz(CUstream to, CUstream from)
 {
 	return cuStreamCopyAttributes(own(to), own(from));

@@ -384,15 +384,18 @@ DRIVER_EXPORT CUresult cuModuleUnload(CUmodule module)
 }
 
 /* Code is decoded when it is loaded. */
+/* cudart goes by it: with eager loading, one library of a program whose code is for other devices keeps all of the
+ * program from starting. */
 DRIVER_EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
+	const char *asked = getenv("CUDA_MODULE_LOADING");
 	CUresult result = driver_ready();
 
 	if (result)
 		return result;
 	if (!mode)
 		return CUDA_ERROR_INVALID_VALUE;
-	*mode = CU_MODULE_EAGER_LOADING;
+	*mode = asked && strcmp(asked, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
 	return CUDA_SUCCESS;
 }
 

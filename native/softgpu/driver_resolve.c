@@ -30,13 +30,18 @@
 	PLAIN(cuTensorMapEncodeIm2colWide, 12080, cuTensorMapEncodeIm2colWide) \
 	PLAIN(cuTensorMapEncodeTiled, 12000, cuTensorMapEncodeTiled) \
 	PLAIN(cuTensorMapReplaceAddress, 12000, cuTensorMapReplaceAddress) \
+	STREAM(cuStreamBatchMemOp, 8000, cuStreamBatchMemOp, cuStreamBatchMemOp_ptsz, 8000) \
 	STREAM(cuStreamBatchMemOp, 11070, cuStreamBatchMemOp_v2, cuStreamBatchMemOp_v2_ptsz, 11070) \
 	STREAM(cuStreamCopyAttributes, 11000, cuStreamCopyAttributes, cuStreamCopyAttributes_ptsz, 11000) \
 	STREAM(cuStreamGetAttribute, 11000, cuStreamGetAttribute, cuStreamGetAttribute_ptsz, 11000) \
 	STREAM(cuStreamSetAttribute, 11000, cuStreamSetAttribute, cuStreamSetAttribute_ptsz, 11000) \
+	STREAM(cuStreamWaitValue32, 8000, cuStreamWaitValue32, cuStreamWaitValue32_ptsz, 8000) \
 	STREAM(cuStreamWaitValue32, 11070, cuStreamWaitValue32_v2, cuStreamWaitValue32_v2_ptsz, 11070) \
+	STREAM(cuStreamWaitValue64, 9000, cuStreamWaitValue64, cuStreamWaitValue64_ptsz, 9000) \
 	STREAM(cuStreamWaitValue64, 11070, cuStreamWaitValue64_v2, cuStreamWaitValue64_v2_ptsz, 11070) \
+	STREAM(cuStreamWriteValue32, 8000, cuStreamWriteValue32, cuStreamWriteValue32_ptsz, 8000) \
 	STREAM(cuStreamWriteValue32, 11070, cuStreamWriteValue32_v2, cuStreamWriteValue32_v2_ptsz, 11070) \
+	STREAM(cuStreamWriteValue64, 9000, cuStreamWriteValue64, cuStreamWriteValue64_ptsz, 9000) \
 	STREAM(cuStreamWriteValue64, 11070, cuStreamWriteValue64_v2, cuStreamWriteValue64_v2_ptsz, 11070) \
 	PLAIN(cuCtxAttach, 2000, cuCtxAttach) \
 	PLAIN(cuCtxCreate, 3020, cuCtxCreate_v2) \
@@ -323,6 +328,12 @@
 	PLAIN(cuModuleLoadDataEx, 2010, cuModuleLoadDataEx) \
 	PLAIN(cuModuleLoadFatBinary, 2000, cuModuleLoadFatBinary) \
 	PLAIN(cuModuleUnload, 2000, cuModuleUnload) \
+	PLAIN(cuMulticastAddDevice, 12010, cuMulticastAddDevice) \
+	PLAIN(cuMulticastBindAddr, 12010, cuMulticastBindAddr) \
+	PLAIN(cuMulticastBindMem, 12010, cuMulticastBindMem) \
+	PLAIN(cuMulticastCreate, 12010, cuMulticastCreate) \
+	PLAIN(cuMulticastGetGranularity, 12010, cuMulticastGetGranularity) \
+	PLAIN(cuMulticastUnbind, 12010, cuMulticastUnbind) \
 	PLAIN(cuOccupancyAvailableDynamicSMemPerBlock, 10020, cuOccupancyAvailableDynamicSMemPerBlock) \
 	PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, cuOccupancyMaxActiveBlocksPerMultiprocessor) \
 	PLAIN(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) \

@@ -543,3 +543,6 @@ NOT_SUPPORTED(nvmlDeviceGetDisplayMode)
 NOT_SUPPORTED(nvmlDeviceGetDisplayActive)
 NOT_SUPPORTED(nvmlDeviceGetNumaNodeId)
 NOT_SUPPORTED(nvmlDeviceGetNvLinkState)
+/* PyTorch wants these before it says that memory has run out. */
+NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
+NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)

@@ -76,11 +76,14 @@ def _stub(entry: Entry) -> list[str]:
         lines.append(f"\tstruct wire_{op.name} request = {{ 0 }};")
     if op.reply:
         lines.append(f"\tstruct wire_{op.name}_reply reply;")
-    enter = "client_enter" if op.context else "client_enter_any"
+    enter = "client_enter()" if op.context else "client_enter_any()"
+    stream = [argument for name, argument in requests if fields[name].handle == "stream"]
+    if op.context and stream:
+        enter = f"client_enter_stream({stream[0]})"
     lines += [
         "\tCUresult result;",
         "",
-        f"\tresult = {enter}();",
+        f"\tresult = {enter};",
         "\tif (result != CUDA_SUCCESS)",
         "\t\treturn result;",
     ]

@@ -1716,7 +1716,7 @@ ENTRIES: Final = (
         10020,
         "cuMemCreate",
         "CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags",
-        "",
+        "hand",
     ),
     _e(
         332,
@@ -1779,7 +1779,7 @@ ENTRIES: Final = (
         10020,
         "cuMemGetAllocationGranularity",
         "size_t *granularity, const CUmemAllocationProp_v1 *prop, CUmemAllocationGranularity_flags option",
-        "",
+        "hand",
     ),
     _m(
         343,

@@ -4,8 +4,7 @@
     FARBUS_SOFTGPU=cc=9.0,sms=132,mem=8GiB python -m tests.gpu.speed --libcuda build/model/libcuda.so.1 --torch PYTHON
 
 What a program's threads spend on calls is the program's and remoting's own, and what the GPU would do is a guess.  So
-ratios to ``native`` say what remoting costs the caller, and results mean nothing.  cuBLAS does not start natively on
-it (PyTorch's models are then told as failed); through the shim it does.
+ratios to ``native`` say what remoting costs the caller, and results mean nothing.
 """
 
 from __future__ import annotations

@@ -52,7 +52,6 @@ SHIM_ONLY = {
     "call_linker",
     "call_local",
     "call_managed",
-    "call_memops",
     "call_narrow",
     "call_old",
     "call_shared",

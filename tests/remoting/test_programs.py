@@ -90,7 +90,7 @@ def test_streams_of_another_device(lease: Callable[..., Remote], build: Callable
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("visible", "count"), [("1", 1), ("2,0", 2), ("0,7,1", 1), ("0,0", 1), ("0,1,2", 3)])
+@pytest.mark.parametrize(("visible", "count"), [("1", 1), ("2,0", 2), ("0,7,1", 1), ("1,0,2", 3), ("0,1,2", 3)])
 def test_visible_devices(lease: Callable[..., Remote], build: Callable[[str], Path], visible: str, count: int) -> None:
     remote = lease(FARBUS_SOFTGPU="count=3", FARBUS_SOFTGPU_NODE="remoting-tests")
     done = remote.run(build("remoting/devices"), CUDA_VISIBLE_DEVICES=visible)
@@ -115,7 +115,8 @@ def test_order_of_devices(
     assert (done.returncode, done.stdout.split()) == (0, buses.split()), done.stdout + done.stderr
 
 
-def test_no_visible_device(lease: Callable[..., Remote], build: Callable[[str], Path]) -> None:
-    done = lease().run(build("remoting/devices"), CUDA_VISIBLE_DEVICES="")
+@pytest.mark.parametrize("visible", ["", "7", "0,0", "1,0,1", "0,0,2"])
+def test_no_visible_device(lease: Callable[..., Remote], build: Callable[[str], Path], visible: str) -> None:
+    done = lease(FARBUS_SOFTGPU="count=3").run(build("remoting/devices"), CUDA_VISIBLE_DEVICES=visible)
     assert done.returncode == 1
     assert "cudaErrorNoDevice" in done.stdout

@@ -27,6 +27,11 @@ for index in range(n.nvmlDeviceGetCount()):
         power = n.nvmlDeviceGetPowerUsage(handle)
     except n.NVMLError_NotSupported:
         power = None
+    try:
+        n.nvmlDeviceGetNvLinkRemoteDeviceType(handle, 0)
+        linked = True
+    except n.NVMLError_NotSupported:
+        linked = False
     devices.append({
         "uuid": uuid,
         "index_by_uuid": n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID(uuid)),
@@ -38,6 +43,7 @@ for index in range(n.nvmlDeviceGetCount()):
         "processes": [[p.pid, p.usedGpuMemory] for p in n.nvmlDeviceGetComputeRunningProcesses(handle)],
         "utilization": n.nvmlDeviceGetUtilizationRates(handle).gpu,
         "power": power,
+        "linked": linked,
     })
 print(json.dumps({"cuda": n.nvmlSystemGetCudaDriverVersion(), "driver": n.nvmlSystemGetDriverVersion(),
                   "devices": devices}))
@@ -71,6 +77,7 @@ def test_idle_devices(tmp_path: Path) -> None:
         assert device["processes"] == []
         assert device["utilization"] == 0
         assert device["power"] is None
+        assert not device["linked"]
 
 
 def test_same_identity_as_the_driver(tmp_path: Path) -> None:

@@ -47,6 +47,21 @@ def test_runtime_program(nvcc: str, flags: list[str], tmp_path: Path) -> None:
     assert done.stdout == "hello from thread 0\n"
 
 
+@pytest.mark.parametrize(
+    ("loading", "said"), [("", "0 2 7 209 7\n"), ("LAZY", "0 2 7 209 7\n"), ("EAGER", "209 0\n")], ids=str.lower
+)
+def test_code_for_other_devices_fails_where_it_is_used(nvcc: str, tmp_path: Path, loading: str, said: str) -> None:
+    program, other = tmp_path / "lazy", tmp_path / "elsewhere.o"
+    for command in (
+        [nvcc, "-gencode", "arch=compute_75,code=sm_75", "-c", PROGRAMS / "runtime_elsewhere.cu", "-o", other],
+        [nvcc, "-arch=sm_75", PROGRAMS / "runtime_lazy.cu", other, "-o", program],
+    ):
+        subprocess.run(command, check=True, timeout=BUILD_TIMEOUT_S)
+    settings = environment(str(tmp_path), "cc=9.0,count=2", CUDA_MODULE_LOADING=loading)
+    done = subprocess.run([program], env=settings, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
+
+
 def test_graphs_of_the_runtime(nvcc: str, tmp_path: Path) -> None:
     done = build_and_run(nvcc, "runtime_graphs", ["--default-stream", "per-thread"], tmp_path)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"

@@ -44,6 +44,7 @@ static void test_module(CUdeviceptr word, const char *path)
 	CHECK(cuFuncSetCacheConfig(function, CU_FUNC_CACHE_PREFER_SHARED));
 	CHECK(cuFuncSetSharedMemConfig(function, CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE));
 	CHECK(cuModuleGetLoadingMode(&mode));
+	REQUIRE_EQUAL(mode, CU_MODULE_LAZY_LOADING);
 	CHECK(cuModuleGetGlobal_v2(&counter, &bytes, module, "counter"));
 	REQUIRE_EQUAL(bytes, 4);
 	REQUIRE_EQUAL(word_at(counter), 7);

@@ -79,6 +79,37 @@ static void test_pointers(void)
 	CHECK(cuMemFree_v2(memory));
 }
 
+/* Pinned memory where a device's is expected: one address for both. */
+static void test_pinned_as_device(void)
+{
+	CUdeviceptr memory = words(4, 0), there;
+	unsigned *pinned, here[4] = { 1, 2, 3, 4 }, back[4] = { 0 };
+
+	CHECK(cuMemHostAlloc((void **)&pinned, 64, CU_MEMHOSTALLOC_PORTABLE));
+	there = (CUdeviceptr)(uintptr_t)pinned;
+	CUDA_MEMCPY2D row = { .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = there,
+			      .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = memory,
+			      .WidthInBytes = 4, .Height = 1 };
+
+	CHECK(cuMemcpyHtoD_v2(there, here, sizeof(here)));
+	REQUIRE(pinned[0] == 1 && pinned[3] == 4);
+	pinned[1] = 22;
+	CHECK(cuMemcpyDtoHAsync_v2(back, there, sizeof(back), stream));
+	CHECK(cuStreamSynchronize(stream));
+	REQUIRE(back[0] == 1 && back[1] == 22);
+	CHECK(cuMemcpyDtoD_v2(memory, there, sizeof(here)));
+	REQUIRE_EQUAL(word_at(memory + 4), 22);
+	CHECK(cuMemsetD32Async(memory + 8, 33, 1, stream));
+	CHECK(cuMemcpyDtoDAsync_v2(there, memory, sizeof(here), stream));
+	CHECK(cuStreamSynchronize(stream));
+	REQUIRE_EQUAL(pinned[2], 33);
+	pinned[0] = 11;
+	CHECK(cuMemcpy2D_v2(&row));
+	REQUIRE_EQUAL(word_at(memory), 11);
+	CHECK(cuMemFreeHost(pinned));
+	CHECK(cuMemFree_v2(memory));
+}
+
 /* A box of 2 x 2 x 2 words in one of 4 x 4 x 4. */
 static void test_shapes(void)
 {
@@ -173,6 +204,7 @@ int main(void)
 	test_fills();
 	test_pinned();
 	test_pointers();
+	test_pinned_as_device();
 	test_shapes();
 	test_pools();
 	return 0;

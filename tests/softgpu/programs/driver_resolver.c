@@ -42,6 +42,12 @@ int main(void)
 		symbol("cuMemAlloc_v2"));
 	REQUIRE(find("cuGetProcAddress", 11030, 0) == symbol("cuGetProcAddress"));
 	REQUIRE(find("cuGetProcAddress", 12000, 0) == symbol("cuGetProcAddress_v2"));
+	REQUIRE(find("cuStreamWaitValue32", 8000, 0) == symbol("cuStreamWaitValue32"));
+	REQUIRE(find("cuStreamWaitValue32", 12000, 0) == symbol("cuStreamWaitValue32_v2"));
+	REQUIRE(find("cuStreamWriteValue64", 9000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) ==
+		symbol("cuStreamWriteValue64_ptsz"));
+	REQUIRE(symbol("cuStreamBatchMemOp") && symbol("cuStreamBatchMemOp_ptsz"));
+	REQUIRE(find("cuMulticastCreate", 12010, 0) == symbol("cuMulticastCreate"));
 	EXPECT(cuGetProcAddress("cuMemAlloc", &entry, 2000, 0, &status), CUDA_ERROR_NOT_FOUND);
 	REQUIRE_EQUAL(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
 	REQUIRE(!entry);
