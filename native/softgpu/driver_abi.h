@@ -22,4 +22,7 @@ typedef struct CUlinkState_st *CUlinkState;	/* remoting has no linking, so the f
 
 #define DRIVER_EXPORT __attribute__((visibility("default")))
 
+/* A function under the name that it had first, too, with the same parameters: libraries that open the driver look for some so. */
+#define DRIVER_FIRST_NAME(name) DRIVER_EXPORT __typeof__(name##_v2) name __attribute__((alias(#name "_v2")))
+
 #endif

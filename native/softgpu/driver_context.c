@@ -503,6 +503,8 @@ DRIVER_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 	return context_destroy(context);
 }
 
+DRIVER_FIRST_NAME(cuCtxDestroy);
+
 /* Usage counts of contexts ended with CUDA 4; what remains of these two is
  * "create's reference" (cuda.h, "Deprecated Context Management"). */
 DRIVER_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned int flags)
@@ -559,6 +561,10 @@ DRIVER_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *out)
 	stack_pop();
 	return CUDA_SUCCESS;
 }
+
+/* By which cuDNN looks for these, as for the linker's. */
+DRIVER_FIRST_NAME(cuCtxPushCurrent);
+DRIVER_FIRST_NAME(cuCtxPopCurrent);
 
 DRIVER_EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
 {

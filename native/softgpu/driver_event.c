@@ -135,6 +135,8 @@ DRIVER_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 	return result;
 }
 
+DRIVER_FIRST_NAME(cuEventDestroy);
+
 /* ---- recording ---- */
 
 struct record_operation {

@@ -102,6 +102,8 @@ DRIVER_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option *options
 	return CUDA_SUCCESS;
 }
 
+DRIVER_FIRST_NAME(cuLinkCreate);
+
 static CUresult add(CUlinkState state, CUjitInputType type, const void *data, size_t bytes,
 		    const char *name, unsigned count, const CUjit_option *options, void **values)
 {
@@ -153,6 +155,9 @@ DRIVER_EXPORT CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, 
 	free(data);
 	return result;
 }
+
+DRIVER_FIRST_NAME(cuLinkAddData);
+DRIVER_FIRST_NAME(cuLinkAddFile);
 
 DRIVER_EXPORT CUresult cuLinkComplete(CUlinkState state, void **image, size_t *bytes)
 {

@@ -225,14 +225,12 @@ DRIVER_EXPORT CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr
 	return one(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, value, flags);
 }
 
-/* Under the names that they had first, by which cuBLAS looks for some of them. */
-#define FIRST_NAME(name) DRIVER_EXPORT __typeof__(name##_v2) name __attribute__((alias(#name "_v2")))
-
-FIRST_NAME(cuStreamBatchMemOp);
-FIRST_NAME(cuStreamWaitValue32);
-FIRST_NAME(cuStreamWaitValue64);
-FIRST_NAME(cuStreamWriteValue32);
-FIRST_NAME(cuStreamWriteValue64);
+/* By which cuBLAS looks for some of them. */
+DRIVER_FIRST_NAME(cuStreamBatchMemOp);
+DRIVER_FIRST_NAME(cuStreamWaitValue32);
+DRIVER_FIRST_NAME(cuStreamWaitValue64);
+DRIVER_FIRST_NAME(cuStreamWriteValue32);
+DRIVER_FIRST_NAME(cuStreamWriteValue64);
 
 /* ---- attributes of streams ---- */
 

@@ -191,6 +191,8 @@ DRIVER_EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
 	return result;
 }
 
+DRIVER_FIRST_NAME(cuStreamDestroy);
+
 static CUresult nothing(struct driver_operation *operation, CUresult state)
 {
 	(void)operation, (void)state;
