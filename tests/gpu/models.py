@@ -17,6 +17,8 @@ from collections.abc import Callable
 
 # Before the first product: cuBLAS computes the same in every run only with a workspace of its own.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# Inductor's own processes do not always end with the program, natively neither.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import torch
 import torch.nn.functional as F
