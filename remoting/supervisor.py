@@ -704,8 +704,11 @@ def main(arguments: Sequence[str]) -> int:
         image_bytes=options.image_bytes,
         log=log,
     )
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    # A signal may come to any thread, and a main thread that waits for another does not hear of it then.
+    ended, end = os.pipe()
+    os.set_blocking(end, False)
+    signal.set_wakeup_fd(end, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         supervisor.start()
@@ -716,17 +719,17 @@ def main(arguments: Sequence[str]) -> int:
         address, port = supervisor.address
         print(f"listening {f'[{address}]' if ':' in address else address}:{port}", flush=True)
         if options.life_fd is not None:
-            threading.Thread(target=_watch_life, args=(options.life_fd, ended), daemon=True).start()
-        ended.wait()
+            threading.Thread(target=_watch_life, args=(options.life_fd, end), daemon=True).start()
+        os.read(ended, 1)
     finally:
         supervisor.stop()
     return 0
 
 
-def _watch_life(descriptor: int, ended: threading.Event) -> None:
+def _watch_life(descriptor: int, end: int) -> None:
     while os.read(descriptor, 4096):
         pass
-    ended.set()
+    os.write(end, b"\0")
 
 
 def _read_secret(descriptor: int) -> bytes:

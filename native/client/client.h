@@ -267,6 +267,7 @@ struct client_session {
 	uint64_t number;
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	char local[108];		/* where the supervisor of this machine listens; or empty */
+	uid_t local_user;		/* and whose it is */
 	pthread_mutex_t fail_lock;	/* by who finds the connection lost */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 	uint16_t major, minor;		/* of the protocol that the server speaks */
@@ -702,6 +703,13 @@ void client_cudart_start(void);
 
 /* One line on stderr: "farbus: ...". */
 void client_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Its two halves, for who holds a lock: the line on stderr, and in the log, whose callbacks are the program's. */
+struct client_line {
+	char text[512];
+	size_t length;
+};
+void client_line_write(struct client_line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void client_line_log(const struct client_line *line);
 /* Keep a line for cuLogs*, and tell those who have asked (diagnostics.c). */
 void client_log(const char *line, size_t length);
 

@@ -32,6 +32,8 @@
 #define RECEIVER_ROUNDS 4
 /* How long a handler of a signal waits for a thread that is held up by its host functions. */
 #define PACE_ROUND_NS 10000000
+/* Longer than a supervisor is waited for that is asked how a session has ended. */
+#define FAIL_PATIENCE_S 5
 
 static bool paging(void)
 {
@@ -134,28 +136,43 @@ static void session_abandon(struct client_session *session)
 	}
 }
 
-void client_session_fail(struct client_session *session, int error)
+/* The message comes before the first error, since a program may end with that; but who can't have it said by now, as
+ * a thread that is interrupted by its own signal handler, or one whose stderr nobody reads, keeps no other from its errors. */
+static void session_fail_say(struct client_session *session, int error)
 {
 	const bool gone = error == -EPIPE || error == -ECONNRESET;
+	struct client_line line = { .length = 0 };
+	struct timespec until;
 
-	client_guard_begin();
-	/* The message comes before the first error: a program may end with that. */
-	pthread_mutex_lock(&session->fail_lock);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += FAIL_PATIENCE_S;
+	if (atomic_load(&session->dead) || pthread_mutex_timedlock(&session->fail_lock, &until))
+		return;
 	if (!atomic_load(&session->dead)) {
 		if (gone && !*session->ending)
 			client_session_ask_end(session);
-		client_message("the connection to the GPU at %s is lost (%s); every CUDA call %snow "
-			       "fails with CUDA_ERROR_DEVICE_UNAVAILABLE%s",
-			       session->peer, gone ? *session->ending ? session->ending
-								      : "the server or its lease has ended"
-			       : error == -ETIMEDOUT ? "it was cut and did not come back in time"
-						      : strerror(-error),
-			       farbus_client.session_count > 1 ? "that needs it " : "",
-			       farbus_client.session_count > 1 ? "" : "; start the program again");
+		client_line_write(&line,
+				  "the connection to the GPU at %s is lost (%s); every CUDA call %snow "
+				  "fails with CUDA_ERROR_DEVICE_UNAVAILABLE%s",
+				  session->peer, gone ? *session->ending ? session->ending
+									 : "the server or its lease has ended"
+				  : error == -ETIMEDOUT ? "it was cut and did not come back in time"
+							 : strerror(-error),
+				  farbus_client.session_count > 1 ? "that needs it " : "",
+				  farbus_client.session_count > 1 ? "" : "; start the program again");
 		atomic_store(&session->dead, true);
 		atomic_fetch_add(&farbus_client.lost, 1);
 	}
 	pthread_mutex_unlock(&session->fail_lock);
+	/* A program's callback may call CUDA. */
+	if (line.length)
+		client_line_log(&line);
+}
+
+void client_session_fail(struct client_session *session, int error)
+{
+	client_guard_begin();
+	session_fail_say(session, error);
 	/* A leader reads to the end of the stream, and abandons what waits by itself. */
 	session->transport.ops->shutdown(&session->transport);
 	wait_lock(session);

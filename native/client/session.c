@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,7 +24,6 @@
 #define HELLO_TIMEOUT_MS 60000
 /* The supervisor knows how a server has ended a moment after its connection has closed, longer where
  * the kernel still takes its memory apart. */
-#define END_CONNECT_TIMEOUT_MS 1000
 #define END_TIMEOUT_MS 2000
 #define SESSION_FILE_BYTES 32768
 /* Programs close and reuse low descriptors (daemons, shells, dup2 onto a fixed number):
@@ -167,12 +167,23 @@ static enum choice session_choice(void)
 	return (enum choice)choice;
 }
 
+/* Who listens there, as the kernel knows it; (uid_t)-1: it does not say. */
+static uid_t session_peer_user(const struct transport *transport)
+{
+	struct ucred peer;
+	socklen_t bytes = sizeof(peer);
+
+	return getsockopt(transport->descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) ? (uid_t)-1 : peer.uid;
+}
+
 static int session_connect_unix(struct client_session *session, const char *name)
 {
 	int rc = transport_unix_connect(&session->transport, name, CONNECT_TIMEOUT_MS);
 
-	if (!rc)
+	if (!rc) {
 		snprintf(session->local, sizeof(session->local), "%s", name);
+		session->local_user = session_peer_user(&session->transport);
+	}
 	return rc;
 }
 
@@ -351,6 +362,13 @@ void client_session_ended(struct client_session *session, const char *text, size
 	session_printable(session->ending);
 }
 
+static int left_ms(uint64_t end)
+{
+	uint64_t now = transport_now_ns();
+
+	return now < end ? (int)((end - now) / 1000000u) : 0;
+}
+
 void client_session_ask_end(struct client_session *session)
 {
 	struct wire_hello hello = {
@@ -363,6 +381,7 @@ void client_session_ask_end(struct client_session *session)
 		.process = (uint32_t)getpid(),
 	};
 	struct transport asked = { .descriptor = -1 };
+	uint64_t end = transport_now_ns() + END_TIMEOUT_MS * 1000000ull;
 	char text[WIRE_HELLO_TEXT_BYTES];
 	struct wire_hello_reply reply;
 	int cancel;
@@ -370,13 +389,15 @@ void client_session_ask_end(struct client_session *session)
 	if (!session->number || !*session->local)
 		return;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	if (transport_unix_connect(&asked, session->local, END_CONNECT_TIMEOUT_MS) == 0) {
-		if (wire_hello_prove(&hello, session->key) == 0 &&
+	if (transport_unix_connect(&asked, session->local, END_TIMEOUT_MS) == 0) {
+		/* Whoever has taken a dead supervisor's name since is no one to believe. */
+		if (session_peer_user(&asked) == session->local_user &&
+		    wire_hello_prove(&hello, session->key) == 0 &&
 		    transport_write_all(&asked, &hello, sizeof(hello)) == 0 &&
-		    transport_read_all(&asked, &reply, sizeof(reply), END_TIMEOUT_MS) == 0 &&
+		    transport_read_all(&asked, &reply, sizeof(reply), left_ms(end)) == 0 &&
 		    reply.magic == WIRE_HELLO_MAGIC && reply.status == WIRE_HELLO_SESSION &&
 		    reply.text_bytes <= sizeof(text) &&
-		    transport_read_all(&asked, text, reply.text_bytes, END_TIMEOUT_MS) == 0)
+		    transport_read_all(&asked, text, reply.text_bytes, left_ms(end)) == 0)
 			client_session_ended(session, text, reply.text_bytes);
 		transport_release(&asked);
 	}

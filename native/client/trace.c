@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@
 
 /* The longest name of a function has 50 characters, that of a result 50. */
 #define LINE_BYTES 256
+#define TOO_LARGE "no file of this program may be larger (ulimit -f)"
 
 _Atomic int client_trace_state;
 
@@ -113,8 +115,11 @@ static void trace_stop(const char *why)
 
 static void trace_write(const char *line, size_t bytes)
 {
+	static const struct timespec none;
+	sigset_t too_large, before, pending;
 	struct stat status;
 	ssize_t written;
+	int error;
 
 	/* The program may have closed all descriptors, and have the number for a file of its own. */
 	if (fstat(trace.descriptor, &status) < 0 || status.st_dev != trace.device ||
@@ -123,14 +128,23 @@ static void trace_write(const char *line, size_t bytes)
 		return;
 	}
 	if (trace.limit != RLIM_INFINITY && (rlim_t)status.st_size + bytes > trace.limit) {
-		trace_stop("no file of this program may be larger (ulimit -f)");
+		trace_stop(TOO_LARGE);
 		return;
 	}
+	/* What other threads write meanwhile counts, too: the kernel would end the program. */
+	sigemptyset(&too_large);
+	sigaddset(&too_large, SIGXFSZ);
+	pthread_sigmask(SIG_BLOCK, &too_large, &before);
+	sigpending(&pending);
 	do {
 		written = write(trace.descriptor, line, bytes);
 	} while (written < 0 && errno == EINTR);
+	error = written < 0 ? errno : ENOSPC;
+	if (error == EFBIG && !sigismember(&pending, SIGXFSZ))
+		(void)sigtimedwait(&too_large, NULL, &none);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (written != (ssize_t)bytes)
-		trace_stop(written < 0 ? strerror(errno) : "no space is left");
+		trace_stop(error == EFBIG ? TOO_LARGE : strerror(error));
 }
 
 uint64_t client_trace_begin(void)

@@ -19,9 +19,13 @@ static void pass_on(int signal_number, siginfo_t *info, void *context)
 
 	if (previous->sa_flags & SA_SIGINFO) {
 		previous->sa_sigaction(signal_number, info, context);
+	} else if (previous->sa_handler == SIG_IGN && info->si_code <= 0) {
+		return;
 	} else if (previous->sa_handler == SIG_DFL || previous->sa_handler == SIG_IGN) {
-		/* Back to the default: the instruction faults again and ends the process. */
+		/* Back to the default: the instruction faults again and ends the process, and what was sent is sent again. */
 		signal(signal_number, SIG_DFL);
+		if (info->si_code <= 0)
+			raise(signal_number);
 	} else {
 		previous->sa_handler(signal_number);
 	}

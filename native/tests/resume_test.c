@@ -904,6 +904,32 @@ static void test_all_connections_are_written_to_at_one_time(void)
 	free(bytes);
 }
 
+/* One connection has failed, and nobody reads from the other, since what comes first is lost. */
+static void test_a_wide_write_ends_with_one_of_its_connections(void)
+{
+	for (int which = 0; which < 2; which++) {
+		struct transport transport;
+		struct wide_end end = { .transport = &transport, .bytes = calloc(2, WIDE_CHUNK_BYTES) };
+		struct chunk_header header;
+		pthread_t writer;
+		int ends[2];
+
+		wide_make(&transport, ends);
+		assert(pthread_create(&writer, NULL, wide_write, &end) == 0);
+		/* Both are being written to. */
+		read_exactly(ends[0], &header, sizeof(header));
+		read_exactly(ends[1], &header, sizeof(header));
+		close(ends[which]);
+		pthread_join(writer, NULL);
+		/* What is not acknowledged stays for the next connection. */
+		assert(end.rc == 0);
+		transport.ops->shutdown(&transport);
+		transport_release(&transport);
+		close(ends[!which]);
+		free(end.bytes);
+	}
+}
+
 static int connect_from_loopback(int descriptor, const struct sockaddr_in *address)
 {
 	struct sockaddr_in own = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
@@ -1203,6 +1229,7 @@ int main(void)
 	test_all_connections_are_read_at_one_time();
 	test_all_connections_are_written_to_at_one_time();
 	test_a_wide_read_ends_with_one_of_its_connections();
+	test_a_wide_write_ends_with_one_of_its_connections();
 	test_both_streams_arrive_whole_however_often_they_are_cut(false, 4);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, BUNDLE_CONNECTIONS);
 	test_a_chunk_that_lies_is_the_end();

@@ -72,6 +72,15 @@ static bool bundle_is_wide(struct transport *transport)
 	return bundle->writers && atomic_load(&bundle->ready) != 1;
 }
 
+static void bundle_end(struct bundle *bundle)
+{
+	unsigned present = atomic_load(&bundle->present);
+
+	for (unsigned i = 0; i < BUNDLE_CONNECTIONS; i++)
+		if (present & 1u << i)
+			bundle->each[i].transport.ops->shutdown(&bundle->each[i].transport);
+}
+
 /* ---- writing ---- */
 
 /* What is written next: chunks in the order of the stream. */
@@ -193,11 +202,15 @@ struct carried {
 	unsigned connections;
 };
 
+/* A cut of one is a cut of all: nobody is to wait for a peer that waits for what is lost. */
 static int carried_write(void *opaque)
 {
 	const struct carried *carried = opaque;
+	int rc = plan_write(carried->plan, carried->connections);
 
-	return plan_write(carried->plan, carried->connections);
+	if (rc)
+		bundle_end(carried->plan->bundle);
+	return rc;
 }
 
 /* A thread for each connection. */
@@ -218,7 +231,7 @@ static int plan_write_wide(struct plan *plan)
 			break;
 		left &= ~one;
 	}
-	rc = plan_write(plan, left);
+	rc = carried_write(&(struct carried){ plan, left });
 	others = crew_join(bundle->writers);
 	return rc ? rc : others;
 }
@@ -436,7 +449,7 @@ ssize_t transport_bundle_take(struct transport *transport, void *buffer, size_t 
 	}
 	/* A cut of one is a cut of all: nobody is to wait for the others. */
 	if (rc)
-		transport->ops->shutdown(transport);
+		bundle_end(bundle);
 	others = crew_join(bundle->readers);
 	if (!rc)
 		rc = others;
@@ -459,12 +472,7 @@ static int bundle_wait(struct transport *transport, int timeout_ms)
 
 static void bundle_shutdown(struct transport *transport)
 {
-	struct bundle *bundle = transport->bundle;
-	unsigned present = atomic_load(&bundle->present);
-
-	for (unsigned i = 0; i < BUNDLE_CONNECTIONS; i++)
-		if (present & 1u << i)
-			bundle->each[i].transport.ops->shutdown(&bundle->each[i].transport);
+	bundle_end(transport->bundle);
 }
 
 int transport_bundle_wrap(struct transport *transport, bool names)

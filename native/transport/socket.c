@@ -11,6 +11,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -162,6 +163,25 @@ static int unix_write(struct transport *transport, struct iovec *vector, int cou
 	return rc ? rc : socket_write(transport, vector, count);
 }
 
+/* The kernel can't write there, but the program may serve the fault, as it would natively; if not, it ends as natively. */
+static ssize_t socket_receive_by_hand(int descriptor, const struct iovec *into)
+{
+	uint8_t bytes[4096];
+	ssize_t got = recv(descriptor, bytes, into->iov_len < sizeof(bytes) ? into->iov_len : sizeof(bytes), MSG_DONTWAIT);
+	sigset_t faults, before;
+
+	if (got <= 0)
+		return got;
+	sigemptyset(&faults);
+	sigaddset(&faults, SIGSEGV);
+	sigaddset(&faults, SIGBUS);
+	/* Threads of ours get no signals else. */
+	pthread_sigmask(SIG_UNBLOCK, &faults, &before);
+	memcpy(into->iov_base, bytes, (size_t)got);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return got;
+}
+
 static ssize_t socket_receive(struct transport *transport, struct iovec *into, size_t count)
 {
 	struct msghdr message = { .msg_iov = into, .msg_iovlen = count };
@@ -173,6 +193,8 @@ static ssize_t socket_receive(struct transport *transport, struct iovec *into, s
 		got = count == 1 ? recv(transport->descriptor, into->iov_base, into->iov_len, MSG_DONTWAIT)
 				 : recvmsg(transport->descriptor, &message, MSG_DONTWAIT);
 	} while (got < 0 && errno == EINTR);
+	if (got < 0 && errno == EFAULT)
+		got = socket_receive_by_hand(transport->descriptor, into);
 	TRANSPORT_RECEIVED(transport);
 	if (got < 0)
 		got = -errno;

@@ -2,6 +2,7 @@
  * whether another one wants its own, as whoever spins on does (native/transport/inbox.c).  With PROCESSORS_IDLE nobody does. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +23,14 @@ int getrusage(__rusage_who_t who, struct rusage *usage)
 {
 	int rc = (int)syscall(SYS_getrusage, who, usage);
 
-	if (who == RUSAGE_THREAD)
+	if (who == RUSAGE_THREAD) {
+		int before;
+
+		/* getrusage is no cancellation point. */
+		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
 		close(open(getenv("PROCESSORS_WANTED"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+		pthread_setcancelstate(before, &before);
+	}
 	if (who == RUSAGE_THREAD && getenv("PROCESSORS_IDLE"))
 		usage->ru_nivcsw = 0;
 	return rc;

@@ -16,6 +16,7 @@ from farbus.remoting import session as wire
 from farbus.remoting import supervisor
 from farbus.remoting.supervisor import ERROR_PREFIX, describe_code
 from tests.remoting.harness import Remote, remote_session
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, wait_until
 
 Build = Callable[[str], Path]
@@ -79,6 +80,18 @@ def test_what_a_supervisor_tells_does_nothing_to_a_terminal(
     assert "\x1b" not in err
     assert f"process {server} there, turned?[31m red?xxx" in err
     assert err.endswith("start the program again\n")
+
+
+def test_a_server_whose_kernels_have_run_ends_by_the_signal_that_is_sent(remote: Remote, tmp_path: Path) -> None:
+    """The software GPU serves the faults of kernels."""
+    program = remote.start(build_calls("lost/after_kernel", tmp_path), FARBUS_TRANSPORT="shm")
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    (server,) = remote.supervisor.pids
+    os.kill(server, signal.SIGSEGV)
+    _, err = program.communicate(timeout=PATIENCE_S)
+    assert program.returncode == 3, err
+    assert f"process {server} there, was killed by signal 11 (SIGSEGV)" in err
 
 
 def test_a_killed_reserve_is_named(remote: Remote) -> None:

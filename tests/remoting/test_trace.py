@@ -165,6 +165,15 @@ def test_a_limit_of_files_sizes_ends_the_trace_and_not_the_program(
     assert len(calls(trace)) > 10
 
 
+@pytest.mark.parametrize("blocks", [16, 64, 200])
+def test_threads_that_reach_the_limit_together_go_on(remote: Remote, build: Build, tmp_path: Path, blocks: int) -> None:
+    trace = tmp_path / "trace"
+    limited = f"ulimit -f {blocks}; exec {build('remoting/threads')}"
+    done = remote.run("sh", "-c", limited, FARBUS_TRACE=str(trace), FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    assert done.stderr.count("\n") <= 1
+
+
 def test_without_it_there_is_none(remote: Remote, build: Build, tmp_path: Path) -> None:
     done = remote.run("sh", "-c", f"cd {tmp_path} && exec {build('remoting/rows')}", FARBUS_TRACE="")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")

@@ -111,6 +111,22 @@ def test_killed_server_is_an_error_and_no_hang(remote: Remote, build: Build, tra
     assert err.count("the connection to the GPU at ") == 1
 
 
+def test_a_log_s_callback_may_call_cuda_when_the_server_is_lost(remote: Remote, transport: str, tmp_path: Path) -> None:
+    program = remote.start(build_calls("lost/logged", tmp_path), FARBUS_TRANSPORT=transport)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    (server,) = remote.supervisor.pids
+    os.kill(server, signal.SIGKILL)
+    out, err = program.communicate(timeout=PATIENCE_S)
+    assert program.returncode == 3, out + err
+    assert err.count("the connection to the GPU at ") == 1
+
+
+def test_memory_whose_faults_the_program_serves(remote: Remote, transport: str, tmp_path: Path) -> None:
+    done = remote.run(build_calls("copies/served", tmp_path), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
 @pytest.mark.parametrize("name", ["wait_forever", "copies_until_lost"])
 def test_killed_program_ends_its_server_and_leaves_nothing(
     remote: Remote, build: Build, transport: str, name: str
