@@ -298,11 +298,31 @@ static void targets_free(struct client_session *session)
 	}
 }
 
+/* Is this the thread that reads where no caller does? */
+static __thread bool receives;
+
+/* It writes to the program's memory, whose faults the program may serve, as on a caller's thread: a signal for a fault that is
+ * blocked ends the process.  Not where managed memory has faults of its own, which would wait for this thread. */
+static bool faults_allow(sigset_t *before)
+{
+	sigset_t faults;
+
+	if (!receives || client_managed_any())
+		return false;
+	sigemptyset(&faults);
+	sigaddset(&faults, SIGSEGV);
+	sigaddset(&faults, SIGBUS);
+	pthread_sigmask(SIG_UNBLOCK, &faults, before);
+	return true;
+}
+
 static int read_data(struct client_session *session, const struct wire_header *header)
 {
 	struct client_target *target;
 	struct wire_data data;
 	size_t bytes, at;
+	sigset_t before;
+	bool allowed;
 	int rc;
 
 	if (header->length < sizeof(data))
@@ -323,6 +343,7 @@ static int read_data(struct client_session *session, const struct wire_header *h
 		return -EPROTO;
 	target->missing -= bytes;
 	at = data.offset;
+	allowed = faults_allow(&before);
 	while (bytes && !rc) {
 		size_t column = at % target->width;
 		size_t now = target->pitch == target->width ? bytes : target->width - column;
@@ -334,6 +355,8 @@ static int read_data(struct client_session *session, const struct wire_header *h
 		at += now;
 		bytes -= now;
 	}
+	if (allowed)
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (!rc && target->missing == 0 && target->kept)
 		target->missing = target->width * target->height;
 	else if (!rc && target->missing == 0 && target->owned)
@@ -548,6 +571,7 @@ static void *receiver_thread(void *opaque)
 	bool look = false;		/* read what is there, without waiting for more */
 	int rounds = 0;
 
+	receives = true;
 	pthread_mutex_lock(&session->wait_lock);
 	while (!atomic_load(&session->dead)) {
 		/* Who steps down from the lead and leaves waits that nobody can lead for rouses this thread. */

@@ -11,7 +11,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -168,17 +167,9 @@ static ssize_t socket_receive_by_hand(int descriptor, const struct iovec *into)
 {
 	uint8_t bytes[4096];
 	ssize_t got = recv(descriptor, bytes, into->iov_len < sizeof(bytes) ? into->iov_len : sizeof(bytes), MSG_DONTWAIT);
-	sigset_t faults, before;
 
-	if (got <= 0)
-		return got;
-	sigemptyset(&faults);
-	sigaddset(&faults, SIGSEGV);
-	sigaddset(&faults, SIGBUS);
-	/* Threads of ours get no signals else. */
-	pthread_sigmask(SIG_UNBLOCK, &faults, &before);
-	memcpy(into->iov_base, bytes, (size_t)got);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (got > 0)
+		memcpy(into->iov_base, bytes, (size_t)got);
 	return got;
 }
 

@@ -29,6 +29,7 @@ GLIBC_BIND(pthread_detach, 2.2.5);
 GLIBC_BIND(pthread_getspecific, 2.2.5);
 GLIBC_BIND(pthread_join, 2.2.5);
 GLIBC_BIND(pthread_key_create, 2.2.5);
+GLIBC_BIND(pthread_mutex_timedlock, 2.2.5);
 GLIBC_BIND(pthread_mutex_trylock, 2.2.5);
 GLIBC_BIND(pthread_once, 2.2.5);
 GLIBC_BIND(pthread_rwlock_rdlock, 2.2.5);
