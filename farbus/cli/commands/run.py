@@ -41,7 +41,7 @@ from farbus.cli.options import (
 )
 from farbus.cli.program import check_environment, find_program, merge_environment
 from farbus.cli.tables import format_devices
-from farbus.cli.tracing import VARIABLE, begin_trace, is_empty
+from farbus.cli.tracing import VARIABLE, begin_trace, check_trace, is_empty
 from farbus.errors import ExitCode, FarbusError, Unavailable
 from farbus.linux.foreground import ForegroundProgram, SignalListener
 from farbus.model.cluster import HoldEvent, HoldLost, HoldReady, HoldWaiting
@@ -75,6 +75,8 @@ class Wish(Value, frozen=True, kw_only=True):
     transport: Transport
     goal: Goal
     application: str
+    path: str
+    """Where the program is."""
     trace: str
     """Where its CUDA calls are written down; empty: as its environment says."""
 
@@ -143,14 +145,14 @@ def run(
         typer.Option("--transport", help="What carries calls to GPUs by remoting; shm and unix within one machine."),
     ] = Transport.AUTO,
     trace: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--trace",
             metavar="FILE",
-            help="Write down its CUDA calls to GPUs by remoting; farbus trace sums them up.",
+            help="Write down its CUDA calls to GPUs by remoting, and begin FILE anew; farbus trace sums them up.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     node: Annotated[
         str,
         typer.Option(
@@ -192,7 +194,8 @@ def run(
             transport=transport,
             goal=read_goal(slo=slo, importance=importance, deadline=deadline),
             application=application,
-            trace=begin_trace(trace) if trace else "",
+            trace="" if trace is None else check_trace(trace, program=path),
+            path=path,
         )
         target = find_target(socket=socket, node=node, agent_only=True)
         # One thread so far: the place to fork (farbus.linux.foreground says why).
@@ -252,6 +255,8 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
             say(format_devices(devices), quiet=wish.quiet)
         chosen = {} if wish.transport is Transport.AUTO else {TRANSPORT: wish.transport.value}
         if wish.trace:
+            # Only now that the program starts: what is in it may be the trace of a run before.
+            begin_trace(wish.trace, program=wish.path)
             chosen[VARIABLE] = wish.trace
         child.start(merge_environment({**os.environ, **chosen}, ready.environment))
         job_id = ready.status.job.id

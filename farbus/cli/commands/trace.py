@@ -50,7 +50,9 @@ NOTHING = (
     )
 )
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What FARBUS_TRACE or --trace named.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What FARBUS_TRACE or --trace named; - is standard input.")
+    ],
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Sum up the CUDA calls that a program has made."""
