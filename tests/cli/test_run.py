@@ -71,6 +71,14 @@ def test_a_transport_that_there_is_not_is_refused_with_those_that_there_are(run)
     assert all(name in done.stderr for name in ("auto", "shm", "unix", "tcp"))
 
 
+def test_the_help_names_variables_and_what_auto_takes(farbus: Farbus) -> None:
+    told = " ".join(farbus("run", "--help").stdout.split())
+    for name in ("FARBUS_TRANSPORT", "FARBUS_CONNECTIONS", "FARBUS_TRACE", "FARBUS_GRACE_S"):
+        assert name in told
+    assert "--transport auto takes shared memory (shm) where the GPU is in this machine, else TCP" in told
+    assert "begin FILE anew" in told
+
+
 def test_lists_of_directories_are_joined_and_other_variables_replaced() -> None:
     merged = merge_environment({"LD_LIBRARY_PATH": "/a", "X": "1"}, {"LD_LIBRARY_PATH": "/shim", "X": "2", "Y": "3"})
     assert merged == {"LD_LIBRARY_PATH": "/shim:/a", "X": "2", "Y": "3"}

@@ -112,10 +112,17 @@ TELL_EXIT_S = 15.0
         "farbus run --gpus 2 --gpu-memory 8GiB -- ./train    two, each with 8 GiB or more",
         "farbus run --gpu-share 1/4 -- ./infer               a quarter of one, where GPUs are offered in shares",
         "farbus run --gpus 1 -- python train.py              scripts too",
+        "farbus run --gpus 1 --trace calls -- ./program      then farbus trace calls",
+        "farbus run --transport tcp -- ./program             as if the GPU were in another machine",
         "",
         "It ends with the program's exit code (128 + n for signal n), or with 125 when it fails itself, as where the "
         "command line is wrong or devices could not be had, 126 when the program can't be executed, 127 when there is "
         "none of that name.",
+        "--transport auto takes shared memory (shm) where the GPU is in this machine, else TCP, which is encrypted "
+        "between nodes unless their agents have remoting_tls off: farbus top shows it as tls.",
+        "Variables that it hands on to the program, in jobs set in [env]: FARBUS_TRANSPORT and FARBUS_TRACE, what "
+        "--transport and --trace stand for (but a trace that FARBUS_TRACE names is added to); FARBUS_CONNECTIONS, TCP "
+        "connections of a session, 1 to 8; FARBUS_GRACE_S, seconds for which a session outlives a cut (docs/cli.md).",
     ),
 )
 def run(
