@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from farbus.cli.commands.trace import COLUMNS
+from farbus.cli.listing import NOTHING, terminal_table
 from farbus.cli.tracing import MAX_LINE_BYTES, TracedFunction, sum_up
 from tests.cli.conftest import Farbus
 
@@ -25,6 +27,8 @@ LAUNCHES = TracedFunction(
     function="cuLaunchKernel", calls=3, local=1, posted=1, called=1, total_us=100.25, longest_us=99.5,
     results={"CUDA_ERROR_INVALID_VALUE": 1, "CUDA_ERROR_NOT_INITIALIZED": 1},
 )  # fmt: skip
+
+QUIET = TracedFunction(function="cuInit", calls=1, local=1, total_us=1.0, longest_us=1.0)
 
 
 @pytest.fixture
@@ -68,6 +72,22 @@ def test_the_table(farbus: Farbus, calls: Path) -> None:
         "cuLaunchKernel      3      1       1       1       2     0.100     33.4\n"
         "cuStreamQuery       2      0       0       2       0     0.040     20.0\n"
     )
+
+
+def test_names_are_whole_at_80_columns() -> None:
+    function = TracedFunction(
+        function="cuDevicePrimaryCtxRelease_v2", calls=20_000, called=20_000, total_us=1e7, longest_us=1e6,
+        results={"CUDA_ERROR_DEVICE_UNAVAILABLE": 3, "CUDA_ERROR_INVALID_VALUE": 2},
+    )  # fmt: skip
+    rows = [[column.cell(each) or NOTHING for column in COLUMNS] for each in (function, LAUNCHES, QUIET)]
+    lines = ["".join(piece for piece, _ in line) for line in terminal_table(rows, COLUMNS, 80)]
+    assert max(map(len, lines)) <= 80
+    assert lines[4:7] == [
+        "  cuDevicePrimaryCtxRelease_v2", "  3 CUDA_ERROR_DEVICE_UNAVAILABLE", "  2 CUDA_ERROR_INVALID_VALUE",
+    ]  # fmt: skip
+    # Where nothing is to be said there is no line.
+    assert lines[-2:] == [lines[-2], "  cuInit"]
+    assert lines[-2].split() == ["1", "1", "0", "0", "0", "0.001", "1.0", "1.0"]
 
 
 def test_wide_names_the_errors(farbus: Farbus, calls: Path) -> None:
