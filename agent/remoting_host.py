@@ -40,7 +40,7 @@ from farbus.model.lease import Lease
 from farbus.remoting import paths
 from farbus.remoting.launcher import shim_environment
 from farbus.remoting.session import Server, render_session
-from farbus.remoting.supervisor import ERROR_PREFIX
+from farbus.remoting.supervisor import ERROR_PREFIX, line_prefix
 
 _log = structlog.get_logger()
 
@@ -141,9 +141,12 @@ class SupervisorProgram:
         port = rest.rpartition(":")[2]
         return int(port) if word == "listening" and port.isdigit() else 0
 
-    def is_error(self, line: str) -> bool:
-        """Say whether a line of a supervisor's tells what an operator should see, as that a server has crashed."""
-        return f": {ERROR_PREFIX}" in line
+    def is_error(self, line: str, *, lease: str) -> bool:
+        """Say whether a line is the supervisor's own and tells what an operator should see: a server that crashed.
+
+        Drivers in its servers write to the same standard error, whatever they like.
+        """
+        return line.startswith(line_prefix(lease) + ERROR_PREFIX)
 
     def session_file(self, servers: Sequence[RemoteServer]) -> bytes:
         """Return the content of a program's session file, which numbers its devices over ``servers`` in their order."""
@@ -364,7 +367,7 @@ class RemotingHost:
                 for line in lines:
                     text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()
                     if text:
-                        say = _log.error if self._supervisor.is_error(text) else _log.info
+                        say = _log.error if self._supervisor.is_error(text, lease=served.lease.id) else _log.info
                         say("supervisor", lease=served.lease.id, line=text)
         ended = await child.wait()
         if not served.leaving:

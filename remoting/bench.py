@@ -410,15 +410,31 @@ def main(arguments: Sequence[str]) -> int:
         rows = [{key: value for key, value in asdict(result).items() if value is not None} for result in results]
         print(json.dumps({"bench": "remoting", "results": rows}, indent=1))
         return 0
-    for result in results:
-        label = " ".join(filter(None, [result.memory, f"{result.bytes >> 20} MiB" if result.bytes else None]))
-        beside = ""
-        if result.reference:
-            beside = f"   bare {result.reference:9.3f}   ratio {result.ratio:5.2f}, best {result.best_ratio:5.2f}"
-        if result.wire_ratio:
-            beside += f", wire {result.wire_ratio:5.2f}"
-        print(f"{result.name:24} {result.transport or '':5} {label:16} {result.value:9.3f} {result.unit:11}{beside}")
+    sys.stdout.write(table(results))
     return 0
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return the figures as lines, under a head: columns two spaces apart, as other commands' into a pipe."""
+
+    def figure(value: float | None, form: str = ".2f") -> str:
+        return "-" if value is None else format(value, form)
+
+    rows: list[tuple[str, ...]] = [("NAME", "VIA", "OF", "VALUE", "UNIT", "BARE", "RATIO", "BEST", "WIRE")]
+    for each in results:
+        of = " ".join(filter(None, [each.memory, f"{each.bytes >> 20} MiB" if each.bytes else None]))
+        beside = (figure(each.reference, ".3f"), *map(figure, (each.ratio, each.best_ratio, each.wire_ratio)))
+        rows.append((each.name, each.transport or "-", of or "-", f"{each.value:.3f}", each.unit, *beside))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    left = ("NAME", "VIA", "OF", "UNIT")
+    return "".join(
+        "  ".join(
+            cell.ljust(width) if title in left else cell.rjust(width)
+            for cell, width, title in zip(row, widths, rows[0], strict=True)
+        ).rstrip()
+        + "\n"
+        for row in rows
+    )
 
 
 if __name__ == "__main__":

@@ -659,6 +659,11 @@ def _endpoint(text: str) -> tuple[str, int]:
     return address.removeprefix("[").removesuffix("]"), int(port)
 
 
+def line_prefix(lease: str) -> str:
+    """Return how each line that the supervisor of a lease says begins, unlike what drivers in its servers say."""
+    return f"farbus remoting {lease}".rstrip() + ": "
+
+
 def main(arguments: Sequence[str]) -> int:
     """Serve one lease until SIGTERM, or until the life descriptor's other end is closed.
 
@@ -679,10 +684,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--image-directory", type=Path, help="where GPU code is kept for its user's later programs")
     parser.add_argument("--image-bytes", type=int, default=IMAGE_BYTES, help="how much of it, 0: none")
     options = parser.parse_args(arguments)
-    prefix = f"farbus remoting {options.lease}".rstrip()
+    prefix = line_prefix(options.lease)
 
     def log(line: str) -> None:
-        print(f"{prefix}: {line}", file=sys.stderr, flush=True)
+        print(f"{prefix}{line}", file=sys.stderr, flush=True)
 
     try:
         secret = _read_secret(options.secret_fd)

@@ -62,6 +62,9 @@ COLOURS = {
 GAP = "  "
 """Between two columns, and before what stands beneath a row."""
 
+NOTHING = "-"
+"""An empty cell; what would stand beneath a row is left out."""
+
 NARROWEST = 6
 """Characters to which a column is made narrower where a table does not fit; its cells are broken then."""
 
@@ -110,7 +113,7 @@ def print_listing(values: Sequence[V], columns: Sequence[Column[V]], output: Out
     if not values:
         print(nothing, file=sys.stderr)  # noqa: T201
         return
-    rows = [[printable(column.cell(value)) or "-" for column in shown] for value in values]
+    rows = [[printable(column.cell(value)) or NOTHING for column in shown] for value in values]
     if sys.stdout.isatty():
         _print_rich(rows, shown)
     else:
@@ -192,7 +195,8 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
             line[-1] = (line[-1][0].rstrip(), line[-1][1])
             lines.append(line)
         for index in beneath:
-            lines += [[(GAP + identity.strip(), "" if number else "bold")] for identity in row[index].split(",")]
+            identities = [] if row[index] == NOTHING else row[index].split(",")
+            lines += [[(GAP + identity.strip(), "" if number else "bold")] for identity in identities]
     return lines
 
 

@@ -63,8 +63,8 @@ def short_count(count: float) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Write a fraction as per cent."""
-    return UNKNOWN if fraction is None else f"{100 * fraction:.0f}%"
+    """Write a fraction as per cent in at most five characters: ``97%``, and of sums ``1.3k%``."""
+    return UNKNOWN if fraction is None else f"{short_count(100 * fraction)}%"
 
 
 def _rate(value: float | None, unit: str = "") -> str:
@@ -167,7 +167,7 @@ class _Session:
 
 
 _SESSIONS: tuple[_Column[_Session], ...] = (
-    _Column("PROGRAM", 13, lambda row: row.session.program or f"pid {row.session.client_pid}"),
+    _Column("PROGRAM", 12, lambda row: row.session.program or f"pid {row.session.client_pid}"),
     _Column("JOB", 7, lambda row: row.session.job),
     _Column("USER", 8, lambda row: row.session.user),
     _Column("FROM", 9, lambda row: row.session.client_node),
@@ -176,7 +176,8 @@ _SESSIONS: tuple[_Column[_Session], ...] = (
     _Column("CALLS/s", 7, lambda row: short_count(row.session.calls_per_s), right=True),
     _Column("IN/s", 5, lambda row: short_bytes(row.session.receive_bytes_per_s), right=True),
     _Column("OUT/s", 5, lambda row: short_bytes(row.session.send_bytes_per_s), right=True),
-    _Column("BUSY", 4, lambda row: percent(row.session.busy_fraction), right=True),
+    # Summed over the threads that wait at once: 100% is no limit.
+    _Column("BUSY", 5, lambda row: percent(row.session.busy_fraction), right=True),
 )
 
 

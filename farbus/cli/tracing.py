@@ -10,17 +10,29 @@ Seconds since 1970 at which it began, process, thread, function, how it was answ
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import stat
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from farbus.errors import InvalidInput, NotFound
 from farbus.model.value import Value
 
 VARIABLE = "FARBUS_TRACE"
-FIELDS = 7
 WAYS = ("local", "posted", "called")
+
+MAX_LINE_BYTES = 4096
+"""More than a line of a trace has (256): what is longer is none, and not kept in memory."""
+
+_LINE = re.compile(
+    rb"[0-9]{1,15}\.[0-9]{1,9} [0-9]{1,10} [0-9]{1,10} ([\w.]{1,100}) (local|posted|called) "
+    rb"([0-9]{1,15}(?:\.[0-9]{1,9})?) (\w{1,100})\n",
+    re.ASCII,
+)
 
 NO_ERRORS = ("CUDA_SUCCESS", "CUDA_ERROR_NOT_READY")
 """Results that are answers: the second is what a query of work that goes on returns."""
@@ -65,21 +77,17 @@ class _Sum:
             self.results[result] = self.results.get(result, 0) + 1
 
 
-def sum_up(lines: Iterable[str]) -> tuple[tuple[TracedFunction, ...], int]:
+def sum_up(lines: Iterable[bytes]) -> tuple[tuple[TracedFunction, ...], int]:
     """Return the functions of a trace, what took longest first; and how many lines are none of a trace."""
     sums: dict[str, _Sum] = {}
     strange = 0
     for line in lines:
-        fields = line.split()
-        try:
-            _, _, _, function, way, took, result = fields
-            took_us = float(took)
-            if not line.endswith("\n") or way not in WAYS:
-                raise ValueError(line)
-        except ValueError:
+        found = _LINE.fullmatch(line)
+        if found is None:
             strange += 1
             continue
-        sums.setdefault(function, _Sum()).add(way, took_us, result)
+        function, way, took, result = (each.decode() for each in found.groups())
+        sums.setdefault(function, _Sum()).add(way, float(took), result)
     functions = [
         TracedFunction(
             function=name,
@@ -97,20 +105,37 @@ def sum_up(lines: Iterable[str]) -> tuple[tuple[TracedFunction, ...], int]:
 
 
 def read_trace(path: Path) -> tuple[tuple[TracedFunction, ...], int]:
-    """Return what :func:`sum_up` makes of a file.
+    """Return what :func:`sum_up` makes of a file, or for ``-`` of standard input.
 
     Raises :class:`NotFound` where there is none, :class:`InvalidInput` where it can't be read, or is no trace.
     """
-    try:
-        with path.open(errors="replace") as file:
-            functions, strange = sum_up(file)
-    except FileNotFoundError as error:
-        raise NotFound(f"there is no file {path}", hint="farbus run --trace FILE makes one") from error
-    except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror}") from error
+    hint = "farbus run --trace FILE makes one"
+    if path == Path("-"):
+        functions, strange = sum_up(_lines(sys.stdin.buffer))
+    else:
+        try:
+            # To open a pipe would wait for who writes.
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise InvalidInput(f"{path}: not a regular file", hint=f"{hint}; farbus trace - reads a pipe")
+                functions, strange = sum_up(_lines(file))
+        except FileNotFoundError as error:
+            raise NotFound(f"there is no file {path}", hint=hint) from error
+        except IsADirectoryError as error:
+            raise InvalidInput(f"{path}: a directory", hint=f"name a file in it; {hint}") from error
+        except OSError as error:
+            raise InvalidInput(f"{path}: {error.strerror}", hint="name a file that you may read") from error
     if strange and not functions:
-        raise InvalidInput(f"{path}: not a trace", hint="farbus run --trace FILE makes one")
+        raise InvalidInput(f"{path}: not a trace", hint=hint)
     return functions, strange
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield lines; of one that is longer than any of a trace its beginning, and what follows of it is passed over."""
+    while line := file.readline(MAX_LINE_BYTES):
+        yield line
+        while line and not line.endswith(b"\n"):
+            line = file.readline(MAX_LINE_BYTES)
 
 
 def may_be_traced_to(path: str) -> bool:
@@ -122,19 +147,51 @@ def may_be_traced_to(path: str) -> bool:
     return (stat.S_ISREG(mode) or stat.S_ISCHR(mode)) and os.access(path, os.W_OK)
 
 
-def begin_trace(path: str) -> str:
-    """Make an empty file for a trace, and return its absolute path; raise :class:`InvalidInput` where that can't be."""
+def check_trace(path: str, *, program: str) -> str:
+    """Return the absolute path of a file that :func:`begin_trace` may begin anew, and leave it as it is.
+
+    Raises :class:`InvalidInput` for what can't be written or is no file's name, for ``program``, and for a file with
+    anything but a trace in it: it would be lost.
+    """
+    if not path or path.startswith("-"):
+        # An option without its value takes what comes next: the dashes, or another option.
+        raise InvalidInput(f"--trace {path or repr(path)}: no file's name", hint="name one, like calls or ./-calls")
     absolute = os.path.abspath(path)
     hint = "name a file that you may write"
-    if os.path.exists(absolute) and not may_be_traced_to(absolute):
+    try:
+        status = os.stat(absolute)
+    except FileNotFoundError:
+        if not os.path.isdir(os.path.dirname(absolute)):
+            raise InvalidInput(f"--trace {path}: {os.strerror(errno.ENOENT)}", hint=hint) from None
+        status = None
+    except OSError as error:
+        raise InvalidInput(f"--trace {path}: {error.strerror}", hint=hint) from error
+    if not may_be_traced_to(absolute):
         # To open a pipe without a reader would wait for one.
         raise InvalidInput(f"--trace {path}: not a file or terminal that you may write", hint=hint)
+    if status is not None and os.path.samestat(status, os.stat(program)):
+        raise InvalidInput(f"--trace {path}: that is the program", hint="name another file before it")
+    if status is not None and stat.S_ISREG(status.st_mode) and status.st_size and not _is_trace(absolute):
+        raise InvalidInput(f"--trace {path}: there is something else than a trace in it", hint="name another file")
+    return absolute
+
+
+def _is_trace(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return _LINE.fullmatch(file.readline(MAX_LINE_BYTES)) is not None
+    except OSError:
+        return False
+
+
+def begin_trace(path: str, *, program: str) -> None:
+    """Make an empty file for a trace; raise :class:`InvalidInput` where that can't be, or what is there is none."""
+    absolute = check_trace(path, program=program)
     try:
         with open(absolute, "w"):
             pass
     except OSError as error:
-        raise InvalidInput(f"--trace {path}: {error.strerror}", hint=hint) from error
-    return absolute
+        raise InvalidInput(f"--trace {path}: {error.strerror}", hint="name a file that you may write") from error
 
 
 def is_empty(path: str) -> bool:

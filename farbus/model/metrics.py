@@ -223,11 +223,16 @@ def _account(noun: str, labels: tuple[str, ...], step: float) -> tuple[Metric, .
         _gauge(f"{noun}_send_bytes_per_second", "Bytes a second to programs.", *labels, step=BYTE_RATE_STEP * step),
         _counter(
             f"{noun}_busy_seconds_total",
-            "Time in which calls were served, waiting for the device in them included.",
+            "Time that calls took, waiting for the device included, summed over threads and counted when it ends.",
             *labels,
             rate=f"{noun}_busy_ratio",
         ),
-        _gauge(f"{noun}_busy_ratio", "Share of time in which calls were served.", *labels, step=FRACTION_STEP * step),
+        _gauge(
+            f"{noun}_busy_ratio",
+            "Time that calls took in a second, summed over threads that waited at once.",
+            *labels,
+            step=FRACTION_STEP * step,
+        ),
     )
 
 

@@ -4,7 +4,7 @@
  * Every call comes through an entry of generated/client_entries.c, which asks one variable whether
  * there is a trace: without one that is all it costs.  With one a call is a line when it returns,
  * written at once and in one piece, so that lines of all threads and processes stand one below the
- * other and none is lost where the program ends without clean-up:
+ * other and none is lost where the program ends without clean-up (killed while it writes, the last is torn):
  *
  *	1764273395.123456 812 815 cuMemAlloc_v2 called 6.214 CUDA_SUCCESS
  *

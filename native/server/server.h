@@ -21,7 +21,8 @@ struct server_status {
 	_Atomic uint64_t calls;
 	_Atomic uint64_t received_bytes;
 	_Atomic uint64_t sent_bytes;
-	_Atomic uint64_t busy_ns;	/* in calls, waiting for the device included */
+	_Atomic uint64_t busy_ns;	/* in calls, waiting for the device included: summed over threads,
+					 * and of a thread that waits counted when it has */
 	char transport[8];		/* "shm", "unix", "tcp" or "tls", NUL-terminated */
 	_Atomic uint64_t memory_bytes;	/* of devices, held; counted where there is a limit */
 };

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from farbus.cli import completion
+from farbus.cli.commands.bench import BENCHES
 from farbus.model.device import DeviceStatus
 from farbus.model.job import JobStatus
 from farbus.model.lease import LeaseStatus
@@ -218,7 +219,9 @@ def test_doctor_tells_of_the_cluster(ask) -> None:
 
 
 def test_measurements_are_listed_and_know_their_options(here: Farbus) -> None:
-    assert "scheduler" in here("bench").stdout.split()
+    listed = [line.split(maxsplit=1) for line in here("bench").stdout.splitlines()]
+    assert [name for name, _ in listed] == sorted(BENCHES)
+    assert dict(listed)["scheduler"] == "how long a decision takes, beside simpler ways"
     done = here("bench", "scheduler", "--fast")
     assert (done.returncode, done.stderr) == (
         2, "farbus: bench scheduler: unknown option --fast; it knows --json and --full\n"

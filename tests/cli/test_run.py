@@ -71,6 +71,14 @@ def test_a_transport_that_there_is_not_is_refused_with_those_that_there_are(run)
     assert all(name in done.stderr for name in ("auto", "shm", "unix", "tcp"))
 
 
+def test_the_help_names_variables_and_what_auto_takes(farbus: Farbus) -> None:
+    told = " ".join(farbus("run", "--help").stdout.split())
+    for name in ("FARBUS_TRANSPORT", "FARBUS_CONNECTIONS", "FARBUS_TRACE", "FARBUS_GRACE_S"):
+        assert name in told
+    assert "--transport auto takes shared memory (shm) where the GPU is in this machine, else TCP" in told
+    assert "begin FILE anew" in told
+
+
 def test_lists_of_directories_are_joined_and_other_variables_replaced() -> None:
     merged = merge_environment({"LD_LIBRARY_PATH": "/a", "X": "1"}, {"LD_LIBRARY_PATH": "/shim", "X": "2", "Y": "3"})
     assert merged == {"LD_LIBRARY_PATH": "/shim:/a", "X": "2", "Y": "3"}
@@ -149,9 +157,46 @@ def test_an_option_goes_before_the_variable_that_it_stands_for(run) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+TRACED = "1764273395.123456 812 815 cuMemAlloc_v2 called 6.214 CUDA_SUCCESS\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("notes", "of something else\n"),
+        ("tool", "#!/bin/sh\n"),
+        ("-", TRACED),
+        ("--", TRACED),
+        ("-q", TRACED),
+        ("", ""),
+    ],
+)
+def test_what_would_be_lost_is_refused_as_a_trace(
+    cluster: Cluster, farbus: Farbus, tmp_path: Path, name: str, content: str
+) -> None:
+    """It is as it was, and nothing was held; the cluster hears of the second run first."""
+    file = tmp_path / (name or "unnamed")
+    file.write_text(content)
+    file.chmod(0o755)
+    command = ("run", "--socket", cluster.socket, "-q")
+    done = farbus(*command, "--trace", name, "./tool" if name == "tool" else "true", cwd=tmp_path)
+    assert done.returncode == ExitCode.RUN_FAILED
+    assert done.stderr.startswith("farbus: --trace ")
+    assert done.stderr.count("\n") == 1
+    assert file.read_text() == content
+    farbus(*command, "--gpus", "0", "true")
+    assert cluster.line() == "hold true 0"
+
+
+def test_a_trace_stays_where_no_devices_come(run, tmp_path: Path) -> None:
+    (tmp_path / "calls").write_text(TRACED)
+    assert run("--gpu-model", "nonsense", "--trace", "calls", "--", "true", cwd=tmp_path).returncode == 125
+    assert (tmp_path / "calls").read_text() == TRACED
+
+
 def test_the_program_is_told_where_its_calls_are_written_down(run, tmp_path: Path) -> None:
-    (tmp_path / "calls").write_text("of an earlier run")
     trace = tmp_path / "calls"
+    trace.write_text(TRACED)
     done = run("-q", "--gpus", "1", "--trace", "calls", "--", "sh", "-c", 'echo "$FARBUS_TRACE"', cwd=tmp_path)
     assert done.stdout == f"{trace}\n"
     assert (

@@ -44,8 +44,8 @@ gamma                 - of 4     - of 8.0G           - - -     -     -  1m15s
 GPU          NODE       BUSY        MEMORY    W  °C JOB     USED BY
 GPU-0001     alpha       97%  512M of 1.0G    -   - j-1     ada on gamma
 
-PROGRAM       JOB     USER     FROM      ON        VIA  CALLS/s  IN/s OUT/s BUSY
-train         j-1     ada      gamma     alpha     tls     1.2k  2.9M  3.9K  90%
+PROGRAM      JOB     USER     FROM      ON        VIA  CALLS/s  IN/s OUT/s  BUSY
+train        j-1     ada      gamma     alpha     tls     1.2k  2.9M  3.9K   90%
 
 alpha: network telemetry is old: no answer after 5 s
 """
@@ -161,7 +161,21 @@ def test_numbers_and_shares_are_short() -> None:
     assert [percent(None), percent(0.004), percent(1.0)] == ["-", "0%", "100%"]
 
 
+@pytest.mark.parametrize(("fraction", "shown"), [(2.5, "250%"), (13.38, "1.3k%"), (133.8, "13k%"), (9_000.0, "900k%")])
+def test_what_several_threads_wait_is_shown_whole(fraction: float, shown: str) -> None:
+    session = SessionTelemetry(lease="l", client_pid=7, program="train", busy_fraction=fraction)
+    node = NodeTelemetry(node="alpha", state=NodeState.READY, sessions=(session,))
+    last = drawn(ClusterTelemetry(nodes=(node,))).splitlines()[-1]
+    assert last.endswith(f" {shown}")
+    assert len(last) == 80
+
+
 # The command.
+
+
+def test_the_help_says_what_busy_is(farbus: Farbus) -> None:
+    told = " ".join(farbus("top", "--help").stdout.split())
+    assert "BUSY of a program is the time that its calls took" in told
 
 
 def test_one_picture_goes_into_a_pipe(farbus: Farbus, shared_cluster: Cluster) -> None:

@@ -29,6 +29,15 @@ One that must do without the rest of Farbus, on a bare GPU machine, has
 ``main(arguments) -> exit code`` instead, and options of its own.
 """
 
+MEASURES = {
+    "agent": "what an agent costs idle, and what a thousand of them bear",
+    "nvmeof": "namespaces over TCP, beside the same made by hand; needs root, nvmet, fio",
+    "remoting": "calls, copies and a program's start, beside a bare transport",
+    "scheduler": "how long a decision takes, beside simpler ways",
+    "softgpu": "how fast the software GPU executes kernels",
+}
+"""What each is about, for who asks which there are."""
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement; ``labels`` are what else was said of it."""
@@ -98,7 +107,7 @@ def bench(
     names = available()
     if not name:
         for known in names:
-            typer.echo(known)
+            typer.echo(f"{known:{max(map(len, names))}}  {MEASURES[known]}")
         return 0
     if name not in names:
         hint = f"there is {', '.join(names)}" if names else "this installation has none"

@@ -41,7 +41,7 @@ from farbus.cli.options import (
 )
 from farbus.cli.program import check_environment, find_program, merge_environment
 from farbus.cli.tables import format_devices
-from farbus.cli.tracing import VARIABLE, begin_trace, is_empty
+from farbus.cli.tracing import VARIABLE, begin_trace, check_trace, is_empty
 from farbus.errors import ExitCode, FarbusError, Unavailable
 from farbus.linux.foreground import ForegroundProgram, SignalListener
 from farbus.model.cluster import HoldEvent, HoldLost, HoldReady, HoldWaiting
@@ -75,6 +75,8 @@ class Wish(Value, frozen=True, kw_only=True):
     transport: Transport
     goal: Goal
     application: str
+    path: str
+    """Where the program is."""
     trace: str
     """Where its CUDA calls are written down; empty: as its environment says."""
 
@@ -110,10 +112,17 @@ TELL_EXIT_S = 15.0
         "farbus run --gpus 2 --gpu-memory 8GiB -- ./train    two, each with 8 GiB or more",
         "farbus run --gpu-share 1/4 -- ./infer               a quarter of one, where GPUs are offered in shares",
         "farbus run --gpus 1 -- python train.py              scripts too",
+        "farbus run --gpus 1 --trace calls -- ./program      then farbus trace calls",
+        "farbus run --transport tcp -- ./program             as if the GPU were in another machine",
         "",
         "It ends with the program's exit code (128 + n for signal n), or with 125 when it fails itself, as where the "
         "command line is wrong or devices could not be had, 126 when the program can't be executed, 127 when there is "
         "none of that name.",
+        "--transport auto takes shared memory (shm) where the GPU is in this machine, else TCP, which is encrypted "
+        "between nodes unless their agents have remoting_tls off: farbus top shows it as tls.",
+        "Variables that it hands on to the program, in jobs set in [env]: FARBUS_TRANSPORT and FARBUS_TRACE, what "
+        "--transport and --trace stand for (but a trace that FARBUS_TRACE names is added to); FARBUS_CONNECTIONS, TCP "
+        "connections of a session, 1 to 8; FARBUS_GRACE_S, seconds for which a session outlives a cut (docs/cli.md).",
     ),
 )
 def run(
@@ -143,14 +152,14 @@ def run(
         typer.Option("--transport", help="What carries calls to GPUs by remoting; shm and unix within one machine."),
     ] = Transport.AUTO,
     trace: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--trace",
             metavar="FILE",
-            help="Write down its CUDA calls to GPUs by remoting; farbus trace sums them up.",
+            help="Write down its CUDA calls to GPUs by remoting, and begin FILE anew; farbus trace sums them up.",
             show_default=False,
         ),
-    ] = "",
+    ] = None,
     node: Annotated[
         str,
         typer.Option(
@@ -192,7 +201,8 @@ def run(
             transport=transport,
             goal=read_goal(slo=slo, importance=importance, deadline=deadline),
             application=application,
-            trace=begin_trace(trace) if trace else "",
+            trace="" if trace is None else check_trace(trace, program=path),
+            path=path,
         )
         target = find_target(socket=socket, node=node, agent_only=True)
         # One thread so far: the place to fork (farbus.linux.foreground says why).
@@ -252,6 +262,8 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
             say(format_devices(devices), quiet=wish.quiet)
         chosen = {} if wish.transport is Transport.AUTO else {TRANSPORT: wish.transport.value}
         if wish.trace:
+            # Only now that the program starts: what is in it may be the trace of a run before.
+            begin_trace(wish.trace, program=wish.path)
             chosen[VARIABLE] = wish.trace
         child.start(merge_environment({**os.environ, **chosen}, ready.environment))
         job_id = ready.status.job.id

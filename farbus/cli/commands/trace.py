@@ -20,7 +20,7 @@ def _results(function: TracedFunction) -> str:
 
 
 COLUMNS: tuple[Column[TracedFunction], ...] = (
-    Column("FUNCTION", lambda each: each.function),
+    Column("FUNCTION", lambda each: each.function, identity=True),
     Column("CALLS", lambda each: str(each.calls), right=True),
     Column("LOCAL", lambda each: str(each.local), right=True),
     Column("POSTED", lambda each: str(each.posted), right=True),
@@ -29,7 +29,7 @@ COLUMNS: tuple[Column[TracedFunction], ...] = (
     Column("TOTAL/ms", lambda each: f"{each.total_us / 1000:.3f}", right=True),
     Column("MEAN/µs", lambda each: f"{each.total_us / each.calls:.1f}", right=True),
     Column("LONGEST/µs", lambda each: f"{each.longest_us:.1f}", right=True, wide=True),
-    Column("RESULTS", _results, wide=True),
+    Column("RESULTS", _results, wide=True, identity=True),
 )
 
 NOTHING = (
@@ -50,7 +50,9 @@ NOTHING = (
     )
 )
 def trace(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="What FARBUS_TRACE or --trace named.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What FARBUS_TRACE or --trace named; - is standard input.")
+    ],
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Sum up the CUDA calls that a program has made."""
