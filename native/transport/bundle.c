@@ -238,10 +238,12 @@ static int plan_write_wide(struct plan *plan)
 
 static int bundle_write(struct transport *transport, struct iovec *vector, int count)
 {
-	struct plan plan = { .bundle = transport->bundle };
 	size_t total = 0, share;
+	struct plan plan;
 	int rc = 0;
 
+	/* Nothing else of it: most writes are short. */
+	plan.bundle = transport->bundle;
 	for (int i = 0; i < count; i++)
 		total += vector[i].iov_len;
 	share = share_of(transport, total);
