@@ -14,6 +14,7 @@ import fcntl
 import mmap
 import os
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,9 +29,12 @@ SLOT_BYTES = assignment.SLOT_BYTES
 #: received, bytes sent, nanoseconds busy.
 HEAD = struct.Struct("=IIQ5Q")
 #: server's pid (0: the slot is free), client's pid, program; the rest is the server's: calls, bytes
-#: received, bytes sent, nanoseconds busy, and what carries its frames.
-SLOT = struct.Struct("=II48s4Q8s")
+#: received, bytes sent, nanoseconds busy, what carries its frames, bytes of device memory, and since when
+#: a call waits for the device (CLOCK_MONOTONIC, nanoseconds; 0: none does).
+SLOT = struct.Struct("=II48s4Q8sQQ")
 COUNTERS = struct.Struct("=4Q")
+WAITING = struct.Struct("=Q")
+WAITING_OFFSET = SLOT.size - WAITING.size
 COUNTERS_OFFSET = struct.calcsize("=II48s")
 
 SLOTS_LIMIT = 1024
@@ -51,6 +55,7 @@ class Session:
     received_bytes: int
     sent_bytes: int
     busy_ns: int
+    """In which at least one call was served, waiting for the device included: no more than the time that passed."""
     transport: str = ""
     """``shm``, ``unix``, ``tcp`` or ``tls``; empty before the hello is answered."""
 
@@ -74,8 +79,11 @@ class Status:
     sessions: tuple[Session, ...]
 
 
-def parse(data: bytes) -> Status:
-    """Return what a status memory says; raise ValueError for one that is none, or is just changing."""
+def parse(data: bytes, *, now_ns: int = 0) -> Status:
+    """Return what a status memory says; raise ValueError for one that is none, or is just changing.
+
+    A call that waits ``now_ns`` (CLOCK_MONOTONIC) is counted until then; with 0 as far as it has ended.
+    """
     if len(data) < SLOT_BYTES:
         raise ValueError(f"status memory: {len(data)} bytes are too few")
     magic, version, sequence, *ended = HEAD.unpack_from(data)
@@ -85,7 +93,7 @@ def parse(data: bytes) -> Status:
         raise ValueError("status memory: it is just changing")
     sessions = []
     for at in range(SLOT_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES):
-        server_pid, client_pid, program, *counters, transport = SLOT.unpack_from(data, at)
+        server_pid, client_pid, program, *counters, transport, _, since = SLOT.unpack_from(data, at)
         if server_pid:
             sessions.append(
                 Session(
@@ -95,7 +103,7 @@ def parse(data: bytes) -> Status:
                     calls=counters[0],
                     received_bytes=counters[1],
                     sent_bytes=counters[2],
-                    busy_ns=counters[3],
+                    busy_ns=counters[3] + _waited(since, now_ns),
                     transport=_text(transport),
                 )
             )
@@ -112,8 +120,12 @@ def read(look: Callable[[], bytes]) -> Status:
     for _ in range(READ_ATTEMPTS - 1):
         data = look()
         if len(data) < HEAD.size or not HEAD.unpack_from(data)[2] % 2:
-            return parse(data)
-    return parse(look())
+            return parse(data, now_ns=time.monotonic_ns())
+    return parse(look(), now_ns=time.monotonic_ns())
+
+
+def _waited(since_ns: int, now_ns: int) -> int:
+    return max(0, now_ns - since_ns) if since_ns else 0
 
 
 def _text(program: bytes) -> str:
@@ -166,10 +178,12 @@ class StatusMemory:
         if slot is None:
             return
         at = slot * SLOT_BYTES
-        counters = COUNTERS.unpack_from(self._map, at + COUNTERS_OFFSET)
+        *counters, busy_ns = COUNTERS.unpack_from(self._map, at + COUNTERS_OFFSET)
+        # One that was killed may have waited until now.
+        busy_ns += _waited(WAITING.unpack_from(self._map, at + WAITING_OFFSET)[0], time.monotonic_ns())
         _, _, sequence, sessions, *sums = HEAD.unpack_from(self._map)
         struct.pack_into("=Q", self._map, 8, sequence + 1)
-        added = [(total + one) & (2**64 - 1) for total, one in zip(sums, counters, strict=True)]
+        added = [(total + one) & (2**64 - 1) for total, one in zip(sums, (*counters, busy_ns), strict=True)]
         struct.pack_into("=5Q", self._map, 16, sessions + 1, *added)
         self._map[at : at + SLOT_BYTES] = bytes(SLOT_BYTES)
         struct.pack_into("=Q", self._map, 8, sequence + 2)

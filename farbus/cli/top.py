@@ -63,7 +63,7 @@ def short_count(count: float) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Write a fraction as per cent in at most five characters: ``97%``, and of sums ``1.3k%``."""
+    """Write a fraction as per cent in at most five characters: ``97%``, ``1.3k%``."""
     return UNKNOWN if fraction is None else f"{short_count(100 * fraction)}%"
 
 
@@ -176,7 +176,7 @@ _SESSIONS: tuple[_Column[_Session], ...] = (
     _Column("CALLS/s", 7, lambda row: short_count(row.session.calls_per_s), right=True),
     _Column("IN/s", 5, lambda row: short_bytes(row.session.receive_bytes_per_s), right=True),
     _Column("OUT/s", 5, lambda row: short_bytes(row.session.send_bytes_per_s), right=True),
-    # Summed over the threads that wait at once: 100% is no limit.
+    # An older server sums what its threads wait: 100% is no limit then.
     _Column("BUSY", 5, lambda row: percent(row.session.busy_fraction), right=True),
 )
 

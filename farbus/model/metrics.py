@@ -223,13 +223,13 @@ def _account(noun: str, labels: tuple[str, ...], step: float) -> tuple[Metric, .
         _gauge(f"{noun}_send_bytes_per_second", "Bytes a second to programs.", *labels, step=BYTE_RATE_STEP * step),
         _counter(
             f"{noun}_busy_seconds_total",
-            "Time that calls took, waiting for the device included, summed over threads and counted when it ends.",
+            "Time in which a call was in work, waiting for the device included, however many there were.",
             *labels,
             rate=f"{noun}_busy_ratio",
         ),
         _gauge(
             f"{noun}_busy_ratio",
-            "Time that calls took in a second, summed over threads that waited at once.",
+            "Share of time in which a call was in work, summed over the sessions.",
             *labels,
             step=FRACTION_STEP * step,
         ),

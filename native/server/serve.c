@@ -436,14 +436,47 @@ static const struct wire_op_info *call_known(const struct server_call *call)
 	return info;
 }
 
+/* A call may wait for the device: from now on the session is busy until the last such call ends, however many
+ * there are, and whoever looks meanwhile sees since when. */
+static void call_wait_begins(struct server_call *call)
+{
+	struct server *server = call->server;
+	uint64_t now;
+
+	pthread_mutex_lock(&server->busy_lock);
+	now = transport_now_ns();
+	if (!atomic_load_explicit(&server->meter.elsewhere, memory_order_relaxed)) {
+		/* Where another thread may read by now, that one counts. */
+		if (!call->passed && call->inbox == &server->inbox)
+			inbox_busy_until(&server->meter, now);
+		atomic_store_explicit(&server->status->waiting_since_ns, now, memory_order_relaxed);
+	}
+	atomic_fetch_add_explicit(&server->meter.elsewhere, 1, memory_order_relaxed);
+	pthread_mutex_unlock(&server->busy_lock);
+}
+
+static void call_wait_ends(struct server *server)
+{
+	uint64_t now, since;
+
+	pthread_mutex_lock(&server->busy_lock);
+	now = transport_now_ns();
+	if (atomic_load_explicit(&server->meter.elsewhere, memory_order_relaxed) == 1) {
+		since = atomic_exchange_explicit(&server->status->waiting_since_ns, 0, memory_order_relaxed);
+		atomic_fetch_add_explicit(&server->status->busy_ns, now - since, memory_order_relaxed);
+		atomic_store_explicit(&server->meter.counted_ns, now, memory_order_relaxed);
+	}
+	atomic_fetch_sub_explicit(&server->meter.elsewhere, 1, memory_order_release);
+	pthread_mutex_unlock(&server->busy_lock);
+}
+
 /* Serve the frame whose header is there.  The caller serves frames; *leading says whether it still does.
  * false: the session is over. */
 static bool call_run(struct server_call *call, const struct wire_op_info *info, bool *leading)
 {
 	struct server *server = call->server;
 	uint8_t fixed[WIRE_FIXED_BYTES] __attribute__((aligned(8)));
-	uint64_t began = 0;
-	bool good;
+	bool good, waits = false;
 
 	call->request = fixed;
 	if (inbox_take(call->inbox, fixed, info->request_size))
@@ -465,7 +498,8 @@ static bool call_run(struct server_call *call, const struct wire_op_info *info, 
 		call->context = NULL;
 		server_pass(call);
 	} else if (info->blocking && !(call->due = call_is_due(call))) {
-		began = transport_now_ns();
+		waits = true;
+		call_wait_begins(call);
 		if (!call_takes_names(call)) {
 			call->context = NULL;
 			server_pass(call);
@@ -475,9 +509,8 @@ static bool call_run(struct server_call *call, const struct wire_op_info *info, 
 	server_let_go(call);
 	*leading = !call->passed;
 	/* The time of other calls is counted where the leader has no more to read. */
-	if (call->passed && began)
-		atomic_fetch_add_explicit(&server->status->busy_ns, transport_now_ns() - began,
-					  memory_order_relaxed);
+	if (waits)
+		call_wait_ends(server);
 	/* What a handler of a bulk operation left behind when it failed. */
 	if (good && !call->tail && call->tail_bytes)
 		good = inbox_skip(call->inbox, call->tail_bytes) == 0;
@@ -923,6 +956,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	server->session_count = options->sessions ? options->session_count : 0;
 	server->meter.received_bytes = &server->status->received_bytes;
 	server->meter.busy_ns = &server->status->busy_ns;
+	pthread_mutex_init(&server->busy_lock, NULL);
 	pthread_mutex_init(&server->leader, NULL);
 	pthread_mutex_init(&server->write, NULL);
 	pthread_mutex_init(&server->lock, NULL);

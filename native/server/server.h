@@ -21,12 +21,13 @@ struct server_status {
 	_Atomic uint64_t calls;
 	_Atomic uint64_t received_bytes;
 	_Atomic uint64_t sent_bytes;
-	_Atomic uint64_t busy_ns;	/* in calls, waiting for the device included: summed over threads,
-					 * and of a thread that waits counted when it has */
+	_Atomic uint64_t busy_ns;	/* in which a call was served, waiting for the device included;
+					 * without the wait that goes on */
 	char transport[8];		/* "shm", "unix", "tcp" or "tls", NUL-terminated */
 	_Atomic uint64_t memory_bytes;	/* of devices, held; counted where there is a limit */
+	_Atomic uint64_t waiting_since_ns;	/* CLOCK_MONOTONIC: since when calls wait, one at least; 0: none does */
 };
-_Static_assert(sizeof(struct server_status) == 104, "layout of remoting/status.py");
+_Static_assert(sizeof(struct server_status) == 112, "layout of remoting/status.py");
 
 /* From one slot to the next. */
 #define SERVER_STATUS_STRIDE 128u

@@ -220,6 +220,7 @@ struct server {
 	struct server_status *status;	/* calls: the leader's; sent_bytes: under `write` */
 	struct server_status unseen;	/* the status where nobody looks */
 	struct inbox_meter meter;
+	pthread_mutex_t busy_lock;	/* over meter.elsewhere and the status's waiting_since_ns */
 	const char *libcuda;		/* the driver's path */
 	const uint8_t *sessions;	/* of the lease, SERVER_STATUS_STRIDE bytes each */
 	uint32_t session_count;

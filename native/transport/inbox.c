@@ -59,12 +59,17 @@ static void inbox_adapt(struct inbox *inbox, uint64_t waited_ns, bool slept)
 		inbox->spin_ns = INBOX_SPIN_MIN_NS;
 }
 
-/* The reader has read all there was: it has been busy since it woke. */
-static void inbox_rest(struct inbox_meter *meter, uint64_t now)
+void inbox_busy_until(struct inbox_meter *meter, uint64_t now)
 {
-	if (meter && meter->woken_ns)
-		atomic_fetch_add_explicit(meter->busy_ns, now - meter->woken_ns,
-					  memory_order_relaxed);
+	uint64_t from;
+
+	if (!meter->woken_ns || atomic_load_explicit(&meter->elsewhere, memory_order_acquire))
+		return;
+	from = atomic_load_explicit(&meter->counted_ns, memory_order_relaxed);
+	if (from < meter->woken_ns)
+		from = meter->woken_ns;
+	if (now > from)
+		atomic_fetch_add_explicit(meter->busy_ns, now - from, memory_order_relaxed);
 }
 
 static void inbox_count(struct inbox_meter *meter, ssize_t got)
@@ -236,7 +241,9 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 		return got;
 	}
 	start = now = transport_now_ns();
-	inbox_rest(inbox->meter, start);
+	/* All there was is read: busy since it woke. */
+	if (inbox->meter)
+		inbox_busy_until(inbox->meter, start);
 	if (inbox->leaves) {
 		/* Now, when nothing waits for an answer. */
 		inbox->leaves = false;

@@ -28,7 +28,12 @@ struct inbox_meter {
 	_Atomic uint64_t *received_bytes;
 	_Atomic uint64_t *busy_ns;	/* time in which it did not wait for a byte */
 	uint64_t woken_ns;		/* when the last wait ended; 0: none has */
+	_Atomic unsigned elsewhere;	/* others that are busy and count it, the reader's time with theirs */
+	_Atomic uint64_t counted_ns;	/* until when they have counted it; set before `elsewhere` becomes 0 */
 };
+
+/* The reader has been busy until `now`: counted as far as nobody else has, or will.  By the reader alone. */
+void inbox_busy_until(struct inbox_meter *meter, uint64_t now);
 
 struct inbox {
 	struct transport *transport;

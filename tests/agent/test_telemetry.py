@@ -320,7 +320,7 @@ LEASE = Lease(
 def status_bytes() -> bytes:
     """A lease's status: one session has ended, one runs."""
     head = status.HEAD.pack(status.MAGIC, status.VERSION, 2, 1, 10, 1000, 2000, 1_000_000_000)
-    slot = status.SLOT.pack(500, 77, b"train", 5, 300, 400, 500_000_000, b"shm")
+    slot = status.SLOT.pack(500, 77, b"train", 5, 300, 400, 500_000_000, b"shm", 0, 0)
     return head.ljust(status.SLOT_BYTES, b"\0") + slot.ljust(status.SLOT_BYTES, b"\0") + bytes(status.SLOT_BYTES)
 
 

@@ -162,7 +162,7 @@ def test_numbers_and_shares_are_short() -> None:
 
 
 @pytest.mark.parametrize(("fraction", "shown"), [(2.5, "250%"), (13.38, "1.3k%"), (133.8, "13k%"), (9_000.0, "900k%")])
-def test_what_several_threads_wait_is_shown_whole(fraction: float, shown: str) -> None:
+def test_what_an_older_server_sums_is_shown_whole(fraction: float, shown: str) -> None:
     session = SessionTelemetry(lease="l", client_pid=7, program="train", busy_fraction=fraction)
     node = NodeTelemetry(node="alpha", state=NodeState.READY, sessions=(session,))
     last = drawn(ClusterTelemetry(nodes=(node,))).splitlines()[-1]
@@ -175,7 +175,7 @@ def test_what_several_threads_wait_is_shown_whole(fraction: float, shown: str) -
 
 def test_the_help_says_what_busy_is(farbus: Farbus) -> None:
     told = " ".join(farbus("top", "--help").stdout.split())
-    assert "BUSY of a program is the time that its calls took" in told
+    assert "BUSY of a program is the share in which the GPU's node had a call of it in work" in told
 
 
 def test_one_picture_goes_into_a_pipe(farbus: Farbus, shared_cluster: Cluster) -> None:

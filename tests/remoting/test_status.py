@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from farbus.linux.shared_memory import KernelSharedMemory
 from farbus.remoting import status
 from farbus.remoting.status import StatusMemory
 from tests.remoting.harness import Remote
+from tests.remoting.test_failures import wait_until
 
 
 def count(memory: StatusMemory, slot: int, *counters: int) -> None:
@@ -37,6 +39,48 @@ def test_a_session_that_ends_is_added_to_those_that_ended() -> None:
         sessions=1, calls=5, received_bytes=100, sent_bytes=200, busy_ns=3_000_000
     )
     memory.close()
+
+
+def test_a_wait_that_goes_on_counts_until_now() -> None:
+    memory = StatusMemory(1)
+    memory.fill(1, server_pid=10, client=(77, b"train"))
+    count(memory, 1, 5, 100, 200, 3_000_000)
+    began = time.monotonic_ns()
+    at = status.SLOT_BYTES + status.WAITING_OFFSET
+    os.pwrite(memory.descriptor, status.WAITING.pack(began), at)
+    data = os.pread(memory.descriptor, status.LIMIT_BYTES, 0)
+    assert [status.parse(data, now_ns=now).sessions[0].busy_ns for now in (0, began, began + 7)] == [
+        3_000_000, 3_000_000, 3_000_007,
+    ]  # fmt: skip
+    before = memory.status().sessions[0].busy_ns
+    memory.end(10)
+    assert 3_000_000 <= before <= memory.status().ended.busy_ns <= 3_000_000 + time.monotonic_ns() - began
+    memory.close()
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_threads_that_wait_for_the_device_are_one_that_is_busy(
+    build: Callable[[str], Path], remote: Remote, transport: str
+) -> None:
+    """While they wait, and no more than the time that passes."""
+    began = time.monotonic_ns()
+    program = remote.start(build("remoting/wait_forever"), "8", FARBUS_TRANSPORT=transport)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "waiting\n"
+    shared = KernelSharedMemory()
+
+    def told() -> status.Status:
+        return status.read(lambda: shared.read(os.getpid(), status.MEMORY_NAME, limit_bytes=status.LIMIT_BYTES))
+
+    def busy_ns() -> int:
+        return told().sessions[0].busy_ns
+
+    wait_until(lambda: busy_ns() > 200_000_000, "it is busy while it waits")
+    assert busy_ns() <= time.monotonic_ns() - began
+    program.kill()
+    program.communicate()
+    wait_until(lambda: told().ended.sessions == 1, "its server has ended")
+    assert 200_000_000 < told().ended.busy_ns <= time.monotonic_ns() - began
 
 
 def test_slots_are_given_out_again_and_run_out() -> None:

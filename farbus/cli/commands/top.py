@@ -47,9 +47,8 @@ PLAIN_WIDTH = 80
         "farbus top alpha --sort traffic  one node, busiest sessions first",
         "farbus top -o json               every figure once, for programs",
         "",
-        "BUSY of a GPU is the share of time in which kernels ran. BUSY of a program is the time that its calls took at "
-        "the GPU's node, waiting for the GPU included, summed over its threads: three that wait all the time are 300%. "
-        "A call that waits is counted when it has ended, so that a long one shows once, as 1.3k%.",
+        "BUSY of a GPU is the share of time in which kernels ran. BUSY of a program is the share in which the "
+        "GPU's node had a call of it in work, waiting for the GPU included: at most 100%, however many threads wait.",
         "VIA is what carries a program's calls: shm and unix within a node, tls between nodes (tcp where encryption is "
         "off).",
         "Figures of jobs are shown to their users, and to operators all.",
