@@ -12,7 +12,7 @@ NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
 help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
-	@echo 'make test         all tests that can run here (about fifteen minutes on two cores)'
+	@echo 'make test         all tests that can run here (about twenty minutes on two cores)'
 	@echo 'make build        the virtual environment in .venv with the farbus command, and the native parts'
 	@echo 'make check-programs  every CUDA program of tests/programs on the software GPU, directly and over each transport (twenty minutes when none is compiled), 10^5 of each object, and those that race 50 times'
 	@echo 'make check-pytorch  PyTorch from PyPI on the software GPU, operation by operation (installs 5.5 GB in .venv-pytorch)'
