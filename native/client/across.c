@@ -46,11 +46,10 @@ uint64_t client_helper_wire(const struct across_helper *helper)
  * before them in the session, and what stands there may wait for them. */
 static struct client_route helper_route(const struct across_helper *helper)
 {
-	return (struct client_route){
-		.session = helper->context->session,
-		.context = (uint64_t)(uintptr_t)helper->context->handle,
-		.own = helper->copies,
-	};
+	struct client_route route = client_route_context(helper->context);
+
+	route.own = helper->copies;
+	return route;
 }
 
 static CUresult helper_post(const struct across_helper *helper, enum wire_op op, const void *fixed,

@@ -494,7 +494,10 @@ CUresult client_post_target_to(const struct client_route *route, const struct cl
 			       struct client_target *target);
 
 /* Has the session's server the operation?  An older one may not; the hello says. */
-bool client_session_has(const struct client_session *session, enum wire_op op);
+static inline bool client_session_has(const struct client_session *session, enum wire_op op)
+{
+	return session->operations[op / 8] >> op % 8 & 1;
+}
 
 /* Open a session with every server of the session file, and number the devices. */
 CUresult client_sessions_open(struct client *client);

@@ -843,7 +843,7 @@ static inline void header_fill(struct wire_header *header, enum wire_op op, cons
 /* Has the session's server the operation?  An older one may not; the hello says. */
 static CUresult session_offers(struct client_session *session, enum wire_op op)
 {
-	if (session->operations[op / 8] >> op % 8 & 1)
+	if (client_session_has(session, op))
 		return CUDA_SUCCESS;
 	if (!atomic_exchange(&session->missing_said[op], 1))
 		client_message("the server at %s does not have %s: it speaks remoting protocol %u.%u, this "

@@ -328,12 +328,6 @@ static void awaited_change(struct client_session *session, int change)
 	client_guard_end();
 }
 
-/* Before 2.4 a gate is a host function. */
-static bool has_gates(const struct client_session *session)
-{
-	return session->operations[WIRE_OP_STREAM_GATE / 8] >> WIRE_OP_STREAM_GATE % 8 & 1;
-}
-
 CUresult client_gate_close(uint64_t stream, bool waits,
 			   void (*reached)(struct host_job *gate, void *opaque), void *opaque,
 			   struct host_job **gate)
@@ -355,7 +349,8 @@ CUresult client_gate_close(uint64_t stream, bool waits,
 	struct host_job *job;
 	CUresult result;
 
-	if (!has_gates(route.session))
+	/* Before 2.4 a gate is a host function. */
+	if (!client_session_has(route.session, WIRE_OP_STREAM_GATE))
 		request = (struct client_request){
 			.op = WIRE_OP_STREAM_HOST_FUNCTION,
 			.fixed = &function,

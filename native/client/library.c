@@ -437,11 +437,6 @@ static CUresult library_rest(struct client_library *library, struct client_sessi
 	return result;
 }
 
-bool client_session_has(const struct client_session *session, enum wire_op op)
-{
-	return session->operations[op / 8] >> op % 8 & 1;
-}
-
 /* Most that is shown of what a driver says. */
 #define REASON_BYTES 320u
 

@@ -27,10 +27,7 @@ bool client_managed_at(uint64_t address)
 
 bool client_managed_offered(void)
 {
-	const struct client_session *session = farbus_client.sessions;
-
-	return client_alone() && session->operations[WIRE_OP_LIBRARY_VARIABLE / 8] >>
-					 WIRE_OP_LIBRARY_VARIABLE % 8 & 1;
+	return client_alone() && client_session_has(farbus_client.sessions, WIRE_OP_LIBRARY_VARIABLE);
 }
 
 /* Say why not, once. */

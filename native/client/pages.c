@@ -134,11 +134,10 @@ static uint64_t page_address(const struct managed_region *region, size_t page)
 
 static struct client_route home_route(const struct managed_home *home)
 {
-	return (struct client_route){
-		.session = home->context->session,
-		.context = (uint64_t)(uintptr_t)home->context->handle,
-		.own = true,
-	};
+	struct client_route route = client_route_context(home->context);
+
+	route.own = true;
+	return route;
 }
 
 static uint64_t home_stream(const struct managed_home *home)

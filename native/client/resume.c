@@ -234,23 +234,17 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 			uint64_t received, int timeout_ms, uint64_t *peer_received)
 {
 	struct client_resume *resume = session->resume;
-	struct wire_hello hello = {
-		.magic = WIRE_HELLO_MAGIC,
-		.major = WIRE_PROTOCOL_MAJOR,
-		.minor = WIRE_PROTOCOL_MINOR,
-		.byte_order = WIRE_BYTE_ORDER,
-		.spec_version = WIRE_SPEC_VERSION,
-		.capabilities = WIRE_CAPABILITY_RESUME | (resume->tls ? WIRE_CAPABILITY_TLS : 0) |
-				(also ? WIRE_CAPABILITY_CONNECTIONS : 0),
-		.session = resume->session,
-		.received = received,
-	};
+	struct wire_hello hello = wire_hello_ours();
 	char text[WIRE_HELLO_TEXT_BYTES];
 	struct wire_hello_reply reply;
 	struct wire_resumed told;
 	bool refused;
 	int rc;
 
+	hello.capabilities = WIRE_CAPABILITY_RESUME | (resume->tls ? WIRE_CAPABILITY_TLS : 0) |
+			     (also ? WIRE_CAPABILITY_CONNECTIONS : 0);
+	hello.session = resume->session;
+	hello.received = received;
 	rc = hello_say(resume, fresh, timeout_ms, &hello);
 	if (!also)
 		resume->connection = wire_hello_connection(&hello);

@@ -286,22 +286,16 @@ static int session_hello(struct client_session *session, const struct session_se
 			 struct shm *shm, int descriptor, struct wire_hello_reply *reply,
 			 char text[WIRE_HELLO_TEXT_BYTES + 1])
 {
-	struct wire_hello hello = {
-		.magic = WIRE_HELLO_MAGIC,
-		.major = WIRE_PROTOCOL_MAJOR,
-		.minor = WIRE_PROTOCOL_MINOR,
-		.byte_order = WIRE_BYTE_ORDER,
-		.spec_version = WIRE_SPEC_VERSION,
-		.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY
-				: session_may_resume(session)
-					? WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS | WIRE_CAPABILITY_PROMPT : 0,
-	};
+	struct wire_hello hello = wire_hello_ours();
 	struct wire_hello whole = { .process = (uint32_t)getpid() };
 	bool encrypt = strcmp(session->transport.ops->name, "tcp") == 0 &&
 		       strcmp(server->transport, "tls") == 0;
 	bool refused;
 	int rc;
 
+	hello.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY
+			     : session_may_resume(session)
+				     ? WIRE_CAPABILITY_RESUME | WIRE_CAPABILITY_WINDOWS | WIRE_CAPABILITY_PROMPT : 0;
 	if (!session_may_resume(session))
 		session->connections = 1;
 	else
@@ -362,24 +356,9 @@ void client_session_ended(struct client_session *session, const char *text, size
 	session_printable(session->ending);
 }
 
-static int left_ms(uint64_t end)
-{
-	uint64_t now = transport_now_ns();
-
-	return now < end ? (int)((end - now) / 1000000u) : 0;
-}
-
 void client_session_ask_end(struct client_session *session)
 {
-	struct wire_hello hello = {
-		.magic = WIRE_HELLO_MAGIC,
-		.major = WIRE_PROTOCOL_MAJOR,
-		.minor = WIRE_PROTOCOL_MINOR,
-		.byte_order = WIRE_BYTE_ORDER,
-		.spec_version = WIRE_SPEC_VERSION,
-		.session = session->number,
-		.process = (uint32_t)getpid(),
-	};
+	struct wire_hello hello = wire_hello_ours();
 	struct transport asked = { .descriptor = -1 };
 	uint64_t end = transport_now_ns() + END_TIMEOUT_MS * 1000000ull;
 	char text[WIRE_HELLO_TEXT_BYTES];
@@ -388,16 +367,18 @@ void client_session_ask_end(struct client_session *session)
 
 	if (!session->number || !*session->local)
 		return;
+	hello.session = session->number;
+	hello.process = (uint32_t)getpid();
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	if (transport_unix_connect(&asked, session->local, END_TIMEOUT_MS) == 0) {
 		/* Whoever has taken a dead supervisor's name since is no one to believe. */
 		if (session_peer_user(&asked) == session->local_user &&
 		    wire_hello_prove(&hello, session->key) == 0 &&
 		    transport_write_all(&asked, &hello, sizeof(hello)) == 0 &&
-		    transport_read_all(&asked, &reply, sizeof(reply), left_ms(end)) == 0 &&
+		    transport_read_all(&asked, &reply, sizeof(reply), transport_left_ms(end)) == 0 &&
 		    reply.magic == WIRE_HELLO_MAGIC && reply.status == WIRE_HELLO_SESSION &&
 		    reply.text_bytes <= sizeof(text) &&
-		    transport_read_all(&asked, text, reply.text_bytes, left_ms(end)) == 0)
+		    transport_read_all(&asked, text, reply.text_bytes, transport_left_ms(end)) == 0)
 			client_session_ended(session, text, reply.text_bytes);
 		transport_release(&asked);
 	}

@@ -129,12 +129,9 @@ static bool server_is_lost(unsigned server)
 /* Read exactly, until `end` at the latest. */
 static int link_read(struct client_session *session, void *data, size_t bytes, uint64_t end)
 {
-	uint64_t now = transport_now_ns();
+	int left = transport_left_ms(end);
 
-	if (now >= end)
-		return -ETIMEDOUT;
-	return transport_read_all(&session->transport, data, bytes,
-				  (int)((end - now) / 1000000u) + 1);
+	return left ? transport_read_all(&session->transport, data, bytes, left) : -ETIMEDOUT;
 }
 
 static int link_send(struct client_session *session, uint32_t ordinal,
@@ -188,11 +185,6 @@ static int link_receive(struct client_session *session, struct wire_management_r
 	return answer->tail_bytes ? link_read(session, answer->tail, answer->tail_bytes, end) : 0;
 }
 
-static bool server_answers(const struct client_session *session)
-{
-	return session->operations[WIRE_OP_MANAGEMENT / 8] >> WIRE_OP_MANAGEMENT % 8 & 1;
-}
-
 static nvmlReturn_t link_ask(const struct nvmlDevice_st *device,
 			     const struct nvml_question *question, struct nvml_answer *answer)
 {
@@ -202,7 +194,7 @@ static nvmlReturn_t link_ask(const struct nvmlDevice_st *device,
 
 	answer->tail_bytes = 0;
 	memset(answer->values, 0, sizeof(answer->values));
-	if (!server_answers(session))
+	if (!client_session_has(session, WIRE_OP_MANAGEMENT))
 		return NVML_ERROR_NOT_SUPPORTED;
 	rc = link_send(session, device->ordinal, question);
 	if (!rc)

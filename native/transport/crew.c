@@ -1,15 +1,14 @@
 #include "crew.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "futex.h"
 #include "processors.h"
 #include "transport.h"
 
@@ -61,16 +60,6 @@ bool crew_has_processors(void)
 void crew_set_processors(unsigned least)
 {
 	atomic_store(&least_processors, least);
-}
-
-static void futex_wait(_Atomic uint32_t *word, uint32_t value)
-{
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
-}
-
-static void futex_wake(_Atomic uint32_t *word)
-{
-	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 /* Spin, then sleep, until there is something to do. */

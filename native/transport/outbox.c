@@ -1,11 +1,10 @@
 #include "outbox.h"
+#include "futex.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,16 +14,6 @@
  * a wake-up costs the posting thread microseconds, a round costs whoever spins on this
  * processor as much. */
 #define OUTBOX_IDLE_ROUNDS 8
-
-static void futex_wait(_Atomic uint32_t *word, uint32_t value)
-{
-	syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
-}
-
-static void futex_wake(_Atomic uint32_t *word)
-{
-	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
 
 int outbox_init(struct outbox *outbox, struct transport *transport)
 {

@@ -696,10 +696,10 @@ static int stream_wait(struct resume *resume, int timeout_ms)
 		int left = TRANSPORT_LOOK_MS, rc;
 
 		if (timeout_ms >= 0) {
-			uint64_t now = transport_now_ns(), ms = now < end ? (end - now + 999999u) / 1000000u : 0;
+			int ms = transport_left_ms(end);
 
-			if (ms < (uint64_t)left)
-				left = (int)ms;
+			if (ms < left)
+				left = ms;
 		}
 		if (!is_up(resume)) {
 			rc = up_await(resume, timeout_ms < 0 ? -1 : left);

@@ -52,11 +52,8 @@ int transport_poll_all(struct pollfd *on, unsigned count, int timeout_ms)
 		rc = poll(on, count, timeout_ms);
 		if (rc >= 0 || errno != EINTR)
 			break;
-		if (timeout_ms > 0) {
-			uint64_t now = transport_now_ns();
-
-			timeout_ms = now < end ? (int)((end - now + 999999u) / 1000000u) : 0;
-		}
+		if (timeout_ms > 0)
+			timeout_ms = transport_left_ms(end);
 	}
 	if (rc < 0)
 		rc = -errno;
@@ -422,12 +419,9 @@ int transport_read_all(struct transport *transport, void *data, size_t bytes, in
 			at += got;
 			bytes -= (size_t)got;
 		} else if (got == -EAGAIN) {
-			uint64_t now = transport_now_ns();
-			int rc;
+			int left = transport_left_ms(end);
+			int rc = left ? transport->ops->wait(transport, left) : -ETIMEDOUT;
 
-			if (now >= end)
-				return -ETIMEDOUT;
-			rc = transport->ops->wait(transport, (int)((end - now) / 1000000u) + 1);
 			if (rc)
 				return rc;
 		} else {

@@ -436,20 +436,13 @@ static int handshake_flush(struct handshake *handshake)
 	return 0;
 }
 
-static int handshake_left_ms(const struct handshake *handshake)
-{
-	uint64_t now = transport_now_ns();
-
-	return now < handshake->end_ns ? (int)((handshake->end_ns - now) / 1000000u) + 1 : 0;
-}
-
 /* Give the library one record, and not a byte of what follows it: that may be data. */
 static int handshake_receive(struct handshake *handshake)
 {
 	uint8_t *record = handshake->record;
 	size_t bytes;
 	int rc = transport_read_all(handshake->transport, record, TLS_HEADER_BYTES,
-				    handshake_left_ms(handshake));
+				    transport_left_ms(handshake->end_ns));
 
 	if (rc)
 		return rc;
@@ -457,7 +450,7 @@ static int handshake_receive(struct handshake *handshake)
 	if (bytes > TLS_HANDSHAKE_RECORD_BYTES)
 		return -EBADMSG;
 	rc = transport_read_all(handshake->transport, record + TLS_HEADER_BYTES, bytes,
-				handshake_left_ms(handshake));
+				transport_left_ms(handshake->end_ns));
 	if (rc)
 		return rc;
 	bytes += TLS_HEADER_BYTES;
@@ -468,7 +461,7 @@ static int handshake_receive(struct handshake *handshake)
 static int handshake_expect(struct handshake *handshake)
 {
 	uint8_t first;
-	int rc = handshake->transport->ops->wait(handshake->transport, handshake_left_ms(handshake));
+	int rc = handshake->transport->ops->wait(handshake->transport, transport_left_ms(handshake->end_ns));
 
 	if (rc)
 		return rc;

@@ -172,6 +172,14 @@ static inline bool transport_is_wide(struct transport *transport)
 /* Nanoseconds of the monotonic clock. */
 uint64_t transport_now_ns(void);
 
+/* Milliseconds until then, a part of one as a whole one; 0: it is over. */
+static inline int transport_left_ms(uint64_t end_ns)
+{
+	uint64_t now = transport_now_ns();
+
+	return now < end_ns ? (int)((end_ns - now + 999999u) / 1000000u) : 0;
+}
+
 /* Tell the processor that this is a spin loop. */
 static inline void transport_relax(void)
 {

@@ -21,6 +21,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../generated/wire_ops.h"
+
 #define WIRE_HELLO_MAGIC 0x0a0d5355u	/* "US\r\n": a text protocol never starts so */
 #define WIRE_PROTOCOL_MAJOR 2u		/* peers that differ refuse each other */
 #define WIRE_PROTOCOL_MINOR 4u		/* 1: sessions that are resumed; 2: managed memory, images
@@ -95,6 +97,18 @@ enum wire_capability {
 	 * such: the same as WIRE_CAPABILITY_CONNECTIONS. */
 	WIRE_CAPABILITY_THREADS = 128,
 };
+
+/* What every hello of this version begins with; the rest is zero. */
+static inline struct wire_hello wire_hello_ours(void)
+{
+	return (struct wire_hello){
+		.magic = WIRE_HELLO_MAGIC,
+		.major = WIRE_PROTOCOL_MAJOR,
+		.minor = WIRE_PROTOCOL_MINOR,
+		.byte_order = WIRE_BYTE_ORDER,
+		.spec_version = WIRE_SPEC_VERSION,
+	};
+}
 
 /* A supervisor also listens on a Unix socket of the abstract namespace, named
  * WIRE_LOCAL_NAME and the first WIRE_LOCAL_HEX hexadecimal digits of SHA-256 over

@@ -20,11 +20,10 @@ from farbus.remoting import paths
 from farbus.remoting.launcher import Launch
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
+from tests.remoting.harness import CREW_PROCESSORS
 
 ONE_THREAD = "-1"
 WAYS = ("native", "shm", "unix", "tcp", "tls", *(way + ONE_THREAD for way in ("shm", "tcp", "tls")))
-#: With so many processors several threads copy (native/transport/crew.h).
-CREW_PROCESSORS = 8
 
 
 @contextlib.contextmanager

@@ -99,9 +99,9 @@ def shared_mappings(pid: int) -> int:
     return Path(f"/proc/{pid}/maps").read_text().count("farbus-remoting-session")
 
 
-@pytest.mark.parametrize("name", ["wait_forever", "copies_until_lost"])
-def test_killed_server_is_an_error_and_no_hang(remote: Remote, build: Build, transport: str, name: str) -> None:
-    program = remote.start(build(f"remoting/{name}"), FARBUS_TRANSPORT=transport)
+def assert_killed_server_is_an_error(remote: Remote, transport: str, program_path: Path) -> None:
+    """Run a program that says "waiting", ends with 3 when its server is lost, and hangs otherwise."""
+    program = remote.start(program_path, FARBUS_TRANSPORT=transport)
     assert program.stdout is not None
     assert program.stdout.readline() == "waiting\n"
     (server,) = remote.supervisor.pids
@@ -109,17 +109,15 @@ def test_killed_server_is_an_error_and_no_hang(remote: Remote, build: Build, tra
     out, err = program.communicate(timeout=PATIENCE_S)
     assert program.returncode == 3, out + err
     assert err.count("the connection to the GPU at ") == 1
+
+
+@pytest.mark.parametrize("name", ["wait_forever", "copies_until_lost"])
+def test_killed_server_is_an_error_and_no_hang(remote: Remote, build: Build, transport: str, name: str) -> None:
+    assert_killed_server_is_an_error(remote, transport, build(f"remoting/{name}"))
 
 
 def test_a_log_s_callback_may_call_cuda_when_the_server_is_lost(remote: Remote, transport: str, tmp_path: Path) -> None:
-    program = remote.start(build_calls("lost/logged", tmp_path), FARBUS_TRANSPORT=transport)
-    assert program.stdout is not None
-    assert program.stdout.readline() == "waiting\n"
-    (server,) = remote.supervisor.pids
-    os.kill(server, signal.SIGKILL)
-    out, err = program.communicate(timeout=PATIENCE_S)
-    assert program.returncode == 3, out + err
-    assert err.count("the connection to the GPU at ") == 1
+    assert_killed_server_is_an_error(remote, transport, build_calls("lost/logged", tmp_path))
 
 
 def test_memory_whose_faults_the_program_serves(remote: Remote, transport: str, tmp_path: Path) -> None:
