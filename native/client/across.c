@@ -46,10 +46,7 @@ uint64_t client_helper_wire(const struct across_helper *helper)
  * before them in the session, and what stands there may wait for them. */
 static struct client_route helper_route(const struct across_helper *helper)
 {
-	struct client_route route = client_route_context(helper->context);
-
-	route.own = helper->copies;
-	return route;
+	return client_route_made_in(helper->context, helper->copies);
 }
 
 static CUresult helper_post(const struct across_helper *helper, enum wire_op op, const void *fixed,

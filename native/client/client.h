@@ -453,6 +453,15 @@ struct client_route client_route_current(void);
 bool client_context_elsewhere(const struct client_context *context);
 /* An object's of that context: of the current one, if that is of the same server. */
 struct client_route client_route_context(const struct client_context *context);
+/* That context's, whichever the current one is: its streams are no other one's. */
+static inline struct client_route client_route_made_in(const struct client_context *context, bool own)
+{
+	return (struct client_route){
+		.session = context->session,
+		.context = (uint64_t)(uintptr_t)context->handle,
+		.own = own,
+	};
+}
 /* A stream's: of its own context. */
 struct client_route client_route_stream(uint64_t stream);
 /* A primary context at that server; NULL: none is active. */

@@ -134,10 +134,7 @@ static uint64_t page_address(const struct managed_region *region, size_t page)
 
 static struct client_route home_route(const struct managed_home *home)
 {
-	struct client_route route = client_route_context(home->context);
-
-	route.own = true;
-	return route;
+	return client_route_made_in(home->context, true);
 }
 
 static uint64_t home_stream(const struct managed_home *home)
