@@ -116,6 +116,12 @@ def test_program_of_two_servers(two: Servers, build: Build, name: str, transport
     assert (code, out) == (0, "ok\n"), out + err
 
 
+def test_what_is_current_does_not_matter_between_two_servers(start: Start, tmp_path: Path) -> None:
+    servers = start("count=2", "count=1")
+    code, out, err = servers.run(build_calls("servers/elsewhere", tmp_path))
+    assert (code, out) == (0, "ok\n"), out + err
+
+
 def test_objects_of_two_servers_do_not_mix(two: Servers, tmp_path: Path) -> None:
     code, out, err = two.run(build_calls("servers/mixed", tmp_path))
     assert code == 0, out + err
