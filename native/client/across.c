@@ -348,7 +348,7 @@ void client_across_lost(struct client_session *session)
 /* Has the event been recorded in a stream that is captured? */
 static CUresult event_captured(CUevent event)
 {
-	if (atomic_load(&farbus_client.capturing) <= 0 ||
+	if (!client_captures() ||
 	    cuEventQuery(event) != CUDA_ERROR_CAPTURED_EVENT)
 		return CUDA_SUCCESS;
 	client_message("waiting for an event between two servers can't be captured: a graph's work "

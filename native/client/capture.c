@@ -1,5 +1,5 @@
-/* Stream capture: which streams are captured the server knows; programs that never capture
- * are answered here. */
+/* Stream capture: which streams are captured the server knows; while none is, that is
+ * answered here. */
 #include "client.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static CUresult capture_info(uint64_t stream, struct wire_capture_info_reply *re
 	memset(reply, 0, sizeof(*reply));
 	*tail = NULL;
 	*tail_bytes = 0;
-	if (!atomic_load(&farbus_client.captured))
+	if (!client_captures())
 		return CUDA_SUCCESS;
 	result = client_call_wide(&request, &wait);
 	*tail = wait.tail;
@@ -52,18 +52,37 @@ static CUresult stream_enter(CUstream handle, uint64_t *stream)
 	return result == CUDA_SUCCESS ? client_stream_wire(handle, stream) : result;
 }
 
+/* Counted before it begins, for threads that meet the stream meanwhile. */
+static CUresult capture_begin(const struct client_request *request)
+{
+	struct client_wait wait = { 0 };
+	CUresult result;
+
+	atomic_fetch_add(&farbus_client.capturing, 1);
+	result = client_call_wide(request, &wait);
+	if (result != CUDA_SUCCESS)
+		atomic_fetch_sub(&farbus_client.capturing, 1);
+	return result;
+}
+
+/* With these a capture is over; after others it may go on, or another one may. */
+static bool ends_capture(CUresult result)
+{
+	return result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
+	       result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+}
+
 CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 {
-	struct wire_capture_begin request = { .mode = (uint32_t)mode };
-	CUresult result = stream_enter(hStream, &request.stream);
+	struct wire_capture_begin fixed = { .mode = (uint32_t)mode };
+	const struct client_request request = {
+		.op = WIRE_OP_CAPTURE_BEGIN,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	CUresult result = stream_enter(hStream, &fixed.stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	atomic_store(&farbus_client.captured, true);
-	result = client_call(WIRE_OP_CAPTURE_BEGIN, &request, sizeof(request), NULL, 0);
-	if (result == CUDA_SUCCESS)
-		atomic_fetch_add(&farbus_client.capturing, 1);
-	return result;
+	return result == CUDA_SUCCESS ? capture_begin(&request) : result;
 }
 
 CUresult cuStreamBeginCapture(CUstream hStream)
@@ -94,7 +113,6 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 		.fixed_bytes = sizeof(fixed),
 		.tail_bytes = nodes + edges,
 	};
-	struct client_wait wait = { 0 };
 	CUresult result = stream_enter(hStream, &fixed.stream);
 	uint8_t *tail;
 
@@ -120,10 +138,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 	if (edges)
 		memcpy(tail + nodes, dependencyData, edges);
 	request.tail = tail;
-	atomic_store(&farbus_client.captured, true);
-	result = client_call_wide(&request, &wait);
-	if (result == CUDA_SUCCESS)
-		atomic_fetch_add(&farbus_client.capturing, 1);
+	result = capture_begin(&request);
 	free(tail);
 	return result;
 }
@@ -145,9 +160,8 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 	if (!phGraph)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = client_call(WIRE_OP_CAPTURE_END, &request, sizeof(request), &reply, sizeof(reply));
-	if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
-	    atomic_fetch_sub(&farbus_client.capturing, 1) <= 0)
-		atomic_store(&farbus_client.capturing, 0);
+	if (ends_capture(result))
+		atomic_fetch_sub(&farbus_client.capturing, 1);
 	*phGraph = result == CUDA_SUCCESS ? graph_take(request.stream, reply.graph) : NULL;
 	return result;
 }

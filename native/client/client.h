@@ -329,8 +329,7 @@ struct client {
 	_Atomic uint32_t lanes_used[WIRE_LANES / 32];
 	_Atomic unsigned long long next_id;
 	_Atomic bool several;		/* there may be more contexts than one */
-	_Atomic bool captured;		/* some stream has been captured */
-	_Atomic int capturing;		/* captures that go on */
+	_Atomic int capturing;		/* captures that go on; never fewer than there are */
 	_Atomic bool managed;		/* there is, or was, managed memory */
 	_Atomic bool paging;		/* its pages come when they are touched */
 };
@@ -568,6 +567,11 @@ void client_across_lost(struct client_session *session);
 void client_across_forget(struct client_context *context);
 /* May any graph call host functions or read memory of this process? */
 bool client_host_kept(void);
+/* Is any stream being captured?  Else no server need be asked. */
+static inline bool client_captures(void)
+{
+	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
+}
 /* Is the stream (named as on the wire) being captured? */
 bool client_stream_captured(uint64_t stream);
 /* May anything that is still to run write to this process's memory? */

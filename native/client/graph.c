@@ -414,7 +414,7 @@ static struct graph_launch graph_launch_begin(CUgraphExec executable, CUstream s
 	struct client_session *session;
 
 	if (client_stream_enter(stream, &launch.fixed.stream) != CUDA_SUCCESS ||
-	    atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0)
+	    client_captures())
 		return launch;
 	launch.fixed.executable = client_named_wire(executable, &session);
 	if (session != client_stream_session(launch.fixed.stream) ||

@@ -249,14 +249,9 @@ void client_clusters_forget(struct client_function *function)
 	pthread_mutex_unlock(&clusters_lock);
 }
 
-static bool launches_are_captured(void)
-{
-	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
-}
-
 static CUresult launch_post(const struct launch *launch, const struct client_request *request)
 {
-	bool remembers = false, asks = launch->checked || launches_are_captured();
+	bool remembers = false, asks = launch->checked || client_captures();
 	struct cluster_launch clusters;
 
 	if (!asks && launch->clustered) {
@@ -344,7 +339,7 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 		result = client_function_on(launch->function, context->device, &launch->kernel);
 	}
 	/* A wrong launch ends a capture: that is the driver's to see. */
-	if (result == CUDA_SUCCESS && !launches_are_captured()) {
+	if (result == CUDA_SUCCESS && !client_captures()) {
 		result = geometry_check(launch, context->device);
 		if (result == CUDA_SUCCESS)
 			result = shared_check(launch);

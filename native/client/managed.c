@@ -104,13 +104,6 @@ static CUresult flush_all(uint64_t stream, bool attached)
 	return result == CUDA_SUCCESS ? client_pages_sent() : result;
 }
 
-/* A captured stream runs nothing now; when its graph is launched, this is asked again. */
-static bool captured(uint64_t stream)
-{
-	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0 &&
-	       client_stream_captured(stream);
-}
-
 /* Host functions that run, by their streams: memory is theirs meanwhile.  Work that comes
  * behind one gets what it leaves when it ends. */
 static struct {
@@ -134,7 +127,8 @@ CUresult client_managed_before(uint64_t stream, bool graph)
 {
 	CUresult result;
 
-	if (captured(stream))
+	/* A captured stream runs nothing now; when its graph is launched, this is asked again. */
+	if (client_stream_captured(stream))
 		return CUDA_SUCCESS;
 	client_pages_lock();
 	client_pages_active(stream, graph);
@@ -148,7 +142,7 @@ CUresult client_managed_before(uint64_t stream, bool graph)
 /* Another thread may have waited for the stream between the two, and not for this work. */
 void client_managed_after(uint64_t stream)
 {
-	if (captured(stream))
+	if (client_stream_captured(stream))
 		return;
 	client_pages_lock();
 	client_pages_active(stream, false);
@@ -183,7 +177,7 @@ CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t
 {
 	CUresult result;
 
-	if (captured(stream))
+	if (client_stream_captured(stream))
 		return CUDA_SUCCESS;
 	client_pages_lock();
 	if (writes)
@@ -197,7 +191,7 @@ CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t
 
 void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t bytes, bool writes)
 {
-	if (!writes || captured(stream))
+	if (!writes || client_stream_captured(stream))
 		return;
 	client_pages_lock();
 	client_pages_active(stream, false);

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.remoting.harness import Remote
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import wait_until
 from tests.remoting.test_images import ptx
 
@@ -135,6 +136,20 @@ def test_a_cluster_that_fitted_fits_again(remote: Remote, image: Path, tmp_path:
         return remote.supervisor.sessions.ended.sent_bytes - before
 
     assert answered(1) == answered(20)
+
+
+def test_whether_a_stream_is_captured_is_known_while_none_is(remote: Remote, tmp_path: Path) -> None:
+    program = build_calls("posting/captured_before", tmp_path)
+
+    def answered(times: int) -> int:
+        before = remote.supervisor.sessions.ended
+        done = remote.run(program, str(times))
+        assert done.returncode == 0, done.stderr
+        wait_until(lambda: remote.supervisor.sessions.ended.sessions > before.sessions, "the session has ended")
+        return remote.supervisor.sessions.ended.calls - before.calls
+
+    # A message for each copy.
+    assert answered(21) - answered(1) == 2 * 20
 
 
 def test_what_is_set_is_asked_for_again(remote: Remote, image: Path, tmp_path: Path) -> None:
