@@ -107,7 +107,7 @@ struct client_function {
 	uint32_t parameter_bytes;
 	struct client_pieces *pieces;	/* NULL: nothing was set */
 	struct client_occupancy *occupancy;	/* what was asked before (function.c), or NULL */
-	struct client_clusters *clusters;	/* launches that the driver took (launch.c), or NULL */
+	struct client_fits *fits;		/* launches that the driver took (launch.c), or NULL */
 	struct client_kernel on[];	/* by the device */
 };
 
@@ -686,8 +686,8 @@ void client_graphs_changed(void);
 /* A copy of which one side at least is an array (array.c). */
 CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
 
-/* An attribute of the kernel was set: what the driver said of launches in clusters may be so no more (launch.c). */
-void client_clusters_forget(struct client_function *function);
+/* An attribute of the kernel was set: what the driver said of clusters and cooperative grids may be so no more (launch.c). */
+void client_fits_forget(struct client_function *function);
 
 /* A launch's parameters as one buffer of WIRE_KERNEL_PARAMETERS bytes (launch.c). */
 CUresult client_parameters_gather(const struct client_function *function, void *const *parameters,

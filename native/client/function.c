@@ -169,7 +169,7 @@ static CUresult attribute_set(const void *handle, CUfunction_attribute attribute
 	if (result == CUDA_SUCCESS)
 		attribute_note(kernel, attribute, value);
 	occupancy_forget(function);
-	client_clusters_forget(function);
+	client_fits_forget(function);
 	return result;
 }
 
@@ -255,7 +255,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
 	if ((unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES && kernel_on(function, dev, &on) == CUDA_SUCCESS)
 		attribute_note(on, attrib, val);
 	occupancy_forget(function);
-	client_clusters_forget(function);
+	client_fits_forget(function);
 	return CUDA_SUCCESS;
 }
 

@@ -1,6 +1,7 @@
 /* Launches: everything CUDA reports at the call is checked here, then posted. */
 #include "managed.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ struct launch {
 	struct wire_launch fixed;
 	const struct client_context *context;	/* that it runs in */
 	bool checked;			/* the driver must answer */
-	bool clustered;			/* it must have answered for such a launch before */
+	bool at_once;			/* it must have answered for such a launch before */
 	const CUlaunchAttribute *attributes;
 	void **parameters;
 	void **extra;
@@ -135,10 +136,10 @@ static CUresult attributes_check(struct launch *launch)
 				       (int)launch->attributes[i].id);
 			return CUDA_ERROR_NOT_SUPPORTED;
 		case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-			launch->checked = launch->checked || launch->attributes[i].value.cooperative;
+			launch->at_once = launch->at_once || launch->attributes[i].value.cooperative;
 			break;
 		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-			launch->clustered = true;
+			launch->at_once = true;
 			break;
 		case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
 			launch->checked = true;
@@ -150,41 +151,45 @@ static CUresult attributes_check(struct launch *launch)
 	return CUDA_SUCCESS;
 }
 
-/* ---- clusters ----
+/* ---- what must be there at once ----
  *
- * Whether a cluster fits, the driver knows, and answers the same each time until an attribute of the kernel is set:
- * it goes by the block, its shared memory and the cluster, and the grid must be whole clusters.  cuBLASLt launches
- * all that it has for compute capability 9.0 so. */
+ * Whether a cluster fits, or all blocks of a cooperative grid do, the driver knows, and answers the same each time until an
+ * attribute of the kernel is set: it goes by the block, its shared memory, the cluster (of which the grid must have whole
+ * ones) and the number of cooperative blocks, of which fewer fit, too.  cuBLASLt launches all that it has for compute
+ * capability 9.0 in clusters, cuDNN its normalisations as cooperative grids. */
 
-#define CLUSTERS_KNOWN 8u
+#define FITS_KNOWN 8u
 /* Attributes of one launch that is remembered, and words of each. */
-#define CLUSTER_ATTRIBUTES 4u
+#define FIT_ATTRIBUTES 4u
 
-struct cluster_launch {
+struct fit {
 	const struct client_context *context;	/* a green one has few multiprocessors */
 	uint64_t epoch;			/* contexts that had ended */
 	uint32_t block[3];
 	uint32_t shared_bytes;
-	uint32_t attributes[CLUSTER_ATTRIBUTES][4];	/* number, and what it is set to */
+	uint32_t attributes[FIT_ATTRIBUTES][4];	/* number, and what it is set to */
+	uint64_t blocks;		/* of a cooperative grid, else 0; the last field */
 };
 
-struct client_clusters {
-	unsigned count;			/* ever; the newest CLUSTERS_KNOWN are there */
-	struct cluster_launch known[CLUSTERS_KNOWN];
+struct client_fits {
+	unsigned count;			/* ever; the newest FITS_KNOWN are there */
+	struct fit known[FITS_KNOWN];
 };
 
-static pthread_mutex_t clusters_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t fits_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* What the driver's answer goes by; false: by something else, too. */
-static bool cluster_launch_of(const struct launch *launch, struct cluster_launch *out)
+static bool fit_of(const struct launch *launch, struct fit *out)
 {
-	if (launch->fixed.attribute_count > CLUSTER_ATTRIBUTES)
+	const uint32_t *grid = launch->fixed.grid;
+
+	if (launch->fixed.attribute_count > FIT_ATTRIBUTES)
 		return false;
-	*out = (struct cluster_launch){
-		.context = launch->context,
-		.epoch = atomic_load(&farbus_client.contexts_ended),
-		.shared_bytes = launch->fixed.shared_bytes,
-	};
+	/* Compared as bytes. */
+	memset(out, 0, sizeof(*out));
+	out->context = launch->context;
+	out->epoch = atomic_load(&farbus_client.contexts_ended);
+	out->shared_bytes = launch->fixed.shared_bytes;
 	memcpy(out->block, launch->fixed.block, sizeof(out->block));
 	for (uint32_t i = 0; i < launch->fixed.attribute_count; i++) {
 		const CUlaunchAttribute *attribute = &launch->attributes[i];
@@ -195,9 +200,15 @@ static bool cluster_launch_of(const struct launch *launch, struct cluster_launch
 
 		out->attributes[i][0] = (uint32_t)attribute->id;
 		switch (attribute->id) {
+		case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+			out->attributes[i][1] = attribute->value.cooperative != 0;
+			/* Each is below 2^31, and two of them below 2^16. */
+			if (attribute->value.cooperative)
+				out->blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+			break;
 		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
 			for (int axis = 0; axis < 3; axis++)
-				if (!cluster[axis] || launch->fixed.grid[axis] % cluster[axis])
+				if (!cluster[axis] || grid[axis] % cluster[axis])
 					return false;
 			memcpy(&out->attributes[i][1], cluster, sizeof(cluster));
 			break;
@@ -218,45 +229,46 @@ static bool cluster_launch_of(const struct launch *launch, struct cluster_launch
 	return true;
 }
 
-static bool cluster_is_known(const struct client_function *function, const struct cluster_launch *launch)
+static bool fit_is_known(const struct client_function *function, const struct fit *fit)
 {
-	const struct client_clusters *clusters;
+	const struct client_fits *fits;
 	bool known = false;
 
-	pthread_mutex_lock(&clusters_lock);
-	clusters = function->clusters;
-	for (unsigned i = 0; clusters && !known && i < clusters->count && i < CLUSTERS_KNOWN; i++)
-		known = memcmp(&clusters->known[i], launch, sizeof(*launch)) == 0;
-	pthread_mutex_unlock(&clusters_lock);
+	pthread_mutex_lock(&fits_lock);
+	fits = function->fits;
+	for (unsigned i = 0; fits && !known && i < fits->count && i < FITS_KNOWN; i++)
+		known = memcmp(&fits->known[i], fit, offsetof(struct fit, blocks)) == 0 &&
+			fit->blocks <= fits->known[i].blocks;
+	pthread_mutex_unlock(&fits_lock);
 	return known;
 }
 
-static void cluster_keep(struct client_function *function, const struct cluster_launch *launch)
+static void fit_keep(struct client_function *function, const struct fit *fit)
 {
-	pthread_mutex_lock(&clusters_lock);
-	if (!function->clusters)
-		function->clusters = calloc(1, sizeof(*function->clusters));
-	if (function->clusters)
-		function->clusters->known[function->clusters->count++ % CLUSTERS_KNOWN] = *launch;
-	pthread_mutex_unlock(&clusters_lock);
+	pthread_mutex_lock(&fits_lock);
+	if (!function->fits)
+		function->fits = calloc(1, sizeof(*function->fits));
+	if (function->fits)
+		function->fits->known[function->fits->count++ % FITS_KNOWN] = *fit;
+	pthread_mutex_unlock(&fits_lock);
 }
 
-void client_clusters_forget(struct client_function *function)
+void client_fits_forget(struct client_function *function)
 {
-	pthread_mutex_lock(&clusters_lock);
-	if (function->clusters)
-		function->clusters->count = 0;
-	pthread_mutex_unlock(&clusters_lock);
+	pthread_mutex_lock(&fits_lock);
+	if (function->fits)
+		function->fits->count = 0;
+	pthread_mutex_unlock(&fits_lock);
 }
 
 static CUresult launch_post(const struct launch *launch, const struct client_request *request)
 {
 	bool remembers = false, asks = launch->checked || client_captures();
-	struct cluster_launch clusters;
+	struct fit fit;
 
-	if (!asks && launch->clustered) {
-		remembers = cluster_launch_of(launch, &clusters);
-		asks = !remembers || !cluster_is_known(launch->function, &clusters);
+	if (!asks && launch->at_once) {
+		remembers = fit_of(launch, &fit);
+		asks = !remembers || !fit_is_known(launch->function, &fit);
 	}
 	/* A capture tells at each call what is wrong with it. */
 	if (asks) {
@@ -267,7 +279,7 @@ static CUresult launch_post(const struct launch *launch, const struct client_req
 		checked.op = WIRE_OP_LAUNCH_CHECKED;
 		result = client_call_wide(&checked, &wait);
 		if (result == CUDA_SUCCESS && remembers)
-			cluster_keep(launch->function, &clusters);
+			fit_keep(launch->function, &fit);
 		return result;
 	}
 	return client_post(WIRE_OP_LAUNCH, request->fixed, request->fixed_bytes, request->tail,

@@ -105,7 +105,7 @@ static void function_free(struct client_function *function)
 		     (uint64_t)(uintptr_t)function->handle);
 	free(function->pieces);
 	free(function->occupancy);
-	free(function->clusters);
+	free(function->fits);
 	free(function->parameters);
 	free(function->name);
 	free(function);

@@ -104,6 +104,30 @@ check("cuCtxSynchronize")
 """
 
 
+#: Cooperative grids of so many blocks and of fewer, so many times; too many of them, and as many as ever.
+COOPERATIVE = """
+import ctypes, sys
+exec(open(sys.argv[3]).read().partition("number, other")[0])
+def launch(blocks, threads=32, shared=0):
+    parameters = (c_void_p * 1)(ctypes.addressof(word))
+    return driver.cuLaunchCooperativeKernel(function, blocks, 1, 1, threads, 1, 1, shared, None, parameters)
+most, processors = c_int(), c_int()
+check("cuOccupancyMaxActiveBlocksPerMultiprocessor", byref(most), function, 32, c_size_t(0))
+check("cuDeviceGetAttribute", byref(processors), 16, 0)
+most = most.value * processors.value
+assert launch(most) == 0
+for times in range(int(sys.argv[2])):
+    assert launch(most) == 0
+    assert launch(1 + times % most) == 0
+assert launch(most + 1) == 720, launch(most + 1)
+assert launch(most, 1024) == 720
+assert launch(most, 32, 40000) == 720
+check("cuFuncSetAttribute", function, 8, 60000)
+assert launch(most) == 0
+check("cuCtxSynchronize")
+"""
+
+
 @pytest.fixture
 def image(tmp_path: Path) -> Path:
     path = tmp_path / "store.ptx"
@@ -126,13 +150,14 @@ def test_what_is_asked_again_goes_to_nobody(remote: Remote, image: Path) -> None
     assert once - never <= 3 + 1 + 1 + 4 + 1 + 64
 
 
-def test_a_cluster_that_fitted_fits_again(remote: Remote, image: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("launches", [CLUSTERS, COOPERATIVE], ids=["clusters", "cooperative"])
+def test_what_fitted_at_once_fits_again(remote: Remote, image: Path, tmp_path: Path, launches: str) -> None:
     """Such a launch is posted: it brings no answer."""
     (tmp_path / "asker.py").write_text(ASKER)
 
     def answered(times: int) -> int:
         before = remote.supervisor.sessions.ended.sent_bytes
-        calls(remote, CLUSTERS, image, str(times), tmp_path / "asker.py")
+        calls(remote, launches, image, str(times), tmp_path / "asker.py")
         return remote.supervisor.sessions.ended.sent_bytes - before
 
     assert answered(1) == answered(20)
