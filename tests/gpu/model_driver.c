@@ -142,6 +142,13 @@ EXPORT int cuLaunchKernelEx(const struct launch_config *config, void *function, 
 	return work(config->stream, LAUNCH_CALL, LAUNCH_START, KERNEL, NULL);
 }
 
+/* Any number of blocks is there at once. */
+EXPORT int cuLaunchCooperativeKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+				     unsigned bz, unsigned shared, void *stream, void **parameters)
+{
+	return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, NULL);
+}
+
 EXPORT int cuGraphLaunch(void *executable, void *stream)
 {
 	(void)executable;
@@ -191,11 +198,34 @@ EXPORT int cuMemcpyDtoH_v2(void *host, unsigned long long device, size_t bytes)
 
 EXPORT int cuEventRecord(void *event, void *stream)
 {
+	uint64_t now, end;
+
 	spend(RECORD_CALL);
+	now = now_ns();
 	pthread_mutex_lock(&times.lock);
-	*end_of(event) = *end_of(stream);
+	end = *end_of(stream);
+	*end_of(event) = end < now ? now : end;
 	pthread_mutex_unlock(&times.lock);
 	return SUCCESS;
+}
+
+EXPORT int cuEventRecordWithFlags(void *event, void *stream, unsigned flags)
+{
+	(void)flags;
+	return cuEventRecord(event, stream);
+}
+
+EXPORT int cuEventElapsedTime(float *milliseconds, void *start, void *end)
+{
+	if (now_ns() < ends(start) || now_ns() < ends(end))
+		return NOT_READY;
+	*milliseconds = (float)((double)(int64_t)(ends(end) - ends(start)) * 1e-6);
+	return SUCCESS;
+}
+
+EXPORT int cuEventElapsedTime_v2(float *milliseconds, void *start, void *end)
+{
+	return cuEventElapsedTime(milliseconds, start, end);
 }
 
 EXPORT int cuEventQuery(void *event)
