@@ -149,6 +149,20 @@ struct client_library {
 	struct client_jit_options *options;
 };
 
+/* Streams of a context whose events may be known to be over. */
+#define CLIENT_SETTLED_STREAMS 16u
+
+/* How far the events of a context are over (event.c), by the number of their last record. */
+struct client_events {
+	pthread_mutex_t lock;		/* over what events say of their records, too */
+	uint64_t recorded;		/* records so far */
+	uint64_t settled_all;		/* of any stream up to this number */
+	struct client_settled {
+		uint64_t stream;
+		uint64_t number;
+	} settled[CLIENT_SETTLED_STREAMS];
+};
+
 /* Limits of a context, by their CUlimit, that are remembered. */
 #define CLIENT_LIMITS 32
 
@@ -174,6 +188,7 @@ struct client_context {
 	struct across_helper *helpers;	/* idle ones (across.c), the one of copies, and how often it has ended */
 	struct across_helper *copier;
 	unsigned epoch;
+	struct client_events events;
 };
 
 struct client_green;			/* green.c */
@@ -191,6 +206,9 @@ struct client_event {
 	CUevent handle;
 	struct client_context *context;
 	unsigned flags;
+	bool elsewhere;			/* a graph, say, may record it, too */
+	uint64_t stream;		/* of the last record, and its number; 0: nothing is known of it */
+	uint64_t number;
 };
 
 struct client_layout;			/* device.c */
@@ -408,6 +426,8 @@ CUresult client_function_name(struct client_function *function, struct client_se
  * current context's.  NULL: there is none. */
 struct client_context *client_stream_context(uint64_t stream);
 struct client_context *client_event_context(uint64_t event);
+/* It has other records than those that the program asks for one by one: nothing is known of it any more. */
+void client_event_recorded_elsewhere(uint64_t event);
 /* Would the driver spin where this request, made in `context`, waits?  By default it does (cuCtxCreate's and
  * cuEventCreate's flags). */
 bool client_wait_spins(CUcontext context, enum wire_op op, const void *fixed);
@@ -478,6 +498,16 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 void client_settle(const void *at, size_t bytes);
 CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
 		     size_t reply_bytes);
+/* What a call that waits says of events if it ends well: taken before it, and told behind it.  `number` 0: nothing. */
+struct client_waited {
+	CUcontext context;
+	bool all;			/* streams, else this one's: */
+	uint64_t stream;
+	uint64_t number;		/* of the context's last record then */
+};
+struct client_waited client_events_before(const struct client_route *route,
+					  const struct client_request *request);
+void client_events_over(const struct client_waited *waited);
 /* A call with a tail in either direction, or whose bytes go to a target.  The
  * caller sets reply, reply_bytes, want_tail and target of `wait`. */
 CUresult client_call_wide(const struct client_request *request, struct client_wait *wait);
@@ -666,6 +696,7 @@ bool client_pinned_copy(const struct client_plane *to, const struct client_plane
 
 /* ---- green contexts (green.c) ---- */
 
+bool client_green_is_current(void);
 /* The one that is current, held for a stream of its; NULL: there is none. */
 struct client_green *client_green_take(void);
 void client_green_release(struct client_green *green);

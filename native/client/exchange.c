@@ -985,12 +985,14 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 {
 	struct client_session *session = route->session;
 	CUresult result = session_offers(session, request->op);
+	struct client_waited waited;
 	struct wire_header header;
 	int rc;
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	client_trace_note(CLIENT_TRACE_CALLED);
+	waited = client_events_before(route, request);
 	atomic_store(&wait->state, WAIT_PENDING);
 	wait->asleep = false;
 	wait->session = session;
@@ -1011,6 +1013,8 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 		client_session_fail(session, rc ? rc : -EPIPE);
 	wait_for(session, wait);
 	result = context_note((CUcontext)(uintptr_t)route->context, wait->result);
+	if (waited.number && wait->result == CUDA_SUCCESS)
+		client_events_over(&waited);
 	if (client_managed_any() && wait->result == CUDA_SUCCESS)
 		client_managed_called(route, request);
 	return result;

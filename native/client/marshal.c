@@ -312,6 +312,8 @@ void marshal_CUevent(struct marshal *m, CUevent *handle)
 	context = wire ? client_event_context(wire) : NULL;
 	if (context)
 		claim(m, context->session, context, CUDA_ERROR_INVALID_HANDLE);
+	/* A graph that records it, or what a context has. */
+	client_event_recorded_elsewhere(wire);
 }
 
 struct search {

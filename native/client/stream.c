@@ -1,4 +1,4 @@
-/* Streams and events: named here, made on the server by posted messages. */
+/* Streams: named here, made on the server by posted messages. */
 #include "across.h"
 
 #include <stdlib.h>
@@ -63,13 +63,6 @@ struct client_context *client_stream_context(uint64_t wire)
 	return stream ? stream->context : client_context_current();
 }
 
-struct client_context *client_event_context(uint64_t wire)
-{
-	const struct client_event *event = handle_get(&farbus_client.handles, HANDLE_EVENT, wire);
-
-	return event ? event->context : NULL;
-}
-
 bool client_wait_spins(CUcontext handle, enum wire_op op, const void *fixed)
 {
 	const unsigned sleeps = CU_CTX_SCHED_YIELD | CU_CTX_SCHED_BLOCKING_SYNC;
@@ -80,14 +73,6 @@ bool client_wait_spins(CUcontext handle, enum wire_op op, const void *fixed)
 	if (op == WIRE_OP_EVENT_SYNCHRONIZE)
 		event = handle_get(&farbus_client.handles, HANDLE_EVENT, request->event);
 	return !(context && context->flags & sleeps) && !(event && event->flags & CU_EVENT_BLOCKING_SYNC);
-}
-
-CUresult client_event_wire(CUevent event, uint64_t *wire)
-{
-	if (!handle_get(&farbus_client.handles, HANDLE_EVENT, wire_of(event)))
-		return CUDA_ERROR_INVALID_HANDLE;
-	*wire = wire_of(event);
-	return CUDA_SUCCESS;
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int priority)
@@ -286,8 +271,6 @@ CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 	return CUDA_SUCCESS;
 }
 
-/* ---- events ---- */
-
 CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 {
 	struct wire_stream_wait_event request = { .flags = Flags };
@@ -304,90 +287,4 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 	if (recorded && recorded->session != client_stream_session(request.stream))
 		return client_across_wait(request.stream, request.event);
 	return client_post(WIRE_OP_STREAM_WAIT_EVENT, &request, sizeof(request), NULL, 0);
-}
-
-CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
-{
-	const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
-	struct wire_event_create request = { .flags = Flags };
-	struct client_event *event;
-	CUresult result = client_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!phEvent || Flags & ~known)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (Flags & CU_EVENT_INTERPROCESS && !(Flags & CU_EVENT_DISABLE_TIMING))
-		return CUDA_ERROR_INVALID_VALUE;
-	event = calloc(1, sizeof(*event));
-	if (!event)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	event->context = client_context_current();
-	event->flags = Flags;
-	if (handle_open(&farbus_client.handles, HANDLE_EVENT, event, &request.event)) {
-		free(event);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	event->handle = (CUevent)(uintptr_t)request.event;
-	result = client_post(WIRE_OP_EVENT_CREATE, &request, sizeof(request), NULL, 0);
-	if (result != CUDA_SUCCESS) {
-		handle_close(&farbus_client.handles, HANDLE_EVENT, request.event);
-		free(event);
-		return result;
-	}
-	*phEvent = event->handle;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
-{
-	struct wire_event_record request = { .flags = flags };
-	const struct client_event *event;
-	CUresult result = client_stream_enter(hStream, &request.stream);
-
-	if (result == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		result = client_event_wire(hEvent, &request.event);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (client_event_context(request.event) != client_stream_context(request.stream))
-		return CUDA_ERROR_INVALID_HANDLE;
-	if (flags & CU_EVENT_RECORD_EXTERNAL && !client_stream_captured(request.stream))
-		return CUDA_ERROR_INVALID_VALUE;
-	result = client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
-	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
-	/* Another process may be told of it by other ways as soon as this returns, and wait for
-	 * it then: it must not find it as it was before. */
-	if (result == CUDA_SUCCESS && event && event->flags & CU_EVENT_INTERPROCESS &&
-	    !client_stream_captured(request.stream)) {
-		const struct wire_event_query query = { .event = request.event };
-
-		result = client_call(WIRE_OP_EVENT_QUERY, &query, sizeof(query), NULL, 0);
-		if (result == CUDA_ERROR_NOT_READY)
-			result = CUDA_SUCCESS;
-	}
-	return result;
-}
-
-CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
-{
-	return cuEventRecordWithFlags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
-}
-
-CUresult cuEventDestroy_v2(CUevent hEvent)
-{
-	const struct wire_event_destroy request = { .event = wire_of(hEvent) };
-	CUresult result = client_enter_any(), sticky;
-	const struct client_event *event;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
-	if (!event)
-		return CUDA_ERROR_INVALID_HANDLE;
-	sticky = atomic_load(&event->context->sticky);
-	result = client_post(WIRE_OP_EVENT_DESTROY, &request, sizeof(request), NULL, 0);
-	free(handle_close(&farbus_client.handles, HANDLE_EVENT, request.event));
-	return result == CUDA_SUCCESS ? sticky : result;
 }

@@ -102,21 +102,6 @@ CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEn
 	return result;
 }
 
-CUresult cuEventQuery(CUevent hEvent)
-{
-	struct wire_event_query request = { 0 };
-	CUresult result;
-
-	result = client_enter_any();
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_event_wire(hEvent, &request.event);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_call(WIRE_OP_EVENT_QUERY, &request, sizeof(request), NULL, 0);
-	return result;
-}
-
 CUresult cuEventRecord_ptsz(CUevent hEvent, CUstream hStream)
 {
 	CUresult result;
@@ -134,21 +119,6 @@ CUresult cuEventRecordWithFlags_ptsz(CUevent hEvent, CUstream hStream, unsigned 
 	client_per_thread_begin();
 	result = cuEventRecordWithFlags(hEvent, hStream, flags);
 	client_per_thread_end();
-	return result;
-}
-
-CUresult cuEventSynchronize(CUevent hEvent)
-{
-	struct wire_event_synchronize request = { 0 };
-	CUresult result;
-
-	result = client_enter_any();
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_event_wire(hEvent, &request.event);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = client_call(WIRE_OP_EVENT_SYNCHRONIZE, &request, sizeof(request), NULL, 0);
 	return result;
 }
 

@@ -578,7 +578,7 @@ ENTRIES: Final = (
         "float *pMilliseconds, CUevent hStart, CUevent hEnd",
         via="event_elapsed_time(start=hStart, end=hEnd) -> milliseconds=pMilliseconds",
     ),
-    _e(117, "cuEventQuery", 2000, "cuEventQuery", CALLED, "CUevent hEvent", via="event_query(event=hEvent)"),
+    _e(117, "cuEventQuery", 2000, "cuEventQuery", CALLED, "CUevent hEvent"),
     _e(
         118,
         "cuEventRecord",
@@ -604,7 +604,6 @@ ENTRIES: Final = (
         "cuEventSynchronize",
         CALLED,
         "CUevent hEvent",
-        via="event_synchronize(event=hEvent)",
     ),
     _n(121, "cuExternalMemoryGetMappedBuffer", 10000, "cuExternalMemoryGetMappedBuffer", EXTERNAL),
     _n(122, "cuExternalMemoryGetMappedMipmappedArray", 10000, "cuExternalMemoryGetMappedMipmappedArray", TEXTURES),

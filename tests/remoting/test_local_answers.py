@@ -163,18 +163,23 @@ def test_what_fitted_at_once_fits_again(remote: Remote, image: Path, tmp_path: P
     assert answered(1) == answered(20)
 
 
+def messages(remote: Remote, program: Path, times: int) -> int:
+    before = remote.supervisor.sessions.ended
+    done = remote.run(program, str(times))
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: remote.supervisor.sessions.ended.sessions > before.sessions, "the session has ended")
+    return remote.supervisor.sessions.ended.calls - before.calls
+
+
 def test_whether_a_stream_is_captured_is_known_while_none_is(remote: Remote, tmp_path: Path) -> None:
     program = build_calls("posting/captured_before", tmp_path)
-
-    def answered(times: int) -> int:
-        before = remote.supervisor.sessions.ended
-        done = remote.run(program, str(times))
-        assert done.returncode == 0, done.stderr
-        wait_until(lambda: remote.supervisor.sessions.ended.sessions > before.sessions, "the session has ended")
-        return remote.supervisor.sessions.ended.calls - before.calls
-
     # A message for each copy.
-    assert answered(21) - answered(1) == 2 * 20
+    assert messages(remote, program, 21) - messages(remote, program, 1) == 2 * 20
+
+
+def test_an_event_whose_stream_was_waited_for_is_over(remote: Remote, tmp_path: Path) -> None:
+    program = build_calls("posting/events_over", tmp_path)
+    assert messages(remote, program, 21) == messages(remote, program, 1)
 
 
 def test_what_is_set_is_asked_for_again(remote: Remote, image: Path, tmp_path: Path) -> None:

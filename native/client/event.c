@@ -1,0 +1,276 @@
+/* Events: named here, made on the server by posted messages; and what is known of them without asking.
+ *
+ * Records of a context are counted.  A call that waited for a stream, or was told that it is idle, has all of its
+ * records that were counted before that call: such an event is over until it is recorded again, and whoever asks for it, as allocators
+ * of pinned memory do at each step, is answered here.
+ */
+#include "managed.h"
+
+#include <stdlib.h>
+
+struct client_context *client_event_context(uint64_t wire)
+{
+	const struct client_event *event = handle_get(&farbus_client.handles, HANDLE_EVENT, wire);
+
+	return event ? event->context : NULL;
+}
+
+CUresult client_event_wire(CUevent event, uint64_t *wire)
+{
+	if (!handle_get(&farbus_client.handles, HANDLE_EVENT, (uint64_t)(uintptr_t)event))
+		return CUDA_ERROR_INVALID_HANDLE;
+	*wire = (uint64_t)(uintptr_t)event;
+	return CUDA_SUCCESS;
+}
+
+/* ---- what is known ---- */
+
+/* Streams whose events are known of, by a hash: one displaces another. */
+static struct client_settled *settled_of(struct client_context *context, uint64_t stream)
+{
+	return &context->events.settled[(stream ^ stream >> 4) % CLIENT_SETTLED_STREAMS];
+}
+
+/* Behind its record, so that nobody waits for one that is not on its way, and takes it for over. */
+static void recorded(struct client_event *event, uint64_t stream, bool captured)
+{
+	struct client_events *events = &event->context->events;
+
+	pthread_mutex_lock(&events->lock);
+	event->stream = stream;
+	/* In a capture nothing is recorded; and which thread's the stream of each thread is, changes. */
+	event->number = captured || stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ? 0 : ++events->recorded;
+	pthread_mutex_unlock(&events->lock);
+}
+
+void client_event_recorded_elsewhere(uint64_t wire)
+{
+	struct client_event *event = handle_get(&farbus_client.handles, HANDLE_EVENT, wire);
+
+	if (!event)
+		return;
+	pthread_mutex_lock(&event->context->events.lock);
+	event->elsewhere = true;
+	pthread_mutex_unlock(&event->context->events.lock);
+}
+
+static bool records_are_over(const struct client_event *event)
+{
+	struct client_context *context = event->context;
+	const struct client_settled *settled;
+	bool over;
+
+	if (event->flags & CU_EVENT_INTERPROCESS)
+		return false;
+	pthread_mutex_lock(&context->events.lock);
+	settled = settled_of(context, event->stream);
+	over = event->number && !event->elsewhere &&
+	       (event->number <= context->events.settled_all ||
+		(settled->stream == event->stream && event->number <= settled->number));
+	pthread_mutex_unlock(&context->events.lock);
+	return over;
+}
+
+/* Known to be over?  What failed meanwhile, and what managed memory has to do at a wait, the server's answer brings. */
+static bool is_over(uint64_t wire)
+{
+	const struct client_event *event = handle_get(&farbus_client.handles, HANDLE_EVENT, wire);
+
+	return event && !client_managed_any() && !client_captures() &&
+	       !atomic_load(&event->context->session->dead) && atomic_load(&event->context->sticky) == CUDA_SUCCESS &&
+	       atomic_load(&event->context->late) == CUDA_SUCCESS && records_are_over(event);
+}
+
+struct client_waited client_events_before(const struct client_route *route, const struct client_request *request)
+{
+	struct client_waited waited = { 0 };
+	const struct client_event *event = NULL;
+	struct client_context *context;
+
+	/* That lane goes past the records of others. */
+	if (route->own)
+		return waited;
+	switch (request->op) {
+	case WIRE_OP_STREAM_SYNCHRONIZE:
+		waited.stream = ((const struct wire_stream_synchronize *)request->fixed)->stream;
+		break;
+	case WIRE_OP_STREAM_QUERY:
+		waited.stream = ((const struct wire_stream_query *)request->fixed)->stream;
+		break;
+	case WIRE_OP_COPY_TO_HOST:
+		waited.stream = ((const struct wire_copy_to_host *)request->fixed)->stream;
+		break;
+	case WIRE_OP_EVENT_QUERY:
+		event = handle_get(&farbus_client.handles, HANDLE_EVENT,
+				   ((const struct wire_event_query *)request->fixed)->event);
+		break;
+	case WIRE_OP_EVENT_SYNCHRONIZE:
+		event = handle_get(&farbus_client.handles, HANDLE_EVENT,
+				   ((const struct wire_event_synchronize *)request->fixed)->event);
+		break;
+	case WIRE_OP_CONTEXT_SYNCHRONIZE:
+		/* A green one waits for its own streams alone. */
+		if (client_green_is_current())
+			return waited;
+		waited.all = true;
+		break;
+	default:
+		return waited;
+	}
+	context = event ? event->context : client_context_get((CUcontext)(uintptr_t)route->context);
+	if (!context)
+		return waited;
+	pthread_mutex_lock(&context->events.lock);
+	waited.number = context->events.recorded;
+	if (event) {
+		waited.stream = event->stream;
+		waited.number = event->elsewhere ? 0 : event->number;
+	}
+	pthread_mutex_unlock(&context->events.lock);
+	waited.context = context->handle;
+	return waited;
+}
+
+void client_events_over(const struct client_waited *waited)
+{
+	/* It may have ended meanwhile. */
+	struct client_context *context = client_context_get(waited->context);
+	struct client_settled *settled;
+	struct client_events *events;
+
+	if (!context)
+		return;
+	events = &context->events;
+	settled = settled_of(context, waited->stream);
+	pthread_mutex_lock(&events->lock);
+	if (waited->all) {
+		if (events->settled_all < waited->number)
+			events->settled_all = waited->number;
+	} else if (settled->stream != waited->stream || settled->number < waited->number) {
+		settled->stream = waited->stream;
+		settled->number = waited->number;
+	}
+	pthread_mutex_unlock(&events->lock);
+}
+
+/* ---- calls ---- */
+
+static CUresult event_enter(CUevent event, uint64_t *wire)
+{
+	CUresult result = client_enter_any();
+
+	return result == CUDA_SUCCESS ? client_event_wire(event, wire) : result;
+}
+
+CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags)
+{
+	const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+	struct wire_event_create request = { .flags = Flags };
+	struct client_event *event;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!phEvent || Flags & ~known)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (Flags & CU_EVENT_INTERPROCESS && !(Flags & CU_EVENT_DISABLE_TIMING))
+		return CUDA_ERROR_INVALID_VALUE;
+	event = calloc(1, sizeof(*event));
+	if (!event)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	event->context = client_context_current();
+	event->flags = Flags;
+	if (handle_open(&farbus_client.handles, HANDLE_EVENT, event, &request.event)) {
+		free(event);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	event->handle = (CUevent)(uintptr_t)request.event;
+	result = client_post(WIRE_OP_EVENT_CREATE, &request, sizeof(request), NULL, 0);
+	if (result != CUDA_SUCCESS) {
+		handle_close(&farbus_client.handles, HANDLE_EVENT, request.event);
+		free(event);
+		return result;
+	}
+	*phEvent = event->handle;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags)
+{
+	struct wire_event_record request = { .flags = flags };
+	CUresult result = client_stream_enter(hStream, &request.stream);
+	struct client_event *event;
+	bool captured;
+
+	if (result == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_SUCCESS)
+		result = client_event_wire(hEvent, &request.event);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (client_event_context(request.event) != client_stream_context(request.stream))
+		return CUDA_ERROR_INVALID_HANDLE;
+	captured = client_stream_captured(request.stream);
+	if (flags & CU_EVENT_RECORD_EXTERNAL && !captured)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
+	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
+	if (result != CUDA_SUCCESS || !event)
+		return result;
+	if (flags & CU_EVENT_RECORD_EXTERNAL)
+		client_event_recorded_elsewhere(request.event);
+	else
+		recorded(event, request.stream, captured);
+	/* Another process may be told of it by other ways as soon as this returns, and wait for
+	 * it then: it must not find it as it was before. */
+	if (event->flags & CU_EVENT_INTERPROCESS && !captured) {
+		const struct wire_event_query query = { .event = request.event };
+
+		result = client_call(WIRE_OP_EVENT_QUERY, &query, sizeof(query), NULL, 0);
+		if (result == CUDA_ERROR_NOT_READY)
+			result = CUDA_SUCCESS;
+	}
+	return result;
+}
+
+CUresult cuEventRecord(CUevent hEvent, CUstream hStream)
+{
+	return cuEventRecordWithFlags(hEvent, hStream, CU_EVENT_RECORD_DEFAULT);
+}
+
+CUresult cuEventQuery(CUevent hEvent)
+{
+	struct wire_event_query request;
+	CUresult result = event_enter(hEvent, &request.event);
+
+	if (result != CUDA_SUCCESS || is_over(request.event))
+		return result;
+	return client_call(WIRE_OP_EVENT_QUERY, &request, sizeof(request), NULL, 0);
+}
+
+CUresult cuEventSynchronize(CUevent hEvent)
+{
+	struct wire_event_synchronize request;
+	CUresult result = event_enter(hEvent, &request.event);
+
+	if (result != CUDA_SUCCESS || is_over(request.event))
+		return result;
+	return client_call(WIRE_OP_EVENT_SYNCHRONIZE, &request, sizeof(request), NULL, 0);
+}
+
+CUresult cuEventDestroy_v2(CUevent hEvent)
+{
+	const struct wire_event_destroy request = { .event = (uint64_t)(uintptr_t)hEvent };
+	CUresult result = client_enter_any(), sticky;
+	const struct client_event *event;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
+	if (!event)
+		return CUDA_ERROR_INVALID_HANDLE;
+	sticky = atomic_load(&event->context->sticky);
+	result = client_post(WIRE_OP_EVENT_DESTROY, &request, sizeof(request), NULL, 0);
+	free(handle_close(&farbus_client.handles, HANDLE_EVENT, request.event));
+	return result == CUDA_SUCCESS ? sticky : result;
+}
