@@ -102,6 +102,21 @@ class Network:
         """The network as the program's arguments."""
         return str(self.rtt_us), str(self.gbps), str(self.connection_gbps)
 
+    @contextlib.contextmanager
+    def to(self, address: tuple[str, int]) -> Iterator[tuple[str, int]]:
+        """Where to connect to reach ``address`` through the network."""
+        if not self:
+            yield address
+            return
+        command = [str(paths.remoting_bench_program()), "emulate", str(address[1]), *self.words]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
+            assert emulator.stdin is not None
+            assert emulator.stdout is not None
+            try:
+                yield "127.0.0.1", int(emulator.stdout.readline())
+            finally:
+                emulator.stdin.close()
+
 
 class CountingProxy:
     """Passes one connection on and counts the round trips before the first launch."""
@@ -200,22 +215,6 @@ def _parse(output: str, *, transport: str, network: Network) -> list[Result]:
     return results
 
 
-@contextlib.contextmanager
-def _through(network: Network, address: tuple[str, int]) -> Iterator[tuple[str, int]]:
-    """Where to connect to reach ``address`` through the network."""
-    if not network:
-        yield address
-        return
-    command = [str(paths.remoting_bench_program()), "emulate", str(address[1]), *network.words]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as emulator:
-        assert emulator.stdin is not None
-        assert emulator.stdout is not None
-        try:
-            yield "127.0.0.1", int(emulator.stdout.readline())
-        finally:
-            emulator.stdin.close()
-
-
 def measure(
     *, libcuda: str, shim: Path, transports: Sequence[str] = TRANSPORTS, network: Network | None = None
 ) -> list[Result]:
@@ -227,8 +226,8 @@ def measure(
         tempfile.TemporaryDirectory(prefix="farbus-bench-") as directory,
         Supervisor(libcuda=libcuda, secret=secret) as supervisor,
         Supervisor(libcuda=libcuda, secret=open_secret, tls=False, reserve=False) as in_the_clear,
-        _through(network, supervisor.address) as supervised,
-        _through(network, in_the_clear.address) as supervised_in_the_clear,
+        network.to(supervisor.address) as supervised,
+        network.to(in_the_clear.address) as supervised_in_the_clear,
     ):
         session = Path(directory) / "session"
         base = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}

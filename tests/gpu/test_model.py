@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.parametrize("way", ["native", "shm", "tcp"])
+@pytest.mark.parametrize("way", ["native", "shm", "tcp", "tcp-far"])
 def test_a_program_with_machine_code_alone_runs_to_its_end(
     model: Path, compiled: Callable[..., Path], way: str
 ) -> None:

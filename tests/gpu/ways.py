@@ -2,7 +2,8 @@
 
     python -m tests.gpu.ways --libcuda /usr/lib/x86_64-linux-gnu/libcuda.so.1 --way shm -- ./program
 
-runs one program, with its exit status.  ``shm-1``, ``tcp-1`` and ``tls-1`` are the same with one thread that copies.
+runs one program, with its exit status.  ``shm-1``, ``tcp-1`` and ``tls-1`` are the same with one thread that copies;
+``tcp-far`` goes through an emulated network of 10 Gb/s, with round trips of 100 us.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from farbus.remoting import paths
+from farbus.remoting.bench import Network
 from farbus.remoting.launcher import Launch
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
 from tests.remoting.harness import CREW_PROCESSORS
 
 ONE_THREAD = "-1"
-WAYS = ("native", "shm", "unix", "tcp", "tls", *(way + ONE_THREAD for way in ("shm", "tcp", "tls")))
+FAR = "tcp-far"
+NETWORK = Network(rtt_us=100, gbps=10)
+WAYS = ("native", "shm", "unix", "tcp", "tls", FAR, *(way + ONE_THREAD for way in ("shm", "tcp", "tls")))
 
 
 @contextlib.contextmanager
@@ -41,6 +45,12 @@ def environments(libcuda: Path, ways: Sequence[str]) -> Iterator[dict[str, dict[
             session = folder / f"session-{tls}"
             address, port = supervisor.address
             write_session(session, [Server(address=address, port=port, secret=secret, tls=tls)])
+            if not tls and FAR in ways:
+                address, port = stack.enter_context(NETWORK.to(supervisor.address))
+                far = folder / "session-far"
+                write_session(far, [Server(address=address, port=port, secret=secret, tls=tls)])
+                made[FAR] = Launch(session=far, shim=paths.shim_library().parent).environment(base)
+                made[FAR]["FARBUS_TRANSPORT"] = "tcp"
             remote = Launch(session=session, shim=paths.shim_library().parent).environment(base)
             for way in ("tls", "shm", "unix") if tls else ("tcp",):
                 made[way] = remote | {"FARBUS_TRANSPORT": "tcp" if way == "tls" else way}

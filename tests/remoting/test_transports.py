@@ -88,7 +88,7 @@ def test_a_program_that_only_posts_copies_hears_of_errors(remote: Remote, transp
 def test_copies_through_windows_that_grow(remote: Remote, build: Build) -> None:
     """A network that holds more than the server has pinned of what it sends from."""
     network = bench.Network(rtt_us=60_000)
-    with bench._through(network, remote.supervisor.address) as (address, port):
+    with network.to(remote.supervisor.address) as (address, port):
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
         program = build("remoting/copies_of_all_sizes")
         done = remote.run(program, "48000", "16", "1", FARBUS_TRANSPORT="tcp")
@@ -202,7 +202,7 @@ def test_another_supervisor_of_the_same_secret_serves_by_tcp_alone(remote: Remot
 
 def test_an_emulated_network_takes_its_time(remote: Remote, build: Build) -> None:
     network = bench.Network(rtt_us=20_000, gbps=1)
-    with bench._through(network, remote.supervisor.address) as (address, port):
+    with network.to(remote.supervisor.address) as (address, port):
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret)])
         done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp")
         with socket.create_connection((address, port), timeout=PATIENCE_S) as connection:
