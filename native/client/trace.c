@@ -16,10 +16,11 @@
 
 #include "client.h"
 
-/* The longest name of a function has 50 characters, that of a result 50; with all else there are 350 beside a kernel's. */
+/* The longest name of a function has 52 characters, that of a result 50; with all else there are 350 beside a kernel's. */
 #define LINE_BYTES 1024
 /* Names made of templates have thousands: more of one than so many has its middle left out. */
 #define KERNEL_BYTES 640
+_Static_assert(KERNEL_BYTES + 350 <= LINE_BYTES, "a line is one write");
 #define TOO_LARGE "no file of this program may be larger (ulimit -f)"
 
 _Atomic int client_trace_state;

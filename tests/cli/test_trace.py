@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +120,10 @@ def test_the_table(farbus: Farbus, calls: Path) -> None:
     done = farbus("trace", str(calls))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        "FUNCTION        CALLS  LOCAL  POSTED  CALLED  ERRORS  TOTAL/ms  MEAN/µs  BYTES\n"
-        "cuInit              1      0       0       1       0     5.000   5000.0      -\n"
-        "cuLaunchKernel      3      1       1       1       2     0.100     33.4      -\n"
-        "cuStreamQuery       2      0       0       2       0     0.040     20.0      -\n"
+        "FUNCTION        CALLS  LOCAL  POSTED  CALLED  ERRORS  TOTAL/ms  MEAN/µs  MB\n"
+        "cuInit              1      0       0       1       0     5.000   5000.0   -\n"
+        "cuLaunchKernel      3      1       1       1       2     0.100     33.4   -\n"
+        "cuStreamQuery       2      0       0       2       0     0.040     20.0   -\n"
     )
 
 
@@ -130,7 +131,8 @@ def test_copies_and_kernels_have_tables_of_their_own(farbus: Farbus, calls: Path
     calls.write_text(NEWER)
     done = farbus("trace", str(calls))
     assert (done.returncode, done.stderr) == (0, "")
-    _, copies, kernels = done.stdout.split("\n\n")
+    functions, copies, kernels = done.stdout.split("\n\n")
+    assert re.search(r"^cuMemAlloc_v2 .* 0\.004$", functions, re.MULTILINE)
     assert copies == (
         "FROM      TO      WAY     CALLS  BYTES  TOTAL/ms  MEAN/µs  MB/s\n"
         "pageable  device  called      2   8000     0.400    200.0  20.0\n"
@@ -146,18 +148,17 @@ def test_copies_and_kernels_have_tables_of_their_own(farbus: Farbus, calls: Path
 def test_names_are_whole_at_80_columns() -> None:
     function = TracedFunction(
         function="cuDevicePrimaryCtxRelease_v2", calls=20_000, called=20_000, total_us=1e7, longest_us=1e6,
-        results={"CUDA_ERROR_DEVICE_UNAVAILABLE": 3, "CUDA_ERROR_INVALID_VALUE": 2},
+        bytes=10**10, results={"CUDA_ERROR_DEVICE_UNAVAILABLE": 3, "CUDA_ERROR_INVALID_VALUE": 2},
     )  # fmt: skip
-    columns = [column for column in FUNCTIONS if column.title != "BYTES"]
-    rows = [[column.cell(each) or NOTHING for column in columns] for each in (function, LAUNCHES, QUIET)]
-    lines = ["".join(piece for piece, _ in line) for line in terminal_table(rows, columns, 80)]
+    rows = [[column.cell(each) or NOTHING for column in FUNCTIONS] for each in (function, LAUNCHES, QUIET)]
+    lines = ["".join(piece for piece, _ in line) for line in terminal_table(rows, FUNCTIONS, 80)]
     assert max(map(len, lines)) <= 80
     assert lines[4:7] == [
         "  cuDevicePrimaryCtxRelease_v2", "  3 CUDA_ERROR_DEVICE_UNAVAILABLE", "  2 CUDA_ERROR_INVALID_VALUE",
     ]  # fmt: skip
     # Where nothing is to be said there is no line.
     assert lines[-2:] == [lines[-2], "  cuInit"]
-    assert lines[-2].split() == ["1", "1", "0", "0", "0", "0.001", "1.0", "1.0"]
+    assert lines[-2].split() == ["1", "1", "0", "0", "0", "0.001", "1.0", "-", "1.0"]
 
 
 @pytest.mark.parametrize("columns", [COPIES, KERNELS])
@@ -167,10 +168,9 @@ def test_tables_beside_it_fit_80_columns(columns: Any) -> None:
     )
     kernel = TracedKernel(kernel="_Z" + "a" * 638, launches=20_000, posted=20_000, total_us=1e7, longest_us=1e6)
     value = copies if columns is COPIES else kernel
-    shown = [column for column in columns if not column.wide]
     lines = [
         "".join(piece for piece, _ in line)
-        for line in terminal_table([[column.cell(value) or NOTHING for column in shown]], shown, 80)
+        for line in terminal_table([[column.cell(value) or NOTHING for column in columns]], columns, 80)
     ]
     # A name that has no room stands beneath, whole.
     assert [line for line in lines if len(line) > 80] == ([f"  {kernel.kernel}"] if value is kernel else [])

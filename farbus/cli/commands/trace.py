@@ -33,7 +33,7 @@ FUNCTIONS: tuple[Column[TracedFunction], ...] = (
     Column("ERRORS", lambda each: str(each.errors), right=True),
     Column("TOTAL/ms", lambda each: f"{each.total_us / 1000:.3f}", right=True),
     Column("MEAN/µs", lambda each: f"{each.total_us / each.calls:.1f}", right=True),
-    Column("BYTES", lambda each: str(each.bytes or ""), right=True),
+    Column("MB", lambda each: f"{each.bytes / 1e6:.3f}" if each.bytes else "", right=True),
     Column("LONGEST/µs", lambda each: f"{each.longest_us:.1f}", right=True, wide=True),
     Column("RESULTS", _results, wide=True, identity=True),
 )
@@ -47,7 +47,6 @@ COPIES: tuple[Column[TracedCopies], ...] = (
     Column("TOTAL/ms", lambda each: f"{each.total_us / 1000:.3f}", right=True),
     Column("MEAN/µs", lambda each: f"{each.total_us / each.calls:.1f}", right=True),
     Column("MB/s", _rate, right=True),
-    Column("LONGEST/µs", lambda each: f"{each.longest_us:.1f}", right=True, wide=True),
 )
 
 KERNELS: tuple[Column[TracedKernel], ...] = (
@@ -90,8 +89,8 @@ def trace(
 ) -> None:
     """Sum up the CUDA calls that a program has made: functions, bytes that were copied, kernels that were launched.
 
-    Times are those of the calling threads. BYTES are what copies, fills and allocations have, and images that were
-    loaded, as they travel.
+    Times are those of the calling threads. MB, of a million bytes, are what copies, fills and allocations have, and
+    images that were loaded, as they travel.
     """
     told = read_trace(file)
     if output is Output.JSON:
