@@ -145,7 +145,7 @@ struct client_library {
 	uint32_t listed;		/* bit n: that one has described all kernels */
 	/* What other servers are sent when a kernel is first used there; NULL: there is one. */
 	void *image;
-	size_t image_bytes;
+	size_t image_bytes;		/* of it as it travels, kept or not */
 	struct client_jit_options *options;
 };
 
@@ -412,6 +412,8 @@ CUresult client_stream_enter(CUstream stream, uint64_t *wire);
 CUresult client_event_wire(CUevent event, uint64_t *wire);
 /* Whose a module is, and its context; CUDA_ERROR_NOT_SUPPORTED for that of a library. */
 CUresult client_module_find(CUmodule module, const struct client_library **library);
+/* Bytes of what a server was sent of it, or had of it before; 0: there is none. */
+size_t client_library_bytes(const void *handle);
 /* As the current context's server names it. */
 CUresult client_function_wire(CUfunction function, uint64_t *wire);
 CUresult client_function_get(CUfunction handle, struct client_function **function);

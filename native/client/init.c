@@ -1,5 +1,6 @@
 /* cuInit, versions, look-ups, export tables, error texts. */
 #include "client.h"
+#include "details.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -356,12 +357,13 @@ static CUresult host_context_device(CUcontext handle, CUdevice *device)
 /* These go to the server, and come past the entries. */
 static CUresult host_module_load(CUmodule *module, const void *wrapper)
 {
-	CLIENT_TRACED("cudart.module_load", client_module_load(module, wrapper));
+	CLIENT_TRACED("cudart.module_load", client_module_load(module, wrapper),
+		      IMAGE(module));
 }
 
 static CUresult host_device_layout(uint8_t **gpcs, uint8_t **numbers)
 {
-	CLIENT_TRACED("cudart.device_layout", client_device_layout(gpcs, numbers));
+	CLIENT_TRACED("cudart.device_layout", client_device_layout(gpcs, numbers), (void)0);
 }
 
 static const struct cudart_host cudart_callbacks = {

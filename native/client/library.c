@@ -97,6 +97,13 @@ CUresult client_module_find(CUmodule handle, const struct client_library **libra
 	return CUDA_SUCCESS;
 }
 
+size_t client_library_bytes(const void *handle)
+{
+	const struct client_library *library = library_get(handle);
+
+	return library ? library->image_bytes : 0;
+}
+
 /* ---- descriptions from the server ---- */
 
 static void function_free(struct client_function *function)
@@ -662,7 +669,7 @@ static CUresult library_bring(struct client_library *library, struct client_sess
 }
 
 /* Keep what other servers will be sent. */
-static int library_keep(struct client_library *library, void *packed, size_t bytes,
+static int library_keep(struct client_library *library, void *packed,
 			const struct client_jit_options *options)
 {
 	if (client_alone() || library->context) {
@@ -670,7 +677,6 @@ static int library_keep(struct client_library *library, void *packed, size_t byt
 		return 0;
 	}
 	library->image = packed;
-	library->image_bytes = bytes;
 	library->options = malloc(sizeof(*options));
 	if (!library->options)
 		return -ENOMEM;
@@ -708,9 +714,10 @@ static CUresult library_load(const void *image, uint64_t left, bool module,
 	library->context = module ? client_context_current() : NULL;
 	library->session = client_route_current().session;
 	library->origin = image;
+	library->image_bytes = bytes;
 	pthread_mutex_init(&library->lock, NULL);
 	result = library_send(library, library->session, packed, bytes, options);
-	if (library_keep(library, packed, bytes, options) && result == CUDA_SUCCESS)
+	if (library_keep(library, packed, options) && result == CUDA_SUCCESS)
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	if (result != CUDA_SUCCESS) {
 		handle_close(&farbus_client.handles, HANDLE_LIBRARY, handle);

@@ -16,8 +16,11 @@
 
 #include "client.h"
 
-/* The longest name of a function has 50 characters, that of a result 50. */
-#define LINE_BYTES 256
+/* The longest name of a function has 52 characters, that of a result 50; with all else there are 350 beside a kernel's. */
+#define LINE_BYTES 1024
+/* Names made of templates have thousands: more of one than so many has its middle left out. */
+#define KERNEL_BYTES 640
+_Static_assert(KERNEL_BYTES + 350 <= LINE_BYTES, "a line is one write");
 #define TOO_LARGE "no file of this program may be larger (ulimit -f)"
 
 _Atomic int client_trace_state;
@@ -34,10 +37,6 @@ static struct {
 
 /* What this thread's innermost call has done so far. */
 static __thread enum client_trace_how answered;
-
-/* begin's result: when, with `answered` of the call around this one (a callback may call, too) in
- * the lowest bits. */
-#define HOW_BITS 2
 
 static uint64_t now_ns(clockid_t clock)
 {
@@ -147,13 +146,12 @@ static void trace_write(const char *line, size_t bytes)
 		trace_stop(error == EFBIG ? TOO_LARGE : strerror(error));
 }
 
-uint64_t client_trace_begin(void)
+void client_trace_begin(struct client_trace_call *call, const char *name)
 {
-	enum client_trace_how around = answered;
-
 	pthread_once(&trace.once, trace_decide);
+	*call = (struct client_trace_call){ .name = name, .how = answered };
 	answered = CLIENT_TRACE_LOCAL;
-	return now_ns(CLOCK_MONOTONIC) << HOW_BITS | around;
+	call->began_ns = now_ns(CLOCK_MONOTONIC);
 }
 
 void client_trace_answered(enum client_trace_how how)
@@ -162,31 +160,144 @@ void client_trace_answered(enum client_trace_how how)
 		answered = how;
 }
 
-CUresult client_trace_end(uint64_t began, const char *name, CUresult result)
+void client_trace_returned(struct client_trace_call *call, CUresult result)
+{
+	enum client_trace_how around = call->how;
+
+	call->took_ns = now_ns(CLOCK_MONOTONIC) - call->began_ns;
+	call->result = result;
+	call->how = answered;
+	answered = around;
+}
+
+/* ---- what a call was about ---- */
+
+void client_trace_bytes(struct client_trace_call *call, uint64_t width, uint64_t height, uint64_t depth)
+{
+	call->sized = !__builtin_mul_overflow(width, height, &call->bytes) &&
+		      !__builtin_mul_overflow(call->bytes, depth, &call->bytes);
+}
+
+static const char *place_of(uint64_t at)
+{
+	struct client_range range;
+
+	if (at == CLIENT_TRACE_ARRAY)
+		return "array";
+	if (!client_memory_find(at, &range))
+		return "pageable";
+	return range.managed ? "managed" : range.kind == MEMORY_PINNED ? "pinned" : "device";
+}
+
+/* Where a call fails, its addresses may be anything, and the shim not be there. */
+void client_trace_copy(struct client_trace_call *call, uint64_t to, uint64_t from)
+{
+	if (call->result != CUDA_SUCCESS)
+		return;
+	call->to = place_of(to);
+	call->from = place_of(from);
+}
+
+void client_trace_batch(struct client_trace_call *call, const CUdeviceptr *to, const CUdeviceptr *from,
+			const size_t *sizes, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		const char *to_place = place_of(to[i]), *from_place = place_of(from[i]);
+
+		call->to = !i || call->to == to_place ? to_place : "mixed";
+		call->from = !i || call->from == from_place ? from_place : "mixed";
+		call->bytes += sizes[i];
+	}
+	call->sized = true;
+}
+
+/* A kernel's name is here since its library was loaded. */
+void client_trace_kernel(struct client_trace_call *call, CUfunction handle)
+{
+	const struct client_function *function;
+
+	if (client_function_get(handle, (struct client_function **)&function) == CUDA_SUCCESS)
+		call->kernel = function->name;
+}
+
+void client_trace_shape(struct client_trace_call *call, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+			unsigned block_x, unsigned block_y, unsigned block_z)
+{
+	const unsigned shape[] = { grid_x, grid_y, grid_z, block_x, block_y, block_z };
+
+	memcpy(call->grid, shape, sizeof(call->grid));
+	memcpy(call->block, shape + 3, sizeof(call->block));
+	call->shaped = true;
+}
+
+void client_trace_image(struct client_trace_call *call, const void *loaded)
+{
+	client_trace_bytes(call, client_library_bytes(loaded), 1, 1);
+}
+
+/* ---- its line ---- */
+
+/* Add a name in at most KERNEL_BYTES, without blanks and what else ends a word; its length.  Names that differ in what
+ * is left out of them differ in a number there. */
+static size_t kernel_write(char *out, const char *name)
+{
+	size_t bytes = strlen(name), end = (KERNEL_BYTES - 16) / 2;
+	uint32_t hash = 2166136261u;	/* FNV-1a */
+
+	if (bytes <= KERNEL_BYTES) {
+		memcpy(out, name, bytes);
+	} else {
+		for (size_t i = 0; i < bytes; i++)
+			hash = (hash ^ (uint8_t)name[i]) * 16777619u;
+		bytes = (size_t)sprintf(out, "%.*s...%08x...%s", (int)end, name, hash, name + bytes - end);
+	}
+	for (size_t i = 0; i < bytes; i++)
+		if (out[i] <= ' ' || out[i] > '~')
+			out[i] = '?';
+	return bytes;
+}
+
+static size_t line_write(char line[LINE_BYTES], const struct client_trace_call *call)
 {
 	static const char *const hows[] = { "local", "posted", "called" };
-	const enum client_trace_how how = answered;
-	uint64_t took_ns = now_ns(CLOCK_MONOTONIC) - (began >> HOW_BITS);
-	uint64_t began_us = (now_ns(CLOCK_REALTIME) - took_ns) / 1000u;
+	uint64_t began_us = (now_ns(CLOCK_REALTIME) - (now_ns(CLOCK_MONOTONIC) - call->began_ns)) / 1000u;
+	char number[16];
 	const char *text;
-	char line[LINE_BYTES], number[16];
-	int length, error = errno, cancel;
+	char *at = line;
 
-	answered = (enum client_trace_how)(began & ((1u << HOW_BITS) - 1));
-	if (client_trace_is_off())
-		return result;
-	if (cuGetErrorName(result, &text) != CUDA_SUCCESS) {
-		snprintf(number, sizeof(number), "%d", (int)result);
+	if (cuGetErrorName(call->result, &text) != CUDA_SUCCESS) {
+		snprintf(number, sizeof(number), "%d", (int)call->result);
 		text = number;
 	}
-	length = snprintf(line, sizeof(line), "%llu.%06llu %d %ld %s %s %llu.%03llu %s\n",
-			  (unsigned long long)(began_us / 1000000u),
-			  (unsigned long long)(began_us % 1000000u), (int)getpid(), syscall(SYS_gettid),
-			  name, hows[how], (unsigned long long)(took_ns / 1000u),
-			  (unsigned long long)(took_ns % 1000u), text);
+	at += sprintf(at, "%llu.%06llu %d %ld %s %s %llu.%03llu %s", (unsigned long long)(began_us / 1000000u),
+		      (unsigned long long)(began_us % 1000000u), (int)getpid(), syscall(SYS_gettid), call->name,
+		      hows[call->how], (unsigned long long)(call->took_ns / 1000u),
+		      (unsigned long long)(call->took_ns % 1000u), text);
+	if (call->sized)
+		at += sprintf(at, " bytes=%llu", (unsigned long long)call->bytes);
+	if (call->from)
+		at += sprintf(at, " from=%s to=%s", call->from, call->to);
+	if (call->kernel && *call->kernel) {
+		at += sprintf(at, " kernel=");
+		at += kernel_write(at, call->kernel);
+	}
+	if (call->shaped)
+		at += sprintf(at, " grid=%ux%ux%u block=%ux%ux%u", call->grid[0], call->grid[1], call->grid[2],
+			      call->block[0], call->block[1], call->block[2]);
+	*at++ = '\n';
+	return (size_t)(at - line);
+}
+
+CUresult client_trace_end(const struct client_trace_call *call)
+{
+	char line[LINE_BYTES];
+	int error = errno, cancel;
+
+	if (client_trace_is_off())
+		return call->result;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	trace_write(line, (size_t)length);
+	trace_write(line, line_write(line, call));
 	pthread_setcancelstate(cancel, &cancel);
 	errno = error;
-	return result;
+	return call->result;
 }

@@ -6,6 +6,7 @@ import re
 
 from farbus.remoting.codegen.abi import BANNER
 from farbus.remoting.spec import ENTRIES, OPERATIONS, Answer, Entry, Operation
+from farbus.remoting.spec.details import detail_of
 
 _OPERATIONS = {op.name: op for op in OPERATIONS}
 _VIA = re.compile(r"(\w+)\((.*?)\)(?: -> (.*?))?(?: when (.*))?$")
@@ -156,10 +157,13 @@ _ENTRY_MACROS = """\
 #define RARE __attribute__((noinline, cold))
 
 /* What a program calls: a jump to what it means, which the shim's own calls go to themselves. */
-#define ENTRY(name, parameters, arguments)                                              \\
+#define ENTRY(name, parameters, arguments) ENTRY_THAT(name, parameters, arguments, (void)0)
+
+/* One of which a trace says more (remoting/spec/details.py). */
+#define ENTRY_THAT(name, parameters, arguments, says)                                   \\
 	RARE static CUresult traced_##name parameters                                   \\
 	{                                                                               \\
-		CLIENT_TRACED(#name, name arguments);                                   \\
+		CLIENT_TRACED(#name, name arguments, says);                             \\
 	}                                                                               \\
 	EXPORTED CUresult entry_##name parameters __asm__(#name);                       \\
 	CUresult entry_##name parameters                                                \\
@@ -172,22 +176,23 @@ _ENTRY_MACROS = """\
 	EXPORTED CUresult entry_##name(void) __asm__(#name);                            \\
 	CUresult entry_##name(void)                                                     \\
 	{                                                                               \\
-		CLIENT_TRACED(#name, client_unsupported(number));                       \\
+		CLIENT_TRACED(#name, client_unsupported(number), (void)0);              \\
 	}
 """
 
 
 def generate_entries() -> str:
     """The text of client_entries.c: what programs call, and the table behind cuGetProcAddress."""
-    out = [BANNER, '#include "../client/client.h"', '#include "client_api.h"', ""]
+    out = [BANNER, '#include "../client/client.h"', '#include "../client/details.h"', '#include "client_api.h"', ""]
     out.append(_ENTRY_MACROS)
     for entry in ENTRIES:
-        names = ", ".join(_names(entry.parameters))
+        names, detail = ", ".join(_names(entry.parameters)), detail_of(entry.name)
         for symbol in filter(None, (entry.symbol, entry.per_thread_symbol)):
+            call = f"{symbol}, ({entry.parameters or 'void'}), ({names})"
             if entry.answer is Answer.UNSUPPORTED:
                 out.append(f"UNSUPPORTED({symbol}, {entry.number})")
             else:
-                out.append(f"ENTRY({symbol}, ({entry.parameters or 'void'}), ({names}))")
+                out.append(f"ENTRY_THAT({call}, {detail})" if detail else f"ENTRY({call})")
     ordered = sorted(ENTRIES, key=lambda entry: (entry.name, entry.version))
     out += [
         "",

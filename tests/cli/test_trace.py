@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from farbus.cli.commands.trace import COLUMNS
+from farbus.cli.commands.trace import COPIES, FUNCTIONS, KERNELS
 from farbus.cli.listing import NOTHING, terminal_table
-from farbus.cli.tracing import MAX_LINE_BYTES, TracedFunction, sum_up
+from farbus.cli.tracing import MAX_LINE_BYTES, Trace, TracedCopies, TracedFunction, TracedKernel, sum_up
 from tests.cli.conftest import Farbus
 
 LINES = """\
@@ -20,6 +22,17 @@ LINES = """\
 1764273395.300000 812 812 cuStreamQuery called 10.000 CUDA_ERROR_NOT_READY
 1764273395.300020 812 812 cuStreamQuery called 30.000 CUDA_SUCCESS
 1764273395.400000 813 813 cuLaunchKernel local 0.250 CUDA_ERROR_NOT_INITIALIZED
+"""
+NEWER = """\
+1764273395.600000 812 812 cuMemAlloc_v2 called 50.000 CUDA_SUCCESS bytes=4096
+1764273395.600100 812 812 cuMemAlloc_v2 called 10.000 CUDA_ERROR_OUT_OF_MEMORY bytes=1152921504606846976
+1764273395.600200 812 812 cuMemcpyHtoD_v2 called 100.000 CUDA_SUCCESS bytes=4000 from=pageable to=device
+1764273395.600300 812 813 cuMemcpy3D_v2 called 300.000 CUDA_SUCCESS bytes=4000 from=pageable to=device
+1764273395.600400 812 812 cuMemcpyHtoDAsync_v2 posted 0.000 CUDA_SUCCESS bytes=16 from=pageable to=device
+1764273395.600500 812 812 cuLaunchKernel posted 1.000 CUDA_SUCCESS kernel=_Z3addPii grid=40x1x1 block=128x1x1
+1764273395.600600 812 812 cuLaunchKernelEx called 9.000 CUDA_SUCCESS kernel=_Z3addPii grid=40x1x1 block=128x1x1
+1764273395.600700 812 812 cuLaunchKernel local 2.000 CUDA_ERROR_INVALID_VALUE kernel=_Z3mulPii grid=0x1x1 block=1x1x1
+1764273395.600800 812 812 cuLaunchKernel local 0.500 CUDA_ERROR_INVALID_HANDLE grid=1x1x1 block=1x1x1
 """
 HALF = "1764273395.500000 812 812 cuMemFree_v2 called 1.0"
 
@@ -39,55 +52,128 @@ def calls(tmp_path: Path) -> Path:
 
 
 def test_functions_are_summed_up_the_longest_first() -> None:
-    functions, strange = sum_up(LINES.encode().splitlines(keepends=True))
-    assert [each.function for each in functions] == ["cuInit", "cuLaunchKernel", "cuStreamQuery"]
-    assert functions[1] == LAUNCHES
-    assert strange == 0
+    told = sum_up(LINES.encode().splitlines(keepends=True))
+    assert [each.function for each in told.functions] == ["cuInit", "cuLaunchKernel", "cuStreamQuery"]
+    assert told.functions[1] == LAUNCHES
+    assert told.strange == 0
+
+
+def test_copies_are_summed_up_by_their_two_ends_and_the_way() -> None:
+    told = sum_up(NEWER.encode().splitlines(keepends=True))
+    assert told.strange == 0
+    assert told.copies == (
+        TracedCopies(
+            source="pageable", target="device", way="called", calls=2, bytes=8000, total_us=400.0, longest_us=300.0
+        ),
+        TracedCopies(source="pageable", target="device", way="posted", calls=1, bytes=16),
+    )
+
+
+def test_launches_are_summed_up_by_kernel() -> None:
+    told = sum_up(NEWER.encode().splitlines(keepends=True))
+    assert told.kernels == (
+        TracedKernel(kernel="_Z3addPii", launches=2, posted=1, called=1, total_us=10.0, longest_us=9.0),
+        TracedKernel(
+            kernel="_Z3mulPii", launches=1, total_us=2.0, longest_us=2.0, results={"CUDA_ERROR_INVALID_VALUE": 1}
+        ),
+    )
+    assert [each.errors for each in told.kernels] == [0, 1]
+
+
+def test_bytes_are_those_of_calls_that_succeeded() -> None:
+    told = sum_up(NEWER.encode().splitlines(keepends=True))
+    assert [each.bytes for each in told.functions if each.function == "cuMemAlloc_v2"] == [4096]
+
+
+def test_what_a_later_trace_says_more_is_passed_over() -> None:
+    line = NEWER.splitlines()[0].encode()
+    told = sum_up([line + b" colour=red size=4x4\n"])
+    assert told.strange == 0
+    assert told == sum_up([line + b"\n"])
 
 
 def test_work_that_goes_on_is_no_error() -> None:
-    functions, _ = sum_up(LINES.encode().splitlines(keepends=True))
+    functions = sum_up(LINES.encode().splitlines(keepends=True)).functions
     assert [each.errors for each in functions] == [0, 2, 0]
     assert functions[2].results == {"CUDA_ERROR_NOT_READY": 1}
 
 
 @pytest.mark.parametrize(
-    "line", [HALF, f"{HALF} CUDA_SUCCESS", "", "\n", "a b c d local f g\n", HALF.replace("called", "felt") + " X\n"]
-)
+    "line",
+    [
+        HALF, f"{HALF} CUDA_SUCCESS", "", "\n", "a b c d local f g\n", HALF.replace("called", "felt") + " X\n",
+        f"{HALF} CUDA_SUCCESS bytes=-1\n", f"{HALF} CUDA_SUCCESS bytes=\n", f"{HALF} CUDA_SUCCESS from=device\n",
+        f"{HALF} CUDA_SUCCESS kernel=_Z3ad{HALF} CUDA_SUCCESS\n", f"{HALF} CUDA_SUCCESS kernel=a b\n",
+        f"{HALF} CUDA_SUCCESS kernel={'a' * 2000}\n",
+    ],
+)  # fmt: skip
 def test_what_is_no_line_is_counted_apart(line: str) -> None:
-    assert sum_up([line.encode()]) == ((), 1)
+    assert sum_up([line.encode()]) == Trace(strange=1)
 
 
 @pytest.mark.parametrize("took", ["nan", "inf", "-5", "+5", "1_0.5e3", "1e3", ".5", "5.", "٣", "9" * 400, "0x5"])
 def test_microseconds_are_plain_decimal_numbers(took: str) -> None:
-    assert sum_up([f"1764273395.1 812 812 cuInit called {took} CUDA_SUCCESS\n".encode()]) == ((), 1)
+    assert sum_up([f"1764273395.1 812 812 cuInit called {took} CUDA_SUCCESS\n".encode()]) == Trace(strange=1)
 
 
 def test_the_table(farbus: Farbus, calls: Path) -> None:
     done = farbus("trace", str(calls))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
-        "FUNCTION        CALLS  LOCAL  POSTED  CALLED  ERRORS  TOTAL/ms  MEAN/µs\n"
-        "cuInit              1      0       0       1       0     5.000   5000.0\n"
-        "cuLaunchKernel      3      1       1       1       2     0.100     33.4\n"
-        "cuStreamQuery       2      0       0       2       0     0.040     20.0\n"
+        "FUNCTION        CALLS  LOCAL  POSTED  CALLED  ERRORS  TOTAL/ms  MEAN/µs  MB\n"
+        "cuInit              1      0       0       1       0     5.000   5000.0   -\n"
+        "cuLaunchKernel      3      1       1       1       2     0.100     33.4   -\n"
+        "cuStreamQuery       2      0       0       2       0     0.040     20.0   -\n"
+    )
+
+
+def test_copies_and_kernels_have_tables_of_their_own(farbus: Farbus, calls: Path) -> None:
+    calls.write_text(NEWER)
+    done = farbus("trace", str(calls))
+    assert (done.returncode, done.stderr) == (0, "")
+    functions, copies, kernels = done.stdout.split("\n\n")
+    assert re.search(r"^cuMemAlloc_v2 .* 0\.004$", functions, re.MULTILINE)
+    assert copies == (
+        "FROM      TO      WAY     CALLS  BYTES  TOTAL/ms  MEAN/µs  MB/s\n"
+        "pageable  device  called      2   8000     0.400    200.0  20.0\n"
+        "pageable  device  posted      1     16     0.000      0.0     -"
+    )
+    assert kernels == (
+        "LAUNCHES  POSTED  CALLED  ERRORS  TOTAL/ms  MEAN/µs  KERNEL\n"
+        "       2       1       1       0     0.010      5.0  _Z3addPii\n"
+        "       1       0       0       1     0.002      2.0  _Z3mulPii\n"
     )
 
 
 def test_names_are_whole_at_80_columns() -> None:
     function = TracedFunction(
         function="cuDevicePrimaryCtxRelease_v2", calls=20_000, called=20_000, total_us=1e7, longest_us=1e6,
-        results={"CUDA_ERROR_DEVICE_UNAVAILABLE": 3, "CUDA_ERROR_INVALID_VALUE": 2},
+        bytes=10**10, results={"CUDA_ERROR_DEVICE_UNAVAILABLE": 3, "CUDA_ERROR_INVALID_VALUE": 2},
     )  # fmt: skip
-    rows = [[column.cell(each) or NOTHING for column in COLUMNS] for each in (function, LAUNCHES, QUIET)]
-    lines = ["".join(piece for piece, _ in line) for line in terminal_table(rows, COLUMNS, 80)]
+    rows = [[column.cell(each) or NOTHING for column in FUNCTIONS] for each in (function, LAUNCHES, QUIET)]
+    lines = ["".join(piece for piece, _ in line) for line in terminal_table(rows, FUNCTIONS, 80)]
     assert max(map(len, lines)) <= 80
     assert lines[4:7] == [
         "  cuDevicePrimaryCtxRelease_v2", "  3 CUDA_ERROR_DEVICE_UNAVAILABLE", "  2 CUDA_ERROR_INVALID_VALUE",
     ]  # fmt: skip
     # Where nothing is to be said there is no line.
     assert lines[-2:] == [lines[-2], "  cuInit"]
-    assert lines[-2].split() == ["1", "1", "0", "0", "0", "0.001", "1.0", "1.0"]
+    assert lines[-2].split() == ["1", "1", "0", "0", "0", "0.001", "1.0", "-", "1.0"]
+
+
+@pytest.mark.parametrize("columns", [COPIES, KERNELS])
+def test_tables_beside_it_fit_80_columns(columns: Any) -> None:
+    copies = TracedCopies(
+        source="pageable", target="pageable", way="posted", calls=20_000, bytes=10**12, total_us=1e7, longest_us=1e6
+    )
+    kernel = TracedKernel(kernel="_Z" + "a" * 638, launches=20_000, posted=20_000, total_us=1e7, longest_us=1e6)
+    value = copies if columns is COPIES else kernel
+    lines = [
+        "".join(piece for piece, _ in line)
+        for line in terminal_table([[column.cell(value) or NOTHING for column in columns]], columns, 80)
+    ]
+    # A name that has no room stands beneath, whole.
+    assert [line for line in lines if len(line) > 80] == ([f"  {kernel.kernel}"] if value is kernel else [])
 
 
 def test_wide_names_the_errors(farbus: Farbus, calls: Path) -> None:
@@ -97,9 +183,11 @@ def test_wide_names_the_errors(farbus: Farbus, calls: Path) -> None:
 
 def test_json_has_every_figure(farbus: Farbus, calls: Path) -> None:
     done = farbus("trace", str(calls), "-o", "json")
-    assert json.loads(done.stdout)[1] == {
+    told = json.loads(done.stdout)
+    assert told.keys() == {"functions", "copies", "kernels", "strange"}
+    assert told["functions"][1] == {
         "function": "cuLaunchKernel", "calls": 3, "local": 1, "posted": 1, "called": 1,
-        "total_us": 100.25, "longest_us": 99.5,
+        "total_us": 100.25, "longest_us": 99.5, "bytes": 0,
         "results": {"CUDA_ERROR_INVALID_VALUE": 1, "CUDA_ERROR_NOT_INITIALIZED": 1},
     }  # fmt: skip
 
@@ -142,7 +230,8 @@ def test_a_line_that_is_too_long_is_one_line_that_is_no_call(farbus: Farbus, cal
     long = "x" * (2 * MAX_LINE_BYTES) + "1764273395.1 812 812 cuInit called 1.0 CUDA_SUCCESS\n"
     calls.write_text(LINES + long + LINES)
     done = farbus("trace", str(calls), "-o", "json")
-    assert json.loads(done.stdout)[1]["calls"] == 6
+    told = json.loads(done.stdout)
+    assert (told["functions"][1]["calls"], told["strange"]) == (6, 1)
     assert done.stderr == f"farbus: {calls}: 1 line is no call, and not counted\n"
 
 

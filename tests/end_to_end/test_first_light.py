@@ -66,9 +66,10 @@ def test_the_calls_of_a_program_are_written_down(cluster: Cluster, compiled: Com
     done = cluster.run("run", "--quiet", "--gpus", "1", "--trace", tmp_path / "calls", "--", program, "/dev/null")
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(cluster.run("trace", tmp_path / "calls", "-o", "json").stdout)
-    launches = next(each for each in told if each["function"] == "cuLaunchKernel")
+    launches = next(each for each in told["functions"] if each["function"] == "cuLaunchKernel")
     assert launches["posted"] > 0
-    assert {each["function"] for each in told} >= {"cuInit", "cuMemAlloc_v2", "cuGetProcAddress_v2"}
+    assert sum(each["launches"] for each in told["kernels"]) == launches["calls"]
+    assert {each["function"] for each in told["functions"]} >= {"cuInit", "cuMemAlloc_v2", "cuGetProcAddress_v2"}
 
 
 NVML = """

@@ -11,6 +11,7 @@ import pytest
 from farbus.remoting.codegen.__main__ import main
 from farbus.remoting.codegen.wire import message_size
 from farbus.remoting.spec import ENTRIES, OPERATIONS, Answer
+from farbus.remoting.spec.details import detail_of
 
 LOOKUPS = Path(__file__).resolve().parents[2].parent / "shared" / "facts" / "cudart-lookups.txt"
 
@@ -58,3 +59,17 @@ def test_every_look_up_of_the_runtime_has_an_entry() -> None:
         if found and found[1] not in names and found[1] not in symbols:
             missing.append(found[1])
     assert missing == []
+
+
+def test_a_trace_tells_bytes_of_what_copies_fills_and_allocates_and_names_of_what_launches() -> None:
+    silent = {
+        entry.name
+        for entry in ENTRIES
+        if re.match(r"cuMem(cpy|set(?!Attr)|.*Alloc)|cuLaunch|cu(Module|Library)Load", entry.name)
+        and entry.answer is not Answer.UNSUPPORTED
+        and not detail_of(entry.name)
+    }
+    assert {name for name in silent if not re.search(r"Get|Retain|HostFunc", name)} == {
+        "cuMemcpy3DBatchAsync",
+        "cuMemcpy3DWithAttributesAsync",
+    }

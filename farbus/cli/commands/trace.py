@@ -8,18 +8,23 @@ from typing import Annotated
 import typer
 
 from farbus.cli.following import say
-from farbus.cli.listing import Column, print_listing
+from farbus.cli.listing import Column, print_json, print_listing
 from farbus.cli.options import Output, OutputOption, command_app, examples
-from farbus.cli.tracing import TracedFunction, read_trace
+from farbus.cli.tracing import TracedCopies, TracedFunction, TracedKernel, read_trace
 
 app = command_app()
 
 
-def _results(function: TracedFunction) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(function.results.items()))
+def _results(each: TracedFunction | TracedKernel) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(each.results.items()))
 
 
-COLUMNS: tuple[Column[TracedFunction], ...] = (
+def _rate(copies: TracedCopies) -> str:
+    # Bytes for each microsecond are megabytes for each second.
+    return f"{copies.bytes / copies.total_us:.1f}" if copies.total_us else ""
+
+
+FUNCTIONS: tuple[Column[TracedFunction], ...] = (
     Column("FUNCTION", lambda each: each.function, identity=True),
     Column("CALLS", lambda each: str(each.calls), right=True),
     Column("LOCAL", lambda each: str(each.local), right=True),
@@ -28,8 +33,33 @@ COLUMNS: tuple[Column[TracedFunction], ...] = (
     Column("ERRORS", lambda each: str(each.errors), right=True),
     Column("TOTAL/ms", lambda each: f"{each.total_us / 1000:.3f}", right=True),
     Column("MEAN/µs", lambda each: f"{each.total_us / each.calls:.1f}", right=True),
+    Column("MB", lambda each: f"{each.bytes / 1e6:.3f}" if each.bytes else "", right=True),
     Column("LONGEST/µs", lambda each: f"{each.longest_us:.1f}", right=True, wide=True),
     Column("RESULTS", _results, wide=True, identity=True),
+)
+
+COPIES: tuple[Column[TracedCopies], ...] = (
+    Column("FROM", lambda each: each.source),
+    Column("TO", lambda each: each.target),
+    Column("WAY", lambda each: each.way),
+    Column("CALLS", lambda each: str(each.calls), right=True),
+    Column("BYTES", lambda each: str(each.bytes), right=True),
+    Column("TOTAL/ms", lambda each: f"{each.total_us / 1000:.3f}", right=True),
+    Column("MEAN/µs", lambda each: f"{each.total_us / each.calls:.1f}", right=True),
+    Column("MB/s", _rate, right=True),
+)
+
+KERNELS: tuple[Column[TracedKernel], ...] = (
+    Column("LAUNCHES", lambda each: str(each.launches), right=True),
+    Column("POSTED", lambda each: str(each.posted), right=True),
+    Column("CALLED", lambda each: str(each.called), right=True),
+    Column("ERRORS", lambda each: str(each.errors), right=True),
+    Column("TOTAL/ms", lambda each: f"{each.total_us / 1000:.3f}", right=True),
+    Column("MEAN/µs", lambda each: f"{each.total_us / each.launches:.1f}", right=True),
+    Column("LONGEST/µs", lambda each: f"{each.longest_us:.1f}", right=True, wide=True),
+    Column("RESULTS", _results, wide=True, identity=True),
+    # The last, for it may have hundreds of characters.
+    Column("KERNEL", lambda each: each.kernel, identity=True),
 )
 
 NOTHING = (
@@ -41,12 +71,14 @@ NOTHING = (
 @app.command(
     epilog=examples(
         "farbus run --gpus 1 --trace calls -- ./program",
-        "farbus trace calls                  by function, what took longest first",
+        "farbus trace calls                  by function, kind of copy and kernel, what took longest first",
         "farbus trace calls -o wide          with the longest call and the errors",
         "farbus trace calls -o json          for programs",
+        "farbus trace calls | c++filt        kernels by the names they have in the source",
         "",
         "The lines of FILE themselves are for grep and awk: seconds since 1970, process, thread, function, whether it "
-        "was answered local, posted or called, microseconds, result (docs/debugging.md).",
+        "was answered local, posted or called, microseconds, result; then, of some, bytes=, from= and to= (pageable, "
+        "pinned, device, managed, array), kernel=, grid= and block= (docs/debugging.md).",
     )
 )
 def trace(
@@ -55,9 +87,22 @@ def trace(
     ],
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Sum up the CUDA calls that a program has made."""
-    functions, strange = read_trace(file)
-    print_listing(functions, COLUMNS, output, nothing=NOTHING)
-    if strange:
-        lines = "1 line is" if strange == 1 else f"{strange} lines are"
+    """Sum up the CUDA calls that a program has made: functions, bytes that were copied, kernels that were launched.
+
+    Times are those of the calling threads. MB, of a million bytes, are what copies, fills and allocations have, and
+    images that were loaded, as they travel.
+    """
+    told = read_trace(file)
+    if output is Output.JSON:
+        print_json(told)
+    else:
+        print_listing(told.functions, FUNCTIONS, output, nothing=NOTHING)
+        if told.copies:
+            typer.echo()
+            print_listing(told.copies, COPIES, output, nothing="")
+        if told.kernels:
+            typer.echo()
+            print_listing(told.kernels, KERNELS, output, nothing="")
+    if told.strange:
+        lines = "1 line is" if told.strange == 1 else f"{told.strange} lines are"
         say(f"{file}: {lines} no call, and not counted")
