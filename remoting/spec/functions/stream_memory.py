@@ -1,0 +1,105 @@
+"""Operations on memory in a stream: to wait for a value, and to write one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from farbus.remoting.spec.functions.forms import CALLED, entry, marshalled
+
+ENTRIES: Final = (
+    entry(
+        492,
+        "cuStreamBatchMemOp",
+        8000,
+        "cuStreamBatchMemOp",
+        CALLED,
+        "CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags",
+        per_thread=(8000, "_ptsz"),
+        same_as="cuStreamBatchMemOp_v2",
+    ),
+    marshalled(
+        493,
+        "cuStreamBatchMemOp",
+        11070,
+        "cuStreamBatchMemOp_v2",
+        "CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags",
+        "in:paramArray[count]",
+        per_thread=(11070, "_ptsz"),
+    ),
+    entry(
+        523,
+        "cuStreamWaitValue32",
+        8000,
+        "cuStreamWaitValue32",
+        CALLED,
+        "CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags",
+        same_as="cuStreamWaitValue32_v2",
+        per_thread=(8000, "_ptsz"),
+    ),
+    marshalled(
+        524,
+        "cuStreamWaitValue32",
+        11070,
+        "cuStreamWaitValue32_v2",
+        "CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags",
+        "",
+        per_thread=(11070, "_ptsz"),
+    ),
+    entry(
+        525,
+        "cuStreamWaitValue64",
+        9000,
+        "cuStreamWaitValue64",
+        CALLED,
+        "CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags",
+        same_as="cuStreamWaitValue64_v2",
+        per_thread=(9000, "_ptsz"),
+    ),
+    marshalled(
+        526,
+        "cuStreamWaitValue64",
+        11070,
+        "cuStreamWaitValue64_v2",
+        "CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags",
+        "",
+        per_thread=(11070, "_ptsz"),
+    ),
+    entry(
+        527,
+        "cuStreamWriteValue32",
+        8000,
+        "cuStreamWriteValue32",
+        CALLED,
+        "CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags",
+        same_as="cuStreamWriteValue32_v2",
+        per_thread=(8000, "_ptsz"),
+    ),
+    marshalled(
+        528,
+        "cuStreamWriteValue32",
+        11070,
+        "cuStreamWriteValue32_v2",
+        "CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags",
+        "",
+        per_thread=(11070, "_ptsz"),
+    ),
+    entry(
+        529,
+        "cuStreamWriteValue64",
+        9000,
+        "cuStreamWriteValue64",
+        CALLED,
+        "CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags",
+        same_as="cuStreamWriteValue64_v2",
+        per_thread=(9000, "_ptsz"),
+    ),
+    marshalled(
+        530,
+        "cuStreamWriteValue64",
+        11070,
+        "cuStreamWriteValue64_v2",
+        "CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags",
+        "",
+        per_thread=(11070, "_ptsz"),
+    ),
+)

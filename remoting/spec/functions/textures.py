@@ -1,0 +1,265 @@
+"""Textures, surfaces, references to both, and tensor maps."""
+
+# ruff: noqa: E501 - a prototype is one string
+
+from __future__ import annotations
+
+from typing import Final
+
+from farbus.remoting.spec.functions.forms import CALLED, entry, marshalled
+
+ENTRIES: Final = (
+    marshalled(
+        534,
+        "cuSurfObjectCreate",
+        5000,
+        "cuSurfObjectCreate",
+        "CUsurfObject_v1 *pSurfObject, const CUDA_RESOURCE_DESC_v1 *pResDesc",
+        "",
+    ),
+    marshalled(
+        535, "cuSurfObjectDestroy", 5000, "cuSurfObjectDestroy", "CUsurfObject_v1 surfObject", "drop:surfObject"
+    ),
+    marshalled(
+        536,
+        "cuSurfObjectGetResourceDesc",
+        5000,
+        "cuSurfObjectGetResourceDesc",
+        "CUDA_RESOURCE_DESC_v1 *pResDesc, CUsurfObject_v1 surfObject",
+        "",
+    ),
+    marshalled(537, "cuSurfRefGetArray", 3000, "cuSurfRefGetArray", "CUarray *phArray, CUsurfref hSurfRef", ""),
+    marshalled(
+        538,
+        "cuSurfRefSetArray",
+        3000,
+        "cuSurfRefSetArray",
+        "CUsurfref hSurfRef, CUarray hArray, unsigned int Flags",
+        "",
+    ),
+    marshalled(
+        539,
+        "cuTensorMapEncodeIm2col",
+        12000,
+        "cuTensorMapEncodeIm2col",
+        "CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const int *pixelBoxLowerCorner, const int *pixelBoxUpperCorner, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill",
+        "in:globalDim[tensorRank] in:globalStrides[tensorRank-1] in:pixelBoxLowerCorner[tensorRank-2] in:pixelBoxUpperCorner[tensorRank-2] in:elementStrides[tensorRank] opaque:globalAddress",
+    ),
+    marshalled(
+        540,
+        "cuTensorMapEncodeIm2colWide",
+        12080,
+        "cuTensorMapEncodeIm2colWide",
+        "CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, cuuint32_t channelsPerPixel, cuuint32_t pixelsPerColumn, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill",
+        "in:globalDim[tensorRank] in:globalStrides[tensorRank-1] in:elementStrides[tensorRank] opaque:globalAddress",
+    ),
+    marshalled(
+        541,
+        "cuTensorMapEncodeTiled",
+        12000,
+        "cuTensorMapEncodeTiled",
+        "CUtensorMap *tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank, void *globalAddress, const cuuint64_t *globalDim, const cuuint64_t *globalStrides, const cuuint32_t *boxDim, const cuuint32_t *elementStrides, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion l2Promotion, CUtensorMapFloatOOBfill oobFill",
+        "in:globalDim[tensorRank] in:globalStrides[tensorRank-1] in:boxDim[tensorRank] in:elementStrides[tensorRank] opaque:globalAddress",
+    ),
+    marshalled(
+        542,
+        "cuTensorMapReplaceAddress",
+        12000,
+        "cuTensorMapReplaceAddress",
+        "CUtensorMap *tensorMap, void *globalAddress",
+        "inout:tensorMap opaque:globalAddress",
+    ),
+    marshalled(
+        543,
+        "cuTexObjectCreate",
+        5000,
+        "cuTexObjectCreate",
+        "CUtexObject_v1 *pTexObject, const CUDA_RESOURCE_DESC_v1 *pResDesc, const CUDA_TEXTURE_DESC_v1 *pTexDesc, const CUDA_RESOURCE_VIEW_DESC_v1 *pResViewDesc",
+        "",
+    ),
+    marshalled(544, "cuTexObjectDestroy", 5000, "cuTexObjectDestroy", "CUtexObject_v1 texObject", "drop:texObject"),
+    marshalled(
+        545,
+        "cuTexObjectGetResourceDesc",
+        5000,
+        "cuTexObjectGetResourceDesc",
+        "CUDA_RESOURCE_DESC_v1 *pResDesc, CUtexObject_v1 texObject",
+        "",
+    ),
+    marshalled(
+        546,
+        "cuTexObjectGetResourceViewDesc",
+        5000,
+        "cuTexObjectGetResourceViewDesc",
+        "CUDA_RESOURCE_VIEW_DESC_v1 *pResViewDesc, CUtexObject_v1 texObject",
+        "",
+    ),
+    marshalled(
+        547,
+        "cuTexObjectGetTextureDesc",
+        5000,
+        "cuTexObjectGetTextureDesc",
+        "CUDA_TEXTURE_DESC_v1 *pTexDesc, CUtexObject_v1 texObject",
+        "",
+    ),
+    marshalled(548, "cuTexRefCreate", 2000, "cuTexRefCreate", "CUtexref *pTexRef", ""),
+    marshalled(549, "cuTexRefDestroy", 2000, "cuTexRefDestroy", "CUtexref hTexRef", "drop:hTexRef"),
+    entry(550, "cuTexRefGetAddress", 2000, "cuTexRefGetAddress", CALLED, "CUdeviceptr_v1 *pdptr, CUtexref hTexRef"),
+    marshalled(551, "cuTexRefGetAddress", 3020, "cuTexRefGetAddress_v2", "CUdeviceptr *pdptr, CUtexref hTexRef", ""),
+    marshalled(
+        552,
+        "cuTexRefGetAddressMode",
+        2000,
+        "cuTexRefGetAddressMode",
+        "CUaddress_mode *pam, CUtexref hTexRef, int dim",
+        "",
+    ),
+    marshalled(553, "cuTexRefGetArray", 2000, "cuTexRefGetArray", "CUarray *phArray, CUtexref hTexRef", ""),
+    marshalled(
+        554,
+        "cuTexRefGetBorderColor",
+        8000,
+        "cuTexRefGetBorderColor",
+        "float *pBorderColor, CUtexref hTexRef",
+        "out:pBorderColor[4]",
+    ),
+    marshalled(555, "cuTexRefGetFilterMode", 2000, "cuTexRefGetFilterMode", "CUfilter_mode *pfm, CUtexref hTexRef", ""),
+    marshalled(556, "cuTexRefGetFlags", 2000, "cuTexRefGetFlags", "unsigned int *pFlags, CUtexref hTexRef", ""),
+    marshalled(
+        557,
+        "cuTexRefGetFormat",
+        2000,
+        "cuTexRefGetFormat",
+        "CUarray_format *pFormat, int *pNumChannels, CUtexref hTexRef",
+        "",
+    ),
+    marshalled(
+        558, "cuTexRefGetMaxAnisotropy", 5000, "cuTexRefGetMaxAnisotropy", "int *pmaxAniso, CUtexref hTexRef", ""
+    ),
+    marshalled(
+        559,
+        "cuTexRefGetMipmapFilterMode",
+        5000,
+        "cuTexRefGetMipmapFilterMode",
+        "CUfilter_mode *pfm, CUtexref hTexRef",
+        "",
+    ),
+    marshalled(
+        560, "cuTexRefGetMipmapLevelBias", 5000, "cuTexRefGetMipmapLevelBias", "float *pbias, CUtexref hTexRef", ""
+    ),
+    marshalled(
+        561,
+        "cuTexRefGetMipmapLevelClamp",
+        5000,
+        "cuTexRefGetMipmapLevelClamp",
+        "float *pminMipmapLevelClamp, float *pmaxMipmapLevelClamp, CUtexref hTexRef",
+        "",
+    ),
+    marshalled(
+        562,
+        "cuTexRefGetMipmappedArray",
+        5000,
+        "cuTexRefGetMipmappedArray",
+        "CUmipmappedArray *phMipmappedArray, CUtexref hTexRef",
+        "",
+    ),
+    entry(
+        563,
+        "cuTexRefSetAddress",
+        2000,
+        "cuTexRefSetAddress",
+        CALLED,
+        "unsigned int *ByteOffset, CUtexref hTexRef, CUdeviceptr_v1 dptr, unsigned int bytes",
+    ),
+    marshalled(
+        564,
+        "cuTexRefSetAddress",
+        3020,
+        "cuTexRefSetAddress_v2",
+        "size_t *ByteOffset, CUtexref hTexRef, CUdeviceptr dptr, size_t bytes",
+        "",
+    ),
+    entry(
+        565,
+        "cuTexRefSetAddress2D",
+        2020,
+        "cuTexRefSetAddress2D",
+        CALLED,
+        "CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1 *desc, CUdeviceptr_v1 dptr, unsigned int Pitch",
+    ),
+    marshalled(
+        566,
+        "cuTexRefSetAddress2D",
+        3020,
+        "cuTexRefSetAddress2D_v2",
+        "CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch",
+        "",
+    ),
+    marshalled(
+        567,
+        "cuTexRefSetAddress2D",
+        4010,
+        "cuTexRefSetAddress2D_v3",
+        "CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v2 *desc, CUdeviceptr dptr, size_t Pitch",
+        "",
+    ),
+    marshalled(
+        568,
+        "cuTexRefSetAddressMode",
+        2000,
+        "cuTexRefSetAddressMode",
+        "CUtexref hTexRef, int dim, CUaddress_mode am",
+        "",
+    ),
+    marshalled(
+        569, "cuTexRefSetArray", 2000, "cuTexRefSetArray", "CUtexref hTexRef, CUarray hArray, unsigned int Flags", ""
+    ),
+    marshalled(
+        570,
+        "cuTexRefSetBorderColor",
+        8000,
+        "cuTexRefSetBorderColor",
+        "CUtexref hTexRef, float *pBorderColor",
+        "in:pBorderColor[4]",
+    ),
+    marshalled(571, "cuTexRefSetFilterMode", 2000, "cuTexRefSetFilterMode", "CUtexref hTexRef, CUfilter_mode fm", ""),
+    marshalled(572, "cuTexRefSetFlags", 2000, "cuTexRefSetFlags", "CUtexref hTexRef, unsigned int Flags", ""),
+    marshalled(
+        573,
+        "cuTexRefSetFormat",
+        2000,
+        "cuTexRefSetFormat",
+        "CUtexref hTexRef, CUarray_format fmt, int NumPackedComponents",
+        "",
+    ),
+    marshalled(
+        574, "cuTexRefSetMaxAnisotropy", 5000, "cuTexRefSetMaxAnisotropy", "CUtexref hTexRef, unsigned int maxAniso", ""
+    ),
+    marshalled(
+        575,
+        "cuTexRefSetMipmapFilterMode",
+        5000,
+        "cuTexRefSetMipmapFilterMode",
+        "CUtexref hTexRef, CUfilter_mode fm",
+        "",
+    ),
+    marshalled(
+        576, "cuTexRefSetMipmapLevelBias", 5000, "cuTexRefSetMipmapLevelBias", "CUtexref hTexRef, float bias", ""
+    ),
+    marshalled(
+        577,
+        "cuTexRefSetMipmapLevelClamp",
+        5000,
+        "cuTexRefSetMipmapLevelClamp",
+        "CUtexref hTexRef, float minMipmapLevelClamp, float maxMipmapLevelClamp",
+        "",
+    ),
+    marshalled(
+        578,
+        "cuTexRefSetMipmappedArray",
+        5000,
+        "cuTexRefSetMipmappedArray",
+        "CUtexref hTexRef, CUmipmappedArray hMipmappedArray, unsigned int Flags",
+        "",
+    ),
+)
