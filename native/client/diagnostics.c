@@ -11,6 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../transport/thread.h"
+
 /* "the driver keeps the last 100 messages" */
 #define LOG_LINES 100u
 #define LOG_LINE_BYTES 512u
@@ -81,25 +83,16 @@ static void *teller_thread(void *opaque)
 /* Start it in this process, if it is not there. */
 static int teller_start(void)
 {
-	pthread_attr_t detached;
-	sigset_t all, before;
-	pthread_t thread;
 	int rc = 0;
 
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
 	messages_lock();
 	if (messages.teller != getpid()) {
-		rc = pthread_create(&thread, &detached, teller_thread, NULL);
+		rc = transport_thread_start(NULL, teller_thread, NULL);
 		messages.teller = rc ? 0 : getpid();
 		messages.told = messages.pending;
 	}
 	messages_unlock();
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&detached);
-	return -rc;
+	return rc;
 }
 
 /* A callback may touch managed memory, for which other threads of this library's may need what

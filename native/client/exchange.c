@@ -22,6 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../transport/thread.h"
+
 /* After the last call, or piece of a large copy, the receiver thread leaves the inbox to
  * callers for this long: a caller that finds it reading has to wait for two thread switches. */
 #define RECEIVER_PAUSE_NS 1000000u
@@ -633,9 +635,6 @@ static void *receiver_thread(void *opaque)
 int client_session_start(struct client_session *session)
 {
 	pthread_condattr_t attributes;
-	pthread_attr_t detached;
-	sigset_t all, before;
-	pthread_t thread;
 	int rc;
 
 	pthread_mutex_init(&session->wait_lock, NULL);
@@ -647,14 +646,7 @@ int client_session_start(struct client_session *session)
 	rc = outbox_start(&session->outbox);
 	if (rc)
 		return rc;
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&thread, &detached, receiver_thread, session);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&detached);
-	return -rc;
+	return transport_thread_start(NULL, receiver_thread, session);
 }
 
 /* ---- asking ---- */

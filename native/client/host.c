@@ -4,9 +4,10 @@
  * does must not keep the inbox from being read. */
 #include "pages.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "../transport/thread.h"
 
 struct host_job {
 	struct host_job *next;
@@ -187,21 +188,12 @@ static void *job_thread(void *opaque)
 
 static int job_thread_start(void)
 {
-	pthread_attr_t detached;
-	sigset_t all, before;
-	pthread_t thread;
 	int rc = 0;
 
 	client_guard_begin();
 	pthread_mutex_lock(&job_lock);
 	if (job_threads < JOB_THREADS && job_threads_idle <= jobs_queued) {
-		pthread_attr_init(&detached);
-		pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, &before);
-		rc = pthread_create(&thread, &detached, job_thread, NULL);
-		pthread_sigmask(SIG_SETMASK, &before, NULL);
-		pthread_attr_destroy(&detached);
+		rc = transport_thread_start(NULL, job_thread, NULL);
 		job_threads += rc == 0;
 		/* With one at least, jobs are run. */
 		if (job_threads)
@@ -209,7 +201,7 @@ static int job_thread_start(void)
 	}
 	pthread_mutex_unlock(&job_lock);
 	client_guard_end();
-	return -rc;
+	return rc;
 }
 
 /* The server says that a stream has come to a token. */

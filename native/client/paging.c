@@ -8,10 +8,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "../transport/thread.h"
 
 /* What headers older than Linux 5.7 and 6.1 lack. */
 #ifndef UFFD_FEATURE_PAGEFAULT_FLAG_WP
@@ -65,9 +66,6 @@ static void *paging_thread(void *opaque)
 int paging_open(bool any)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP };
-	pthread_attr_t detached;
-	sigset_t all, before;
-	pthread_t thread;
 	int rc, fd = open_descriptor(any);
 
 	if (fd < 0)
@@ -78,18 +76,12 @@ int paging_open(bool any)
 		return rc;
 	}
 	paging_fd = fd;
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&thread, &detached, paging_thread, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&detached);
+	rc = transport_thread_start(NULL, paging_thread, NULL);
 	if (rc) {
 		close(fd);
 		paging_fd = -1;
 	}
-	return -rc;
+	return rc;
 }
 
 int paging_register(uint64_t address, uint64_t bytes)

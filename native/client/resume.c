@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +15,7 @@
 #include "../transport/crew.h"
 #include "../transport/resume.h"
 #include "../transport/socket.h"
+#include "../transport/thread.h"
 #include "../transport/tls.h"
 #include "../wire/proof.h"
 
@@ -358,9 +358,6 @@ void client_resume_connect(struct client_session *session)
 {
 	struct client_resume *resume = session->resume;
 	struct joining *joining;
-	pthread_attr_t detached;
-	sigset_t all, before;
-	pthread_t thread;
 
 	if (!resume || !resume->bundles || session->connections < 2 ||
 	    (session->connects_late && !atomic_load(&resume->bulk)))
@@ -373,14 +370,8 @@ void client_resume_connect(struct client_session *session)
 		.connection = resume->connection,
 		.generation = transport_resume_generation(&session->transport),
 	};
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (pthread_create(&thread, &detached, join_thread, joining))
+	if (transport_thread_start(NULL, join_thread, joining))
 		free(joining);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&detached);
 }
 
 static void bulk(void *opaque)

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "../transport/bundle.h"
+#include "../transport/thread.h"
 #include "../transport/tls.h"
 #include "../wire/digest.h"
 #include "../wire/proof.h"
@@ -642,9 +642,7 @@ static CUresult sessions_open(struct client *client, const struct session_file *
 	struct opening openings[CLIENT_SERVERS];
 	CUresult result = CUDA_SUCCESS;
 	bool some = false;
-	sigset_t all, before;
 
-	sigfillset(&all);
 	for (unsigned i = 0; i < file->count; i++) {
 		client->sessions[i].index = i;
 		openings[i] = (struct opening){
@@ -653,12 +651,9 @@ static CUresult sessions_open(struct client *client, const struct session_file *
 			.choice = choice,
 		};
 		/* The last, or the only one, is this thread's. */
-		if (i + 1 < file->count) {
-			pthread_sigmask(SIG_SETMASK, &all, &before);
-			openings[i].started = pthread_create(&openings[i].thread, NULL, opening_run,
-							     &openings[i]) == 0;
-			pthread_sigmask(SIG_SETMASK, &before, NULL);
-		}
+		if (i + 1 < file->count)
+			openings[i].started = transport_thread_start(&openings[i].thread, opening_run,
+								     &openings[i]) == 0;
 		if (!openings[i].started)
 			opening_run(&openings[i]);
 	}

@@ -1,8 +1,8 @@
 #include "outbox.h"
 #include "futex.h"
+#include "thread.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -71,17 +71,13 @@ static void *outbox_thread(void *opaque)
 
 int outbox_start(struct outbox *outbox)
 {
-	sigset_t all, before;
 	int rc;
 
 	if (outbox->transport->ops->direct)
 		return 0;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&outbox->thread, NULL, outbox_thread, outbox);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	rc = transport_thread_start(&outbox->thread, outbox_thread, outbox);
 	if (rc)
-		return -rc;
+		return rc;
 	outbox->thread_started = true;
 	return 0;
 }

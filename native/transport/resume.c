@@ -33,6 +33,7 @@
 #include "bundle.h"
 #include "retained.h"
 #include "socket.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +41,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -195,24 +195,6 @@ static void sleeper_wake(struct sleeper *sleeper)
 		(void)!write(sleeper->wake, &one, sizeof(one));
 }
 
-/* Start a thread that gets no signals.  0 or -errno. */
-static int thread_start(void *(*run)(void *), struct resume *resume)
-{
-	pthread_attr_t detached;
-	sigset_t all, before;
-	pthread_t thread;
-	int rc;
-
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&thread, &detached, run, resume);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&detached);
-	return -rc;
-}
-
 static void *dial_thread(void *opaque);
 
 /* state_lock is held. */
@@ -232,7 +214,7 @@ static void cut_locked(struct resume *resume, int error)
 	/* Whoever writes or sleeps finds out. */
 	resume->lower.ops->shutdown(&resume->lower);
 	if (resume->options.dial && !resume->dialling) {
-		int rc = thread_start(dial_thread, resume);
+		int rc = transport_thread_start(NULL, dial_thread, resume);
 
 		resume->dialling = !rc;
 		if (rc)
@@ -1029,7 +1011,7 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 	out_unlock(resume);
 	transport_release(fresh);
 	/* On a thread of its own: this one must hear of yet another connection. */
-	if (replay && thread_start(replay_thread, resume))
+	if (replay && transport_thread_start(NULL, replay_thread, resume))
 		replay_thread(resume);
 	return rc;
 }
