@@ -291,7 +291,7 @@ struct client_session {
 	uint16_t major, minor;		/* of the protocol that the server speaks */
 	uint64_t connection;		/* wire_hello_connection of the hello that it began with */
 	unsigned connections;		/* how many it is to have */
-	bool connects_late;		/* and the further ones not before something large passes */
+	_Atomic bool connects_late;	/* and the further ones not before something large passes, which it has not */
 	bool patient;			/* there are processors for waits that spin as long as the driver's */
 	bool keeps_images;		/* and may be asked for one by its digest */
 	bool own_lane;			/* the server has WIRE_LANE_OWN */

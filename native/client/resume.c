@@ -56,7 +56,6 @@ struct client_resume {
 	struct dialled dialled[BUNDLE_CONNECTIONS];
 	uint64_t connection;		/* wire_hello_connection of the first one's */
 	bool bundles;			/* the server has granted further connections */
-	_Atomic bool bulk;		/* something large has passed */
 	pthread_mutex_t joining;	/* by who connects those */
 	/* Of the cut that goes on. */
 	uint64_t cut_ns;
@@ -359,8 +358,7 @@ void client_resume_connect(struct client_session *session)
 	struct client_resume *resume = session->resume;
 	struct joining *joining;
 
-	if (!resume || !resume->bundles || session->connections < 2 ||
-	    (session->connects_late && !atomic_load(&resume->bulk)))
+	if (!resume || !resume->bundles || session->connections < 2 || atomic_load(&session->connects_late))
 		return;
 	joining = malloc(sizeof(*joining));
 	if (!joining)
@@ -378,8 +376,7 @@ static void bulk(void *opaque)
 {
 	struct client_session *session = opaque;
 
-	atomic_store(&session->resume->bulk, true);
-	if (session->connects_late)
+	if (atomic_exchange(&session->connects_late, false))
 		client_resume_connect(session);
 }
 

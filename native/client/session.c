@@ -290,7 +290,7 @@ static int session_hello(struct client_session *session, const struct session_se
 	struct wire_hello whole = { .process = (uint32_t)getpid() };
 	bool encrypt = strcmp(session->transport.ops->name, "tcp") == 0 &&
 		       strcmp(server->transport, "tls") == 0;
-	bool refused;
+	bool refused, late = false;
 	int rc;
 
 	hello.capabilities = shm ? WIRE_CAPABILITY_SHARED_MEMORY
@@ -300,11 +300,11 @@ static int session_hello(struct client_session *session, const struct session_se
 		session->connections = 1;
 	else
 		session->connections = server->connections ? server->connections
-							   : client_connections(&session->transport,
-										&session->connects_late);
+							   : client_connections(&session->transport, &late);
+	atomic_store(&session->connects_late, late);
 	/* Within a building they gain nothing but by several threads of both sides. */
 	if (session->connections > 1)
-		hello.capabilities |= session->connects_late ? WIRE_CAPABILITY_THREADS : WIRE_CAPABILITY_CONNECTIONS;
+		hello.capabilities |= late ? WIRE_CAPABILITY_THREADS : WIRE_CAPABILITY_CONNECTIONS;
 	/* Within a machine a copy costs less than a digest. */
 	if (strcmp(session->transport.ops->name, "tcp") == 0 && wire_digest_is_fast())
 		hello.capabilities |= WIRE_CAPABILITY_IMAGES;
