@@ -2,6 +2,7 @@
  *
  * At the server it is plain memory of one device (with several devices, what that driver
  * calls managed), for this process is the host; see pages.h for what is where. */
+#include "active.h"
 #include "pages.h"
 
 #include <stdlib.h>
@@ -69,7 +70,7 @@ static bool visible(const struct managed_block *block, uint64_t stream)
 	if (!stream_there(block->stream))
 		return true;
 	if (!stream)
-		return client_pages_behind(block->stream, 0);
+		return client_active_behind(block->stream, 0);
 	return block->stream == stream;
 }
 
@@ -101,7 +102,7 @@ static CUresult flush_all(uint64_t stream, bool attached)
 		if (region->warm)
 			result = flush_region(region, stream, attached);
 	}
-	return result == CUDA_SUCCESS ? client_pages_sent() : result;
+	return result == CUDA_SUCCESS ? client_homes_sent() : result;
 }
 
 /* Host functions that run, by their streams: memory is theirs meanwhile.  Work that comes
@@ -118,7 +119,7 @@ static CUresult flush_for(uint64_t stream)
 	for (size_t i = 0; i < running.count; i++) {
 		if (running.streams[i] == stream)
 			return CUDA_SUCCESS;
-		behind = behind || client_pages_behind(stream, running.streams[i]);
+		behind = behind || client_active_behind(stream, running.streams[i]);
 	}
 	return flush_all(stream, behind);
 }
@@ -131,10 +132,10 @@ CUresult client_managed_before(uint64_t stream, bool graph)
 	if (client_stream_captured(stream))
 		return CUDA_SUCCESS;
 	client_pages_lock();
-	client_pages_active(stream, graph);
+	client_active_add(stream, graph);
 	result = flush_for(client_managed_key(stream));
 	if (result == CUDA_SUCCESS)
-		result = client_pages_order(stream);
+		result = client_homes_order(stream);
 	client_pages_unlock();
 	return result;
 }
@@ -145,9 +146,9 @@ void client_managed_after(uint64_t stream)
 	if (client_stream_captured(stream))
 		return;
 	client_pages_lock();
-	client_pages_active(stream, false);
+	client_active_add(stream, false);
 	if (!client_pages_paging()) {
-		client_pages_mark(stream);
+		client_active_mark(stream);
 		flush_for(client_managed_key(stream));
 	}
 	client_pages_unlock();
@@ -170,7 +171,7 @@ static CUresult flush_range(uint64_t address, uint64_t bytes, bool keep)
 		result = client_pages_flush(region, first, last - first, keep);
 		address = region->base + region->pages * PAGE_BYTES;
 	}
-	return result == CUDA_SUCCESS ? client_pages_sent() : result;
+	return result == CUDA_SUCCESS ? client_homes_sent() : result;
 }
 
 CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t bytes, bool writes)
@@ -181,10 +182,10 @@ CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t
 		return CUDA_SUCCESS;
 	client_pages_lock();
 	if (writes)
-		client_pages_active(stream, false);
+		client_active_add(stream, false);
 	result = flush_range(address, bytes, !writes);
 	if (result == CUDA_SUCCESS)
-		result = client_pages_order(stream);
+		result = client_homes_order(stream);
 	client_pages_unlock();
 	return result;
 }
@@ -194,9 +195,9 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 	if (!writes || client_stream_captured(stream))
 		return;
 	client_pages_lock();
-	client_pages_active(stream, false);
+	client_active_add(stream, false);
 	if (!client_pages_paging()) {
-		client_pages_mark(stream);
+		client_active_mark(stream);
 		flush_range(address, bytes, false);
 	}
 	client_pages_unlock();
@@ -205,7 +206,7 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 /* ---- when the program has waited ---- */
 
 /* Copies: bring back all that nothing runs on, but what waits for a host function (0, or its
- * stream; CLIENT_PAGES_NONE: for none). */
+ * stream; CLIENT_ACTIVE_NONE: for none). */
 static void bring_all(uint64_t but)
 {
 	bool away = false, quiet;
@@ -214,7 +215,7 @@ static void bring_all(uint64_t but)
 		away = client_pages_at(i)->away;
 	if (!away)
 		return;
-	quiet = !client_pages_ask(but);
+	quiet = !client_active_ask(but);
 	for (size_t i = 0; i < client_pages_count(); i++) {
 		struct managed_region *region = client_pages_at(i);
 
@@ -226,7 +227,7 @@ static void bring_all(uint64_t but)
 			const struct managed_block *block = &region->blocks[n];
 			bool own = block->attach != ATTACH_GLOBAL && stream_there(block->stream);
 
-			if (quiet || (own && !client_pages_is_active(block->stream)))
+			if (quiet || (own && !client_active_is(block->stream)))
 				client_pages_bring(region, block->first, block->count);
 		}
 	}
@@ -236,7 +237,7 @@ static void bring_all(uint64_t but)
 static void waited(void)
 {
 	if (!client_pages_paging()) {
-		bring_all(CLIENT_PAGES_NONE);
+		bring_all(CLIENT_ACTIVE_NONE);
 		return;
 	}
 	for (size_t i = 0; i < client_pages_count(); i++)
@@ -272,7 +273,7 @@ void client_managed_called(const struct client_route *route, const struct client
 	}
 	client_pages_lock();
 	if (stream || request->op == WIRE_OP_CONTEXT_SYNCHRONIZE)
-		client_pages_quiet(context, stream);
+		client_active_quiet(context, stream);
 	waited();
 	client_pages_unlock();
 }
@@ -311,7 +312,7 @@ void client_managed_host_end(uint64_t stream)
 		}
 	}
 	flush_for(stream);
-	client_pages_settle();
+	client_homes_settle();
 	client_pages_unlock();
 }
 
@@ -380,7 +381,7 @@ static CUresult region_open(struct client_context *context, uint64_t bytes,
 		.bytes = bytes < SHARED_BYTES ? SHARED_BYTES
 					      : pages_of(bytes) * PAGE_BYTES + PAGE_BYTES,
 	};
-	struct managed_home *home = client_pages_home(context);
+	struct managed_home *home = client_home(context);
 	CUresult result;
 	uint64_t base;
 
@@ -532,7 +533,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytesize > UINT64_MAX / 2)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = client_pages_home_make(client_context_current());
+	result = client_home_make(client_context_current());
 	if (result != CUDA_SUCCESS)
 		return result;
 	client_pages_lock();
@@ -614,7 +615,8 @@ void client_managed_forget_context(const struct client_context *context)
 					    region->blocks[n].count * PAGE_BYTES);
 		client_pages_remove(region);
 	}
-	client_pages_home_forget(context);
+	client_active_forget(context);
+	client_home_forget(context);
 	client_pages_unlock();
 }
 
@@ -676,7 +678,7 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 	const struct managed_piece piece = { address, bytes, library };
 	struct managed_region *region;
 	struct managed_home *home;
-	CUresult result = client_pages_home_make(context);
+	CUresult result = client_home_make(context);
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -690,7 +692,7 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 		client_pages_unlock();
 		return CUDA_SUCCESS;
 	}
-	home = client_pages_home(context);
+	home = client_home(context);
 	region = home ? region_merge(home, address & ~(PAGE_BYTES - 1),
 				     pages_of(address + bytes) * PAGE_BYTES, &piece)
 		      : NULL;
@@ -701,7 +703,7 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 	if (result == CUDA_SUCCESS) {
 		atomic_store(&farbus_client.managed, true);
 		if (!client_pages_paging())
-			bring_all(CLIENT_PAGES_NONE);
+			bring_all(CLIENT_ACTIVE_NONE);
 	}
 	client_pages_unlock();
 	return result;

@@ -1,4 +1,4 @@
-/* managed.h - managed memory (managed.c, pages.c): what the rest of the shim tells it. */
+/* managed.h - managed memory (managed.c, pages.c, home.c, active.c): what the rest of the shim tells it. */
 #ifndef FARBUS_CLIENT_MANAGED_H
 #define FARBUS_CLIENT_MANAGED_H
 

@@ -1,4 +1,4 @@
-/* Pages of managed memory: their states, and how their bytes travel. */
+/* Pages of managed memory: their states, and the regions that they lie in. */
 #include "pages.h"
 
 #include <errno.h>
@@ -8,44 +8,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "active.h"
 #include "paging.h"
 
-/* One frame's bytes, as of large copies. */
-#define PIECE_BYTES (256u << 10)
 /* Pages that a fault brings: 64 KiB, and up to 2 MiB where faults follow one another. */
 #define RUN_LEAST 16u
 #define RUN_MOST 512u
-/* Streams that may have work; of more nothing is known but that they are. */
-#define ACTIVE_LIMIT 64u
-/* A stream that has just come to its end may not be seen to at once. */
-#define ASK_ATTEMPTS 4
 /* Entries of /proc/self/pagemap that are read at a time. */
 #define PAGEMAP_ENTRIES 512u
 #define PAGEMAP_THERE (3ull << 62)	/* present or swapped out */
-
-struct active {
-	uint64_t stream;
-	CUcontext context;
-	uint16_t lane;			/* of the stream per thread; else 0 */
-	bool graph;			/* a graph was launched there */
-	bool marked;			/* its mark is behind the last of it */
-	struct mark *mark;		/* or NULL; its home's */
-};
-
-/* Copies: behind the work in a stream.  Whether that is over it says and the stream does not, which
- * may have to wait for others by then; and a thread's own stream no other thread can name. */
-struct mark {
-	struct mark *next;
-	bool taken;			/* by a stream that may have work */
-	CUevent event;
-};
-
-/* A stream that is known to come behind a home's generation. */
-struct ordered {
-	struct active stream;
-	const struct managed_home *home;
-	unsigned long long generation;
-};
 
 static struct {
 	pthread_mutex_t lock;
@@ -53,11 +24,6 @@ static struct {
 	int pagemap;			/* descriptor, or -1 */
 	struct managed_region **regions; /* by base */
 	size_t count, room;
-	struct managed_home *homes;
-	struct active active[ACTIVE_LIMIT];
-	unsigned active_count;
-	bool active_others;		/* there were more: until their contexts are quiet */
-	struct ordered ordered[64];
 	uint8_t *bounce;		/* RUN_MOST pages, of the thread that serves faults */
 	bool lost_said;
 } managed = { .lock = PTHREAD_MUTEX_INITIALIZER, .pagemap = -1 };
@@ -132,109 +98,8 @@ static uint64_t page_address(const struct managed_region *region, size_t page)
 
 /* ---- what travels ---- */
 
-static struct client_route home_route(const struct managed_home *home)
-{
-	return client_route_made_in(home->context, true);
-}
-
-static uint64_t home_stream(const struct managed_home *home)
-{
-	return (uint64_t)(uintptr_t)home->stream;
-}
-
-static CUresult home_post(const struct managed_home *home, enum wire_op op, const void *fixed,
-			  size_t fixed_bytes, const void *tail, size_t tail_bytes)
-{
-	const struct client_route route = home_route(home);
-	const struct client_request request = {
-		.op = op,
-		.fixed = fixed,
-		.fixed_bytes = fixed_bytes,
-		.tail = tail,
-		.tail_bytes = tail_bytes,
-	};
-
-	return client_post_to(&route, &request);
-}
-
-/* The home's stream is behind nothing of the program's, so nothing of it is paced. */
-static CUresult send_span(struct managed_home *home, uint64_t address, uint64_t bytes)
-{
-	CUresult result = CUDA_SUCCESS;
-
-	while (bytes && result == CUDA_SUCCESS) {
-		size_t now = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
-		const struct wire_copy_to_device fixed = { .device = address,
-							    .stream = home_stream(home) };
-
-		result = home_post(home, WIRE_OP_COPY_TO_DEVICE, &fixed, sizeof(fixed),
-				   pointer(address), now);
-		home->sent = true;
-		address += now;
-		bytes -= now;
-	}
-	return result;
-}
-
-static CUresult fetch_span(struct managed_home *home, uint64_t address, uint64_t bytes, uint8_t *to)
-{
-	const struct client_route route = home_route(home);
-	const struct wire_copy_to_host fixed = {
-		.device = address,
-		.pitch = bytes,
-		.width = bytes,
-		.height = 1,
-		.stream = home_stream(home),
-	};
-	const struct client_request request = {
-		.op = WIRE_OP_COPY_TO_HOST,
-		.fixed = &fixed,
-		.fixed_bytes = sizeof(fixed),
-	};
-	struct client_target target = {
-		.host = to, .pitch = bytes, .width = bytes, .height = 1, .missing = bytes,
-	};
-	struct client_wait wait = {
-		.target = &target,
-		.result = CUDA_ERROR_DEVICE_UNAVAILABLE,
-	};
-	unsigned long long generation = home->generation;
-	CUresult result = client_call_own(&route, &request, &wait);
-
-	if (result == CUDA_SUCCESS && !home->sent)
-		home->done = generation;
-	return result;
-}
-
-static CUresult fetch_span_later(struct managed_home *home, uint64_t address, uint64_t bytes,
-				 uint8_t *to)
-{
-	const struct client_route route = home_route(home);
-	const struct wire_copy_to_host_async fixed = {
-		.device = address,
-		.pitch = bytes,
-		.width = bytes,
-		.height = 1,
-		.stream = home_stream(home),
-	};
-	const struct client_request request = {
-		.op = WIRE_OP_COPY_TO_HOST_ASYNC,
-		.fixed = &fixed,
-		.fixed_bytes = sizeof(fixed),
-	};
-	struct client_target *target = calloc(1, sizeof(*target));
-
-	if (!target)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	target->host = to;
-	target->pitch = target->width = target->missing = bytes;
-	target->height = 1;
-	target->owned = true;
-	return client_post_target_to(&route, &request, target);
-}
-
-/* Do that with all bytes of these pages that are managed memory; `local`: as far as they lie
- * at their own address, the others at the same distance from `to`. */
+/* Do that with all bytes of these pages that are managed memory; what is fetched lies at the same
+ * distance from `to`. */
 enum transfer { SEND, FETCH, FETCH_LATER };
 
 static CUresult span(struct managed_region *region, enum transfer transfer, uint64_t address,
@@ -242,11 +107,11 @@ static CUresult span(struct managed_region *region, enum transfer transfer, uint
 {
 	switch (transfer) {
 	case SEND:
-		return send_span(region->home, address, end - address);
+		return client_home_send(region->home, address, end - address);
 	case FETCH:
-		return fetch_span(region->home, address, end - address, to + (address - low));
+		return client_home_fetch(region->home, address, end - address, to + (address - low));
 	default:
-		return fetch_span_later(region->home, address, end - address, to + (address - low));
+		return client_home_fetch_later(region->home, address, end - address, to + (address - low));
 	}
 }
 
@@ -505,7 +370,7 @@ CUresult client_pages_bring(struct managed_region *region, size_t first, size_t 
 
 CUresult client_pages_bring_finish(void)
 {
-	CUresult result = client_pages_settle();
+	CUresult result = client_homes_settle();
 
 	for (size_t r = 0; r < managed.count; r++) {
 		struct managed_region *region = managed.regions[r];
@@ -581,7 +446,7 @@ static void fault_missing(struct managed_region *region, size_t page, bool write
 	}
 	region->next = end;
 	region->run = run;
-	if (client_pages_any_active())
+	if (client_active_any())
 		region->provisional = true;
 	/* The others first: who waits goes on with the last of it. */
 	rc = end > page + 1 ? paging_fill(address + PAGE_BYTES, managed.bounce + PAGE_BYTES,
@@ -663,356 +528,6 @@ void client_pages_fault(uint64_t address, bool write, bool protected_page)
 		paging_wake(address & ~(PAGE_BYTES - 1), PAGE_BYTES);
 	}
 	client_pages_unlock();
-}
-
-/* ---- order ---- */
-
-static struct active active_of(uint64_t stream)
-{
-	const struct client_context *context = client_stream_context(stream);
-
-	return (struct active){
-		.stream = stream,
-		.context = context ? context->handle : NULL,
-		.lane = stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ? client_thread()->lane : 0,
-	};
-}
-
-static bool active_same(const struct active *a, const struct active *b)
-{
-	return a->stream == b->stream && a->lane == b->lane && a->context == b->context;
-}
-
-CUresult client_pages_sent(void)
-{
-	CUresult result = CUDA_SUCCESS;
-
-	for (struct managed_home *home = managed.homes; home; home = home->next) {
-		const struct wire_event_record fixed = {
-			.event = (uint64_t)(uintptr_t)home->event,
-			.stream = home_stream(home),
-		};
-
-		if (!home->sent || result != CUDA_SUCCESS)
-			continue;
-		result = home_post(home, WIRE_OP_EVENT_RECORD, &fixed, sizeof(fixed), NULL, 0);
-		home->generation++;
-		home->sent = false;
-	}
-	return result;
-}
-
-CUresult client_pages_order(uint64_t stream)
-{
-	const struct active key = active_of(stream);
-	struct ordered *known = &managed.ordered[(stream >> 4 ^ stream ^ key.lane) % 64];
-	CUresult result = CUDA_SUCCESS;
-
-	for (struct managed_home *home = managed.homes; home && result == CUDA_SUCCESS; home = home->next) {
-		const struct wire_stream_wait_event fixed = {
-			.stream = stream,
-			.event = (uint64_t)(uintptr_t)home->event,
-		};
-		const struct client_route route = client_route_stream(stream);
-		const struct client_request request = {
-			.op = WIRE_OP_STREAM_WAIT_EVENT,
-			.fixed = &fixed,
-			.fixed_bytes = sizeof(fixed),
-		};
-
-		if (home->done == home->generation ||
-		    (known->home == home && known->generation == home->generation &&
-		     active_same(&known->stream, &key)))
-			continue;
-		result = client_post_to(&route, &request);
-		*known = (struct ordered){ key, home, home->generation };
-	}
-	return result;
-}
-
-CUresult client_pages_settle(void)
-{
-	CUresult result = client_pages_sent();
-
-	for (struct managed_home *home = managed.homes; home && result == CUDA_SUCCESS; home = home->next) {
-		const struct client_route route = home_route(home);
-		const struct wire_stream_synchronize fixed = { .stream = home_stream(home) };
-		const struct client_request request = {
-			.op = WIRE_OP_STREAM_SYNCHRONIZE,
-			.fixed = &fixed,
-			.fixed_bytes = sizeof(fixed),
-		};
-		struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
-
-		result = client_call_own(&route, &request, &wait);
-		home->done = home->generation;
-	}
-	return result;
-}
-
-void client_pages_active(uint64_t stream, bool graph)
-{
-	struct active key = active_of(stream);
-
-	key.graph = graph;
-	for (unsigned i = 0; i < managed.active_count; i++) {
-		if (active_same(&managed.active[i], &key)) {
-			managed.active[i].graph |= graph;
-			managed.active[i].marked = false;
-			return;
-		}
-	}
-	if (managed.active_count < ACTIVE_LIMIT)
-		managed.active[managed.active_count++] = key;
-	else
-		managed.active_others = true;
-}
-
-static struct mark *mark_take(const struct active *at)
-{
-	const struct client_context *context = client_context_get(at->context);
-	struct managed_home *home = context ? client_pages_home(context) : NULL;
-	struct mark *mark = home ? home->marks : NULL;
-
-	while (mark && mark->taken)
-		mark = mark->next;
-	if (!mark && home) {
-		mark = calloc(1, sizeof(*mark));
-		if (!mark || cuEventCreate(&mark->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-			free(mark);
-			return NULL;
-		}
-		mark->next = home->marks;
-		home->marks = mark;
-	}
-	if (mark)
-		mark->taken = true;
-	return mark;
-}
-
-/* The stream is not one that may have work any more. */
-static void active_end(const struct active *at)
-{
-	if (at->mark)
-		at->mark->taken = false;
-}
-
-void client_pages_mark(uint64_t stream)
-{
-	const struct active key = active_of(stream);
-
-	for (unsigned i = 0; i < managed.active_count; i++) {
-		struct active *at = &managed.active[i];
-
-		if (!active_same(at, &key))
-			continue;
-		if (!at->mark)
-			at->mark = mark_take(at);
-		if (at->mark)
-			at->marked = cuEventRecord(at->mark->event, (CUstream)(uintptr_t)stream) ==
-				     CUDA_SUCCESS;
-	}
-}
-
-static uint64_t active_key(const struct active *at)
-{
-	return at->stream | (uint64_t)at->lane << 32;
-}
-
-bool client_pages_is_active(uint64_t key)
-{
-	for (unsigned i = 0; i < managed.active_count; i++)
-		if (active_key(&managed.active[i]) == key)
-			return true;
-	return managed.active_others;
-}
-
-bool client_pages_any_active(void)
-{
-	return managed.active_count || managed.active_others;
-}
-
-/* Does CUDA's legacy stream wait for that one, and the other way round? */
-static bool blocking(uint64_t stream)
-{
-	const struct client_stream *found = handle_get(&farbus_client.handles, HANDLE_STREAM, stream);
-
-	return (uint32_t)stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
-	       (found && !(found->flags & CU_STREAM_NON_BLOCKING));
-}
-
-bool client_pages_behind(uint64_t stream, uint64_t other)
-{
-	const uint64_t legacy = (uint64_t)(uintptr_t)CU_STREAM_LEGACY;
-
-	if (!other) {
-		for (unsigned i = 0; i < managed.active_count; i++)
-			if (managed.active[i].graph && active_key(&managed.active[i]) == stream)
-				return true;
-		return false;
-	}
-	return stream == other || (other == legacy && blocking(stream)) ||
-	       (stream == legacy && blocking(other));
-}
-
-/* The program has waited for the stream, or with 0 for the whole context. */
-void client_pages_quiet(const struct client_context *context, uint64_t stream)
-{
-	struct active key = { .context = context ? context->handle : NULL };
-	unsigned kept = 0;
-
-	if (stream)
-		key = active_of(stream);
-	for (unsigned i = 0; i < managed.active_count; i++) {
-		const struct active *at = &managed.active[i];
-		bool quiet = at->context == key.context;
-
-		if (stream)
-			quiet = active_same(at, &key) ||
-				(quiet && stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY &&
-				 blocking(at->stream));
-		if (quiet)
-			active_end(at);
-		else
-			managed.active[kept++] = *at;
-	}
-	managed.active_count = kept;
-	if (!stream && !kept)
-		managed.active_others = false;
-}
-
-/* Has the stream's work come to its end?  Of a thread's own stream only the mark can be asked. */
-static CUresult active_ask(const struct active *at, const struct client_context *context)
-{
-	const struct client_route route = {
-		.session = context->session,
-		.context = (uint64_t)(uintptr_t)at->context,
-	};
-	const struct wire_stream_query query = { .stream = at->stream };
-	const struct wire_event_query event = {
-		.event = at->mark ? (uint64_t)(uintptr_t)at->mark->event : 0,
-	};
-	struct client_request request = {
-		.op = WIRE_OP_STREAM_QUERY,
-		.fixed = &query,
-		.fixed_bytes = sizeof(query),
-	};
-	CUresult result = CUDA_ERROR_NOT_READY;
-
-	if (at->marked) {
-		request.op = WIRE_OP_EVENT_QUERY;
-		request.fixed = &event;
-		request.fixed_bytes = sizeof(event);
-	} else if (at->lane && at->lane != client_thread()->lane) {
-		return result;
-	}
-	for (int n = 0; n < ASK_ATTEMPTS && result == CUDA_ERROR_NOT_READY; n++) {
-		struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
-
-		result = client_call_own(&route, &request, &wait);
-	}
-	return result;
-}
-
-bool client_pages_ask(uint64_t but)
-{
-	unsigned kept = 0;
-	bool busy = managed.active_others;
-
-	for (unsigned i = 0; i < managed.active_count; i++) {
-		const struct active at = managed.active[i];
-		const struct client_context *context = client_context_get(at.context);
-		CUresult result = CUDA_ERROR_NOT_READY;
-		bool waits = but != CLIENT_PAGES_NONE && client_pages_behind(active_key(&at), but);
-
-		if (context && !waits)
-			result = active_ask(&at, context);
-		if (result == CUDA_SUCCESS) {
-			active_end(&at);
-			continue;
-		}
-		managed.active[kept++] = at;
-		busy = busy || !waits;
-	}
-	managed.active_count = kept;
-	return busy;
-}
-
-/* ---- homes ---- */
-
-struct managed_home *client_pages_home(const struct client_context *context)
-{
-	struct managed_home *home = managed.homes;
-
-	while (home && home->context != context)
-		home = home->next;
-	return home;
-}
-
-CUresult client_pages_home_make(struct client_context *context)
-{
-	struct managed_home *home;
-	CUcontext pushed;
-	CUresult result;
-
-	client_pages_lock();
-	home = client_pages_home(context);
-	client_pages_unlock();
-	if (home)
-		return CUDA_SUCCESS;
-	home = calloc(1, sizeof(*home));
-	result = home ? cuCtxPushCurrent_v2(context->handle) : CUDA_ERROR_OUT_OF_MEMORY;
-	if (result != CUDA_SUCCESS) {
-		free(home);
-		return result;
-	}
-	result = cuStreamCreate(&home->stream, CU_STREAM_NON_BLOCKING);
-	if (result == CUDA_SUCCESS)
-		result = cuEventCreate(&home->event, CU_EVENT_DISABLE_TIMING);
-	/* Both are there before the own lane names them. */
-	if (result == CUDA_SUCCESS)
-		result = cuStreamQuery(home->stream);
-	if (result == CUDA_SUCCESS) {
-		client_pages_lock();
-		home->context = context;
-		if (!client_pages_home(context)) {
-			home->next = managed.homes;
-			managed.homes = home;
-			home = NULL;
-		}
-		client_pages_unlock();
-	}
-	/* It failed, or another thread was quicker. */
-	if (home && home->event)
-		cuEventDestroy_v2(home->event);
-	if (home && home->stream)
-		cuStreamDestroy_v2(home->stream);
-	free(home);
-	cuCtxPopCurrent_v2(&pushed);
-	return result;
-}
-
-/* Its stream and events go with the context. */
-void client_pages_home_forget(const struct client_context *context)
-{
-	struct managed_home **link = &managed.homes;
-
-	client_pages_quiet(context, 0);
-	while (*link && (*link)->context != context)
-		link = &(*link)->next;
-	if (*link) {
-		struct managed_home *home = *link;
-
-		*link = home->next;
-		while (home->marks) {
-			struct mark *mark = home->marks;
-
-			home->marks = mark->next;
-			free(mark);
-		}
-		memset(managed.ordered, 0, sizeof(managed.ordered));
-		free(home);
-	}
 }
 
 /* ---- regions ---- */
@@ -1139,21 +654,13 @@ void client_pages_remove(struct managed_region *region)
 CUresult client_pages_fresh(struct managed_region *region, size_t first, size_t count)
 {
 	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
-	const struct wire_fill fixed = {
-		.device = address,
-		.width = bytes / 4,
-		.height = 1,
-		.element = 4,
-		.stream = home_stream(region->home),
-	};
 	CUresult result;
 
 	if (map(address, bytes, PROT_READ | PROT_WRITE))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = home_post(region->home, WIRE_OP_FILL, &fixed, sizeof(fixed), NULL, 0);
-	region->home->sent = true;
+	result = client_home_clear(region->home, address, bytes);
 	if (result == CUDA_SUCCESS)
-		result = client_pages_sent();
+		result = client_homes_sent();
 	if (result == CUDA_SUCCESS)
 		state_set(region, first, count, PAGE_FRESH);
 	else

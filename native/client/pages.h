@@ -20,7 +20,7 @@
 #ifndef FARBUS_CLIENT_PAGES_H
 #define FARBUS_CLIENT_PAGES_H
 
-#include "managed.h"
+#include "home.h"
 
 #define PAGE_BYTES 4096ull
 
@@ -45,8 +45,6 @@ struct managed_piece {
 	struct client_library *library;
 };
 
-struct managed_home;
-
 /* Pages that lie together: of one allocation at the server, or of variables. */
 struct managed_region {
 	uint64_t base;			/* of the first page */
@@ -67,31 +65,12 @@ struct managed_region {
 	size_t next_write, write_run;
 };
 
-/* What one context's managed memory travels by: a stream of its own, and an event that the
- * program's streams wait for. */
-struct managed_home {
-	struct managed_home *next;
-	struct client_context *context;
-	CUstream stream;
-	CUevent event;
-	struct mark *marks;		/* copies: behind the work of streams */
-	unsigned long long generation;	/* of the event: how often it was recorded */
-	unsigned long long done;	/* a generation that is known to have happened */
-	bool sent;			/* something was, since it was recorded */
-};
-
 void client_pages_lock(void);
 void client_pages_unlock(void);
 
 /* Find out what this process may do, once.  0, or -errno. */
 int client_pages_start(void);
 bool client_pages_paging(void);
-
-/* Make the context's, if it has none.  Called without the lock: making streams takes others, under
- * which a handler of the program's may wait for a page. */
-CUresult client_pages_home_make(struct client_context *context);
-/* NULL: it has none (any more). */
-struct managed_home *client_pages_home(const struct client_context *context);
 
 struct managed_region *client_pages_find(uint64_t address);
 /* Add a region; it is freed if there is no memory for it. */
@@ -112,31 +91,9 @@ struct managed_block *client_pages_block(struct managed_region *region, size_t p
 
 /* Send what was written in these pages; `keep`: they stay readable here. */
 CUresult client_pages_flush(struct managed_region *region, size_t first, size_t count, bool keep);
-/* What was sent is behind an event from here on. */
-CUresult client_pages_sent(void);
-/* The stream's further work comes behind everything that was sent. */
-CUresult client_pages_order(uint64_t stream);
-CUresult client_pages_settle(void);
-
-/* Work that may use managed memory has been posted to the stream; it is over. */
-void client_pages_active(uint64_t stream, bool graph);
-/* Copies: it has been posted, and other threads may have to know when it is over. */
-void client_pages_mark(uint64_t stream);
-bool client_pages_is_active(uint64_t key);
-bool client_pages_any_active(void);
-
 /* Copies: bring back all of the block that is away.  Posted; they are there after finish. */
 CUresult client_pages_bring(struct managed_region *region, size_t first, size_t count);
 CUresult client_pages_bring_finish(void);
 void client_pages_drop_clean(struct managed_region *region);
-void client_pages_quiet(const struct client_context *context, uint64_t stream);
-/* Ask for each stream that may have work whether it has, but for those behind that one (0: where
- * graphs were launched; CLIENT_PAGES_NONE: none).  Has any? */
-#define CLIENT_PAGES_NONE UINT64_MAX
-bool client_pages_ask(uint64_t but);
-/* Does what is posted to the stream come behind a host function in the other?  Both are keys;
- * 0: a graph's. */
-bool client_pages_behind(uint64_t stream, uint64_t other);
-void client_pages_home_forget(const struct client_context *context);
 
 #endif
