@@ -32,6 +32,7 @@
 #include "resume.h"
 #include "bundle.h"
 #include "retained.h"
+#include "sleeper.h"
 #include "socket.h"
 #include "thread.h"
 
@@ -44,9 +45,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -92,13 +91,6 @@ _Static_assert(sizeof(struct record) == 8, "wire layout");
 
 enum { UP, CUT, OVER };
 
-/* Who reads, or who wants to write, in poll(2) on the descriptor. */
-struct sleeper {
-	int wake;			/* an eventfd: look again; -1: none */
-	ino_t inode;			/* all of them have one */
-	_Atomic bool asleep;
-};
-
 struct resume {
 	struct transport lower;
 	struct transport_ops ops;
@@ -139,8 +131,8 @@ struct resume {
 	bool dialling;			/* a thread is at it */
 	bool ending;			/* this side is about to say the end, or the peer has: no cut matters any more */
 	_Atomic unsigned sleepers;	/* in poll(2) on the descriptor */
-	struct sleeper reader;
-	struct sleeper writer;
+	struct sleeper reader;		/* who reads, in poll(2) on the descriptor */
+	struct sleeper writer;		/* who wants to write */
 	uint64_t silent_ns;		/* since when nothing was answered, 0: it was */
 	uint64_t looked_ns;
 };
@@ -182,17 +174,6 @@ static void until_set(struct timespec *until, uint64_t ns)
 {
 	until->tv_sec = (time_t)(ns / 1000000000u);
 	until->tv_nsec = (long)(ns % 1000000000u);
-}
-
-/* What it may sleep for has come, and perhaps only this thread has seen it.  It says that it sleeps
- * before it looks for the last time, and this is called when there is something to see. */
-static void sleeper_wake(struct sleeper *sleeper)
-{
-	const uint64_t one = 1;
-
-	/* A write fails where it has been woken as often as a counter can hold. */
-	if (atomic_load(&sleeper->asleep) && sleeper->wake >= 0)
-		(void)!write(sleeper->wake, &one, sizeof(one));
 }
 
 static void *dial_thread(void *opaque);
@@ -627,7 +608,7 @@ static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*
 		{ .events = POLLIN },
 		{ .fd = self->wake, .events = POLLIN },
 	};
-	uint64_t generation = atomic_load(&resume->generation), woken;
+	uint64_t generation = atomic_load(&resume->generation);
 	unsigned count = 2, lost;
 	int rc = 0;
 
@@ -646,11 +627,7 @@ static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*
 	for (unsigned i = lost; i < count && !poll_on[0].revents; i++)
 		if (poll_on[i].revents)
 			cut(resume, generation, -ECONNRESET);
-	atomic_store(&self->asleep, false);
-	if (poll_on[1].revents & POLLIN)
-		(void)!read(self->wake, &woken, sizeof(woken));
-	else if (poll_on[1].revents)
-		self->wake = -1;	/* the program has closed all descriptors */
+	sleeper_awake(self, poll_on[1].revents);
 	if (atomic_fetch_sub(&resume->sleepers, 1) == 1 && !is_up(resume)) {
 		pthread_mutex_lock(&resume->state_lock);
 		pthread_cond_broadcast(&resume->changed);
@@ -1133,31 +1110,6 @@ static const struct transport_ops resume_ops = {
 	.wide = resume_is_wide,
 	.shutdown = resume_shutdown,
 };
-
-/* Beside the connection, away from the low numbers that programs close and reuse. */
-static bool sleeper_make(struct sleeper *sleeper, int beside)
-{
-	int low = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	int high = low >= 0 && low < beside ? fcntl(low, F_DUPFD_CLOEXEC, beside) : -1;
-	struct stat status = { .st_ino = 0 };
-
-	sleeper->wake = high >= 0 ? high : low;
-	if (high >= 0)
-		close(low);
-	if (sleeper->wake >= 0 && fstat(sleeper->wake, &status) == 0)
-		sleeper->inode = status.st_ino;
-	return sleeper->wake >= 0;
-}
-
-/* A program that has closed all descriptors may own the number now. */
-static void sleeper_drop(struct sleeper *sleeper)
-{
-	struct stat status;
-
-	if (sleeper->wake >= 0 && fstat(sleeper->wake, &status) == 0 && status.st_ino == sleeper->inode)
-		close(sleeper->wake);
-	sleeper->wake = -1;
-}
 
 void transport_resume_let_go(struct transport *transport)
 {
