@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from collections import Counter
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from farbus.remoting.codegen.__main__ import main
 from farbus.remoting.codegen.wire import message_size
-from farbus.remoting.spec import ENTRIES, OPERATIONS, Answer
+from farbus.remoting.spec import ENTRIES, OPERATIONS, Answer, functions
 from farbus.remoting.spec.details import detail_of
 
 LOOKUPS = Path(__file__).resolve().parents[2].parent / "shared" / "facts" / "cudart-lookups.txt"
@@ -22,6 +24,15 @@ def duplicates(values: list[object]) -> list[object]:
 
 def test_generated_files_are_up_to_date() -> None:
     assert main(["--check"]) == 0
+
+
+def test_every_chapter_is_in_the_whole() -> None:
+    chapters = [
+        importlib.import_module(f"{functions.__name__}.{found.name}")
+        for found in pkgutil.iter_modules(functions.__path__)
+    ]
+    entries = [entry for chapter in chapters for entry in getattr(chapter, "ENTRIES", ())]
+    assert sorted(entries, key=lambda entry: entry.number) == list(ENTRIES)
 
 
 def test_numbers_symbols_and_opcodes_are_unique() -> None:

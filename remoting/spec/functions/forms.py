@@ -72,7 +72,7 @@ def marshalled(
     version: int,
     symbol: str,
     parameters: str,
-    marshalled: str = "",
+    directions: str = "",
     *,
     per_thread: tuple[int, str] | None = None,
 ) -> Entry:
@@ -85,7 +85,7 @@ def marshalled(
         answer=Answer.CALLED,
         parameters=parameters,
         per_thread=per_thread,
-        marshalled=marshalled,
+        marshalled=directions,
     )
 
 
