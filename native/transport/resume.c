@@ -32,14 +32,13 @@
 #include "resume.h"
 #include "bundle.h"
 #include "retained.h"
+#include "silence.h"
 #include "sleeper.h"
 #include "socket.h"
 #include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -69,9 +68,6 @@ _Static_assert((RESUME_WINDOW_BYTES & (RESUME_WINDOW_BYTES - 1)) == 0 &&
 /* Memory for what is made in place and leaves at once, as much as the least window.  It is taken from the beginning each time, as
  * far as that is acknowledged: a ring goes round through all of its window, which a cache may not hold. */
 #define RESUME_STAGING_BYTES RESUME_WINDOW_RING
-/* No answer from the peer's kernel to what was sent for so long: the network between is gone,
- * though nothing has said so.  The kernel itself would go on for a quarter of an hour. */
-#define RESUME_SILENCE_NS 20000000000u
 /* How long a new connection waits for who sleeps on the one before, which is shut down.  It takes
  * microseconds, unless the thread is in a signal handler that itself waits for this connection;
  * it then notices the new one when it looks next (TRANSPORT_LOOK_MS). */
@@ -133,8 +129,7 @@ struct resume {
 	_Atomic unsigned sleepers;	/* in poll(2) on the descriptor */
 	struct sleeper reader;		/* who reads, in poll(2) on the descriptor */
 	struct sleeper writer;		/* who wants to write */
-	uint64_t silent_ns;		/* since when nothing was answered, 0: it was */
-	uint64_t looked_ns;
+	struct silence silence;		/* of this connection */
 };
 
 /* ---- states ---- */
@@ -244,46 +239,19 @@ static int up_await(struct resume *resume, int timeout_ms)
 	return rc;
 }
 
-enum { HEARD, AWAITED, SILENT };
-
-/* Has the peer's kernel anything to answer there, and has it not since then? */
-static int silence(int descriptor, uint64_t since_ns, uint64_t now)
-{
-	socklen_t size = sizeof(struct tcp_info);
-	struct tcp_info info;
-
-	memset(&info, 0, sizeof(info));
-	if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) < 0 ||
-	    (!info.tcpi_unacked && !info.tcpi_probes))
-		return HEARD;
-	return !since_ns || (uint64_t)info.tcpi_last_ack_recv * 1000000u < now - since_ns ? AWAITED
-											 : SILENT;
-}
-
-/* Is the network still there?  Only the kernel knows whether the peer's answers. */
+/* Is the network still there? */
 static void look(struct resume *resume)
 {
 	int all[BUNDLE_CONNECTIONS] = { resume->descriptor };
-	uint64_t now = transport_now_ns();
 	unsigned count = 1;
-	int worst = HEARD;
 
 	pthread_mutex_lock(&resume->state_lock);
-	if (!is_up(resume) || now - resume->looked_ns < (uint64_t)TRANSPORT_LOOK_MS * 1000000u / 2)
-		goto out;
-	resume->looked_ns = now;
-	if (resume->lower.bundle)
-		count = transport_bundle_all(&resume->lower, all);
-	for (unsigned i = 0; i < count; i++) {
-		int each = silence(all[i], resume->silent_ns, now);
-
-		worst = each > worst ? each : worst;
+	if (is_up(resume) && silence_is_due(&resume->silence)) {
+		if (resume->lower.bundle)
+			count = transport_bundle_all(&resume->lower, all);
+		if (silence_is_found(&resume->silence, all, count))
+			cut_locked(resume, -ETIMEDOUT);
 	}
-	if (worst != SILENT)
-		resume->silent_ns = worst == HEARD ? 0 : now;
-	else if (now - resume->silent_ns >= RESUME_SILENCE_NS)
-		cut_locked(resume, -ETIMEDOUT);
-out:
 	pthread_mutex_unlock(&resume->state_lock);
 }
 
@@ -975,7 +943,7 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		resume->failed = 0;
 		resume->ahead_start = 0;
 		atomic_store(&resume->ahead_bytes, 0);
-		resume->silent_ns = 0;
+		silence_end(&resume->silence);
 		atomic_store(&resume->due, false);
 		atomic_store(&resume->wide, false);
 		atomic_fetch_add(&resume->generation, 1);
