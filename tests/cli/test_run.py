@@ -122,6 +122,9 @@ def test_what_farbus_itself_refuses_ends_with_125(farbus: Farbus, arguments: tup
         ("FARBUS_TRANSPORT", "nonsense", "auto, shm, unix or tcp"),
         ("FARBUS_CONNECTIONS", "9", "a number from 1 to 8"),
         ("FARBUS_TRACE", "missing/calls", "a file that you may write"),
+        ("FARBUS_GRACE_S", "abc", "seconds, at most 86400"),
+        ("FARBUS_GRACE_S", "86401", "seconds, at most 86400"),
+        ("FARBUS_MANAGED_MEMORY", "foo", "paging or copies"),
     ],
 )
 def test_what_the_shim_would_refuse_is_refused_before_devices_are_held(
