@@ -428,6 +428,7 @@ class Agent:
             served=host.served,
             shared=doors.shared,
             memory=ProcessMemory(),
+            clock=doors.clock,
             storage=storage.collector if storage is not None else None,
         )
         pipeline = Pipeline(make_collectors(sources), clock=doors.clock)

@@ -23,6 +23,7 @@ from farbus.linux.clock import Clock
 from farbus.linux.processes import Child, DeviceLimit, Exit, Processes, Program
 from farbus.linux.users import Account, Users
 from farbus.model.quantity import format_bytes
+from farbus.remoting.launcher import settings_unheard
 
 _log = structlog.get_logger()
 
@@ -62,6 +63,17 @@ def task_environment(run: TaskRun, account: Account, devices: dict[str, str]) ->
         before = environment.get(name, "")
         environment[name] = f"{value}:{before}" if name in _LISTS and before else value
     return environment
+
+
+def _unheard(run: TaskRun, devices: dict[str, str]) -> str:
+    """Say which variables of a task's own only a shim would heed, where its devices bring none; empty without any."""
+    names = settings_unheard(run.environment, devices)
+    if not names:
+        return ""
+    told = f"farbus: {' and '.join(names)} {'do' if len(names) > 1 else 'does'} nothing here: "
+    if "CUDA_VISIBLE_DEVICES" in devices:
+        return told + 'the GPU is of this node, not by remoting; routes = ["remote"] asks for one that is\n'
+    return told + "the task has asked for no GPU; gpus = 1 asks for one\n"
 
 
 def program_name(job: str, task: str) -> str:
@@ -229,6 +241,8 @@ class TaskRunner:
     async def _launch(
         self, name: str, run: TaskRun, environment: dict[str, str], account: Account | None, cwd: str, output: Path
     ) -> None:
+        if told := _unheard(run, environment):
+            self._logs.note(run.job, run.task, told)
         try:
             limits = self._io_limits(run.job, run.task)
             group = self._create_group(run)

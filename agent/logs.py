@@ -112,7 +112,7 @@ class LogStore:
             begun.set()
 
     def note(self, job: str, task: str, text: str) -> None:
-        """Add a line of Farbus's own to a log that no program writes to."""
+        """Add a line of Farbus's own to a log that no program writes to, or not yet."""
         directory = self._path(job, task)
         try:
             log = OutputLog(str(directory), limit_bytes=self.limit_bytes_per_task)

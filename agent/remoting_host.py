@@ -359,20 +359,26 @@ class RemotingHost:
 
     async def _attend(self, served: _Served, child: Child, position: Position) -> None:
         """Put what a supervisor says into the agent's log; tell when it ends."""
+        await self._log_lines(served.lease.id, child, position)
+        ended = await child.wait()
+        if not served.leaving:
+            how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
+            self._died(SupervisorDied(lease_id=served.lease.id, reason=f"its remoting supervisor ended ({how})"))
+
+    async def _log_lines(self, lease: str, child: Child, position: Position, *, follow: bool = True) -> None:
+        """Put what a supervisor says from ``position`` on into the log, and note how far that is heard."""
         buffer = b""
-        async with contextlib.aclosing(child.output(position=position)) as pieces:
-            async for _, data, _ in pieces:
+        async with contextlib.aclosing(child.output(position=position, follow=follow)) as pieces:
+            async for _, data, after in pieces:
                 *lines, buffer = (buffer + data).split(b"\n")
                 buffer = buffer[-MAX_LINE_BYTES:]
                 for line in lines:
                     text = line[:MAX_LINE_BYTES].decode(errors="replace").strip()
                     if text:
-                        say = _log.error if self._supervisor.is_error(text, lease=served.lease.id) else _log.info
-                        say("supervisor", lease=served.lease.id, line=text)
-        ended = await child.wait()
-        if not served.leaving:
-            how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
-            self._died(SupervisorDied(lease_id=served.lease.id, reason=f"its remoting supervisor ended ({how})"))
+                        say = _log.error if self._supervisor.is_error(text, lease=lease) else _log.info
+                        say("supervisor", lease=lease, line=text)
+                if not buffer:
+                    child.note_heard(after)
 
     def served(self) -> tuple[tuple[Lease, int], ...]:
         """Return the leases that supervisors serve, each with its supervisor's process id."""
@@ -394,7 +400,7 @@ class RemotingHost:
             # One that has ended serves nobody: it is left to end_strangers.
             return False
         del self._strangers[child.name]
-        self._serve(lease, child, endpoint, position=child.output_end())
+        self._serve(lease, child, endpoint, position=child.heard_until())
         return True
 
     async def adopt_client(
@@ -426,7 +432,10 @@ class RemotingHost:
             await asyncio.wait(waits.values(), timeout=SUPERVISOR_END_S)
         ended = tuple(name for name, wait in waits.items() if wait.done())
         for name in ended:
-            self._strangers.pop(name).forget()
+            child = self._strangers.pop(name)
+            # One that has ended while no agent was there has said why.
+            await self._log_lines(name.removeprefix(_LEASE), child, child.heard_until(), follow=False)
+            child.forget()
         known = {_program_name(lease_id) for lease_id in recorded}
         for name, child in self._strangers.items():
             waits[name].cancel()

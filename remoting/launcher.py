@@ -48,8 +48,23 @@ class Launch:
         return {**base, **settings}
 
 
+_AUTO = ("FARBUS_TRANSPORT", "auto")
+
 SEARCH_PATHS = ("LD_PRELOAD", "LD_LIBRARY_PATH")
 """Variables that the program may have too: the shim goes in front of what is there."""
+
+
+def settings_unheard(program: Mapping[str, str], devices: Mapping[str, str]) -> tuple[str, ...]:
+    """Return which of a program's variables ask for something of the shim, where there is none to hear it.
+
+    ``program`` is the program's own environment, ``devices`` what those that it has add to that: a session file where
+    they come by remoting.
+    """
+    if "FARBUS_SESSION" in devices:
+        return ()
+    return tuple(
+        name for name in ("FARBUS_TRACE", "FARBUS_TRANSPORT") if program.get(name) and (name, program[name]) != _AUTO
+    )
 
 
 def shim_environment(*, session: Path, library: Path) -> dict[str, str]:

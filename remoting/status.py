@@ -29,12 +29,13 @@ SLOT_BYTES = assignment.SLOT_BYTES
 #: received, bytes sent, nanoseconds busy.
 HEAD = struct.Struct("=IIQ5Q")
 #: server's pid (0: the slot is free), client's pid, program; the rest is the server's: calls, bytes
-#: received, bytes sent, nanoseconds busy, what carries its frames, bytes of device memory, and since when
-#: a call waits for the device (CLOCK_MONOTONIC, nanoseconds; 0: none does).
-SLOT = struct.Struct("=II48s4Q8sQQ")
+#: received, bytes sent, nanoseconds busy, what carries its frames, bytes of device memory, since when
+#: a call waits for the device and since when it has frames to serve (CLOCK_MONOTONIC, nanoseconds; 0: none
+#: does, it has none), and what the call does that it took last.
+SLOT = struct.Struct("=II48s4Q8sQQQI4x")
 COUNTERS = struct.Struct("=4Q")
 WAITING = struct.Struct("=Q")
-WAITING_OFFSET = SLOT.size - WAITING.size
+WAITING_OFFSET = struct.calcsize("=II48s4Q8sQ")
 COUNTERS_OFFSET = struct.calcsize("=II48s")
 
 SLOTS_LIMIT = 1024
@@ -58,6 +59,10 @@ class Session:
     """In which at least one call was served, waiting for the device included: no more than the time that passed."""
     transport: str = ""
     """``shm``, ``unix``, ``tcp`` or ``tls``; empty before the hello is answered."""
+    working_ns: int = 0
+    """For how long without a pause a call waits for the device, or frames are served; 0 while neither is so."""
+    operation: int = 0
+    """Of the call that was taken last: see :func:`farbus.remoting.spec.operation_name`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +98,8 @@ def parse(data: bytes, *, now_ns: int = 0) -> Status:
         raise ValueError("status memory: it is just changing")
     sessions = []
     for at in range(SLOT_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES):
-        server_pid, client_pid, program, *counters, transport, _, since = SLOT.unpack_from(data, at)
+        server_pid, client_pid, program, *rest = SLOT.unpack_from(data, at)
+        *counters, transport, _, waiting_since, reading_since, operation = rest
         if server_pid:
             sessions.append(
                 Session(
@@ -103,8 +109,10 @@ def parse(data: bytes, *, now_ns: int = 0) -> Status:
                     calls=counters[0],
                     received_bytes=counters[1],
                     sent_bytes=counters[2],
-                    busy_ns=counters[3] + _waited(since, now_ns),
+                    busy_ns=counters[3] + _waited(waiting_since, now_ns),
                     transport=_text(transport),
+                    working_ns=max(_waited(waiting_since, now_ns), _waited(reading_since, now_ns)),
+                    operation=operation,
                 )
             )
     return Status(
@@ -115,13 +123,13 @@ def parse(data: bytes, *, now_ns: int = 0) -> Status:
     )  # fmt: skip
 
 
-def read(look: Callable[[], bytes]) -> Status:
-    """Parse what ``look`` returns; again when it was just changing."""
+def read(look: Callable[[], bytes], *, now_ns: Callable[[], int] = time.monotonic_ns) -> Status:
+    """Parse what ``look`` returns; again when it was just changing.  ``now_ns`` is CLOCK_MONOTONIC."""
     for _ in range(READ_ATTEMPTS - 1):
         data = look()
         if len(data) < HEAD.size or not HEAD.unpack_from(data)[2] % 2:
-            return parse(data, now_ns=time.monotonic_ns())
-    return parse(look(), now_ns=time.monotonic_ns())
+            return parse(data, now_ns=now_ns())
+    return parse(look(), now_ns=now_ns())
 
 
 def _waited(since_ns: int, now_ns: int) -> int:

@@ -34,6 +34,7 @@ MAX_FAILURES = 3
 RAN_PERSIST_S = 60.0
 """Pause between two writes of how long an interactive job with a time limit has run: what a boot of the scheduler's
 machine makes it forget."""
+UNTOLD_END = "farbus run has ended without telling how its program did, as when it is killed by SIGKILL"
 STORAGE_VARIABLE = "FARBUS_STORAGE_"
 """How the names of variables begin in which a node says where it has put storage."""
 MAX_PATH = 4_096
@@ -402,11 +403,14 @@ class Attempts(Commander):
         return told
 
     def _end_interactive(self, job: JobRecord, event: events.JobCancelled) -> None:
-        """End an interactive job whose program has ended, as that program did."""
-        if event.exit_code is None:
+        """End an attachment, or an interactive job whose program has ended, as that program did."""
+        if job.job.attachment:
             self._undo(job, JobState.SUCCEEDED, event.reason)
             return
         (run,) = job.progress.runs
+        if event.exit_code is None:
+            self._undo(job, JobState.FAILED, f"task {run.task}: {UNTOLD_END}")
+            return
         run.program, run.exit_code = Program.EXITED, event.exit_code
         self._persist.add(job.job.id)
         told = f"task {run.task} {describe_exit(run)}"

@@ -41,6 +41,7 @@ _SESSION_FIGURES = {
     "receive_bytes_per_s": "session_receive_bytes_per_second",
     "send_bytes_per_s": "session_send_bytes_per_second",
     "busy_fraction": "session_busy_ratio",
+    "waiting_s": "session_waiting_seconds",
 }
 
 
@@ -86,6 +87,11 @@ def node_telemetry(state: ClusterState, record: NodeRecord, caller: Identity, no
 def _whole(value: float) -> int:
     """Return what a node says as a whole number, whatever it says."""
     return int(max(-_MOST, min(_MOST, value)))
+
+
+def _process(label: str) -> int:
+    """Return the process id that a label is; 0 for anything else."""
+    return _whole(int(label)) if label.isascii() and label.isdigit() else 0
 
 
 def _gpu(
@@ -136,7 +142,7 @@ def _sessions(
             _ = figures[tuple(session)]
     found = []
     for labels, known in sorted(figures.items()):
-        lease_id, _, client_pid, program = labels
+        lease_id, server_pid, client_pid, program = labels
         record = state.leases.get(lease_id)
         if record is None or record.lease.device_node != node or not caller.may_manage(record.lease.user):
             continue
@@ -147,7 +153,8 @@ def _sessions(
                 job=record.lease.job,
                 user=record.lease.user,
                 client_node=record.lease.client_node,
-                client_pid=_whole(int(client_pid)) if client_pid.isascii() and client_pid.isdigit() else 0,
+                server_pid=_process(server_pid),
+                client_pid=_process(client_pid),
                 program=program,
                 memory_bytes=None if memory is None else _whole(memory),
                 transport=transports.get(labels, ""),

@@ -20,6 +20,9 @@ MAX_HOLDERS = 8
 MAX_NAMED = 4
 """Nodes or devices named in one breath."""
 
+COSTS = "costs compare places: the least is taken, and 1 is what finishing exactly at its goal would cost a job"
+"""What a cost is, for who reads one (docs/scheduling.md)."""
+
 
 def describe_time(wall: float) -> str:
     """Write seconds since the epoch as a moment in UTC, to the second."""
@@ -142,7 +145,9 @@ def explain_job(
     for task in status.placements:
         lines.append(describe_placement(task))
         if task.cost:
-            lines.append(f"  cost {task.cost / 1000:g}")
+            lines.append(f"  cost {task.cost / 1000:g} in all")
+    if any(task.cost or " at cost " in task.why for task in status.placements):
+        lines.append(COSTS)
     return tuple(lines)
 
 

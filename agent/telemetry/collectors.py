@@ -13,6 +13,7 @@ from farbus.agent.telemetry.network import NetworkCollector
 from farbus.agent.telemetry.pipeline import Collector
 from farbus.agent.telemetry.sessions import Served, SessionCollector
 from farbus.agent.telemetry.storage import StorageCollector
+from farbus.linux.clock import Clock
 from farbus.linux.node_facts import NodeFacts
 from farbus.linux.shared_memory import SharedMemory
 
@@ -25,6 +26,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     served: Served
     shared: SharedMemory
     memory: ProcessMemory
+    clock: Clock
     storage: StorageCollector | None = None
 
 
@@ -38,7 +40,9 @@ COLLECTORS: tuple[Callable[[Sources], Iterable[Collector]], ...] = (
     lambda sources: [HostCollector(facts=sources.facts)],
     lambda sources: [NetworkCollector(facts=sources.facts)],
     _gpu_collectors,
-    lambda sources: [SessionCollector(served=sources.served, shared=sources.shared, memory=sources.memory)],
+    lambda sources: [
+        SessionCollector(served=sources.served, shared=sources.shared, memory=sources.memory, clock=sources.clock)
+    ],
     lambda sources: [sources.storage] if sources.storage is not None else [],
 )
 """What makes each part's collectors."""

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+
+import structlog
 
 from farbus.agent.telemetry.gpu import ProcessMemory
 from farbus.agent.telemetry.pipeline import PERIOD_S
 from farbus.errors import FarbusError, NotFound
+from farbus.linux.clock import Clock
 from farbus.linux.shared_memory import SharedMemory
 from farbus.model.lease import Lease
 from farbus.model.metrics import Series, Values, series
 from farbus.remoting import status
 
+_log = structlog.get_logger()
+
 MAX_LEASES = 256
 MAX_SESSIONS = 256
 """Leases and sessions of one node that have series of their own; sessions beyond are in their lease's figures only."""
+
+WAITING_SHOWN_S = 5.0
+"""Calls that are in work for less are no news: the scheduler is not told."""
+
+WAITING_SAID_S = 60.0
+"""For so long a server may have calls in work, and finish or take none, before the log says so: most kernels and copies
+take less, so that nearly always it hangs."""
 
 Served = Callable[[], Sequence[tuple[Lease, int]]]
 """The leases that are served now, with the process id of each one's supervisor."""
@@ -35,6 +48,16 @@ class _Account(Protocol):
     def busy_ns(self) -> int: ...
 
 
+@dataclass
+class _Wait:
+    """A server that has calls in work: how many it has taken, and when (monotonic) that was first seen."""
+
+    calls: int
+    since: float
+    said: bool = False
+    """Whether the log has it."""
+
+
 class SessionCollector:
     """Reads what servers count in the memory that they share with their supervisor."""
 
@@ -42,23 +65,31 @@ class SessionCollector:
     period_s = PERIOD_S
     deadline_s = 5.0
 
-    def __init__(self, *, served: Served, shared: SharedMemory, memory: ProcessMemory) -> None:
+    def __init__(self, *, served: Served, shared: SharedMemory, memory: ProcessMemory, clock: Clock) -> None:
         self._served = served
         self._shared = shared
         self._memory = memory
+        self._clock = clock
+        self._waits: dict[tuple[str, int], _Wait] = {}
+        """By lease and server's process: those that were in work at the last sample."""
 
     async def sample(self) -> Values:
         """Read the status of each lease's supervisor; one that can't be read fails the sample if all do."""
         found: dict[Series, float] = {}
         troubles: list[FarbusError] = []
         sessions = 0
+        waits, self._waits = self._waits, {}
+        living: set[tuple[str, int]] = set()
         served = self._served()[:MAX_LEASES]
         for lease, pid in served:
             identity = lease.id
             info = (identity, lease.job, lease.task, lease.user, lease.client_node, lease.route.value)
             found[series("lease_info", *info)] = 1.0
             try:
-                told = status.read(partial(self._shared.read, pid, status.MEMORY_NAME, limit_bytes=status.LIMIT_BYTES))
+                told = status.read(
+                    partial(self._shared.read, pid, status.MEMORY_NAME, limit_bytes=status.LIMIT_BYTES),
+                    now_ns=self._now_ns,
+                )
             except NotFound as error:
                 troubles.append(error)
                 continue
@@ -70,16 +101,54 @@ class SessionCollector:
             found |= _account("lease", (identity,), *told.sessions, told.ended)
             for session in told.sessions[: MAX_SESSIONS - sessions]:
                 sessions += 1
+                living.add((identity, session.server_pid))
                 labels = (identity, str(session.server_pid), str(session.client_pid), session.program)
                 found |= _account("session", labels, session)
+                waiting_s = self._waiting_s(lease, session, waits.get((identity, session.server_pid)))
+                if waiting_s >= WAITING_SHOWN_S:
+                    found[series("session_waiting_seconds", *labels)] = waiting_s
                 if session.transport:
                     found[series("transport_of_session", *labels, session.transport)] = 1.0
                 memory = self._memory.of(session.server_pid)
                 if memory is not None:
                     found[series("session_memory_bytes", *labels)] = float(memory)
+        for (identity, pid), wait in waits.items():
+            if wait.said and (identity, pid) in living and self._waits.get((identity, pid)) is not wait:
+                _log.info("server has come back", lease=identity, pid=pid)
         if troubles and len(troubles) == len(served):
             raise troubles[0]
         return found
+
+    def _now_ns(self) -> int:
+        return int(self._clock.monotonic() * 1e9)
+
+    def _waiting_s(self, lease: Lease, session: status.Session, before: _Wait | None) -> float:
+        """Return for how long a server has had calls in work without finishing or taking any; say so, once.
+
+        Its work without a pause may be that of many calls: those it counts as it takes them.
+        """
+        if not session.working_ns:
+            return 0.0
+        now = self._clock.monotonic()
+        wait = before if before is not None and before.calls == session.calls else _Wait(session.calls, now)
+        self._waits[lease.id, session.server_pid] = wait
+        waiting_s = min(now - wait.since, session.working_ns / 1e9)
+        if waiting_s >= WAITING_SAID_S and not wait.said:
+            from farbus.remoting.spec import operation_name  # noqa: PLC0415 - long to load, and rarely needed
+
+            wait.said = True
+            _log.warning(
+                "server has not come back from a call; if it hangs, killing its pid ends the program's session",
+                lease=lease.id,
+                pid=session.server_pid,
+                seconds=round(waiting_s),
+                operation=operation_name(session.operation) if session.operation else "unknown",
+                program=session.program,
+                client_node=lease.client_node,
+                client_pid=session.client_pid,
+                job=lease.job,
+            )
+        return waiting_s
 
 
 def _account(noun: str, labels: tuple[str, ...], *accounts: _Account) -> dict[Series, float]:

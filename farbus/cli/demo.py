@@ -256,6 +256,11 @@ class Tour:
         os.close(self._lock)
 
 
+def is_of_demo(directory: Path) -> bool:
+    """Say whether a runtime directory is that of a demo, which stops its own cluster and no other's."""
+    return directory.parent.parent == PLACES and directory.parent.name.startswith(PREFIX)
+
+
 def end_killed_demos() -> list[Path]:
     """End the clusters of this user's demos that were killed, and remove their directories, which are returned."""
     ended = []

@@ -175,7 +175,7 @@ async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet:
         async with closing(resumed(lambda: client.watch_job(job_id))) as statuses:
             async for status in statuses:
                 last = status
-                line = _news(status)
+                line = news(status)
                 # How it ended is told after its last output.
                 if line and line != told and not is_ended(status):
                     say(line, quiet=quiet)
@@ -190,7 +190,7 @@ async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet:
         for copy in copies:
             with contextlib.suppress(NotFound):
                 await copy
-        if line := _news(last):
+        if line := news(last):
             say(line, quiet=quiet)
     finally:
         for copy in copies:
@@ -209,14 +209,21 @@ def _start_copies(client: ClusterClient, status: JobStatus) -> list[asyncio.Task
     ]
 
 
-def _news(status: JobStatus) -> str:
+def news(status: JobStatus) -> str:
+    """Say what has become of a job in one line; empty where there is nothing to say."""
     job_id = status.job.id
     match status.state:
         case JobState.QUEUED:
             why = "; ".join(miss.message for miss in status.misses) or status.reason
             return f"{job_id} waits: {why}" if why else ""
         case JobState.PREPARING:
-            return f"{job_id} goes to " + ", ".join(format_placement(p) for p in status.placements)
+            # Who forgot to ask for one reads it here, before the program finds none.
+            bare = (
+                ""
+                if any(not device.is_storage for task in status.placements for device in task.devices)
+                else ", without a GPU"
+            )
+            return f"{job_id} goes to " + ", ".join(format_placement(p) for p in status.placements) + bare
         case JobState.CANCELLED:
             return f"{job_id} was cancelled" + (f": {status.reason}" if status.reason else "")
         case JobState.FAILED:

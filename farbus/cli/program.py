@@ -87,9 +87,25 @@ def _check_format(name: str, machine: str) -> None:
         ).with_exit_code(ExitCode.NOT_EXECUTABLE)
 
 
+GRACE_MOST_S = 86400
+"""Longest time that a session may be cut, as the shim has it (native/client/resume.c)."""
+
+
+def _is_grace_time(value: str) -> bool:
+    # Numbers of more digits are too large, and would take their time to read.
+    return (
+        value.isascii()
+        and value.isdigit()
+        and len(value.lstrip("0")) <= len(str(GRACE_MOST_S))
+        and (int(value) <= GRACE_MOST_S)
+    )
+
+
 _SETTINGS: Mapping[str, tuple[Callable[[str], bool], str]] = {
     "FARBUS_TRANSPORT": (lambda value: value in ("auto", "shm", "unix", "tcp"), "auto, shm, unix or tcp"),
     "FARBUS_CONNECTIONS": (lambda value: value in tuple("12345678"), "a number from 1 to 8"),
+    "FARBUS_GRACE_S": (_is_grace_time, f"seconds, at most {GRACE_MOST_S}"),
+    "FARBUS_MANAGED_MEMORY": (lambda value: value in ("paging", "copies"), "paging or copies"),
     "FARBUS_TRACE": (may_be_traced_to, "a file that you may write"),
 }
 """Variables that the shim refuses a program for (native/client): what is right, and how it is told."""

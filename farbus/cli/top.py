@@ -1,4 +1,4 @@
-"""The picture that ``farbus top`` shows: nodes, GPUs and remoting sessions at work, in 80 columns."""
+"""The picture that ``farbus top`` shows: nodes, GPUs and remoting sessions at work, in 80 columns, or more if asked."""
 
 from __future__ import annotations
 
@@ -180,6 +180,27 @@ _SESSIONS: tuple[_Column[_Session], ...] = (
     _Column("BUSY", 5, lambda row: percent(row.session.busy_fraction), right=True),
 )
 
+_SESSIONS_WIDE: tuple[_Column[_Session], ...] = (
+    *_SESSIONS,
+    _Column("MEMORY", 5, lambda row: short_bytes(row.session.memory_bytes), right=True),
+    _Column("WAITS", 6, lambda row: format_age(row.session.waiting_s) if row.session.waiting_s else "", right=True),
+    _Column("SERVER", 7, lambda row: str(row.session.server_pid or ""), right=True),
+    _Column("PID", 7, lambda row: str(row.session.client_pid or ""), right=True),
+    _Column("LEASE", 8, lambda row: row.session.lease),
+)
+"""The process ids of the server, on the node of the device, and of the program, on its own."""
+
+HANGS_S = 60.0
+"""A server that has had calls in work for so long, and finished or taken none, has a line of its own."""
+
+
+def _says_hangs(row: _Session) -> str:
+    session = row.session
+    return (
+        f"{row.node.node}: server {session.server_pid} of {session.program or f'pid {session.client_pid}'} "
+        f"has not come back from a call for {format_age(session.waiting_s)}"
+    )
+
 
 def _node_rank(node: NodeTelemetry, sort: Sort) -> float:
     match sort:
@@ -231,11 +252,18 @@ def short_names(identities: Sequence[str]) -> dict[str, str]:
 
 
 def picture(
-    telemetry: ClusterTelemetry, *, sort: Sort, height: int | None = None, error: str = "", keys: bool = False
+    telemetry: ClusterTelemetry,
+    *,
+    sort: Sort,
+    height: int | None = None,
+    error: str = "",
+    keys: bool = False,
+    wide: bool = False,
 ) -> Group:
     """Return what is shown: at most ``height`` lines, as many as there are when it is None.
 
-    ``error`` says why the figures are old; ``keys`` adds a line that says what can be pressed.
+    ``error`` says why the figures are old; ``keys`` adds a line that says what can be pressed; ``wide`` adds columns of
+    sessions beyond the 80.
     """
     # Rich takes its time to load, and other commands do without it.
     from rich.console import Group  # noqa: PLC0415
@@ -258,18 +286,13 @@ def picture(
     head = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
     if error:
         head.append(Text(printable(error), style="red", no_wrap=True, overflow="ellipsis"))
-    troubles = [
-        Text(
-            f"{node.node}: {state.name} telemetry is old: {printable(state.reason)}",
-            style="yellow", no_wrap=True, overflow="ellipsis",
-        )
-        for node in nodes
-        for state in node.stale
-    ]  # fmt: skip
+    told = [_says_hangs(row) for row in sessions if row.session.waiting_s >= HANGS_S]
+    told += [f"{node.node}: {state.name} telemetry is old: {state.reason}" for node in nodes for state in node.stale]
+    troubles = [Text(printable(line), style="yellow", no_wrap=True, overflow="ellipsis") for line in told]
     sections: list[list[Text]] = [
         _section(_NODES, nodes, lambda node: node.state is NodeState.LOST, Text),
         _section(_gpu_columns(names), gpus, lambda row: row.node.state is NodeState.LOST, Text),
-        _section(_SESSIONS, sessions, lambda row: row.node.state is NodeState.LOST, Text),
+        _section(_SESSIONS_WIDE if wide else _SESSIONS, sessions, lambda row: row.node.state is NodeState.LOST, Text),
         troubles,
     ]
     sections = [section for section in sections if section]

@@ -68,6 +68,9 @@ MEMORY_TIMEOUT_S = 10.0
 
 KILLED = Exit(-signal.SIGKILL, "its keeper was killed")
 
+HEARD = "heard.json"
+"""How far a program's output is heard, in its directory."""
+
 BACKLOG = 16
 
 UNHEARD_LENGTH = 64
@@ -221,9 +224,20 @@ class KeptChild:
             self._tell(do="watch", position=position)
             await changed.wait()
 
-    def output_end(self) -> Position:
-        """Return where the output ends now."""
-        return end_of(self._output)
+    def heard_until(self) -> Position:
+        """Return what was noted, else where the output ends now."""
+        try:
+            noted = json.loads((self._directory / HEARD).read_bytes())
+            return Position(int(noted["segment"]), int(noted["offset"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return end_of(self._output)
+
+    def note_heard(self, position: Position) -> None:
+        """Write it beside what the keeper has written down; after a power cut nobody asks for it."""
+        temporary = self._directory / f".{HEARD}.new"
+        with contextlib.suppress(OSError):
+            temporary.write_text(json.dumps(position._asdict()))
+            temporary.replace(self._directory / HEARD)
 
     async def wait(self) -> Exit:
         """Return how it ended."""

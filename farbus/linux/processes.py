@@ -107,8 +107,12 @@ class Child(Protocol):
         """Yield its output from ``position`` on, by default from the oldest that is kept; ``follow``ed to its end."""
         ...
 
-    def output_end(self) -> Position:
-        """Return where what it writes from now on begins."""
+    def heard_until(self) -> Position:
+        """Return what :meth:`note_heard` noted last, also before this process; else the end of its output now."""
+        ...
+
+    def note_heard(self, position: Position) -> None:
+        """Note how far its output is heard, for whoever follows this process; one that can't be written is left."""
         ...
 
     async def wait(self) -> Exit:
@@ -236,6 +240,7 @@ class FakeChild:
         self._pieces: list[Piece] = []
         self._log = OutputLog(program.output, limit_bytes=program.output_bytes) if program.output else None
         self._changed = asyncio.Event()
+        self._heard: Position | None = None
         self._signals: asyncio.Queue[int] = asyncio.Queue()
         self._reason = ""
         self._exit: Exit | None = None
@@ -310,9 +315,13 @@ class FakeChild:
             if self._exit is None:
                 await changed.wait()
 
-    def output_end(self) -> Position:
-        """Return the end of what was written."""
-        return Position(1, len(self._pieces))
+    def heard_until(self) -> Position:
+        """Return what was noted, else the end of what was written."""
+        return self._heard or Position(1, len(self._pieces))
+
+    def note_heard(self, position: Position) -> None:
+        """Note it, for as long as this child is there."""
+        self._heard = position
 
     async def wait(self) -> Exit:
         """Return the script's exit code."""

@@ -301,6 +301,14 @@ class Job(Value, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, groups=groups, alternatives=())
 
     @property
+    def asks_for_gpus(self) -> bool:
+        """Say whether a task of it asks for a GPU, in any of its flavours."""
+        groups: list[TaskGroup | GroupVariant] = [*self.groups]
+        for way in self.alternatives:
+            groups += way.groups
+        return any(group.requests.gpus for group in groups)
+
+    @property
     def volumes(self) -> tuple[str, ...]:
         """Return the names of the volumes that its tasks use, in any of its flavours."""
         groups: list[TaskGroup | GroupVariant] = [*self.groups]

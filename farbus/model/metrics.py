@@ -244,6 +244,12 @@ _REMOTING = (
     _counter("lease_connections_total", "Programs that have connected.", *LEASE),
     *_account("lease", LEASE, 0.0),
     _gauge("session_memory_bytes", "Device memory of the session's server.", *SESSION, step=MIB),
+    _gauge(
+        "session_waiting_seconds",
+        "For how long its server has had calls in work without finishing or taking any; absent below 5 s.",
+        *SESSION,
+        step=1.0,
+    ),
     # Told to the scheduler under a name of its own: session_... has the labels of SESSION and no others, everywhere.
     _gauge(
         "transport_of_session", "Always 1: what carries its calls.", *SESSION, "transport",

@@ -71,6 +71,8 @@ class SessionTelemetry(Value, frozen=True, kw_only=True):
     """A program that uses devices of the node by remoting: bytes a second from it and to it.
 
     ``transport`` is what carries its calls: ``shm``, ``unix``, ``tcp`` or ``tls``; empty where that is not known.
+    ``server_pid`` is its server's process on the node; ``waiting_s`` is for how long that has had calls in work without
+    finishing or taking any, 0 below 5 s.
     """
 
     lease: str
@@ -85,6 +87,8 @@ class SessionTelemetry(Value, frozen=True, kw_only=True):
     busy_fraction: float = 0.0
     memory_bytes: int | None = None
     transport: str = ""
+    server_pid: int = 0
+    waiting_s: float = 0.0
 
 
 class NodeTelemetry(Value, frozen=True, kw_only=True):

@@ -555,6 +555,8 @@ void client_session_ask_end(struct client_session *session);
 
 /* How long a session of this process may be cut, in milliseconds; 0: it ends at once. */
 uint32_t client_resume_grace_ms(void);
+/* Is what FARBUS_GRACE_S says such a time?  If not, it has been said. */
+bool client_resume_grace_check(void);
 /* The server has granted it: read how, and go on over a transport that outlives its connection. */
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
 			const uint8_t secret[WIRE_SECRET_BYTES],

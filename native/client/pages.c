@@ -67,9 +67,6 @@ int client_pages_start(void)
 
 	if (managed.started)
 		return 0;
-	if (wanted && *wanted && !any && !copies)
-		client_message("FARBUS_MANAGED_MEMORY is \"%s\": set it to paging or copies; taking what "
-			       "this process may do", wanted);
 	managed.bounce = mmap(NULL, RUN_MOST * PAGE_BYTES, PROT_READ | PROT_WRITE,
 			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (managed.bounce == MAP_FAILED)

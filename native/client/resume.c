@@ -145,24 +145,41 @@ unsigned client_connections(const struct transport *transport, bool *late)
 	return far || crew_has_processors() ? SEVERAL_CONNECTIONS : 1;
 }
 
-uint32_t client_resume_grace_ms(void)
+/* What FARBUS_GRACE_S asks for.  false: it is no such time. */
+static bool grace_decode(uint32_t *grace_ms)
 {
-	static _Atomic bool said;
 	const char *text = getenv("FARBUS_GRACE_S");
 	unsigned long seconds;
 	char *end;
 
+	*grace_ms = GRACE_DEFAULT_MS;
 	if (!text || !*text)
-		return GRACE_DEFAULT_MS;
+		return true;
 	seconds = strtoul(text, &end, 10);
-	if (*end || *text == '-' || seconds > GRACE_MOST_S) {
-		/* Each session asks, some of them again. */
-		if (!atomic_exchange(&said, true))
-			client_message("FARBUS_GRACE_S is \"%s\": set it to seconds, at most %u; taking %u",
-				       text, GRACE_MOST_S, GRACE_DEFAULT_MS / 1000);
-		return GRACE_DEFAULT_MS;
-	}
-	return (uint32_t)seconds * 1000;
+	if (*text < '0' || *text > '9' || *end || seconds > GRACE_MOST_S)
+		return false;
+	*grace_ms = (uint32_t)seconds * 1000;
+	return true;
+}
+
+bool client_resume_grace_check(void)
+{
+	uint32_t grace_ms;
+	bool right = grace_decode(&grace_ms);
+
+	if (!right)
+		client_message("FARBUS_GRACE_S is \"%s\": set it to seconds, at most %u", getenv("FARBUS_GRACE_S"),
+			       GRACE_MOST_S);
+	return right;
+}
+
+uint32_t client_resume_grace_ms(void)
+{
+	uint32_t grace_ms;
+
+	/* One that the program has made wrong since is as none. */
+	(void)grace_decode(&grace_ms);
+	return grace_ms;
 }
 
 /* Say once per cut that calls wait. */

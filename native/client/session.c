@@ -754,6 +754,7 @@ static int devices_number(struct client *client)
 CUresult client_sessions_open(struct client *client)
 {
 	const char *path = getenv("FARBUS_SESSION"), *text = getenv("FARBUS_CONNECTIONS");
+	const char *managed = getenv("FARBUS_MANAGED_MEMORY");
 	unsigned connections = connections_decode(text);
 	enum choice choice = session_choice();
 	struct session_file *file;
@@ -770,6 +771,12 @@ CUresult client_sessions_open(struct client *client)
 			       BUNDLE_CONNECTIONS);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
+	if (managed && *managed && strcmp(managed, "paging") && strcmp(managed, "copies")) {
+		client_message("FARBUS_MANAGED_MEMORY is \"%s\": set it to paging or copies", managed);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (!client_resume_grace_check())
+		return CUDA_ERROR_INVALID_VALUE;
 	if (!path) {
 		client_message("no remote GPU: FARBUS_SESSION is not set; "
 			       "start the program with farbus run");

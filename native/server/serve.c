@@ -470,6 +470,17 @@ static void call_wait_ends(struct server *server)
 	pthread_mutex_unlock(&server->busy_lock);
 }
 
+/* What the status calls it, once the request is there. */
+static uint32_t call_operation(const struct server_call *call)
+{
+	const struct wire_call *request = call->request;
+	uint32_t operation = call->header.opcode;
+
+	if (operation == WIRE_OP_CALL || operation == WIRE_OP_CALL_WAITING)
+		operation |= (request->function + 1) << 16;
+	return operation;
+}
+
 /* Serve the frame whose header is there.  The caller serves frames; *leading says whether it still does.
  * false: the session is over. */
 static bool call_run(struct server_call *call, const struct wire_op_info *info, bool *leading)
@@ -481,6 +492,7 @@ static bool call_run(struct server_call *call, const struct wire_op_info *info, 
 	call->request = fixed;
 	if (inbox_take(call->inbox, fixed, info->request_size))
 		return false;
+	atomic_store_explicit(&server->status->operation, call_operation(call), memory_order_relaxed);
 	call->tail_bytes = call->header.length - info->request_size;
 	if (info->request_tail <= sizeof(call->thread->tail)) {
 		if (inbox_take(call->inbox, call->thread->tail, call->tail_bytes))
@@ -956,6 +968,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	server->session_count = options->sessions ? options->session_count : 0;
 	server->meter.received_bytes = &server->status->received_bytes;
 	server->meter.busy_ns = &server->status->busy_ns;
+	server->meter.reading_since_ns = &server->status->reading_since_ns;
 	pthread_mutex_init(&server->busy_lock, NULL);
 	pthread_mutex_init(&server->leader, NULL);
 	pthread_mutex_init(&server->write, NULL);

@@ -26,8 +26,12 @@ struct server_status {
 	char transport[8];		/* "shm", "unix", "tcp" or "tls", NUL-terminated */
 	_Atomic uint64_t memory_bytes;	/* of devices, held; counted where there is a limit */
 	_Atomic uint64_t waiting_since_ns;	/* CLOCK_MONOTONIC: since when calls wait, one at least; 0: none does */
+	_Atomic uint64_t reading_since_ns;	/* since when it has frames to serve; 0: it waits for the client's next */
+	_Atomic uint32_t operation;	/* of the call taken last: its opcode, and above it, where that serves many functions,
+					 * 1 + the function's number */
+	uint32_t reserved;
 };
-_Static_assert(sizeof(struct server_status) == 112, "layout of remoting/status.py");
+_Static_assert(sizeof(struct server_status) == 128, "layout of remoting/status.py");
 
 /* From one slot to the next. */
 #define SERVER_STATUS_STRIDE 128u

@@ -522,8 +522,8 @@ static void test_frames_of_all_sizes_arrive_and_are_counted(void)
 	static const size_t sizes[] = { 1, 4095, 4096, 4097, 0, 32767, 32768, 70000, 24, 131072, 131073, 300000 };
 	enum { FRAMES = 500, MOST = 300000 };
 	static uint8_t payload[MOST];
-	_Atomic uint64_t received = 0, busy = 0;
-	struct inbox_meter meter = { .received_bytes = &received, .busy_ns = &busy };
+	_Atomic uint64_t received = 0, busy = 0, reading = 0;
+	struct inbox_meter meter = { .received_bytes = &received, .busy_ns = &busy, .reading_since_ns = &reading };
 	struct transport transport;
 	struct inbox inbox;
 	uint64_t sent = 0;

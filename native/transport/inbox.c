@@ -242,8 +242,10 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	}
 	start = now = transport_now_ns();
 	/* All there was is read: busy since it woke. */
-	if (inbox->meter)
+	if (inbox->meter) {
 		inbox_busy_until(inbox->meter, start);
+		atomic_store_explicit(inbox->meter->reading_since_ns, 0, memory_order_relaxed);
+	}
 	if (inbox->leaves) {
 		/* Now, when nothing waits for an answer. */
 		inbox->leaves = false;
@@ -288,8 +290,10 @@ static ssize_t inbox_read(struct inbox *inbox, void *target, size_t bytes, int t
 	inbox->waited_ns = now;
 	inbox_adapt(inbox, now - start, slept);
 	inbox_part(inbox, now, slept, shared);
-	if (inbox->meter)
+	if (inbox->meter) {
 		inbox->meter->woken_ns = now;
+		atomic_store_explicit(inbox->meter->reading_since_ns, now, memory_order_relaxed);
+	}
 	inbox_count(inbox->meter, got);
 	return got;
 }

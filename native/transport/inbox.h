@@ -27,7 +27,8 @@
 struct inbox_meter {
 	_Atomic uint64_t *received_bytes;
 	_Atomic uint64_t *busy_ns;	/* time in which it did not wait for a byte */
-	uint64_t woken_ns;		/* when the last wait ended; 0: none has */
+	_Atomic uint64_t *reading_since_ns;	/* when the last wait ended; 0 while it waits */
+	uint64_t woken_ns;		/* the same, also while it waits; 0: none has */
 	_Atomic unsigned elsewhere;	/* others that are busy and count it, the reader's time with theirs */
 	_Atomic uint64_t counted_ns;	/* until when they have counted it; set before `elsewhere` becomes 0 */
 };

@@ -12,6 +12,19 @@ OPERATIONS = (*operations.OPERATIONS, *management.OPERATIONS)
 #: Counts changes of the specification that a peer must know of.
 SPEC_VERSION = 1
 
+
+def operation_name(operation: int) -> str:
+    """Return what a server's status calls a call, as :attr:`farbus.remoting.status.Session.operation` has it.
+
+    An operation's name, the driver's function where one operation serves many, or an opcode that this version does
+    not know.
+    """
+    opcode, function = operation & 0xFFFF, (operation >> 16) - 1
+    if function >= 0:
+        return next((entry.symbol for entry in ENTRIES if entry.number == function), f"function {function}")
+    return next((each.name for each in OPERATIONS if each.opcode == opcode), f"operation {opcode:#x}")
+
+
 __all__ = [
     "BULK_BYTES",
     "ENTRIES",
@@ -24,4 +37,5 @@ __all__ = [
     "Field",
     "Operation",
     "Scalar",
+    "operation_name",
 ]

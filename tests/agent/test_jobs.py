@@ -106,9 +106,9 @@ class Bench:
         assert isinstance(event, TaskExited)
         self.exits.put_nowait(event)
 
-    async def start(self, program: str, **more: object) -> FakeChild:
+    async def start(self, program: str, *, devices: dict[str, str] | None = None, **more: object) -> FakeChild:
         arguments: dict[str, object] = {"job": "j1", "task": "main.0", "user": "ann", "command": (program,), **more}
-        await self.runner.start(TaskRun(**arguments), {})  # type: ignore[arg-type]
+        await self.runner.start(TaskRun(**arguments), devices or {})  # type: ignore[arg-type]
         return self.processes.spawned[-1]
 
     async def pass_time(self, seconds: float) -> None:
@@ -138,6 +138,38 @@ async def test_a_task_over_its_memory_is_killed_where_no_cgroup_limits_it(
     exited = await bench.exited()
     assert exited.exit_code == -9
     assert exited.reason == "it used more memory than the 1 MiB that it asked for (it used 2 MiB)"
+
+
+LOCAL = {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+REMOTE = {"FARBUS_SESSION": "/run/session"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "told"),
+    [
+        (
+            {"FARBUS_TRACE": "calls", "FARBUS_TRANSPORT": "tcp"},
+            LOCAL,
+            "farbus: FARBUS_TRACE and FARBUS_TRANSPORT do nothing here: the GPU is of this node, not by remoting; "
+            'routes = ["remote"] asks for one that is\n',
+        ),
+        (
+            {"FARBUS_TRACE": "calls"},
+            {},
+            "farbus: FARBUS_TRACE does nothing here: the task has asked for no GPU; gpus = 1 asks for one\n",
+        ),
+        ({"FARBUS_TRACE": "calls", "FARBUS_TRANSPORT": "tcp"}, REMOTE, ""),
+        ({"FARBUS_TRACE": "", "FARBUS_TRANSPORT": "auto"}, LOCAL, ""),
+    ],
+)
+async def test_what_only_the_shim_would_heed_is_said_where_there_is_none(
+    tmp_path: Path, group: asyncio.TaskGroup, asked: dict[str, str], devices: dict[str, str], told: str
+) -> None:
+    bench = Bench(tmp_path, group, FakeCgroups())
+    (await bench.start("forever", environment=asked, devices=devices)).kill()
+    await bench.exited()
+    chunks = [chunk async for chunk in bench.logs.read("j1", "main.0", follow=False)]
+    assert b"".join(chunk.data for chunk in chunks).decode() == told
 
 
 async def test_what_the_processes_of_a_task_share_counts_once(tmp_path: Path, group: asyncio.TaskGroup) -> None:

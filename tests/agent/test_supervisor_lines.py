@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
+import pytest
 import structlog
 
 from farbus.agent.config import AgentConfig
@@ -13,6 +16,8 @@ from farbus.linux.processes import FakeChild, FakeProcesses
 from farbus.linux.users import SystemUsers
 from farbus.model.device import Device, DeviceKind
 from tests.agent.harness import GPU, SmallSupervisor, lease
+
+PATIENCE_S = 30
 
 CRASH = "farbus remoting l1: error: server 812 was killed by signal 11 (SIGSEGV); it served python3 (process 7)"
 OTHER = "farbus remoting l1: refused 192.0.2.7 port 7: wrong secret"
@@ -25,20 +30,14 @@ DRIVERS = (
 """What a driver in a server may say on the same standard error."""
 
 
-async def supervise(child: FakeChild) -> int:
-    """A supervisor that sees a server crash."""
-    child.write(b"listening 127.0.0.1:7000\n")
-    for line in (CRASH, OTHER, *DRIVERS):
-        child.write(f"{line}\n".encode(), stream=2)
-    return 0
-
-
-async def test_a_server_that_crashed_is_an_error_in_the_log(config: AgentConfig) -> None:
-    processes = FakeProcesses({sys.executable: supervise})
+@contextlib.asynccontextmanager
+async def agent(config: AgentConfig, processes: FakeProcesses) -> AsyncIterator[tuple[RemotingHost, asyncio.Event]]:
+    """An agent's dealings with remoting, and what tells that a supervisor has ended; then it is gone at once."""
     died = asyncio.Event()
-    with structlog.testing.capture_logs() as logs:
-        async with asyncio.TaskGroup() as group:
-            host = RemotingHost(
+    async with asyncio.TaskGroup() as group:
+        started = asyncio.all_tasks()
+        yield (
+            RemotingHost(
                 config=config,
                 processes=processes,
                 users=SystemUsers(),
@@ -46,9 +45,69 @@ async def test_a_server_that_crashed_is_an_error_in_the_log(config: AgentConfig)
                 group=group,
                 died=lambda _: died.set(),
                 supervisor=SmallSupervisor(),
-            )
+            ),
+            died,
+        )
+        for task in asyncio.all_tasks() - started:
+            if (task.get_name() or "").startswith("supervisor of lease"):
+                task.cancel()
+
+
+def lines(logs: Sequence[Mapping[str, object]]) -> list[tuple[object, object]]:
+    return [(each["log_level"], each["line"]) for each in logs if each["event"] == "supervisor"]
+
+
+async def test_a_server_that_crashed_is_an_error_in_the_log(config: AgentConfig) -> None:
+    async def supervise(child: FakeChild) -> int:
+        child.write(b"listening 127.0.0.1:7000\n")
+        for line in (CRASH, OTHER, *DRIVERS):
+            child.write(f"{line}\n".encode(), stream=2)
+        return 0
+
+    with structlog.testing.capture_logs() as logs:
+        async with agent(config, FakeProcesses({sys.executable: supervise})) as (host, died):
             await host.prepare_devices(lease("l1"))
             await died.wait()
-    said = [(each["log_level"], each["lease"], each["line"]) for each in logs if each["event"] == "supervisor"]
-    assert ("error", "l1", CRASH) in said
-    assert [level for level, _, line in said if line in (OTHER, *DRIVERS)] == ["info"] * (1 + len(DRIVERS))
+    said = lines(logs)
+    assert ("error", CRASH) in said
+    assert [level for level, line in said if line in (OTHER, *DRIVERS)] == ["info"] * (1 + len(DRIVERS))
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Let the other tasks have their turns."""
+    while not holds():  # noqa: ASYNC110 - what is logged sets no event
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_what_is_said_while_no_agent_is_there_the_next_one_logs(config: AgentConfig, ends: bool) -> None:
+    """Once, also where the supervisor has ended meanwhile, so that its lease is lost."""
+    goes_on, is_said = asyncio.Event(), asyncio.Event()
+
+    async def supervise(child: FakeChild) -> int:
+        child.write(b"listening 127.0.0.1:7000\n")
+        child.write(f"{OTHER}\n".encode(), stream=2)
+        await goes_on.wait()
+        child.write(f"{CRASH}\n".encode(), stream=2)
+        is_said.set()
+        if not ends:
+            await asyncio.Event().wait()
+        return 0
+
+    processes = FakeProcesses({sys.executable: supervise})
+    with structlog.testing.capture_logs() as before:
+        async with agent(config, processes) as (host, _):
+            endpoint = await host.prepare_devices(lease("l1"))
+            async with asyncio.timeout(PATIENCE_S):
+                await until(lambda: ("info", OTHER) in lines(before))
+    await processes.close()
+    goes_on.set()
+    await is_said.wait()
+    with structlog.testing.capture_logs() as after:
+        async with agent(config, processes) as (host, _):
+            assert await host.adopt_devices(lease("l1"), endpoint) is not ends
+            if ends:
+                await host.end_strangers()
+            async with asyncio.timeout(PATIENCE_S):
+                await until(lambda: bool(lines(after)))
+    assert lines(after) == [("error", CRASH)]

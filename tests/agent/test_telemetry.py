@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from farbus.agent.inventory import GpuSource
 from farbus.agent.telemetry.collectors import Sources, make_collectors
@@ -25,6 +26,7 @@ from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.metrics import Series, Values, series
 from farbus.model.series import CollectorState
 from farbus.remoting import status
+from farbus.remoting.spec import OPERATIONS
 
 RECEIVED = series("node_network_receive_bytes_total", "eth0")
 RECEIVE_RATE = series("node_network_receive_bytes_per_second", "eth0")
@@ -317,10 +319,11 @@ LEASE = Lease(
 )  # fmt: skip
 
 
-def status_bytes() -> bytes:
+def status_bytes(*, calls: int = 5, waiting_since: int = 0, reading_since: int = 0, operation: int = 0) -> bytes:
     """A lease's status: one session has ended, one runs."""
     head = status.HEAD.pack(status.MAGIC, status.VERSION, 2, 1, 10, 1000, 2000, 1_000_000_000)
-    slot = status.SLOT.pack(500, 77, b"train", 5, 300, 400, 500_000_000, b"shm", 0, 0)
+    times = (waiting_since, reading_since, operation)
+    slot = status.SLOT.pack(500, 77, b"train", calls, 300, 400, 500_000_000, b"shm", 0, *times)
     return head.ljust(status.SLOT_BYTES, b"\0") + slot.ljust(status.SLOT_BYTES, b"\0") + bytes(status.SLOT_BYTES)
 
 
@@ -329,7 +332,8 @@ async def test_sessions_and_their_lease_are_told() -> None:
     memory.tell("gpu", {500: 2**20})
     memory.tell("software gpu", {500: 2**20, 501: 1})
     shared = FakeSharedMemory({(900, status.MEMORY_NAME): status_bytes()})
-    found = await SessionCollector(served=lambda: ((LEASE, 900),), shared=shared, memory=memory).sample()
+    collector = SessionCollector(served=lambda: ((LEASE, 900),), shared=shared, memory=memory, clock=FakeClock())
+    found = await collector.sample()
     session = ("l1", 500, 77, "train")
     assert found[series("lease_info", "l1", "j1", "main.0", "ada", "gamma", "remote")] == 1.0
     assert found[series("session_calls_total", *session)] == 5.0
@@ -346,11 +350,75 @@ async def test_sessions_and_their_lease_are_told() -> None:
 async def test_a_supervisor_that_is_just_ending_hides_no_other() -> None:
     shared = FakeSharedMemory({(900, status.MEMORY_NAME): status_bytes()})
     served = [(LEASE, 900), (LEASE, 901)]
-    collector = SessionCollector(served=lambda: served, shared=shared, memory=ProcessMemory())
+    collector = SessionCollector(served=lambda: served, shared=shared, memory=ProcessMemory(), clock=FakeClock())
     assert series("lease_sessions", "l1") in await collector.sample()
     del served[0]
     with pytest.raises(NotFound, match="of process 901"):
         await collector.sample()
+
+
+WAITS = series("session_waiting_seconds", "l1", 500, 77, "train")
+SYNCHRONIZE = next(each.opcode for each in OPERATIONS if each.name == "stream_synchronize")
+
+
+class Watched:
+    """A lease's server, looked at every few seconds of a clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self._shared = FakeSharedMemory({})
+        served = [(LEASE, 900)]
+        self._collector = SessionCollector(
+            served=lambda: served, shared=self._shared, memory=ProcessMemory(), clock=self.clock
+        )
+        self.logs: list[tuple[object, ...]] = []
+
+    async def look(self, *, after_s: float = 0.0, **counted: int) -> float | None:
+        """Look at what the server has counted by then; return for how long it waits, as is told."""
+        await self.clock.advance(after_s)
+        self._shared.files[900, status.MEMORY_NAME] = status_bytes(**counted)
+        with structlog.testing.capture_logs() as logs:
+            found = await self._collector.sample()
+        self.logs += [(each["log_level"], each["pid"], each.get("operation")) for each in logs]
+        return found.get(WAITS)
+
+
+@pytest.mark.parametrize("counted", [{"waiting_since": 1}, {"reading_since": 1}])
+async def test_a_server_that_hangs_in_one_call_is_said_once(counted: dict[str, int]) -> None:
+    counted |= {"operation": SYNCHRONIZE}
+    watched = Watched()
+    assert await watched.look(**counted) is None
+    assert await watched.look(after_s=4, **counted) is None
+    assert await watched.look(after_s=2, **counted) == 6.0
+    assert await watched.look(after_s=53, **counted) == 59.0
+    assert not watched.logs
+    assert await watched.look(after_s=1, **counted) == 60.0
+    assert await watched.look(after_s=600, **counted) == 660.0
+    hangs = ("warning", 500, "stream_synchronize")
+    assert watched.logs == [hangs]
+    # It has come back, and hangs again.
+    assert await watched.look(after_s=3) is None
+    assert watched.logs == [hangs, ("info", 500, None)]
+    assert await watched.look(after_s=3, calls=6, **counted) is None
+    assert await watched.look(after_s=60, calls=6, **counted) == 60.0
+    assert watched.logs == [hangs, ("info", 500, None), hangs]
+
+
+async def test_a_server_that_always_works_does_not_hang() -> None:
+    """Calls of several threads may overlap for hours."""
+    watched = Watched()
+    for calls in range(5):
+        assert await watched.look(after_s=60, calls=calls, waiting_since=1, reading_since=1) is None
+    assert not watched.logs
+
+
+async def test_a_call_that_began_a_moment_ago_does_not_hang() -> None:
+    """As many calls as before are those of a program that did nothing meanwhile."""
+    watched = Watched()
+    assert await watched.look(waiting_since=1) is None
+    began_ns = int((watched.clock.monotonic() + 599) * 1e9)
+    assert await watched.look(after_s=600, waiting_since=began_ns) is None
+    assert not watched.logs
 
 
 def test_the_table_makes_a_collector_for_each_part_of_a_node() -> None:
@@ -360,5 +428,6 @@ def test_the_table_makes_a_collector_for_each_part_of_a_node() -> None:
         served=lambda: (),
         shared=FakeSharedMemory(),
         memory=ProcessMemory(),
+        clock=FakeClock(),
     )
     assert [each.name for each in make_collectors(sources)] == ["host", "network", "gpu", "software gpu", "remoting"]

@@ -181,7 +181,11 @@ PAIRS = [
                     io_pressure=0.25,
                     links=(LinkTelemetry(name="eth0", speed_bytes_per_s=1e9, receive_bytes_per_s=2.0, age_s=3.0),),
                     gpus=(GpuTelemetry(device="GPU-1", software=True, memory_used_bytes=0, last_xid=79, user="u"),),
-                    sessions=(SessionTelemetry(lease="l", client_pid=7, program="p", transport="shm"),),
+                    sessions=(
+                        SessionTelemetry(
+                            lease="l", client_pid=7, program="p", transport="shm", server_pid=8, waiting_s=6.5
+                        ),
+                    ),
                     stale=(CollectorState(name="gpu", reason="hangs"),),
                 ),
             )

@@ -466,6 +466,8 @@ class RehearsedCluster(ClusterHandler):
             if requests.gpus == 8:
                 await asyncio.Event().wait()
             environment = {"FARBUS_SESSION": "/run/session", "LD_LIBRARY_PATH": "/shim"}
+            if routes == (Route.LOCAL,):
+                environment = {"CUDA_VISIBLE_DEVICES": "GPU-0001"}
             self.away = requests.gpu_model == "away" and not job_id
             yield HoldReady(status=running(job("j-5")), environment=environment)
             if requests.gpu_model == "restart" and not job_id:

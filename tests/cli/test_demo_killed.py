@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from farbus.cli import demo, runtime
-from farbus.cli.commands import up
+from farbus.cli.commands import down, up
 from farbus.errors import FarbusError
 from farbus.linux.children import Finished, start_detached
 
@@ -73,6 +73,32 @@ def test_the_next_demo_ends_what_a_killed_one_has_left(places: Path) -> None:
         assert process.wait() == -signal.SIGKILL
     assert list(places.iterdir()) == [running._place]
     running._remove(force=False)
+
+
+def test_down_ends_what_a_killed_demo_has_left(
+    places: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    running, killed = demo.Tour(), demo.Tour()
+    os.close(killed._lock)
+    with starting(killed._place) as process:
+        assert down.down() == 0
+        assert process.wait() == -signal.SIGKILL
+    assert capsys.readouterr().out.splitlines() == [
+        "no farbus up of yours runs",
+        f"ended what a killed farbus demo had left, and removed {killed._place}",
+    ]
+    assert list(places.iterdir()) == [running._place]
+    running._remove(force=False)
+
+
+def test_a_demos_own_down_ends_no_other_demo(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, killed = demo.Tour(), demo.Tour()
+    os.close(killed._lock)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own._place))
+    assert down.down() == 0
+    assert killed._place.is_dir()
+    own._remove(force=False)
 
 
 def test_what_is_no_directory_of_a_demo_is_left_alone(places: Path, tmp_path: Path) -> None:

@@ -8,9 +8,24 @@ from typing import cast
 import pytest
 
 from farbus.api.client import ClusterClient
-from farbus.cli.following import copy_logs, resumed
+from farbus.cli.following import copy_logs, news, resumed
 from farbus.errors import FarbusError, Unavailable
 from farbus.model.cluster import LogChunk
+from farbus.model.device import Route
+from farbus.model.job import (
+    Alternative,
+    DevicePlacement,
+    GroupVariant,
+    Job,
+    JobStatus,
+    Requests,
+    TaskGroup,
+    TaskPlacement,
+)
+from farbus.model.states import JobState
+
+GPU = DevicePlacement(device="GPU-1", node="alpha", route=Route.REMOTE)
+STORAGE = DevicePlacement(device="vol", node="beta", route=Route.REMOTE, storage="data")
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +105,25 @@ async def test_what_does_not_come_back_is_given_up() -> None:
     with pytest.raises(Unavailable, match="nobody is there"):
         await anext(numbers)
     assert len(begun) == 2
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [
+        ((), "j goes to gamma, without a GPU"),
+        ((STORAGE,), "j goes to gamma (vol of beta, remote), without a GPU"),
+        ((STORAGE, GPU), "j goes to gamma (vol of beta, remote; GPU-1 of alpha, remote)"),
+    ],
+)
+def test_who_forgot_to_ask_for_a_gpu_reads_it(devices: tuple[DevicePlacement, ...], told: str) -> None:
+    group = TaskGroup(name="main", command=("x",), requests=Requests())
+    job = Job(id="j", name="n", user="u", groups=(group,))
+    place = TaskPlacement(task="main.0", node="gamma", devices=devices)
+    assert news(JobStatus(job=job, state=JobState.PREPARING, placements=(place,))) == told
+
+
+@pytest.mark.parametrize(("gpus", "other", "asks"), [(0, 0, False), (1, 0, True), (0, 2, True)])
+def test_a_job_asks_for_gpus_in_any_of_its_flavours(gpus: int, other: int, asks: bool) -> None:
+    group = TaskGroup(name="main", command=("x",), requests=Requests(gpus=gpus))
+    way = Alternative(name="other", groups=(GroupVariant(name="main", requests=Requests(gpus=other)),))
+    assert Job(id="j", name="n", user="u", groups=(group,), alternatives=(way,)).asks_for_gpus == asks

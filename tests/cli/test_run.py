@@ -65,6 +65,25 @@ def test_the_program_is_told_which_transport_to_use(run, options: tuple[str, ...
     assert done.stdout == f"{told}\n"
 
 
+@pytest.mark.parametrize(
+    ("options", "variables", "told"),
+    [
+        (("--transport", "tcp"), {"FARBUS_TRACE": "calls"}, "FARBUS_TRACE and --transport do nothing: "),
+        ((), {"FARBUS_TRANSPORT": "shm"}, "FARBUS_TRANSPORT does nothing: "),
+        (("--trace", "calls"), {}, " is empty: sh made no call to a GPU by remoting; "),
+        ((), {"FARBUS_TRANSPORT": "auto"}, ""),
+    ],
+)
+def test_what_only_the_shim_would_heed_is_said_where_the_gpu_is_of_this_node(
+    cluster: Cluster, farbus: Farbus, options: tuple[str, ...], variables: dict[str, str], told: str
+) -> None:
+    ask = ("run", "--socket", cluster.socket, "--route", "local", *options)
+    done = farbus(*ask, "--", "sh", "-c", "true", environment=variables)
+    assert done.returncode == 0
+    lines = [line for line in done.stderr.splitlines() if "remoting" in line]
+    assert [told in line for line in lines] == ([True] if told else [])
+
+
 def test_a_transport_that_there_is_not_is_refused_with_those_that_there_are(run) -> None:
     done = run("--transport", "pigeon", "--", "true")
     assert done.returncode == ExitCode.RUN_FAILED
@@ -122,6 +141,9 @@ def test_what_farbus_itself_refuses_ends_with_125(farbus: Farbus, arguments: tup
         ("FARBUS_TRANSPORT", "nonsense", "auto, shm, unix or tcp"),
         ("FARBUS_CONNECTIONS", "9", "a number from 1 to 8"),
         ("FARBUS_TRACE", "missing/calls", "a file that you may write"),
+        ("FARBUS_GRACE_S", "abc", "seconds, at most 86400"),
+        ("FARBUS_GRACE_S", "86401", "seconds, at most 86400"),
+        ("FARBUS_MANAGED_MEMORY", "foo", "paging or copies"),
     ],
 )
 def test_what_the_shim_would_refuse_is_refused_before_devices_are_held(

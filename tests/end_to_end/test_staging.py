@@ -22,6 +22,9 @@ def test_files_go_in_and_come_out(cluster: Cluster, tmp_path: Path) -> None:
     fetched = cluster.run("fetch", job, "-C", str(tmp_path / "results"))
     assert fetched.returncode == 0, fetched.stderr
     assert (tmp_path / "results" / "out" / "count").read_text().strip() == "4000000"
+    again = cluster.run("fetch", job, "-C", str(tmp_path / "results"))
+    assert (again.returncode, again.stdout) == (0, "")
+    assert again.stderr == f"job {job}: all that it has put out is here already; --list says what that is\n"
     # Its directory ends with it.
     assert not Path((tmp_path / "results" / "out" / "where").read_text().strip()).exists()
 
@@ -31,6 +34,27 @@ def test_output_that_is_not_there_fails_the_job(cluster: Cluster) -> None:
     assert done.returncode == 125
     assert "stage out of task" in done.stderr
     assert "result: no such file or directory" in done.stderr
+    job = done.stderr.split()[1]
+    fetched = cluster.run("fetch", job)
+    assert (fetched.returncode, fetched.stderr) == (
+        3,
+        f"farbus: job {job} has put out no files, or they are not kept any more; farbus jobs {job} says how it has "
+        "ended\n",
+    )
+
+
+def test_fetching_from_a_job_that_has_put_out_nothing_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
+    plain = cluster.run("submit", "--", "true").stdout.strip()
+    fetched = cluster.run("fetch", plain)
+    assert fetched.returncode == 3
+    assert f"job {plain} puts out no files: it has no stage_out; farbus logs {plain} shows" in fetched.stderr
+    end = tmp_path / "end"
+    waits = cluster.run("submit", "--stage-out", "out", "--", "sh", "-c", f"until test -e {end}; do :; done; touch out")
+    running = waits.stdout.strip()
+    fetched = cluster.run("fetch", running)
+    end.touch()
+    assert fetched.returncode == 3
+    assert f"job {running} has put out no files yet: it is " in fetched.stderr
 
 
 def test_each_task_has_a_directory_of_its_own(cluster: Cluster, tmp_path: Path) -> None:

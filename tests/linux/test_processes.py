@@ -142,7 +142,17 @@ async def test_output_can_be_read_on_from_where_a_reader_was(subject: Subject) -
     pieces = [piece async for piece in child.output(follow=False)]
     for number, piece in enumerate(pieces, start=1):
         assert [later async for later in child.output(position=piece.position)] == pieces[number:]
-    assert [later async for later in child.output(position=child.output_end())] == []
+    assert [later async for later in child.output(position=child.heard_until())] == []
+
+
+async def test_how_far_output_is_heard_can_be_noted(subject: Subject) -> None:
+    child = await subject.spawn("greet")
+    await child.wait()
+    first, *rest = [piece async for piece in child.output(follow=False)]
+    child.note_heard(first.position)
+    await subject.restart()
+    (child,) = await subject.door.survivors()
+    assert [later async for later in child.output(position=child.heard_until())] == rest
 
 
 async def test_a_signal_reaches_the_program(subject: Subject) -> None:

@@ -99,11 +99,13 @@ def test_pages_that_the_program_drops_are_as_memory_of_its_own(remote: Remote, b
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
 
 
-def test_a_mode_that_there_is_not_is_named(remote: Remote, build: Build) -> None:
-    done = remote.run(build("remoting/managed/add"), FARBUS_MANAGED_MEMORY="foo")
-    assert (done.returncode, done.stdout) == (0, "ok\n")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith('farbus: FARBUS_MANAGED_MEMORY is "foo": set it to paging or copies;')
+@pytest.mark.parametrize("name", ["managed/add", "rows"])
+def test_a_mode_that_there_is_not_is_refused(remote: Remote, build: Build, name: str) -> None:
+    """Of a program that has no managed memory as well: it may have some another time."""
+    done = remote.run(build(f"remoting/{name}"), FARBUS_MANAGED_MEMORY="foo")
+    assert done.returncode == 1
+    assert done.stderr == 'farbus: FARBUS_MANAGED_MEMORY is "foo": set it to paging or copies\n'
+    assert "cudaErrorInvalidValue" in done.stdout
 
 
 @pytest.mark.parametrize("mode", MODES)

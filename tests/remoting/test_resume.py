@@ -205,10 +205,12 @@ def test_the_program_may_have_less_patience_than_the_server(remote: Remote, buil
         assert program.returncode == 3
 
 
-def test_a_grace_time_that_is_none_is_said_once(remote: Remote, build: Build) -> None:
-    done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp", FARBUS_GRACE_S="soon")
-    assert (done.returncode, done.stdout) == (0, "ok\n")
-    assert done.stderr == 'farbus: FARBUS_GRACE_S is "soon": set it to seconds, at most 86400; taking 30\n'
+@pytest.mark.parametrize("setting", ["soon", "-1", "+1", " 1", "1.5", "86401", "9" * 30])
+def test_a_grace_time_that_is_none_is_refused(remote: Remote, build: Build, setting: str) -> None:
+    done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp", FARBUS_GRACE_S=setting)
+    assert done.returncode == 1
+    assert done.stderr == f'farbus: FARBUS_GRACE_S is "{setting}": set it to seconds, at most 86400\n'
+    assert "cudaErrorInvalidValue" in done.stdout
 
 
 def test_without_grace_a_cut_is_the_end(remote: Remote, build: Build) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from farbus.linux.shared_memory import KernelSharedMemory
 from farbus.remoting import status
+from farbus.remoting.spec import ENTRIES, OPERATIONS, operation_name
 from farbus.remoting.status import StatusMemory
-from tests.remoting.harness import Remote
+from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_failures import wait_until
 
 
@@ -75,12 +76,49 @@ def test_threads_that_wait_for_the_device_are_one_that_is_busy(
     def busy_ns() -> int:
         return told().sessions[0].busy_ns
 
+    def operation() -> str:
+        return operation_name(told().sessions[0].operation)
+
+    # The threads' calls come one after the other: until the last has come, each is the last.
+    wait_until(lambda: operation() == "context_synchronize", "it has taken what waits")
+
     wait_until(lambda: busy_ns() > 200_000_000, "it is busy while it waits")
     assert busy_ns() <= time.monotonic_ns() - began
+    wait_until(lambda: told().sessions[0].working_ns > 200_000_000, "it works without a pause")
     program.kill()
     program.communicate()
     wait_until(lambda: told().ended.sessions == 1, "its server has ended")
     assert 200_000_000 < told().ended.busy_ns <= time.monotonic_ns() - began
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_driver_that_hangs_shows_in_which_call(
+    driver_before: Callable[[str], Path], tmp_path: Path, build: Callable[[str], Path], transport: str
+) -> None:
+    """Also in one that does not wait for the device: nobody reads meanwhile."""
+    with remote_session(libcuda=driver_before("hanging_driver"), folder=tmp_path, environment={}) as remote:
+        program = remote.start(build("remoting/wait_forever"), FARBUS_TRANSPORT=transport)
+
+        def session() -> status.Session | None:
+            return next(iter(remote.supervisor.sessions.sessions), None)
+
+        def hangs() -> bool:
+            told = session()
+            return (
+                told is not None and operation_name(told.operation) == "memory_alloc" and told.working_ns > 200_000_000
+            )
+
+        wait_until(hangs, "its server hangs")
+        program.kill()
+        program.communicate()
+
+
+def test_a_call_of_the_driver_has_its_name() -> None:
+    entry = next(each for each in ENTRIES if each.symbol == "cuArrayCreate_v2")
+    call = next(each.opcode for each in OPERATIONS if each.name == "call")
+    assert operation_name((entry.number + 1) << 16 | call) == "cuArrayCreate_v2"
+    assert operation_name(0xFFFE_0000 | call) == "function 65533"
+    assert operation_name(0xFFFF) == "operation 0xffff"
 
 
 def test_slots_are_given_out_again_and_run_out() -> None:

@@ -413,7 +413,7 @@ def test_an_interactive_job_runs_once_it_is_prepared_until_it_is_cancelled() -> 
     assert not cluster.machine.leases
 
 
-@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed"), (-9, "failed"), (None, "succeeded")])
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (3, "failed"), (-9, "failed"), (None, "failed")])
 def test_an_interactive_job_ends_as_its_program_did(code: int | None, state: str) -> None:
     cluster = Cluster(node("a", 1), node("c"))
     cluster.join()
@@ -423,6 +423,7 @@ def test_an_interactive_job_ends_as_its_program_did(code: int | None, state: str
     cluster.settle()
     assert cluster.state_of("j1") == state
     assert [task.exit_code for task in cluster.ended["j1"].tasks] == ([] if code is None else [code])
+    assert ("without telling how its program did" in cluster.ended["j1"].reason) == (code is None)
     assert not cluster.machine.leases
 
 

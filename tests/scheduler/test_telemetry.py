@@ -33,6 +33,7 @@ def shown(teller: str, *, rates: bool = True) -> dict[str, tuple[SessionTelemetr
     told = {series("transport_of_session", *whose, "tls"): 1.0}
     if rates:
         told[series("session_calls_per_second", *whose)] = 20.0
+        told[series("session_waiting_seconds", *whose)] = 75.0
     telemetry = Telemetry(update=SeriesEncoder().update(told))
     cluster.tell(events.HeartbeatArrived(node=teller, session=cluster.agents[teller].session, telemetry=telemetry))
     machine = cluster.machine
@@ -42,6 +43,7 @@ def shown(teller: str, *, rates: bool = True) -> dict[str, tuple[SessionTelemetr
 def test_a_node_shows_the_sessions_with_its_devices() -> None:
     sessions = shown("a")
     assert [(each.job, each.calls_per_s, each.transport) for each in sessions["a"]] == [("j1", 20.0, "tls")]
+    assert [(each.server_pid, each.client_pid, each.waiting_s) for each in sessions["a"]] == [(1, 2, 75.0)]
     assert not sessions["b"]
     assert not sessions["c"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from farbus.model.explanation import Holder, Opening
-from farbus.model.job import JobStatus
+from farbus.model.job import JobStatus, TaskPlacement
 from farbus.model.states import JobState
-from farbus.scheduler.words import MAX_CORDONS, describe_opening, explain_job
+from farbus.scheduler.words import COSTS, MAX_CORDONS, describe_opening, explain_job
 from tests.scheduler.worlds import group, job
 
 
@@ -23,6 +23,20 @@ from tests.scheduler.worlds import group, job
 def test_each_state_is_a_sentence(state: JobState, told: str) -> None:
     status = JobStatus(job=job("j", group()).job, state=state)
     assert explain_job(status, ahead=0, nodes=1, now=0.0) == (told,)
+
+
+@pytest.mark.parametrize(
+    ("cost", "why", "told"),
+    [
+        (922, "a at cost 0.922 (the only node with room)", ["  cost 0.922 in all", COSTS]),
+        (0, "a at cost 0 (b costs 0.1)", [COSTS]),
+        (0, "", []),
+    ],
+)
+def test_a_cost_is_said_with_what_it_is(cost: int, why: str, told: list[str]) -> None:
+    place = TaskPlacement(task="main.0", node="a", cost=cost, why=why)
+    status = JobStatus(job=job("j", group()).job, state=JobState.RUNNING, placements=(place,))
+    assert list(explain_job(status, ahead=0, nodes=1, now=0.0))[2:] == told
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ import contextlib
 import os
 import select
 import signal
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from farbus.cli import runtime
 from farbus.cli.commands.up import clean_up
+from farbus.cli.demo import end_killed_demos, is_of_demo
 from farbus.cli.embedded import STOP_WITHIN_S
 from farbus.cli.options import command_app, examples
 from farbus.errors import ExitCode, TimedOut
@@ -26,8 +28,19 @@ WITHIN_S = 3 * STOP_WITHIN_S
 def down(
     force: Annotated[bool, typer.Option("--force", help="Kill it: for one that does not stop.")] = False,
 ) -> int:
-    """Stop your `farbus up`, in the background or in another terminal, and all that runs in it."""
+    """Stop your `farbus up`, in the background or in another terminal, and all that runs in it.
+
+    Also what a `farbus demo` of yours that was killed has left.
+    """
     directory = runtime.runtime_directory()
+    code = _stop(directory, force=force)
+    if not is_of_demo(directory):
+        for place in end_killed_demos():
+            typer.echo(f"ended what a killed farbus demo had left, and removed {place}")
+    return code
+
+
+def _stop(directory: Path, *, force: bool) -> int:
     if directory.exists():
         runtime.check_private(directory)
     pid = runtime.lock_holder(directory)

@@ -23,7 +23,15 @@ from farbus.cli.tables import JOB_COLUMNS
 app = command_app()
 
 
-@app.command(epilog=examples("farbus explain j12", "farbus explain j12 -o json"))
+@app.command(
+    epilog=examples(
+        "farbus explain j12",
+        "farbus explain j12 -o json",
+        "",
+        "Costs have no unit. They compare places: the least that is possible is taken. 1 is what finishing exactly at "
+        "its goal would cost a job. What costs how much is the scheduler's policy (docs/scheduling.md, Costs).",
+    )
+)
 def explain(
     job_id: Annotated[str, typer.Argument(metavar="JOB", help="The job.", autocompletion=complete_job)],
     output: OutputOption = Output.TABLE,

@@ -20,11 +20,14 @@ from farbus.cli.options import (
     examples,
 )
 from farbus.cli.staging import fetch_output
+from farbus.errors import NotFound
 from farbus.model.quantity import format_bytes
+from farbus.model.states import JOB_STATES
 
 if TYPE_CHECKING:
     from farbus.api.client import ClusterClient
     from farbus.api.staging import OutputFile
+    from farbus.model.job import JobStatus
 
 app = command_app()
 
@@ -51,7 +54,8 @@ def fetch(
 
     With several tasks, each task's files go into a directory of its name.  A
     fetch that broke off goes on where it was, with what it has left of a large
-    file (.farbus-DIGEST.part); the files are kept for a week.
+    file (.farbus-DIGEST.part); the files are kept for a week.  A job that has put
+    out nothing is an error, with exit code 3.
     """
     target = find_target(socket=socket, server=server, credentials=credentials)
 
@@ -63,19 +67,41 @@ def fetch(
     async def fetched(client: ClusterClient) -> int:
         from farbus.api.staging import StagingClient  # noqa: PLC0415 - as above
 
-        return await fetch_output(
-            StagingClient(client),
+        staging = StagingClient(client)
+        came = await fetch_output(
+            staging,
             job,
             await asyncio.to_thread(Path(directory).absolute),
             force=force,
             tell=lambda path: None if quiet else typer.echo(printable(path)),
         )
+        if not came and not await staging.list_output(job):
+            raise _no_files(await client.get_job(job))
+        return came
 
     if list_only or output is Output.JSON:
         print_listing(ask(target, listed), _columns(), output, nothing=f"job {job} has put out no files")
         return
     if not ask(target, fetched):
-        typer.echo(f"job {job}: nothing to fetch that is not here; --list says what it has put out", err=True)
+        typer.echo(f"job {job}: all that it has put out is here already; --list says what that is", err=True)
+
+
+def _no_files(status: JobStatus) -> NotFound:
+    """Say why a job has put out nothing."""
+    job = status.job
+    if not job.stage_out:
+        return NotFound(
+            f"job {job.id} puts out no files: it has no stage_out", hint=f"farbus logs {job.id} shows what it printed"
+        )
+    if not JOB_STATES.is_final(status.state):
+        return NotFound(
+            f"job {job.id} has put out no files yet: it is {status.state}",
+            hint="those of a task come when it has ended",
+        )
+    return NotFound(
+        f"job {job.id} has put out no files, or they are not kept any more",
+        hint=f"farbus jobs {job.id} says how it has ended",
+    )
 
 
 def _columns() -> list[Column[OutputFile]]:

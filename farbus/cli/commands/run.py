@@ -49,6 +49,7 @@ from farbus.model.device import Route
 from farbus.model.job import Goal, Requests
 from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
+from farbus.remoting.launcher import settings_unheard
 
 app = command_app()
 
@@ -265,6 +266,15 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
             # Only now that the program starts: what is in it may be the trace of a run before.
             begin_trace(wish.trace, program=wish.path)
             chosen[VARIABLE] = wish.trace
+        # Whether a trace that --trace began has anything in it is told at the end.
+        unheard = set(settings_unheard({**os.environ, **chosen}, ready.environment)) - ({VARIABLE} & chosen.keys())
+        if unheard and wish.requests.gpus:
+            names = ["--transport" if name in chosen else name for name in sorted(unheard)]
+            say(
+                f"{' and '.join(names)} {'do' if len(names) > 1 else 'does'} nothing: the GPU is of this node, not by "
+                "remoting; --route remote asks for one that is",
+                quiet=wish.quiet,
+            )
         child.start(merge_environment({**os.environ, **chosen}, ready.environment))
         job_id = ready.status.job.id
         watch = asyncio.create_task(_tell_of_loss(events, child), name="devices")

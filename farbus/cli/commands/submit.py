@@ -82,6 +82,8 @@ _DEFAULTS = {
         "farbus submit --stage-in train --stage-out model -- ./train    where no directory is shared",
         "",
         "Job files are explained in docs/job-files.md.",
+        "A job has no GPU unless it asks for one, by --gpus 1 or gpus = 1 in its file; its program finds none then. "
+        "farbus run asks for one by itself.",
     ),
 )
 def submit(
@@ -337,7 +339,8 @@ async def _submit(
             else:
                 typer.echo(job_id)
                 if sys.stdout.isatty():
-                    say(f"queued; farbus logs -f {job_id} follows it", quiet=quiet)
+                    bare = "" if job.asks_for_gpus else ", without a GPU"
+                    say(f"queued{bare}; farbus logs -f {job_id} follows it", quiet=quiet)
             return 0
         say(f"{job_id} queued", quiet=quiet)
         status = await _follow(client, job_id, follow=follow, quiet=quiet)

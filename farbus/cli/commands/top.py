@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import signal
 import sys
 from typing import Annotated
@@ -15,6 +14,8 @@ from farbus.cli.connection import Target, ask, connect, find_target
 from farbus.cli.listing import choose, has_colours, print_json
 from farbus.cli.options import (
     CredentialsOption,
+    Output,
+    OutputOption,
     ServerOption,
     SocketOption,
     command_app,
@@ -27,17 +28,11 @@ from farbus.model.telemetry import ClusterTelemetry
 app = command_app()
 
 
-class Form(enum.StrEnum):
-    """Forms of a picture: it has one width, unlike a listing."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 LEAST_INTERVAL_S = 0.5
 MOST_INTERVAL_S = 3600.0
 PLAIN_WIDTH = 80
-"""Columns of a picture that goes into a file or pipe."""
+WIDE_WIDTH = 120
+"""Columns of a picture, and of a wide one, that goes into a file or pipe."""
 
 
 @app.command(
@@ -45,10 +40,13 @@ PLAIN_WIDTH = 80
         "farbus top                       live; q ends it, n b m t choose the order",
         "farbus top --once                one picture, for a file or a ticket",
         "farbus top alpha --sort traffic  one node, busiest sessions first",
+        "farbus top -o wide               also the process ids of programs and of their servers",
         "farbus top -o json               every figure once, for programs",
         "",
         "BUSY of a GPU is the share of time in which kernels ran. BUSY of a program is the share in which the "
         "GPU's node had a call of it in work, waiting for the GPU included: at most 100%, however many threads wait.",
+        "WAITS (wide) is for how long a program's server has had calls in work without finishing or taking any, from "
+        "5 s on. One that hangs is process SERVER on node ON: killing that ends the program's session.",
         "VIA is what carries a program's calls: shm and unix within a node, tls between nodes (tcp where encryption is "
         "off).",
         "Figures of jobs are shown to their users, and to operators all.",
@@ -64,9 +62,7 @@ def top(
         float, typer.Option("--interval", "-i", metavar="SECONDS", help="Time between two pictures.")
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Show one picture and end.")] = False,
-    output: Annotated[
-        Form, typer.Option("--output", "-o", help="table or json (every figure, for programs).")
-    ] = Form.TABLE,
+    output: OutputOption = Output.TABLE,
     socket: SocketOption = "",
     server: ServerOption = "",
     credentials: CredentialsOption = "",
@@ -79,32 +75,32 @@ def top(
         )
     target = find_target(socket=socket, server=server, credentials=credentials)
     wanted = tuple(nodes or ())
-    live = sys.stdout.isatty() and sys.stdin.isatty() and not once and output is Form.TABLE
+    live = sys.stdout.isatty() and sys.stdin.isatty() and not once and output is not Output.JSON
     if live:
         try:
-            asyncio.run(_watch(target, wanted, sort=sort, interval_s=interval))
+            asyncio.run(_watch(target, wanted, sort=sort, interval_s=interval, wide=output is Output.WIDE))
         except asyncio.CancelledError:
             return 128 + signal.SIGTERM
         return int(ExitCode.OK)
     telemetry = ask(target, lambda client: client.get_telemetry(nodes=wanted))
     # For a name that no node has: one line that says so.
     choose(telemetry.nodes, wanted, key=lambda node: node.node, noun="node")
-    if output is Form.JSON:
+    if output is Output.JSON:
         print_json(telemetry)
     else:
-        _print(telemetry, sort)
+        _print(telemetry, sort, wide=output is Output.WIDE)
     return int(ExitCode.OK)
 
 
-def _print(telemetry: ClusterTelemetry, sort: Sort) -> None:
+def _print(telemetry: ClusterTelemetry, sort: Sort, *, wide: bool) -> None:
     from rich.console import Console  # noqa: PLC0415 - takes its time to load
 
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    width = None if sys.stdout.isatty() else WIDE_WIDTH if wide else PLAIN_WIDTH
     console = Console(width=width, highlight=False, no_color=not has_colours())
-    console.print(picture(telemetry, sort=sort))
+    console.print(picture(telemetry, sort=sort, wide=wide))
 
 
-async def _watch(target: Target, wanted: tuple[str, ...], *, sort: Sort, interval_s: float) -> None:
+async def _watch(target: Target, wanted: tuple[str, ...], *, sort: Sort, interval_s: float, wide: bool) -> None:
     """Show one picture after the other until q is pressed; while the cluster can't be reached, the last one."""
     from rich.console import Console  # noqa: PLC0415 - takes its time to load
     from rich.live import Live  # noqa: PLC0415
@@ -119,7 +115,8 @@ async def _watch(target: Target, wanted: tuple[str, ...], *, sort: Sort, interva
             error = ""
             while True:
                 height = console.size.height
-                live.update(picture(telemetry, sort=sort, height=height, error=error, keys=True), refresh=True)
+                shown = picture(telemetry, sort=sort, height=height, error=error, keys=True, wide=wide)
+                live.update(shown, refresh=True)
                 key = await pressed.next(interval_s)
                 if key == "q":
                     return
