@@ -1,7 +1,7 @@
 """Container engines for tests: podman as it is installed, Docker with a daemon of the test's own.
 
-Docker finds devices by CDI since 25.  ``python -m tests.end_to_end.engines`` fetches that of a newer Debian where this
-one's is older, to ``$XDG_CACHE_HOME/farbus/docker``: unpacked, not installed.
+Docker finds devices by CDI since 25.  ``python -m tests.end_to_end.engines`` fetches a newer Debian's, unpacked to
+``$XDG_CACHE_HOME/farbus/docker`` and not installed, and as root installs what else is missing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.lab.image import LabError, install_missing
+
 SPECIFICATIONS = Path("/run/cdi")
 """The one directory that every engine looks into, and the agent cleans."""
 
@@ -29,6 +31,9 @@ OLDEST_DOCKER = 25
 SUITE = "trixie"
 PACKAGES = ("docker.io", "docker-cli", "containerd", "tini")
 """What is fetched; runc of any age does."""
+
+COMMANDS = {"podman": "podman", "crun": "crun", "runc": "runc", "catatonit": "catatonit"}
+"""What else starts containers, and the package of Debian and Ubuntu that brings it; the last is podman's ``--init``."""
 
 FETCH_LIMIT_S = 300
 START_LIMIT_S = 60
@@ -124,11 +129,10 @@ def docker(root: Path, *options: str) -> Iterator[Engine]:
 
 
 def _version(daemon: str) -> int:
-    """Return the major version of a dockerd."""
-    told = subprocess.run([daemon, "--version"], capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+    """Return the major version of a dockerd; 0 where it does not run here."""
+    told = subprocess.run([daemon, "--version"], capture_output=True, text=True, timeout=LIMIT_S, check=False).stdout
     found = re.search(r"version (\d+)\.", told)
-    assert found, told
-    return int(found[1])
+    return int(found[1]) if found else 0
 
 
 @contextlib.contextmanager
@@ -136,9 +140,9 @@ def _daemon(program: str, place: Path, *, path: str) -> Iterator[str]:
     """Run a Docker daemon that has all that is its in ``place``; yield the address that it listens on."""
     address = f"unix://{place}/socket"
     (place / "daemon.json").write_text(json.dumps({"features": {"cdi": True}, "cdi-spec-dirs": [str(SPECIFICATIONS)]}))
-    # What it leaves mounted ends with it.
-    command = ["unshare", "--mount", program, "--config-file", place / "daemon.json"]
-    command += ["--host", address, "--pidfile", place / "pid"]
+    # It ends with the test, and what it leaves mounted with it.
+    command = ["setpriv", "--pdeathsig", "TERM", "unshare", "--mount", program]
+    command += ["--config-file", place / "daemon.json", "--host", address, "--pidfile", place / "pid"]
     command += ["--data-root", place / "data", "--exec-root", place / "exec"]
     # Containers have the machine's own network: no firewall is touched.
     command += ["--bridge", "none", "--iptables=false", "--ip6tables=false"]
@@ -215,5 +219,9 @@ def _apt(*command: str, cwd: Path) -> str:
 
 
 if __name__ == "__main__":
+    try:
+        install_missing(COMMANDS, for_what="containers")
+    except LabError as error:
+        sys.exit(str(error))
     fetch_docker()
     print(docker_directory())
