@@ -8,7 +8,7 @@ QUIET := --quiet --disable-pip-version-check --no-input --no-warn-script-locatio
 # nvcc from the PATH, else from the PyPI wheels of CUDA 13.
 NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
-.PHONY: help build native demo test lint check-programs check-pytorch lab-image check-lab campaign fuzz-smoke asan tsan clean
+.PHONY: help build native demo test lint check-programs check-pytorch lab-image check-lab check-containers campaign fuzz-smoke asan tsan clean
 
 help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
@@ -18,6 +18,7 @@ help:
 	@echo 'make check-pytorch  PyTorch from PyPI on the software GPU, operation by operation (installs 5.5 GB in .venv-pytorch)'
 	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; some hours on two cores)'
 	@echo 'make lab-image    the image of those machines alone (two minutes); make test boots one where it is there'
+	@echo 'make check-containers  containers of podman and of Docker with remote GPUs, as root (fetches Docker of a newer Debian, installs podman and runc)'
 	@echo 'make campaign     property tests with new random examples, ROUNDS=20 times (a minute or two each)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
 	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'
@@ -86,6 +87,11 @@ lab-image: build
 
 check-lab: build
 	@FARBUS_LAB=1 $(BIN)/python -m pytest -q tests/lab
+
+# On this machine: tests/end_to_end/engines.py.
+check-containers: build
+	@$(BIN)/python -m tests.end_to_end.engines
+	@$(BIN)/python -m pytest -q -rs tests/end_to_end/test_containers.py
 
 asan tsan fuzz-smoke: build
 	@$(MAKE) --no-print-directory -C native $@ PYTHON=$(CURDIR)/$(BIN)/python

@@ -23,6 +23,9 @@ _VERSION = "0.3.0"
 _INSIDE = PurePosixPath("/run/farbus")
 """Where a container finds the session file and the shim's directory."""
 
+_PRELOADED = ("libcuda.so.1", "libnvidia-ml.so.1")
+"""Programs open them by these names, which are found where they are loaded already."""
+
 
 def device_name(job: str, task: str) -> str:
     """Return the qualified name of a task's remote GPUs."""
@@ -30,7 +33,11 @@ def device_name(job: str, task: str) -> str:
 
 
 def specification(name: str, environment: Mapping[str, str], *, session: Path, shim: Path) -> bytes:
-    """Return the file that makes ``name`` a device: what is in ``environment``, with the paths of a container."""
+    """Return the file that makes ``name`` a device: what is in ``environment``, with the paths of a container.
+
+    An engine puts these variables in place of the image's own.  Images have an LD_LIBRARY_PATH that their programs
+    need, so it is left to them: what the shim's directory is searched for is preloaded.
+    """
     moved = {str(session): str(_INSIDE / "session"), str(shim): str(_INSIDE / "lib")}
 
     def inside(value: str) -> str:
@@ -40,8 +47,10 @@ def specification(name: str, environment: Mapping[str, str], *, session: Path, s
         return value
 
     options = ["ro", "nosuid", "nodev", "bind"]
+    variables = {key: inside(value) for key, value in environment.items() if key != "LD_LIBRARY_PATH"}
+    variables["LD_PRELOAD"] = ":".join(str(_INSIDE / "lib" / library) for library in _PRELOADED)
     edits = {
-        "env": [f"{key}={inside(value)}" for key, value in sorted(environment.items())],
+        "env": [f"{key}={value}" for key, value in sorted(variables.items())],
         "mounts": [{"hostPath": outside, "containerPath": path, "options": options} for outside, path in moved.items()],
     }
     device = {"name": name.partition("=")[2], "containerEdits": edits}

@@ -517,6 +517,17 @@ static int devices_choose(struct client *client)
 	return 0;
 }
 
+/* What to do where a server can't be connected to. */
+static const char *session_connect_hint(const struct client_session *session, int rc)
+{
+	if (rc == -EMFILE)
+		return "let this program have more descriptors (ulimit -n)";
+	/* The loopback of a container that has a network of its own leads to itself. */
+	if (strncmp(session->peer, "127.", 4) == 0 || strncmp(session->peer, "::1:", 4) == 0)
+		return "the lease may have ended; a container needs --network host for a GPU of this machine";
+	return "the lease may have ended";
+}
+
 static CUresult session_fail_open(struct client_session *session, int rc)
 {
 	transport_release(&session->transport);
@@ -530,8 +541,7 @@ static CUresult session_fail_open(struct client_session *session, int rc)
 			       session->peer);
 	else
 		client_message("connect to %s: %s; %s", session->peer, strerror(-rc),
-			       rc == -EMFILE ? "let this program have more descriptors (ulimit -n)"
-					     : "the lease may have ended");
+			       session_connect_hint(session, rc));
 	return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 

@@ -1,63 +1,58 @@
-"""A program in a container, which knows nothing of Farbus, uses a remote GPU by CDI."""
+"""A program in a container, which knows nothing of Farbus, uses a remote GPU by CDI: with podman, and with Docker."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from farbus.remoting import paths
-from tests.end_to_end.conftest import Cluster
+from tests.end_to_end.conftest import COMMAND_LIMIT_S, Cluster
+from tests.end_to_end.engines import SPECIFICATIONS, Engine, docker, podman
 
-SPECIFICATIONS = Path("/run/cdi")
-"""The one directory that every engine looks into, and the agent cleans."""
+LIBRARIES = "/libraries"
 
 
-@pytest.fixture
-def root(tmp_path: Path, compiled: Callable[..., Path]) -> Path:
-    """A container's whole file system: a CUDA program and the system's libraries that it and the shim need."""
-    root = tmp_path / "root"
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, compiled: Callable[..., Path]) -> Path:
+    """A container's whole file system: a CUDA program and the system's libraries that it and the shim need.
+
+    They lie where LD_LIBRARY_PATH alone leads, as in many an image.
+    """
+    root = tmp_path_factory.mktemp("container") / "root"
     for name in ("proc", "sys", "dev", "run", "etc", "tmp"):
         (root / name).mkdir(parents=True)
     shutil.copy2(compiled("cluster/stay.cu"), root / "program")
     needs = subprocess.run(
         ["ldd", root / "program", paths.shim_library()], capture_output=True, text=True, check=True
     ).stdout
-    for library in set(re.findall(r"(/\S+) \(0x", needs)):
-        (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(library, root / library[1:])
+    (root / LIBRARIES[1:]).mkdir()
+    for library in set(re.findall(r"=> (/\S+) \(0x", needs)):
+        shutil.copy(library, root / LIBRARIES[1:])
+    for loader in set(re.findall(r"^\s*(/\S+) \(0x", needs, re.MULTILINE)):
+        (root / loader[1:]).parent.mkdir(parents=True)
+        shutil.copy(loader, root / loader[1:])
     return root
 
 
-@pytest.fixture
-def engine(root: Path) -> list[str]:
-    """A container engine that works here, as the beginning of its command."""
-    if not shutil.which("podman") or os.geteuid() != 0:
-        pytest.skip("needs podman, and root")
-    said = []
-    for runtime in ("crun", "runc"):
-        command = ["podman", "--runtime", runtime, "run", "--rm", "--network", "host"]
-        # Podman's own limits are more than a machine may allow.
-        command += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
-        done = subprocess.run(
-            [*command, "--rootfs", root, "/program", "--help"], capture_output=True, text=True, timeout=60, check=False
-        )
-        # 125: the engine's own error; 126 and 127: the runtime's.
-        if done.returncode < 125:
-            return command
-        said.append(done.stderr.strip())
-    pytest.skip(f"podman starts no container here: {said}")
+@pytest.fixture(scope="module", params=[podman, docker])
+def engine(request: pytest.FixtureRequest, root: Path) -> Iterator[Engine]:
+    """A container engine that works here."""
+    with request.param(root, "--env", f"LD_LIBRARY_PATH={LIBRARIES}") as engine:
+        yield engine
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path / "up")
-    cluster.runtime.mkdir(mode=0o700)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("up"))
+    cluster.runtime.chmod(0o700)
     up = cluster.run("up", "--detach", "--nodes", "alpha:1,beta:0", "--cdi", SPECIFICATIONS)
     assert up.returncode == 0, up.stderr
     try:
@@ -67,12 +62,73 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         assert down.returncode == 0, down.stderr
 
 
-def test_a_container_finds_the_gpu_that_its_engine_is_asked_for(
-    engine: list[str], cluster: Cluster, root: Path
-) -> None:
+@pytest.fixture
+def name(engine: Engine) -> Iterator[str]:
+    """How a container may be called that is not removed when it ends."""
+    yield "stays"
+    engine.ask("rm", "--force", "stays")
+
+
+def asking(engine: Engine, *options: str, command: str) -> tuple[str, ...]:
+    """Return the command that is a container with the remote GPUs of its task, as docs/install.md has it."""
     # The engine itself has no use for the shim, and the container gets it by the specification.
-    command = f'unset LD_PRELOAD LD_LIBRARY_PATH; {" ".join(engine)} --device "$FARBUS_CDI_DEVICE"'
-    done = cluster.run("run", "--quiet", "--", "sh", "-c", f"{command} --rootfs {root} /program /dev/null")
+    start = engine.run('--device "$FARBUS_CDI_DEVICE"', *options)
+    return ("sh", "-c", f"echo engine $$; unset LD_PRELOAD LD_LIBRARY_PATH; exec {start} {command}")
+
+
+def read_until(stream: IO[str], line: str) -> list[str]:
+    """Read lines up to one."""
+    read = []
+    for told in stream:
+        read.append(told)
+        if told == line:
+            return read
+    raise AssertionError(f"no {line!r} in {read}")
+
+
+def nothing_is_held(cluster: Cluster) -> bool:
+    """Say whether neither a lease nor what engines were told of one is there."""
+    return cluster.ask("leases") == [] and list(SPECIFICATIONS.glob("farbus.beta.*")) == []
+
+
+def test_a_container_finds_the_gpu_that_its_engine_is_asked_for(engine: Engine, cluster: Cluster) -> None:
+    done = cluster.run("run", "--quiet", "--", *asking(engine, "--rm", command="/program /dev/null"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "using 1 device(s)\nright throughout\n" in done.stdout
-    assert list(SPECIFICATIONS.glob("farbus.beta.*")) == []
+    assert nothing_is_held(cluster)
+
+
+def test_a_container_whose_client_is_killed_loses_its_gpu(engine: Engine, cluster: Cluster, name: str) -> None:
+    running = cluster.start("run", "--quiet", "--", *asking(engine, f"--name {name}", command="/program /never"))
+    assert running.stdout
+    told = "".join(read_until(running.stdout, "using 1 device(s)\n"))
+    (client,) = re.findall(r"^engine (\d+)$", told, re.MULTILINE)
+    os.kill(int(client), signal.SIGKILL)
+    running.communicate(timeout=COMMAND_LIMIT_S)
+    assert running.returncode == 128 + signal.SIGKILL
+    assert nothing_is_held(cluster)
+    # It is its engine's, and has met the error that it would meet on a GPU that is lost.
+    assert engine.ask("wait", name).stdout == "1\n"
+    logs = engine.ask("logs", name)
+    assert "CUDA-capable device(s) is/are busy or unavailable" in logs.stdout
+    assert "its lease has ended" in logs.stderr
+    again = engine.ask("start", "--attach", name)
+    assert again.returncode != 0
+    assert "unresolvable CDI devices farbus.io/gpu=" in again.stderr
+
+
+def test_a_job_that_is_cancelled_ends_its_container(engine: Engine, cluster: Cluster, name: str) -> None:
+    if trouble := engine.trouble("--init"):
+        pytest.skip(f"needs an init for containers: {trouble}")
+    command = asking(engine, "--rm", "--init", f"--name {name}", command="/program /never")
+    job = cluster.run("submit", "--gpus", "1", "--node", "beta", "--", *command).stdout.strip()
+    with cluster.start("logs", "--follow", job) as following:
+        assert following.stdout
+        read_until(following.stdout, "using 1 device(s)\n")
+        assert cluster.run("cancel", job).returncode == 0
+        following.communicate(timeout=COMMAND_LIMIT_S)
+    (status,) = (status for status in cluster.ask("jobs", "--all") if status["job"]["id"] == job)
+    assert status["state"] == "cancelled"
+    assert [task["exit_code"] for task in status["tasks"]] == [128 + signal.SIGTERM], status
+    assert name not in engine.ask("ps", "--all").stdout
+    assert nothing_is_held(cluster)

@@ -9,6 +9,7 @@ the dependencies in pyproject.toml.  In it are
   and without Farbus itself;
 * ``/opt/trixie/bin/nvme`` in it: nvme-cli 2.13 with the libraries of the next Debian, beside the 2.3 of this one;
   and ``tlshd`` (ktls-utils), which this Debian does not have;
+* Docker of the next Debian, which knows CDI, as the services ``docker`` and ``containerd`` that are not enabled;
 * ``vmlinuz-SERIES`` and ``initrd-SERIES`` for each series of :data:`KERNELS`: Debian's own kernels, and the few
   modules that find the root.  Both kernels' modules are in the root.
 
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -56,6 +57,9 @@ NEXT_TOOLS = (
 )
 """nvme-cli and tlshd of the next Debian with all that they are linked to."""
 
+NEXT_DOCKER = ("docker.io", "docker-cli", "containerd", "tini")
+"""Docker of the next Debian; the C library of this one is new enough for it."""
+
 PACKAGES = (
     # The system itself.
     *("systemd", "systemd-sysv", "udev", "dbus", "kmod", "iproute2", "procps", "busybox-static"),
@@ -65,8 +69,8 @@ PACKAGES = (
     *("pciutils", "nvme-cli", "mdadm", "dmsetup", "rdma-core", "ibverbs-providers", "ibverbs-utils"),
     # Storage: volumes, file systems, and what writes and verifies them.
     *("lvm2", "e2fsprogs", "xfsprogs", "fio"),
-    # Containers: root's and users', with networks of their own (60 MiB).
-    *("podman", "crun", "netavark", "iptables", "slirp4netns", "uidmap"),
+    # Containers: root's and users', with networks of their own (60 MiB); what Docker starts them with.
+    *("podman", "crun", "netavark", "iptables", "slirp4netns", "uidmap", "catatonit", "runc"),
 )
 
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux2014_x86_64")
@@ -135,7 +139,13 @@ apt-get update -qq
 unpack_kernel
 apt-get download --quiet $(for tool in {next_tools}; do echo $tool/{next_suite}; done) >/dev/null
 for archive in *.deb; do dpkg-deb -x "$archive" next; done
+rm ./*.deb
+apt-get download --quiet $(for package in {next_docker}; do echo $package/{next_suite}; done) >/dev/null
+for archive in *.deb; do dpkg-deb -x "$archive" "$root"; done
 rm ./*.deb "$root/etc/apt/sources.list.d/next.list"
+rm "$root"/usr/bin/ctr "$root"/usr/bin/containerd-shim "$root"/usr/bin/containerd-shim-runc-v1
+mkdir -p "$root/etc/docker"
+echo '{"features": {"cdi": true}}' > "$root/etc/docker/daemon.json"
 mkdir -p "$root/opt/{next_suite}/bin"
 mv next/usr/lib/x86_64-linux-gnu "$root/opt/{next_suite}/lib"
 rm -rf "$root/opt/{next_suite}/lib/gconv"
@@ -167,7 +177,8 @@ for unit in mdmonitor.service nvmf-autoconnect.service e2scrub_reap.service syst
     podman.socket podman-restart.service podman-auto-update.timer; do
     chroot "$root" systemctl --quiet mask "$unit"
 done
-chroot "$root" useradd --create-home --shell /bin/bash alice
+chroot "$root" groupadd --system docker
+chroot "$root" useradd --create-home --shell /bin/bash --groups docker alice
 chroot "$root" useradd --create-home --shell /bin/bash bob
 # The journal of a guest outlives its reboot.
 mkdir -p "$root/var/log/journal"
@@ -194,20 +205,20 @@ class LabError(Exception):
     """The lab can't be made or used; the message says what to do."""
 
 
-def missing_commands() -> dict[str, str]:
+def missing_commands(commands: Mapping[str, str] = COMMANDS) -> dict[str, str]:
     """Return what is missing on this machine: commands, and the packages that bring them."""
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
-    return {name: package for name, package in COMMANDS.items() if shutil.which(name, path=path) is None}
+    return {name: package for name, package in commands.items() if shutil.which(name, path=path) is None}
 
 
-def install_missing() -> None:
+def install_missing(commands: Mapping[str, str] = COMMANDS, *, for_what: str = "lab") -> None:
     """Install what is missing by apt where this is root on Debian or Ubuntu; raise :class:`LabError` elsewhere."""
-    packages = sorted(set(missing_commands().values()))
+    packages = sorted(set(missing_commands(commands).values()))
     if not packages:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise LabError(f"missing for the lab: {', '.join(packages)}; install them, for example by apt-get install")
-    print(f"lab: installing {', '.join(packages)}", file=sys.stderr)
+        raise LabError(f"missing for {for_what}: {', '.join(packages)}; install them, for example by apt-get install")
+    print(f"{for_what}: installing {', '.join(packages)}", file=sys.stderr)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     _run(["apt-get", "update", "-qq"], limit_s=BOOTSTRAP_LIMIT_S, environment=environment)
     _run(
@@ -292,6 +303,7 @@ def _make(place: Path) -> None:
         .replace("{suite}", SUITE)
         .replace("{next_suite}", NEXT_SUITE)
         .replace("{next_tools}", " ".join(NEXT_TOOLS))
+        .replace("{next_docker}", " ".join(NEXT_DOCKER))
         .replace("{hosts}", "".join(f"{address} {name}\\n" for name, address in ADDRESSES.items()))
         .replace("{wheels}", shlex.quote(str(wheels)))
         .replace("{requirements}", shlex.join(requirements()))

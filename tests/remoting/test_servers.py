@@ -236,7 +236,7 @@ def test_nvml_lists_what_there_is_where_a_server_is_away(start: Start) -> None:
         code, out, err = servers.run(sys.executable, "-c", UUIDS)
         assert (code, out.split()) == (0, gpus(second)), err
         # Each time it connects: for what does not change, and for what does.
-        assert err.count("farbus:") == err.count("; the lease may have ended\n") + err.count("refuses the secret") == 2
+        assert err.count("farbus:") == err.count("; the lease may have ended") + err.count("refuses the secret") == 2
     write_session(servers.session, [gone, gone])
     code, _, err = servers.run(sys.executable, "-c", UUIDS)
     assert code == 1
