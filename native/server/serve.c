@@ -995,6 +995,8 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	if (!rc)
 		rc = inbox_init(&server->inbox, &server->transport);
 	server->inbox.meter = &server->meter;
+	/* Its first frames may be there already, so that it waits for none. */
+	atomic_store_explicit(&server->status->reading_since_ns, transport_now_ns(), memory_order_relaxed);
 	/* Our threads may be moved; a program's are its own. */
 	server->inbox.parts = true;
 	server->patient = inbox_has_processors();

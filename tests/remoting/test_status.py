@@ -108,6 +108,7 @@ def test_a_driver_that_hangs_shows_in_which_call(
                 told is not None and operation_name(told.operation) == "memory_alloc" and told.working_ns > 200_000_000
             )
 
+        wait_until(lambda: session() is not None, "its server is there")
         wait_until(hangs, "its server hangs")
         program.kill()
         program.communicate()
