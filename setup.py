@@ -29,9 +29,13 @@ NATIVE = ROOT / "native"
 # What is packed, relative to native/build and to farbus/_native alike.
 PACKED = (
     "shim/libcuda.so.1",
+    "shim/libcuda.so",
     "shim/libnvidia-ml.so.1",
+    "shim/libnvidia-ml.so",
     "softgpu/libcuda.so.1",
+    "softgpu/libcuda.so",
     "softgpu/libnvidia-ml.so.1",
+    "softgpu/libnvidia-ml.so",
     "bench/remoting_bench",
     "bench/softgpu_bench",
 )

@@ -8,6 +8,7 @@ them.  Inside, both look the same::
     shim/libnvidia-ml.so.1          its management library
     softgpu/libcuda.so.1            the software GPU
     softgpu/libnvidia-ml.so.1       its management library
+    */libcuda.so, */libnvidia-ml.so the same, for programs that leave the number out
     bench/remoting_bench            the program that ``farbus bench remoting`` runs
     bench/softgpu_bench             the program that ``farbus bench softgpu`` runs
 

@@ -108,9 +108,13 @@ def test_wheel_serves_every_python_and_nothing_but_farbus_is_in_it(wheel: Path) 
     [
         "farbus/_native/bench/remoting_bench",
         "farbus/_native/bench/softgpu_bench",
+        "farbus/_native/shim/libcuda.so",
         "farbus/_native/shim/libcuda.so.1",
+        "farbus/_native/shim/libnvidia-ml.so",
         "farbus/_native/shim/libnvidia-ml.so.1",
+        "farbus/_native/softgpu/libcuda.so",
         "farbus/_native/softgpu/libcuda.so.1",
+        "farbus/_native/softgpu/libnvidia-ml.so",
         "farbus/_native/softgpu/libnvidia-ml.so.1",
         "farbus/agent/daemon.py",
         "farbus/api/v1/cluster.proto",

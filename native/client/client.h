@@ -649,6 +649,8 @@ struct client_range {
 bool client_memory_find(uint64_t address, struct client_range *range);
 /* The addresses that were reserved and hold it, mapped or not. */
 bool client_memory_find_reserved(uint64_t address, struct client_range *range);
+/* Say once, where the program has had pinned memory, that its kernels can't use it. */
+void client_pinned_after_illegal_address(void);
 /* CUDA_SUCCESS if [address, address + bytes) is in one allocation on the device. */
 CUresult client_memory_check(uint64_t address, uint64_t bytes);
 /* Take a device range into the table, reserving its addresses here.

@@ -111,6 +111,8 @@ static CUresult context_note(CUcontext handle, CUresult result)
 
 	if (!context)
 		return result;
+	if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
+		client_pinned_after_illegal_address();
 	if (client_result_is_sticky(result))
 		atomic_store(&context->sticky, result);
 	else if (result == CUDA_SUCCESS && atomic_load(&context->late))

@@ -738,16 +738,29 @@ static size_t page_round(size_t bytes)
 	return (bytes + page - 1) & ~(page - 1);
 }
 
-/* CUDA gives memory that was asked to be mapped also where none can be, and fails later.  A kernel that gets its
- * address nevertheless ends with an illegal address, which says nothing of why. */
-static void mapped_asked(unsigned flags)
+static _Atomic bool pinned_given;
+
+/* CUDA gives memory that was asked to be mapped also where none can be, and fails later. */
+static void note_pinned(unsigned flags)
 {
 	static _Atomic bool said;
 
+	atomic_store(&pinned_given, true);
 	_Static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP, "one flag for both");
 	if (flags & CU_MEMHOSTALLOC_DEVICEMAP && !atomic_exchange(&said, true))
 		client_message("pinned memory is not mapped: kernels that read or write this machine's memory, as "
 			       "NCCL's do, can't work on a remote GPU; copy instead, or use gloo for NCCL");
+}
+
+/* Where addresses are unified all pinned memory is mapped without being asked (CatBoost goes by that), and a kernel
+ * that is given its address ends with an illegal address, which says nothing of why. */
+void client_pinned_after_illegal_address(void)
+{
+	static _Atomic bool said;
+
+	if (atomic_load(&pinned_given) && !atomic_exchange(&said, true))
+		client_message("a kernel used an address that is not the GPU's (CUDA error 700): if that was pinned "
+			       "memory of this machine, a remote GPU can't read or write it; copy it");
 }
 
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
@@ -787,7 +800,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*pp = memory;
-	mapped_asked(Flags);
+	note_pinned(Flags);
 	return CUDA_SUCCESS;
 }
 
@@ -860,7 +873,7 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 					: CUDA_ERROR_INVALID_VALUE;
 	switch (client_memory_add(&range)) {
 	case 0:
-		mapped_asked(Flags);
+		note_pinned(Flags);
 		return CUDA_SUCCESS;
 	case -EEXIST:
 		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;

@@ -355,6 +355,7 @@ static void declare_objects(struct decoder *decoder, enum symbol_kind kind)
 		ptx_take_declarator(parser, &declarator);
 		symbol = decode_add_symbol(decoder, declarator.name, declarator.length, kind);
 		symbol->size = (uint32_t)declarator.bytes;
+		symbol->element_bytes = declarator.type.bytes;
 		if (kind == SYMBOL_LOCAL) {
 			symbol->slot = place_local(decoder, declarator.bytes, declarator.align);
 		} else if (declarator.is_unsized) {

@@ -30,6 +30,7 @@ struct symbol {
 	uint8_t bytes;		/* of a register; 0 for a predicate */
 	uint32_t count;		/* of a register array */
 	uint32_t size;
+	uint8_t element_bytes;
 	uint32_t at;		/* label: instruction index */
 	uint32_t scope;		/* label: where it was defined */
 	struct jump_table *table;

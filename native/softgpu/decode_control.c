@@ -113,6 +113,7 @@ static void decode_call(struct decoder *decoder)
 	if (target->kind == OPERAND_REGISTER) {
 		int32_t slot = decode_source(decoder, target, 8);
 
+		decoder->function->has_callees = true;
 		call = decode_emit(decoder, "@call.indirect");
 		call->a = slot;
 	} else if (target->kind == OPERAND_FUNCTION) {
@@ -130,6 +131,8 @@ static void decode_call(struct decoder *decoder)
 		call = decode_emit(decoder, "@call");
 		if (callee->builtin)
 			call->run = callee->builtin;
+		else
+			decoder->function->has_callees = true;
 	} else {
 		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "call of unknown function %.*s",
 			 (int)target->length, target->text);

@@ -74,10 +74,36 @@ static void take_addend(struct decoder *decoder, struct operand *operand)
 	}
 }
 
+/* "mov.u64 %rd1, table[3]": the address of an element, which takes no addend. */
+static void take_element_or_addend(struct decoder *decoder, struct operand *operand)
+{
+	unsigned bytes = operand->kind == OPERAND_VARIABLE ? operand->variable->element_bytes
+							   : operand->symbol->element_bytes;
+
+	if (!ptx_accept(decoder->parser, "[")) {
+		take_addend(decoder, operand);
+		return;
+	}
+	operand->addend = (int64_t)(ptx_take_integer(decoder->parser) * bytes);
+	ptx_expect(decoder->parser, "]");
+}
+
+static void note_shared(struct engine_function *function, struct variable *variable)
+{
+	uint32_t align = (uint32_t)variable->align;
+
+	if (variable->space != SPACE_SHARED || variable->is_dynamic || variable->named_by == function)
+		return;
+	variable->named_by = function;
+	function->named_shared_bytes = (function->named_shared_bytes + align - 1) & ~(align - 1);
+	function->named_shared_bytes += (uint32_t)variable->size;
+}
+
 static void name_operand(struct decoder *decoder, struct operand *operand)
 {
 	struct ptx_parser *parser = decoder->parser;
 	struct symbol *symbol;
+	struct variable *variable;
 
 	operand->text = ptx_take_name(parser, &operand->length);
 	if (operand->length == 1 && *operand->text == '_') {
@@ -106,8 +132,10 @@ static void name_operand(struct decoder *decoder, struct operand *operand)
 		operand->value = WARP_LANES;
 		return;
 	}
-	operand->variable = unit_variable(decoder->function->unit, operand->text, operand->length);
-	if (operand->variable) {
+	variable = unit_variable(decoder->function->unit, operand->text, operand->length);
+	if (variable) {
+		note_shared(decoder->function, variable);
+		operand->variable = variable;
 		operand->kind = OPERAND_VARIABLE;
 		return;
 	}
@@ -192,7 +220,7 @@ void decode_take_operand(struct decoder *decoder, struct operand *operand)
 	} else {
 		scalar_operand(decoder, operand);
 		if (operand->kind == OPERAND_SYMBOL || operand->kind == OPERAND_VARIABLE)
-			take_addend(decoder, operand);
+			take_element_or_addend(decoder, operand);
 	}
 }
 

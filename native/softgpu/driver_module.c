@@ -129,6 +129,7 @@ void driver_module_unload(struct CUmod_st *module)
 
 		module->functions = function->next;
 		driver_handle_remove(function, DRIVER_KIND_FUNCTION);
+		free(function->pieces);
 		free(function);
 	}
 	driver_references_free(module);

@@ -32,6 +32,7 @@ struct CUfunc_st {
 	struct engine_function_info info;
 	struct driver_function_settings settings;
 	bool told_unsupported;
+	struct driver_pieces *pieces;	/* driver_launch_old.c; NULL: none were set */
 };
 
 struct CUmod_st {

@@ -400,7 +400,16 @@
 	PLAIN(cuTexObjectGetTextureDesc, 5000, cuTexObjectGetTextureDesc) \
 	PLAIN(cuModuleGetSurfRef, 3000, cuModuleGetSurfRef) \
 	PLAIN(cuModuleGetTexRef, 2000, cuModuleGetTexRef) \
+	PLAIN(cuFuncSetBlockShape, 2000, cuFuncSetBlockShape) \
+	PLAIN(cuFuncSetSharedSize, 2000, cuFuncSetSharedSize) \
+	PLAIN(cuLaunch, 2000, cuLaunch) \
+	PLAIN(cuLaunchGrid, 2000, cuLaunchGrid) \
+	PLAIN(cuLaunchGridAsync, 2000, cuLaunchGridAsync) \
+	PLAIN(cuParamSetSize, 2000, cuParamSetSize) \
 	PLAIN(cuParamSetTexRef, 2000, cuParamSetTexRef) \
+	PLAIN(cuParamSetf, 2000, cuParamSetf) \
+	PLAIN(cuParamSeti, 2000, cuParamSeti) \
+	PLAIN(cuParamSetv, 2000, cuParamSetv) \
 	PLAIN(cuSurfRefGetArray, 3000, cuSurfRefGetArray) \
 	PLAIN(cuSurfRefSetArray, 3000, cuSurfRefSetArray) \
 	PLAIN(cuTexRefCreate, 2000, cuTexRefCreate) \

@@ -255,6 +255,15 @@ struct engine_function *engine_module_function(const struct engine_module *modul
 	return NULL;
 }
 
+/* What counts against a block's room: a compiler gives a kernel those of the module's variables that
+ * it uses, where here all have their place in every block.  What callees use is not followed. */
+static uint32_t static_shared_bytes(const struct engine_function *function)
+{
+	if (function->has_callees)
+		return function->shared_bytes;
+	return function->shared_bytes - function->module->shared_bytes + function->named_shared_bytes;
+}
+
 void engine_function_info(const struct engine_function *function, struct engine_function_info *info)
 {
 	*info = (struct engine_function_info){
@@ -266,7 +275,7 @@ void engine_function_info(const struct engine_function *function, struct engine_
 		.params = function->engine_parameters,
 		.param_bytes = function->parameter_bytes,
 		.registers = function->register_estimate,
-		.static_shared_bytes = function->shared_bytes,
+		.static_shared_bytes = static_shared_bytes(function),
 		.const_bytes = function->module->const_bytes,
 		.local_bytes = function->local_bytes,
 		.max_threads_per_block = function->max_threads ? function->max_threads : 1024,

@@ -20,6 +20,7 @@ struct variable {
 	const char *name;
 	enum variable_space space;
 	size_t size, align;
+	uint8_t element_bytes;
 	bool is_declaration;	/* .extern without a definition so far */
 	bool is_dynamic;	/* .extern .shared x[]: starts where static shared memory ends */
 	bool is_managed;
@@ -27,6 +28,7 @@ struct variable {
 	char *memory;		/* global and const */
 	uint64_t address;	/* what the kernel sees; an offset for shared, a place for references */
 	bool is_surface;	/* of a reference: .surfref, else .texref */
+	const struct engine_function *named_by;	/* of shared: the last one */
 };
 
 struct parameter {
@@ -48,6 +50,7 @@ struct engine_function {
 	bool is_entry, is_weak;
 	bool is_defined;	/* has a body, or is a builtin */
 	bool has_calls;
+	bool has_callees;	/* among them functions of the module */
 	bool uses_dynamic_shared;
 	struct engine_function *alias_of;	/* .alias */
 	handler_fn builtin;	/* vprintf and its kind */
@@ -74,7 +77,8 @@ struct engine_function {
 	size_t constant_count;
 	uint32_t frame_bytes;	/* register window */
 	uint32_t local_bytes;	/* per lane: .local, .param of calls */
-	uint32_t shared_bytes;	/* static */
+	uint32_t shared_bytes;	/* static: where the dynamic part begins */
+	uint32_t named_shared_bytes;	/* of the module's variables, those that its instructions name */
 	uint32_t register_estimate;
 };
 

@@ -279,9 +279,10 @@ static void declare_variables(struct ptx_parser *parser, enum variable_space spa
 			variable->is_managed = is_managed;
 			variable->is_weak = linkage.is_weak;
 			variable->is_declaration = is_declaration;
-			variable->is_dynamic =
-				space == SPACE_SHARED &&
-				(declarator.is_unsized || linkage.is_extern);
+			/* With a size, .extern says nothing where no other object has the variable:
+			 * ptxas ignores it, and compilers (Taichi's) go by that. */
+			variable->is_dynamic = space == SPACE_SHARED && !declarator.bytes;
+			variable->element_bytes = declarator.type.bytes;
 			if (!is_declaration) {
 				if (ptx_is(parser, "=") && declarator.is_unsized)
 					ptx_fail(parser, ENGINE_INVALID_PTX,

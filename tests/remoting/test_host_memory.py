@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 
@@ -23,3 +25,13 @@ def test_memory_that_is_asked_to_be_mapped_is_told_once_not_to_be(remote: Remote
     before, after = done.stderr.split("plain\n")
     assert before == ""
     assert [line.startswith("farbus: pinned memory is not mapped: ") for line in after.splitlines()] == [True]
+
+
+@pytest.mark.parametrize("arguments", [(), ("pinned",)], ids=["without", "with"])
+def test_an_illegal_address_of_who_has_pinned_memory_is_explained(
+    remote: Remote, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    done = remote.run(build_calls("listing/pinned_in_kernel", tmp_path), *arguments)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    explained = [line for line in done.stderr.splitlines() if "a remote GPU can't read or write it; copy it" in line]
+    assert len(explained) == len(arguments), done.stderr

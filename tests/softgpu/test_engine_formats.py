@@ -389,3 +389,49 @@ def test_set_of_bfloats(dst: str, one: int) -> None:
 def test_a_register_may_be_declared_without_a_blank() -> None:
     memory = np.zeros(1, np.uint32)
     assert launched("{ .reg.b32 t; mov.u32 t, 5; st.global.u32 [%rd1], t; }", memory).tolist() == [5]
+
+
+def test_the_address_of_an_element_is_counted_in_elements() -> None:
+    """As ptxas takes it, of variables of the module and of the function."""
+    image = kernel(
+        ".shared .align 4 .b32 own[8]; mov.u64 %rd2, own; mov.u64 %rd3, own[3]; sub.u64 %rd4, %rd3, %rd2;"
+        "st.global.u64 [%rd1], %rd4; mov.u64 %rd2, table; mov.u64 %rd3, table[5]; sub.u64 %rd4, %rd3, %rd2;"
+        "st.global.u64 [%rd1+8], %rd4;"
+    ).replace(".visible", ".global .align 8 .b64 table[9];\n.visible", 1)
+    memory = np.zeros(2, np.uint64)
+    with Module(image) as module:
+        module.launch("k", 1, 1, memory)
+    assert memory.tolist() == [12, 40]
+
+
+def test_external_shared_memory_with_a_size_has_it_without_a_launch_s() -> None:
+    """ptxas ignores .extern where no other object defines it; Taichi's compiler goes by that."""
+    body = (
+        "mov.u64 %rd2, s; mul.wide.u32 %rd3, %r1, 4; add.u64 %rd3, %rd2, %rd3; st.shared.u32 [%rd3], %r1;"
+        "bar.sync 0; ld.shared.u32 %r2, [s+252]; add.u64 %rd1, %rd1, 0; st.global.u32 [%rd1], %r2;"
+    )
+    image = kernel(body).replace(".visible", ".extern .shared .align 8 .b8 s[256];\n.visible", 1)
+    memory = np.zeros(1, np.uint32)
+    with Module(image) as module:
+        assert module.info("k").static_shared_bytes == 256
+        module.launch("k", 1, 64, memory)
+    assert memory.tolist() == [63]
+
+
+def test_a_kernel_has_the_shared_variables_of_its_module_that_it_names() -> None:
+    """All of them together may be more than a block can have."""
+    variables = "".join(f".shared .align 4 .b8 {name}[40000];\n" for name in "abcdwxyh")
+    callee = ".func callee() { .reg .u32 %r<2>; ld.shared.u32 %r1, [c]; ret; }\n"
+    entries = "".join(
+        f".visible .entry {name}() {{ .reg .u64 %rd<3>; {body} ret; }}\n"
+        for name, body in {
+            "none": "",
+            "one": "mov.u64 %rd1, b; mov.u64 %rd2, b;",
+            "two": ".shared .align 4 .b8 own[100]; mov.u64 %rd1, h; mov.u64 %rd2, a;",
+            "calls": "call callee, ();",
+        }.items()
+    )
+    with Module(HEADER + variables + callee + entries) as module:
+        taken = {name: module.info(name).static_shared_bytes for name in ("none", "one", "two", "calls")}
+    # What callees use is not followed.
+    assert taken == {"none": 0, "one": 40000, "two": 80100, "calls": 320000}
