@@ -42,7 +42,7 @@ class SmallDisk:
 
 
 @contextlib.contextmanager
-def small_disk(path: Path, *, size_bytes: int = 4 * 2**20) -> Iterator[SmallDisk]:
+def small_disk(path: Path, *, size_bytes: int = 16 * 2**20) -> Iterator[SmallDisk]:
     """Mount one at ``path``; skip the test where that is not permitted."""
     path.mkdir()
     if os.geteuid() != 0:
