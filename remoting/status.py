@@ -42,7 +42,7 @@ SLOTS_LIMIT = 1024
 LIMIT_BYTES = (1 + SLOTS_LIMIT) * SLOT_BYTES
 
 #: Readings that may meet a supervisor at its change of the head, which takes microseconds.
-READ_ATTEMPTS = 3
+READ_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +129,8 @@ def read(look: Callable[[], bytes], *, now_ns: Callable[[], int] = time.monotoni
         data = look()
         if len(data) < HEAD.size or not HEAD.unpack_from(data)[2] % 2:
             return parse(data, now_ns=now_ns())
+        # Whoever writes may wait for this very processor.
+        os.sched_yield()
     return parse(look(), now_ns=now_ns())
 
 
