@@ -276,6 +276,15 @@ class Terminal:
         os.close(self._slave)
 
 
+def test_a_wide_picture_that_stands_is_not_cut_on_a_narrow_terminal(tmp_path: Path, shared_cluster: Cluster) -> None:
+    shown = Terminal(tmp_path, shared_cluster.socket, "--once", "-o", "wide")
+    try:
+        assert shown.process.wait(PATIENCE_S) == 0
+        assert "WAITS  SERVER     PID LEASE" in os.read(shown.master, 65536).decode()
+    finally:
+        shown.close()
+
+
 @pytest.fixture
 def terminal(tmp_path: Path, shared_cluster: Cluster) -> Iterator[Terminal]:
     shown = Terminal(tmp_path, shared_cluster.socket, "--interval", "3600")

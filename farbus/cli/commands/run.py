@@ -123,7 +123,8 @@ TELL_EXIT_S = 15.0
         "between nodes unless their agents have remoting_tls off: farbus top shows it as tls.",
         "Variables that it hands on to the program, in jobs set in [env]: FARBUS_TRANSPORT and FARBUS_TRACE, what "
         "--transport and --trace stand for (but a trace that FARBUS_TRACE names is added to); FARBUS_CONNECTIONS, TCP "
-        "connections of a session, 1 to 8; FARBUS_GRACE_S, seconds for which a session outlives a cut (docs/cli.md).",
+        "connections of a session, 1 to 8; FARBUS_GRACE_S, seconds for which a session outlives a cut; "
+        "FARBUS_MANAGED_MEMORY, paging or copies (docs/cli.md).",
     ),
 )
 def run(
@@ -286,7 +287,13 @@ async def _hold_and_run(target: Target, child: ForegroundProgram, wish: Wish) ->
             watch.cancel()
             await asyncio.wait({watch})
         if wish.trace and is_empty(wish.trace):
-            say(f"{wish.trace} is empty: {wish.name} made no call to a GPU by remoting; --route remote asks for one")
+            # Where the GPU is another node's, asking for one would change nothing.
+            why = (
+                "made no call of CUDA, or FARBUS_TRACE ended at a container: --env FARBUS_TRACE=FILE, a path in it"
+                if "FARBUS_SESSION" in ready.environment
+                else "made no call to a GPU by remoting; --route remote asks for one"
+            )
+            say(f"{wish.trace} is empty: {wish.name} {why}")
         if code < 0 and -code not in QUIET_SIGNALS:
             say(f"{wish.name} was ended by signal {-code} ({signal.strsignal(-code)})")
         return 128 - code if code < 0 else code

@@ -32,7 +32,7 @@ LEAST_INTERVAL_S = 0.5
 MOST_INTERVAL_S = 3600.0
 PLAIN_WIDTH = 80
 WIDE_WIDTH = 120
-"""Columns of a picture, and of a wide one, that goes into a file or pipe."""
+"""Columns of a picture, and of a wide one, that goes into a file or pipe; a wide one that stands has no fewer."""
 
 
 @app.command(
@@ -40,7 +40,7 @@ WIDE_WIDTH = 120
         "farbus top                       live; q ends it, n b m t choose the order",
         "farbus top --once                one picture, for a file or a ticket",
         "farbus top alpha --sort traffic  one node, busiest sessions first",
-        "farbus top -o wide               also the process ids of programs and of their servers",
+        "farbus top -o wide               also the process ids of programs and of their servers, in 119 columns",
         "farbus top -o json               every figure once, for programs",
         "",
         "BUSY of a GPU is the share of time in which kernels ran. BUSY of a program is the share in which the "
@@ -95,7 +95,10 @@ def top(
 def _print(telemetry: ClusterTelemetry, sort: Sort, *, wide: bool) -> None:
     from rich.console import Console  # noqa: PLC0415 - takes its time to load
 
-    width = None if sys.stdout.isatty() else WIDE_WIDTH if wide else PLAIN_WIDTH
+    width = WIDE_WIDTH if wide else PLAIN_WIDTH
+    if sys.stdout.isatty():
+        # What was asked for is not cut: a narrow terminal breaks the lines itself.
+        width = max(Console().width, WIDE_WIDTH) if wide else Console().width
     console = Console(width=width, highlight=False, no_color=not has_colours())
     console.print(picture(telemetry, sort=sort, wide=wide))
 

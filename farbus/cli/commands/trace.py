@@ -78,7 +78,7 @@ NOTHING = (
         "",
         "The lines of FILE themselves are for grep and awk: seconds since 1970, process, thread, function, whether it "
         "was answered local, posted or called, microseconds, result; then, of some, bytes=, from= and to= (pageable, "
-        "pinned, device, managed, array), kernel=, grid= and block= (docs/debugging.md).",
+        "pinned, device, managed, array, mixed), kernel=, grid= and block= (docs/debugging.md).",
     )
 )
 def trace(
@@ -89,8 +89,11 @@ def trace(
 ) -> None:
     """Sum up the CUDA calls that a program has made: functions, bytes that were copied, kernels that were launched.
 
-    Times are those of the calling threads. MB, of a million bytes, are what copies, fills and allocations have, and
-    images that were loaded, as they travel.
+    LOCAL calls were answered without the server, POSTED ones sent without waiting for an answer, CALLED ones waited.
+    The first call that needs devices (cuDriverGetVersion, often) connects, and has its time.
+
+    Times are those of the calling threads: kernels and copies that were posted go on behind them. MB, of a million
+    bytes, are what copies, fills and allocations have, and images that were loaded, as they travel.
     """
     told = read_trace(file)
     if output is Output.JSON:
