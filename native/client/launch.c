@@ -163,7 +163,7 @@ static CUresult attributes_check(struct launch *launch)
 #define FIT_ATTRIBUTES 4u
 
 struct fit {
-	const struct client_context *context;	/* a green one has few multiprocessors */
+	const struct client_context *context;	/* none that is green: it may end, and another have fewer multiprocessors */
 	uint64_t epoch;			/* contexts that had ended */
 	uint32_t block[3];
 	uint32_t shared_bytes;
@@ -183,7 +183,7 @@ static bool fit_of(const struct launch *launch, struct fit *out)
 {
 	const uint32_t *grid = launch->fixed.grid;
 
-	if (launch->fixed.attribute_count > FIT_ATTRIBUTES)
+	if (launch->fixed.attribute_count > FIT_ATTRIBUTES || client_stream_is_green(launch->fixed.stream))
 		return false;
 	/* Compared as bytes. */
 	memset(out, 0, sizeof(*out));
