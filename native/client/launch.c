@@ -17,7 +17,6 @@ struct launch {
 	struct client_function *function;
 	struct client_kernel *kernel;	/* the same, on the server that it runs on */
 	struct wire_launch fixed;
-	const struct client_context *context;	/* that it runs in */
 	bool checked;			/* the driver must answer */
 	bool at_once;			/* it must have answered for such a launch before */
 	const CUlaunchAttribute *attributes;
@@ -187,7 +186,8 @@ static bool fit_of(const struct launch *launch, struct fit *out)
 		return false;
 	/* Compared as bytes. */
 	memset(out, 0, sizeof(*out));
-	out->context = launch->context;
+	/* The stream's, whichever is current. */
+	out->context = client_stream_context(launch->fixed.stream);
 	out->epoch = atomic_load(&farbus_client.contexts_ended);
 	out->shared_bytes = launch->fixed.shared_bytes;
 	memcpy(out->block, launch->fixed.block, sizeof(out->block));
@@ -360,7 +360,6 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 		result = attributes_check(launch);
 	if (result != CUDA_SUCCESS)
 		return result;
-	launch->context = context;
 	launch->fixed.function = launch->kernel->wire;
 	return launch_send(launch);
 }
