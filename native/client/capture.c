@@ -52,14 +52,15 @@ static CUresult stream_enter(CUstream handle, uint64_t *stream)
 	return result == CUDA_SUCCESS ? client_stream_wire(handle, stream) : result;
 }
 
-/* Counted before it begins, for threads that meet the stream meanwhile. */
+/* Counted before it begins, for threads that meet the stream meanwhile.  Whether it has begun this call says alone: what
+ * was posted before it, and refused, the next one tells. */
 static CUresult capture_begin(const struct client_request *request)
 {
-	struct client_wait wait = { 0 };
+	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
 	CUresult result;
 
 	atomic_fetch_add(&farbus_client.capturing, 1);
-	result = client_call_wide(request, &wait);
+	result = client_call_own_wide(request, &wait);
 	if (result != CUDA_SUCCESS)
 		atomic_fetch_sub(&farbus_client.capturing, 1);
 	return result;
@@ -151,18 +152,29 @@ static CUgraph graph_take(uint64_t stream, uint64_t graph)
 
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
-	struct wire_capture_end request = { 0 };
+	struct wire_capture_end fixed = { 0 };
+	const struct client_request request = {
+		.op = WIRE_OP_CAPTURE_END,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
 	struct wire_capture_end_reply reply = { 0 };
-	CUresult result = stream_enter(hStream, &request.stream);
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.result = CUDA_ERROR_DEVICE_UNAVAILABLE,
+	};
+	CUresult result = stream_enter(hStream, &fixed.stream);
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!phGraph)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_call(WIRE_OP_CAPTURE_END, &request, sizeof(request), &reply, sizeof(reply));
-	if (ends_capture(result))
+	result = client_call_wide(&request, &wait);
+	/* Whatever it tells of what was posted before. */
+	if (ends_capture(wait.result))
 		atomic_fetch_sub(&farbus_client.capturing, 1);
-	*phGraph = result == CUDA_SUCCESS ? graph_take(request.stream, reply.graph) : NULL;
+	*phGraph = result == CUDA_SUCCESS ? graph_take(fixed.stream, reply.graph) : NULL;
 	return result;
 }
 

@@ -156,6 +156,7 @@ struct client_library {
 struct client_events {
 	pthread_mutex_t lock;		/* over what events say of their records, too */
 	uint64_t recorded;		/* records so far */
+	uint64_t ended;			/* up to this one they were of a context that has ended */
 	uint64_t settled_all;		/* of any stream up to this number */
 	struct client_settled {
 		uint64_t stream;
@@ -209,6 +210,9 @@ struct client_event {
 	bool elsewhere;			/* a graph, say, may record it, too */
 	uint64_t stream;		/* of the last record, and its number; 0: nothing is known of it */
 	uint64_t number;
+	uint64_t behind;		/* records up to this one were sent no later than it */
+	unsigned recording;		/* threads that record it at this time, */
+	bool overlaps;			/* several of them */
 };
 
 struct client_layout;			/* device.c */
@@ -506,10 +510,14 @@ struct client_waited {
 	bool all;			/* streams, else this one's: */
 	uint64_t stream;
 	uint64_t number;		/* of the context's last record then */
+	uint64_t event;			/* that was waited for, or 0; */
+	uint64_t record;		/* the number of its record then */
 };
 struct client_waited client_events_before(const struct client_route *route,
 					  const struct client_request *request);
 void client_events_over(const struct client_waited *waited);
+/* The context has ended: its events are nobody's. */
+void client_events_forget(struct client_context *context);
 /* A call with a tail in either direction, or whose bytes go to a target.  The
  * caller sets reply, reply_bytes, want_tail and target of `wait`. */
 CUresult client_call_wide(const struct client_request *request, struct client_wait *wait);
@@ -523,6 +531,8 @@ int client_flush(struct client_session *session);
  * The call's own result. */
 CUresult client_call_own(const struct client_route *route, const struct client_request *request,
 			 struct client_wait *wait);
+/* The same to where client_call_wide sends it. */
+CUresult client_call_own_wide(const struct client_request *request, struct client_wait *wait);
 /* Does the server owe bytes of an asynchronous copy to [at, at + bytes)? */
 bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes);
 /* No thread of the program reads the inbox any more (pages.h): whoever reads for all must not be
@@ -702,7 +712,8 @@ bool client_pinned_copy(const struct client_plane *to, const struct client_plane
 
 /* ---- green contexts (green.c) ---- */
 
-bool client_green_is_current(void);
+/* Has the stream, named as on the wire, but a part of the multiprocessors? */
+bool client_stream_is_green(uint64_t stream);
 /* The one that is current, held for a stream of its; NULL: there is none. */
 struct client_green *client_green_take(void);
 void client_green_release(struct client_green *green);

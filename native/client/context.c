@@ -46,6 +46,7 @@ static void context_forget(struct client_context *context)
 	cudart_context_destroyed(context->handle);
 	client_libraries_forget(context);
 	client_across_forget(context);
+	client_events_forget(context);
 	client_graphs_changed();
 }
 

@@ -31,16 +31,57 @@ static struct client_settled *settled_of(struct client_context *context, uint64_
 	return &context->events.settled[(stream ^ stream >> 4) % CLIENT_SETTLED_STREAMS];
 }
 
-/* Behind its record, so that nobody waits for one that is not on its way, and takes it for over. */
-static void recorded(struct client_event *event, uint64_t stream, bool captured)
+/* Of several threads' records in one stream nobody knows which came first: counted before one is on its way, and again
+ * behind it, they tell. */
+static uint64_t record_begin(struct client_event *event)
 {
 	struct client_events *events = &event->context->events;
+	uint64_t before;
 
 	pthread_mutex_lock(&events->lock);
-	event->stream = stream;
-	/* In a capture nothing is recorded; and which thread's the stream of each thread is, changes. */
-	event->number = captured || stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ? 0 : ++events->recorded;
+	event->number = 0;
+	event->overlaps = event->recording++ > 0 || event->overlaps;
+	before = events->recorded;
 	pthread_mutex_unlock(&events->lock);
+	return before;
+}
+
+/* Behind the record, so that nobody waits for one that is not on its way, and takes it for over.  Of records of the same
+ * event at a time nobody knows which was the last.  `known`: what the stream is, and that it is one. */
+static void record_end(struct client_event *event, uint64_t before, uint64_t stream, bool known)
+{
+	struct client_events *events = &event->context->events;
+	uint64_t number;
+
+	pthread_mutex_lock(&events->lock);
+	number = ++events->recorded;
+	known = known && !event->overlaps;
+	if (--event->recording == 0)
+		event->overlaps = false;
+	event->stream = stream;
+	event->number = known ? number : 0;
+	event->behind = number == before + 1 ? number : before;
+	pthread_mutex_unlock(&events->lock);
+}
+
+void client_events_forget(struct client_context *context)
+{
+	pthread_mutex_lock(&context->events.lock);
+	context->events.ended = context->events.recorded;
+	pthread_mutex_unlock(&context->events.lock);
+}
+
+/* Is that handle of a context the one of a green context? */
+static bool is_green(const struct client_context *context, uint64_t handle)
+{
+	return (uint64_t)(uintptr_t)context->handle != handle;
+}
+
+/* Streams of that name there are several: each thread's, and each green context's default stream. */
+static bool is_ambiguous(const struct client_context *context, uint64_t current, uint64_t stream)
+{
+	return stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
+	       (stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY && is_green(context, current));
 }
 
 void client_event_recorded_elsewhere(uint64_t wire)
@@ -64,7 +105,7 @@ static bool records_are_over(const struct client_event *event)
 		return false;
 	pthread_mutex_lock(&context->events.lock);
 	settled = settled_of(context, event->stream);
-	over = event->number && !event->elsewhere &&
+	over = event->number > context->events.ended && !event->elsewhere &&
 	       (event->number <= context->events.settled_all ||
 		(settled->stream == event->stream && event->number <= settled->number));
 	pthread_mutex_unlock(&context->events.lock);
@@ -109,22 +150,23 @@ struct client_waited client_events_before(const struct client_route *route, cons
 				   ((const struct wire_event_synchronize *)request->fixed)->event);
 		break;
 	case WIRE_OP_CONTEXT_SYNCHRONIZE:
-		/* A green one waits for its own streams alone. */
-		if (client_green_is_current())
-			return waited;
 		waited.all = true;
 		break;
 	default:
 		return waited;
 	}
 	context = event ? event->context : client_context_get((CUcontext)(uintptr_t)route->context);
-	if (!context)
+	/* A green one waits for its own streams alone. */
+	if (!context || (!event && (waited.all ? is_green(context, route->context)
+					       : is_ambiguous(context, route->context, waited.stream))))
 		return waited;
 	pthread_mutex_lock(&context->events.lock);
 	waited.number = context->events.recorded;
 	if (event) {
+		waited.event = (uint64_t)(uintptr_t)event->handle;
+		waited.record = event->number;
 		waited.stream = event->stream;
-		waited.number = event->elsewhere ? 0 : event->number;
+		waited.number = event->elsewhere || !event->number ? 0 : event->behind;
 	}
 	pthread_mutex_unlock(&context->events.lock);
 	waited.context = context->handle;
@@ -135,14 +177,22 @@ void client_events_over(const struct client_waited *waited)
 {
 	/* It may have ended meanwhile. */
 	struct client_context *context = client_context_get(waited->context);
+	const struct client_event *event = NULL;
 	struct client_settled *settled;
 	struct client_events *events;
 
-	if (!context)
+	if (waited->event)
+		event = handle_get(&farbus_client.handles, HANDLE_EVENT, waited->event);
+	if (!context || (waited->event && !event))
 		return;
 	events = &context->events;
 	settled = settled_of(context, waited->stream);
 	pthread_mutex_lock(&events->lock);
+	/* What was waited for may have been another record than was known. */
+	if (event && event->number != waited->record) {
+		pthread_mutex_unlock(&events->lock);
+		return;
+	}
 	if (waited->all) {
 		if (events->settled_all < waited->number)
 			events->settled_all = waited->number;
@@ -200,6 +250,7 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
 	struct wire_event_record request = { .flags = flags };
 	CUresult result = client_stream_enter(hStream, &request.stream);
 	struct client_event *event;
+	uint64_t before;
 	bool captured;
 
 	if (result == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
@@ -213,14 +264,22 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
 	captured = client_stream_captured(request.stream);
 	if (flags & CU_EVENT_RECORD_EXTERNAL && !captured)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
 	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
-	if (result != CUDA_SUCCESS || !event)
-		return result;
+	if (!event)
+		return CUDA_ERROR_INVALID_HANDLE;
 	if (flags & CU_EVENT_RECORD_EXTERNAL)
 		client_event_recorded_elsewhere(request.event);
-	else
-		recorded(event, request.stream, captured);
+	before = record_begin(event);
+	result = client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
+	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
+	if (!event)
+		return result;
+	/* In a capture nothing is recorded. */
+	record_end(event, before, request.stream,
+		   result == CUDA_SUCCESS && !captured &&
+			   !is_ambiguous(event->context, client_route_current().context, request.stream));
+	if (result != CUDA_SUCCESS)
+		return result;
 	/* Another process may be told of it by other ways as soon as this returns, and wait for
 	 * it then: it must not find it as it was before. */
 	if (event->flags & CU_EVENT_INTERPROCESS && !captured) {

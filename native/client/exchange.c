@@ -1056,6 +1056,14 @@ CUresult client_call_wide(const struct client_request *request, struct client_wa
 	return result == CUDA_SUCCESS ? client_call_to(&route, request, wait) : result;
 }
 
+CUresult client_call_own_wide(const struct client_request *request, struct client_wait *wait)
+{
+	struct client_route route;
+	CUresult result = route_find(request->op, request->fixed, &route);
+
+	return result == CUDA_SUCCESS ? client_call_own(&route, request, wait) : result;
+}
+
 CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
 		     size_t reply_bytes)
 {

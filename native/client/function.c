@@ -217,6 +217,7 @@ static CUresult cache_set(const void *handle, CUfunc_cache config)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = client_post(WIRE_OP_FUNCTION_SET_CACHE, &request, sizeof(request), NULL, 0);
 	occupancy_forget(function);
+	client_fits_forget(function);
 	return result;
 }
 

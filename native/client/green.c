@@ -48,16 +48,6 @@ static void green_drop(struct client_green *green)
 
 /* ---- streams ---- */
 
-bool client_green_is_current(void)
-{
-	bool is;
-
-	pthread_mutex_lock(&green_lock);
-	is = green_current() != NULL;
-	pthread_mutex_unlock(&green_lock);
-	return is;
-}
-
 struct client_green *client_green_take(void)
 {
 	struct client_green *green;

@@ -17,7 +17,6 @@ struct launch {
 	struct client_function *function;
 	struct client_kernel *kernel;	/* the same, on the server that it runs on */
 	struct wire_launch fixed;
-	const struct client_context *context;	/* that it runs in */
 	bool checked;			/* the driver must answer */
 	bool at_once;			/* it must have answered for such a launch before */
 	const CUlaunchAttribute *attributes;
@@ -163,7 +162,7 @@ static CUresult attributes_check(struct launch *launch)
 #define FIT_ATTRIBUTES 4u
 
 struct fit {
-	const struct client_context *context;	/* a green one has few multiprocessors */
+	const struct client_context *context;	/* none that is green: it may end, and another have fewer multiprocessors */
 	uint64_t epoch;			/* contexts that had ended */
 	uint32_t block[3];
 	uint32_t shared_bytes;
@@ -183,11 +182,12 @@ static bool fit_of(const struct launch *launch, struct fit *out)
 {
 	const uint32_t *grid = launch->fixed.grid;
 
-	if (launch->fixed.attribute_count > FIT_ATTRIBUTES)
+	if (launch->fixed.attribute_count > FIT_ATTRIBUTES || client_stream_is_green(launch->fixed.stream))
 		return false;
 	/* Compared as bytes. */
 	memset(out, 0, sizeof(*out));
-	out->context = launch->context;
+	/* The stream's, whichever is current. */
+	out->context = client_stream_context(launch->fixed.stream);
 	out->epoch = atomic_load(&farbus_client.contexts_ended);
 	out->shared_bytes = launch->fixed.shared_bytes;
 	memcpy(out->block, launch->fixed.block, sizeof(out->block));
@@ -360,7 +360,6 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 		result = attributes_check(launch);
 	if (result != CUDA_SUCCESS)
 		return result;
-	launch->context = context;
 	launch->fixed.function = launch->kernel->wire;
 	return launch_send(launch);
 }

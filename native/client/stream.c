@@ -196,6 +196,13 @@ static CUgreenCtx green_of(const struct client_stream *stream, CUcontext *contex
 					: client_green_handle(stream ? stream->green : NULL, context);
 }
 
+bool client_stream_is_green(uint64_t wire)
+{
+	CUcontext context;
+
+	return green_of(handle_get(&farbus_client.handles, HANDLE_STREAM, wire), &context) != NULL;
+}
+
 CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
 	const struct client_stream *stream;

@@ -177,6 +177,11 @@ def test_whether_a_stream_is_captured_is_known_while_none_is(remote: Remote, tmp
     assert messages(remote, program, 21) - messages(remote, program, 1) == 2 * 20
 
 
+def test_a_capture_begins_behind_what_was_refused(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("posting/captured_late", tmp_path))
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_event_whose_stream_was_waited_for_is_over(remote: Remote, tmp_path: Path) -> None:
     program = build_calls("posting/events_over", tmp_path)
     assert messages(remote, program, 21) == messages(remote, program, 1)

@@ -232,6 +232,10 @@ static void together(CUdevResource whole)
 	       CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
 	CHECK(cuLaunchCooperativeKernel(where, 8 * (unsigned)blocks + 1, 1, 1, 1024, 1, 1, 0, NULL,
 					parameters));
+	/* What fitted in the whole device fits in the part no better. */
+	EXPECT(cuLaunchCooperativeKernel(where, 8 * (unsigned)blocks + 1, 1, 1, 1024, 1, 1, 0, stream,
+					 parameters),
+	       CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
 	CHECK(cuCtxSynchronize());
 	CHECK(cuStreamDestroy_v2(stream));
 	CHECK(cuGreenCtxDestroy(green));
