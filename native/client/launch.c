@@ -176,6 +176,7 @@ struct client_fits {
 };
 
 static pthread_mutex_t fits_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic unsigned fits_forgotten;	/* how often, of all kernels */
 
 /* What the driver's answer goes by; false: by something else, too. */
 static bool fit_of(const struct launch *launch, struct fit *out)
@@ -243,12 +244,13 @@ static bool fit_is_known(const struct client_function *function, const struct fi
 	return known;
 }
 
-static void fit_keep(struct client_function *function, const struct fit *fit)
+/* Unless an attribute was set since `forgotten` was read, ahead of the launch. */
+static void fit_keep(struct client_function *function, const struct fit *fit, unsigned forgotten)
 {
 	pthread_mutex_lock(&fits_lock);
 	if (!function->fits)
 		function->fits = calloc(1, sizeof(*function->fits));
-	if (function->fits)
+	if (function->fits && forgotten == atomic_load(&fits_forgotten))
 		function->fits->known[function->fits->count++ % FITS_KNOWN] = *fit;
 	pthread_mutex_unlock(&fits_lock);
 }
@@ -256,6 +258,7 @@ static void fit_keep(struct client_function *function, const struct fit *fit)
 void client_fits_forget(struct client_function *function)
 {
 	pthread_mutex_lock(&fits_lock);
+	atomic_fetch_add(&fits_forgotten, 1);
 	if (function->fits)
 		function->fits->count = 0;
 	pthread_mutex_unlock(&fits_lock);
@@ -274,12 +277,13 @@ static CUresult launch_post(const struct launch *launch, const struct client_req
 	if (asks) {
 		struct client_request checked = *request;
 		struct client_wait wait = { 0 };
+		unsigned forgotten = atomic_load(&fits_forgotten);
 		CUresult result;
 
 		checked.op = WIRE_OP_LAUNCH_CHECKED;
 		result = client_call_wide(&checked, &wait);
 		if (result == CUDA_SUCCESS && remembers)
-			fit_keep(launch->function, &fit);
+			fit_keep(launch->function, &fit, forgotten);
 		return result;
 	}
 	return client_post(WIRE_OP_LAUNCH, request->fixed, request->fixed_bytes, request->tail,
