@@ -106,6 +106,7 @@ _SETTINGS: Mapping[str, tuple[Callable[[str], bool], str]] = {
     "FARBUS_CONNECTIONS": (lambda value: value in tuple("12345678"), "a number from 1 to 8"),
     "FARBUS_GRACE_S": (_is_grace_time, f"seconds, at most {GRACE_MOST_S}"),
     "FARBUS_MANAGED_MEMORY": (lambda value: value in ("paging", "copies"), "paging or copies"),
+    "FARBUS_MAPPED_MEMORY": (lambda value: value == "managed", "managed"),
     "FARBUS_TRACE": (may_be_traced_to, "a file that you may write"),
 }
 """Variables that the shim refuses a program for (native/client): what is right, and how it is told."""

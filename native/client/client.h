@@ -354,6 +354,7 @@ struct client {
 	_Atomic int capturing;		/* captures that go on; never fewer than there are */
 	_Atomic bool managed;		/* there is, or was, managed memory */
 	_Atomic bool paging;		/* its pages come when they are touched */
+	bool mapped;			/* pinned memory is managed memory: FARBUS_MAPPED_MEMORY */
 };
 
 extern struct client farbus_client;
@@ -651,6 +652,7 @@ struct client_range {
 	bool graph;			/* a graph's: freed and allocated again by its runs */
 	bool going;			/* the server is asked to free it */
 	bool managed;			/* managed memory (managed.c) */
+	bool mapped;			/* and the program's pinned memory, by its address */
 	struct client_library *library;
 	unsigned long long id;
 };

@@ -100,9 +100,8 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
 /* What the GPU can do and remoting cannot (yet): programs that ask choose
  * another way instead of failing. */
 static const CUdevice_attribute withheld[] = {
-	/* No coherent link: neither mapped nor pageable memory, and managed memory belongs
-	 * to the GPU while anything runs. */
-	CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+	/* No coherent link: no pageable memory, and managed memory belongs to the GPU while
+	 * anything runs. */
 	CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
 	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
 	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
@@ -156,6 +155,8 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (attrib == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)
 		*pi = client_managed_offered();
+	else if (attrib == CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY)
+		*pi = farbus_client.mapped;
 	else if (attrib == CU_DEVICE_ATTRIBUTE_NUMA_ID || attrib == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
 		*pi = -1;	/* CUDA's number for none */
 	else

@@ -1,6 +1,6 @@
 /* cuInit, versions, look-ups, export tables, error texts. */
-#include "client.h"
 #include "details.h"
+#include "managed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,7 +78,7 @@ static CUresult client_connect(struct client *client)
 
 static CUresult client_start(struct client *client)
 {
-	CUresult result = CUDA_SUCCESS;
+	CUresult result = client_mapped_check();
 
 	for (int i = 0; i < client->device_count && result == CUDA_SUCCESS; i++)
 		result = client_context_make_primary(&client->devices[i]);

@@ -31,6 +31,15 @@ bool client_managed_offered(void)
 	return client_alone() && client_session_has(farbus_client.sessions, WIRE_OP_LIBRARY_VARIABLE);
 }
 
+CUresult client_mapped_check(void)
+{
+	if (!farbus_client.mapped || client_managed_offered())
+		return CUDA_SUCCESS;
+	client_message("FARBUS_MAPPED_MEMORY=managed needs GPUs of one server alone, of the same version of "
+		       "farbus: unset it");
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 /* Say why not, once. */
 static CUresult refuse(void)
 {
@@ -151,6 +160,7 @@ void client_managed_after(uint64_t stream)
 		client_active_mark(stream);
 		flush_for(client_managed_key(stream));
 	}
+	client_pages_doubt();
 	client_pages_unlock();
 }
 
@@ -200,6 +210,7 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 		client_active_mark(stream);
 		flush_range(address, bytes, false);
 	}
+	client_pages_doubt();
 	client_pages_unlock();
 }
 
@@ -242,7 +253,7 @@ static void waited(void)
 	}
 	for (size_t i = 0; i < client_pages_count(); i++)
 		if (client_pages_at(i)->provisional)
-			client_pages_drop_clean(client_pages_at(i));
+			client_pages_drop(client_pages_at(i));
 }
 
 void client_managed_called(const struct client_route *route, const struct client_request *request)
@@ -364,7 +375,7 @@ static void backing_give(void *opaque, const struct client_range *range, uint64_
 }
 
 /* A region with room for so many pages. */
-static CUresult region_open(struct client_context *context, uint64_t bytes,
+static CUresult region_open(struct client_context *context, uint64_t bytes, bool mapped,
 			    struct managed_region **region)
 {
 	const struct client_placement placement = {
@@ -391,7 +402,7 @@ static CUresult region_open(struct client_context *context, uint64_t bytes,
 	if (result != CUDA_SUCCESS)
 		return result;
 	base = pages_of(range.base) * PAGE_BYTES;
-	*region = client_pages_make(base, (range.base + range.bytes - base) / PAGE_BYTES);
+	*region = client_pages_make(base, (range.base + range.bytes - base) / PAGE_BYTES, mapped);
 	if (*region) {
 		(*region)->device = range.base;
 		(*region)->home = home;
@@ -464,14 +475,14 @@ static void block_erase(struct managed_region *region, const struct managed_bloc
 		(region->block_count - index) * sizeof(*region->blocks));
 }
 
-static CUresult allocate(struct client_context *context, uint64_t bytes, unsigned flags,
+static CUresult allocate(struct client_context *context, uint64_t bytes, unsigned flags, bool mapped,
 			 uint64_t *address)
 {
 	struct managed_block block = {
 		.count = pages_of(bytes),
 		.bytes = bytes,
 		.context = context,
-		.attach = flags == CU_MEM_ATTACH_HOST ? ATTACH_HOST : ATTACH_GLOBAL,
+		.attach = !mapped && flags == CU_MEM_ATTACH_HOST ? ATTACH_HOST : ATTACH_GLOBAL,
 		.advice = { 0, LOCATION_NONE, LOCATION_NONE, LOCATION_NONE },
 	};
 	struct client_range range = {
@@ -481,6 +492,7 @@ static CUresult allocate(struct client_context *context, uint64_t bytes, unsigne
 		.session = context->session,
 		.accessible = true,
 		.managed = true,
+		.mapped = mapped,
 		.flags = flags,
 	};
 	struct managed_region *region = NULL;
@@ -491,12 +503,12 @@ static CUresult allocate(struct client_context *context, uint64_t bytes, unsigne
 
 	for (size_t i = 0; i < client_pages_count() && bytes <= SHARED_MOST && !found; i++) {
 		region = client_pages_at(i);
-		found = region->device && region->home->context == context &&
+		found = region->device && region->mapped == mapped && region->home->context == context &&
 			region->pages <= SHARED_BYTES / PAGE_BYTES &&
 			gap_find(region, block.count, &index, &block.first);
 	}
 	if (!found) {
-		result = region_open(context, bytes, &region);
+		result = region_open(context, bytes, mapped, &region);
 		if (result != CUDA_SUCCESS)
 			return result;
 		gap_find(region, block.count, &index, &block.first);
@@ -520,6 +532,27 @@ static CUresult allocate(struct client_context *context, uint64_t bytes, unsigne
 	return CUDA_SUCCESS;
 }
 
+static CUresult allocate_here(uint64_t bytes, unsigned flags, bool mapped, uint64_t *address)
+{
+	CUresult result = client_home_make(client_context_current());
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_pages_lock();
+	result = client_pages_start() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+	if (result == CUDA_SUCCESS)
+		result = allocate(client_context_current(), bytes, flags, mapped, address);
+	if (result == CUDA_SUCCESS)
+		atomic_store(&farbus_client.managed, true);
+	client_pages_unlock();
+	return result;
+}
+
+CUresult client_mapped_alloc(uint64_t bytes, unsigned flags, uint64_t *address)
+{
+	return allocate_here(bytes, flags, true, address);
+}
+
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags)
 {
 	CUresult result = client_enter();
@@ -533,16 +566,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flag
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytesize > UINT64_MAX / 2)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = client_home_make(client_context_current());
-	if (result != CUDA_SUCCESS)
-		return result;
-	client_pages_lock();
-	result = client_pages_start() ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-	if (result == CUDA_SUCCESS)
-		result = allocate(client_context_current(), bytesize, flags, &address);
-	if (result == CUDA_SUCCESS)
-		atomic_store(&farbus_client.managed, true);
-	client_pages_unlock();
+	result = allocate_here(bytesize, flags, false, &address);
 	/* It may itself lie in managed memory, and come when it is touched. */
 	if (result == CUDA_SUCCESS)
 		*dptr = address;
@@ -649,7 +673,7 @@ static struct managed_region *region_merge(struct managed_home *home, uint64_t b
 		at -= PAGE_BYTES;
 		count += other->piece_count;
 	}
-	merged = client_pages_make(base, (end - base) / PAGE_BYTES);
+	merged = client_pages_make(base, (end - base) / PAGE_BYTES, false);
 	if (!merged)
 		return NULL;
 	merged->pieces = calloc(count, sizeof(*merged->pieces));
@@ -772,7 +796,7 @@ static bool managed_range(uint64_t address, uint64_t bytes)
 {
 	struct client_range range;
 
-	return bytes && client_memory_find(address, &range) && range.managed &&
+	return bytes && client_memory_find(address, &range) && range.managed && !range.mapped &&
 	       bytes <= range.base + range.bytes - address;
 }
 

@@ -16,6 +16,11 @@ bool client_managed_at(uint64_t address);
 /* May a program have some?  Not with GPUs of several servers, nor of one that is older. */
 bool client_managed_offered(void);
 
+/* Pinned memory that kernels use by its address (FARBUS_MAPPED_MEMORY=managed): can it be had?  It is
+ * of the current context. */
+CUresult client_mapped_check(void);
+CUresult client_mapped_alloc(uint64_t bytes, unsigned flags, uint64_t *address);
+
 /* A stream's name on the wire, with the lane in CUDA's own per thread: no two threads' are one. */
 static inline uint64_t client_managed_key(uint64_t stream)
 {
@@ -38,7 +43,7 @@ void client_managed_called(const struct client_route *route, const struct client
 void client_managed_host_begin(uint64_t stream);
 void client_managed_host_end(uint64_t stream);
 
-/* cuMemFree of a managed allocation; false: it is none. */
+/* cuMemFree of a managed allocation, or cuMemFreeHost; false: it is none. */
 bool client_managed_free(uint64_t address, CUresult *result);
 /* A variable of a module that is managed: it can be touched from here on. */
 CUresult client_managed_variable(struct client_library *library, struct client_context *context,

@@ -621,6 +621,8 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
 		route = client_route_context(range.context);
 		return client_call_to(&route, &call, &wait);
 	}
+	if (client_memory_find(dptr, &range) && range.mapped)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (client_managed_free(dptr, &result))
 		return result;
 	if (!memory_leave(dptr, &range))
@@ -740,6 +742,15 @@ static size_t page_round(size_t bytes)
 
 static _Atomic bool pinned_given;
 
+/* What has a program's pinned memory be mapped; with it, what the program registers is not. */
+static const char *mapping_hint(void)
+{
+	return farbus_client.mapped ? "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: "
+				      "let CUDA allocate it"
+				    : "FARBUS_MAPPED_MEMORY=managed lets kernels use it, where the program waits for them "
+				      "before it reads";
+}
+
 /* CUDA gives memory that was asked to be mapped also where none can be, and fails later. */
 static void note_pinned(unsigned flags)
 {
@@ -749,7 +760,8 @@ static void note_pinned(unsigned flags)
 	_Static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP, "one flag for both");
 	if (flags & CU_MEMHOSTALLOC_DEVICEMAP && !atomic_exchange(&said, true))
 		client_message("pinned memory is not mapped: kernels that read or write this machine's memory, as "
-			       "NCCL's do, can't work on a remote GPU; copy instead, or use gloo for NCCL");
+			       "NCCL's do, can't work on a remote GPU; copy instead, or use gloo for NCCL; %s",
+			       mapping_hint());
 }
 
 /* Where addresses are unified all pinned memory is mapped without being asked (CatBoost goes by that), and a kernel
@@ -760,7 +772,14 @@ void client_pinned_after_illegal_address(void)
 
 	if (atomic_load(&pinned_given) && !atomic_exchange(&said, true))
 		client_message("a kernel used an address that is not the GPU's (CUDA error 700): if that was pinned "
-			       "memory of this machine, a remote GPU can't read or write it; copy it");
+			       "memory of this machine, a remote GPU can't read or write it; copy it; %s",
+			       mapping_hint());
+}
+
+/* Does the program have it as pinned memory? */
+static bool pinned(const struct client_range *range)
+{
+	return range->kind == MEMORY_PINNED || range->mapped;
 }
 
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
@@ -781,6 +800,14 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytesize > SIZE_MAX / 2 || !transport_memory_is_there(bytesize))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (farbus_client.mapped) {
+		uint64_t address = 0;
+
+		result = client_mapped_alloc(bytesize, Flags, &address);
+		if (result == CUDA_SUCCESS)
+			*pp = (void *)(uintptr_t)address;
+		return result;
+	}
 	memory = client_pinned_share(page_round(bytesize), &range.shared);
 	if (!memory) {
 		range.shared = 0;
@@ -819,8 +846,10 @@ CUresult cuMemFreeHost(void *p)
 	if (!p)
 		return CUDA_SUCCESS;
 	if (!client_memory_find((uint64_t)(uintptr_t)p, &range) ||
-	    range.base != (uint64_t)(uintptr_t)p || range.kind != MEMORY_PINNED || range.registered)
+	    range.base != (uint64_t)(uintptr_t)p || !pinned(&range) || range.registered)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (range.mapped)
+		return client_managed_free(range.base, &result) ? result : CUDA_ERROR_INVALID_VALUE;
 	/* Copies that are still to write there must be over, as with a GPU. */
 	if (client_host_busy()) {
 		result = client_contexts_synchronize();
@@ -842,10 +871,30 @@ CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!pFlags || !client_memory_find((uint64_t)(uintptr_t)p, &range) ||
-	    range.kind != MEMORY_PINNED)
+	if (!pFlags || !client_memory_find((uint64_t)(uintptr_t)p, &range) || !pinned(&range))
 		return CUDA_ERROR_INVALID_VALUE;
 	*pFlags = range.flags;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags)
+{
+	static _Atomic bool said;
+	struct client_range range;
+	CUresult result = client_enter();
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!farbus_client.mapped) {
+		if (!atomic_exchange(&said, true))
+			client_message("cuMemHostGetDevicePointer_v2 is not supported over remoting: a remote GPU "
+				       "cannot read or write memory of this machine directly; "
+				       "CAN_MAP_HOST_MEMORY is 0; %s", mapping_hint());
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
+	if (!pdptr || Flags || !client_memory_find((uint64_t)(uintptr_t)p, &range) || !range.mapped)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pdptr = (CUdeviceptr)(uintptr_t)p;
 	return CUDA_SUCCESS;
 }
 
@@ -866,6 +915,11 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (Flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY))
 		return CUDA_ERROR_NOT_SUPPORTED;
+	/* CUDA gives it where the device can't map, which it says here that it can. */
+	if (farbus_client.mapped && Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
+		note_pinned(Flags);
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
 	range.context = client_context_current();
 	/* Device addresses are only reserved here: nothing can be read at them. */
 	if (client_memory_find(range.base, &found))

@@ -243,6 +243,45 @@ static CUresult send_changed(struct managed_region *region, size_t first, size_t
 	return result;
 }
 
+static uint32_t word(const uint8_t *bytes, size_t at)
+{
+	uint32_t value;
+
+	memcpy(&value, bytes + at, sizeof(value));
+	return value;
+}
+
+/* Pinned memory, paging: this process may write some words of a page while the GPU writes others, which
+ * managed memory's rule forbids.  So of what came meanwhile only the words that were written travel. */
+static CUresult send_words(struct managed_region *region, size_t first, size_t count)
+{
+	const uint8_t *here = pointer(region->base);
+	size_t end = (first + count) * PAGE_BYTES;
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t at = first * PAGE_BYTES; at < end && result == CUDA_SUCCESS;) {
+		size_t to = at;
+
+		while (to < end && word(here, to) != word(region->twin, to))
+			to += sizeof(uint32_t);
+		if (to > at)
+			result = client_home_send(region->home, region->base + at, to - at);
+		at = to + sizeof(uint32_t);
+	}
+	return result;
+}
+
+static CUresult send_dirty(struct managed_region *region, size_t first, size_t count)
+{
+	size_t at = first * PAGE_BYTES;
+	CUresult result = region->twin && region->provisional ? send_words(region, first, count)
+							      : transfer(region, SEND, first, count, NULL);
+
+	if (region->twin)
+		memcpy(region->twin + at, pointer(region->base + at), count * PAGE_BYTES);
+	return result;
+}
+
 static int drop(uint64_t address, uint64_t bytes)
 {
 	int rc = madvise(pointer(address), bytes, MADV_DONTNEED);
@@ -313,7 +352,7 @@ CUresult client_pages_flush(struct managed_region *region, size_t first, size_t 
 			if (result == CUDA_SUCCESS)
 				result = hold(region, i, run);
 			if (result == CUDA_SUCCESS) {
-				result = transfer(region, SEND, i, run, NULL);
+				result = send_dirty(region, i, run);
 				state_set(region, i, run, PAGE_CLEAN);
 			}
 			break;
@@ -332,16 +371,25 @@ CUresult client_pages_flush(struct managed_region *region, size_t first, size_t 
 	return result;
 }
 
-void client_pages_drop_clean(struct managed_region *region)
+void client_pages_drop(struct managed_region *region)
 {
 	size_t run;
 
 	for (size_t i = region->warm_low; i < region->warm_high; i += run) {
 		run = state_run(region, i, region->warm_high);
+		/* What this process has written goes to what the GPU has. */
+		if (region->mapped && region->state[i] == PAGE_DIRTY)
+			client_pages_flush(region, i, run, true);
 		if (region->state[i] == PAGE_CLEAN)
 			take_away(region, i, run);
 	}
 	region->provisional = false;
+}
+
+void client_pages_doubt(void)
+{
+	for (size_t i = 0; managed.paging && i < managed.count; i++)
+		managed.regions[i]->provisional |= managed.regions[i]->mapped && managed.regions[i]->warm;
 }
 
 /* ---- copies: everything comes back at once ---- */
@@ -443,6 +491,8 @@ static void fault_missing(struct managed_region *region, size_t page, bool write
 	}
 	region->next = end;
 	region->run = run;
+	if (region->twin)
+		memcpy(region->twin + page * PAGE_BYTES, managed.bounce, (end - page) * PAGE_BYTES);
 	if (client_active_any())
 		region->provisional = true;
 	/* The others first: who waits goes on with the last of it. */
@@ -564,7 +614,7 @@ struct managed_region *client_pages_at(size_t index)
 	return managed.regions[index];
 }
 
-struct managed_region *client_pages_make(uint64_t base, size_t pages)
+struct managed_region *client_pages_make(uint64_t base, size_t pages, bool mapped)
 {
 	struct managed_region *region = calloc(1, sizeof(*region));
 
@@ -574,8 +624,9 @@ struct managed_region *client_pages_make(uint64_t base, size_t pages)
 	region->pages = pages;
 	region->warm_low = pages;
 	region->next = region->next_write = pages;
+	region->mapped = mapped;
 	region->state = calloc(pages, 1);
-	if (!managed.paging)
+	if (!managed.paging || mapped)
 		region->twin = mmap(NULL, pages * PAGE_BYTES, PROT_READ | PROT_WRITE,
 				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (!region->state || region->twin == MAP_FAILED) {

@@ -56,7 +56,8 @@ struct managed_region {
 	struct managed_piece *pieces;	/* of variables: only these bytes travel */
 	size_t piece_count;
 	uint8_t *state;			/* enum page_state of each page */
-	uint8_t *twin;			/* copies: what the GPU has, as far as is known here */
+	uint8_t *twin;			/* copies, and where mapped: what the GPU has, as far as is known here */
+	bool mapped;			/* pinned memory that the program has by its address */
 	size_t warm;			/* pages that are FRESH, CLEAN or DIRTY */
 	size_t away;			/* pages that are AWAY */
 	size_t warm_low, warm_high;	/* no page outside is warm */
@@ -75,7 +76,7 @@ bool client_pages_paging(void);
 struct managed_region *client_pages_find(uint64_t address);
 /* Add a region; it is freed if there is no memory for it. */
 bool client_pages_add(struct managed_region *region);
-struct managed_region *client_pages_make(uint64_t base, size_t pages);
+struct managed_region *client_pages_make(uint64_t base, size_t pages, bool mapped);
 /* Its addresses are only reserved again; it is freed. */
 void client_pages_remove(struct managed_region *region);
 size_t client_pages_count(void);
@@ -94,6 +95,9 @@ CUresult client_pages_flush(struct managed_region *region, size_t first, size_t 
 /* Copies: bring back all of the block that is away.  Posted; they are there after finish. */
 CUresult client_pages_bring(struct managed_region *region, size_t first, size_t count);
 CUresult client_pages_bring_finish(void);
-void client_pages_drop_clean(struct managed_region *region);
+/* Paging: what came while something may have run is stale; it comes anew. */
+void client_pages_drop(struct managed_region *region);
+/* Paging: what is here of pinned memory may have come before the work that was just posted has ended. */
+void client_pages_doubt(void);
 
 #endif

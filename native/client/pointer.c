@@ -8,15 +8,15 @@
 static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint64_t pointer,
 				const struct client_range *range)
 {
-	bool device = range->kind == MEMORY_DEVICE;
+	bool device = range->kind == MEMORY_DEVICE, host = !device || range->mapped;
 
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
 		return STORE(CUcontext, range->context ? range->context->handle : NULL);
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-		return STORE(unsigned, device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST);
+		return STORE(unsigned, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-		/* Pinned memory is not mapped: the GPU is elsewhere. */
+		/* Pinned memory is not mapped, but where the program has asked for it: the GPU is elsewhere. */
 		if (!device) {
 			*(CUdeviceptr *)data = 0;
 			return CUDA_ERROR_INVALID_VALUE;
@@ -31,7 +31,7 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		return STORE(unsigned long long, range->id);
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-		return STORE(int, range->managed);
+		return STORE(int, range->managed && !range->mapped);
 	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
 		return STORE(int, false);
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
@@ -143,7 +143,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-	    !client_memory_find(ptr, &range) || range.kind != MEMORY_DEVICE)
+	    !client_memory_find(ptr, &range) || range.kind != MEMORY_DEVICE || range.mapped)
 		return CUDA_ERROR_INVALID_VALUE;
 	return client_memory_set_sync(ptr, *(const unsigned *)value != 0) ? CUDA_SUCCESS
 									  : CUDA_ERROR_INVALID_VALUE;

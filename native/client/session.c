@@ -765,6 +765,7 @@ CUresult client_sessions_open(struct client *client)
 {
 	const char *path = getenv("FARBUS_SESSION"), *text = getenv("FARBUS_CONNECTIONS");
 	const char *managed = getenv("FARBUS_MANAGED_MEMORY");
+	const char *mapped = getenv("FARBUS_MAPPED_MEMORY");
 	unsigned connections = connections_decode(text);
 	enum choice choice = session_choice();
 	struct session_file *file;
@@ -785,6 +786,11 @@ CUresult client_sessions_open(struct client *client)
 		client_message("FARBUS_MANAGED_MEMORY is \"%s\": set it to paging or copies", managed);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
+	if (mapped && *mapped && strcmp(mapped, "managed")) {
+		client_message("FARBUS_MAPPED_MEMORY is \"%s\": set it to managed", mapped);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	client->mapped = mapped && *mapped;
 	if (!client_resume_grace_check())
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!path) {

@@ -186,7 +186,9 @@ static const char *place_of(uint64_t at)
 		return "array";
 	if (!client_memory_find(at, &range))
 		return "pageable";
-	return range.managed ? "managed" : range.kind == MEMORY_PINNED ? "pinned" : "device";
+	if (range.mapped || range.kind == MEMORY_PINNED)
+		return "pinned";
+	return range.managed ? "managed" : "device";
 }
 
 /* Where a call fails, its addresses may be anything, and the shim not be there. */

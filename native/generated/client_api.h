@@ -309,6 +309,7 @@ CUresult cuMemGetInfo(unsigned int *free, unsigned int *total) CLIENT_BODY(cuMem
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) CLIENT_BODY(cuMemGetInfo_v2);
 CUresult cuMemGetMemPool(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type) CLIENT_BODY(cuMemGetMemPool);
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags) CLIENT_BODY(cuMemHostAlloc);
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int Flags) CLIENT_BODY(cuMemHostGetDevicePointer_v2);
 CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p) CLIENT_BODY(cuMemHostGetFlags);
 CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags) CLIENT_BODY(cuMemHostRegister);
 CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags) CLIENT_BODY(cuMemHostRegister_v2);

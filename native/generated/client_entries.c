@@ -400,7 +400,7 @@ UNSUPPORTED(cuMemGetLocationInfo, 348)
 ENTRY(cuMemGetMemPool, (CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type), (pool_out, location, type))
 ENTRY_THAT(cuMemHostAlloc, (void **pp, size_t bytesize, unsigned int Flags), (pp, bytesize, Flags), BYTES(bytesize))
 UNSUPPORTED(cuMemHostGetDevicePointer, 351)
-UNSUPPORTED(cuMemHostGetDevicePointer_v2, 352)
+ENTRY(cuMemHostGetDevicePointer_v2, (CUdeviceptr *pdptr, void *p, unsigned int Flags), (pdptr, p, Flags))
 ENTRY(cuMemHostGetFlags, (unsigned int *pFlags, void *p), (pFlags, p))
 ENTRY_THAT(cuMemHostRegister, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags), BYTES(bytesize))
 ENTRY_THAT(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags), BYTES(bytesize))
@@ -1068,7 +1068,7 @@ const struct client_entry client_entries[] = {
 	{ "cuMemGetMemPool", "cuMemGetMemPool", (void *)entry_cuMemGetMemPool, 13000, 0, NULL, NULL, 349, NULL },
 	{ "cuMemHostAlloc", "cuMemHostAlloc", (void *)entry_cuMemHostAlloc, 2020, 0, NULL, NULL, 350, NULL },
 	{ "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer", (void *)entry_cuMemHostGetDevicePointer, 2020, 0, NULL, NULL, 351, "the 32-bit form of CUDA 2; since CUDA 3.2 programs use its successor" },
-	{ "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer_v2", (void *)entry_cuMemHostGetDevicePointer_v2, 3020, 0, NULL, NULL, 352, "a remote GPU cannot read or write memory of this machine directly; CAN_MAP_HOST_MEMORY is 0" },
+	{ "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer_v2", (void *)entry_cuMemHostGetDevicePointer_v2, 3020, 0, NULL, NULL, 352, NULL },
 	{ "cuMemHostGetFlags", "cuMemHostGetFlags", (void *)entry_cuMemHostGetFlags, 2030, 0, NULL, NULL, 353, NULL },
 	{ "cuMemHostRegister", "cuMemHostRegister", (void *)entry_cuMemHostRegister, 4000, 0, NULL, NULL, 354, NULL },
 	{ "cuMemHostRegister", "cuMemHostRegister_v2", (void *)entry_cuMemHostRegister_v2, 6050, 0, NULL, NULL, 355, NULL },

@@ -283,6 +283,7 @@ struct server_driver {
 	CUresult (*cuMemGetInfo_v2)(size_t *free, size_t *total);
 	CUresult (*cuMemGetMemPool)(CUmemoryPool *pool_out, CUmemLocation *location, CUmemAllocationType type);
 	CUresult (*cuMemHostAlloc)(void **pp, size_t bytesize, unsigned int Flags);
+	CUresult (*cuMemHostGetDevicePointer_v2)(CUdeviceptr *pdptr, void *p, unsigned int Flags);
 	CUresult (*cuMemHostGetFlags)(unsigned int *pFlags, void *p);
 	CUresult (*cuMemHostRegister_v2)(void *p, size_t bytesize, unsigned int Flags);
 	CUresult (*cuMemHostUnregister)(void *p);
@@ -774,6 +775,7 @@ struct server_driver {
 	X(cuMemGetInfo_v2, "cuMemGetInfo", 3020) \
 	X(cuMemGetMemPool, "cuMemGetMemPool", 13000) \
 	X(cuMemHostAlloc, "cuMemHostAlloc", 2020) \
+	X(cuMemHostGetDevicePointer_v2, "cuMemHostGetDevicePointer", 3020) \
 	X(cuMemHostGetFlags, "cuMemHostGetFlags", 2030) \
 	X(cuMemHostRegister_v2, "cuMemHostRegister", 6050) \
 	X(cuMemHostUnregister, "cuMemHostUnregister", 4000) \

@@ -144,6 +144,7 @@ def test_what_farbus_itself_refuses_ends_with_125(farbus: Farbus, arguments: tup
         ("FARBUS_GRACE_S", "abc", "seconds, at most 86400"),
         ("FARBUS_GRACE_S", "86401", "seconds, at most 86400"),
         ("FARBUS_MANAGED_MEMORY", "foo", "paging or copies"),
+        ("FARBUS_MAPPED_MEMORY", "1", "managed"),
     ],
 )
 def test_what_the_shim_would_refuse_is_refused_before_devices_are_held(

@@ -116,6 +116,12 @@ def test_program_of_two_servers(two: Servers, build: Build, name: str, transport
     assert (code, out) == (0, "ok\n"), out + err
 
 
+def test_pinned_memory_of_two_servers_is_not_mapped(two: Servers, tmp_path: Path) -> None:
+    code, _, err = two.run(build_calls("listing/mapped_memory", tmp_path), FARBUS_MAPPED_MEMORY="managed")
+    assert code == 1
+    assert err.startswith("farbus: FARBUS_MAPPED_MEMORY=managed needs GPUs of one server alone")
+
+
 def test_what_is_current_does_not_matter_between_two_servers(start: Start, tmp_path: Path) -> None:
     servers = start("count=2", "count=1")
     code, out, err = servers.run(build_calls("servers/elsewhere", tmp_path))

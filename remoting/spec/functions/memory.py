@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from farbus.remoting.spec.functions.forms import CALLED, LOCAL, entry, marshalled, missing
-from farbus.remoting.spec.functions.reasons import BATCH, MAPPED, NARROW, VMM
+from farbus.remoting.spec.functions.reasons import BATCH, NARROW, VMM
 
 ENTRIES: Final = (
     marshalled(271, "cuIpcCloseMemHandle", 4010, "cuIpcCloseMemHandle", "CUdeviceptr dptr", "wait hand"),
@@ -85,7 +85,14 @@ ENTRIES: Final = (
     entry(347, "cuMemGetInfo", 3020, "cuMemGetInfo_v2", CALLED, "size_t *free, size_t *total"),
     entry(350, "cuMemHostAlloc", 2020, "cuMemHostAlloc", LOCAL, "void **pp, size_t bytesize, unsigned int Flags"),
     missing(351, "cuMemHostGetDevicePointer", 2020, "cuMemHostGetDevicePointer", NARROW),
-    missing(352, "cuMemHostGetDevicePointer", 3020, "cuMemHostGetDevicePointer_v2", MAPPED),
+    entry(
+        352,
+        "cuMemHostGetDevicePointer",
+        3020,
+        "cuMemHostGetDevicePointer_v2",
+        LOCAL,
+        "CUdeviceptr *pdptr, void *p, unsigned int Flags",
+    ),
     entry(353, "cuMemHostGetFlags", 2030, "cuMemHostGetFlags", LOCAL, "unsigned int *pFlags, void *p"),
     entry(
         354,

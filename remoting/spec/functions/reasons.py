@@ -12,9 +12,6 @@ TEXTURES: Final = Unsupported(
     "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0"
 )
 EXTERNAL: Final = Unsupported("memory and semaphores of other APIs live in this machine")
-MAPPED: Final = Unsupported(
-    "a remote GPU cannot read or write memory of this machine directly; CAN_MAP_HOST_MEMORY is 0"
-)
 POOLS: Final = Unsupported(
     "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0"
 )

@@ -1,0 +1,46 @@
+"""Pinned memory that kernels use by its address: refused, or, where the program asks for it, managed memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.remoting.harness import Remote
+from tests.remoting.test_coverage import build_calls
+from tests.remoting.test_managed import run_on_the_software_gpu
+
+MAPPED = {"FARBUS_MAPPED_MEMORY": "managed"}
+#: How pages come, and whether the program may touch any while the GPU works.
+MODES = {"paging": ("meanwhile",), "copies": ()}
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("mode", MODES)
+def test_kernels_use_pinned_memory(remote: Remote, tmp_path: Path, mode: str, transport: str) -> None:
+    program = build_calls("listing/mapped_memory", tmp_path)
+    done = remote.run(program, *MODES[mode], FARBUS_MANAGED_MEMORY=mode, FARBUS_TRANSPORT=transport, **MAPPED)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+def test_kernels_use_pinned_memory_on_the_software_gpu_itself(tmp_path: Path) -> None:
+    done = run_on_the_software_gpu(build_calls("listing/mapped_memory", tmp_path), tmp_path, "meanwhile")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+def test_it_is_refused_where_it_is_not_asked_for(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("listing/pinned_in_kernel", tmp_path), "pinned")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    assert done.stderr.count("FARBUS_MAPPED_MEMORY=managed lets kernels use it") == 1
+
+
+def test_memory_of_the_program_s_own_is_not_mapped(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("listing/mapped_registered", tmp_path), **MAPPED)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    assert done.stderr.count("memory that a program registers stays its own") == 1
+
+
+def test_another_way_than_there_is_is_refused(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("listing/mapped_memory", tmp_path), FARBUS_MAPPED_MEMORY="1")
+    assert done.returncode == 1
+    assert done.stderr.startswith('farbus: FARBUS_MAPPED_MEMORY is "1": set it to managed\n')
