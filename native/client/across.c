@@ -53,15 +53,8 @@ static CUresult helper_post(const struct across_helper *helper, enum wire_op op,
 			    size_t fixed_bytes, const void *tail, size_t tail_bytes)
 {
 	const struct client_route route = helper_route(helper);
-	const struct client_request request = {
-		.op = op,
-		.fixed = fixed,
-		.fixed_bytes = fixed_bytes,
-		.tail = tail,
-		.tail_bytes = tail_bytes,
-	};
 
-	return client_post_to(&route, &request);
+	return client_post_on(&route, op, fixed, fixed_bytes, tail, tail_bytes);
 }
 
 static CUresult helper_make(struct client_context *context, unsigned epoch, struct across_helper **out)

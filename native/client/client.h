@@ -526,6 +526,8 @@ CUresult client_call_wide(const struct client_request *request, struct client_wa
 CUresult client_call_to(const struct client_route *route, const struct client_request *request,
 			struct client_wait *wait);
 CUresult client_post_to(const struct client_route *route, const struct client_request *request);
+CUresult client_post_on(const struct client_route *route, enum wire_op op, const void *fixed,
+			size_t fixed_bytes, const void *tail, size_t tail_bytes);
 /* What was posted leaves now.  0, or -errno. */
 int client_flush(struct client_session *session);
 /* A call of the shim's own: what it reports of earlier work is still the program's to be told.

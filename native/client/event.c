@@ -255,18 +255,15 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
 
 	if (result == CUDA_SUCCESS && flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
 		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		result = client_event_wire(hEvent, &request.event);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (client_event_context(request.event) != client_stream_context(request.stream))
+	request.event = (uint64_t)(uintptr_t)hEvent;
+	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
+	if (!event || event->context != client_stream_context(request.stream))
 		return CUDA_ERROR_INVALID_HANDLE;
 	captured = client_stream_captured(request.stream);
 	if (flags & CU_EVENT_RECORD_EXTERNAL && !captured)
 		return CUDA_ERROR_INVALID_VALUE;
-	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
-	if (!event)
-		return CUDA_ERROR_INVALID_HANDLE;
 	if (flags & CU_EVENT_RECORD_EXTERNAL)
 		client_event_recorded_elsewhere(request.event);
 	before = record_begin(event);

@@ -889,6 +889,12 @@ static inline CUresult post(const struct client_route *route, enum wire_op op, c
 	return CUDA_SUCCESS;
 }
 
+CUresult client_post_on(const struct client_route *route, enum wire_op op, const void *fixed,
+			size_t fixed_bytes, const void *tail, size_t tail_bytes)
+{
+	return post(route, op, fixed, fixed_bytes, tail, tail_bytes);
+}
+
 CUresult client_post_to(const struct client_route *route, const struct client_request *request)
 {
 	return post(route, request->op, request->fixed, request->fixed_bytes, request->tail,

@@ -32,15 +32,8 @@ static CUresult home_post(const struct managed_home *home, enum wire_op op, cons
 			  size_t fixed_bytes, const void *tail, size_t tail_bytes)
 {
 	const struct client_route route = home_route(home);
-	const struct client_request request = {
-		.op = op,
-		.fixed = fixed,
-		.fixed_bytes = fixed_bytes,
-		.tail = tail,
-		.tail_bytes = tail_bytes,
-	};
 
-	return client_post_to(&route, &request);
+	return client_post_on(&route, op, fixed, fixed_bytes, tail, tail_bytes);
 }
 
 /* The home's stream is behind nothing of the program's, so nothing of it is paced. */
