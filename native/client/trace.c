@@ -53,6 +53,41 @@ static void trace_refuse(const char *why)
 	trace.trouble = CUDA_ERROR_INVALID_VALUE;
 }
 
+/* Whether a text begins with time, process, thread, function and how it was answered: see trace.h. */
+static bool is_call(const char *text)
+{
+	static const char *const hows[] = { "local ", "posted ", "called " };
+
+	for (int field = 0; field < 4; field++) {
+		size_t bytes = field < 3 ? strspn(text, field ? "0123456789" : "0123456789.") : strcspn(text, " \n");
+
+		if (!bytes || text[bytes] != ' ' || (field == 3 && strncmp(text, "cu", 2) != 0))
+			return false;
+		text += bytes + 1;
+	}
+	for (size_t i = 0; i < sizeof(hows) / sizeof(*hows); i++)
+		if (strncmp(text, hows[i], strlen(hows[i])) == 0)
+			return true;
+	return false;
+}
+
+/* Whether a file that is not empty has a trace in it: lines of calls would be the ruin of anything else. */
+static bool trace_is_there(void)
+{
+	int descriptor = open(trace.path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	char text[LINE_BYTES + 1];
+	ssize_t bytes;
+
+	if (descriptor < 0)
+		return false;
+	do {
+		bytes = pread(descriptor, text, LINE_BYTES, 0);
+	} while (bytes < 0 && errno == EINTR);
+	close(descriptor);
+	text[bytes > 0 ? bytes : 0] = 0;
+	return is_call(text);
+}
+
 /* Several processes may have one trace: each adds to what is there. */
 static void trace_open(void)
 {
@@ -71,6 +106,11 @@ static void trace_open(void)
 		trace_refuse("it is neither a file nor a terminal");
 		if (descriptor >= 0)
 			close(descriptor);
+		return;
+	}
+	if (S_ISREG(status.st_mode) && status.st_size > 0 && !trace_is_there()) {
+		trace_refuse("there is something else than a trace in it");
+		close(descriptor);
 		return;
 	}
 	fcntl(descriptor, F_SETFL, O_APPEND);

@@ -88,7 +88,8 @@ static inline void client_trace_note(enum client_trace_how how)
 		client_trace_answered(how);
 }
 
-/* What cuInit ends with where FARBUS_TRACE names no file that can be written: said already. */
+/* What cuInit ends with where FARBUS_TRACE names no file that can be written, or one with something else in it: said
+ * already. */
 CUresult client_trace_trouble(void);
 
 /* Return what `does` returns, in a line of the trace if there is one, of which `says` says more. */

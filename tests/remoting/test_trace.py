@@ -295,6 +295,29 @@ def test_a_file_that_cannot_be_is_a_clear_error(
     assert done.stderr == (f'farbus: FARBUS_TRACE is "{trace}": {why}; set it to a file that this program may write\n')
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "notes of mine\n",
+        "1764273395.123456 812 815 cuMem",
+        "1764273395.123456 812 815 ls local 1\n",
+        "\0" * 5000,
+        "1\n",
+    ],
+)
+def test_a_file_with_something_else_in_it_is_kept_as_it_is(
+    remote: Remote, build: Build, tmp_path: Path, text: str
+) -> None:
+    notes = tmp_path / "notes"
+    notes.write_text(text)
+    done = remote.run(build("remoting/rows"), FARBUS_TRACE=str(notes))
+    assert (done.returncode, notes.read_text()) == (1, text)
+    assert done.stderr == (
+        f'farbus: FARBUS_TRACE is "{notes}": there is something else than a trace in it; '
+        "set it to a file that this program may write\n"
+    )
+
+
 def test_a_disk_that_is_full_ends_the_trace_and_not_the_program(remote: Remote, build: Build) -> None:
     done = remote.run(build("remoting/rows"), FARBUS_TRACE="/dev/full")
     assert (done.returncode, done.stdout) == (0, "ok\n")
