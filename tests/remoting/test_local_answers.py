@@ -163,9 +163,9 @@ def test_what_fitted_at_once_fits_again(remote: Remote, image: Path, tmp_path: P
     assert answered(1) == answered(20)
 
 
-def messages(remote: Remote, program: Path, times: int) -> int:
+def messages(remote: Remote, program: Path, times: int, *more: str) -> int:
     before = remote.supervisor.sessions.ended
-    done = remote.run(program, str(times))
+    done = remote.run(program, str(times), *more)
     assert done.returncode == 0, done.stderr
     wait_until(lambda: remote.supervisor.sessions.ended.sessions > before.sessions, "the session has ended")
     return remote.supervisor.sessions.ended.calls - before.calls
@@ -175,6 +175,13 @@ def test_whether_a_stream_is_captured_is_known_while_none_is(remote: Remote, tmp
     program = build_calls("posting/captured_before", tmp_path)
     # A message for each copy.
     assert messages(remote, program, 21) - messages(remote, program, 1) == 2 * 20
+
+
+def test_captures_end_with_their_streams_contexts_and_threads(remote: Remote, tmp_path: Path) -> None:
+    program = build_calls("posting/captures_ended", tmp_path)
+    # A message for each question.
+    assert messages(remote, program, 21, "goes on") - messages(remote, program, 1, "goes on") == 20
+    assert messages(remote, program, 21) == messages(remote, program, 1)
 
 
 def test_a_capture_begins_behind_what_was_refused(remote: Remote, tmp_path: Path) -> None:
