@@ -95,6 +95,8 @@ struct client_kernel {
 	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
 	_Atomic uint32_t set;			/* bit n: to what attributes[n] says, by the program, */
 	_Atomic unsigned set_epoch;		/* since so many contexts had ended */
+	uint16_t setting[CLIENT_FUNCTION_ATTRIBUTES];	/* threads that set attributes[n] at this time, */
+	uint32_t overlaps;			/* bit n: several of them; both under a lock of function.c */
 };
 
 /* A kernel; its handle is both its CUkernel and its CUfunction. */
