@@ -621,6 +621,9 @@ void client_across_lost(struct client_session *session);
 void client_across_forget(struct client_context *context);
 /* May any graph call host functions or read memory of this process? */
 bool client_host_kept(void);
+/* Bytes of an array's texel; 0 for formats of which none is one. */
+unsigned client_texel_bytes(CUarray_format format, unsigned channels);
+
 /* Is any stream being captured?  Else no server need be asked. */
 static inline bool client_captures(void)
 {

@@ -37,6 +37,8 @@ static struct {
 
 /* What this thread's innermost call has done so far. */
 static __thread enum client_trace_how answered;
+/* The copies that it is made of, of which it has told. */
+static __thread struct client_trace_call parts;
 
 static uint64_t now_ns(clockid_t clock)
 {
@@ -191,6 +193,7 @@ void client_trace_begin(struct client_trace_call *call, const char *name)
 	pthread_once(&trace.once, trace_decide);
 	*call = (struct client_trace_call){ .name = name, .how = answered };
 	answered = CLIENT_TRACE_LOCAL;
+	parts = (struct client_trace_call){ .sized = true };
 	call->began_ns = now_ns(CLOCK_MONOTONIC);
 }
 
@@ -240,17 +243,53 @@ void client_trace_copy(struct client_trace_call *call, uint64_t to, uint64_t fro
 	call->from = place_of(from);
 }
 
+/* One of several copies that are one call. */
+static void add_copy(struct client_trace_call *call, uint64_t to, uint64_t from, uint64_t bytes)
+{
+	const char *to_place = place_of(to), *from_place = place_of(from);
+
+	call->to = !call->to || call->to == to_place ? to_place : "mixed";
+	call->from = !call->from || call->from == from_place ? from_place : "mixed";
+	call->bytes += bytes;
+}
+
 void client_trace_batch(struct client_trace_call *call, const CUdeviceptr *to, const CUdeviceptr *from,
 			const size_t *sizes, size_t count)
 {
-	for (size_t i = 0; i < count; i++) {
-		const char *to_place = place_of(to[i]), *from_place = place_of(from[i]);
-
-		call->to = !i || call->to == to_place ? to_place : "mixed";
-		call->from = !i || call->from == from_place ? from_place : "mixed";
-		call->bytes += sizes[i];
-	}
+	for (size_t i = 0; i < count; i++)
+		add_copy(call, to[i], from[i], sizes[i]);
 	call->sized = true;
+}
+
+void client_trace_part(uint64_t to, uint64_t from, uint64_t width, uint64_t height, uint64_t depth)
+{
+	add_copy(&parts, to, from, width * height * depth);
+}
+
+void client_trace_parts(struct client_trace_call *call)
+{
+	call->to = parts.to;
+	call->from = parts.from;
+	call->bytes = parts.bytes;
+	call->sized = true;
+}
+
+void client_trace_array(struct client_trace_call *call, const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels)
+{
+	const unsigned elsewhere = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+	bool layers = array->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+	unsigned texel = client_texel_bytes(array->Format, array->NumChannels);
+	uint64_t width = array->Width, height = array->Height, depth = array->Depth;
+
+	/* Memory that is mapped to it is told where that is made. */
+	call->sized = texel && !(array->Flags & elsewhere);
+	for (unsigned level = 0; level < levels && call->sized; level++) {
+		call->bytes += texel * width * (height ? height : 1) * (depth ? depth : 1);
+		width = width > 1 ? width / 2 : 1;
+		height = height > 1 ? height / 2 : height;
+		if (!layers)
+			depth = depth > 1 ? depth / 2 : depth;
+	}
 }
 
 /* A kernel's name is here since its library was loaded. */
