@@ -123,6 +123,8 @@ void client_capture_leave(uint64_t stream)
 	uint16_t lane = client_thread()->lane;
 	struct capture meant = { 0 };
 
+	if (!client_captures())
+		return;
 	pthread_mutex_lock(&captures.lock);
 	for (const struct capture *capture = captures.first; capture; capture = capture->next)
 		if (capture->stream == stream &&
