@@ -95,6 +95,8 @@ struct client_kernel {
 	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
 	_Atomic uint32_t set;			/* bit n: to what attributes[n] says, by the program, */
 	_Atomic unsigned set_epoch;		/* since so many contexts had ended */
+	uint16_t setting[CLIENT_FUNCTION_ATTRIBUTES];	/* threads that set attributes[n] at this time, */
+	uint32_t overlaps;			/* bit n: several of them; both under a lock of function.c */
 };
 
 /* A kernel; its handle is both its CUkernel and its CUfunction. */
@@ -189,14 +191,17 @@ struct client_context {
 	struct across_helper *helpers;	/* idle ones (across.c), the one of copies, and how often it has ended */
 	struct across_helper *copier;
 	unsigned epoch;
+	_Atomic unsigned ends;		/* the same, for streams */
 	struct client_events events;
 };
 
 struct client_green;			/* green.c */
 
+/* Where its context has ended it is none any more.  Its name stays taken: a server may have kept its own for it. */
 struct client_stream {
 	CUstream handle;
 	struct client_context *context;
+	unsigned ends;			/* of the context, when it was made */
 	struct client_green *green;	/* whose it is; or NULL */
 	unsigned flags;
 	int priority;
@@ -440,6 +445,8 @@ CUresult client_function_name(struct client_function *function, struct client_se
  * current context's.  NULL: there is none. */
 struct client_context *client_stream_context(uint64_t stream);
 struct client_context *client_event_context(uint64_t event);
+/* NULL for one that was never made, is destroyed or has ended with its context. */
+struct client_stream *client_stream_find(uint64_t stream);
 /* It has other records than those that the program asks for one by one: nothing is known of it any more. */
 void client_event_recorded_elsewhere(uint64_t event);
 /* Would the driver spin where this request, made in `context`, waits?  By default it does (cuCtxCreate's and
@@ -621,6 +628,9 @@ void client_across_lost(struct client_session *session);
 void client_across_forget(struct client_context *context);
 /* May any graph call host functions or read memory of this process? */
 bool client_host_kept(void);
+/* Bytes of an array's texel; 0 for formats of which none is one. */
+unsigned client_texel_bytes(CUarray_format format, unsigned channels);
+
 /* Is any stream being captured?  Else no server need be asked. */
 static inline bool client_captures(void)
 {
@@ -628,6 +638,11 @@ static inline bool client_captures(void)
 }
 /* Is the stream (named as on the wire) being captured? */
 bool client_stream_captured(uint64_t stream);
+/* What a stream captured is over with it, as with its context, its green context and the thread whose stream it is. */
+void client_capture_leave(uint64_t stream);
+void client_captures_end_context(const struct client_context *context);
+void client_captures_end_green(const struct client_green *green);
+void client_captures_end_thread(uint16_t lane);
 /* May anything that is still to run write to this process's memory? */
 bool client_host_busy(void);
 /* Is there a host function that has not returned, of a graph or not? */
