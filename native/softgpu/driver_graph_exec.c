@@ -481,7 +481,7 @@ static const struct graph_plan *choose(const struct graph_choice *choice)
 	return index < choice->size ? choice->bodies[index] : NULL;
 }
 
-static CUresult run_steps(const struct graph_step *steps, size_t count, CUresult state);
+static CUresult run_steps(const struct graph_plan *plan, size_t first, size_t count, CUresult state);
 
 static CUresult run_choice(const struct graph_choice *choice, CUresult state)
 {
@@ -490,7 +490,7 @@ static CUresult run_choice(const struct graph_choice *choice, CUresult state)
 	CUresult result = driver_context_state(context);
 
 	while (body && !result) {
-		result = run_steps(body->steps, body->count, state);
+		result = run_steps(body, 0, body->count, state);
 		if (choice->type != CU_GRAPH_COND_TYPE_WHILE)
 			break;
 		/* Kernels of a context that goes end early, and so does a loop of short ones. */
@@ -501,13 +501,15 @@ static CUresult run_choice(const struct graph_choice *choice, CUresult state)
 	return result;
 }
 
-static CUresult run_steps(const struct graph_step *steps, size_t count, CUresult state)
+static CUresult run_steps(const struct graph_plan *plan, size_t first, size_t count, CUresult state)
 {
 	CUresult result = CUDA_SUCCESS;
 
-	for (size_t i = 0; i < count && !result; i++)
-		result = steps[i].choice ? run_choice(steps[i].choice, state) :
-					   run_work(steps[i].work, state);
+	for (size_t i = first; i < first + count && !result; i++) {
+		const struct graph_step *step = &plan->steps[i];
+
+		result = step->choice ? run_choice(step->choice, state) : run_work(step->work, state);
+	}
 	return result;
 }
 
@@ -530,7 +532,7 @@ static CUresult run_graph(struct driver_operation *operation, CUresult state)
 
 	if (!launch->first)	/* the first stretch */
 		reset_conditions(launch->plan);
-	return run_steps(launch->plan->steps + launch->first, launch->count, state);
+	return run_steps(launch->plan, launch->first, launch->count, state);
 }
 
 static void release_graph(struct driver_operation *operation)
