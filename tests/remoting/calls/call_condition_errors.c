@@ -183,6 +183,32 @@ static void test_uses(void)
 	REQUIRE_EQUAL(told.result_out, CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED);
 }
 
+/* A kernel of a body whose code has gone refuses the launch, whichever body would run. */
+static void test_unloaded(void)
+{
+	CUdeviceptr word = words(1, 0);
+	CUgraph graph, body;
+	CUgraphExec executable;
+	CUfunction function;
+	CUmodule module;
+	CUgraphNode node;
+	unsigned one = 1;
+
+	graph = with_body(&body);
+	CHECK(cuModuleLoadData(&module, setters));
+	CHECK(cuModuleGetFunction(&function, module, "add"));
+	{
+		CUDA_KERNEL_NODE_PARAMS params = one_thread(function, (void *[]){ &word, &one });
+
+		CHECK(cuGraphAddKernelNode_v2(&node, body, NULL, 0, &params));
+	}
+	executable = executable_of(graph);
+	run(executable);
+	CHECK(cuModuleUnload(module));
+	EXPECT(cuGraphLaunch(executable, NULL), CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE_EQUAL(word_at(word), 0);
+}
+
 /* A kernel that sets what is no condition ends its context. */
 static void test_kernel(void)
 {
@@ -201,6 +227,7 @@ int main(void)
 	test_bodies();
 	test_contexts();
 	test_uses();
+	test_unloaded();
 	test_kernel();
 	return 0;
 }
