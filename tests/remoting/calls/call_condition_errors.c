@@ -118,9 +118,10 @@ static void test_bodies(void)
 	CHECK(cuGraphExecDestroy(executable));
 }
 
-/* Kernels of another context than the node's. */
+/* Kernels of another context than the node's are none for its body, and can't set its condition. */
 static void test_contexts(void)
 {
+	CUgraphConditionalHandle condition;
 	CUdeviceptr word;
 	CUcontext second;
 	CUgraph graph, body;
@@ -141,9 +142,14 @@ static void test_contexts(void)
 	}
 	CHECK(cuCtxSetCurrent(context));
 	expect_unfit(graph, node);
+	condition = condition_of(graph, 0, 0);
+	CHECK(cuCtxSetCurrent(second));
+	CHECK(cuModuleGetFunction(&function, module, "choose"));
+	CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){ &condition, &one }, NULL));
+	EXPECT(cuCtxSynchronize(), CUDA_ERROR_LAUNCH_FAILED);
+	CHECK(cuCtxSetCurrent(context));
 	CHECK(cuGraphDestroy(graph));
 	CHECK(cuCtxDestroy_v2(second));
-	CHECK(cuCtxSetCurrent(context));
 }
 
 static void test_uses(void)
