@@ -28,7 +28,7 @@ PRELOADED = ("libcuda.preload.so", "libnvidia-ml.preload.so")
 
 Programs open those two by name, and find what is loaded already.  They are not preloaded themselves: they need glibc,
 and where an image has another C library, as Alpine's have musl, its programs would not start
-(docs/decisions/0029-preloading-without-a-c-library.md).
+(docs/decisions/0030-preloading-without-a-c-library.md).
 """
 
 

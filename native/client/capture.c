@@ -7,6 +7,12 @@
 
 #include "marshal.h"
 
+/* A graph as the program sees it, from the server of that stream. */
+static CUgraph graph_take(uint64_t stream, uint64_t graph)
+{
+	return (CUgraph)(uintptr_t)client_named_take(client_stream_session(stream), graph);
+}
+
 static CUresult capture_info(uint64_t stream, struct wire_capture_info_reply *reply, uint8_t **tail,
 			     size_t *tail_bytes)
 {
@@ -43,6 +49,18 @@ bool client_stream_captured(uint64_t stream)
 
 	free(tail);
 	return result == CUDA_SUCCESS && reply.status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+CUgraph client_stream_capture_graph(uint64_t stream)
+{
+	struct wire_capture_info_reply reply;
+	size_t tail_bytes;
+	uint8_t *tail;
+	CUresult result = capture_info(stream, &reply, &tail, &tail_bytes);
+
+	free(tail);
+	return result == CUDA_SUCCESS && reply.status == CU_STREAM_CAPTURE_STATUS_ACTIVE ?
+	       graph_take(stream, reply.graph) : NULL;
 }
 
 static CUresult stream_enter(CUstream handle, uint64_t *stream)
@@ -256,12 +274,6 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 	return result;
 }
 
-/* A graph as the program sees it, from the server of that stream. */
-static CUgraph graph_take(uint64_t stream, uint64_t graph)
-{
-	return (CUgraph)(uintptr_t)client_named_take(client_stream_session(stream), graph);
-}
-
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 {
 	struct wire_capture_end fixed = { 0 };
@@ -280,13 +292,13 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!phGraph)
-		return CUDA_ERROR_INVALID_VALUE;
 	result = client_call_wide(&request, &wait);
 	/* Whatever it tells of what was posted before. */
 	if (ends_capture(wait.result))
 		client_capture_leave(fixed.stream);
-	*phGraph = result == CUDA_SUCCESS ? graph_take(fixed.stream, reply.graph) : NULL;
+	/* A program that captured into a graph of its own need not be told it. */
+	if (phGraph)
+		*phGraph = result == CUDA_SUCCESS ? graph_take(fixed.stream, reply.graph) : NULL;
 	return result;
 }
 

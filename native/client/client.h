@@ -304,6 +304,7 @@ struct client_session {
 	bool patient;			/* there are processors for waits that spin as long as the driver's */
 	bool keeps_images;		/* and may be asked for one by its digest */
 	bool own_lane;			/* the server has WIRE_LANE_OWN */
+	_Atomic bool has_conditions;	/* it has given a handle of one */
 	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
@@ -636,8 +637,9 @@ static inline bool client_captures(void)
 {
 	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
 }
-/* Is the stream (named as on the wire) being captured? */
+/* Is the stream (named as on the wire) being captured?  Into what: NULL for nothing. */
 bool client_stream_captured(uint64_t stream);
+CUgraph client_stream_capture_graph(uint64_t stream);
 /* What a stream captured is over with it, as with its context, its green context and the thread whose stream it is. */
 void client_capture_leave(uint64_t stream);
 void client_captures_end_context(const struct client_context *context);
@@ -771,6 +773,16 @@ CUresult client_peer_settle(CUcontext target, CUcontext source);
  * need has gone (graph.c). */
 void client_graph_changed(CUgraphExec executable);
 void client_graphs_changed(void);
+/* A conditional node was added: the array of its bodies is from now on there as long as the node.  Without memory
+ * the node goes again. */
+CUresult client_conditional_added(CUgraphNode node, CUgraph graph, CUDA_CONDITIONAL_NODE_PARAMS *params);
+/* That array, in what the server has told of a node. */
+void client_conditional_told(CUgraphNode node, CUDA_CONDITIONAL_NODE_PARAMS *params);
+/* Is there any such node?  Is the graph a body of one? */
+bool client_conditional_any(void);
+bool client_graph_is_body(CUgraph graph);
+/* Say that a body can't have what this process has to take part in: CUDA_ERROR_NOT_SUPPORTED. */
+CUresult client_body_refuse(void);
 
 /* A copy of which one side at least is an array (array.c). */
 CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);

@@ -62,6 +62,7 @@ enum server_type {
 	SERVER_CUarray = 1,
 	SERVER_CUdevResourceDesc,
 	SERVER_CUgraph,
+	SERVER_CUgraphConditionalHandle,
 	SERVER_CUgraphExec,
 	SERVER_CUgraphNode,
 	SERVER_CUgreenCtx,
