@@ -318,6 +318,15 @@ static CUresult copy_plain(const struct client_plane *to, const struct client_pl
 	return copy_on_host(to, from, extent, stream);
 }
 
+/* Memory of the host, as a program sees it. */
+static bool plane_host(const struct client_plane *plane)
+{
+	struct client_range range;
+
+	return plane->kind != MEMORY_DEVICE ||
+	       (client_managed_any() && client_memory_find(plane->address, &range) && range.mapped);
+}
+
 static CUresult copy(const struct client_plane *to, const struct client_plane *from,
 		     const struct client_extent *extent, uint64_t stream, bool async)
 {
@@ -327,6 +336,8 @@ static CUresult copy(const struct client_plane *to, const struct client_plane *f
 
 	if ((!reads && !writes) || !extent->width || !extent->height)
 		return copy_plain(to, from, extent, stream, async);
+	/* CUDA's copies within host memory have ended when they return. */
+	async = async && (!plane_host(to) || !plane_host(from) || client_stream_captured(stream));
 	to_span = plane_span(to, extent);
 	from_span = plane_span(from, extent);
 	if (reads)

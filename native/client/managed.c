@@ -164,6 +164,16 @@ void client_managed_after(uint64_t stream)
 	client_pages_unlock();
 }
 
+/* Copies: is what is posted to the stream behind a host function that runs?  Its memory is taken from it when it ends. */
+static bool behind_running(uint64_t stream)
+{
+	bool behind = false;
+
+	for (size_t i = 0; i < running.count && !client_pages_paging() && !behind; i++)
+		behind = client_active_behind(client_managed_key(stream), running.streams[i]);
+	return behind;
+}
+
 static CUresult flush_range(uint64_t address, uint64_t bytes, bool keep)
 {
 	uint64_t end = address + bytes;
@@ -193,7 +203,7 @@ CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t
 	client_pages_lock();
 	if (writes)
 		client_active_add(stream, false);
-	result = flush_range(address, bytes, !writes);
+	result = writes && behind_running(stream) ? CUDA_SUCCESS : flush_range(address, bytes, !writes);
 	if (result == CUDA_SUCCESS)
 		result = client_homes_order(stream);
 	client_pages_unlock();
@@ -208,7 +218,8 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 	client_active_add(stream, false);
 	if (!client_pages_paging()) {
 		client_active_mark(stream);
-		flush_range(address, bytes, false);
+		if (!behind_running(stream))
+			flush_range(address, bytes, false);
 	}
 	client_pages_doubt();
 	client_pages_unlock();
@@ -277,6 +288,7 @@ void client_managed_called(const struct client_route *route, const struct client
 	case WIRE_OP_CONTEXT_SYNCHRONIZE:
 	case WIRE_OP_EVENT_SYNCHRONIZE:
 	case WIRE_OP_EVENT_QUERY:
+	case WIRE_OP_EVENT_ELAPSED_TIME:
 	case WIRE_OP_MEMORY_FREE:
 		break;
 	default:

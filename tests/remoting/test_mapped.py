@@ -8,11 +8,14 @@ import pytest
 
 from tests.remoting.harness import Remote
 from tests.remoting.test_coverage import build_calls
-from tests.remoting.test_managed import run_on_the_software_gpu
+from tests.remoting.test_managed import Build, run_on_the_software_gpu
 
 MAPPED = {"FARBUS_MAPPED_MEMORY": "managed"}
 #: How pages come, and whether the program may touch any while the GPU works.
 MODES = {"paging": ("meanwhile",), "copies": ()}
+#: Random programs: seeds and steps.  All of these failed when copies within host memory were not waited for.
+SEEDS = ["1", "2", "5", "8"]
+STEPS = "600"
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -26,6 +29,31 @@ def test_kernels_use_pinned_memory(remote: Remote, tmp_path: Path, mode: str, tr
 def test_kernels_use_pinned_memory_on_the_software_gpu_itself(tmp_path: Path) -> None:
     done = run_on_the_software_gpu(build_calls("listing/mapped_memory", tmp_path), tmp_path, "meanwhile")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_program(remote: Remote, build: Build, mode: str, seed: str) -> None:
+    strict = () if MODES[mode] else ("strict",)
+    done = remote.run(
+        build("remoting/mapped_random"), seed, STEPS, *strict,
+        FARBUS_MANAGED_MEMORY=mode, FARBUS_TRANSPORT="tcp", **MAPPED,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_program_on_the_software_gpu_itself(build: Build, tmp_path: Path, seed: str) -> None:
+    done = run_on_the_software_gpu(build("remoting/mapped_random"), tmp_path, seed, STEPS)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_streams_write_words_there_and_do_not_wait_for_them(remote: Remote, tmp_path: Path, mode: str) -> None:
+    program = build_calls("listing/mapped_words", tmp_path)
+    done = remote.run(program, FARBUS_MANAGED_MEMORY=mode, FARBUS_TRANSPORT="tcp", **MAPPED)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    assert done.stderr.count("can't wait for a word of managed or mapped memory") == 1
 
 
 def test_it_is_refused_where_it_is_not_asked_for(remote: Remote, tmp_path: Path) -> None:
