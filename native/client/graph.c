@@ -259,7 +259,10 @@ CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphN
 			size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
 	CUgraphNodeParams before = nodeParams ? *nodeParams : (CUgraphNodeParams){ 0 };
+	CUresult result = client_words_check(nodeParams);
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (nodeParams && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
 	    names_host(&nodeParams->memcpy.copyParams))
 		return host_copy_add(phGraphNode, hGraph, dependencies, NULL, numDependencies,
@@ -274,7 +277,10 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 			   size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
 	CUgraphNodeParams before = nodeParams ? *nodeParams : (CUgraphNodeParams){ 0 };
+	CUresult result = client_words_check(nodeParams);
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (nodeParams && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
 	    names_host(&nodeParams->memcpy.copyParams))
 		return host_copy_add(phGraphNode, hGraph, dependencies, dependencyData,

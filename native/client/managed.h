@@ -37,6 +37,9 @@ void client_managed_after(uint64_t stream);
 CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t bytes, bool writes);
 void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t bytes, bool writes);
 
+/* A node of any kind: refused where it would wait for a word of managed memory (words.c). */
+CUresult client_words_check(const CUgraphNodeParams *params);
+
 /* A call has succeeded; it may have waited for the device. */
 void client_managed_called(const struct client_route *route, const struct client_request *request);
 /* Around a host function that a stream (its key) waits for; 0: a graph's. */
