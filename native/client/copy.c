@@ -36,6 +36,14 @@ static enum client_memory_kind kind_of(uint64_t address)
 	return client_memory_find(address, &range) ? range.kind : MEMORY_PAGEABLE;
 }
 
+/* Is it memory of the host, as a program sees it? */
+static bool host_at(uint64_t address)
+{
+	struct client_range range;
+
+	return !client_memory_find(address, &range) || range.kind != MEMORY_DEVICE || range.mapped;
+}
+
 static CUresult stream_wait(uint64_t stream)
 {
 	const struct wire_stream_synchronize request = { .stream = stream };
@@ -318,15 +326,6 @@ static CUresult copy_plain(const struct client_plane *to, const struct client_pl
 	return copy_on_host(to, from, extent, stream);
 }
 
-/* Memory of the host, as a program sees it. */
-static bool plane_host(const struct client_plane *plane)
-{
-	struct client_range range;
-
-	return plane->kind != MEMORY_DEVICE ||
-	       (client_managed_any() && client_memory_find(plane->address, &range) && range.mapped);
-}
-
 static CUresult copy(const struct client_plane *to, const struct client_plane *from,
 		     const struct client_extent *extent, uint64_t stream, bool async)
 {
@@ -337,7 +336,7 @@ static CUresult copy(const struct client_plane *to, const struct client_plane *f
 	if ((!reads && !writes) || !extent->width || !extent->height)
 		return copy_plain(to, from, extent, stream, async);
 	/* CUDA's copies within host memory have ended when they return. */
-	async = async && (!plane_host(to) || !plane_host(from) || client_stream_captured(stream));
+	async = async && (!host_at(to->address) || !host_at(from->address) || client_stream_captured(stream));
 	to_span = plane_span(to, extent);
 	from_span = plane_span(from, extent);
 	if (reads)
@@ -427,9 +426,11 @@ CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteC
 			   ByteCount, hStream, true);
 }
 
+/* CUDA's waits for nothing between memory of devices; it takes pinned memory, too. */
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, NULL, true);
+	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, NULL,
+			   !host_at(dstDevice) && !host_at(srcDevice));
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,

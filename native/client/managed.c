@@ -141,7 +141,7 @@ CUresult client_managed_before(uint64_t stream, bool graph)
 	if (client_stream_captured(stream))
 		return CUDA_SUCCESS;
 	client_pages_lock();
-	client_active_add(stream, graph);
+	client_active_begin(stream, graph);
 	result = flush_for(client_managed_key(stream));
 	if (result == CUDA_SUCCESS)
 		result = client_homes_order(stream);
@@ -149,13 +149,12 @@ CUresult client_managed_before(uint64_t stream, bool graph)
 	return result;
 }
 
-/* Another thread may have waited for the stream between the two, and not for this work. */
 void client_managed_after(uint64_t stream)
 {
 	if (client_stream_captured(stream))
 		return;
 	client_pages_lock();
-	client_active_add(stream, false);
+	client_active_end(stream);
 	if (!client_pages_paging()) {
 		client_active_mark(stream);
 		flush_for(client_managed_key(stream));
@@ -202,7 +201,7 @@ CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t
 		return CUDA_SUCCESS;
 	client_pages_lock();
 	if (writes)
-		client_active_add(stream, false);
+		client_active_begin(stream, false);
 	result = writes && behind_running(stream) ? CUDA_SUCCESS : flush_range(address, bytes, !writes);
 	if (result == CUDA_SUCCESS)
 		result = client_homes_order(stream);
@@ -215,7 +214,7 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 	if (!writes || client_stream_captured(stream))
 		return;
 	client_pages_lock();
-	client_active_add(stream, false);
+	client_active_end(stream);
 	if (!client_pages_paging()) {
 		client_active_mark(stream);
 		if (!behind_running(stream))
@@ -267,7 +266,7 @@ static void waited(void)
 			client_pages_drop(client_pages_at(i));
 }
 
-void client_managed_called(const struct client_route *route, const struct client_request *request)
+void client_managed_called(const struct client_route *route, const struct client_request *request, uint64_t since)
 {
 	const struct client_context *context;
 	uint64_t stream = 0;
@@ -296,7 +295,7 @@ void client_managed_called(const struct client_route *route, const struct client
 	}
 	client_pages_lock();
 	if (stream || request->op == WIRE_OP_CONTEXT_SYNCHRONIZE)
-		client_active_quiet(context, stream);
+		client_active_quiet(context, stream, since);
 	waited();
 	client_pages_unlock();
 }

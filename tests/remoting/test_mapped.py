@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import Remote
+from tests.remoting.cutter import Side
+from tests.remoting.harness import SANITIZED, Remote
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_managed import Build, run_on_the_software_gpu
+from tests.remoting.test_resume import at_frames, at_random, run_cut
 
 MAPPED = {"FARBUS_MAPPED_MEMORY": "managed"}
 #: How pages come, and whether the program may touch any while the GPU works.
@@ -16,6 +19,8 @@ MODES = {"paging": ("meanwhile",), "copies": ()}
 #: Random programs: seeds and steps.  All of these failed when copies within host memory were not waited for.
 SEEDS = ["1", "2", "5", "8"]
 STEPS = "600"
+#: Software GPU and program use words of a page at once, of which what fetches or sends it reads all.
+no_race = pytest.mark.skipif("tsan" in Path(SANITIZED).name, reason="words of one page are used at once")
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -31,7 +36,7 @@ def test_kernels_use_pinned_memory_on_the_software_gpu_itself(tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [pytest.param("paging", marks=no_race), "copies"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_program(remote: Remote, build: Build, mode: str, seed: str) -> None:
     strict = () if MODES[mode] else ("strict",)
@@ -46,6 +51,56 @@ def test_random_program(remote: Remote, build: Build, mode: str, seed: str) -> N
 def test_random_program_on_the_software_gpu_itself(build: Build, tmp_path: Path, seed: str) -> None:
     done = run_on_the_software_gpu(build("remoting/mapped_random"), tmp_path, seed, STEPS)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@no_race
+def test_threads_share_pages(remote: Remote, build: Build) -> None:
+    """One thread's waiting for all streams is not taken for the end of what others post meanwhile."""
+    program = build("remoting/mapped_threads")
+    done = remote.run(program, "1000", FARBUS_MANAGED_MEMORY="paging", FARBUS_TRANSPORT="tcp", **MAPPED)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+def test_threads_share_pages_on_the_software_gpu_itself(build: Build, tmp_path: Path) -> None:
+    done = run_on_the_software_gpu(build("remoting/mapped_threads"), tmp_path, "1000")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_is_host_memory_to_copies(remote: Remote, tmp_path: Path, mode: str) -> None:
+    program = build_calls("listing/mapped_copies", tmp_path)
+    done = remote.run(program, "more", FARBUS_MANAGED_MEMORY=mode, FARBUS_TRANSPORT="tcp", **MAPPED)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_pinned_memory_that_is_not_mapped_is_so_too(remote: Remote, tmp_path: Path, transport: str) -> None:
+    done = remote.run(build_calls("listing/mapped_copies", tmp_path), "more", FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_it_is_host_memory_to_copies_on_the_software_gpu_itself(tmp_path: Path) -> None:
+    done = run_on_the_software_gpu(build_calls("listing/mapped_copies", tmp_path), tmp_path)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cut_behind_every_frame(lease: Callable[..., Remote], tmp_path: Path, mode: str) -> None:
+    """Faults, and words that are sent, wait until the session goes on."""
+    program = build_calls("listing/mapped_memory", tmp_path)
+    decide = at_frames(Side.SERVER, lambda length: length)
+    code, out, err, cuts = run_cut(lease(tls=False), program, decide, FARBUS_MANAGED_MEMORY=mode, **MAPPED)
+    assert (code, out, err) == (0, "ok\n", "")
+    assert cuts >= 5
+
+
+@no_race
+@pytest.mark.parametrize("seed", range(3))
+def test_random_program_cut_at_random(lease: Callable[..., Remote], build: Build, seed: int) -> None:
+    program, decide = build("remoting/mapped_random"), at_random(seed, mean_bytes=20_000)
+    code, out, err, cuts = run_cut(lease(tls=False), program, decide, FARBUS_MANAGED_MEMORY="paging", **MAPPED)
+    assert (code, out, err) == (0, "ok\n", "")
+    assert cuts > 0
 
 
 @pytest.mark.parametrize("mode", MODES)
