@@ -18,6 +18,8 @@ struct mark {
 
 struct active {
 	struct managed_stream id;
+	uint64_t posted;		/* which posting was the last */
+	unsigned posting;		/* by threads that are at it */
 	bool graph;			/* a graph was launched there */
 	bool marked;			/* its mark is behind the last of it */
 	struct mark *mark;		/* or NULL; its home's */
@@ -27,23 +29,61 @@ static struct {
 	struct active streams[ACTIVE_LIMIT];
 	unsigned count;
 	bool others;			/* there were more: until their contexts are quiet */
+	uint64_t others_posted;
+	_Atomic uint64_t postings;
 } active;
 
-void client_active_add(uint64_t stream, bool graph)
+uint64_t client_active_now(void)
+{
+	return atomic_load(&active.postings);
+}
+
+static struct active *active_find(uint64_t stream)
 {
 	const struct managed_stream id = client_managed_stream(stream);
 
-	for (unsigned i = 0; i < active.count; i++) {
-		if (client_managed_stream_same(&active.streams[i].id, &id)) {
-			active.streams[i].graph |= graph;
-			active.streams[i].marked = false;
-			return;
-		}
+	for (unsigned i = 0; i < active.count; i++)
+		if (client_managed_stream_same(&active.streams[i].id, &id))
+			return &active.streams[i];
+	return NULL;
+}
+
+/* Work is about to be posted to the stream, or has been. */
+static struct active *active_add(uint64_t stream)
+{
+	const uint64_t now = atomic_fetch_add(&active.postings, 1) + 1;
+	struct active *at = active_find(stream);
+
+	if (!at && active.count < ACTIVE_LIMIT) {
+		at = &active.streams[active.count++];
+		*at = (struct active){ .id = client_managed_stream(stream) };
 	}
-	if (active.count < ACTIVE_LIMIT)
-		active.streams[active.count++] = (struct active){ .id = id, .graph = graph };
-	else
+	if (at) {
+		at->posted = now;
+		at->marked = false;
+	} else {
 		active.others = true;
+		active.others_posted = now;
+	}
+	return at;
+}
+
+void client_active_begin(uint64_t stream, bool graph)
+{
+	struct active *at = active_add(stream);
+
+	if (at) {
+		at->graph |= graph;
+		at->posting++;
+	}
+}
+
+void client_active_end(uint64_t stream)
+{
+	struct active *at = active_add(stream);
+
+	if (at && at->posting)
+		at->posting--;
 }
 
 static struct mark *mark_take(const struct active *at)
@@ -69,7 +109,7 @@ static struct mark *mark_take(const struct active *at)
 }
 
 /* The stream is not one that may have work any more. */
-static void active_end(const struct active *at)
+static void active_over(const struct active *at)
 {
 	if (at->mark)
 		at->mark->taken = false;
@@ -77,19 +117,14 @@ static void active_end(const struct active *at)
 
 void client_active_mark(uint64_t stream)
 {
-	const struct managed_stream id = client_managed_stream(stream);
+	struct active *at = active_find(stream);
 
-	for (unsigned i = 0; i < active.count; i++) {
-		struct active *at = &active.streams[i];
-
-		if (!client_managed_stream_same(&at->id, &id))
-			continue;
-		if (!at->mark)
-			at->mark = mark_take(at);
-		if (at->mark)
-			at->marked = cuEventRecord(at->mark->event, (CUstream)(uintptr_t)stream) ==
-				     CUDA_SUCCESS;
-	}
+	if (!at)
+		return;
+	if (!at->mark)
+		at->mark = mark_take(at);
+	if (at->mark)
+		at->marked = cuEventRecord(at->mark->event, (CUstream)(uintptr_t)stream) == CUDA_SUCCESS;
 }
 
 static uint64_t active_key(const struct active *at)
@@ -133,8 +168,8 @@ bool client_active_behind(uint64_t stream, uint64_t other)
 	       (stream == legacy && blocking(other));
 }
 
-/* The program has waited for the stream, or with 0 for the whole context. */
-void client_active_quiet(const struct client_context *context, uint64_t stream)
+/* Another thread may have posted more while this one waited, and be waited for by nobody. */
+void client_active_quiet(const struct client_context *context, uint64_t stream, uint64_t since)
 {
 	struct managed_stream id = { .context = context ? context->handle : NULL };
 	unsigned kept = 0;
@@ -149,13 +184,13 @@ void client_active_quiet(const struct client_context *context, uint64_t stream)
 			quiet = client_managed_stream_same(&at->id, &id) ||
 				(quiet && stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY &&
 				 blocking(at->id.stream));
-		if (quiet)
-			active_end(at);
+		if (quiet && !at->posting && at->posted <= since)
+			active_over(at);
 		else
 			active.streams[kept++] = *at;
 	}
 	active.count = kept;
-	if (!stream && !kept)
+	if (!stream && !kept && active.others_posted <= since)
 		active.others = false;
 }
 
@@ -163,7 +198,10 @@ void client_active_forget(const struct client_context *context)
 {
 	struct managed_home *home = client_home(context);
 
-	client_active_quiet(context, 0);
+	for (unsigned i = 0; i < active.count; i++)
+		if (active.streams[i].id.context == context->handle)
+			active.streams[i].posting = 0;
+	client_active_quiet(context, 0, UINT64_MAX);
 	while (home && home->marks) {
 		struct mark *mark = home->marks;
 
@@ -218,8 +256,8 @@ bool client_active_ask(uint64_t but)
 
 		if (context && !waits)
 			result = active_ask(&at, context);
-		if (result == CUDA_SUCCESS) {
-			active_end(&at);
+		if (result == CUDA_SUCCESS && !at.posting) {
+			active_over(&at);
 			continue;
 		}
 		active.streams[kept++] = at;

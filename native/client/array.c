@@ -167,11 +167,8 @@ static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool 
 		/* A copy ahead in the stream may be still to write there: one whose bytes are to come, or
 		 * the server's own. */
 		if (client_memory_find(address, &range) && range.kind == MEMORY_PINNED &&
-		    (range.shared || client_host_busy()) && !client_stream_captured(stream)) {
-			const struct wire_stream_synchronize wait = { .stream = stream };
-
-			result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
-		}
+		    (range.shared || client_host_busy()) && !client_stream_captured(stream))
+			result = client_stream_reach(stream);
 		pitch = copy.srcPitch ? copy.srcPitch : copy.WidthInBytes;
 		slice = pitch * (copy.srcHeight ? copy.srcHeight : copy.Height);
 		for (size_t z = 0; z < copy.Depth && result == CUDA_SUCCESS; z++)

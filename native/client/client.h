@@ -652,6 +652,8 @@ bool client_host_functions(void);
 void client_outstanding(struct client_session *session, int change);
 /* The server will send something by itself; with the wait lock. */
 void client_receiver_expects(struct client_session *session);
+/* Wait until this process may do what a stream would do next, with what that waits for of the legacy stream and others. */
+CUresult client_stream_reach(uint64_t stream);
 /* Wait, if needed, before posting more work to a stream (named as on the wire), with
  * that many pieces of copies. */
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces);
@@ -738,6 +740,8 @@ bool client_pinned_share_file(struct client_range *range);
 bool client_pinned_mapped(uint64_t address, size_t bytes);
 /* Name such memory in a copy as the server reaches it: as the device's. */
 void client_pinned_sides(CUDA_MEMCPY3D *box);
+/* And what the server tells of a copy, as the program has named it: as the host's. */
+void client_pinned_told(CUDA_MEMCPY3D *box);
 /* Wait for what uses it at the server, and take it from there. */
 void client_pinned_release(uint64_t pinned);
 /* Have the server copy between it and a device; `span` is from the first byte of the plane here to

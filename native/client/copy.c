@@ -43,6 +43,14 @@ static bool plane_is_there(const struct client_plane *plane, const struct client
 	       (plane->kind == MEMORY_PINNED && client_pinned_mapped(plane->address, plane_span(plane, extent)));
 }
 
+/* Is it memory of the host, as a program sees it? */
+static bool host_at(uint64_t address)
+{
+	struct client_range range;
+
+	return !client_memory_find(address, &range) || range.kind != MEMORY_DEVICE || range.mapped;
+}
+
 static CUresult stream_wait(uint64_t stream)
 {
 	const struct wire_stream_synchronize request = { .stream = stream };
@@ -215,7 +223,7 @@ static CUresult copy_on_device(const struct client_plane *to, const struct clien
 static CUresult copy_on_host(const struct client_plane *to, const struct client_plane *from,
 			     const struct client_extent *extent, uint64_t stream)
 {
-	CUresult result = stream_wait(stream);
+	CUresult result = client_stream_reach(stream);
 
 	for (size_t y = 0; y < extent->height && result == CUDA_SUCCESS; y++)
 		memmove((uint8_t *)(uintptr_t)to->address + y * to->pitch,
@@ -338,6 +346,8 @@ static CUresult copy(const struct client_plane *to, const struct client_plane *f
 
 	if ((!reads && !writes) || !extent->width || !extent->height)
 		return copy_plain(to, from, extent, stream, async);
+	/* CUDA's copies within host memory have ended when they return. */
+	async = async && (!host_at(to->address) || !host_at(from->address) || client_stream_captured(stream));
 	to_span = plane_span(to, extent);
 	from_span = plane_span(from, extent);
 	if (reads)
@@ -427,9 +437,11 @@ CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteC
 			   ByteCount, hStream, true);
 }
 
+/* CUDA's waits for nothing between memory of devices; it takes pinned memory, too. */
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, NULL, true);
+	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, NULL,
+			   !host_at(dstDevice) && !host_at(srcDevice));
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,

@@ -133,6 +133,8 @@ struct client_waited client_events_before(const struct client_route *route, cons
 		return waited;
 	switch (request->op) {
 	case WIRE_OP_STREAM_SYNCHRONIZE:
+	case WIRE_OP_STREAM_REACH:
+		_Static_assert(sizeof(struct wire_stream_synchronize) == sizeof(struct wire_stream_reach), "the same field");
 		waited.stream = ((const struct wire_stream_synchronize *)request->fixed)->stream;
 		break;
 	case WIRE_OP_STREAM_QUERY:

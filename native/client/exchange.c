@@ -987,12 +987,14 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	CUresult result = session_offers(session, request->op);
 	struct client_waited waited;
 	struct wire_header header;
+	uint64_t posted;
 	int rc;
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	client_trace_note(CLIENT_TRACE_CALLED);
 	waited = client_events_before(route, request);
+	posted = client_managed_any() ? client_active_now() : 0;
 	atomic_store(&wait->state, WAIT_PENDING);
 	wait->asleep = false;
 	wait->session = session;
@@ -1016,7 +1018,7 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	if (waited.number && wait->result == CUDA_SUCCESS)
 		client_events_over(&waited);
 	if (client_managed_any() && wait->result == CUDA_SUCCESS)
-		client_managed_called(route, request);
+		client_managed_called(route, request, posted);
 	return result;
 }
 

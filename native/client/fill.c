@@ -3,17 +3,10 @@
 
 #include <string.h>
 
-static CUresult fill_wait(const struct wire_fill *fill)
-{
-	const struct wire_stream_synchronize wait = { .stream = fill->stream };
-
-	return client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
-}
-
 /* Pinned memory that is this process's alone is filled here, after the stream's work. */
 static CUresult fill_here(const struct wire_fill *fill)
 {
-	CUresult result = fill_wait(fill);
+	CUresult result = client_stream_reach(fill->stream);
 
 	for (size_t y = 0; y < fill->height && result == CUDA_SUCCESS; y++) {
 		uint8_t *row = (uint8_t *)(uintptr_t)fill->device + y * fill->pitch;
@@ -22,6 +15,13 @@ static CUresult fill_here(const struct wire_fill *fill)
 			memcpy(row + x * fill->element, &fill->value, fill->element);
 	}
 	return result;
+}
+
+static CUresult fill_wait(const struct wire_fill *fill)
+{
+	const struct wire_stream_synchronize wait = { .stream = fill->stream };
+
+	return client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
 }
 
 /* CUDA's own waits for what it does to memory of the host and managed memory, unless it is asynchronous. */

@@ -158,9 +158,14 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
 {
 	CUDA_MEMCPY3D kept;
+	CUresult result;
 
-	if (!nodeParams || !host_copy_find(hNode, &kept))
-		return client_raw_cuGraphMemcpyNodeGetParams(hNode, nodeParams);
+	if (!nodeParams || !host_copy_find(hNode, &kept)) {
+		result = client_raw_cuGraphMemcpyNodeGetParams(hNode, nodeParams);
+		if (result == CUDA_SUCCESS)
+			client_pinned_told(nodeParams);
+		return result;
+	}
 	*nodeParams = kept;
 	return CUDA_SUCCESS;
 }
@@ -217,6 +222,8 @@ CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 		result = client_raw_cuGraphNodeGetParams(hNode, nodeParams);
 		if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
 			client_conditional_told(hNode, &nodeParams->conditional);
+		else if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY)
+			client_pinned_told(&nodeParams->memcpy.copyParams);
 		return result;
 	}
 	*nodeParams = (CUgraphNodeParams){ .type = CU_GRAPH_NODE_TYPE_MEMCPY };
@@ -307,7 +314,10 @@ CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphN
 			size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
 	CUgraphNodeParams before = nodeParams ? *nodeParams : (CUgraphNodeParams){ 0 };
+	CUresult result = client_words_check(nodeParams);
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (node_names_host(nodeParams, &before))
 		return host_copy_add(phGraphNode, hGraph, dependencies, NULL, numDependencies,
 				     &nodeParams->memcpy.copyParams, nodeParams->memcpy.copyCtx);
@@ -321,7 +331,10 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 			   size_t numDependencies, CUgraphNodeParams *nodeParams)
 {
 	CUgraphNodeParams before = nodeParams ? *nodeParams : (CUgraphNodeParams){ 0 };
+	CUresult result = client_words_check(nodeParams);
 
+	if (result != CUDA_SUCCESS)
+		return result;
 	if (node_names_host(nodeParams, &before))
 		return host_copy_add(phGraphNode, hGraph, dependencies, dependencyData,
 				     numDependencies, &nodeParams->memcpy.copyParams,
@@ -329,6 +342,39 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 	return node_added(client_raw_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies,
 						       dependencyData, numDependencies, nodeParams),
 			  phGraphNode, hGraph, nodeParams, &before);
+}
+
+/* A node's new parameters, as the server is told them. */
+static CUresult node_there(const CUgraphNodeParams *given, CUgraphNodeParams *there)
+{
+	CUresult result = client_words_check(given);
+
+	*there = *given;
+	if (result == CUDA_SUCCESS && there->type == CU_GRAPH_NODE_TYPE_MEMCPY)
+		client_pinned_sides(&there->memcpy.copyParams);
+	return result;
+}
+
+CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+	CUgraphNodeParams there;
+	CUresult result;
+
+	if (!nodeParams)
+		return client_raw_cuGraphNodeSetParams(hNode, NULL);
+	result = node_there(nodeParams, &there);
+	return result == CUDA_SUCCESS ? client_raw_cuGraphNodeSetParams(hNode, &there) : result;
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+	CUgraphNodeParams there;
+	CUresult result;
+
+	if (!nodeParams)
+		return client_raw_cuGraphExecNodeSetParams(hGraphExec, hNode, NULL);
+	result = node_there(nodeParams, &there);
+	return result == CUDA_SUCCESS ? client_raw_cuGraphExecNodeSetParams(hGraphExec, hNode, &there) : result;
 }
 
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)

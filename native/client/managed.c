@@ -144,7 +144,7 @@ CUresult client_managed_before(uint64_t stream, bool graph)
 	if (client_stream_captured(stream))
 		return CUDA_SUCCESS;
 	client_pages_lock();
-	client_active_add(stream, graph);
+	client_active_begin(stream, graph);
 	result = flush_for(client_managed_key(stream));
 	if (result == CUDA_SUCCESS)
 		result = client_homes_order(stream);
@@ -152,19 +152,28 @@ CUresult client_managed_before(uint64_t stream, bool graph)
 	return result;
 }
 
-/* Another thread may have waited for the stream between the two, and not for this work. */
 void client_managed_after(uint64_t stream)
 {
 	if (client_stream_captured(stream))
 		return;
 	client_pages_lock();
-	client_active_add(stream, false);
+	client_active_end(stream);
 	if (!client_pages_paging()) {
 		client_active_mark(stream);
 		flush_for(client_managed_key(stream));
 	}
 	client_pages_doubt();
 	client_pages_unlock();
+}
+
+/* Copies: is what is posted to the stream behind a host function that runs?  Its memory is taken from it when it ends. */
+static bool behind_running(uint64_t stream)
+{
+	bool behind = false;
+
+	for (size_t i = 0; i < running.count && !client_pages_paging() && !behind; i++)
+		behind = client_active_behind(client_managed_key(stream), running.streams[i]);
+	return behind;
 }
 
 static CUresult flush_range(uint64_t address, uint64_t bytes, bool keep)
@@ -195,8 +204,8 @@ CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t
 		return CUDA_SUCCESS;
 	client_pages_lock();
 	if (writes)
-		client_active_add(stream, false);
-	result = flush_range(address, bytes, !writes);
+		client_active_begin(stream, false);
+	result = writes && behind_running(stream) ? CUDA_SUCCESS : flush_range(address, bytes, !writes);
 	if (result == CUDA_SUCCESS)
 		result = client_homes_order(stream);
 	client_pages_unlock();
@@ -208,10 +217,11 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 	if (!writes || client_stream_captured(stream))
 		return;
 	client_pages_lock();
-	client_active_add(stream, false);
+	client_active_end(stream);
 	if (!client_pages_paging()) {
 		client_active_mark(stream);
-		flush_range(address, bytes, false);
+		if (!behind_running(stream))
+			flush_range(address, bytes, false);
 	}
 	client_pages_doubt();
 	client_pages_unlock();
@@ -259,7 +269,7 @@ static void waited(void)
 			client_pages_drop(client_pages_at(i));
 }
 
-void client_managed_called(const struct client_route *route, const struct client_request *request)
+void client_managed_called(const struct client_route *route, const struct client_request *request, uint64_t since)
 {
 	const struct client_context *context;
 	uint64_t stream = 0;
@@ -269,6 +279,7 @@ void client_managed_called(const struct client_route *route, const struct client
 	context = client_context_get((CUcontext)(uintptr_t)route->context);
 	switch (request->op) {
 	case WIRE_OP_STREAM_SYNCHRONIZE:
+	case WIRE_OP_STREAM_REACH:
 		stream = ((const struct wire_stream_synchronize *)request->fixed)->stream;
 		break;
 	case WIRE_OP_STREAM_QUERY:
@@ -280,6 +291,7 @@ void client_managed_called(const struct client_route *route, const struct client
 	case WIRE_OP_CONTEXT_SYNCHRONIZE:
 	case WIRE_OP_EVENT_SYNCHRONIZE:
 	case WIRE_OP_EVENT_QUERY:
+	case WIRE_OP_EVENT_ELAPSED_TIME:
 	case WIRE_OP_MEMORY_FREE:
 		break;
 	default:
@@ -287,7 +299,7 @@ void client_managed_called(const struct client_route *route, const struct client
 	}
 	client_pages_lock();
 	if (stream || request->op == WIRE_OP_CONTEXT_SYNCHRONIZE)
-		client_active_quiet(context, stream);
+		client_active_quiet(context, stream, since);
 	waited();
 	client_pages_unlock();
 }

@@ -308,3 +308,14 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 		return client_across_wait(request.stream, request.event);
 	return client_post(WIRE_OP_STREAM_WAIT_EVENT, &request, sizeof(request), NULL, 0);
 }
+
+CUresult client_stream_reach(uint64_t stream)
+{
+	const struct wire_stream_reach reach = { .stream = stream };
+	const struct client_session *session = client_stream_session(stream);
+
+	/* Before 2.5 its own end is what can be waited for. */
+	return client_call(client_session_has(session, WIRE_OP_STREAM_REACH) ? WIRE_OP_STREAM_REACH
+									     : WIRE_OP_STREAM_SYNCHRONIZE,
+			   &reach, sizeof(reach), NULL, 0);
+}

@@ -483,7 +483,7 @@ CUresult cuDeviceSetMemPool(CUdevice_v1 dev, CUmemoryPool pool)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+CUresult client_raw_cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
 	struct args_151 a = { .phGraphNode = (CUgraphNode *)phGraphNode, .hGraph = hGraph, .dependencies = (CUgraphNode *)dependencies, .numDependencies = numDependencies, .nodeParams = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams };
 	struct marshal m;
@@ -739,7 +739,7 @@ CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NOD
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+CUresult client_raw_cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
 	struct args_170 a = { .hNode = hNode, .nodeParams = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams };
 	struct marshal m;
@@ -904,7 +904,7 @@ CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode hNode, CUevent event)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
+CUresult client_raw_cuGraphExecBatchMemOpNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams)
 {
 	struct args_182 a = { .hGraphExec = hGraphExec, .hNode = hNode, .nodeParams = (CUDA_BATCH_MEM_OP_NODE_PARAMS *)nodeParams };
 	struct marshal m;
@@ -1084,7 +1084,7 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+CUresult client_raw_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
 	struct args_196 a = { .hGraphExec = hGraphExec, .hNode = hNode, .nodeParams = (CUgraphNodeParams *)nodeParams };
 	struct marshal m;
@@ -1684,7 +1684,7 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+CUresult client_raw_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
 	struct args_240 a = { .hNode = hNode, .nodeParams = (CUgraphNodeParams *)nodeParams };
 	struct marshal m;
@@ -2566,7 +2566,7 @@ CUresult cuParamSetTexRef(CUfunction hfunc, int texunit, CUtexref hTexRef)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
+CUresult client_raw_cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags)
 {
 	struct args_493 a = { .stream = stream, .count = count, .paramArray = (CUstreamBatchMemOpParams *)paramArray, .flags = flags };
 	struct marshal m;
@@ -2671,7 +2671,7 @@ CUresult client_raw_cuStreamUpdateCaptureDependencies_v2(CUstream hStream, CUgra
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
+CUresult client_raw_cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
 {
 	struct args_524 a = { .stream = stream, .addr = addr, .value = value, .flags = flags };
 	struct marshal m;
@@ -2687,7 +2687,7 @@ CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
+CUresult client_raw_cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
 {
 	struct args_526 a = { .stream = stream, .addr = addr, .value = value, .flags = flags };
 	struct marshal m;
@@ -2703,7 +2703,7 @@ CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
+CUresult client_raw_cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags)
 {
 	struct args_528 a = { .stream = stream, .addr = addr, .value = value, .flags = flags };
 	struct marshal m;
@@ -2719,7 +2719,7 @@ CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint32_
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
+CUresult client_raw_cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags)
 {
 	struct args_530 a = { .stream = stream, .addr = addr, .value = value, .flags = flags };
 	struct marshal m;

@@ -394,6 +394,7 @@ const server_handler server_handlers[WIRE_OP_LIMIT] = {
 	[WIRE_OP_CAPTURE_INFO] = serve_capture_info,
 	[WIRE_OP_STREAM_CALLBACK] = serve_stream_callback,
 	[WIRE_OP_STREAM_GATE] = serve_stream_gate,
+	[WIRE_OP_STREAM_REACH] = serve_stream_reach,
 	[WIRE_OP_CAPTURE_MODE] = serve_capture_mode,
 	[WIRE_OP_EVENT_CREATE] = serve_event_create,
 	[WIRE_OP_EVENT_DESTROY] = serve_event_destroy,

@@ -87,6 +87,8 @@ CUresult serve_capture_info(struct server_call *call);
 CUresult serve_stream_callback(struct server_call *call);
 /* When the stream gets here, tell the client by a host_call; it waits for host_done, or goes on. */
 CUresult serve_stream_gate(struct server_call *call);
+/* Wait until work that is put into the stream now would begin: for what the legacy stream waits for, too. */
+CUresult serve_stream_reach(struct server_call *call);
 /* How far captures forbid this thread's calls. */
 CUresult serve_capture_mode(struct server_call *call);
 /* Make an event under the client's handle. */

@@ -59,6 +59,7 @@ const struct wire_op_info wire_op_infos[WIRE_OP_LIMIT] = {
 	[WIRE_OP_CAPTURE_INFO] = { "capture_info", 8, 32, 0, 1048576, 1, 0, 1, { 1, 0 } },
 	[WIRE_OP_STREAM_CALLBACK] = { "stream_callback", 16, 0, 0, 0, 0, 0, 1, { 2, 0 } },
 	[WIRE_OP_STREAM_GATE] = { "stream_gate", 24, 0, 0, 0, 0, 0, 1, { 2, 0 } },
+	[WIRE_OP_STREAM_REACH] = { "stream_reach", 8, 0, 0, 0, 1, 1, 1, { 1, 0 } },
 	[WIRE_OP_CAPTURE_MODE] = { "capture_mode", 8, 0, 0, 0, 0, 0, 0, { 0, 0 } },
 	[WIRE_OP_EVENT_CREATE] = { "event_create", 16, 0, 0, 0, 0, 0, 1, { 0, 0 } },
 	[WIRE_OP_EVENT_DESTROY] = { "event_destroy", 8, 0, 0, 0, 0, 0, 0, { 1, 0 } },

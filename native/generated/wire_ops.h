@@ -124,6 +124,8 @@ enum wire_op {
 	WIRE_OP_STREAM_CALLBACK = 0x004c,
 	/* When the stream gets here, tell the client by a host_call; it waits for host_done, or goes on. */
 	WIRE_OP_STREAM_GATE = 0x004d,
+	/* Wait until work that is put into the stream now would begin: for what the legacy stream waits for, too. */
+	WIRE_OP_STREAM_REACH = 0x004e,
 	/* How far captures forbid this thread's calls. */
 	WIRE_OP_CAPTURE_MODE = 0x0048,
 	/* Make an event under the client's handle. */
@@ -635,6 +637,11 @@ struct wire_stream_gate {
 	uint8_t pad0[4];
 };
 _Static_assert(sizeof(struct wire_stream_gate) == 24, "wire layout");
+
+struct wire_stream_reach {
+	uint64_t stream;
+};
+_Static_assert(sizeof(struct wire_stream_reach) == 8, "wire layout");
 
 struct wire_capture_mode {
 	uint32_t mode;

@@ -126,3 +126,25 @@ void server_mark_give(struct server_context *context, struct server_mark *mark)
 	context->marks = mark;
 	pthread_mutex_unlock(&context->lock);
 }
+
+/* The end of what the stream has does not tell of what its next work would wait for: an event does, being that work. */
+CUresult serve_stream_reach(struct server_call *call)
+{
+	const struct wire_stream_reach *request = call->request;
+	const struct server_driver *driver = call->driver;
+	struct server_mark *mark;
+	CUstream stream;
+	CUresult result = server_resolve_stream(call, request->stream, &stream);
+
+	if (result == CUDA_SUCCESS && (!driver->cuEventCreate || !driver->cuEventRecord || !driver->cuEventSynchronize))
+		result = CUDA_ERROR_NOT_SUPPORTED;
+	if (result == CUDA_SUCCESS)
+		result = server_mark_take(call, &mark);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = driver->cuEventRecord(mark->event, stream);
+	if (result == CUDA_SUCCESS)
+		result = driver->cuEventSynchronize(mark->event);
+	server_mark_give(call->context, mark);
+	return result;
+}

@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import ROOT, Remote, remote_session
+from tests.remoting.cutter import Side
+from tests.remoting.harness import ROOT, SANITIZED, Remote, remote_session
 from tests.remoting.test_coverage import build_calls
-from tests.remoting.test_managed import run_on_the_software_gpu
+from tests.remoting.test_managed import Build, run_on_the_software_gpu
+from tests.remoting.test_resume import at_frames, at_random, run_cut
 
 MAPPED = {"FARBUS_MAPPED_MEMORY": "managed"}
 #: How pages come, and whether the program may touch any while the GPU works.
 MODES = {"paging": ("meanwhile",), "copies": ()}
+#: Random programs: seeds and steps.  All of these failed when copies within host memory were not waited for.
+SEEDS = ["1", "2", "5", "8"]
+STEPS = "600"
+#: Software GPU and program use words of a page at once, of which what fetches or sends it reads all.
+no_race = pytest.mark.skipif("tsan" in Path(SANITIZED).name, reason="words of one page are used at once")
 
 
 @pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared"])
@@ -57,6 +64,94 @@ def test_elsewhere_it_can_be_managed_memory(remote: Remote, tmp_path: Path, mode
 def test_on_the_software_gpu_itself(tmp_path: Path, name: str) -> None:
     done = run_on_the_software_gpu(build_calls(f"listing/{name}", tmp_path), tmp_path, "meanwhile")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+@pytest.mark.parametrize("mode", [pytest.param("paging", marks=no_race), "copies"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_program(remote: Remote, build: Build, mode: str, seed: str) -> None:
+    strict = () if MODES[mode] else ("strict",)
+    done = remote.run(
+        build("remoting/mapped_random"), seed, STEPS, *strict,
+        FARBUS_MANAGED_MEMORY=mode, FARBUS_TRANSPORT="tcp", **MAPPED,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", ""), done.stdout + done.stderr
+
+
+@no_race
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_program_on_one_node(remote: Remote, build: Build, seed: str) -> None:
+    done = remote.run(build("remoting/mapped_random"), seed, STEPS, FARBUS_TRANSPORT="shm")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_program_on_the_software_gpu_itself(build: Build, tmp_path: Path, seed: str) -> None:
+    done = run_on_the_software_gpu(build("remoting/mapped_random"), tmp_path, seed, STEPS)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@no_race
+def test_threads_share_pages(remote: Remote, build: Build) -> None:
+    """One thread's waiting for all streams is not taken for the end of what others post meanwhile."""
+    program = build("remoting/mapped_threads")
+    done = remote.run(program, "1000", FARBUS_MANAGED_MEMORY="paging", FARBUS_TRANSPORT="tcp", **MAPPED)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+@no_race
+def test_threads_share_pages_on_one_node(remote: Remote, build: Build) -> None:
+    done = remote.run(build("remoting/mapped_threads"), "1000", FARBUS_TRANSPORT="shm")
+    assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
+
+
+def test_threads_share_pages_on_the_software_gpu_itself(build: Build, tmp_path: Path) -> None:
+    done = run_on_the_software_gpu(build("remoting/mapped_threads"), tmp_path, "1000")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_it_is_host_memory_to_copies(remote: Remote, tmp_path: Path, mode: str) -> None:
+    program = build_calls("listing/mapped_copies", tmp_path)
+    done = remote.run(program, "more", FARBUS_MANAGED_MEMORY=mode, FARBUS_TRANSPORT="tcp", **MAPPED)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_pinned_memory_that_is_not_mapped_is_so_too(remote: Remote, tmp_path: Path, transport: str) -> None:
+    done = remote.run(build_calls("listing/mapped_copies", tmp_path), "more", FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+def test_it_is_host_memory_to_copies_on_the_software_gpu_itself(tmp_path: Path) -> None:
+    done = run_on_the_software_gpu(build_calls("listing/mapped_copies", tmp_path), tmp_path)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cut_behind_every_frame(lease: Callable[..., Remote], tmp_path: Path, mode: str) -> None:
+    """Faults, and words that are sent, wait until the session goes on."""
+    program = build_calls("listing/mapped_memory", tmp_path)
+    decide = at_frames(Side.SERVER, lambda length: length)
+    code, out, err, cuts = run_cut(lease(tls=False), program, decide, FARBUS_MANAGED_MEMORY=mode, **MAPPED)
+    assert (code, out, err) == (0, "ok\n", "")
+    assert cuts >= 5
+
+
+@no_race
+@pytest.mark.parametrize("seed", range(3))
+def test_random_program_cut_at_random(lease: Callable[..., Remote], build: Build, seed: int) -> None:
+    program, decide = build("remoting/mapped_random"), at_random(seed, mean_bytes=20_000)
+    code, out, err, cuts = run_cut(lease(tls=False), program, decide, FARBUS_MANAGED_MEMORY="paging", **MAPPED)
+    assert (code, out, err) == (0, "ok\n", "")
+    assert cuts > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_streams_write_words_there_and_do_not_wait_for_them(remote: Remote, tmp_path: Path, mode: str) -> None:
+    program = build_calls("listing/mapped_words", tmp_path)
+    done = remote.run(program, FARBUS_MANAGED_MEMORY=mode, FARBUS_TRANSPORT="tcp", **MAPPED)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    assert done.stderr.count("can't wait for a word of managed or mapped memory") == 1
 
 
 @pytest.mark.parametrize("transport", ["unix", "tcp"])

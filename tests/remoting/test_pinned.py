@@ -20,8 +20,10 @@ import pytest
 from farbus.remoting import assignment
 from farbus.remoting import session as wire
 from tests.remoting.harness import ROOT, Remote, hello
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, alive, wait_until
 from tests.remoting.test_hostile import CONTEXT, DEVICE_BYTES, HEADER, OPCODE, SECRET, Session
+from tests.remoting.test_managed import run_on_the_software_gpu
 
 Build = Callable[[str], Path]
 
@@ -42,6 +44,17 @@ def descriptors(pid: int) -> int:
 def test_program(remote: Remote, build: Build, name: str, transport: str) -> None:
     done = remote.run(build(f"remoting/{name}"), FARBUS_TRANSPORT=transport)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("transport", ["shm", "unix", "tcp"])
+def test_what_the_processor_does_comes_behind_the_legacy_stream(remote: Remote, tmp_path: Path, transport: str) -> None:
+    done = remote.run(build_calls("listing/host_behind_legacy", tmp_path), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
+
+
+def test_what_the_processor_does_comes_behind_the_legacy_stream_directly(tmp_path: Path) -> None:
+    done = run_on_the_software_gpu(build_calls("listing/host_behind_legacy", tmp_path), tmp_path)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
 
 
 class Steps:

@@ -16,7 +16,7 @@ ENTRIES: Final = (
         11070,
         "cuGraphAddBatchMemOpNode",
         "CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams",
-        "in:dependencies[numDependencies]",
+        "in:dependencies[numDependencies] hand",
     ),
     marshalled(
         152,
@@ -138,7 +138,7 @@ ENTRIES: Final = (
         11070,
         "cuGraphBatchMemOpNodeSetParams",
         "CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams",
-        "",
+        "hand",
     ),
     marshalled(
         171,
@@ -187,7 +187,7 @@ ENTRIES: Final = (
         11070,
         "cuGraphExecBatchMemOpNodeSetParams",
         "CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams",
-        "",
+        "hand",
     ),
     marshalled(
         183,
@@ -273,7 +273,7 @@ ENTRIES: Final = (
         12020,
         "cuGraphExecNodeSetParams",
         "CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams",
-        "in:nodeParams",
+        "in:nodeParams hand",
     ),
     missing(
         199,
@@ -507,6 +507,6 @@ ENTRIES: Final = (
         12020,
         "cuGraphNodeSetParams",
         "CUgraphNode hNode, CUgraphNodeParams *nodeParams",
-        "in:nodeParams",
+        "in:nodeParams hand",
     ),
 )

@@ -23,7 +23,7 @@ ENTRIES: Final = (
         11070,
         "cuStreamBatchMemOp_v2",
         "CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags",
-        "in:paramArray[count]",
+        "in:paramArray[count] hand",
         per_thread=(11070, "_ptsz"),
     ),
     entry(
@@ -42,7 +42,7 @@ ENTRIES: Final = (
         11070,
         "cuStreamWaitValue32_v2",
         "CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags",
-        "",
+        "hand",
         per_thread=(11070, "_ptsz"),
     ),
     entry(
@@ -61,7 +61,7 @@ ENTRIES: Final = (
         11070,
         "cuStreamWaitValue64_v2",
         "CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags",
-        "",
+        "hand",
         per_thread=(11070, "_ptsz"),
     ),
     entry(
@@ -80,7 +80,7 @@ ENTRIES: Final = (
         11070,
         "cuStreamWriteValue32_v2",
         "CUstream stream, CUdeviceptr_v2 addr, cuuint32_t value, unsigned int flags",
-        "",
+        "hand",
         per_thread=(11070, "_ptsz"),
     ),
     entry(
@@ -99,7 +99,7 @@ ENTRIES: Final = (
         11070,
         "cuStreamWriteValue64_v2",
         "CUstream stream, CUdeviceptr_v2 addr, cuuint64_t value, unsigned int flags",
-        "",
+        "hand",
         per_thread=(11070, "_ptsz"),
     ),
 )

@@ -264,6 +264,13 @@ static void nodes(CUcontext context, CUstream stream)
 	CHECK(cuGraphLaunch(run, stream));
 	CHECK(cuStreamSynchronize(stream));
 	REQUIRE(out[0] == 8 && other[0] == 8);
+	second.memcpy.copyParams.dstHost = other + 1;
+	second.memcpy.copyParams.WidthInBytes = 4;
+	CHECK(cuGraphExecNodeSetParams(run, node, &second));
+	in[1] = 9;
+	CHECK(cuGraphLaunch(run, stream));
+	CHECK(cuStreamSynchronize(stream));
+	REQUIRE(other[0] == 8 && other[1] == 9);
 	CHECK(cuGraphExecDestroy(run));
 	CHECK(cuGraphDestroy(graph));
 	CHECK(cuMemFreeHost(in));
