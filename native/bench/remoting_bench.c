@@ -272,7 +272,7 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 		if (!rc && shared)
 			rc = transport_shm_take(&theirs, &peer->transport, memory);
 		if (!rc && shared)
-			rc = transport_memory_take(&peer->transport, common, COPY_LARGEST, &both);
+			rc = transport_memory_take(&peer->transport, common, COPY_LARGEST, true, &both);
 		if (rc)
 			die("take the bare transport", -rc);
 		if (shared)

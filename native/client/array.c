@@ -154,6 +154,7 @@ static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool 
 	CUdeviceptr address;
 	size_t pitch, slice;
 
+	client_pinned_sides(&copy);
 	if (copy.srcMemoryType == CU_MEMORYTYPE_ARRAY)
 		copy.srcArray = (CUarray)(uintptr_t)client_named_wire(copy.srcArray, &session);
 	if (copy.dstMemoryType == CU_MEMORYTYPE_ARRAY)

@@ -331,6 +331,13 @@ enum client_state {
 	CLIENT_FORKED,			/* the child of a process that used CUDA */
 };
 
+/* Whether kernels use pinned memory by its address. */
+enum client_mapping {
+	MAPPING_NONE,
+	MAPPING_SHARED,			/* the server has it at the same address (pinned.c) */
+	MAPPING_MANAGED,		/* it is managed memory: FARBUS_MAPPED_MEMORY */
+};
+
 /* The shim's only global. */
 struct client {
 	pthread_mutex_t init;
@@ -354,7 +361,7 @@ struct client {
 	_Atomic int capturing;		/* captures that go on; never fewer than there are */
 	_Atomic bool managed;		/* there is, or was, managed memory */
 	_Atomic bool paging;		/* its pages come when they are touched */
-	bool mapped;			/* pinned memory is managed memory: FARBUS_MAPPED_MEMORY */
+	enum client_mapping mapping;
 };
 
 extern struct client farbus_client;
@@ -654,7 +661,7 @@ struct client_range {
 	bool graph;			/* a graph's: freed and allocated again by its runs */
 	bool going;			/* the server is asked to free it */
 	bool managed;			/* managed memory (managed.c) */
-	bool mapped;			/* and the program's pinned memory, by its address */
+	bool mapped;			/* pinned memory that kernels use by its address */
 	struct client_library *library;
 	unsigned long long id;
 };
@@ -700,9 +707,20 @@ struct client_context *client_memory_context(const struct client_range *range);
 
 /* ---- pinned memory that the server has too (pinned.c) ---- */
 
-/* Memory of whole pages and its name at the server, which copies from and to it by itself; NULL:
- * there is none.  It is the caller's to unmap, behind client_pinned_release. */
-void *client_pinned_share(size_t bytes, uint64_t *pinned);
+/* Can the server have it at the address that it has here, so that kernels use it? */
+bool client_pinned_maps(void);
+/* Memory of whole pages that the server copies from and to by itself: its address, its name there and
+ * whether kernels use it go into the range.  false: there is none, and the range is as it was.  It is the
+ * caller's to unmap, behind client_pinned_release. */
+bool client_pinned_share(size_t bytes, struct client_range *range);
+/* The same for memory that the program has at the range's base, if it is of a file in memory (shared_file.c), and
+ * kernels can use it. */
+bool client_pinned_share_file(struct client_range *range);
+/* Do kernels, and copies of the server's own, reach all of it by its address?  Not while bytes for it are on
+ * their way here. */
+bool client_pinned_mapped(uint64_t address, size_t bytes);
+/* Name such memory in a copy as the server reaches it: as the device's. */
+void client_pinned_sides(CUDA_MEMCPY3D *box);
 /* Wait for what uses it at the server, and take it from there. */
 void client_pinned_release(uint64_t pinned);
 /* Have the server copy between it and a device; `span` is from the first byte of the plane here to
@@ -713,6 +731,10 @@ struct client_extent;
 bool client_pinned_copy(const struct client_plane *to, const struct client_plane *from,
 			const struct client_extent *extent, size_t span, uint64_t stream,
 			bool async, CUresult *result);
+
+/* The file that the program has at [low, high), which are whole pages, a description of it that is the caller's to close,
+ * and where in it that is; -1: it is none that others can have too.  Its pages are there. */
+int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset);
 
 /* ---- green contexts (green.c) ---- */
 

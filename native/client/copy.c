@@ -36,6 +36,13 @@ static enum client_memory_kind kind_of(uint64_t address)
 	return client_memory_find(address, &range) ? range.kind : MEMORY_PAGEABLE;
 }
 
+/* Does the server reach it by its address? */
+static bool plane_is_there(const struct client_plane *plane, const struct client_extent *extent)
+{
+	return plane->kind == MEMORY_DEVICE ||
+	       (plane->kind == MEMORY_PINNED && client_pinned_mapped(plane->address, plane_span(plane, extent)));
+}
+
 static CUresult stream_wait(uint64_t stream)
 {
 	const struct wire_stream_synchronize request = { .stream = stream };
@@ -299,7 +306,9 @@ static CUresult copy_plain(const struct client_plane *to, const struct client_pl
 	if (to->kind == MEMORY_DEVICE && from->kind == MEMORY_DEVICE)
 		return copy_on_device(to, from, extent, stream);
 	if (async && client_stream_captured(stream))
-		return copy_captured(to, from, extent, stream);
+		return plane_is_there(to, extent) && plane_is_there(from, extent)
+			       ? copy_on_device(to, from, extent, stream)
+			       : copy_captured(to, from, extent, stream);
 	if (client_pinned_copy(to, from, extent,
 			       plane_span(to->kind == MEMORY_DEVICE ? from : to, extent), stream, async,
 			       &result))

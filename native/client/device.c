@@ -156,7 +156,7 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 	if (attrib == CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)
 		*pi = client_managed_offered();
 	else if (attrib == CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY)
-		*pi = farbus_client.mapped;
+		*pi = farbus_client.mapping != MAPPING_NONE;
 	else if (attrib == CU_DEVICE_ATTRIBUTE_NUMA_ID || attrib == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
 		*pi = -1;	/* CUDA's number for none */
 	else

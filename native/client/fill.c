@@ -3,11 +3,17 @@
 
 #include <string.h>
 
-/* Pinned memory is this process's: filled here, after the stream's work. */
-static CUresult fill_here(const struct wire_fill *fill)
+static CUresult fill_wait(const struct wire_fill *fill)
 {
 	const struct wire_stream_synchronize wait = { .stream = fill->stream };
-	CUresult result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
+
+	return client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
+}
+
+/* Pinned memory that is this process's alone is filled here, after the stream's work. */
+static CUresult fill_here(const struct wire_fill *fill)
+{
+	CUresult result = fill_wait(fill);
 
 	for (size_t y = 0; y < fill->height && result == CUDA_SUCCESS; y++) {
 		uint8_t *row = (uint8_t *)(uintptr_t)fill->device + y * fill->pitch;
@@ -18,18 +24,22 @@ static CUresult fill_here(const struct wire_fill *fill)
 	return result;
 }
 
-/* CUDA's own waits for what it does to managed memory, unless it is asynchronous. */
+/* CUDA's own waits for what it does to memory of the host and managed memory, unless it is asynchronous. */
+static CUresult fill_mapped(const struct wire_fill *fill, bool async)
+{
+	CUresult result = client_post(WIRE_OP_FILL, fill, sizeof(*fill), NULL, 0);
+
+	return result == CUDA_SUCCESS && !async ? fill_wait(fill) : result;
+}
+
 static CUresult fill_managed(const struct wire_fill *fill, size_t span, bool async)
 {
-	const struct wire_stream_synchronize wait = { .stream = fill->stream };
 	CUresult result = client_managed_before_range(fill->stream, fill->device, span, true);
 
 	if (result == CUDA_SUCCESS)
 		result = client_post(WIRE_OP_FILL, fill, sizeof(*fill), NULL, 0);
 	client_managed_after_range(fill->stream, fill->device, span, true);
-	if (result == CUDA_SUCCESS && !async)
-		result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &wait, sizeof(wait), NULL, 0);
-	return result;
+	return result == CUDA_SUCCESS && !async ? fill_wait(fill) : result;
 }
 
 static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_t value,
@@ -58,6 +68,10 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 	    __builtin_add_overflow(span, width * element, &span))
 		return CUDA_ERROR_INVALID_VALUE;
 	known = client_memory_find(device, &range);
+	if (known && range.kind == MEMORY_PINNED && client_pinned_mapped(device, span)) {
+		client_stream_pace(request.stream, CLIENT_WEIGHT_WORK, 0);
+		return fill_mapped(&request, async);
+	}
 	if (known && range.kind == MEMORY_PINNED)
 		return span <= range.base + range.bytes - device ? fill_here(&request)
 								 : CUDA_ERROR_INVALID_VALUE;

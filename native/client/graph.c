@@ -34,10 +34,21 @@ static bool host_copy_find(CUgraphNode node, CUDA_MEMCPY3D *params)
 	return copy != NULL;
 }
 
+/* Does it name memory that is this process's alone? */
 static bool names_host(const CUDA_MEMCPY3D *params)
 {
 	return params && (params->srcMemoryType == CU_MEMORYTYPE_HOST ||
 			  params->dstMemoryType == CU_MEMORYTYPE_HOST);
+}
+
+/* As the server has it: pinned memory that is mapped is named as the device's; NULL of NULL. */
+static const CUDA_MEMCPY3D *copy_there(const CUDA_MEMCPY3D *params, CUDA_MEMCPY3D *there)
+{
+	if (!params)
+		return NULL;
+	*there = *params;
+	client_pinned_sides(there);
+	return there;
 }
 
 /* A graph of the copy alone. */
@@ -132,11 +143,14 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 			      const CUgraphNode *dependencies, size_t numDependencies,
 			      const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
-	if (names_host(copyParams))
+	CUDA_MEMCPY3D kept;
+	const CUDA_MEMCPY3D *there = copy_there(copyParams, &kept);
+
+	if (names_host(there))
 		return host_copy_add(phGraphNode, hGraph, dependencies, NULL, numDependencies,
 				     copyParams, ctx);
 	return client_raw_cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies,
-					       copyParams, ctx);
+					       there, ctx);
 }
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
@@ -151,8 +165,9 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
 {
-	CUDA_MEMCPY3D kept;
+	CUDA_MEMCPY3D kept, there;
 
+	nodeParams = copy_there(nodeParams, &there);
 	if (!nodeParams || (!names_host(nodeParams) && !host_copy_find(hNode, &kept)))
 		return client_raw_cuGraphMemcpyNodeSetParams(hNode, nodeParams);
 	client_message("a graph's copy node that names memory of this process can't be changed over "
@@ -163,12 +178,13 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *node
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 					const CUDA_MEMCPY3D *copyParams, CUcontext ctx)
 {
-	CUDA_MEMCPY3D kept;
+	CUDA_MEMCPY3D kept, there;
 	CUgraph captured;
 	CUresult result;
 
 	if (!copyParams || !host_copy_find(hNode, &kept))
-		return client_raw_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
+		return client_raw_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copy_there(copyParams, &there),
+								 ctx);
 	/* The kind of memory on either side stays, as CUDA has it. */
 	if (copyParams->srcMemoryType != kept.srcMemoryType ||
 	    copyParams->dstMemoryType != kept.dstMemoryType)
@@ -239,6 +255,21 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 	return result;
 }
 
+/* Is it a copy that names memory that is this process's alone?  Else what is mapped is named as the server has it,
+ * until node_added. */
+static bool node_names_host(CUgraphNodeParams *params, const CUgraphNodeParams *before)
+{
+	bool names;
+
+	if (!params || params->type != CU_GRAPH_NODE_TYPE_MEMCPY)
+		return false;
+	client_pinned_sides(&params->memcpy.copyParams);
+	names = names_host(&params->memcpy.copyParams);
+	if (names)
+		*params = *before;
+	return names;
+}
+
 /* What a call wrote into a node's parameters, but not the pointers that the caller put there. */
 static CUresult node_added(CUresult result, CUgraphNode *node, CUgraphNodeParams *params,
 			   const CUgraphNodeParams *before)
@@ -260,8 +291,7 @@ CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphN
 {
 	CUgraphNodeParams before = nodeParams ? *nodeParams : (CUgraphNodeParams){ 0 };
 
-	if (nodeParams && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
-	    names_host(&nodeParams->memcpy.copyParams))
+	if (node_names_host(nodeParams, &before))
 		return host_copy_add(phGraphNode, hGraph, dependencies, NULL, numDependencies,
 				     &nodeParams->memcpy.copyParams, nodeParams->memcpy.copyCtx);
 	return node_added(client_raw_cuGraphAddNode(phGraphNode, hGraph, dependencies,
@@ -275,8 +305,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 {
 	CUgraphNodeParams before = nodeParams ? *nodeParams : (CUgraphNodeParams){ 0 };
 
-	if (nodeParams && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY &&
-	    names_host(&nodeParams->memcpy.copyParams))
+	if (node_names_host(nodeParams, &before))
 		return host_copy_add(phGraphNode, hGraph, dependencies, dependencyData,
 				     numDependencies, &nodeParams->memcpy.copyParams,
 				     nodeParams->memcpy.copyCtx);

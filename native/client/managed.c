@@ -33,7 +33,10 @@ bool client_managed_offered(void)
 
 CUresult client_mapped_check(void)
 {
-	if (!farbus_client.mapped || client_managed_offered())
+	/* Memory that both have is right for whatever a kernel does with it. */
+	if (client_pinned_maps())
+		farbus_client.mapping = MAPPING_SHARED;
+	if (farbus_client.mapping != MAPPING_MANAGED || client_managed_offered())
 		return CUDA_SUCCESS;
 	client_message("FARBUS_MAPPED_MEMORY=managed needs GPUs of one server alone, of the same version of "
 		       "farbus: unset it");

@@ -388,8 +388,10 @@ void client_memory_forget_context(struct client_context *context)
 			table_erase(&device_table, i);
 	/* What was pinned in it, the server drops; here it is memory still. */
 	for (size_t i = 0; i < host_table.count; i++)
-		if (host_table.ranges[i].context == context)
+		if (host_table.ranges[i].context == context) {
 			host_table.ranges[i].shared = 0;
+			host_table.ranges[i].mapped = false;
+		}
 	memory_unlock();
 }
 
@@ -745,10 +747,15 @@ static _Atomic bool pinned_given;
 /* What has a program's pinned memory be mapped; with it, what the program registers is not. */
 static const char *mapping_hint(void)
 {
-	return farbus_client.mapped ? "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: "
-				      "let CUDA allocate it"
-				    : "FARBUS_MAPPED_MEMORY=managed lets kernels use it, where the program waits for them "
-				      "before it reads";
+	switch (farbus_client.mapping) {
+	case MAPPING_SHARED:
+		return "memory that a program registers stays its own, but files in memory (shm_open, memfd_create) that it "
+		       "has mapped shared: let CUDA allocate it";
+	case MAPPING_MANAGED:
+		return "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: let CUDA allocate it";
+	default:
+		return "FARBUS_MAPPED_MEMORY=managed lets kernels use it, where the program waits for them before it reads";
+	}
 }
 
 /* CUDA gives memory that was asked to be mapped also where none can be, and fails later. */
@@ -759,8 +766,11 @@ static void note_pinned(unsigned flags)
 	atomic_store(&pinned_given, true);
 	_Static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP, "one flag for both");
 	if (flags & CU_MEMHOSTALLOC_DEVICEMAP && !atomic_exchange(&said, true))
-		client_message("pinned memory is not mapped: kernels that read or write this machine's memory, as "
-			       "NCCL's do, can't work on a remote GPU; copy instead, or use gloo for NCCL; %s",
+		client_message("pinned memory is not mapped: %s%s",
+			       farbus_client.mapping == MAPPING_NONE
+				       ? "kernels that read or write this machine's memory, as NCCL's do, can't work on a "
+					 "remote GPU; copy instead, or use gloo for NCCL; "
+				       : "",
 			       mapping_hint());
 }
 
@@ -800,7 +810,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytesize > SIZE_MAX / 2 || !transport_memory_is_there(bytesize))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (farbus_client.mapped) {
+	if (farbus_client.mapping == MAPPING_MANAGED) {
 		uint64_t address = 0;
 
 		result = client_mapped_alloc(bytesize, Flags, &address);
@@ -808,17 +818,17 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 			*pp = (void *)(uintptr_t)address;
 		return result;
 	}
-	memory = client_pinned_share(page_round(bytesize), &range.shared);
-	if (!memory) {
-		range.shared = 0;
+	if (client_pinned_share(page_round(bytesize), &range)) {
+		memory = (void *)(uintptr_t)range.base;
+	} else {
 		memory = mmap(NULL, page_round(bytesize), PROT_READ | PROT_WRITE,
 			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (memory == MAP_FAILED)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		/* As the driver's own pinned memory, it is not the child's after a fork. */
 		madvise(memory, page_round(bytesize), MADV_DONTFORK);
+		range.base = (uint64_t)(uintptr_t)memory;
 	}
-	range.base = (uint64_t)(uintptr_t)memory;
 	range.context = client_context_current();
 	if (client_memory_add(&range)) {
 		if (range.shared)
@@ -827,7 +837,8 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*pp = memory;
-	note_pinned(Flags);
+	if (!range.mapped)
+		note_pinned(Flags);
 	return CUDA_SUCCESS;
 }
 
@@ -848,7 +859,7 @@ CUresult cuMemFreeHost(void *p)
 	if (!client_memory_find((uint64_t)(uintptr_t)p, &range) ||
 	    range.base != (uint64_t)(uintptr_t)p || !pinned(&range) || range.registered)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (range.mapped)
+	if (range.managed)
 		return client_managed_free(range.base, &result) ? result : CUDA_ERROR_INVALID_VALUE;
 	/* Copies that are still to write there must be over, as with a GPU. */
 	if (client_host_busy()) {
@@ -885,7 +896,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!farbus_client.mapped) {
+	if (farbus_client.mapping == MAPPING_NONE) {
 		if (!atomic_exchange(&said, true))
 			client_message("cuMemHostGetDevicePointer_v2 is not supported over remoting: a remote GPU "
 				       "cannot read or write memory of this machine directly; "
@@ -908,6 +919,7 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 		.registered = true,
 	}, found;
 	CUresult result = client_enter();
+	int rc;
 
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -915,25 +927,27 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (Flags & (CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY))
 		return CUDA_ERROR_NOT_SUPPORTED;
-	/* CUDA gives it where the device can't map, which it says here that it can. */
-	if (farbus_client.mapped && Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
-		note_pinned(Flags);
-		return CUDA_ERROR_NOT_SUPPORTED;
-	}
+	if (bytesize > UINT64_MAX - range.base)
+		return CUDA_ERROR_INVALID_VALUE;
 	range.context = client_context_current();
 	/* Device addresses are only reserved here: nothing can be read at them. */
 	if (client_memory_find(range.base, &found))
 		return found.registered ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 					: CUDA_ERROR_INVALID_VALUE;
-	switch (client_memory_add(&range)) {
-	case 0:
+	/* CUDA gives it where the device can't map, which it says here that it can. */
+	if (!client_pinned_share_file(&range) && farbus_client.mapping != MAPPING_NONE &&
+	    Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
 		note_pinned(Flags);
-		return CUDA_SUCCESS;
-	case -EEXIST:
-		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-	default:
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return CUDA_ERROR_NOT_SUPPORTED;
 	}
+	rc = client_memory_add(&range);
+	if (rc && range.shared)
+		client_pinned_release(range.shared);
+	if (rc)
+		return rc == -EEXIST ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_ERROR_OUT_OF_MEMORY;
+	if (!range.mapped)
+		note_pinned(Flags);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostUnregister(void *p)
@@ -953,6 +967,7 @@ CUresult cuMemHostUnregister(void *p)
 		if (result != CUDA_SUCCESS)
 			return result;
 	}
-	client_memory_remove(range.base, MEMORY_PINNED, &range);
+	if (client_memory_remove(range.base, MEMORY_PINNED, &range) && range.shared)
+		client_pinned_release(range.shared);
 	return CUDA_SUCCESS;
 }

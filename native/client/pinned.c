@@ -1,6 +1,8 @@
 /* Pinned memory that a server on this node copies from and to by itself: made here, passed to it
  * over the session's socket, and pinned there.  A copy is then a message without bytes, made in
- * stream order by the server's driver: what the device does by itself.
+ * stream order by the server's driver: what the device does by itself.  The server has it at the same
+ * address, and so kernels use it, too: it is the memory of this machine that they are to see, while
+ * the program changes it and waits for what they change.
  *
  * Where that can't be (another node, an older server, no memory of the kind, or more than the
  * server takes) pinned memory is this process's alone, and its bytes travel.
@@ -12,10 +14,15 @@
 #include <unistd.h>
 
 /* What is smaller costs its copy as much as the message, and each piece is a mapping and a
- * descriptor's way. */
+ * descriptor's way: it is shared only to be mapped. */
 #define SHARED_LEAST_BYTES (64u << 10)
 /* A driver's rows are no further apart. */
 #define SHARED_PITCH_MOST ((size_t)INT32_MAX)
+/* How often another address is looked for that both processes have free, how far below the first one the next
+ * is, doubled each time, behind whatever a driver has reserved there; and how far all of them reach. */
+#define MAP_ATTEMPTS 8
+#define MAP_STEP_BYTES (64ull << 30)
+#define MAP_REACH_BYTES (MAP_STEP_BYTES << MAP_ATTEMPTS)
 
 /* Over descriptors and their offers, which come in the same order.  Before outbox.append. */
 static pthread_mutex_t offer_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -33,81 +40,184 @@ static struct client_session *sharing_session(void)
 		       : NULL;
 }
 
-/* Ask the server; an earlier operation's failure, which the answer may tell as well, is kept for a call
- * that may return it.  True: it did so. */
-static bool shared_ask(enum wire_op op, uint64_t pinned)
+bool client_pinned_maps(void)
+{
+	static const CUdevice_attribute needed[] = {
+		CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
+		CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+		CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
+	};
+	const struct client_session *session = sharing_session();
+
+	if (!session || !client_session_has(session, WIRE_OP_PINNED_MAP))
+		return false;
+	for (int i = 0; i < farbus_client.device_count; i++)
+		for (size_t j = 0; j < sizeof(needed) / sizeof(needed[0]); j++)
+			if (!farbus_client.devices[i].snapshot.attributes[needed[j]])
+				return false;
+	return true;
+}
+
+/* Ask the server, and return what it says; an earlier operation's failure, which the answer may tell as
+ * well, is kept for a call that may return it. */
+static CUresult shared_ask(const struct client_request *request)
 {
 	const struct client_route route = client_route_current();
-	const struct wire_pinned_register fixed = { .pinned = pinned };
-	const struct client_request request = {
-		.op = op,
-		.fixed = &fixed,
-		.fixed_bytes = sizeof(fixed),
-	};
 	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
 	struct client_context *context = client_context_current();
-	CUresult result = client_call_to(&route, &request, &wait);
+	CUresult result = client_call_to(&route, request, &wait);
+
+	if (context && wait.result == CUDA_SUCCESS && result != CUDA_SUCCESS)
+		atomic_store(&context->late, result);
+	return wait.result;
+}
+
+static CUresult shared_name(enum wire_op op, uint64_t pinned)
+{
+	const struct wire_pinned_register fixed = { .pinned = pinned };
+	const struct client_request request = { op, &fixed, sizeof(fixed), NULL, 0 };
 
 	_Static_assert(sizeof(struct wire_pinned_register) == sizeof(struct wire_pinned_release),
 		       "the two travel alike");
-	if (context && wait.result == CUDA_SUCCESS && result != CUDA_SUCCESS)
-		atomic_store(&context->late, result);
-	return wait.result == CUDA_SUCCESS;
+	return shared_ask(&request);
 }
 
-static bool shared_offer(struct client_session *session, int descriptor, uint64_t pinned, size_t bytes)
+/* To that address, if it is free here, or to any. */
+static bool memory_move(void **memory, size_t bytes, uint64_t wish)
+{
+	void *room = mmap((void *)(uintptr_t)wish, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+			  0);
+
+	if (room == MAP_FAILED)
+		return false;
+	if (mremap(*memory, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, room) == MAP_FAILED) {
+		munmap(room, bytes);
+		return false;
+	}
+	*memory = room;
+	return true;
+}
+
+/* Have the server have it where it is here, or have it here where the server can have it. */
+static bool shared_map(uint64_t pinned, void **memory, size_t bytes)
+{
+	static _Atomic uint64_t room_below;	/* both have had room there; 0: wherever it is here */
+	struct wire_pinned_map fixed = { .pinned = pinned };
+	const struct client_request request = { WIRE_OP_PINNED_MAP, &fixed, sizeof(fixed), NULL, 0 };
+	uint64_t wish = atomic_load(&room_below);
+	bool moves = wish > MAP_REACH_BYTES + bytes;
+	CUresult result;
+
+	wish = moves ? wish - bytes : (uint64_t)(uintptr_t)*memory;
+	for (unsigned attempt = 0;; attempt++) {
+		if (moves && !memory_move(memory, bytes, wish))
+			return false;
+		fixed.address = (uint64_t)(uintptr_t)*memory;
+		result = shared_ask(&request);
+		if (result != CUDA_ERROR_ALREADY_MAPPED || attempt == MAP_ATTEMPTS)
+			break;
+		wish -= MAP_STEP_BYTES << attempt;
+		moves = true;
+	}
+	if (result == CUDA_SUCCESS && moves)
+		atomic_store(&room_below, fixed.address);
+	return result == CUDA_SUCCESS;
+}
+
+static bool shared_offer(struct client_session *session, int descriptor, const struct client_request *request)
 {
 	const struct client_route route = client_route_current();
-	const struct wire_pinned_offer fixed = { .pinned = pinned, .bytes = bytes };
-	const struct client_request request = {
-		.op = WIRE_OP_PINNED_OFFER,
-		.fixed = &fixed,
-		.fixed_bytes = sizeof(fixed),
-	};
 	bool offered;
 
 	pthread_mutex_lock(&offer_lock);
 	offered = transport_shm_pass(&session->transport, descriptor) == 0 &&
-		  client_post_to(&route, &request) == CUDA_SUCCESS;
+		  client_post_to(&route, request) == CUDA_SUCCESS;
 	pthread_mutex_unlock(&offer_lock);
-	return offered && shared_ask(WIRE_OP_PINNED_REGISTER, pinned);
+	return offered;
 }
 
-static void *memory_share(size_t bytes, uint64_t *pinned)
+static bool memory_share(size_t bytes, struct client_range *range)
 {
-	struct client_session *session = bytes >= SHARED_LEAST_BYTES ? sharing_session() : NULL;
+	const bool maps = farbus_client.mapping == MAPPING_SHARED;
+	struct client_session *session = maps || bytes >= SHARED_LEAST_BYTES ? sharing_session() : NULL;
+	struct wire_pinned_offer fixed = { .bytes = bytes };
+	const struct client_request offer = { WIRE_OP_PINNED_OFFER, &fixed, sizeof(fixed), NULL, 0 };
+	uint64_t pinned;
 	int descriptor;
 	void *memory;
 
 	if (!session || transport_memory_make("farbus-remoting-pinned", bytes, &memory, &descriptor))
-		return NULL;
-	if (handle_open(&farbus_client.handles, HANDLE_PINNED, memory, pinned) == 0) {
-		if (shared_offer(session, descriptor, *pinned, bytes)) {
-			close(descriptor);
-			return memory;
+		return false;
+	if (handle_open(&farbus_client.handles, HANDLE_PINNED, memory, &pinned) == 0) {
+		fixed.pinned = pinned;
+		if (shared_offer(session, descriptor, &offer)) {
+			range->mapped = maps && shared_map(pinned, &memory, bytes);
+			if (range->mapped || shared_name(WIRE_OP_PINNED_REGISTER, pinned) == CUDA_SUCCESS) {
+				close(descriptor);
+				range->base = (uint64_t)(uintptr_t)memory;
+				range->shared = pinned;
+				return true;
+			}
 		}
-		client_pinned_release(*pinned);
+		client_pinned_release(pinned);
 	}
 	close(descriptor);
 	munmap(memory, bytes);
-	return NULL;
+	return false;
 }
 
-void *client_pinned_share(size_t bytes, uint64_t *pinned)
+bool client_pinned_share(size_t bytes, struct client_range *range)
 {
-	void *memory;
+	bool shared;
 	int cancel;
 
 	/* Nobody else knows of the descriptor and the memory. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	memory = memory_share(bytes, pinned);
+	shared = memory_share(bytes, range);
 	pthread_setcancelstate(cancel, &cancel);
-	return memory;
+	return shared;
+}
+
+static bool file_share(struct client_range *range)
+{
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), low = range->base & ~(page - 1);
+	const uint64_t high = (range->base + range->bytes + page - 1) & ~(page - 1);
+	struct client_session *session = farbus_client.mapping == MAPPING_SHARED ? sharing_session() : NULL;
+	struct wire_pinned_offer_file fixed = { .bytes = high - low };
+	const struct client_request offer = { WIRE_OP_PINNED_OFFER_FILE, &fixed, sizeof(fixed), NULL, 0 };
+	struct wire_pinned_map there = { .address = low };
+	const struct client_request map = { WIRE_OP_PINNED_MAP, &there, sizeof(there), NULL, 0 };
+	int descriptor = session ? client_shared_file(low, high, &fixed.offset) : -1;
+
+	if (descriptor < 0)
+		return false;
+	if (handle_open(&farbus_client.handles, HANDLE_PINNED, range, &fixed.pinned) == 0) {
+		there.pinned = fixed.pinned;
+		/* The program has it where it is. */
+		range->mapped = shared_offer(session, descriptor, &offer) && shared_ask(&map) == CUDA_SUCCESS;
+		if (range->mapped)
+			range->shared = fixed.pinned;
+		else
+			client_pinned_release(fixed.pinned);
+	}
+	close(descriptor);
+	return range->mapped;
+}
+
+bool client_pinned_share_file(struct client_range *range)
+{
+	bool shared;
+	int cancel;
+
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	shared = file_share(range);
+	pthread_setcancelstate(cancel, &cancel);
+	return shared;
 }
 
 void client_pinned_release(uint64_t pinned)
 {
-	(void)shared_ask(WIRE_OP_PINNED_RELEASE, pinned);
+	(void)shared_name(WIRE_OP_PINNED_RELEASE, pinned);
 	handle_close(&farbus_client.handles, HANDLE_PINNED, pinned);
 }
 
@@ -129,6 +239,42 @@ static bool target_pending(struct client_session *session, uint64_t base, size_t
 	pthread_mutex_unlock(&session->wait_lock);
 	client_guard_end();
 	return pending;
+}
+
+bool client_pinned_mapped(uint64_t address, size_t bytes)
+{
+	struct client_range range;
+
+	return farbus_client.mapping == MAPPING_SHARED && client_memory_find(address, &range) &&
+	       range.kind == MEMORY_PINNED && range.mapped && bytes <= range.base + range.bytes - address &&
+	       !target_pending(farbus_client.sessions, address, bytes);
+}
+
+/* The same for a side of a box, from its address to behind the last byte that is copied. */
+static bool side_mapped(const CUDA_MEMCPY3D *box, uint64_t address, size_t x, size_t y, size_t z, size_t pitch,
+			size_t height)
+{
+	size_t rows, span;
+
+	return box->WidthInBytes && box->Height && box->Depth &&
+	       !__builtin_mul_overflow(z + box->Depth - 1, height ? height : box->Height, &rows) &&
+	       !__builtin_add_overflow(rows, y + box->Height - 1, &rows) &&
+	       !__builtin_mul_overflow(rows, pitch ? pitch : box->WidthInBytes, &span) &&
+	       !__builtin_add_overflow(span, x + box->WidthInBytes, &span) && client_pinned_mapped(address, span);
+}
+
+void client_pinned_sides(CUDA_MEMCPY3D *box)
+{
+	if (box->srcMemoryType == CU_MEMORYTYPE_HOST)
+		box->srcDevice = (uint64_t)(uintptr_t)box->srcHost;
+	if ((box->srcMemoryType == CU_MEMORYTYPE_HOST || box->srcMemoryType == CU_MEMORYTYPE_UNIFIED) &&
+	    side_mapped(box, box->srcDevice, box->srcXInBytes, box->srcY, box->srcZ, box->srcPitch, box->srcHeight))
+		box->srcMemoryType = CU_MEMORYTYPE_DEVICE;
+	if (box->dstMemoryType == CU_MEMORYTYPE_HOST)
+		box->dstDevice = (uint64_t)(uintptr_t)box->dstHost;
+	if ((box->dstMemoryType == CU_MEMORYTYPE_HOST || box->dstMemoryType == CU_MEMORYTYPE_UNIFIED) &&
+	    side_mapped(box, box->dstDevice, box->dstXInBytes, box->dstY, box->dstZ, box->dstPitch, box->dstHeight))
+		box->dstMemoryType = CU_MEMORYTYPE_DEVICE;
 }
 
 static CUresult copy_post(struct wire_copy_pinned *request)
@@ -153,7 +299,7 @@ bool client_pinned_copy(const struct client_plane *to, const struct client_plane
 		return false;
 	request = (struct wire_copy_pinned){
 		.pinned = range.shared,
-		.offset = host->address - range.base,
+		.offset = host->address - (range.base & ~((uint64_t)sysconf(_SC_PAGESIZE) - 1)),
 		.host_pitch = extent->height == 1 ? extent->width : host->pitch,
 		.device = device->address,
 		.pitch = extent->height == 1 ? extent->width : device->pitch,

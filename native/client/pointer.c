@@ -16,8 +16,8 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
 		return STORE(unsigned, host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-		/* Pinned memory is not mapped, but where the program has asked for it: the GPU is elsewhere. */
-		if (!device) {
+		/* Pinned memory is mapped only where the server has it too, or the program has asked for it. */
+		if (!device && !range->mapped) {
 			*(CUdeviceptr *)data = 0;
 			return CUDA_ERROR_INVALID_VALUE;
 		}
@@ -45,7 +45,7 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
 		return STORE(size_t, range->bytes);
 	case CU_POINTER_ATTRIBUTE_MAPPED:
-		return STORE(int, device);
+		return STORE(int, device || range->mapped);
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
 		return STORE(unsigned long long, 0);
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:

@@ -790,7 +790,7 @@ CUresult client_sessions_open(struct client *client)
 		client_message("FARBUS_MAPPED_MEMORY is \"%s\": set it to managed", mapped);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	client->mapped = mapped && *mapped;
+	client->mapping = mapped && *mapped ? MAPPING_MANAGED : MAPPING_NONE;
 	if (!client_resume_grace_check())
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!path) {

@@ -327,7 +327,10 @@ static struct wire_copy_pinned random_pinned_copy(void)
 	return copy;
 }
 
-/* Some of its life, in any order: offered with a descriptor or without, pinned, copied from and
+/* Where nothing is, as a rule. */
+#define MAPPED_AT 0x600000000000ull
+
+/* Some of its life, in any order: offered with a descriptor or without, pinned, mapped, copied from and
  * to, and let go of. */
 static bool pinned_send(int descriptor)
 {
@@ -336,13 +339,22 @@ static bool pinned_send(int descriptor)
 	while (steps--) {
 		const uint64_t pinned = random_pinned();
 		const struct wire_pinned_offer offer = { .pinned = pinned, .bytes = random_pinned_bytes() };
+		const struct wire_pinned_offer_file part = {
+			.pinned = pinned,
+			.offset = random_below(4) ? 4096 * random_below(4) : random_word(),
+			.bytes = random_pinned_bytes(),
+		};
 		const struct wire_pinned_register named = { .pinned = pinned };
+		const struct wire_pinned_map there = {
+			.pinned = pinned,
+			.address = random_below(8) ? MAPPED_AT + 4096 * random_below(64) : random_word(),
+		};
 		const struct wire_copy_pinned copy = random_pinned_copy();
 		const struct wire_primary_reset reset = { 0 };
 		int passed = -1;
 		bool sent;
 
-		switch (random_below(8)) {
+		switch (random_below(9)) {
 		case 0:
 			if (over_memory && random_below(8))
 				passed = random_descriptor();
@@ -351,9 +363,13 @@ static bool pinned_send(int descriptor)
 				(void)transport_shm_pass(&shared, passed);
 				close(passed);
 			}
-			sent = frame_write(descriptor, WIRE_OP_PINNED_OFFER, &offer, sizeof(offer));
+			sent = random_below(4) ? frame_write(descriptor, WIRE_OP_PINNED_OFFER, &offer, sizeof(offer))
+					       : frame_write(descriptor, WIRE_OP_PINNED_OFFER_FILE, &part, sizeof(part));
 			if (sent && random_below(8))
-				sent = frame_write(descriptor, WIRE_OP_PINNED_REGISTER, &named, sizeof(named));
+				sent = random_below(2) ? frame_write(descriptor, WIRE_OP_PINNED_REGISTER, &named,
+								     sizeof(named))
+						       : frame_write(descriptor, WIRE_OP_PINNED_MAP, &there,
+								     sizeof(there));
 			break;
 		case 1:
 			sent = frame_write(descriptor, WIRE_OP_PINNED_REGISTER, &named, sizeof(named));
@@ -365,6 +381,9 @@ static bool pinned_send(int descriptor)
 			/* It goes with its context. */
 			sent = random_below(4) ||
 			       frame_write(descriptor, WIRE_OP_PRIMARY_RESET, &reset, sizeof(reset));
+			break;
+		case 4:
+			sent = frame_write(descriptor, WIRE_OP_PINNED_MAP, &there, sizeof(there));
 			break;
 		default:
 			sent = frame_write(descriptor, WIRE_OP_COPY_PINNED, &copy, sizeof(copy));

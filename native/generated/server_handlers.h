@@ -37,6 +37,10 @@ CUresult serve_pinned_offer(struct server_call *call);
 CUresult serve_pinned_register(struct server_call *call);
 /* Wait for what uses it, and let go of it. */
 CUresult serve_pinned_release(struct server_call *call);
+/* The same of a part of a file that the program has in its memory, and others may have, too. */
+CUresult serve_pinned_offer_file(struct server_call *call);
+/* Have it at that address, pin it, and map it for the devices, which then use it by the address. */
+CUresult serve_pinned_map(struct server_call *call);
 /* Bytes for device memory. */
 CUresult serve_copy_to_device(struct server_call *call);
 /* Packed rows for device memory. */

@@ -66,6 +66,10 @@ enum wire_op {
 	WIRE_OP_PINNED_REGISTER = 0x0028,
 	/* Wait for what uses it, and let go of it. */
 	WIRE_OP_PINNED_RELEASE = 0x0029,
+	/* The same of a part of a file that the program has in its memory, and others may have, too. */
+	WIRE_OP_PINNED_OFFER_FILE = 0x002b,
+	/* Have it at that address, pin it, and map it for the devices, which then use it by the address. */
+	WIRE_OP_PINNED_MAP = 0x002a,
 	/* Bytes for device memory. */
 	WIRE_OP_COPY_TO_DEVICE = 0x0030,
 	/* Packed rows for device memory. */
@@ -370,6 +374,19 @@ struct wire_pinned_release {
 	uint64_t pinned;
 };
 _Static_assert(sizeof(struct wire_pinned_release) == 8, "wire layout");
+
+struct wire_pinned_offer_file {
+	uint64_t pinned;
+	uint64_t offset;
+	uint64_t bytes;
+};
+_Static_assert(sizeof(struct wire_pinned_offer_file) == 24, "wire layout");
+
+struct wire_pinned_map {
+	uint64_t pinned;
+	uint64_t address;
+};
+_Static_assert(sizeof(struct wire_pinned_map) == 16, "wire layout");
 
 struct wire_copy_to_device {
 	uint64_t device;

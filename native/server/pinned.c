@@ -1,12 +1,15 @@
 /* Pinned memory that this process shares with the client: the client makes it and passes its
  * descriptor (native/transport/shm.c), this process maps it and has the driver pin it.  The driver
- * then copies from there and to there by itself, in stream order.
+ * then copies from there and to there by itself, in stream order.  Where it can be at the client's
+ * address, the driver maps it for the devices, and kernels use it as the memory of this machine that
+ * it is.
  *
  * What is in it, the client changes at any time, as with the driver's own pinned memory; its
  * length nobody changes.  Its pages are charged to the client, who has touched them first.
  */
 #include "server_ops.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -17,6 +20,9 @@
  * another leader, one waked behind the other, cost as much as a good part of a MiB.  What is
  * larger would keep a thread that comes meanwhile waiting for longer than some 2 ms. */
 #define PINNED_AT_ONCE_BYTES (16u << 20)
+
+/* Clients have their memory far above: what is below, addresses near zero among it, stays free of it. */
+#define PINNED_LEAST_ADDRESS (1ull << 32)
 
 /* A context with work that may use the memory. */
 struct pinned_user {
@@ -40,79 +46,209 @@ static uint64_t pinned_limit(void)
 	return (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
+static bool shared_room(struct server *server, uint64_t bytes)
+{
+	bool room;
+
+	pthread_mutex_lock(&server->shared_lock);
+	room = server->shared_count < PINNED_COUNT && bytes && bytes <= pinned_limit() &&
+	       server->shared_bytes <= pinned_limit() - bytes;
+	pthread_mutex_unlock(&server->shared_lock);
+	return room;
+}
+
+/* Take what was mapped under the client's name. */
+static CUresult shared_add(struct server *server, uint64_t pinned, void *memory, size_t bytes)
+{
+	struct server_shared *shared = calloc(1, sizeof(*shared));
+	bool bound;
+
+	if (!shared) {
+		munmap(memory, bytes);
+		return CUDA_SUCCESS;
+	}
+	shared->handle = pinned;
+	shared->memory = memory;
+	shared->bytes = bytes;
+	/* Whoever finds it finds it in the list, too: another thread may be about to release what has this name. */
+	pthread_mutex_lock(&server->shared_lock);
+	bound = !handle_bind(&server->objects, HANDLE_PINNED, pinned, shared);
+	if (bound) {
+		shared->next = server->shared;
+		server->shared = shared;
+		server->shared_count++;
+		server->shared_bytes += bytes;
+	}
+	pthread_mutex_unlock(&server->shared_lock);
+	if (bound)
+		return CUDA_SUCCESS;
+	munmap(memory, bytes);
+	free(shared);
+	return SERVER_MALFORMED;
+}
+
 /* Silent where it may not be shared: pinned_register says so, and the client does without. */
 CUresult serve_pinned_offer(struct server_call *call)
 {
 	const struct wire_pinned_offer *request = call->request;
 	struct server *server = call->server;
-	int descriptor = call->descriptor;
-	struct server_shared *shared;
 	void *memory;
-	bool room, bound;
 
-	if (descriptor < 0)
+	if (call->descriptor < 0)
 		return CUDA_SUCCESS;
-	pthread_mutex_lock(&server->shared_lock);
-	room = server->shared_count < PINNED_COUNT && request->bytes &&
-	       request->bytes <= pinned_limit() &&
-	       server->shared_bytes <= pinned_limit() - request->bytes;
-	pthread_mutex_unlock(&server->shared_lock);
-	shared = room ? calloc(1, sizeof(*shared)) : NULL;
-	if (!shared) {
-		close(descriptor);
+	if (!shared_room(server, request->bytes)) {
+		close(call->descriptor);
 		return CUDA_SUCCESS;
 	}
-	if (transport_memory_take(&server->transport, descriptor, request->bytes, &memory)) {
-		free(shared);
+	if (transport_memory_take(&server->transport, call->descriptor, request->bytes, true, &memory))
 		return CUDA_SUCCESS;
-	}
-	shared->handle = request->pinned;
-	shared->memory = memory;
-	shared->bytes = request->bytes;
-	/* Whoever finds it finds it in the list, too: another thread may be about to release what has this name. */
-	pthread_mutex_lock(&server->shared_lock);
-	bound = !handle_bind(&server->objects, HANDLE_PINNED, request->pinned, shared);
-	if (bound) {
-		shared->next = server->shared;
-		server->shared = shared;
-		server->shared_count++;
-		server->shared_bytes += shared->bytes;
-	}
-	pthread_mutex_unlock(&server->shared_lock);
-	if (bound)
-		return CUDA_SUCCESS;
-	munmap(memory, shared->bytes);
-	free(shared);
-	return SERVER_MALFORMED;
+	return shared_add(server, request->pinned, memory, request->bytes);
 }
 
-CUresult serve_pinned_register(struct server_call *call)
+CUresult serve_pinned_offer_file(struct server_call *call)
 {
-	const struct wire_pinned_register *request = call->request;
-	const struct server_driver *driver = call->driver;
+	const struct wire_pinned_offer_file *request = call->request;
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct server *server = call->server;
+	void *memory;
+
+	if (call->descriptor < 0)
+		return CUDA_SUCCESS;
+	if (request->offset % page || request->bytes % page || !shared_room(server, request->bytes)) {
+		close(call->descriptor);
+		return CUDA_SUCCESS;
+	}
+	if (transport_file_take(&server->transport, call->descriptor, request->offset, request->bytes, &memory))
+		return CUDA_SUCCESS;
+	return shared_add(server, request->pinned, memory, request->bytes);
+}
+
+/* `shared_lock` is held. */
+static bool shared_used(struct server_shared *shared, CUcontext context)
+{
+	struct pinned_user *user;
+
+	for (user = shared->users; user; user = user->next)
+		if (user->context == context)
+			return true;
+	user = malloc(sizeof(*user));
+	if (!user)
+		return false;
+	*user = (struct pinned_user){ .next = shared->users, .context = context };
+	shared->users = user;
+	return true;
+}
+
+/* Memory that the driver is to pin, and that nobody else pins or releases meanwhile; NULL: there is none. */
+static struct server_shared *shared_begin(struct server *server, uint64_t pinned)
+{
 	struct server_shared *shared;
-	CUresult result = CUDA_ERROR_NOT_SUPPORTED;
 
 	pthread_mutex_lock(&server->shared_lock);
-	shared = handle_get(&server->objects, HANDLE_PINNED, request->pinned);
+	shared = handle_get(&server->objects, HANDLE_PINNED, pinned);
 	if (shared && (shared->busy || shared->owner))
 		shared = NULL;
 	if (shared)
 		shared->busy = true;
 	pthread_mutex_unlock(&server->shared_lock);
-	if (!shared)
-		return CUDA_ERROR_INVALID_HANDLE;
-	/* Memory that is not pinned the driver would read at the call, not in its stream. */
-	if (driver->cuMemHostRegister_v2 && driver->cuMemHostUnregister)
-		result = driver->cuMemHostRegister_v2(shared->memory, shared->bytes,
-						      CU_MEMHOSTREGISTER_PORTABLE);
+	return shared;
+}
+
+static CUresult shared_pinned(struct server_call *call, struct server_shared *shared, CUresult result)
+{
+	struct server *server = call->server;
+
 	pthread_mutex_lock(&server->shared_lock);
 	shared->busy = false;
 	if (result == CUDA_SUCCESS)
 		shared->owner = call->context->real;
 	pthread_mutex_unlock(&server->shared_lock);
 	return result;
+}
+
+CUresult serve_pinned_register(struct server_call *call)
+{
+	const struct wire_pinned_register *request = call->request;
+	const struct server_driver *driver = call->driver;
+	struct server_shared *shared = shared_begin(call->server, request->pinned);
+	CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+
+	if (!shared)
+		return CUDA_ERROR_INVALID_HANDLE;
+	/* Memory that is not pinned the driver would read at the call, not in its stream. */
+	if (driver->cuMemHostRegister_v2 && driver->cuMemHostUnregister)
+		result = driver->cuMemHostRegister_v2(shared->memory, shared->bytes,
+						      CU_MEMHOSTREGISTER_PORTABLE);
+	return shared_pinned(call, shared, result);
+}
+
+/* To that address, if nothing of this process's is there. */
+static CUresult shared_move(struct server_shared *shared, uint64_t address)
+{
+	void *wanted = (void *)(uintptr_t)address, *room;
+
+	if (shared->memory == wanted)
+		return CUDA_SUCCESS;
+	room = mmap(wanted, shared->bytes, PROT_NONE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+	if (room == MAP_FAILED)
+		return errno == EEXIST ? CUDA_ERROR_ALREADY_MAPPED : CUDA_ERROR_OUT_OF_MEMORY;
+	/* A kernel before 4.17 takes the address as a wish. */
+	if (room != wanted ||
+	    mremap(shared->memory, shared->bytes, shared->bytes, MREMAP_MAYMOVE | MREMAP_FIXED, room) ==
+		    MAP_FAILED) {
+		munmap(room, shared->bytes);
+		return room != wanted ? CUDA_ERROR_ALREADY_MAPPED : CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	shared->memory = wanted;
+	return CUDA_SUCCESS;
+}
+
+/* Do kernels have it at the address that it has here? */
+static CUresult shared_map(const struct server_driver *driver, struct server_shared *shared)
+{
+	CUdeviceptr device = 0;
+	CUresult result;
+
+	if (!driver->cuMemHostRegister_v2 || !driver->cuMemHostUnregister ||
+	    !driver->cuMemHostGetDevicePointer_v2)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	result = driver->cuMemHostRegister_v2(shared->memory, shared->bytes,
+					      CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = driver->cuMemHostGetDevicePointer_v2(&device, shared->memory, 0);
+	if (result == CUDA_SUCCESS && device == (uintptr_t)shared->memory)
+		return CUDA_SUCCESS;
+	(void)driver->cuMemHostUnregister(shared->memory);
+	return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult serve_pinned_map(struct server_call *call)
+{
+	const struct wire_pinned_map *request = call->request;
+	struct server *server = call->server;
+	struct server_shared *shared;
+	CUresult result;
+	bool used;
+
+	if (request->address % (uint64_t)sysconf(_SC_PAGESIZE) || request->address < PINNED_LEAST_ADDRESS)
+		return SERVER_MALFORMED;
+	shared = shared_begin(server, request->pinned);
+	if (!shared)
+		return CUDA_ERROR_INVALID_HANDLE;
+	result = shared_move(shared, request->address);
+	if (result == CUDA_SUCCESS)
+		result = shared_map(call->driver, shared);
+	/* Any kernel may use it, and nothing tells which: whoever releases it waits for those of its own context. */
+	pthread_mutex_lock(&server->shared_lock);
+	used = result != CUDA_SUCCESS || shared_used(shared, call->context->real);
+	pthread_mutex_unlock(&server->shared_lock);
+	if (!used) {
+		(void)call->driver->cuMemHostUnregister(shared->memory);
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return shared_pinned(call, shared, result);
 }
 
 /* ---- the end ---- */
@@ -222,22 +358,6 @@ void server_pinned_forget(struct server_call *call, struct server_context *conte
 }
 
 /* ---- copies ---- */
-
-/* `shared_lock` is held. */
-static bool shared_used(struct server_shared *shared, CUcontext context)
-{
-	struct pinned_user *user;
-
-	for (user = shared->users; user; user = user->next)
-		if (user->context == context)
-			return true;
-	user = malloc(sizeof(*user));
-	if (!user)
-		return false;
-	*user = (struct pinned_user){ .next = shared->users, .context = context };
-	shared->users = user;
-	return true;
-}
 
 static CUresult shared_copy(struct server_call *call, const struct wire_copy_pinned *request,
 			    uint8_t *host, CUstream stream)

@@ -683,7 +683,10 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 		return false;
 	count(&server->status->calls, 1);
 	/* Descriptors come in the order of the frames, of which this one may be served later. */
-	call.descriptor = call.header.opcode == WIRE_OP_PINNED_OFFER ? transport_shm_passed(&server->transport) : -1;
+	call.descriptor = call.header.opcode == WIRE_OP_PINNED_OFFER ||
+					  call.header.opcode == WIRE_OP_PINNED_OFFER_FILE
+				  ? transport_shm_passed(&server->transport)
+				  : -1;
 	/* What was lent before this thread leads it sees, and with the end of that all that was served meanwhile. */
 	if (atomic_load_explicit(&server->lent, memory_order_acquire) ||
 	    atomic_load_explicit(&server->host_waits, memory_order_relaxed))

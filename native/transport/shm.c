@@ -53,7 +53,6 @@
 /* A wake-up that nobody has measured, and the longest that is believed: longer ones waited for a processor. */
 #define SHM_WAKE_NS 50000u
 #define SHM_WAKE_MOST_NS 100000u
-#define SHM_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 /* Descriptors that have come and nobody has taken: as many as threads may offer memory at a time. */
 #define SHM_DESCRIPTORS 256u
 /* Reads of the socket for one of them: a client of ours leaves a few wake-ups before it. */
@@ -524,106 +523,7 @@ static const struct transport_ops shm_ops = {
 	.shutdown = shm_shutdown,
 };
 
-/* ---- memory that both have ---- */
-
-/* Memory that somebody may cut off ends whoever touches it; and who sends it must not have got hold
- * of somebody else's. */
-static bool memory_may_be_shared(const struct transport *transport, int descriptor, size_t bytes,
-				 bool populated)
-{
-	struct ucred peer;
-	socklen_t size = sizeof(peer);
-	struct stat status;
-	int seals = fcntl(descriptor, F_GET_SEALS);
-
-	return seals >= 0 && (seals & SHM_SEALS) == SHM_SEALS && !(seals & F_SEAL_WRITE) &&
-	       fstat(descriptor, &status) == 0 && (size_t)status.st_size == bytes &&
-	       (!populated || (uint64_t)status.st_blocks * 512 >= bytes) &&
-	       getsockopt(transport->descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
-	       peer.uid == status.st_uid;
-}
-
-/* The child of a fork has no part in the session. */
-static void *memory_map(int descriptor, size_t bytes)
-{
-	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-
-	if (memory != MAP_FAILED)
-		(void)madvise(memory, bytes, MADV_DONTFORK);
-	return memory;
-}
-
-bool transport_memory_is_there(size_t bytes)
-{
-	const size_t little = 64u << 20;
-	char text[512];
-	const char *line;
-	int file, cancel;
-	ssize_t length;
-
-	if (bytes <= little)
-		return true;
-	cancel = transport_cancel_disable();
-	file = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
-	length = file < 0 ? -1 : read(file, text, sizeof(text) - 1);
-	if (file >= 0)
-		close(file);
-	transport_cancel_restore(cancel);
-	text[length < 0 ? 0 : length] = 0;
-	line = strstr(text, "MemAvailable:");
-	return !line || bytes >> 10 < strtoull(line + strlen("MemAvailable:"), NULL, 10);
-}
-
-/* All of it now: later there may be no memory, and writing to it would be a SIGBUS; and memory is
- * charged to who touches it first.  A signal would undo what was done so far. */
-static int memory_populate(int descriptor, size_t bytes)
-{
-	struct rlimit limit;
-	sigset_t all, before;
-	int rc;
-
-	/* Beyond it the kernel sends SIGXFSZ. */
-	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
-		return -EFBIG;
-	if (!transport_memory_is_there(bytes))
-		return -ENOMEM;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = fallocate(descriptor, 0, 0, (off_t)bytes) < 0 ? -errno : 0;
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return rc;
-}
-
-int transport_memory_make(const char *name, size_t bytes, void **memory, int *descriptor)
-{
-	int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int rc = made < 0 ? -errno : memory_populate(made, bytes);
-
-	if (!rc && fcntl(made, F_ADD_SEALS, SHM_SEALS) < 0)
-		rc = -errno;
-	if (!rc) {
-		*memory = memory_map(made, bytes);
-		rc = *memory == MAP_FAILED ? -ENOMEM : 0;
-	}
-	if (rc && made >= 0)
-		close(made);
-	if (!rc)
-		*descriptor = made;
-	return rc;
-}
-
-int transport_memory_take(const struct transport *transport, int descriptor, size_t bytes,
-			  void **memory)
-{
-	int rc = -EPROTO;
-
-	if (memory_may_be_shared(transport, descriptor, bytes, true)) {
-		*memory = memory_map(descriptor, bytes);
-		rc = *memory == MAP_FAILED ? -ENOMEM : 0;
-	}
-	close(descriptor);
-	return rc;
-}
+/* ---- descriptors that are passed ---- */
 
 int transport_shm_pass(struct transport *transport, int descriptor)
 {
@@ -669,52 +569,40 @@ int transport_shm_passed(struct transport *transport)
 
 /* ---- the session's memory ---- */
 
-/* Closes the descriptor if it fails. */
-static int shm_map(struct shm **out, int descriptor)
+/* One that has the memory, or not: then rc says why, as what is returned does. */
+static int shm_begin(struct shm **shm, int rc, void *memory)
 {
-	struct shm *shm = calloc(1, sizeof(*shm));
-	void *memory = shm ? memory_map(descriptor, sizeof(struct shm_memory)) : MAP_FAILED;
+	struct shm *made = rc ? NULL : calloc(1, sizeof(*made));
 
-	if (memory == MAP_FAILED) {
-		free(shm);
-		close(descriptor);
-		return -ENOMEM;
+	if (!rc && !made) {
+		munmap(memory, sizeof(struct shm_memory));
+		rc = -ENOMEM;
 	}
-	shm->memory = memory;
-	*out = shm;
-	return 0;
-}
-
-int transport_shm_make(struct shm **shm, int *descriptor)
-{
-	struct shm *made = calloc(1, sizeof(*made));
-	void *memory;
-	int rc = -ENOMEM;
-
-	if (made)
-		rc = transport_memory_make("farbus-remoting-session", sizeof(struct shm_memory), &memory,
-					   descriptor);
-	if (rc) {
-		free(made);
+	if (rc)
 		return rc;
-	}
 	made->memory = memory;
 	*shm = made;
 	return 0;
 }
 
+int transport_shm_make(struct shm **shm, int *descriptor)
+{
+	void *memory = NULL;
+	int rc = transport_memory_make("farbus-remoting-session", sizeof(struct shm_memory), &memory, descriptor);
+	const bool made = rc == 0;
+
+	rc = shm_begin(shm, rc, memory);
+	if (rc && made)
+		close(*descriptor);
+	return rc;
+}
+
 int transport_shm_take(struct shm **shm, const struct transport *transport, int descriptor)
 {
-	int rc;
+	void *memory = NULL;
+	int rc = transport_memory_take(transport, descriptor, sizeof(struct shm_memory), false, &memory);
 
-	if (!memory_may_be_shared(transport, descriptor, sizeof(struct shm_memory), false)) {
-		close(descriptor);
-		return -EPROTO;
-	}
-	rc = shm_map(shm, descriptor);
-	if (!rc)
-		close(descriptor);
-	return rc;
+	return shm_begin(shm, rc, memory);
 }
 
 void transport_shm_drop(struct shm *shm)

@@ -147,9 +147,14 @@ int transport_memory_make(const char *name, size_t bytes, void **memory, int *de
 /* Whether the machine can give so much: of more the kernel would end processes (MemAvailable, proc_meminfo(5)). */
 bool transport_memory_is_there(size_t bytes);
 /* Map what a peer passed, which is closed in any case.  -EPROTO: not what may be shared (size,
- * seals, pages that are not there, or not of the socket's other user). */
-int transport_memory_take(const struct transport *transport, int descriptor, size_t bytes,
+ * seals, pages that are not there, of which the last does not matter unless it has to be `populated`, or not of the
+ * socket's other user). */
+int transport_memory_take(const struct transport *transport, int descriptor, size_t bytes, bool populated,
 			  void **memory);
+/* The same for a part of a file that the peer has in memory (tmpfs), whole pages: others may have it, too, and cut it
+ * off, which ends whoever touches it then. */
+int transport_file_take(const struct transport *transport, int descriptor, uint64_t offset, size_t bytes,
+			void **memory);
 /* Over shared memory: pass a descriptor to the server, ahead of what is written next.  0 or
  * -errno, -EAGAIN among them: it never waits. */
 int transport_shm_pass(struct transport *transport, int descriptor);

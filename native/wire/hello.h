@@ -25,9 +25,9 @@
 
 #define WIRE_HELLO_MAGIC 0x0a0d5355u	/* "US\r\n": a text protocol never starts so */
 #define WIRE_PROTOCOL_MAJOR 2u		/* peers that differ refuse each other */
-#define WIRE_PROTOCOL_MINOR 4u		/* 1: sessions that are resumed; 2: managed memory, images
+#define WIRE_PROTOCOL_MINOR 5u		/* 1: sessions that are resumed; 2: managed memory, images
 					 * that are kept; 3: where multiprocessors lie, launches of graphs that are posted;
-					 * 4: a lane of the client's own */
+					 * 4: a lane of the client's own; 5: pinned memory that is mapped */
 #define WIRE_SECRET_BYTES 32u
 #define WIRE_NONCE_BYTES 16u
 #define WIRE_PROOF_BYTES 16u

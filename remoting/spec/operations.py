@@ -284,6 +284,22 @@ OPERATIONS: Final = (
         context=False,
         blocking=True,
     ),
+    _op(
+        0x002B,
+        "pinned_offer_file",
+        _POSTED,
+        "u64 pinned, u64 offset, u64 bytes",
+        "The same of a part of a file that the program has in its memory, and others may have, too.",
+        context=False,
+    ),
+    _op(
+        0x002A,
+        "pinned_map",
+        _CALLED,
+        "u64 pinned, u64 address",
+        "Have it at that address, pin it, and map it for the devices, which then use it by the address.",
+        blocking=True,
+    ),
     # copies and fills
     _op(
         0x0030,

@@ -74,7 +74,7 @@ def test_what_ended_with_its_context_is_no_name_any_more(spied: Spied, tmp_path:
 
 
 def test_a_refused_copy_to_the_host_is_not_waited_for(spied: Spied, build: Build) -> None:
-    done = spied.remote.run(build("remoting/spied/refused_copy"))
+    done = spied.remote.run(build("remoting/spied/refused_copy"), FARBUS_TRANSPORT="unix")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
     calls = spied.calls()
     assert calls["refuse 1"] == 1

@@ -20,7 +20,7 @@ def test_what_a_driver_gives_of_its_host_is_refused(driver_before: Callable[[str
 
 
 def test_memory_that_is_asked_to_be_mapped_is_told_once_not_to_be(remote: Remote, tmp_path: Path) -> None:
-    done = remote.run(build_calls("listing/mapped", tmp_path))
+    done = remote.run(build_calls("listing/mapped", tmp_path), FARBUS_TRANSPORT="tcp")
     assert done.returncode == 0, done.stderr
     before, after = done.stderr.split("plain\n")
     assert before == ""
@@ -31,7 +31,7 @@ def test_memory_that_is_asked_to_be_mapped_is_told_once_not_to_be(remote: Remote
 def test_an_illegal_address_of_who_has_pinned_memory_is_explained(
     remote: Remote, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    done = remote.run(build_calls("listing/pinned_in_kernel", tmp_path), *arguments)
+    done = remote.run(build_calls("listing/pinned_in_kernel", tmp_path), *arguments, FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
     explained = [line for line in done.stderr.splitlines() if "a remote GPU can't read or write it; copy it" in line]
     assert len(explained) == len(arguments), done.stderr

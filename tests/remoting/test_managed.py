@@ -63,8 +63,9 @@ def test_random_program_on_the_software_gpu_itself(build: Build, tmp_path: Path,
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
-def test_mapped_host_memory_is_refused_with_its_reason(remote: Remote, build: Build) -> None:
-    done = remote.run(build("remoting/unmanaged/mapped"))
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_mapped_host_memory_is_refused_with_its_reason(remote: Remote, build: Build, transport: str) -> None:
+    done = remote.run(build("remoting/unmanaged/mapped"), FARBUS_TRANSPORT=transport)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
     assert done.stderr.count("CAN_MAP_HOST_MEMORY is 0") == 1
 

@@ -110,10 +110,11 @@ def test_elsewhere_it_is_the_program_s_alone(remote: Remote, build: Build, trans
         assert shared(steps.program.pid) == shared(server) == 0
 
 
-def test_small_memory_is_the_program_s_alone(remote: Remote, build: Build) -> None:
-    with stepping(remote, build, "60", FARBUS_TRANSPORT="shm") as steps:
+def test_small_memory_is_shared_too(remote: Remote, build: Build) -> None:
+    with stepping(remote, build, "1", FARBUS_TRANSPORT="shm") as steps:
         steps.go_to("allocated")
-        assert shared(steps.program.pid) == 0
+        (server,) = remote.supervisor.pids
+        assert shared(steps.program.pid) == shared(server) == 1
 
 
 def test_beyond_the_limit_of_files_it_is_the_program_s_alone(remote: Remote, build: Build) -> None:
@@ -136,7 +137,7 @@ FLAG = struct.Struct("<I")
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 BYTES = 1 << 20
 PINNED = 9 << 43 | 2 << 4  # a handle of pinned memory: kind 9, the slot behind the context's
-INVALID_VALUE, INVALID_HANDLE = 1, 400
+INVALID_VALUE, OUT_OF_MEMORY, ALREADY_MAPPED, INVALID_HANDLE = 1, 2, 208, 400
 
 
 def memory(size: int = BYTES, *, seals: int = SEALS, filled: bool = True, name: str = "farbus-remoting-pinned") -> int:
@@ -189,6 +190,14 @@ class Shared(Session):
             socket.send_fds(self.connection, [b"\0"], descriptors)
         self.send("pinned_offer", struct.pack("<QQ", pinned, size))
         return self.call("pinned_register", struct.pack("<Q", pinned), context=CONTEXT)
+
+    def offer_alone(self, descriptor: int, pinned: int = PINNED) -> None:
+        """Pass memory and offer it."""
+        socket.send_fds(self.connection, [b"\0"], [descriptor])
+        self.send("pinned_offer", struct.pack("<QQ", pinned, BYTES))
+
+    def map(self, address: int, pinned: int = PINNED) -> int:
+        return self.call("pinned_map", struct.pack("<QQ", pinned, address), context=CONTEXT)
 
     def copy(
         self,
@@ -370,6 +379,127 @@ def test_a_copy_moves_its_bytes(shared_session: Shared, waited: bool) -> None:
         shared_session.copy(device=device, offset=BYTES - 64, to_device=False, waited=waited)
         assert shared_session.call("stream_synchronize", WORD.pack(1), context=CONTEXT) == 0
         assert pages[BYTES - 64 :] == bytes(range(64))
+
+
+def mapped_at(pid: int) -> list[int]:
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [int(line.split("-")[0], 16) for line in lines if "farbus-remoting-pinned" in line]
+
+
+#: Where nobody has anything: below the libraries of any process, above its program.
+FREE = 0x600000000000
+
+
+def test_memory_is_mapped_where_the_client_has_it(shared_session: Shared) -> None:
+    assert shared_session.offer_alone(memory()) is None
+    assert shared_session.map(FREE) == 0
+    assert mapped_at(shared_session.process.pid) == [FREE]
+    assert shared_session.map(FREE) == INVALID_HANDLE
+    assert shared_session.call("pinned_register", WORD.pack(PINNED), context=CONTEXT) == INVALID_HANDLE
+    assert shared_session.call("pinned_release", WORD.pack(PINNED)) == 0
+    assert mapped_at(shared_session.process.pid) == []
+
+
+def test_nothing_of_the_server_s_makes_way(shared_session: Shared) -> None:
+    shared_session.offer_alone(memory())
+    assert shared_session.call("pinned_release", WORD.pack(PINNED + (1 << 4))) == INVALID_HANDLE, "the offer is read"
+    lines = Path(f"/proc/{shared_session.process.pid}/maps").read_text().splitlines()
+    others = [line for line in lines if "vsyscall" not in line and "farbus-remoting-pinned" not in line]
+    for line in others:
+        assert shared_session.map(int(line.split("-")[0], 16)) == ALREADY_MAPPED, line
+    (own,) = mapped_at(shared_session.process.pid)
+    assert shared_session.map(own) == 0, "where it is, it can be"
+
+
+def test_parts_of_what_is_there_do_not_make_way_either(shared_session: Shared) -> None:
+    other = PINNED + (1 << 4)
+    shared_session.offer_alone(memory())
+    shared_session.offer_alone(memory(), pinned=other)
+    assert shared_session.map(FREE) == 0
+    for address in (FREE - BYTES + 4096, FREE, FREE + 4096, FREE + BYTES - 4096):
+        assert shared_session.map(address, pinned=other) == ALREADY_MAPPED
+    assert shared_session.map(FREE + BYTES, pinned=other) == 0
+    assert sorted(mapped_at(shared_session.process.pid)) == [FREE, FREE + BYTES]
+
+
+@pytest.mark.parametrize("address", [FREE + 1, FREE + 512, 0, 4096, (1 << 32) - 4096])
+def test_an_address_that_no_client_has_ends_the_session(shared_session: Shared, address: int) -> None:
+    shared_session.offer_alone(memory())
+    shared_session.send("pinned_map", struct.pack("<QQ", PINNED, address), context=CONTEXT)
+    shared_session.process.wait(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("address", [(1 << 64) - 4096, 1 << 63, 1 << 47, (1 << 47) - 4096])
+def test_addresses_that_no_process_has_are_refused(shared_session: Shared, address: int) -> None:
+    shared_session.offer_alone(memory())
+    assert shared_session.map(address) in (ALREADY_MAPPED, OUT_OF_MEMORY)
+    assert shared_session.map(FREE) == 0
+
+
+def test_memory_that_nobody_has_offered_is_not_mapped(shared_session: Shared) -> None:
+    assert shared_session.map(FREE) == INVALID_HANDLE
+    assert mapped_at(shared_session.process.pid) == []
+
+
+def in_memory(size: int = 4 * BYTES, *, filled: bool = True) -> int:
+    """A description of its own, as the client passes it: where it is read and written is the server's affair."""
+    made = os.memfd_create("file", os.MFD_CLOEXEC)
+    os.ftruncate(made, size)
+    if filled:
+        os.pwrite(made, bytes([1]) * size, 0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("make", "offset", "size", "result"),
+    [
+        (in_memory, 0, BYTES, 0),
+        (in_memory, 3 * BYTES, BYTES, 0),
+        (in_memory, 3 * BYTES + 4096, BYTES, INVALID_HANDLE),
+        (in_memory, (1 << 64) - BYTES, BYTES, INVALID_HANDLE),
+        (in_memory, (1 << 63) - 4096, 4096, INVALID_HANDLE),
+        (in_memory, 1, 4096, INVALID_HANDLE),
+        (in_memory, 0, 4095, INVALID_HANDLE),
+        (in_memory, 0, 0, INVALID_HANDLE),
+        (in_memory, 0, 1 << 46, INVALID_HANDLE),
+        (lambda: in_memory(filled=False), 0, BYTES, INVALID_HANDLE),
+        (a_file, 0, BYTES, INVALID_HANDLE),
+        (lambda: os.open("/dev/zero", os.O_RDWR), 0, BYTES, INVALID_HANDLE),
+        (lambda: os.open("/proc/self/mem", os.O_RDWR), 0, BYTES, INVALID_HANDLE),
+        (lambda: os.open("/dev/shm", os.O_RDONLY), 0, BYTES, INVALID_HANDLE),
+        (lambda: os.open("/dev/shm", os.O_RDWR | os.O_TMPFILE), 0, BYTES, INVALID_HANDLE),
+        (lambda: socket.socket(socket.AF_UNIX).detach(), 0, BYTES, INVALID_HANDLE),
+    ],
+    ids=[
+        *("whole", "end", "behind", "wraps", "far", "unaligned", "odd", "empty", "huge", "holes"),
+        *("file", "zero", "mem", "folder", "short", "socket"),
+    ],
+)
+def test_a_part_of_a_file_in_memory_alone_is_shared(
+    shared_session: Shared, make: Callable[[], int], offset: int, size: int, result: int
+) -> None:
+    socket.send_fds(shared_session.connection, [b"\0"], [make()])
+    shared_session.send("pinned_offer_file", struct.pack("<QQQ", PINNED, offset, size))
+    assert shared_session.map(FREE) == result
+    maps = Path(f"/proc/{shared_session.process.pid}/maps").read_text()
+    assert (f"{FREE:x}-" in maps) == (result == 0)
+
+
+def test_a_file_for_reading_alone_is_not_shared(shared_session: Shared) -> None:
+    made = in_memory()
+    socket.send_fds(shared_session.connection, [b"\0"], [os.open(f"/proc/self/fd/{made}", os.O_RDONLY)])
+    shared_session.send("pinned_offer_file", struct.pack("<QQQ", PINNED, 0, BYTES))
+    assert shared_session.map(FREE) == INVALID_HANDLE
+
+
+def test_who_cuts_off_a_file_in_memory_ends_its_own_session(shared_session: Shared) -> None:
+    made = in_memory()
+    socket.send_fds(shared_session.connection, [b"\0"], [os.dup(made)])
+    shared_session.send("pinned_offer_file", struct.pack("<QQQ", PINNED, 0, BYTES))
+    assert shared_session.map(FREE) == 0
+    os.ftruncate(made, 0)
+    shared_session.copy()
+    shared_session.process.wait(timeout=PATIENCE_S)
 
 
 def test_released_with_copies_in_flight(shared_session: Shared) -> None:

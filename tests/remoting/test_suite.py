@@ -14,7 +14,7 @@ from tests.softgpu.test_programs import CHOSEN, quick_arguments
 #: What a program asks for, and whether TCP is encrypted.
 TRANSPORTS = {"shm": ("shm", True), "unix": ("unix", True), "tls": ("tcp", True), "tcp": ("tcp", False)}
 #: What remoting refuses, by the line that says so (README.md).
-REFUSED = {"mapped_memory": "cuMemHostGetDevicePointer_v2 is not supported over remoting"}
+REFUSED = {"mapped_memory": "farbus: pinned memory is not mapped: "}
 
 
 @pytest.mark.timeout(900)  # the first run compiles

@@ -125,7 +125,7 @@ TELL_EXIT_S = 15.0
         "--transport and --trace stand for (but a trace that FARBUS_TRACE names is added to); FARBUS_CONNECTIONS, TCP "
         "connections of a session, 1 to 8; FARBUS_GRACE_S, seconds for which a session outlives a cut; "
         "FARBUS_MANAGED_MEMORY, paging or copies; FARBUS_MAPPED_MEMORY=managed, for kernels that use pinned memory "
-        "by its address (docs/cli.md).",
+        "by its address on GPUs of other machines (docs/cli.md).",
     ),
 )
 def run(
