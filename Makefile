@@ -18,7 +18,7 @@ help:
 	@echo 'make check-pytorch  PyTorch from PyPI on the software GPU, operation by operation (installs 5.5 GB in .venv-pytorch)'
 	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; some hours on two cores)'
 	@echo 'make lab-image    the image of those machines alone (two minutes); make test boots one where it is there'
-	@echo 'make check-containers  containers of podman and of Docker with remote GPUs, as root (fetches Docker of a newer Debian, installs podman and runc)'
+	@echo 'make check-containers  containers of podman and of Docker with remote GPUs, as root (fetches Docker of a newer Debian, installs podman, runc and musl-tools)'
 	@echo 'make campaign     property tests with new random examples, ROUNDS=20 times (a minute or two each)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
 	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'

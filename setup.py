@@ -30,8 +30,10 @@ NATIVE = ROOT / "native"
 PACKED = (
     "shim/libcuda.so.1",
     "shim/libcuda.so",
+    "shim/libcuda.preload.so",
     "shim/libnvidia-ml.so.1",
     "shim/libnvidia-ml.so",
+    "shim/libnvidia-ml.preload.so",
     "softgpu/libcuda.so.1",
     "softgpu/libcuda.so",
     "softgpu/libnvidia-ml.so.1",

@@ -23,8 +23,13 @@ _VERSION = "0.3.0"
 _INSIDE = PurePosixPath("/run/farbus")
 """Where a container finds the session file and the shim's directory."""
 
-_PRELOADED = ("libcuda.so.1", "libnvidia-ml.so.1")
-"""Programs open them by these names, which are found where they are loaded already."""
+PRELOADED = ("libcuda.preload.so", "libnvidia-ml.preload.so")
+"""Libraries in the shim's directory that lead to libcuda.so.1 and libnvidia-ml.so.1, and carry their names.
+
+Programs open those two by name, and find what is loaded already.  They are not preloaded themselves: they need glibc,
+and where an image has another C library, as Alpine's have musl, its programs would not start
+(docs/decisions/0030-preloading-without-a-c-library.md).
+"""
 
 
 def device_name(job: str, task: str) -> str:
@@ -48,7 +53,7 @@ def specification(name: str, environment: Mapping[str, str], *, session: Path, s
 
     options = ["ro", "nosuid", "nodev", "bind"]
     variables = {key: inside(value) for key, value in environment.items() if key != "LD_LIBRARY_PATH"}
-    variables["LD_PRELOAD"] = ":".join(str(_INSIDE / "lib" / library) for library in _PRELOADED)
+    variables["LD_PRELOAD"] = ":".join(str(_INSIDE / "lib" / library) for library in PRELOADED)
     edits = {
         "env": [f"{key}={value}" for key, value in sorted(variables.items())],
         "mounts": [{"hostPath": outside, "containerPath": path, "options": options} for outside, path in moved.items()],

@@ -72,6 +72,7 @@ from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.nvidia import DriverNvidia, Nvidia
 from farbus.linux.nvml import WorkerNvml
 from farbus.linux.pci import KernelPci, Pci
+from farbus.linux.process_states import KernelProcessStates, ProcessStates
 from farbus.linux.processes import Processes
 from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
@@ -136,6 +137,7 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     notifier: Notifier
     gpu_sources: tuple[GpuSource, ...]
     shared: SharedMemory
+    states: ProcessStates = KernelProcessStates()
     remoting: SupervisorProgram = SupervisorProgram()
     pci: Pci | None = None
     uevents: Uevents | None = None
@@ -427,6 +429,7 @@ class Agent:
             gpus=doors.gpu_sources,
             served=host.served,
             shared=doors.shared,
+            states=doors.states,
             memory=ProcessMemory(),
             clock=doors.clock,
             storage=storage.collector if storage is not None else None,

@@ -6,6 +6,7 @@ them.  Inside, both look the same::
 
     shim/libcuda.so.1               what a program with remote GPUs is started with
     shim/libnvidia-ml.so.1          its management library
+    shim/*.preload.so               what is preloaded in containers, with any C library, and leads to the same two
     softgpu/libcuda.so.1            the software GPU
     softgpu/libnvidia-ml.so.1       its management library
     */libcuda.so, */libnvidia-ml.so the same, for programs that leave the number out

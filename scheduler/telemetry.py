@@ -158,6 +158,7 @@ def _sessions(
                 program=program,
                 memory_bytes=None if memory is None else _whole(memory),
                 transport=transports.get(labels, ""),
+                stopped="session_stopped" in known,
                 **{field: known.get(metric, 0.0) for field, metric in _SESSION_FIGURES.items()},
             )
         )

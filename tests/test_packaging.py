@@ -108,8 +108,10 @@ def test_wheel_serves_every_python_and_nothing_but_farbus_is_in_it(wheel: Path) 
     [
         "farbus/_native/bench/remoting_bench",
         "farbus/_native/bench/softgpu_bench",
+        "farbus/_native/shim/libcuda.preload.so",
         "farbus/_native/shim/libcuda.so",
         "farbus/_native/shim/libcuda.so.1",
+        "farbus/_native/shim/libnvidia-ml.preload.so",
         "farbus/_native/shim/libnvidia-ml.so",
         "farbus/_native/shim/libnvidia-ml.so.1",
         "farbus/_native/softgpu/libcuda.so",

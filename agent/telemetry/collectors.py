@@ -15,6 +15,7 @@ from farbus.agent.telemetry.sessions import Served, SessionCollector
 from farbus.agent.telemetry.storage import StorageCollector
 from farbus.linux.clock import Clock
 from farbus.linux.node_facts import NodeFacts
+from farbus.linux.process_states import ProcessStates
 from farbus.linux.shared_memory import SharedMemory
 
 
@@ -25,6 +26,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Sequence[GpuSource]
     served: Served
     shared: SharedMemory
+    states: ProcessStates
     memory: ProcessMemory
     clock: Clock
     storage: StorageCollector | None = None
@@ -41,7 +43,13 @@ COLLECTORS: tuple[Callable[[Sources], Iterable[Collector]], ...] = (
     lambda sources: [NetworkCollector(facts=sources.facts)],
     _gpu_collectors,
     lambda sources: [
-        SessionCollector(served=sources.served, shared=sources.shared, memory=sources.memory, clock=sources.clock)
+        SessionCollector(
+            served=sources.served,
+            shared=sources.shared,
+            states=sources.states,
+            memory=sources.memory,
+            clock=sources.clock,
+        )
     ],
     lambda sources: [sources.storage] if sources.storage is not None else [],
 )

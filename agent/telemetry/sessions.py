@@ -13,6 +13,7 @@ from farbus.agent.telemetry.gpu import ProcessMemory
 from farbus.agent.telemetry.pipeline import PERIOD_S
 from farbus.errors import FarbusError, NotFound
 from farbus.linux.clock import Clock
+from farbus.linux.process_states import ProcessStates
 from farbus.linux.shared_memory import SharedMemory
 from farbus.model.lease import Lease
 from farbus.model.metrics import Series, Values, series
@@ -65,13 +66,18 @@ class SessionCollector:
     period_s = PERIOD_S
     deadline_s = 5.0
 
-    def __init__(self, *, served: Served, shared: SharedMemory, memory: ProcessMemory, clock: Clock) -> None:
+    def __init__(
+        self, *, served: Served, shared: SharedMemory, states: ProcessStates, memory: ProcessMemory, clock: Clock
+    ) -> None:
         self._served = served
         self._shared = shared
+        self._states = states
         self._memory = memory
         self._clock = clock
         self._waits: dict[tuple[str, int], _Wait] = {}
         """By lease and server's process: those that were in work at the last sample."""
+        self._stopped: set[tuple[str, int]] = set()
+        """Likewise: those that somebody had stopped."""
 
     async def sample(self) -> Values:
         """Read the status of each lease's supervisor; one that can't be read fails the sample if all do."""
@@ -79,6 +85,7 @@ class SessionCollector:
         troubles: list[FarbusError] = []
         sessions = 0
         waits, self._waits = self._waits, {}
+        stopped, self._stopped = self._stopped, set()
         living: set[tuple[str, int]] = set()
         served = self._served()[:MAX_LEASES]
         for lease, pid in served:
@@ -104,23 +111,44 @@ class SessionCollector:
                 living.add((identity, session.server_pid))
                 labels = (identity, str(session.server_pid), str(session.client_pid), session.program)
                 found |= _account("session", labels, session)
-                waiting_s = self._waiting_s(lease, session, waits.get((identity, session.server_pid)))
-                if waiting_s >= WAITING_SHOWN_S:
-                    found[series("session_waiting_seconds", *labels)] = waiting_s
+                if self._states.is_stopped(session.server_pid):
+                    found[series("session_stopped", *labels)] = 1.0
+                    self._note_stopped(lease, session, said=(identity, session.server_pid) in stopped)
+                else:
+                    waiting_s = self._waiting_s(lease, session, waits.get((identity, session.server_pid)))
+                    if waiting_s >= WAITING_SHOWN_S:
+                        found[series("session_waiting_seconds", *labels)] = waiting_s
                 if session.transport:
                     found[series("transport_of_session", *labels, session.transport)] = 1.0
                 memory = self._memory.of(session.server_pid)
                 if memory is not None:
                     found[series("session_memory_bytes", *labels)] = float(memory)
         for (identity, pid), wait in waits.items():
-            if wait.said and (identity, pid) in living and self._waits.get((identity, pid)) is not wait:
+            whose = (identity, pid)
+            if wait.said and whose in living - self._stopped and self._waits.get(whose) is not wait:
                 _log.info("server has come back", lease=identity, pid=pid)
+        for identity, pid in sorted((stopped - self._stopped) & living):
+            _log.info("server goes on", lease=identity, pid=pid)
         if troubles and len(troubles) == len(served):
             raise troubles[0]
         return found
 
     def _now_ns(self) -> int:
         return int(self._clock.monotonic() * 1e9)
+
+    def _note_stopped(self, lease: Lease, session: status.Session, *, said: bool) -> None:
+        """Remember a server that somebody has stopped, and say so, once.
+
+        What it has in work counts as waiting from when it goes on: until then it can't come back.
+        """
+        self._stopped.add((lease.id, session.server_pid))
+        if not said:
+            _log.warning(
+                "server is stopped (SIGSTOP), and its program stands; kill -CONT of its pid lets both go on",
+                lease=lease.id,
+                pid=session.server_pid,
+                **_whose(lease, session),
+            )
 
     def _waiting_s(self, lease: Lease, session: status.Session, before: _Wait | None) -> float:
         """Return for how long a server has had calls in work without finishing or taking any; say so, once.
@@ -143,12 +171,18 @@ class SessionCollector:
                 pid=session.server_pid,
                 seconds=round(waiting_s),
                 operation=operation_name(session.operation) if session.operation else "unknown",
-                program=session.program,
-                client_node=lease.client_node,
-                client_pid=session.client_pid,
-                job=lease.job,
+                **_whose(lease, session),
             )
         return waiting_s
+
+
+def _whose(lease: Lease, session: status.Session) -> dict[str, str | int]:
+    return {
+        "program": session.program,
+        "client_node": lease.client_node,
+        "client_pid": session.client_pid,
+        "job": lease.job,
+    }
 
 
 def _account(noun: str, labels: tuple[str, ...], *accounts: _Account) -> dict[Series, float]:

@@ -2,7 +2,8 @@
 
 On a terminal a table fits its width and states have colours; identities, which
 are there to be copied, are never broken: where a row has no room for them they
-stand on lines of their own beneath it, so that a double click selects one.
+stand on lines of their own beneath it, so that a double click selects one.  A
+column of them that has room in most rows stands beside in those.
 Into a pipe or a file it is plain text with columns two spaces apart, never cut,
 so that ``awk`` and ``grep`` can read it.
 """
@@ -176,14 +177,21 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
     """Return a table's lines for a terminal ``width`` characters wide."""
     table = [[column.title for column in columns], *rows]
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
-    beneath = []
-    if sum(widths) + len(GAP) * (len(widths) - 1) > width:
-        beneath = [index for index, column in enumerate(columns) if column.identity]
+    identities = [index for index, column in enumerate(columns) if column.identity]
+    beneath = set(identities) if sum(widths) + len(GAP) * (len(widths) - 1) > width else set()
+    for index in sorted(beneath):
+        # Beside the others, as far as there is room.
+        taken = sum(widths[other] + len(GAP) for other in range(len(columns)) if other not in beneath)
+        fitting = [len(row[index]) for row in table if len(row[index]) <= width - taken]
+        if len(table[0][index]) in fitting and 2 * len(fitting) > len(table):
+            widths[index] = max(fitting)
+            beneath.remove(index)
     beside = [index for index in range(len(columns)) if index not in beneath]
     _narrow(widths, beside, width)
     lines: list[Line] = []
     for number, row in enumerate(table):
-        pieces = {index: _fold(row[index], widths[index]) for index in beside}
+        apart = [index for index in identities if index in beneath or len(row[index]) > widths[index]]
+        pieces = {index: [""] if index in apart else _fold(row[index], widths[index]) for index in beside}
         for part in range(max((len(cell) for cell in pieces.values()), default=0)):
             line: Line = []
             for index in beside:
@@ -194,9 +202,9 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
                 line += [(text if index == beside[-1] and not column.right else text + GAP, style)]
             line[-1] = (line[-1][0].rstrip(), line[-1][1])
             lines.append(line)
-        for index in beneath:
-            identities = [] if row[index] == NOTHING else row[index].split(",")
-            lines += [[(GAP + identity.strip(), "" if number else "bold")] for identity in identities]
+        for index in apart:
+            told = [] if row[index] == NOTHING else row[index].split(",")
+            lines += [[(GAP + identity.strip(), "" if number else "bold")] for identity in told]
     return lines
 
 

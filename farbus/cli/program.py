@@ -107,7 +107,7 @@ _SETTINGS: Mapping[str, tuple[Callable[[str], bool], str]] = {
     "FARBUS_GRACE_S": (_is_grace_time, f"seconds, at most {GRACE_MOST_S}"),
     "FARBUS_MANAGED_MEMORY": (lambda value: value in ("paging", "copies"), "paging or copies"),
     "FARBUS_MAPPED_MEMORY": (lambda value: value == "managed", "managed"),
-    "FARBUS_TRACE": (may_be_traced_to, "a file that you may write"),
+    "FARBUS_TRACE": (may_be_traced_to, "a file that you may write, new or with a trace in it"),
 }
 """Variables that the shim refuses a program for (native/client): what is right, and how it is told."""
 

@@ -166,8 +166,12 @@ class _Session:
         self.session = session
 
 
+def _program(row: _Session) -> str:
+    return row.session.program or f"pid {row.session.client_pid}"
+
+
 _SESSIONS: tuple[_Column[_Session], ...] = (
-    _Column("PROGRAM", 12, lambda row: row.session.program or f"pid {row.session.client_pid}"),
+    _Column("PROGRAM", 12, _program),
     _Column("JOB", 7, lambda row: row.session.job),
     _Column("USER", 8, lambda row: row.session.user),
     _Column("FROM", 9, lambda row: row.session.client_node),
@@ -197,9 +201,13 @@ HANGS_S = 60.0
 def _says_hangs(row: _Session) -> str:
     session = row.session
     return (
-        f"{row.node.node}: server {session.server_pid} of {session.program or f'pid {session.client_pid}'} "
+        f"{row.node.node}: server {session.server_pid} of {_program(row)} "
         f"has not come back from a call for {format_age(session.waiting_s)}"
     )
+
+
+def _says_stopped(row: _Session) -> str:
+    return f"{row.node.node}: server {row.session.server_pid} of {_program(row)} is stopped; kill -CONT lets it go on"
 
 
 def _node_rank(node: NodeTelemetry, sort: Sort) -> float:
@@ -286,7 +294,8 @@ def picture(
     head = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
     if error:
         head.append(Text(printable(error), style="red", no_wrap=True, overflow="ellipsis"))
-    told = [_says_hangs(row) for row in sessions if row.session.waiting_s >= HANGS_S]
+    told = [_says_stopped(row) for row in sessions if row.session.stopped]
+    told += [_says_hangs(row) for row in sessions if row.session.waiting_s >= HANGS_S]
     told += [f"{node.node}: {state.name} telemetry is old: {state.reason}" for node in nodes for state in node.stale]
     troubles = [Text(printable(line), style="yellow", no_wrap=True, overflow="ellipsis") for line in told]
     sections: list[list[Text]] = [

@@ -243,7 +243,15 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def may_be_traced_to(path: str) -> bool:
-    """Say whether the shim would take ``path``: a file or a terminal that can be written, or a place for a file."""
+    """Say whether the shim would take ``path``: a file or a terminal that can be written, or a place for a file.
+
+    It adds to a file, but to none with anything but a trace in it.
+    """
+    return may_be_written(path) and not _has_something_else(path)
+
+
+def may_be_written(path: str) -> bool:
+    """Say whether ``path`` is a file or a terminal that can be written, or a place for a file."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -270,22 +278,29 @@ def check_trace(path: str, *, program: str) -> str:
         status = None
     except OSError as error:
         raise InvalidInput(f"--trace {path}: {error.strerror}", hint=hint) from error
-    if not may_be_traced_to(absolute):
+    if not may_be_written(absolute):
         # To open a pipe without a reader would wait for one.
         raise InvalidInput(f"--trace {path}: not a file or terminal that you may write", hint=hint)
     if status is not None and os.path.samestat(status, os.stat(program)):
         raise InvalidInput(f"--trace {path}: that is the program", hint="name another file before it")
-    if status is not None and stat.S_ISREG(status.st_mode) and status.st_size and not _is_trace(absolute):
+    if _has_something_else(absolute):
         raise InvalidInput(f"--trace {path}: there is something else than a trace in it", hint="name another file")
     return absolute
 
 
-def _is_trace(path: str) -> bool:
+def _has_something_else(path: str) -> bool:
+    """Say whether a file is not empty and begins with no line of a trace, as far as it can be read."""
     try:
-        with open(path, "rb") as file:
-            return _LINE.fullmatch(file.readline(MAX_LINE_BYTES)) is not None
+        status = os.stat(path)
     except OSError:
         return False
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        return False
+    try:
+        with open(path, "rb") as file:
+            return _LINE.fullmatch(file.readline(MAX_LINE_BYTES)) is None
+    except OSError:
+        return True
 
 
 def begin_trace(path: str, *, program: str) -> None:

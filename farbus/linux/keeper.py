@@ -65,6 +65,9 @@ PR_SET_CHILD_SUBREAPER = 36
 MARK = "FARBUS_KEPT"
 """In the environment of the program and so of what it starts: finds them when their keeper was killed."""
 
+SPARED_INTERVAL_S = 0.1
+"""Between two looks at what was told to end with its program and has time left; ends of children are told besides."""
+
 SWEEP_INTERVAL_S = 0.01
 """Between the first two sweeps over what a program has left: a killed process needs a moment to die."""
 
@@ -410,6 +413,17 @@ def kill_descendants(cgroup: str) -> bool:
     return False
 
 
+def group_is_left(program: int) -> bool:
+    """Say whether a program that has ended has descendants in its process group; reap those that have died."""
+    reap_orphans(program)
+    for pid in descendants():
+        # One that has been reaped since, by its own parent.
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == program:
+                return True
+    return False
+
+
 def describe_processes(pids: list[int]) -> str:
     """Name processes to people: ``process 812 (python3)``."""
     named = []
@@ -477,6 +491,7 @@ class Keeper:
         self.time_limit_at: float | None = None
         self.kill_at: float | None = None
         self.ended_at = 0.0
+        self.spared_until = 0.0
         self.sweep_at: float | None = None
         self.told_unkillable = False
         self.drained_at: float | None = None
@@ -802,6 +817,9 @@ class Keeper:
             return
         self.code = os.waitstatus_to_exitcode(status)
         self.state = "ending"
+        # Its group was told to end as well, and has the same time for it: a shell ends at once, and what it has
+        # started may have work to save.
+        self.spared_until = self.kill_at or 0.0
         self.time_limit_at = self.kill_at = None
         self.ended_at = time.monotonic()
         if not self.reason and self.ended_at < self.stop_counts_until:
@@ -814,6 +832,11 @@ class Keeper:
         Nobody is told of the end before: what is left may use the program's devices.
         """
         now = time.monotonic()
+        if now < self.spared_until and group_is_left(self.pid):
+            self.sweep_at = min(self.spared_until, now + SPARED_INTERVAL_S)
+            self.ended_at = now
+            return
+        self.spared_until = 0.0
         if kill_descendants(self.cgroup):
             self.sweep_at = None
             if self.outputs:
@@ -862,10 +885,13 @@ class Keeper:
         """End the program: SIGTERM to its group, after ``grace_s`` SIGKILL to all of it; or never start it."""
         if self.state == "new":
             self.remove_all()
+        at = time.monotonic() + min(max(0.0, grace_s), LONGEST_S)
+        if self.state == "ending" and at < self.spared_until:
+            self.spared_until = at
+            self.sweep()
         if self.state != "running":
             return
         self.reason = self.reason or reason
-        at = time.monotonic() + min(max(0.0, grace_s), LONGEST_S)
         self.kill_at = at if self.kill_at is None else min(self.kill_at, at)
         if grace_s > 0:
             with contextlib.suppress(OSError):

@@ -250,6 +250,10 @@ _REMOTING = (
         *SESSION,
         step=1.0,
     ),
+    _gauge(
+        "session_stopped", "Always 1: somebody has stopped its server (SIGSTOP); absent while it runs.",
+        *SESSION, step=1.0,
+    ),
     # Told to the scheduler under a name of its own: session_... has the labels of SESSION and no others, everywhere.
     _gauge(
         "transport_of_session", "Always 1: what carries its calls.", *SESSION, "transport",

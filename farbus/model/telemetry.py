@@ -72,7 +72,7 @@ class SessionTelemetry(Value, frozen=True, kw_only=True):
 
     ``transport`` is what carries its calls: ``shm``, ``unix``, ``tcp`` or ``tls``; empty where that is not known.
     ``server_pid`` is its server's process on the node; ``waiting_s`` is for how long that has had calls in work without
-    finishing or taking any, 0 below 5 s.
+    finishing or taking any, 0 below 5 s.  ``stopped``: a signal (SIGSTOP) has stopped it; SIGCONT lets it go on.
     """
 
     lease: str
@@ -89,6 +89,7 @@ class SessionTelemetry(Value, frozen=True, kw_only=True):
     transport: str = ""
     server_pid: int = 0
     waiting_s: float = 0.0
+    stopped: bool = False
 
 
 class NodeTelemetry(Value, frozen=True, kw_only=True):

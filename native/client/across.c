@@ -68,6 +68,7 @@ static CUresult helper_make(struct client_context *context, unsigned epoch, stru
 	helper->context = context;
 	helper->epoch = epoch;
 	helper->stream.context = context;
+	helper->stream.ends = atomic_load(&context->ends);
 	if (handle_open(&farbus_client.handles, HANDLE_STREAM, &helper->stream, &fixed.stream)) {
 		free(helper);
 		return CUDA_ERROR_OUT_OF_MEMORY;

@@ -113,7 +113,7 @@ bool client_active_any(void)
 /* Does CUDA's legacy stream wait for that one, and the other way round? */
 static bool blocking(uint64_t stream)
 {
-	const struct client_stream *found = handle_get(&farbus_client.handles, HANDLE_STREAM, stream);
+	const struct client_stream *found = client_stream_find(stream);
 
 	return (uint32_t)stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
 	       (found && !(found->flags & CU_STREAM_NON_BLOCKING));

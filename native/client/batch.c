@@ -50,7 +50,25 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *siz
 	return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrIdxs, numAttrs, NULL, hStream);
 }
 
-/* Bytes of an array's texel. */
+unsigned client_texel_bytes(CUarray_format format, unsigned channels)
+{
+	switch (format) {
+	case CU_AD_FORMAT_UNSIGNED_INT8:
+	case CU_AD_FORMAT_SIGNED_INT8:
+		return channels;
+	case CU_AD_FORMAT_UNSIGNED_INT16:
+	case CU_AD_FORMAT_SIGNED_INT16:
+	case CU_AD_FORMAT_HALF:
+		return 2 * channels;
+	case CU_AD_FORMAT_UNSIGNED_INT32:
+	case CU_AD_FORMAT_SIGNED_INT32:
+	case CU_AD_FORMAT_FLOAT:
+		return 4 * channels;
+	default:
+		return 0;
+	}
+}
+
 static CUresult texel_bytes(CUarray array, size_t *bytes)
 {
 	CUDA_ARRAY3D_DESCRIPTOR descriptor;
@@ -58,24 +76,8 @@ static CUresult texel_bytes(CUarray array, size_t *bytes)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	switch (descriptor.Format) {
-	case CU_AD_FORMAT_UNSIGNED_INT8:
-	case CU_AD_FORMAT_SIGNED_INT8:
-		*bytes = descriptor.NumChannels;
-		return CUDA_SUCCESS;
-	case CU_AD_FORMAT_UNSIGNED_INT16:
-	case CU_AD_FORMAT_SIGNED_INT16:
-	case CU_AD_FORMAT_HALF:
-		*bytes = 2 * descriptor.NumChannels;
-		return CUDA_SUCCESS;
-	case CU_AD_FORMAT_UNSIGNED_INT32:
-	case CU_AD_FORMAT_SIGNED_INT32:
-	case CU_AD_FORMAT_FLOAT:
-		*bytes = 4 * descriptor.NumChannels;
-		return CUDA_SUCCESS;
-	default:
-		return CUDA_ERROR_NOT_SUPPORTED;
-	}
+	*bytes = client_texel_bytes(descriptor.Format, descriptor.NumChannels);
+	return *bytes ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 static CUresult copy_box(const CUDA_MEMCPY3D_BATCH_OP *op, CUstream stream)
@@ -121,7 +123,12 @@ static CUresult copy_box(const CUDA_MEMCPY3D_BATCH_OP *op, CUstream stream)
 		copy.dstPitch = to->op.ptr.rowLength * texel;
 		copy.dstHeight = to->op.ptr.layerHeight;
 	}
-	return cuMemcpy3DAsync_v2(&copy, stream);
+	result = cuMemcpy3DAsync_v2(&copy, stream);
+	if (result == CUDA_SUCCESS && !client_trace_is_off())
+		client_trace_part(copy.dstMemoryType == CU_MEMORYTYPE_ARRAY ? CLIENT_TRACE_ARRAY : copy.dstDevice,
+				  copy.srcMemoryType == CU_MEMORYTYPE_ARRAY ? CLIENT_TRACE_ARRAY : copy.srcDevice,
+				  copy.WidthInBytes, copy.Height, copy.Depth);
+	return result;
 }
 
 CUresult cuMemcpy3DBatchAsync(size_t numParams, CUDA_MEMCPY3D_BATCH_OP *opList, size_t *failIdx,

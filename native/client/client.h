@@ -95,6 +95,8 @@ struct client_kernel {
 	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
 	_Atomic uint32_t set;			/* bit n: to what attributes[n] says, by the program, */
 	_Atomic unsigned set_epoch;		/* since so many contexts had ended */
+	uint16_t setting[CLIENT_FUNCTION_ATTRIBUTES];	/* threads that set attributes[n] at this time, */
+	uint32_t overlaps;			/* bit n: several of them; both under a lock of function.c */
 };
 
 /* A kernel; its handle is both its CUkernel and its CUfunction. */
@@ -189,14 +191,17 @@ struct client_context {
 	struct across_helper *helpers;	/* idle ones (across.c), the one of copies, and how often it has ended */
 	struct across_helper *copier;
 	unsigned epoch;
+	_Atomic unsigned ends;		/* the same, for streams */
 	struct client_events events;
 };
 
 struct client_green;			/* green.c */
 
+/* Where its context has ended it is none any more.  Its name stays taken: a server may have kept its own for it. */
 struct client_stream {
 	CUstream handle;
 	struct client_context *context;
+	unsigned ends;			/* of the context, when it was made */
 	struct client_green *green;	/* whose it is; or NULL */
 	unsigned flags;
 	int priority;
@@ -299,6 +304,7 @@ struct client_session {
 	bool patient;			/* there are processors for waits that spin as long as the driver's */
 	bool keeps_images;		/* and may be asked for one by its digest */
 	bool own_lane;			/* the server has WIRE_LANE_OWN */
+	_Atomic bool has_conditions;	/* it has given a handle of one */
 	struct client_resume *resume;	/* how it goes on after a cut, or NULL: not at all */
 
 	pthread_mutex_t wait_lock;	/* over what follows */
@@ -440,6 +446,8 @@ CUresult client_function_name(struct client_function *function, struct client_se
  * current context's.  NULL: there is none. */
 struct client_context *client_stream_context(uint64_t stream);
 struct client_context *client_event_context(uint64_t event);
+/* NULL for one that was never made, is destroyed or has ended with its context. */
+struct client_stream *client_stream_find(uint64_t stream);
 /* It has other records than those that the program asks for one by one: nothing is known of it any more. */
 void client_event_recorded_elsewhere(uint64_t event);
 /* Would the driver spin where this request, made in `context`, waits?  By default it does (cuCtxCreate's and
@@ -621,13 +629,22 @@ void client_across_lost(struct client_session *session);
 void client_across_forget(struct client_context *context);
 /* May any graph call host functions or read memory of this process? */
 bool client_host_kept(void);
+/* Bytes of an array's texel; 0 for formats of which none is one. */
+unsigned client_texel_bytes(CUarray_format format, unsigned channels);
+
 /* Is any stream being captured?  Else no server need be asked. */
 static inline bool client_captures(void)
 {
 	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
 }
-/* Is the stream (named as on the wire) being captured? */
+/* Is the stream (named as on the wire) being captured?  Into what: NULL for nothing. */
 bool client_stream_captured(uint64_t stream);
+CUgraph client_stream_capture_graph(uint64_t stream);
+/* What a stream captured is over with it, as with its context, its green context and the thread whose stream it is. */
+void client_capture_leave(uint64_t stream);
+void client_captures_end_context(const struct client_context *context);
+void client_captures_end_green(const struct client_green *green);
+void client_captures_end_thread(uint16_t lane);
 /* May anything that is still to run write to this process's memory? */
 bool client_host_busy(void);
 /* Is there a host function that has not returned, of a graph or not? */
@@ -756,6 +773,16 @@ CUresult client_peer_settle(CUcontext target, CUcontext source);
  * need has gone (graph.c). */
 void client_graph_changed(CUgraphExec executable);
 void client_graphs_changed(void);
+/* A conditional node was added: the array of its bodies is from now on there as long as the node.  Without memory
+ * the node goes again. */
+CUresult client_conditional_added(CUgraphNode node, CUgraph graph, CUDA_CONDITIONAL_NODE_PARAMS *params);
+/* That array, in what the server has told of a node. */
+void client_conditional_told(CUgraphNode node, CUDA_CONDITIONAL_NODE_PARAMS *params);
+/* Is there any such node?  Is the graph a body of one? */
+bool client_conditional_any(void);
+bool client_graph_is_body(CUgraph graph);
+/* Say that a body can't have what this process has to take part in: CUDA_ERROR_NOT_SUPPORTED. */
+CUresult client_body_refuse(void);
 
 /* A copy of which one side at least is an array (array.c). */
 CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);

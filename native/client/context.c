@@ -43,6 +43,8 @@ CUresult client_context_make_primary(struct client_device *device)
 static void context_forget(struct client_context *context)
 {
 	atomic_fetch_add(&farbus_client.contexts_ended, 1);
+	atomic_fetch_add(&context->ends, 1);
+	client_captures_end_context(context);
 	cudart_context_destroyed(context->handle);
 	client_libraries_forget(context);
 	client_across_forget(context);
@@ -85,10 +87,20 @@ static CUresult primary_activate(struct client_device *device)
 		.device = device->server_ordinal,
 		.context = (uint64_t)(uintptr_t)device->primary->handle,
 	};
-	CUresult result = device_call(device, WIRE_OP_PRIMARY_RETAIN, &request, sizeof(request));
+	const struct client_route route = client_route_session(device->session);
+	const struct client_request call = {
+		.op = WIRE_OP_PRIMARY_RETAIN,
+		.fixed = &request,
+		.fixed_bytes = sizeof(request),
+	};
+	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
+	/* Whether the server has it this call says alone: it can't be asked for twice. */
+	CUresult result = client_call_own(&route, &call, &wait);
 
 	if (result == CUDA_SUCCESS) {
+		/* What went wrong in its life before is over. */
 		atomic_store(&device->primary->sticky, CUDA_SUCCESS);
+		atomic_store(&device->primary->late, CUDA_SUCCESS);
 		device->primary->active = true;
 	}
 	return result;

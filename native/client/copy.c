@@ -243,6 +243,8 @@ static CUresult copy_captured(const struct client_plane *to, const struct client
 		.fixed_bytes = sizeof(fixed),
 	};
 
+	if (client_conditional_any() && client_graph_is_body(client_stream_capture_graph(stream)))
+		return client_body_refuse();
 	if (to->kind == MEMORY_DEVICE)
 		return client_host_copy_captured(to->address,
 						 extent->height == 1 ? extent->width : to->pitch,

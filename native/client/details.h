@@ -16,6 +16,17 @@
 	(client_trace_copy(&traced, CLIENT_TRACE_PLACE(to), CLIENT_TRACE_PLACE(from)), BYTES(count))
 #define BATCH(to, from, sizes, count) WHEN_DONE(client_trace_batch(&traced, to, from, sizes, count))
 
+#define PARTS() WHEN_DONE(client_trace_parts(&traced))
+
+/* From any of the structures that describe an array. */
+#define FLAT(array)                                                                         \
+	WHEN_DONE(client_trace_array(&traced, &(CUDA_ARRAY3D_DESCRIPTOR){ .Width = array->Width, \
+		  .Height = array->Height, .Format = array->Format, .NumChannels = array->NumChannels }, 1))
+#define DEEP(array, levels)                                                                 \
+	WHEN_DONE(client_trace_array(&traced, &(CUDA_ARRAY3D_DESCRIPTOR){ .Width = array->Width, \
+		  .Height = array->Height, .Depth = array->Depth, .Format = array->Format,  \
+		  .NumChannels = array->NumChannels, .Flags = array->Flags }, levels))
+
 /* One side of a CUDA_MEMCPY2D or CUDA_MEMCPY3D. */
 #define SIDE(box, side)                                                                     \
 	(box->side##MemoryType == CU_MEMORYTYPE_ARRAY ? CLIENT_TRACE_ARRAY                  \

@@ -132,16 +132,50 @@ static bool attribute_is(const struct client_kernel *kernel, CUfunction_attribut
 	       kernel->attributes[attribute] == value;
 }
 
-static void attribute_note(struct client_kernel *kernel, CUfunction_attribute attribute, int value)
+/* ---- attributes that are set ----
+ *
+ * Of several threads that set one at a time nobody knows whose value the server took last: the last of them to hear
+ * sends what is remembered once more, until it is alone. */
+
+static pthread_mutex_t setting_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void attribute_begin(struct client_kernel *kernel, CUfunction_attribute attribute)
+{
+	const uint32_t bit = 1u << attribute;
+
+	pthread_mutex_lock(&setting_lock);
+	if (kernel->setting[attribute]++)
+		kernel->overlaps |= bit;
+	/* Until it is over it is asked for. */
+	atomic_fetch_and(&kernel->set, ~bit);
+	pthread_mutex_unlock(&setting_lock);
+}
+
+/* Remember what was set, if it was; whether *value, which may be another thread's, is to be sent again. */
+static bool attribute_end(struct client_kernel *kernel, CUfunction_attribute attribute, CUresult result, int *value)
 {
 	unsigned epoch = atomic_load(&farbus_client.contexts_ended);
+	const uint32_t bit = 1u << attribute;
+	bool last, again;
 
-	/* What was set in a context may have gone with it. */
-	if (kernel->set_epoch != epoch)
-		atomic_store(&kernel->set, 0);
-	kernel->set_epoch = epoch;
-	kernel->attributes[attribute] = value;
-	atomic_fetch_or(&kernel->set, 1u << attribute);
+	pthread_mutex_lock(&setting_lock);
+	if (result == CUDA_SUCCESS)
+		kernel->attributes[attribute] = *value;
+	last = --kernel->setting[attribute] == 0;
+	again = last && kernel->overlaps & bit;
+	if (last)
+		kernel->overlaps &= ~bit;
+	if (again)
+		*value = kernel->attributes[attribute];
+	if (last && !again && result == CUDA_SUCCESS) {
+		/* What was set in a context may have gone with it. */
+		if (kernel->set_epoch != epoch)
+			atomic_store(&kernel->set, 0);
+		kernel->set_epoch = epoch;
+		atomic_fetch_or(&kernel->set, bit);
+	}
+	pthread_mutex_unlock(&setting_lock);
+	return again;
 }
 
 static CUresult attribute_set(const void *handle, CUfunction_attribute attribute, int value)
@@ -152,7 +186,7 @@ static CUresult attribute_set(const void *handle, CUfunction_attribute attribute
 	};
 	struct client_function *function;
 	struct client_kernel *kernel;
-	CUresult result = client_enter();
+	CUresult result = client_enter(), again;
 
 	if (result == CUDA_SUCCESS)
 		result = client_function_get((CUfunction)(uintptr_t)handle, &function);
@@ -165,9 +199,13 @@ static CUresult attribute_set(const void *handle, CUfunction_attribute attribute
 	if (attribute_is(kernel, attribute, value))
 		return CUDA_SUCCESS;
 	request.function = kernel->wire;
+	attribute_begin(kernel, attribute);
 	result = client_call(WIRE_OP_FUNCTION_SET_ATTRIBUTE, &request, sizeof(request), NULL, 0);
-	if (result == CUDA_SUCCESS)
-		attribute_note(kernel, attribute, value);
+	again = result;
+	while (attribute_end(kernel, attribute, again, &request.value)) {
+		attribute_begin(kernel, attribute);
+		again = client_call(WIRE_OP_FUNCTION_SET_ATTRIBUTE, &request, sizeof(request), NULL, 0);
+	}
 	occupancy_forget(function);
 	client_fits_forget(function);
 	return result;
@@ -242,19 +280,24 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
 {
 	struct client_function *function;
 	struct client_kernel *on;
-	CUresult result = function_meant(kernel, &function);
+	CUresult result = function_meant(kernel, &function), again;
+	bool known;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (dev >= 0 && dev < farbus_client.device_count && kernel_on(function, dev, &on) == CUDA_SUCCESS &&
-	    attribute_is(on, attrib, val))
+	known = dev >= 0 && dev < farbus_client.device_count && (unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES &&
+		kernel_on(function, dev, &on) == CUDA_SUCCESS;
+	if (known && attribute_is(on, attrib, val))
 		return CUDA_SUCCESS;
-	result = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
+	if (known)
+		attribute_begin(on, attrib);
+	again = result = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
+	while (known && attribute_end(on, attrib, again, &val)) {
+		attribute_begin(on, attrib);
+		again = client_raw_cuKernelSetAttribute(attrib, val, kernel, dev);
+	}
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* The device is known to be one, now. */
-	if ((unsigned)attrib < CLIENT_FUNCTION_ATTRIBUTES && kernel_on(function, dev, &on) == CUDA_SUCCESS)
-		attribute_note(on, attrib, val);
 	occupancy_forget(function);
 	client_fits_forget(function);
 	return CUDA_SUCCESS;

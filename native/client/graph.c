@@ -112,6 +112,8 @@ static CUresult host_copy_add(CUgraphNode *node, CUgraph graph, const CUgraphNod
 
 	if (!node)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (client_graph_is_body(graph))
+		return client_body_refuse();
 	copy = calloc(1, sizeof(*copy));
 	if (!copy)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -209,9 +211,14 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
 	CUDA_MEMCPY3D kept;
+	CUresult result;
 
-	if (!nodeParams || !host_copy_find(hNode, &kept))
-		return client_raw_cuGraphNodeGetParams(hNode, nodeParams);
+	if (!nodeParams || !host_copy_find(hNode, &kept)) {
+		result = client_raw_cuGraphNodeGetParams(hNode, nodeParams);
+		if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+			client_conditional_told(hNode, &nodeParams->conditional);
+		return result;
+	}
 	*nodeParams = (CUgraphNodeParams){ .type = CU_GRAPH_NODE_TYPE_MEMCPY };
 	nodeParams->memcpy.copyParams = kept;
 	return CUDA_SUCCESS;
@@ -271,19 +278,29 @@ static bool node_names_host(CUgraphNodeParams *params, const CUgraphNodeParams *
 }
 
 /* What a call wrote into a node's parameters, but not the pointers that the caller put there. */
-static CUresult node_added(CUresult result, CUgraphNode *node, CUgraphNodeParams *params,
+static CUresult node_added(CUresult result, CUgraphNode *node, CUgraph graph, CUgraphNodeParams *params,
 			   const CUgraphNodeParams *before)
 {
-	CUdeviceptr address;
+	CUgraphNodeParams after;
 
 	if (!params)
 		return result;
-	address = params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? params->alloc.dptr : 0;
+	after = *params;
 	*params = *before;
-	if (result != CUDA_SUCCESS || params->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+	if (result != CUDA_SUCCESS)
 		return result;
-	params->alloc.dptr = address;
-	return node_addresses(*node, address, params->alloc.bytesize);
+	switch (params->type) {
+	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+		params->alloc.dptr = after.alloc.dptr;
+		return node_addresses(*node, after.alloc.dptr, params->alloc.bytesize);
+	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+		/* As many as were asked for, whatever a server says. */
+		params->conditional.phGraph_out = after.conditional.size == params->conditional.size ?
+						  after.conditional.phGraph_out : NULL;
+		return client_conditional_added(*node, graph, &params->conditional);
+	default:
+		return CUDA_SUCCESS;
+	}
 }
 
 CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
@@ -296,7 +313,7 @@ CUresult cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphN
 				     &nodeParams->memcpy.copyParams, nodeParams->memcpy.copyCtx);
 	return node_added(client_raw_cuGraphAddNode(phGraphNode, hGraph, dependencies,
 						    numDependencies, nodeParams),
-			  phGraphNode, nodeParams, &before);
+			  phGraphNode, hGraph, nodeParams, &before);
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -311,7 +328,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 				     nodeParams->memcpy.copyCtx);
 	return node_added(client_raw_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies,
 						       dependencyData, numDependencies, nodeParams),
-			  phGraphNode, nodeParams, &before);
+			  phGraphNode, hGraph, nodeParams, &before);
 }
 
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)

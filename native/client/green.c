@@ -150,6 +150,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 		device = green->device;
 		request.context = (uint64_t)(uintptr_t)green->context;
 		atomic_store(&green->ended, true);
+		client_captures_end_green(green);
 		green_drop(green);
 	}
 	pthread_mutex_unlock(&green_lock);

@@ -70,7 +70,7 @@ static bool stream_there(uint64_t stream)
 {
 	return (uint32_t)stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
 	       stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY ||
-	       handle_get(&farbus_client.handles, HANDLE_STREAM, stream);
+	       client_stream_find(stream);
 }
 
 static bool visible(const struct managed_block *block, uint64_t stream)

@@ -212,6 +212,24 @@ NUMBERED(CUtexObject)
 NAMED(CUtexref, false)
 NAMED(CUuserObject, false)
 
+/* A number that kernels read.  Where a server has given none, there is none to choose by: so an older one, which does
+ * not know conditional nodes, is sent none.  What was walked before it says which server. */
+void marshal_CUgraphConditionalHandle(struct marshal *m, CUgraphConditionalHandle *handle)
+{
+	struct client_session *session = ((struct side *)m->side)->route.session;
+
+	if (m->get)
+		atomic_store(&session->has_conditions, true);
+	else if (!atomic_load(&session->has_conditions))
+		marshal_fail(m, CUDA_ERROR_INVALID_VALUE);
+	marshal_plain(m, handle, sizeof(*handle));
+}
+
+void marshal_body(struct marshal *m, CUgraph *body)
+{
+	marshal_CUgraph(m, body);
+}
+
 static void executable_note(struct marshal *m, CUgraphExec executable)
 {
 	struct side *side = m->side;

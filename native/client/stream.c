@@ -8,9 +8,16 @@ static uint64_t wire_of(const void *handle)
 	return (uint64_t)(uintptr_t)handle;
 }
 
+struct client_stream *client_stream_find(uint64_t wire)
+{
+	struct client_stream *stream = handle_get(&farbus_client.handles, HANDLE_STREAM, wire);
+
+	return stream && stream->ends == atomic_load(&stream->context->ends) ? stream : NULL;
+}
+
 static struct client_stream *stream_get(CUstream stream)
 {
-	return handle_get(&farbus_client.handles, HANDLE_STREAM, wire_of(stream));
+	return client_stream_find(wire_of(stream));
 }
 
 /* CUDA's two special streams travel as themselves; NULL is one of them.  *found is NULL for them. */
@@ -41,7 +48,11 @@ CUresult client_enter_stream(CUstream stream)
 {
 	CUresult result = client_enter();
 
-	return result == CUDA_ERROR_INVALID_CONTEXT && stream_get(stream) ? client_enter_any() : result;
+	if (result == CUDA_ERROR_INVALID_CONTEXT && stream_get(stream))
+		return client_enter_any();
+	/* Where both have ended, it is the stream that is told. */
+	return result == CUDA_ERROR_CONTEXT_IS_DESTROYED && stream > CU_STREAM_PER_THREAD && !stream_get(stream) ?
+		       CUDA_ERROR_INVALID_HANDLE : result;
 }
 
 CUresult client_stream_enter(CUstream stream, uint64_t *wire)
@@ -59,7 +70,7 @@ struct client_context *client_stream_context(uint64_t wire)
 	const struct client_stream *stream = NULL;
 
 	if (wire > wire_of(CU_STREAM_PER_THREAD))
-		stream = handle_get(&farbus_client.handles, HANDLE_STREAM, wire);
+		stream = client_stream_find(wire);
 	return stream ? stream->context : client_context_current();
 }
 
@@ -99,6 +110,7 @@ CUresult cuStreamCreateWithPriority(CUstream *phStream, unsigned int flags, int 
 	if (!stream)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	stream->context = client_context_current();
+	stream->ends = atomic_load(&stream->context->ends);
 	stream->green = client_green_take();
 	stream->flags = flags;
 	stream->priority = priority;
@@ -141,6 +153,7 @@ CUresult cuStreamDestroy_v2(CUstream hStream)
 	sticky = atomic_load(&stream->context->sticky);
 	/* Posted before the name is free: its next owner's creation comes behind. */
 	result = client_post(WIRE_OP_STREAM_DESTROY, &request, sizeof(request), NULL, 0);
+	client_capture_leave(request.stream);
 	stream = handle_close(&farbus_client.handles, HANDLE_STREAM, request.stream);
 	if (stream)
 		client_green_release(stream->green);
@@ -200,7 +213,7 @@ bool client_stream_is_green(uint64_t wire)
 {
 	CUcontext context;
 
-	return green_of(handle_get(&farbus_client.handles, HANDLE_STREAM, wire), &context) != NULL;
+	return green_of(client_stream_find(wire), &context) != NULL;
 }
 
 CUresult cuStreamGetCtx(CUstream hStream, CUcontext *pctx)

@@ -48,6 +48,7 @@ static void thread_end(void *opaque)
 		if (!atomic_load(&route.session->dead))
 			client_post_to(&route, &request);
 	}
+	client_captures_end_thread(thread->lane);
 	lane_give(thread->lane);
 	thread->registered = false;
 }

@@ -37,6 +37,8 @@ static struct {
 
 /* What this thread's innermost call has done so far. */
 static __thread enum client_trace_how answered;
+/* The copies that it is made of, of which it has told. */
+static __thread struct client_trace_call parts;
 
 static uint64_t now_ns(clockid_t clock)
 {
@@ -51,6 +53,41 @@ static void trace_refuse(const char *why)
 	client_message("FARBUS_TRACE is \"%s\": %s; set it to a file that this program may write", trace.path,
 		       why);
 	trace.trouble = CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Whether a text begins with time, process, thread, function and how it was answered: see trace.h. */
+static bool is_call(const char *text)
+{
+	static const char *const hows[] = { "local ", "posted ", "called " };
+
+	for (int field = 0; field < 4; field++) {
+		size_t bytes = field < 3 ? strspn(text, field ? "0123456789" : "0123456789.") : strcspn(text, " \n");
+
+		if (!bytes || text[bytes] != ' ' || (field == 3 && strncmp(text, "cu", 2) != 0))
+			return false;
+		text += bytes + 1;
+	}
+	for (size_t i = 0; i < sizeof(hows) / sizeof(*hows); i++)
+		if (strncmp(text, hows[i], strlen(hows[i])) == 0)
+			return true;
+	return false;
+}
+
+/* Whether a file that is not empty has a trace in it: lines of calls would be the ruin of anything else. */
+static bool trace_is_there(void)
+{
+	int descriptor = open(trace.path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+	char text[LINE_BYTES + 1];
+	ssize_t bytes;
+
+	if (descriptor < 0)
+		return false;
+	do {
+		bytes = pread(descriptor, text, LINE_BYTES, 0);
+	} while (bytes < 0 && errno == EINTR);
+	close(descriptor);
+	text[bytes > 0 ? bytes : 0] = 0;
+	return is_call(text);
 }
 
 /* Several processes may have one trace: each adds to what is there. */
@@ -71,6 +108,11 @@ static void trace_open(void)
 		trace_refuse("it is neither a file nor a terminal");
 		if (descriptor >= 0)
 			close(descriptor);
+		return;
+	}
+	if (S_ISREG(status.st_mode) && status.st_size > 0 && !trace_is_there()) {
+		trace_refuse("there is something else than a trace in it");
+		close(descriptor);
 		return;
 	}
 	fcntl(descriptor, F_SETFL, O_APPEND);
@@ -151,6 +193,7 @@ void client_trace_begin(struct client_trace_call *call, const char *name)
 	pthread_once(&trace.once, trace_decide);
 	*call = (struct client_trace_call){ .name = name, .how = answered };
 	answered = CLIENT_TRACE_LOCAL;
+	parts = (struct client_trace_call){ .sized = true };
 	call->began_ns = now_ns(CLOCK_MONOTONIC);
 }
 
@@ -200,17 +243,53 @@ void client_trace_copy(struct client_trace_call *call, uint64_t to, uint64_t fro
 	call->from = place_of(from);
 }
 
+/* One of several copies that are one call. */
+static void add_copy(struct client_trace_call *call, uint64_t to, uint64_t from, uint64_t bytes)
+{
+	const char *to_place = place_of(to), *from_place = place_of(from);
+
+	call->to = !call->to || call->to == to_place ? to_place : "mixed";
+	call->from = !call->from || call->from == from_place ? from_place : "mixed";
+	call->bytes += bytes;
+}
+
 void client_trace_batch(struct client_trace_call *call, const CUdeviceptr *to, const CUdeviceptr *from,
 			const size_t *sizes, size_t count)
 {
-	for (size_t i = 0; i < count; i++) {
-		const char *to_place = place_of(to[i]), *from_place = place_of(from[i]);
-
-		call->to = !i || call->to == to_place ? to_place : "mixed";
-		call->from = !i || call->from == from_place ? from_place : "mixed";
-		call->bytes += sizes[i];
-	}
+	for (size_t i = 0; i < count; i++)
+		add_copy(call, to[i], from[i], sizes[i]);
 	call->sized = true;
+}
+
+void client_trace_part(uint64_t to, uint64_t from, uint64_t width, uint64_t height, uint64_t depth)
+{
+	add_copy(&parts, to, from, width * height * depth);
+}
+
+void client_trace_parts(struct client_trace_call *call)
+{
+	call->to = parts.to;
+	call->from = parts.from;
+	call->bytes = parts.bytes;
+	call->sized = true;
+}
+
+void client_trace_array(struct client_trace_call *call, const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels)
+{
+	const unsigned elsewhere = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
+	bool layers = array->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
+	unsigned texel = client_texel_bytes(array->Format, array->NumChannels);
+	uint64_t width = array->Width, height = array->Height, depth = array->Depth;
+
+	/* Memory that is mapped to it is told where that is made. */
+	call->sized = texel && !(array->Flags & elsewhere);
+	for (unsigned level = 0; level < levels && call->sized; level++) {
+		call->bytes += texel * width * (height ? height : 1) * (depth ? depth : 1);
+		width = width > 1 ? width / 2 : 1;
+		height = height > 1 ? height / 2 : height;
+		if (!layers)
+			depth = depth > 1 ? depth / 2 : depth;
+	}
 }
 
 /* A kernel's name is here since its library was loaded. */

@@ -71,6 +71,12 @@ void client_trace_bytes(struct client_trace_call *call, uint64_t width, uint64_t
 void client_trace_copy(struct client_trace_call *call, uint64_t to, uint64_t from);
 void client_trace_batch(struct client_trace_call *call, const CUdeviceptr *to, const CUdeviceptr *from,
 			const size_t *sizes, size_t count);
+/* A copy that the thread's call has made, among others; and all of them, which the call has then been. */
+void client_trace_part(uint64_t to, uint64_t from, uint64_t width, uint64_t height, uint64_t depth);
+void client_trace_parts(struct client_trace_call *call);
+/* What an array of so many levels takes, without what lies between its rows: nothing where its texels have no bytes of
+ * their own, or its memory comes otherwise. */
+void client_trace_array(struct client_trace_call *call, const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels);
 void client_trace_kernel(struct client_trace_call *call, CUfunction function);
 /* Its grid and its block. */
 void client_trace_shape(struct client_trace_call *call, unsigned grid_x, unsigned grid_y, unsigned grid_z,
@@ -88,7 +94,8 @@ static inline void client_trace_note(enum client_trace_how how)
 		client_trace_answered(how);
 }
 
-/* What cuInit ends with where FARBUS_TRACE names no file that can be written: said already. */
+/* What cuInit ends with where FARBUS_TRACE names no file that can be written, or one with something else in it: said
+ * already. */
 CUresult client_trace_trouble(void);
 
 /* Return what `does` returns, in a line of the trace if there is one, of which `says` says more. */

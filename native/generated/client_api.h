@@ -148,6 +148,7 @@ CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NOD
 CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams) CLIENT_BODY(cuGraphBatchMemOpNodeSetParams);
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode hNode, CUgraph *phGraph) CLIENT_BODY(cuGraphChildGraphNodeGetGraph);
 CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph) CLIENT_BODY(cuGraphClone);
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags) CLIENT_BODY(cuGraphConditionalHandleCreate);
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags) CLIENT_BODY(cuGraphCreate);
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags) CLIENT_BODY(cuGraphDebugDotPrint);
 CUresult cuGraphDestroy(CUgraph hGraph) CLIENT_BODY(cuGraphDestroy);

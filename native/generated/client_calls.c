@@ -784,6 +784,21 @@ CUresult cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)
 	return client_marshal_end(&m, result);
 }
 
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags)
+{
+	struct args_173 a = { .pHandle_out = (CUgraphConditionalHandle *)pHandle_out, .hGraph = hGraph, .ctx = ctx, .defaultLaunchValue = defaultLaunchValue, .flags = flags };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 173);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	request_173(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_173(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 {
 	struct args_174 a = { .phGraph = (CUgraph *)phGraph, .flags = flags };
@@ -799,7 +814,7 @@ CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphDestroy(CUgraph hGraph)
+CUresult client_raw_cuGraphDestroy(CUgraph hGraph)
 {
 	struct args_176 a = { .hGraph = hGraph };
 	struct marshal m;
@@ -814,7 +829,7 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphDestroyNode(CUgraphNode hNode)
+CUresult client_raw_cuGraphDestroyNode(CUgraphNode hNode)
 {
 	struct args_177 a = { .hNode = hNode };
 	struct marshal m;

@@ -30,12 +30,12 @@
 		CLIENT_TRACED(#name, client_unsupported(number), (void)0);              \
 	}
 
-ENTRY(cuArray3DCreate, (CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray), (pHandle, pAllocateArray))
-ENTRY(cuArray3DCreate_v2, (CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pAllocateArray), (pHandle, pAllocateArray))
+ENTRY_THAT(cuArray3DCreate, (CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v1 *pAllocateArray), (pHandle, pAllocateArray), DEEP(pAllocateArray, 1))
+ENTRY_THAT(cuArray3DCreate_v2, (CUarray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pAllocateArray), (pHandle, pAllocateArray), DEEP(pAllocateArray, 1))
 ENTRY(cuArray3DGetDescriptor, (CUDA_ARRAY3D_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray), (pArrayDescriptor, hArray))
 ENTRY(cuArray3DGetDescriptor_v2, (CUDA_ARRAY3D_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray), (pArrayDescriptor, hArray))
-ENTRY(cuArrayCreate, (CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray), (pHandle, pAllocateArray))
-ENTRY(cuArrayCreate_v2, (CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v2 *pAllocateArray), (pHandle, pAllocateArray))
+ENTRY_THAT(cuArrayCreate, (CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v1 *pAllocateArray), (pHandle, pAllocateArray), FLAT(pAllocateArray))
+ENTRY_THAT(cuArrayCreate_v2, (CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR_v2 *pAllocateArray), (pHandle, pAllocateArray), FLAT(pAllocateArray))
 ENTRY(cuArrayDestroy, (CUarray hArray), (hArray))
 ENTRY(cuArrayGetDescriptor, (CUDA_ARRAY_DESCRIPTOR_v1 *pArrayDescriptor, CUarray hArray), (pArrayDescriptor, hArray))
 ENTRY(cuArrayGetDescriptor_v2, (CUDA_ARRAY_DESCRIPTOR_v2 *pArrayDescriptor, CUarray hArray), (pArrayDescriptor, hArray))
@@ -206,7 +206,7 @@ ENTRY(cuGraphBatchMemOpNodeGetParams, (CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE
 ENTRY(cuGraphBatchMemOpNodeSetParams, (CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams), (hNode, nodeParams))
 ENTRY(cuGraphChildGraphNodeGetGraph, (CUgraphNode hNode, CUgraph *phGraph), (hNode, phGraph))
 ENTRY(cuGraphClone, (CUgraph *phGraphClone, CUgraph originalGraph), (phGraphClone, originalGraph))
-UNSUPPORTED(cuGraphConditionalHandleCreate, 173)
+ENTRY(cuGraphConditionalHandleCreate, (CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags), (pHandle_out, hGraph, ctx, defaultLaunchValue, flags))
 ENTRY(cuGraphCreate, (CUgraph *phGraph, unsigned int flags), (phGraph, flags))
 ENTRY(cuGraphDebugDotPrint, (CUgraph hGraph, const char *path, unsigned int flags), (hGraph, path, flags))
 ENTRY(cuGraphDestroy, (CUgraph hGraph), (hGraph))
@@ -450,16 +450,16 @@ ENTRY_THAT(cuMemcpy3D_v2_ptds, (const CUDA_MEMCPY3D *pCopy), (pCopy), BOX(pCopy,
 ENTRY_THAT(cuMemcpy3DAsync, (const CUDA_MEMCPY3D_v1 *pCopy, CUstream hStream), (pCopy, hStream), BOX(pCopy, pCopy->Depth))
 ENTRY_THAT(cuMemcpy3DAsync_v2, (const CUDA_MEMCPY3D *pCopy, CUstream hStream), (pCopy, hStream), BOX(pCopy, pCopy->Depth))
 ENTRY_THAT(cuMemcpy3DAsync_v2_ptsz, (const CUDA_MEMCPY3D *pCopy, CUstream hStream), (pCopy, hStream), BOX(pCopy, pCopy->Depth))
-ENTRY(cuMemcpy3DBatchAsync, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, size_t *failIdx, unsigned long long flags, CUstream hStream), (numParams, opList, failIdx, flags, hStream))
-ENTRY(cuMemcpy3DBatchAsync_ptsz, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, size_t *failIdx, unsigned long long flags, CUstream hStream), (numParams, opList, failIdx, flags, hStream))
-ENTRY(cuMemcpy3DBatchAsync_v2, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, unsigned long long flags, CUstream hStream), (numParams, opList, flags, hStream))
-ENTRY(cuMemcpy3DBatchAsync_v2_ptsz, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, unsigned long long flags, CUstream hStream), (numParams, opList, flags, hStream))
+ENTRY_THAT(cuMemcpy3DBatchAsync, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, size_t *failIdx, unsigned long long flags, CUstream hStream), (numParams, opList, failIdx, flags, hStream), PARTS())
+ENTRY_THAT(cuMemcpy3DBatchAsync_ptsz, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, size_t *failIdx, unsigned long long flags, CUstream hStream), (numParams, opList, failIdx, flags, hStream), PARTS())
+ENTRY_THAT(cuMemcpy3DBatchAsync_v2, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, unsigned long long flags, CUstream hStream), (numParams, opList, flags, hStream), PARTS())
+ENTRY_THAT(cuMemcpy3DBatchAsync_v2_ptsz, (size_t numParams, CUDA_MEMCPY3D_BATCH_OP_v1 *opList, unsigned long long flags, CUstream hStream), (numParams, opList, flags, hStream), PARTS())
 ENTRY_THAT(cuMemcpy3DPeer, (const CUDA_MEMCPY3D_PEER_v1 *pCopy), (pCopy), BOX(pCopy, pCopy->Depth))
 ENTRY_THAT(cuMemcpy3DPeer_ptds, (const CUDA_MEMCPY3D_PEER_v1 *pCopy), (pCopy), BOX(pCopy, pCopy->Depth))
 ENTRY_THAT(cuMemcpy3DPeerAsync, (const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream hStream), (pCopy, hStream), BOX(pCopy, pCopy->Depth))
 ENTRY_THAT(cuMemcpy3DPeerAsync_ptsz, (const CUDA_MEMCPY3D_PEER_v1 *pCopy, CUstream hStream), (pCopy, hStream), BOX(pCopy, pCopy->Depth))
-ENTRY(cuMemcpy3DWithAttributesAsync, (CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream), (op, flags, hStream))
-ENTRY(cuMemcpy3DWithAttributesAsync_ptsz, (CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream), (op, flags, hStream))
+ENTRY_THAT(cuMemcpy3DWithAttributesAsync, (CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream), (op, flags, hStream), PARTS())
+ENTRY_THAT(cuMemcpy3DWithAttributesAsync_ptsz, (CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream hStream), (op, flags, hStream), PARTS())
 ENTRY_THAT(cuMemcpyAsync, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), (dst, src, ByteCount, hStream), COPY(dst, src, ByteCount))
 ENTRY_THAT(cuMemcpyAsync_ptsz, (CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream), (dst, src, ByteCount, hStream), COPY(dst, src, ByteCount))
 ENTRY_THAT(cuMemcpyAtoA, (CUarray dstArray, unsigned int dstOffset, CUarray srcArray, unsigned int srcOffset, unsigned int ByteCount), (dstArray, dstOffset, srcArray, srcOffset, ByteCount), COPY(dstArray, srcArray, ByteCount))
@@ -541,7 +541,7 @@ ENTRY_THAT(cuMemsetD8_v2, (CUdeviceptr dstDevice, unsigned char uc, size_t N), (
 ENTRY_THAT(cuMemsetD8_v2_ptds, (CUdeviceptr dstDevice, unsigned char uc, size_t N), (dstDevice, uc, N), BYTES(N))
 ENTRY_THAT(cuMemsetD8Async, (CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream), (dstDevice, uc, N, hStream), BYTES(N))
 ENTRY_THAT(cuMemsetD8Async_ptsz, (CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream), (dstDevice, uc, N, hStream), BYTES(N))
-ENTRY(cuMipmappedArrayCreate, (CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pMipmappedArrayDesc, unsigned int numMipmapLevels), (pHandle, pMipmappedArrayDesc, numMipmapLevels))
+ENTRY_THAT(cuMipmappedArrayCreate, (CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DESCRIPTOR_v2 *pMipmappedArrayDesc, unsigned int numMipmapLevels), (pHandle, pMipmappedArrayDesc, numMipmapLevels), DEEP(pMipmappedArrayDesc, numMipmapLevels))
 ENTRY(cuMipmappedArrayDestroy, (CUmipmappedArray hMipmappedArray), (hMipmappedArray))
 ENTRY(cuMipmappedArrayGetLevel, (CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level), (pLevelArray, hMipmappedArray, level))
 ENTRY(cuMipmappedArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS_v1 *memoryRequirements, CUmipmappedArray mipmap, CUdevice device), (memoryRequirements, mipmap, device))
@@ -874,8 +874,8 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphAddEmptyNode", "cuGraphAddEmptyNode", (void *)entry_cuGraphAddEmptyNode, 10000, 0, NULL, NULL, 155, NULL },
 	{ "cuGraphAddEventRecordNode", "cuGraphAddEventRecordNode", (void *)entry_cuGraphAddEventRecordNode, 11010, 0, NULL, NULL, 156, NULL },
 	{ "cuGraphAddEventWaitNode", "cuGraphAddEventWaitNode", (void *)entry_cuGraphAddEventWaitNode, 11010, 0, NULL, NULL, 157, NULL },
-	{ "cuGraphAddExternalSemaphoresSignalNode", "cuGraphAddExternalSemaphoresSignalNode", (void *)entry_cuGraphAddExternalSemaphoresSignalNode, 11020, 0, NULL, NULL, 158, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphAddExternalSemaphoresWaitNode", "cuGraphAddExternalSemaphoresWaitNode", (void *)entry_cuGraphAddExternalSemaphoresWaitNode, 11020, 0, NULL, NULL, 159, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddExternalSemaphoresSignalNode", "cuGraphAddExternalSemaphoresSignalNode", (void *)entry_cuGraphAddExternalSemaphoresSignalNode, 11020, 0, NULL, NULL, 158, "external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphAddExternalSemaphoresWaitNode", "cuGraphAddExternalSemaphoresWaitNode", (void *)entry_cuGraphAddExternalSemaphoresWaitNode, 11020, 0, NULL, NULL, 159, "external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphAddHostNode", "cuGraphAddHostNode", (void *)entry_cuGraphAddHostNode, 10000, 0, NULL, NULL, 160, NULL },
 	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode", (void *)entry_cuGraphAddKernelNode, 10000, 0, NULL, NULL, 161, NULL },
 	{ "cuGraphAddKernelNode", "cuGraphAddKernelNode_v2", (void *)entry_cuGraphAddKernelNode_v2, 12000, 0, NULL, NULL, 162, NULL },
@@ -889,7 +889,7 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphBatchMemOpNodeSetParams", "cuGraphBatchMemOpNodeSetParams", (void *)entry_cuGraphBatchMemOpNodeSetParams, 11070, 0, NULL, NULL, 170, NULL },
 	{ "cuGraphChildGraphNodeGetGraph", "cuGraphChildGraphNodeGetGraph", (void *)entry_cuGraphChildGraphNodeGetGraph, 10000, 0, NULL, NULL, 171, NULL },
 	{ "cuGraphClone", "cuGraphClone", (void *)entry_cuGraphClone, 10000, 0, NULL, NULL, 172, NULL },
-	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)entry_cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphConditionalHandleCreate", "cuGraphConditionalHandleCreate", (void *)entry_cuGraphConditionalHandleCreate, 12030, 0, NULL, NULL, 173, NULL },
 	{ "cuGraphCreate", "cuGraphCreate", (void *)entry_cuGraphCreate, 10000, 0, NULL, NULL, 174, NULL },
 	{ "cuGraphDebugDotPrint", "cuGraphDebugDotPrint", (void *)entry_cuGraphDebugDotPrint, 11030, 0, NULL, NULL, 175, NULL },
 	{ "cuGraphDestroy", "cuGraphDestroy", (void *)entry_cuGraphDestroy, 10000, 0, NULL, NULL, 176, NULL },
@@ -903,8 +903,8 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphExecDestroy", "cuGraphExecDestroy", (void *)entry_cuGraphExecDestroy, 10000, 0, NULL, NULL, 184, NULL },
 	{ "cuGraphExecEventRecordNodeSetEvent", "cuGraphExecEventRecordNodeSetEvent", (void *)entry_cuGraphExecEventRecordNodeSetEvent, 11010, 0, NULL, NULL, 185, NULL },
 	{ "cuGraphExecEventWaitNodeSetEvent", "cuGraphExecEventWaitNodeSetEvent", (void *)entry_cuGraphExecEventWaitNodeSetEvent, 11010, 0, NULL, NULL, 186, NULL },
-	{ "cuGraphExecExternalSemaphoresSignalNodeSetParams", "cuGraphExecExternalSemaphoresSignalNodeSetParams", (void *)entry_cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 187, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExecExternalSemaphoresWaitNodeSetParams", "cuGraphExecExternalSemaphoresWaitNodeSetParams", (void *)entry_cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 188, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecExternalSemaphoresSignalNodeSetParams", "cuGraphExecExternalSemaphoresSignalNodeSetParams", (void *)entry_cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 187, "external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExecExternalSemaphoresWaitNodeSetParams", "cuGraphExecExternalSemaphoresWaitNodeSetParams", (void *)entry_cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 188, "external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphExecGetFlags", "cuGraphExecGetFlags", (void *)entry_cuGraphExecGetFlags, 12000, 0, NULL, NULL, 189, NULL },
 	{ "cuGraphExecGetId", "cuGraphExecGetId", (void *)entry_cuGraphExecGetId, 13010, 0, NULL, NULL, 190, NULL },
 	{ "cuGraphExecHostNodeSetParams", "cuGraphExecHostNodeSetParams", (void *)entry_cuGraphExecHostNodeSetParams, 10020, 0, NULL, NULL, 191, NULL },
@@ -915,10 +915,10 @@ const struct client_entry client_entries[] = {
 	{ "cuGraphExecNodeSetParams", "cuGraphExecNodeSetParams", (void *)entry_cuGraphExecNodeSetParams, 12020, 0, NULL, NULL, 196, NULL },
 	{ "cuGraphExecUpdate", "cuGraphExecUpdate", (void *)entry_cuGraphExecUpdate, 10020, 0, NULL, NULL, 197, NULL },
 	{ "cuGraphExecUpdate", "cuGraphExecUpdate_v2", (void *)entry_cuGraphExecUpdate_v2, 12000, 0, NULL, NULL, 198, NULL },
-	{ "cuGraphExternalSemaphoresSignalNodeGetParams", "cuGraphExternalSemaphoresSignalNodeGetParams", (void *)entry_cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, NULL, NULL, 199, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresSignalNodeSetParams", "cuGraphExternalSemaphoresSignalNodeSetParams", (void *)entry_cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 200, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresWaitNodeGetParams", "cuGraphExternalSemaphoresWaitNodeGetParams", (void *)entry_cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, NULL, NULL, 201, "conditions and external semaphores as nodes of graphs have no names here" },
-	{ "cuGraphExternalSemaphoresWaitNodeSetParams", "cuGraphExternalSemaphoresWaitNodeSetParams", (void *)entry_cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 202, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresSignalNodeGetParams", "cuGraphExternalSemaphoresSignalNodeGetParams", (void *)entry_cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, NULL, NULL, 199, "external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresSignalNodeSetParams", "cuGraphExternalSemaphoresSignalNodeSetParams", (void *)entry_cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, NULL, NULL, 200, "external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresWaitNodeGetParams", "cuGraphExternalSemaphoresWaitNodeGetParams", (void *)entry_cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, NULL, NULL, 201, "external semaphores as nodes of graphs have no names here" },
+	{ "cuGraphExternalSemaphoresWaitNodeSetParams", "cuGraphExternalSemaphoresWaitNodeSetParams", (void *)entry_cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, NULL, NULL, 202, "external semaphores as nodes of graphs have no names here" },
 	{ "cuGraphGetEdges", "cuGraphGetEdges", (void *)entry_cuGraphGetEdges, 10000, 0, NULL, NULL, 203, NULL },
 	{ "cuGraphGetEdges", "cuGraphGetEdges_v2", (void *)entry_cuGraphGetEdges_v2, 12030, 0, NULL, NULL, 204, NULL },
 	{ "cuGraphGetId", "cuGraphGetId", (void *)entry_cuGraphGetId, 13010, 0, NULL, NULL, 205, NULL },
@@ -1213,7 +1213,7 @@ const struct client_entry client_entries[] = {
 	{ "cuStreamBeginCapture", "cuStreamBeginCapture", (void *)entry_cuStreamBeginCapture, 10000, 0, NULL, NULL, 494, NULL },
 	{ "cuStreamBeginCapture", "cuStreamBeginCapture_v2", (void *)entry_cuStreamBeginCapture_v2, 10010, 10010, (void *)entry_cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture_v2_ptsz", 495, NULL },
 	{ "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", (void *)entry_cuStreamBeginCaptureToGraph, 12030, 12030, (void *)entry_cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph_ptsz", 496, NULL },
-	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)entry_cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)entry_cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "conditions and external semaphores as nodes of graphs have no names here" },
+	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)entry_cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)entry_cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "external semaphores as nodes of graphs have no names here" },
 	{ "cuStreamCopyAttributes", "cuStreamCopyAttributes", (void *)entry_cuStreamCopyAttributes, 11000, 11000, (void *)entry_cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", 498, NULL },
 	{ "cuStreamCreate", "cuStreamCreate", (void *)entry_cuStreamCreate, 2000, 0, NULL, NULL, 499, NULL },
 	{ "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", (void *)entry_cuStreamCreateWithPriority, 5050, 0, NULL, NULL, 500, NULL },

@@ -18,6 +18,8 @@ CUresult client_raw_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGr
 CUresult client_raw_cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx);
 CUresult client_raw_cuGraphAddNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, size_t numDependencies, CUgraphNodeParams *nodeParams);
 CUresult client_raw_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies, const CUgraphEdgeData *dependencyData, size_t numDependencies, CUgraphNodeParams *nodeParams);
+CUresult client_raw_cuGraphDestroy(CUgraph hGraph);
+CUresult client_raw_cuGraphDestroyNode(CUgraphNode hNode);
 CUresult client_raw_cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, const CUDA_MEMCPY3D_v2 *copyParams, CUcontext ctx);
 CUresult client_raw_cuGraphLaunch(CUgraphExec hGraph, CUstream hStream);
 CUresult client_raw_cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D_v2 *nodeParams);

@@ -1175,6 +1175,30 @@ static void reply_172(struct marshal *m, struct args_172 *a)
 		marshal_CUgraph(m, a->phGraphClone);
 }
 
+/* cuGraphConditionalHandleCreate */
+struct args_173 {
+	CUgraphConditionalHandle *pHandle_out;
+	CUgraph hGraph;
+	CUcontext ctx;
+	unsigned int defaultLaunchValue;
+	unsigned int flags;
+};
+
+static void request_173(struct marshal *m, struct args_173 *a)
+{
+	marshal_plain(m, &a->defaultLaunchValue, sizeof(a->defaultLaunchValue));
+	marshal_plain(m, &a->flags, sizeof(a->flags));
+	a->pHandle_out = marshal_pointer(m, a->pHandle_out, 1, sizeof(*a->pHandle_out));
+	marshal_CUgraph(m, &a->hGraph);
+	marshal_CUcontext(m, &a->ctx);
+}
+
+static void reply_173(struct marshal *m, struct args_173 *a)
+{
+	if (a->pHandle_out)
+		marshal_CUgraphConditionalHandle(m, a->pHandle_out);
+}
+
 /* cuGraphCreate */
 struct args_174 {
 	CUgraph *phGraph;

@@ -940,6 +940,24 @@ static CUresult call_172(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_173(struct server_call *call, struct marshal *m)
+{
+	struct args_173 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuGraphConditionalHandleCreate)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_173(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuGraphConditionalHandleCreate(a.pHandle_out, a.hGraph, a.ctx, a.defaultLaunchValue, a.flags);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_173(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_174(struct server_call *call, struct marshal *m)
 {
 	struct args_174 a = { 0 };
@@ -4100,6 +4118,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[170] = { call_170, false },
 	[171] = { call_171, false },
 	[172] = { call_172, false },
+	[173] = { call_173, false },
 	[174] = { call_174, false },
 	[176] = { call_176, false },
 	[177] = { call_177, false },

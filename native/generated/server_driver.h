@@ -135,6 +135,7 @@ struct server_driver {
 	CUresult (*cuGraphBatchMemOpNodeSetParams)(CUgraphNode hNode, const CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams);
 	CUresult (*cuGraphChildGraphNodeGetGraph)(CUgraphNode hNode, CUgraph *phGraph);
 	CUresult (*cuGraphClone)(CUgraph *phGraphClone, CUgraph originalGraph);
+	CUresult (*cuGraphConditionalHandleCreate)(CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags);
 	CUresult (*cuGraphCreate)(CUgraph *phGraph, unsigned int flags);
 	CUresult (*cuGraphDebugDotPrint)(CUgraph hGraph, const char *path, unsigned int flags);
 	CUresult (*cuGraphDestroy)(CUgraph hGraph);
@@ -627,6 +628,7 @@ struct server_driver {
 	X(cuGraphBatchMemOpNodeSetParams, "cuGraphBatchMemOpNodeSetParams", 11070) \
 	X(cuGraphChildGraphNodeGetGraph, "cuGraphChildGraphNodeGetGraph", 10000) \
 	X(cuGraphClone, "cuGraphClone", 10000) \
+	X(cuGraphConditionalHandleCreate, "cuGraphConditionalHandleCreate", 12030) \
 	X(cuGraphCreate, "cuGraphCreate", 10000) \
 	X(cuGraphDebugDotPrint, "cuGraphDebugDotPrint", 11030) \
 	X(cuGraphDestroy, "cuGraphDestroy", 10000) \

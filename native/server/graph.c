@@ -28,6 +28,8 @@ static bool node_repeats(const struct server_driver *driver, CUgraphNode node, u
 	case CU_GRAPH_NODE_TYPE_MEMCPY:
 	case CU_GRAPH_NODE_TYPE_MEMSET:
 	case CU_GRAPH_NODE_TYPE_EMPTY:
+	/* In whose bodies a driver takes such nodes alone. */
+	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
 		return true;
 	case CU_GRAPH_NODE_TYPE_GRAPH:
 		return depth < REPEATS_DEPTH && driver->cuGraphChildGraphNodeGetGraph &&

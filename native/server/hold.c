@@ -152,6 +152,29 @@ CUresult server_unplace(struct server_call *call, enum handle_kind kind, uint64_
 	return result;
 }
 
+struct displacing {
+	struct server *server;
+	const struct server_context *context;
+};
+
+static void displace(void *opaque, uint64_t handle, void *object)
+{
+	const struct displacing *displacing = opaque;
+	struct server_placed *placed = object;
+
+	if (handle_kind_of(handle) == HANDLE_STREAM && placed->context->base == displacing->context)
+		free(handle_close(&displacing->server->objects, HANDLE_STREAM, handle));
+}
+
+void server_displace(struct server *server, const struct server_context *context)
+{
+	struct displacing displacing = { .server = server, .context = context };
+
+	pthread_mutex_lock(&server->holds_lock);
+	handle_visit(&server->objects, displace, &displacing);
+	pthread_mutex_unlock(&server->holds_lock);
+}
+
 void server_let_go(struct server_call *call)
 {
 	struct server *server = call->server;

@@ -122,14 +122,14 @@ static bool is_subject(enum server_type type)
 	       type == SERVER_CUmipmappedArray || type == SERVER_CUarray;
 }
 
-/* Where a new object lies: nodes in the graph that the call is about or in that of its
+/* Where a new object lies: nodes and handles of conditions in the graph that the call is about or in that of its
  * node, a graph in a node, a level or plane in its array, a reference in its module. */
 static uint64_t owner_of(struct marshal *m, enum server_type type)
 {
 	const struct side *side = m->side;
 	uint64_t real, owner = 0;
 
-	if (type == SERVER_CUgraphNode && side->graph_name)
+	if ((type == SERVER_CUgraphNode || type == SERVER_CUgraphConditionalHandle) && side->graph_name)
 		return side->graph_name;
 	if (type == SERVER_CUgraphNode && side->subject_type == SERVER_CUgraphNode) {
 		server_named(side->call, SERVER_CUgraphNode, side->subject, &real, &owner);
@@ -191,6 +191,7 @@ static void walk(struct marshal *m, enum server_type type, uint64_t *real, CUres
 NAMED(CUarray, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUdevResourceDesc, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraph, CUDA_ERROR_INVALID_VALUE)
+NAMED(CUgraphConditionalHandle, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraphExec, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgraphNode, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUgreenCtx, CUDA_ERROR_INVALID_CONTEXT)
@@ -203,6 +204,18 @@ NAMED(CUsurfref, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUtexObject, CUDA_ERROR_INVALID_VALUE)
 NAMED(CUtexref, CUDA_ERROR_INVALID_HANDLE)
 NAMED(CUuserObject, CUDA_ERROR_INVALID_VALUE)
+
+/* It lies in the node, and the next one does. */
+void marshal_body(struct marshal *m, CUgraph *body)
+{
+	const struct side *side = m->side;
+	uint64_t wire = 0;
+
+	if (*body && server_name(side->call, SERVER_CUgraph, (uint64_t)(uintptr_t)*body, side->subject, false,
+				 &wire) != CUDA_SUCCESS)
+		m->failed = true;
+	marshal_plain(m, &wire, sizeof(wire));
+}
 
 /* ---- objects that the client has named ---- */
 

@@ -44,10 +44,12 @@ struct server_names *server_names_make(void)
 	return names;
 }
 
-/* Texture and surface objects are numbers that kernels are given: they travel as they are. */
+/* Texture and surface objects, and handles of conditions, are numbers that kernels are given: they travel as
+ * they are. */
 static bool named_as_is(enum server_type type)
 {
-	return type == SERVER_CUtexObject || type == SERVER_CUsurfObject;
+	return type == SERVER_CUtexObject || type == SERVER_CUsurfObject ||
+	       type == SERVER_CUgraphConditionalHandle;
 }
 
 /* What the driver destroys with the context that it was made in (cuCtxDestroy's documentation lists

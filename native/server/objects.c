@@ -327,6 +327,8 @@ void server_context_end(struct server_call *call, struct server_context *context
 	pthread_mutex_lock(&server->holds_lock);
 	context->gone = true;
 	pthread_mutex_unlock(&server->holds_lock);
+	if (context->base == context)
+		server_displace(server, context);
 	server_libraries_forget(context);
 	server_captures_forget(server, context->real);
 	hidden = server_names_hide(server, context);
@@ -525,6 +527,9 @@ CUresult serve_event_destroy(struct server_call *call)
 	CUevent event;
 	CUresult result = server_unplace(call, HANDLE_EVENT, request->event, (void **)&event);
 
+	/* With its context the driver has destroyed it. */
+	if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED)
+		return CUDA_SUCCESS;
 	if (result != CUDA_SUCCESS)
 		return result;
 	server_await_users(call, event);

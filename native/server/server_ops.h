@@ -62,6 +62,7 @@ enum server_type {
 	SERVER_CUarray = 1,
 	SERVER_CUdevResourceDesc,
 	SERVER_CUgraph,
+	SERVER_CUgraphConditionalHandle,
 	SERVER_CUgraphExec,
 	SERVER_CUgraphNode,
 	SERVER_CUgreenCtx,
@@ -364,6 +365,8 @@ void *server_find(struct server_call *call, enum handle_kind kind, uint64_t hand
 CUresult server_find_placed(struct server_call *call, enum handle_kind kind, uint64_t handle, void **real);
 int server_place(struct server_call *call, enum handle_kind kind, uint64_t handle, void *real);
 CUresult server_unplace(struct server_call *call, enum handle_kind kind, uint64_t handle, void **real);
+/* Streams of a context that has ended: their names are free. */
+void server_displace(struct server *server, const struct server_context *context);
 void server_let_go(struct server_call *call);
 /* Nobody finds the object any more: wait until nobody uses it.  May let go of the lead. */
 void server_await_users(struct server_call *call, const void *object);

@@ -170,6 +170,32 @@ static const struct instruction *builtin_free(struct warp *warp, const struct in
 	return call + 1;
 }
 
+/* cudaGraphSetConditional(handle, value), which is in no library: drivers provide it. */
+static const struct instruction *builtin_set_conditional(struct warp *warp,
+							 const struct instruction *call)
+{
+	const struct engine_launch *request = warp->block->launch->request;
+
+	warp->ip = call;
+	for (uint32_t rest = warp->mask; rest; rest &= rest - 1) {
+		unsigned lane = (unsigned)__builtin_ctz(rest);
+		uint64_t handle = argument(warp, call, lane, 0);
+		uint32_t value = (uint32_t)argument(warp, call, lane, 1);
+		/* What is called takes locks. */
+		struct slot *slot = fault_disarm();
+		bool done = request->set_condition &&
+			    request->set_condition(request->condition_opaque, handle, value);
+
+		fault_arm(slot);
+		if (!done)
+			warp_fail(warp, ENGINE_LAUNCH_FAILED,
+				  "cudaGraphSetConditional of %#llx, which is no handle of the "
+				  "kernel's context (PTX line %u)",
+				  (unsigned long long)handle, call->line);
+	}
+	return call + 1;
+}
+
 handler_fn builtin_handler(const char *name)
 {
 	static const struct {
@@ -180,6 +206,7 @@ handler_fn builtin_handler(const char *name)
 		{ "__assertfail", builtin_assertfail },
 		{ "malloc", builtin_malloc },
 		{ "free", builtin_free },
+		{ "cudaGraphSetConditional", builtin_set_conditional },
 	};
 
 	for (size_t k = 0; k < sizeof(builtins) / sizeof(builtins[0]); k++)

@@ -84,6 +84,18 @@ static void take_arguments(struct decoder *decoder, const struct operand *list,
 			decoder, &statement->elements[list->first_element + k]);
 }
 
+/* What kernels that launch kernels, or set up streams and events, ask a driver for: by the names of the
+ * device runtime, and by those that libcudadevrt.a has beneath them. */
+static bool is_of_device_runtime(const char *name)
+{
+	static const char *const beginnings[] = { "cuda", "__cudaCDP2", "cnp", "__cuda_syscall_" };
+
+	for (size_t k = 0; k < sizeof(beginnings) / sizeof(*beginnings); k++)
+		if (!strncmp(name, beginnings[k], strlen(beginnings[k])))
+			return true;
+	return false;
+}
+
 static void decode_call(struct decoder *decoder)
 {
 	const struct statement *statement = decoder->statement;
@@ -121,9 +133,7 @@ static void decode_call(struct decoder *decoder)
 
 		site->callee = callee;
 		if (!callee->is_defined && !callee->builtin) {
-			/* the device runtime's: kernels that launch kernels */
-			if (!strncmp(callee->name, "cuda", 4) ||
-			    !strncmp(callee->name, "__cudaCDP2", 10))
+			if (is_of_device_runtime(callee->name))
 				decode_unsupported(decoder, callee->name);
 			ptx_fail(decoder->parser, ENGINE_UNRESOLVED,
 				 "function %s is declared and defined nowhere", callee->name);

@@ -481,8 +481,8 @@ CUresult driver_capture_graph(struct CUstream_st *stream, const struct CUgraph_s
 	CUresult result;
 
 	driver_graph_lock();
-	result = driver_graph_has_memory(graph) ? CUDA_ERROR_NOT_SUPPORTED :
-						  driver_graph_copy(graph, false, &payload.child);
+	result = driver_graph_has_memory(graph) || driver_graph_has_conditional(graph) ?
+		 CUDA_ERROR_NOT_SUPPORTED : driver_graph_copy(graph, false, &payload.child);
 	if (!result)
 		result = add_here(stream, &payload);
 	driver_graph_unlock();
@@ -607,16 +607,21 @@ static CUresult end(struct CUstream_st *stream, CUgraph *graph)
 DRIVER_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
 {
 	struct CUstream_st *stream;
+	CUgraph made = NULL;
+	bool is_new;
 	CUresult result = driver_stream_of(handle, &stream);
 
 	if (result)
 		return result;
-	if (!graph)
-		return CUDA_ERROR_INVALID_VALUE;
-	*graph = NULL;
 	driver_graph_lock();
-	result = end(stream, graph);
+	is_new = stream->capture && stream->capture->owns_graph;
+	result = end(stream, &made);
+	/* A program that gave the graph itself need not be told it; what nobody is told, nobody can use. */
+	if (!graph && made && is_new)
+		driver_graph_free(made);
 	driver_graph_unlock();
+	if (graph)
+		*graph = made;
 	return result;
 }
 

@@ -199,6 +199,7 @@ void driver_graph_free(struct CUgraph_st *graph)
 {
 	while (graph->last)
 		node_free(graph->last);
+	driver_graph_conditions_end(graph);
 	driver_graph_users_drop(&graph->users);
 	if (!graph->is_private)
 		driver_handle_remove(graph, DRIVER_KIND_GRAPH);
@@ -216,10 +217,44 @@ bool driver_graph_has_memory(const struct CUgraph_st *graph)
 	return false;
 }
 
+bool driver_graph_has_conditional(const struct CUgraph_st *graph)
+{
+	for (const struct CUgraphNode_st *node = graph->first; node; node = node->next) {
+		if (node->payload.conditional ||
+		    (node->payload.child && driver_graph_has_conditional(node->payload.child)))
+			return true;
+	}
+	return false;
+}
+
+/* Is a graph of that node's captured into? */
+static bool is_captured_below(const struct CUgraphNode_st *node)
+{
+	const struct CUgraph_st *below;
+
+	for (unsigned i = 0; (below = driver_graph_below(&node->payload, i)); i++) {
+		if (driver_graph_is_captured(below))
+			return true;
+	}
+	return false;
+}
+
+bool driver_graph_is_captured(const struct CUgraph_st *graph)
+{
+	if (graph->captures)
+		return true;
+	for (const struct CUgraphNode_st *node = graph->first; node; node = node->next) {
+		if (is_captured_below(node))
+			return true;
+	}
+	return false;
+}
+
 /* Make a node without edges; the payload is taken over in every case. */
 static struct CUgraphNode_st *node_make(struct CUgraph_st *graph, struct graph_payload *payload)
 {
 	struct CUgraphNode_st *node = calloc(1, sizeof *node);
+	struct CUgraph_st *below;
 
 	if (!node || (!graph->is_private && driver_handle_add(node, DRIVER_KIND_GRAPH_NODE))) {
 		driver_graph_payload_drop(payload);
@@ -229,8 +264,8 @@ static struct CUgraphNode_st *node_make(struct CUgraph_st *graph, struct graph_p
 	node->graph = graph;
 	node->id = new_id();
 	node->payload = *payload;
-	if (payload->child)
-		payload->child->parent = node;
+	for (unsigned i = 0; (below = driver_graph_below(payload, i)); i++)
+		below->parent = node;
 	node->before = graph->last;
 	*(graph->last ? &graph->last->next : &graph->first) = node;
 	graph->last = node;
@@ -337,10 +372,14 @@ static unsigned depth_of(const struct CUgraph_st *graph)
 	unsigned deepest = 0;
 
 	for (const struct CUgraphNode_st *node = graph->first; node; node = node->next) {
-		unsigned depth = node->payload.child ? depth_of(node->payload.child) : 0;
+		const struct CUgraph_st *below;
 
-		if (depth > deepest)
-			deepest = depth;
+		for (unsigned i = 0; (below = driver_graph_below(&node->payload, i)); i++) {
+			unsigned depth = depth_of(below);
+
+			if (depth > deepest)
+				deepest = depth;
+		}
 	}
 	return deepest + 1;
 }
@@ -363,7 +402,9 @@ CUresult driver_graph_add(struct CUgraph_st *graph, const CUgraphNode *dependenc
 
 	if (!result && frees_again(graph, payload))
 		result = CUDA_ERROR_INVALID_VALUE;
-	if (!result && payload->child && driver_graph_is_too_deep(graph, payload->child))
+	/* Bodies are empty when their node is added, and one of them stands for all. */
+	if (!result && driver_graph_below(payload, 0) &&
+	    driver_graph_is_too_deep(graph, driver_graph_below(payload, 0)))
 		result = CUDA_ERROR_NOT_SUPPORTED;
 	if (result) {
 		driver_graph_payload_drop(payload);
@@ -392,6 +433,8 @@ static CUresult payload_copy(const struct graph_payload *from, bool is_private,
 		driver_graph_work_hold(from->work);
 	if (from->allocation)
 		driver_graph_allocation_hold(from->allocation);
+	if (from->conditional)
+		return driver_graph_conditional_copy(from->conditional, &to->conditional);
 	if (!from->child)
 		return CUDA_SUCCESS;
 	return driver_graph_copy(from->child, is_private, &to->child);
@@ -470,7 +513,7 @@ DRIVER_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 
 	if (result)
 		return result;
-	if (graph->parent || graph->captures)
+	if (graph->parent || driver_graph_is_captured(graph))
 		result = CUDA_ERROR_INVALID_VALUE;
 	else
 		driver_graph_free(graph);
@@ -485,8 +528,8 @@ DRIVER_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph graph)
 	if (result)
 		return result;
 	result = !out ? CUDA_ERROR_INVALID_VALUE :
-		 driver_graph_has_memory(graph) ? CUDA_ERROR_NOT_SUPPORTED :
-						  driver_graph_copy(graph, false, out);
+		 driver_graph_has_memory(graph) || driver_graph_has_conditional(graph) ?
+		 CUDA_ERROR_NOT_SUPPORTED : driver_graph_copy(graph, false, out);
 	driver_graph_unlock();
 	return result;
 }
@@ -517,7 +560,7 @@ DRIVER_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
 
 	if (result)
 		return result;
-	if (node->graph->captures)
+	if (node->graph->captures || is_captured_below(node))
 		result = CUDA_ERROR_INVALID_VALUE;
 	else if (driver_graph_has_memory(node->graph))
 		result = CUDA_ERROR_NOT_SUPPORTED;

@@ -4,6 +4,8 @@
  *   node        of one graph; has a payload by its type
  *   work        what running a kernel, copy, fill or host node does: an operation as
  *               streams have them, prepared once and run again and again
+ *   condition   a value that kernels set, and that conditional nodes choose by which of
+ *               their bodies to run (driver_graph_condition.c)
  *   executable  a private copy of a graph, laid out as a plan: steps in an order that
  *               respects the edges (driver_graph_exec.c)
  *
@@ -17,9 +19,11 @@
 #include "driver_edges.h"
 #include "driver_stream.h"
 
-#define GRAPH_DEPTH_MAX 64	/* child graphs in child graphs: walks recurse */
+#define GRAPH_DEPTH_MAX 64	/* child graphs and bodies in each other: walks recurse */
+#define GRAPH_BODIES_MAX 65536	/* of one node, which makes them all at once */
 
 struct graph_allocation;
+struct graph_condition;
 struct user_reference;
 
 struct graph_kernel {
@@ -43,11 +47,21 @@ struct graph_work {
 	};
 };
 
+/* What a conditional node chooses from. */
+struct graph_conditional {
+	struct graph_condition *condition;	/* held */
+	CUgraphConditionalNodeType type;
+	bool is_private;		/* of an executable */
+	unsigned size;
+	struct CUgraph_st *bodies[];	/* owned by the node */
+};
+
 /* What a node is.  One of the pointers, by the type; none in an empty node. */
 struct graph_payload {
 	CUgraphNodeType type;
 	struct graph_work *work;
 	struct CUgraph_st *child;	/* owned by the node */
+	struct graph_conditional *conditional;
 	CUevent event;			/* the program's; looked up at each use */
 	struct graph_allocation *allocation;
 };
@@ -72,11 +86,22 @@ struct CUgraph_st {
 	struct CUgraphNode_st *first, *last;
 	size_t count;
 	size_t memory_count;		/* allocation and free nodes */
-	struct CUgraphNode_st *parent;	/* the child graph node that owns this, or NULL */
+	struct CUgraphNode_st *parent;	/* the node that owns this, as its child or a body, or NULL */
+	struct graph_condition *conditions;	/* made for nodes in it, or in graphs in it */
 	bool is_private;		/* of an executable: has no handle, nor have its nodes */
 	unsigned captures;		/* under way into it */
 	struct user_reference *users;
 };
+
+/* The graphs that a node owns, from 0 on; NULL behind the last. */
+static inline struct CUgraph_st *driver_graph_below(const struct graph_payload *payload, unsigned index)
+{
+	const struct graph_conditional *conditional = payload->conditional;
+
+	if (conditional)
+		return index < conditional->size ? conditional->bodies[index] : NULL;
+	return index ? NULL : payload->child;
+}
 
 /* ---- driver_graph.c: graphs and their edges.  With the lock, unless said otherwise. ---- */
 
@@ -110,8 +135,13 @@ uint64_t driver_graph_mark_before(CUgraphNode const *nodes, size_t count);
 struct graph_allocation *driver_graph_reuse(const struct CUgraph_st *graph,
 					    const CUgraphNode *dependencies, size_t count,
 					    const CUDA_MEM_ALLOC_NODE_PARAMS *params);
+/* The context that a node's parameters name, or without one the current one. */
+CUresult driver_graph_context(CUcontext wanted, struct CUctx_st **context);
 /* Has the graph, or a graph in it, such nodes? */
 bool driver_graph_has_memory(const struct CUgraph_st *graph);
+bool driver_graph_has_conditional(const struct CUgraph_st *graph);
+/* Or is one of them captured into? */
+bool driver_graph_is_captured(const struct CUgraph_st *graph);
 
 /* ---- driver_graph_payload.c: made without the lock, dropped with or without it ---- */
 
@@ -135,6 +165,40 @@ static inline void driver_graph_work_hold(struct graph_work *work)
 {
 	__atomic_add_fetch(&work->references, 1, __ATOMIC_RELAXED);
 }
+
+/* ---- driver_graph_condition.c; with the lock ---- */
+
+/* What the node is to be, with empty bodies, for a node of that graph. */
+CUresult driver_graph_conditional_make(const struct CUgraph_st *graph, struct CUctx_st *context,
+				       const CUDA_CONDITIONAL_NODE_PARAMS *params,
+				       struct graph_payload *payload);
+/* As an executable's own, without memory CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult driver_graph_conditional_copy(const struct graph_conditional *from,
+				       struct graph_conditional **to);
+void driver_graph_conditional_free(struct graph_conditional *conditional);
+void driver_graph_conditional_describe(struct graph_conditional *conditional,
+				       CUDA_CONDITIONAL_NODE_PARAMS *params);
+/* The same choice, by a condition of the same context? */
+bool driver_graph_conditional_is_alike(const struct graph_conditional *now,
+				       const struct graph_conditional *wanted);
+/* Choose by the other's condition from now on. */
+void driver_graph_conditional_follow(struct graph_conditional *conditional,
+				     const struct graph_conditional *other);
+/* The graph goes, and with it what was made for it. */
+void driver_graph_conditions_end(struct CUgraph_st *graph);
+/* Is there a condition, of this graph or one in it, that no node chooses by? */
+bool driver_graph_has_unused_condition(const struct CUgraph_st *graph);
+/* A node in some body that can't be there; NULL: all can. */
+struct CUgraphNode_st *driver_graph_unfit_node(const struct CUgraph_st *graph);
+
+void driver_graph_condition_hold(struct graph_condition *condition);
+void driver_graph_condition_drop(struct graph_condition *condition);
+struct CUctx_st *driver_graph_condition_context(const struct graph_condition *condition);
+/* Without the lock: as a launch begins, and while it runs. */
+void driver_graph_condition_reset(struct graph_condition *condition);
+unsigned driver_graph_condition_value(const struct graph_condition *condition);
+/* Without the lock, by a kernel of that context; false: it is no handle there. */
+bool driver_graph_condition_set(const struct CUctx_st *context, uint64_t handle, uint32_t value);
 
 /* ---- driver_graph_exec.c ---- */
 

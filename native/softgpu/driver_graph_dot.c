@@ -19,6 +19,7 @@ static const char *const type_names[] = {
 	[CU_GRAPH_NODE_TYPE_EVENT_RECORD] = "EVENT_RECORD",
 	[CU_GRAPH_NODE_TYPE_MEM_ALLOC] = "MEM_ALLOC", [CU_GRAPH_NODE_TYPE_MEM_FREE] = "MEM_FREE",
 	[CU_GRAPH_NODE_TYPE_BATCH_MEM_OP] = "BATCH_MEM_OP",
+	[CU_GRAPH_NODE_TYPE_CONDITIONAL] = "CONDITIONAL",
 };
 
 static const char *memory_name(CUmemorytype type)
@@ -55,6 +56,17 @@ static void print_copy(FILE *file, const CUDA_MEMCPY3D *copy, unsigned flags)
 		fprintf(file, "\\n%zu x %zu x %zu bytes", copy->WidthInBytes, copy->Height, copy->Depth);
 }
 
+static void print_conditional(FILE *file, const struct graph_conditional *conditional)
+{
+	static const char *const names[] = {
+		[CU_GRAPH_COND_TYPE_IF] = "IF", [CU_GRAPH_COND_TYPE_WHILE] = "WHILE",
+		[CU_GRAPH_COND_TYPE_SWITCH] = "SWITCH",
+	};
+
+	fprintf(file, "\\n%s of %u, handle %p", names[conditional->type], conditional->size,
+		(const void *)conditional->condition);
+}
+
 static void print_node(FILE *file, const struct CUgraphNode_st *node, unsigned flags)
 {
 	const struct graph_payload *payload = &node->payload;
@@ -80,6 +92,8 @@ static void print_node(FILE *file, const struct CUgraphNode_st *node, unsigned f
 					    CU_GRAPH_DEBUG_DOT_FLAGS_MEM_FREE_NODE_PARAMS))
 		fprintf(file, "\\naddress 0x%llx",
 			(unsigned long long)driver_graph_allocation_address(payload->allocation));
+	if (payload->conditional && flags & (VERBOSE | CU_GRAPH_DEBUG_DOT_FLAGS_CONDITIONAL_NODE_PARAMS))
+		print_conditional(file, payload->conditional);
 	if (flags & (VERBOSE | CU_GRAPH_DEBUG_DOT_FLAGS_HANDLES))
 		fprintf(file, "\\nhandle %p", (const void *)node);
 	fprintf(file, "\"];\n");
@@ -88,13 +102,14 @@ static void print_node(FILE *file, const struct CUgraphNode_st *node, unsigned f
 static void print_graph(FILE *file, const struct CUgraph_st *graph, unsigned flags)
 {
 	const struct CUgraphNode_st *node;
+	const struct CUgraph_st *below;
 
 	fprintf(file, "subgraph \"cluster_%" PRIu64 "\" {\nlabel=\"graph %" PRIu64 "\";\n", graph->id,
 		graph->id);
 	for (node = graph->first; node; node = node->next) {
 		print_node(file, node, flags);
-		if (node->payload.child)
-			print_graph(file, node->payload.child, flags);
+		for (unsigned i = 0; (below = driver_graph_below(&node->payload, i)); i++)
+			print_graph(file, below, flags);
 	}
 	for (node = graph->first; node; node = node->next) {
 		for (size_t i = 0; i < node->dependents.count; i++)

@@ -3,22 +3,32 @@
  * A launch runs the nodes one after another, in an order that respects the edges: kernels
  * spread over all workers by themselves.  Between records of events and waits for them,
  * all nodes are one operation of the stream: that is what makes a launch of many small
- * kernels cheap. */
+ * kernels cheap.  A conditional node is one of its steps, with all that its bodies do. */
 #include "driver_graph.h"
 
 #include "driver_capture.h"
 #include "driver_event.h"
 #include "driver_graph_memory.h"
 #include "driver_handle.h"
+#include "driver_module.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* One thing that a launch does: run work, or record or wait for an event. */
+/* One thing that a launch does: run work, record or wait for an event, or choose. */
 struct graph_step {
-	struct graph_work *work;	/* held; NULL for an event */
+	struct graph_work *work;	/* held; NULL for the others */
 	CUgraphNodeType type;
 	CUevent event;
+	struct graph_choice *choice;
+};
+
+/* What a conditional node does. */
+struct graph_choice {
+	struct graph_condition *condition;	/* held */
+	CUgraphConditionalNodeType type;
+	unsigned size;
+	struct graph_plan *bodies[];
 };
 
 /* What launches do, until the executable is changed. */
@@ -48,6 +58,8 @@ static struct CUgraphExec_st *all_executables;
 
 /* ---- plans ---- */
 
+static void choice_free(struct graph_choice *choice);
+
 /* With the lock. */
 static void plan_drop(struct graph_plan *plan)
 {
@@ -56,6 +68,8 @@ static void plan_drop(struct graph_plan *plan)
 	for (size_t i = 0; i < plan->count; i++) {
 		if (plan->steps[i].work)
 			driver_graph_work_drop(plan->steps[i].work);
+		if (plan->steps[i].choice)
+			choice_free(plan->steps[i].choice);
 	}
 	driver_graph_users_drop(&plan->former);
 	free(plan->steps);
@@ -64,7 +78,16 @@ static void plan_drop(struct graph_plan *plan)
 	free(plan);
 }
 
-static bool plan_step(struct graph_plan *plan, const struct CUgraphNode_st *node)
+static void choice_free(struct graph_choice *choice)
+{
+	while (choice->size)
+		plan_drop(choice->bodies[--choice->size]);
+	driver_graph_condition_drop(choice->condition);
+	free(choice);
+}
+
+/* The step is the caller's to fill in; NULL without memory. */
+static struct graph_step *plan_step(struct graph_plan *plan, CUgraphNodeType type)
 {
 	struct graph_step *step;
 
@@ -73,15 +96,26 @@ static bool plan_step(struct graph_plan *plan, const struct CUgraphNode_st *node
 		struct graph_step *steps = realloc(plan->steps, room * sizeof *steps);
 
 		if (!steps)
-			return false;
+			return NULL;
 		plan->steps = steps;
 		plan->room = room;
 	}
 	step = &plan->steps[plan->count++];
-	*step = (struct graph_step){ node->payload.work, node->payload.type, node->payload.event };
+	*step = (struct graph_step){ .type = type };
+	plan->has_host |= type == CU_GRAPH_NODE_TYPE_HOST;
+	return step;
+}
+
+static bool plan_payload(struct graph_plan *plan, const struct graph_payload *payload)
+{
+	struct graph_step *step = plan_step(plan, payload->type);
+
+	if (!step)
+		return false;
+	step->work = payload->work;
+	step->event = payload->event;
 	if (step->work)
 		driver_graph_work_hold(step->work);
-	plan->has_host |= step->type == CU_GRAPH_NODE_TYPE_HOST;
 	return true;
 }
 
@@ -119,6 +153,33 @@ static bool plan_allocation(struct graph_plan *plan, const struct graph_payload 
 
 static CUresult plan_graph(struct graph_plan *plan, struct CUgraph_st *graph,
 			   struct CUgraphNode_st **error);
+static CUresult plan_make(struct CUgraph_st *graph, struct graph_plan **out,
+			  struct CUgraphNode_st **error);
+
+/* Each body has a plan of its own. */
+static CUresult plan_choice(struct graph_plan *plan, const struct graph_conditional *conditional,
+			    struct CUgraphNode_st **error)
+{
+	struct graph_choice *choice =
+		calloc(1, sizeof *choice + conditional->size * sizeof *choice->bodies);
+	struct graph_step *step = choice ? plan_step(plan, CU_GRAPH_NODE_TYPE_CONDITIONAL) : NULL;
+	CUresult result = CUDA_SUCCESS;
+
+	if (!step) {
+		free(choice);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	step->choice = choice;
+	choice->condition = conditional->condition;
+	driver_graph_condition_hold(choice->condition);
+	choice->type = conditional->type;
+	while (choice->size < conditional->size && !result) {
+		result = plan_make(conditional->bodies[choice->size], &choice->bodies[choice->size],
+				   error);
+		choice->size += !result;
+	}
+	return result;
+}
 
 static CUresult plan_node(struct graph_plan *plan, const struct CUgraphNode_st *node,
 			  struct CUgraphNode_st **error)
@@ -129,10 +190,12 @@ static CUresult plan_node(struct graph_plan *plan, const struct CUgraphNode_st *
 		return CUDA_SUCCESS;
 	if (node->payload.child)
 		return plan_graph(plan, node->payload.child, error);
+	if (node->payload.conditional)
+		return plan_choice(plan, node->payload.conditional, error);
 	if (node->payload.allocation)
 		done = plan_allocation(plan, &node->payload);
 	else if (node->payload.work || node->payload.event)
-		done = plan_step(plan, node);
+		done = plan_payload(plan, &node->payload);
 	return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -250,21 +313,24 @@ void driver_graph_exec_keep(struct CUgraphExec_st *executable, struct user_refer
 
 static size_t count_all(const struct CUgraph_st *graph)
 {
+	const struct CUgraph_st *below;
 	size_t count = graph->count;
 
 	for (const struct CUgraphNode_st *node = graph->first; node; node = node->next) {
-		if (node->payload.child)
-			count += count_all(node->payload.child);
+		for (unsigned i = 0; (below = driver_graph_below(&node->payload, i)); i++)
+			count += count_all(below);
 	}
 	return count;
 }
 
 static void index_all(struct CUgraphExec_st *executable, const struct CUgraph_st *graph)
 {
+	const struct CUgraph_st *below;
+
 	for (struct CUgraphNode_st *node = graph->first; node; node = node->next) {
 		executable->index[executable->index_count++] = node;
-		if (node->payload.child)
-			index_all(executable, node->payload.child);
+		for (unsigned i = 0; (below = driver_graph_below(&node->payload, i)); i++)
+			index_all(executable, below);
 	}
 }
 
@@ -304,14 +370,17 @@ static bool is_instantiated(const struct CUgraph_st *graph)
 /* The node of the program's graph that a private node is a copy of. */
 static CUgraphNode original_of(const struct CUgraph_st *graph, const struct CUgraphNode_st *copy)
 {
-	for (struct CUgraphNode_st *node = graph->first; node; node = node->next) {
-		struct CUgraphNode_st *below;
+	const struct CUgraph_st *below;
 
+	for (struct CUgraphNode_st *node = graph->first; node; node = node->next) {
 		if (node->id == copy->origin)
 			return node;
-		below = node->payload.child ? original_of(node->payload.child, copy) : NULL;
-		if (below)
-			return below;
+		for (unsigned i = 0; (below = driver_graph_below(&node->payload, i)); i++) {
+			CUgraphNode found = original_of(below, copy);
+
+			if (found)
+				return found;
+		}
 	}
 	return NULL;
 }
@@ -320,17 +389,35 @@ static CUgraphNode original_of(const struct CUgraph_st *graph, const struct CUgr
 		     CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | \
 		     CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
-static CUresult instantiate(CUgraphExec *out, struct CUgraph_st *graph, cuuint64_t flags,
-			    CUgraphNode *error)
+/* What no executable can be made of. */
+static CUresult check_graph(struct CUgraph_st *graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+{
+	if (graph->captures)
+		return CUDA_ERROR_INVALID_VALUE;
+	params->hErrNode_out = driver_graph_unfit_node(graph);
+	if (params->hErrNode_out) {
+		params->result_out = CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if (driver_graph_has_unused_condition(graph)) {
+		params->result_out = CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	if ((driver_graph_has_memory(graph) || driver_graph_has_conditional(graph)) &&
+	    is_instantiated(graph))
+		return CUDA_ERROR_NOT_SUPPORTED;
+	return CUDA_SUCCESS;
+}
+
+static CUresult instantiate(CUgraphExec *out, struct CUgraph_st *graph,
+			    CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
 	struct CUgraphNode_st *wrong = NULL;
 	struct CUgraphExec_st *executable;
-	CUresult result;
+	CUresult result = check_graph(graph, params);
 
-	if (graph->captures)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (driver_graph_has_memory(graph) && is_instantiated(graph))
-		return CUDA_ERROR_NOT_SUPPORTED;
+	if (result)
+		return result;
 	executable = calloc(1, sizeof *executable);
 	if (!executable)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -340,12 +427,14 @@ static CUresult instantiate(CUgraphExec *out, struct CUgraph_st *graph, cuuint64
 		return result;
 	}
 	executable->references = 1;
-	executable->flags = flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+	executable->flags = params->flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
 	executable->next = all_executables;
 	all_executables = executable;
 	result = plan_make(executable->graph, &executable->plan, &wrong);
-	if (wrong)
-		*error = original_of(graph, wrong);
+	if (wrong) {
+		params->hErrNode_out = original_of(graph, wrong);
+		params->result_out = CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
+	}
 	if (!result) {
 		executable->index = malloc((count_all(executable->graph) + 1) *
 					   sizeof *executable->index);
@@ -371,24 +460,79 @@ struct graph_operation {
 	size_t first, count;			/* of its steps */
 };
 
+static CUresult run_work(const struct graph_work *work, CUresult state)
+{
+	CUresult result = work->context ? driver_context_state(work->context) : CUDA_SUCCESS;
+
+	if (!result)
+		result = work->operation->run(work->operation, state);
+	/* The error is that of the context where it happened, and of the stream's. */
+	if (result && work->context)
+		driver_context_fail(work->context, result);
+	return result;
+}
+
+/* The body that is to run now, or NULL. */
+static const struct graph_plan *choose(const struct graph_choice *choice)
+{
+	unsigned value = driver_graph_condition_value(choice->condition);
+	unsigned index = choice->type == CU_GRAPH_COND_TYPE_SWITCH ? value : !value;
+
+	return index < choice->size ? choice->bodies[index] : NULL;
+}
+
+static CUresult run_steps(const struct graph_plan *plan, size_t first, size_t count, CUresult state);
+
+static CUresult run_choice(const struct graph_choice *choice, CUresult state)
+{
+	struct CUctx_st *context = driver_graph_condition_context(choice->condition);
+	const struct graph_plan *body = choose(choice);
+	CUresult result = driver_context_state(context);
+
+	while (body && !result) {
+		result = run_steps(body, 0, body->count, state);
+		if (choice->type != CU_GRAPH_COND_TYPE_WHILE)
+			break;
+		/* Kernels of a context that goes end early, and so does a loop of short ones. */
+		if (!result && __atomic_load_n(&context->cancel, __ATOMIC_RELAXED))
+			result = driver_engine_result(ENGINE_CANCELLED);
+		body = choose(choice);
+	}
+	return result;
+}
+
+static CUresult run_steps(const struct graph_plan *plan, size_t first, size_t count, CUresult state)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = first; i < first + count && !result; i++) {
+		const struct graph_step *step = &plan->steps[i];
+
+		result = step->choice ? run_choice(step->choice, state) : run_work(step->work, state);
+	}
+	return result;
+}
+
+static void reset_conditions(const struct graph_plan *plan)
+{
+	for (size_t i = 0; i < plan->count; i++) {
+		const struct graph_choice *choice = plan->steps[i].choice;
+
+		if (!choice)
+			continue;
+		driver_graph_condition_reset(choice->condition);
+		for (unsigned k = 0; k < choice->size; k++)
+			reset_conditions(choice->bodies[k]);
+	}
+}
+
 static CUresult run_graph(struct driver_operation *operation, CUresult state)
 {
 	const struct graph_operation *launch = (struct graph_operation *)operation;
 
-	for (size_t i = 0; i < launch->count; i++) {
-		const struct graph_work *work = launch->plan->steps[launch->first + i].work;
-		CUresult result = work->context ? driver_context_state(work->context) : CUDA_SUCCESS;
-
-		if (!result)
-			result = work->operation->run(work->operation, state);
-		if (!result)
-			continue;
-		/* The error is that of the context where it happened, and of the stream's. */
-		if (work->context)
-			driver_context_fail(work->context, result);
-		return result;
-	}
-	return CUDA_SUCCESS;
+	if (!launch->first)	/* the first stretch */
+		reset_conditions(launch->plan);
+	return run_steps(launch->plan, launch->first, launch->count, state);
 }
 
 static void release_graph(struct driver_operation *operation)
@@ -478,6 +622,10 @@ static CUresult check_steps(const struct graph_plan *plan, const struct CUstream
 	for (size_t i = 0; i < plan->count; i++) {
 		const struct graph_step *step = &plan->steps[i];
 
+		for (unsigned k = 0; step->choice && k < step->choice->size; k++) {
+			if (check_steps(step->choice->bodies[k], stream))
+				return CUDA_ERROR_INVALID_HANDLE;
+		}
 		if (step->type == CU_GRAPH_NODE_TYPE_KERNEL &&
 		    !driver_launch_is_possible(step->work->operation))
 			return CUDA_ERROR_INVALID_HANDLE;
@@ -599,7 +747,6 @@ DRIVER_EXPORT CUresult cuGraphUpload(CUgraphExec executable, CUstream handle)
 DRIVER_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
 						    CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-	CUgraphNode error = NULL;
 	CUresult result;
 
 	if (!params)
@@ -613,12 +760,10 @@ DRIVER_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph gr
 	result = driver_graph_enter(graph);
 	if (result)
 		return result;
-	result = instantiate(out, graph, params->flags, &error);
+	result = instantiate(out, graph, params);
 	driver_graph_unlock();
-	params->hErrNode_out = error;
-	params->result_out = !result ? CUDA_GRAPH_INSTANTIATE_SUCCESS :
-			     error ? CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE :
-				     CUDA_GRAPH_INSTANTIATE_ERROR;
+	if (!result)
+		params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
 	return result;
 }
 

@@ -11,7 +11,7 @@
 
 /* ---- payloads from what the program says; without the lock ---- */
 
-static CUresult context_or_current(CUcontext wanted, struct CUctx_st **context)
+CUresult driver_graph_context(CUcontext wanted, struct CUctx_st **context)
 {
 	struct CUgreenCtx_st *green;
 	CUresult result;
@@ -40,9 +40,9 @@ static CUresult kernel_payload(const CUDA_KERNEL_NODE_PARAMS *params,
 		return CUDA_ERROR_INVALID_VALUE;
 	handle = params->func ? params->func : (CUfunction)params->kern;
 	if (driver_handle_is(handle, DRIVER_KIND_FUNCTION))
-		result = context_or_current(handle->module->context, &context);
+		result = driver_graph_context(handle->module->context, &context);
 	else
-		result = context_or_current(params->func ? NULL : params->ctx, &context);
+		result = driver_graph_context(params->func ? NULL : params->ctx, &context);
 	if (result)
 		return result;
 	config = (CUlaunchConfig){
@@ -60,7 +60,7 @@ static CUresult memcpy_payload(const CUDA_MEMCPY3D *params, CUcontext wanted,
 			       struct graph_payload *payload)
 {
 	struct CUctx_st *context;
-	CUresult result = context_or_current(wanted, &context);
+	CUresult result = driver_graph_context(wanted, &context);
 
 	return result ? result : driver_graph_memcpy(context, params, payload);
 }
@@ -69,7 +69,7 @@ static CUresult memset_payload(const CUDA_MEMSET_NODE_PARAMS *params, CUcontext 
 			       struct graph_payload *payload)
 {
 	struct CUctx_st *context;
-	CUresult result = context_or_current(wanted, &context);
+	CUresult result = driver_graph_context(wanted, &context);
 
 	return result ? result : driver_graph_memset(context, params, payload);
 }
@@ -78,7 +78,7 @@ static CUresult words_payload(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params,
 			      struct graph_payload *payload)
 {
 	struct CUctx_st *context;
-	CUresult result = params ? context_or_current(params->ctx, &context) :
+	CUresult result = params ? driver_graph_context(params->ctx, &context) :
 				   CUDA_ERROR_INVALID_VALUE;
 
 	return result ? result : driver_graph_words(context, params, payload);
@@ -99,8 +99,8 @@ static CUresult child_payload(CUgraph child, struct graph_payload *payload)
 	if (result)
 		return result;
 	*payload = (struct graph_payload){ .type = CU_GRAPH_NODE_TYPE_GRAPH };
-	result = driver_graph_has_memory(child) ? CUDA_ERROR_NOT_SUPPORTED :
-						  driver_graph_copy(child, false, &payload->child);
+	result = driver_graph_has_memory(child) || driver_graph_has_conditional(child) ?
+		 CUDA_ERROR_NOT_SUPPORTED : driver_graph_copy(child, false, &payload->child);
 	driver_graph_unlock();
 	return result;
 }
@@ -301,7 +301,7 @@ static CUresult add_moved(CUgraphNode *out, CUgraph graph, const CUgraphNode *de
 		if (above == child)
 			result = CUDA_ERROR_INVALID_VALUE;
 	}
-	if (!result && driver_graph_is_too_deep(graph, child))
+	if (!result && (driver_graph_is_too_deep(graph, child) || driver_graph_has_conditional(child)))
 		result = CUDA_ERROR_NOT_SUPPORTED;
 	if (!result)
 		result = driver_graph_check_edges(graph, dependencies, data, count);
@@ -311,8 +311,32 @@ static CUresult add_moved(CUgraphNode *out, CUgraph graph, const CUgraphNode *de
 	return result;
 }
 
+static CUresult add_conditional(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies,
+				const CUgraphEdgeData *data, size_t count,
+				CUDA_CONDITIONAL_NODE_PARAMS *params)
+{
+	struct graph_payload payload;
+	struct CUctx_st *context;
+	CUresult result = driver_graph_context(params->ctx, &context);
+
+	if (!result)
+		result = driver_graph_enter(graph);
+	if (result)
+		return result;
+	if (out)
+		result = driver_graph_conditional_make(graph, context, params, &payload);
+	else
+		result = CUDA_ERROR_INVALID_VALUE;
+	if (!result)
+		result = driver_graph_add(graph, dependencies, data, count, &payload, out);
+	if (!result)
+		params->phGraph_out = payload.conditional->bodies;
+	driver_graph_unlock();
+	return result;
+}
+
 /* What the general form says, for all types that have no answer of their own.  Semaphores of
- * other APIs and conditions set by kernels are not there. */
+ * other APIs are not there; what a conditional node is can't be changed. */
 static CUresult general_payload(const CUgraphNodeParams *params, const CUlaunchAttribute *attributes,
 				unsigned attribute_count, struct graph_payload *payload)
 {
@@ -340,7 +364,7 @@ static CUresult general_payload(const CUgraphNodeParams *params, const CUlaunchA
 	case CU_GRAPH_NODE_TYPE_MEM_FREE:
 		return free_payload(params->free.dptr, payload);
 	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
-		return driver_unsupported("a conditional node of a graph");
+		return CUDA_ERROR_NOT_SUPPORTED;
 	case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
 	case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
 		return driver_unsupported("a graph's node for external semaphores");
@@ -367,6 +391,8 @@ DRIVER_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph,
 	if (params->type == CU_GRAPH_NODE_TYPE_GRAPH &&
 	    params->graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
 		return add_moved(out, graph, dependencies, data, count, params->graph.graph);
+	if (params->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+		return add_conditional(out, graph, dependencies, data, count, &params->conditional);
 	result = general_payload(params, NULL, 0, &payload);
 	return result ? result : add(out, graph, dependencies, data, count, &payload);
 }
@@ -464,6 +490,9 @@ static void describe(const struct graph_payload *payload, CUgraphNodeParams *par
 		break;
 	case CU_GRAPH_NODE_TYPE_MEM_FREE:
 		params->free.dptr = driver_graph_allocation_address(payload->allocation);
+		break;
+	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+		driver_graph_conditional_describe(payload->conditional, &params->conditional);
 		break;
 	default:	/* empty */
 		break;

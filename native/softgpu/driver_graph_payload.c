@@ -45,6 +45,8 @@ void driver_graph_payload_drop(struct graph_payload *payload)
 		driver_graph_work_drop(payload->work);
 	if (payload->child)
 		driver_graph_free(payload->child);
+	if (payload->conditional)
+		driver_graph_conditional_free(payload->conditional);
 	if (payload->allocation)
 		driver_graph_allocation_drop(payload->allocation);
 }

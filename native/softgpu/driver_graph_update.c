@@ -73,6 +73,9 @@ CUgraphExecUpdateResult driver_graph_update_check(const struct graph_payload *no
 	case CU_GRAPH_NODE_TYPE_MEM_FREE:
 		return now->allocation == wanted->allocation ? CU_GRAPH_EXEC_UPDATE_SUCCESS :
 							       CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
+	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+		return driver_graph_conditional_is_alike(now->conditional, wanted->conditional) ?
+		       CU_GRAPH_EXEC_UPDATE_SUCCESS : CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
 	default:
 		return CU_GRAPH_EXEC_UPDATE_SUCCESS;
 	}
@@ -159,29 +162,34 @@ static CUgraphExecUpdateResult check_graphs(struct CUgraph_st *into, const struc
 					    CUgraphExecUpdateResultInfo *info)
 {
 	CUgraphExecUpdateResult why = pair_graphs(into, from, info);
+	struct CUgraph_st *below;
 
 	for (struct CUgraphNode_st *node = into->first; node && !why; node = node->next) {
-		CUgraphExecUpdateResult wrong = driver_graph_update_check(&node->payload,
-									  &node->pair->payload);
+		const struct graph_payload *wanted = &node->pair->payload;
+		CUgraphExecUpdateResult wrong = driver_graph_update_check(&node->payload, wanted);
 
 		if (wrong)
 			why = differ(info, wrong, node->pair, NULL);
-		else if (node->payload.child)
-			why = check_graphs(node->payload.child, node->pair->payload.child, info);
+		for (unsigned i = 0; !why && (below = driver_graph_below(&node->payload, i)); i++)
+			why = check_graphs(below, driver_graph_below(wanted, i), info);
 	}
 	return why;
 }
 
-/* After the check: `pair` leads to what is wanted. */
+/* After the check: `pair` leads to what is wanted.  The kernels of the new graph set its conditions:
+ * so conditional nodes choose by these. */
 static void take_over(struct CUgraph_st *into)
 {
+	struct CUgraph_st *below;
+
 	for (struct CUgraphNode_st *node = into->first; node; node = node->next) {
 		const struct graph_payload *wanted = &node->pair->payload;
 
-		if (node->payload.child) {
-			take_over(node->payload.child);
-			continue;
-		}
+		for (unsigned i = 0; (below = driver_graph_below(&node->payload, i)); i++)
+			take_over(below);
+		if (node->payload.conditional)
+			driver_graph_conditional_follow(node->payload.conditional,
+							wanted->conditional);
 		if (wanted->work) {
 			driver_graph_work_hold(wanted->work);
 			driver_graph_work_drop(node->payload.work);
@@ -195,10 +203,12 @@ static void take_over(struct CUgraph_st *into)
  * in the place of the executable's. */
 static bool take_over_users(struct CUgraph_st *into, const struct CUgraph_st *from, struct user_reference **former)
 {
+	struct CUgraph_st *below;
+
 	for (struct CUgraphNode_st *node = into->first; node; node = node->next)
-		if (node->payload.child &&
-		    !take_over_users(node->payload.child, node->pair->payload.child, former))
-			return false;
+		for (unsigned i = 0; (below = driver_graph_below(&node->payload, i)); i++)
+			if (!take_over_users(below, driver_graph_below(&node->pair->payload, i), former))
+				return false;
 	return driver_graph_users_replace(into, from, former);
 }
 

@@ -31,6 +31,7 @@ enum driver_kind {
 	DRIVER_KIND_RESOURCES,	/* a CUdevResourceDesc */
 	DRIVER_KIND_GREEN,
 	DRIVER_KIND_GREEN_AS_CONTEXT,
+	DRIVER_KIND_GRAPH_CONDITION,
 };
 
 /* 0 or -ENOMEM. */

@@ -38,6 +38,11 @@ static void print(void *opaque, const char *text, size_t length)
 	fflush(stdout);
 }
 
+static bool set_condition(void *opaque, uint64_t handle, uint32_t value)
+{
+	return driver_graph_condition_set(opaque, handle, value);
+}
+
 static CUresult run_launch(struct driver_operation *operation, CUresult state)
 {
 	const struct launch_operation *launch = (struct launch_operation *)operation;
@@ -57,6 +62,8 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		.cancel = &launch->function->module->context->cancel,
 		.timeout_ns = driver_options()->watchdog_ns,
 		.print = print,
+		.set_condition = set_condition,
+		.condition_opaque = launch->function->module->context,
 		.reach = driver_device_count() > 1 ? &reach : NULL,
 	};
 

@@ -138,6 +138,7 @@
 	PLAIN(cuGraphAddNode, 12030, cuGraphAddNode_v2) \
 	PLAIN(cuGraphChildGraphNodeGetGraph, 10000, cuGraphChildGraphNodeGetGraph) \
 	PLAIN(cuGraphClone, 10000, cuGraphClone) \
+	PLAIN(cuGraphConditionalHandleCreate, 12030, cuGraphConditionalHandleCreate) \
 	PLAIN(cuGraphCreate, 10000, cuGraphCreate) \
 	PLAIN(cuGraphDebugDotPrint, 11030, cuGraphDebugDotPrint) \
 	PLAIN(cuGraphDestroy, 10000, cuGraphDestroy) \

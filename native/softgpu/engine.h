@@ -172,6 +172,9 @@ struct engine_launch {
 	/* Device printf: complete formatted text, called under a lock. */
 	void (*print)(void *opaque, const char *text, size_t length);
 	void *print_opaque;
+	/* cudaGraphSetConditional: false when there is no such handle.  NULL: there is none. */
+	bool (*set_condition)(void *opaque, uint64_t handle, uint32_t value);
+	void *condition_opaque;
 	const struct engine_reach *reach;	/* NULL: all memory */
 };
 

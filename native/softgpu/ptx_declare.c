@@ -318,12 +318,24 @@ static uint32_t take_product(struct ptx_parser *parser, uint32_t values[3])
 	return product > 1u << 30 ? 1u << 30 : (uint32_t)product;
 }
 
+static bool begins_declaration(const struct ptx_parser *parser)
+{
+	static const char *const words[] = {
+		".visible", ".extern", ".weak", ".common", ".entry", ".func", ".global", ".const", ".shared",
+	};
+
+	for (size_t k = 0; k < sizeof(words) / sizeof(words[0]); k++)
+		if (ptx_is(parser, words[k]))
+			return true;
+	return false;
+}
+
 static void take_performance_directives(struct ptx_parser *parser,
 					struct engine_function *function)
 {
 	uint32_t values[3];
 
-	while (!ptx_is(parser, "{") && !ptx_is(parser, ";")) {
+	while (!ptx_is(parser, "{") && !ptx_is(parser, ";") && !begins_declaration(parser)) {
 		if (ptx_accept(parser, ".maxntid") || ptx_accept(parser, ".reqntid")) {
 			function->max_threads = take_product(parser, values);
 		} else if (ptx_accept(parser, ".minnctapersm")) {
@@ -421,7 +433,8 @@ static void declare_function(struct ptx_parser *parser, bool is_entry, struct li
 
 		take_performance_directives(parser, &ignored);
 	}
-	if (ptx_accept(parser, ";"))
+	/* XLA's kernels for conditional nodes have an external function without a semicolon, which ptxas takes. */
+	if (ptx_accept(parser, ";") || (linkage.is_extern && begins_declaration(parser)))
 		return;
 	if (redefines && !linkage.is_weak && !function->is_weak)
 		ptx_fail(parser, ENGINE_INVALID_PTX, "function %s is defined twice", function->name);

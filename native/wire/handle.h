@@ -63,7 +63,7 @@ void *handle_get(const struct handle_table *table, enum handle_kind kind, uint64
 /* Take the name back: the object that had it, or NULL. */
 void *handle_close(struct handle_table *table, enum handle_kind kind, uint64_t handle);
 
-/* Call visit for every live handle; the table must not change meanwhile. */
+/* Call visit for every live handle; the table must not change meanwhile, but that visit may close what it is called for. */
 void handle_visit(struct handle_table *table,
 		  void (*visit)(void *opaque, uint64_t handle, void *object), void *opaque);
 

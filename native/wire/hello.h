@@ -27,7 +27,8 @@
 #define WIRE_PROTOCOL_MAJOR 2u		/* peers that differ refuse each other */
 #define WIRE_PROTOCOL_MINOR 5u		/* 1: sessions that are resumed; 2: managed memory, images
 					 * that are kept; 3: where multiprocessors lie, launches of graphs that are posted;
-					 * 4: a lane of the client's own; 5: pinned memory that is mapped */
+					 * 4: a lane of the client's own; 5: pinned memory that is mapped, conditional nodes
+					 * of graphs */
 #define WIRE_SECRET_BYTES 32u
 #define WIRE_NONCE_BYTES 16u
 #define WIRE_PROOF_BYTES 16u

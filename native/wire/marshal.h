@@ -99,6 +99,7 @@ void marshal_CUevent(struct marshal *m, CUevent *handle);
 void marshal_CUfunction(struct marshal *m, CUfunction *handle);
 void marshal_CUkernel(struct marshal *m, CUkernel *handle);
 void marshal_CUgraph(struct marshal *m, CUgraph *handle);
+void marshal_CUgraphConditionalHandle(struct marshal *m, CUgraphConditionalHandle *handle);
 void marshal_CUgraphExec(struct marshal *m, CUgraphExec *handle);
 void marshal_CUgraphNode(struct marshal *m, CUgraphNode *handle);
 void marshal_CUgreenCtx(struct marshal *m, CUgreenCtx *handle);
@@ -114,6 +115,8 @@ void marshal_CUtexref(struct marshal *m, CUtexref *handle);
 void marshal_CUtexObject(struct marshal *m, CUtexObject *handle);
 void marshal_CUuserObject(struct marshal *m, CUuserObject *handle);
 
+/* A graph that lies in the node which was walked last, beside others. */
+void marshal_body(struct marshal *m, CUgraph *body);
 /* A kernel's parameters, however the caller gave them. */
 void marshal_parameters(struct marshal *m, CUfunction function, void ***parameters, void ***extra);
 /* A function of the program's process and its argument. */

@@ -181,6 +181,24 @@ WALK marshal_CUlaunchConfig(struct marshal *m, CUlaunchConfig *config)
 	}
 }
 
+/* Behind the bytes of the CUgraphNodeParams that it is in.  Its bodies are told by the reply alone. */
+WALK marshal_CUDA_CONDITIONAL_NODE_PARAMS(struct marshal *m, CUDA_CONDITIONAL_NODE_PARAMS *node)
+{
+	CUgraph *bodies = m->reply ? node->phGraph_out : NULL;
+
+	marshal_CUgraphConditionalHandle(m, &node->handle);
+	marshal_CUcontext(m, &node->ctx);
+	if (!m->reply && node->size > MARSHAL_LIST_LIMIT)
+		marshal_fail(m, CUDA_ERROR_OUT_OF_MEMORY);
+	if (m->reply) {
+		bodies = marshal_pointer(m, bodies, node->size, sizeof(*bodies));
+		for (unsigned i = 0; bodies && i < node->size; i++)
+			marshal_body(m, &bodies[i]);
+	}
+	if (m->get)
+		node->phGraph_out = marshal_lasting(m, bodies, node->size * sizeof(*bodies));
+}
+
 WALK marshal_CUgraphNodeParams(struct marshal *m, CUgraphNodeParams *node)
 {
 	_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v2) == sizeof(CUDA_KERNEL_NODE_PARAMS_v3) &&
@@ -223,11 +241,14 @@ WALK marshal_CUgraphNodeParams(struct marshal *m, CUgraphNodeParams *node)
 		marshal_CUDA_BATCH_MEM_OP_NODE_PARAMS(m,
 						      (CUDA_BATCH_MEM_OP_NODE_PARAMS *)&node->memOp);
 		break;
+	case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+		marshal_CUDA_CONDITIONAL_NODE_PARAMS(m, &node->conditional);
+		break;
 	case CU_GRAPH_NODE_TYPE_EMPTY:
 	case CU_GRAPH_NODE_TYPE_MEM_FREE:
 		break;
 	default:
-		/* Semaphores and conditions name what has no name here. */
+		/* Semaphores of other APIs have no names here. */
 		marshal_fail(m, CUDA_ERROR_NOT_SUPPORTED);
 		break;
 	}

@@ -35,6 +35,7 @@ _WALKED = frozenset(
         "CUevent",
         "CUfunction",
         "CUgraph",
+        "CUgraphConditionalHandle",
         "CUgraphExec",
         "CUgraphExecUpdateResultInfo",
         "CUgraphNode",

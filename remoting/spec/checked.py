@@ -144,6 +144,7 @@ CHECKED: Final[dict[str, str]] = {
     "cuGraphBatchMemOpNodeSetParams": "call_word_nodes",
     "cuGraphChildGraphNodeGetGraph": "driver_graph_clone",
     "cuGraphClone": "driver_graph_clone",
+    "cuGraphConditionalHandleCreate": "call_conditions",
     "cuGraphCreate": "call_identity",
     "cuGraphDebugDotPrint": "driver_graph_dot",
     "cuGraphDestroy": "call_identity",

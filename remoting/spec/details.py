@@ -11,6 +11,10 @@ native/client/details.h:
     a copy as one of the structures ``CUDA_MEMCPY2D`` and ``CUDA_MEMCPY3D`` describes it
 ``BATCH(to, from, sizes, count)``
     several copies
+``PARTS()``
+    several copies, of each of which the shim has told while it made it (client_trace_part)
+``FLAT(array)`` ``DEEP(array, levels)``
+    an array, as one of the structures ``CUDA_ARRAY_DESCRIPTOR`` and ``CUDA_ARRAY3D_DESCRIPTOR`` describes it
 ``KERNEL(f)`` ``LAUNCH(f, grid and block)`` ``CONFIGURED(f, config)``
     a launch
 ``IMAGE(place)``
@@ -50,6 +54,10 @@ _DETAILS: Final = (
     (r"cuMemcpy2D(Async|Unaligned)?", "BOX(pCopy, 1)"),
     (r"cuMemcpy3D(Peer)?(Async)?", "BOX(pCopy, pCopy->Depth)"),
     (r"cuMemcpyBatchAsync", "BATCH(dsts, srcs, sizes, count)"),
+    (r"cuMemcpy3D(Batch|WithAttributes)Async", "PARTS()"),
+    (r"cuArrayCreate", "FLAT(pAllocateArray)"),
+    (r"cuArray3DCreate", "DEEP(pAllocateArray, 1)"),
+    (r"cuMipmappedArrayCreate", "DEEP(pMipmappedArrayDesc, numMipmapLevels)"),
     (r"cuLaunch(Cooperative)?Kernel", f"LAUNCH(f, {_GEOMETRY})"),
     (r"cuLaunchKernelEx", "CONFIGURED(f, config)"),
     (r"cuLaunch|cuLaunchGrid(Async)?", "KERNEL(f)"),

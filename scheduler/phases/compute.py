@@ -439,9 +439,9 @@ _REASONS = {
     ONLY_ONE: "{0} at cost {1} (the only node with room)",
     NEXT_BEST: "{0} at cost {1} (next best {2} at {3})",
     WERE_FULL: "{0} at cost {1} (cheaper ones such as {2} at {3} were full)",
-    _NAMED: "{0} because the job names it",
+    _NAMED: "{0} at cost {1} because the job names it",
     _BLIND: "{0} at cost {1} (cheaper ones such as {2} at {3} count for nothing: the policy does not go by cost)",
-    _KEPT: "{0}, where room was kept for the job because it had waited long",
+    _KEPT: "{0} at cost {1}, where room was kept for the job because it had waited long",
 }
 
 

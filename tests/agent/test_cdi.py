@@ -23,7 +23,7 @@ def test_the_paths_of_the_environment_are_those_of_the_container() -> None:
     assert f"{told['kind']}={device['name']}" == name == "farbus.io/gpu=j7.main.0"
     assert device["containerEdits"]["env"] == [
         "FARBUS_SESSION=/run/farbus/session",
-        "LD_PRELOAD=/run/farbus/lib/libcuda.so.1:/run/farbus/lib/libnvidia-ml.so.1",
+        "LD_PRELOAD=/run/farbus/lib/libcuda.preload.so:/run/farbus/lib/libnvidia-ml.preload.so",
         "OTHER=/l/1fx",
     ]
     mounts = {mount["hostPath"]: mount["containerPath"] for mount in device["containerEdits"]["mounts"]}

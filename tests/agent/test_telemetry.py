@@ -20,6 +20,7 @@ from farbus.linux.clock import FakeClock
 from farbus.linux.links import NetworkLink
 from farbus.linux.node_facts import FakeNodeFacts
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuSample
+from farbus.linux.process_states import FakeProcessStates
 from farbus.linux.shared_memory import FakeSharedMemory
 from farbus.model.device import Route
 from farbus.model.lease import Lease, LeasedDevice
@@ -332,7 +333,9 @@ async def test_sessions_and_their_lease_are_told() -> None:
     memory.tell("gpu", {500: 2**20})
     memory.tell("software gpu", {500: 2**20, 501: 1})
     shared = FakeSharedMemory({(900, status.MEMORY_NAME): status_bytes()})
-    collector = SessionCollector(served=lambda: ((LEASE, 900),), shared=shared, memory=memory, clock=FakeClock())
+    collector = SessionCollector(
+        served=lambda: ((LEASE, 900),), shared=shared, states=FakeProcessStates(), memory=memory, clock=FakeClock()
+    )
     found = await collector.sample()
     session = ("l1", 500, 77, "train")
     assert found[series("lease_info", "l1", "j1", "main.0", "ada", "gamma", "remote")] == 1.0
@@ -350,7 +353,9 @@ async def test_sessions_and_their_lease_are_told() -> None:
 async def test_a_supervisor_that_is_just_ending_hides_no_other() -> None:
     shared = FakeSharedMemory({(900, status.MEMORY_NAME): status_bytes()})
     served = [(LEASE, 900), (LEASE, 901)]
-    collector = SessionCollector(served=lambda: served, shared=shared, memory=ProcessMemory(), clock=FakeClock())
+    collector = SessionCollector(
+        served=lambda: served, shared=shared, states=FakeProcessStates(), memory=ProcessMemory(), clock=FakeClock()
+    )
     assert series("lease_sessions", "l1") in await collector.sample()
     del served[0]
     with pytest.raises(NotFound, match="of process 901"):
@@ -358,6 +363,7 @@ async def test_a_supervisor_that_is_just_ending_hides_no_other() -> None:
 
 
 WAITS = series("session_waiting_seconds", "l1", 500, 77, "train")
+STOPPED = series("session_stopped", "l1", 500, 77, "train")
 SYNCHRONIZE = next(each.opcode for each in OPERATIONS if each.name == "stream_synchronize")
 
 
@@ -367,11 +373,14 @@ class Watched:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self._shared = FakeSharedMemory({})
+        self.states = FakeProcessStates()
         served = [(LEASE, 900)]
         self._collector = SessionCollector(
-            served=lambda: served, shared=self._shared, memory=ProcessMemory(), clock=self.clock
+            served=lambda: served, shared=self._shared, states=self.states, memory=ProcessMemory(), clock=self.clock
         )
         self.logs: list[tuple[object, ...]] = []
+        self.events: list[str] = []
+        self.told_stopped = False
 
     async def look(self, *, after_s: float = 0.0, **counted: int) -> float | None:
         """Look at what the server has counted by then; return for how long it waits, as is told."""
@@ -379,6 +388,8 @@ class Watched:
         self._shared.files[900, status.MEMORY_NAME] = status_bytes(**counted)
         with structlog.testing.capture_logs() as logs:
             found = await self._collector.sample()
+        self.told_stopped = STOPPED in found
+        self.events += [each["event"].partition(" (")[0] for each in logs]
         self.logs += [(each["log_level"], each["pid"], each.get("operation")) for each in logs]
         return found.get(WAITS)
 
@@ -421,12 +432,41 @@ async def test_a_call_that_began_a_moment_ago_does_not_hang() -> None:
     assert not watched.logs
 
 
+@pytest.mark.parametrize("counted", [{}, {"waiting_since": 1}], ids=["between calls", "in a call"])
+async def test_a_server_that_somebody_has_stopped_is_said_once(counted: dict[str, int]) -> None:
+    watched = Watched()
+    await watched.look(**counted)
+    assert not watched.told_stopped
+    watched.states.stopped.add(500)
+    for _ in range(3):
+        # It can't come back from a call before it goes on.
+        assert await watched.look(after_s=60, **counted) is None
+        assert watched.told_stopped
+    assert watched.events == ["server is stopped"]
+    watched.states.stopped.clear()
+    assert await watched.look(after_s=3, **counted) is None
+    assert not watched.told_stopped
+    assert watched.events == ["server is stopped", "server goes on"]
+
+
+async def test_a_server_that_has_gone_on_and_hangs_is_said() -> None:
+    watched = Watched()
+    watched.states.stopped.add(500)
+    await watched.look(waiting_since=1)
+    watched.states.stopped.clear()
+    await watched.look(after_s=3, waiting_since=1)
+    assert await watched.look(after_s=60, waiting_since=1) == 60.0
+    assert watched.events[:2] == ["server is stopped", "server goes on"]
+    assert watched.events[2].startswith("server has not come back from a call")
+
+
 def test_the_table_makes_a_collector_for_each_part_of_a_node() -> None:
     sources = Sources(
         facts=FakeNodeFacts(),
         gpus=(GpuSource(FakeNvml(), False), GpuSource(FakeNvml(), True)),
         served=lambda: (),
         shared=FakeSharedMemory(),
+        states=FakeProcessStates(),
         memory=ProcessMemory(),
         clock=FakeClock(),
     )

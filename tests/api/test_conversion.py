@@ -183,7 +183,8 @@ PAIRS = [
                     gpus=(GpuTelemetry(device="GPU-1", software=True, memory_used_bytes=0, last_xid=79, user="u"),),
                     sessions=(
                         SessionTelemetry(
-                            lease="l", client_pid=7, program="p", transport="shm", server_pid=8, waiting_s=6.5
+                            lease="l", client_pid=7, program="p", transport="shm", server_pid=8, waiting_s=6.5,
+                            stopped=True,
                         ),
                     ),
                     stale=(CollectorState(name="gpu", reason="hangs"),),

@@ -77,6 +77,13 @@ def test_a_server_that_hangs_is_told_with_its_node_and_pid() -> None:
     assert "server" not in drawn(hanging(59.0))
 
 
+def test_a_server_that_somebody_has_stopped_is_told_with_what_lets_it_go_on() -> None:
+    session = SessionTelemetry(lease="l-7", client_pid=7, program="train", server_pid=4_194_304, stopped=True)
+    stopped = ClusterTelemetry(nodes=(NodeTelemetry(node="alpha", state=NodeState.READY, sessions=(session,)),))
+    line = "alpha: server 4194304 of train is stopped; kill -CONT lets it go on"
+    assert drawn(stopped).splitlines()[-1] == line
+
+
 def test_a_wide_picture_has_the_processes_of_a_session() -> None:
     console = Console(width=WIDE_WIDTH, file=io.StringIO(), record=True, highlight=False)
     console.print(picture(hanging(7.0), sort=Sort.NAME, wide=True))

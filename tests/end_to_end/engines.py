@@ -32,8 +32,14 @@ SUITE = "trixie"
 PACKAGES = ("docker.io", "docker-cli", "containerd", "tini")
 """What is fetched; runc of any age does."""
 
-COMMANDS = {"podman": "podman", "crun": "crun", "runc": "runc", "catatonit": "catatonit"}
-"""What else starts containers, and the package of Debian and Ubuntu that brings it; the last is podman's ``--init``."""
+COMMANDS = {
+    "podman": "podman",
+    "crun": "crun",
+    "runc": "runc",
+    "catatonit": "catatonit",  # podman's --init
+    "musl-gcc": "musl-tools",
+}
+"""What else starts containers or compiles programs for them, and the package of Debian and Ubuntu that brings it."""
 
 FETCH_LIMIT_S = 300
 START_LIMIT_S = 60

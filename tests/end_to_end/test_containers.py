@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import signal
@@ -14,10 +15,17 @@ from typing import IO
 import pytest
 
 from farbus.remoting import paths
-from tests.end_to_end.conftest import COMMAND_LIMIT_S, Cluster
+from tests.end_to_end.conftest import COMMAND_LIMIT_S, PROGRAMS, Cluster
 from tests.end_to_end.engines import SPECIFICATIONS, Engine, docker, podman
 
 LIBRARIES = "/libraries"
+
+
+def bare(root: Path) -> Path:
+    """Make the directories that an engine wants of an image."""
+    for name in ("proc", "sys", "dev", "run", "etc", "tmp"):
+        (root / name).mkdir(parents=True)
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, compiled: Callable[..., Path]
 
     They lie where LD_LIBRARY_PATH alone leads, as in many an image.
     """
-    root = tmp_path_factory.mktemp("container") / "root"
-    for name in ("proc", "sys", "dev", "run", "etc", "tmp"):
-        (root / name).mkdir(parents=True)
+    root = bare(tmp_path_factory.mktemp("container") / "root")
     shutil.copy2(compiled("cluster/stay.cu"), root / "program")
     needs = subprocess.run(
         ["ldd", root / "program", paths.shim_library()], capture_output=True, text=True, check=True
@@ -40,6 +46,26 @@ def root(tmp_path_factory: pytest.TempPathFactory, compiled: Callable[..., Path]
         (root / loader[1:]).parent.mkdir(parents=True)
         shutil.copy(loader, root / loader[1:])
     return root
+
+
+@pytest.fixture(scope="module")
+def musl_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A container's whole file system: a program that looks for a driver, and musl, as in an image of Alpine."""
+    if shutil.which("musl-gcc") is None:
+        pytest.skip("needs musl-gcc: make check-containers installs it")
+    root = bare(tmp_path_factory.mktemp("musl") / "root")
+    subprocess.run(["musl-gcc", "-o", root / "program", PROGRAMS / "finds_driver.c"], check=True)
+    loader = Path(f"/lib/ld-musl-{platform.machine()}.so.1")
+    (root / "lib").mkdir()
+    shutil.copy(loader, root / "lib")
+    return root
+
+
+@pytest.fixture(scope="module", params=[podman, docker])
+def musl(request: pytest.FixtureRequest, musl_root: Path) -> Iterator[Engine]:
+    """A container engine that works here, with an image that has musl."""
+    with request.param(musl_root) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="module", params=[podman, docker])
@@ -96,6 +122,12 @@ def test_a_container_finds_the_gpu_that_its_engine_is_asked_for(engine: Engine, 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "using 1 device(s)\nright throughout\n" in done.stdout
     assert nothing_is_held(cluster)
+
+
+def test_a_program_of_musl_runs_and_finds_no_gpu(musl: Engine, cluster: Cluster) -> None:
+    done = cluster.run("run", "--quiet", "--", *asking(musl, "--rm", command="/program"))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.endswith("\nError loading shared library libcuda.so.1: No such file or directory\n")
 
 
 def test_a_container_whose_client_is_killed_loses_its_gpu(engine: Engine, cluster: Cluster, name: str) -> None:

@@ -143,15 +143,20 @@ def test_nothing_is_left_of_a_container_that_is_killed(pair: Pair, engine: str, 
     nothing_is_left(pair, engine, user)
 
 
-def test_a_job_that_is_cancelled_ends_its_container_of_docker(pair: Pair) -> None:
-    container = in_container("docker", STAY, "--init")[-1]
-    submit = ("farbus", "submit", "--gpus", "1", "--node", "a", "--", "sh", "-c", f"exec {container}")
+# The last ends with 0 where podman is older than 4.6, as here: docs/install.md#containers.
+@pytest.mark.parametrize(
+    ("engine", "before", "codes"),
+    [("docker", "", "143"), ("podman", "podman unshare true; ", "143"), ("podman", "", "(0|143)")],
+)
+def test_a_job_that_is_cancelled_ends_its_container(pair: Pair, engine: str, before: str, codes: str) -> None:
+    container = in_container(engine, STAY, "--init")[-1]
+    submit = ("farbus", "submit", "--gpus", "1", "--node", "a", "--", "sh", "-c", f"{before}exec {container}")
     job = run(pair, *submit, user="alice").stdout.strip()
     farbus(pair.a, "logs", job, until="using 1 device", user="alice")
     assert run(pair, "farbus", "cancel", job, user="alice").code == 0
-    ended = rf"^job {job}: cancelled: .*\n  task main.0: exited \(code {128 + signal.SIGTERM}\)"
+    ended = rf"^job {job}: cancelled: .*\n  task main.0: exited \(code {codes}\)"
     farbus(pair.a, "jobs", job, user="alice", until=ended)
-    nothing_is_left(pair, "docker", "alice")
+    nothing_is_left(pair, engine, "alice")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

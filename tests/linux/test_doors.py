@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +25,7 @@ from farbus.linux.links import LinkTable, NetworkLink
 from farbus.linux.node_facts import FakeNodeFacts, KernelNodeFacts, NodeFacts
 from farbus.linux.notify import SystemdNotifier
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuProcess, GpuSample, Nvml, WorkerNvml
+from farbus.linux.process_states import FakeProcessStates, KernelProcessStates, ProcessStates
 from farbus.linux.shared_memory import FakeSharedMemory, KernelSharedMemory, SharedMemory
 from farbus.linux.sysfs import FakeSysfs, KernelSysfs, NvmeController, PciFunction, Sysfs
 from farbus.linux.users import Account, FakeUsers, SystemUsers, Users
@@ -258,6 +261,42 @@ async def test_a_call_that_hangs_is_left_behind_and_no_other_begun() -> None:
             assert await caller.call(lambda: 5) == 5
             break
         await asyncio.sleep(0)
+
+
+# What the kernel does with a process.
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "infinity"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("kind", ["real", "fake"])
+def test_a_process_that_is_stopped_is_told_from_one_that_runs(kind: str, child: subprocess.Popen[bytes]) -> None:
+    fake = FakeProcessStates()
+    states: ProcessStates = KernelProcessStates() if kind == "real" else fake
+    assert not states.is_stopped(child.pid)
+    child.send_signal(signal.SIGSTOP)
+    # Returns once it has stopped.
+    os.waitpid(child.pid, os.WUNTRACED)
+    fake.stopped.add(child.pid)
+    assert states.is_stopped(child.pid)
+    child.send_signal(signal.SIGCONT)
+    os.waitid(os.P_PID, child.pid, os.WCONTINUED)
+    fake.stopped.discard(child.pid)
+    assert not states.is_stopped(child.pid)
+    assert not states.is_stopped(2**22 + 1)
+
+
+def test_the_state_of_a_process_is_told_whatever_its_name_is(tmp_path: Path) -> None:
+    (tmp_path / "812").mkdir()
+    (tmp_path / "812/stat").write_bytes(b"812 (a) T (b) S 1 812")
+    (tmp_path / "813").mkdir()
+    (tmp_path / "813/stat").write_bytes(b"813 (a) S (b) T 1 813")
+    states = KernelProcessStates(proc=str(tmp_path))
+    assert [states.is_stopped(pid) for pid in (812, 813)] == [False, True]
 
 
 # Memory that another process shares.

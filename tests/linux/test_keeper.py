@@ -396,6 +396,53 @@ async def test_a_program_has_not_ended_before_all_that_it_left_has(
     assert not process_exists(left)
 
 
+# The shell ends when it is told to; what it has started ends later, or not at all.
+SAVES = """
+(trap 'while kill -0 $$ 2>/dev/null; do sleep 0.01; done; sleep 0.05; echo saved; exit' TERM
+echo ready; while :; do sleep 0.01; done) &
+wait
+"""
+IGNORES = "trap '' TERM; sleep 1000 & trap - TERM; echo $!; wait"
+HAS_LEFT = "setsid sh -c 'trap \"\" TERM; echo $$; exec sleep 1000' & wait"
+
+
+async def test_what_a_program_has_started_has_the_same_time_to_end(door: Door) -> None:
+    child = await spawn(door(), shell(SAVES))
+    assert await line_of(child) == "ready"
+    child.end(grace_s=1000.0, reason="cancelled")
+    assert b"saved\n" in await output_of(child)
+    assert await child.wait() == Exit(-15, "cancelled")
+
+
+async def test_what_a_program_has_started_is_killed_when_that_time_is_over(door: Door) -> None:
+    child = await spawn(door(), shell(IGNORES))
+    (_, started) = await pids_of(child, 1)
+    child.end(grace_s=0.05, reason="cancelled")
+    assert await child.wait() == Exit(-15, "cancelled")
+    assert not process_exists(started)
+    assert b"can't be killed" not in await output_of(child)
+
+
+async def test_what_a_program_has_started_is_killed_when_nobody_waits_any_more(door: Door) -> None:
+    child = await spawn(door(), shell(IGNORES))
+    (_, started) = await pids_of(child, 1)
+    child.end(grace_s=1000.0, reason="cancelled")
+    await gone(child.pid)
+    child.kill("now")
+    async with asyncio.timeout(PATIENCE_S):
+        assert await child.wait() == Exit(-15, "cancelled")
+    assert not process_exists(started)
+
+
+async def test_what_has_left_a_programs_group_was_not_told_and_has_no_time(door: Door) -> None:
+    child = await spawn(door(), shell(HAS_LEFT))
+    (_, left) = await pids_of(child, 1)
+    async with asyncio.timeout(PATIENCE_S):
+        child.end(grace_s=1000.0, reason="cancelled")
+        assert await child.wait() == Exit(-15, "cancelled")
+    assert not process_exists(left)
+
+
 # The first thread ends, another lives on, as one that hangs in a driver.
 THREADS = """
 import ctypes, threading, time
@@ -741,7 +788,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE.keys())
 async def test_hostile_lines_end_their_connection_and_nothing_else(door: Door, tmp_path: Path, lines: bytes) -> None:
-    child = await spawn(door(), shell("trap 'exit 7' TERM; echo ready; sleep 1000 & wait"))
+    child = await spawn(door(), shell("trap 'exit 7' TERM; echo ready; setsid sleep 1000 & wait"))
     with connect(tmp_path / "programs" / "t") as connection:
         read_line(connection)
         connection.sendall(lines)
@@ -784,7 +831,7 @@ def flood(directory: Path, data: bytes, descriptors: list[int]) -> None:
 
 
 async def test_a_program_whose_agent_was_parted_with_goes_on(door: Door, tmp_path: Path) -> None:
-    child = await spawn(door(), shell("trap 'exit 7' TERM; echo ready; sleep 1000 & wait"))
+    child = await spawn(door(), shell("trap 'exit 7' TERM; echo ready; setsid sleep 1000 & wait"))
     assert await line_of(child) == "ready"
     # More than a keeper lets in: the oldest, which is the agent's, goes.
     others = [connect(tmp_path / "programs" / "t") for _ in range(keeper.MAX_CONNECTIONS)]
@@ -822,7 +869,7 @@ async def test_a_kill_goes_to_a_keeper_that_has_just_parted_with_its_agent(door:
 
 
 async def test_an_end_goes_to_a_keeper_that_has_just_parted_with_its_agent(door: Door, tmp_path: Path) -> None:
-    child = await part(door, tmp_path, shell("trap 'exit 7' TERM; echo ready; sleep 1000 & wait"))
+    child = await part(door, tmp_path, shell("trap 'exit 7' TERM; echo ready; setsid sleep 1000 & wait"))
     child.end(grace_s=1000.0, reason="cancelled")
     async with asyncio.timeout(PATIENCE_S):
         assert await child.wait() == Exit(7, "cancelled")
@@ -840,7 +887,7 @@ async def test_what_is_told_while_there_is_no_connection_is_told_when_there_is_o
         return await real(directory)
 
     monkeypatch.setattr(kept, "_connect", connect_later)
-    child = await part(door, tmp_path, shell("trap 'exit 7' TERM; echo ready; sleep 1000 & wait"))
+    child = await part(door, tmp_path, shell("trap 'exit 7' TERM; echo ready; setsid sleep 1000 & wait"))
     await connecting.wait()
     child.note("heard\n")
     child.signal(signal.SIGTERM)

@@ -32,7 +32,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"]}
 # What each program does, as a shell script and as a coroutine.
 SHELL = {
     "greet": "echo hello; echo oops >&2; exit 3",
-    "obey": "trap 'exit 7' TERM; echo ready; sleep 1000 & wait",
+    "obey": "trap 'exit 7' TERM; echo ready; setsid sleep 1000 & wait",
     "sleep": "echo ready; exec sleep 1000",
     "ignore": "trap '' TERM; echo ready; sleep 1000 & wait",
 }

@@ -16,7 +16,7 @@ import pytest
 
 from farbus.remoting import assignment
 from farbus.remoting import session as wire
-from farbus.remoting.spec import OPERATIONS
+from farbus.remoting.spec import ENTRIES, OPERATIONS
 from tests.remoting.harness import ROOT, hello, server_environment
 
 SECRET = bytes(range(32))
@@ -46,8 +46,11 @@ class Session:
         return opcode, result, self.exactly(length)
 
     def exactly(self, count: int) -> bytes:
-        data = self.connection.recv(count, socket.MSG_WAITALL) if count else b""
-        assert len(data) == count, "the server has closed the connection"
+        data = b""
+        while len(data) < count:
+            more = self.connection.recv(count - len(data))
+            assert more, "the server has closed the connection"
+            data += more
         return data
 
     def call(self, name: str, fixed: bytes = b"", *, context: int = 0) -> int:
@@ -234,6 +237,77 @@ def test_only_an_executable_graph_is_launched(open_session: Callable[[], Session
         assert struct.unpack("<QQiI", failure) == (CONTEXT, session.sequence, status, OPCODE["graph_launch"])
     assert session.call("graph_launch_checked", struct.pack("<QQ", graph, legacy)) == 201
     assert session.call("memory_info", context=CONTEXT) == 0
+
+
+NUMBER = {entry.symbol: entry.number for entry in ENTRIES}
+CONDITIONAL, IF, WHILE, SWITCH = 13, 0, 1, 2
+
+
+def driver_call(session: Session, symbol: str, arguments: bytes) -> tuple[int, bytes]:
+    """Call a function of the driver with arguments as they travel: its result, and what comes back."""
+    session.send("call", struct.pack("<II", NUMBER[symbol], 0), arguments, context=CONTEXT)
+    opcode, result, payload = session.receive()
+    assert opcode == OPCODE["call"] | 0x8000
+    return result, payload[8:]
+
+
+def conditional_node(graph: int, condition: int, kind: int, bodies: int, where: int = 0) -> bytes:
+    """Arguments of cuGraphAddNode_v2; pointers that only a client may follow are not to be followed."""
+    params = struct.pack("<i12xQiIQQ200x8x", CONDITIONAL, condition, kind, bodies, 0x41414141, where)
+    assert len(params) == 256
+    return struct.pack("<QBQBBB", 0, 1, graph, 0, 0, 1) + params + struct.pack("<QQ", condition, where)
+
+
+def test_only_a_graph_s_own_condition_is_chosen_by(open_session: Callable[[], Session]) -> None:
+    session = with_context(open_session())
+    graphs, conditions = [], []
+    for _ in range(2):
+        result, payload = driver_call(session, "cuGraphCreate", struct.pack("<IB", 0, 1))
+        assert result == 0
+        graphs.append(struct.unpack("<Q", payload)[0])
+        arguments = struct.pack("<IIBQQ", 1, 1, 1, graphs[-1], 0)
+        result, payload = driver_call(session, "cuGraphConditionalHandleCreate", arguments)
+        assert result == 0
+        conditions.append(struct.unpack("<Q", payload)[0])
+    graph, condition = graphs[0], conditions[0]
+    for handle, kind, bodies, where, status in [
+        *((handle, IF, 1, 0, 1) for handle in (0, 1, condition + 1, conditions[1], graph, CONTEXT, (1 << 64) - 1)),
+        *((condition, kind, 1, 0, 1) for kind in (-1, 3, 13, 1 << 30)),
+        *((condition, kind, bodies, 0, 1) for kind, bodies in ((IF, 0), (IF, 3), (WHILE, 2), (SWITCH, 0))),
+        *((condition, SWITCH, bodies, 0, 2) for bodies in (65537, 1 << 31, (1 << 32) - 1)),
+        (condition, IF, 1, 0xBAD0, 201),
+        (condition, IF, 1, graph, 201),
+    ]:
+        assert driver_call(session, "cuGraphAddNode_v2", conditional_node(graph, handle, kind, bodies, where)) == (
+            status,
+            b"",
+        ), (handle, kind, bodies, where)
+    for name in (0, condition, CONTEXT, (1 << 64) - 1):
+        arguments = struct.pack("<IIBQQ", 1, 1, 1, name, 0)
+        assert driver_call(session, "cuGraphConditionalHandleCreate", arguments)[0] == 1
+    result, payload = driver_call(session, "cuGraphAddNode_v2", conditional_node(graph, condition, SWITCH, 65536))
+    assert result == 0
+    (node,) = struct.unpack_from("<Q", payload)
+    bodies = struct.unpack("<65536Q", payload[-8 * 65536 :])
+    assert len(set(bodies)) == len(bodies)
+    # Once the node is gone, so are the names of its bodies.
+    count = struct.pack("<BQ", 1, 0)
+    assert driver_call(session, "cuGraphGetNodes", count + struct.pack("<QB", bodies[7], 0))[0] == 0
+    assert driver_call(session, "cuGraphDestroyNode", struct.pack("<Q", node))[0] == 0
+    assert driver_call(session, "cuGraphGetNodes", count + struct.pack("<QB", bodies[7], 0))[0] == 1
+    # And with the graph its conditions.
+    assert driver_call(session, "cuGraphDestroy", struct.pack("<Q", graphs[1]))[0] == 0
+    assert driver_call(session, "cuGraphAddNode_v2", conditional_node(graph, conditions[1], IF, 1))[0] == 1
+    assert session.call("memory_info", context=CONTEXT) == 0
+
+
+@pytest.mark.parametrize("wrong", [-8, -1, 1, 8], ids="{:+}".format)
+def test_a_conditional_node_of_another_length_ends_the_session(open_session: Callable[[], Session], wrong: int) -> None:
+    session = with_context(open_session())
+    whole = conditional_node(0, 0, IF, 1)
+    arguments = whole[:wrong] if wrong < 0 else whole + bytes(wrong)
+    session.send("call", struct.pack("<II", NUMBER["cuGraphAddNode_v2"], 0), arguments, context=CONTEXT)
+    assert session.ended() == 0
 
 
 def test_malformed_image_is_refused(open_session: Callable[[], Session]) -> None:

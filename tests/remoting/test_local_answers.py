@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import Remote
+from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import wait_until
 from tests.remoting.test_images import ptx
@@ -163,9 +165,9 @@ def test_what_fitted_at_once_fits_again(remote: Remote, image: Path, tmp_path: P
     assert answered(1) == answered(20)
 
 
-def messages(remote: Remote, program: Path, times: int) -> int:
+def messages(remote: Remote, program: Path, times: int, *more: str) -> int:
     before = remote.supervisor.sessions.ended
-    done = remote.run(program, str(times))
+    done = remote.run(program, str(times), *more)
     assert done.returncode == 0, done.stderr
     wait_until(lambda: remote.supervisor.sessions.ended.sessions > before.sessions, "the session has ended")
     return remote.supervisor.sessions.ended.calls - before.calls
@@ -177,6 +179,13 @@ def test_whether_a_stream_is_captured_is_known_while_none_is(remote: Remote, tmp
     assert messages(remote, program, 21) - messages(remote, program, 1) == 2 * 20
 
 
+def test_captures_end_with_their_streams_contexts_and_threads(remote: Remote, tmp_path: Path) -> None:
+    program = build_calls("posting/captures_ended", tmp_path)
+    # A message for each question.
+    assert messages(remote, program, 21, "goes on") - messages(remote, program, 1, "goes on") == 20
+    assert messages(remote, program, 21) == messages(remote, program, 1)
+
+
 def test_a_capture_begins_behind_what_was_refused(remote: Remote, tmp_path: Path) -> None:
     done = remote.run(build_calls("posting/captured_late", tmp_path))
     assert done.returncode == 0, done.stderr
@@ -185,6 +194,16 @@ def test_a_capture_begins_behind_what_was_refused(remote: Remote, tmp_path: Path
 def test_an_event_whose_stream_was_waited_for_is_over(remote: Remote, tmp_path: Path) -> None:
     program = build_calls("posting/events_over", tmp_path)
     assert messages(remote, program, 21) == messages(remote, program, 1)
+
+
+def test_an_attribute_that_two_threads_set_is_what_it_is_said_to_be(
+    driver_before: Callable[[str], Path], tmp_path: Path
+) -> None:
+    driver, gate = driver_before("gated_driver"), tmp_path / "gate"
+    os.mkfifo(gate)
+    with remote_session(libcuda=driver, folder=tmp_path, environment={"SET_GATE": str(gate)}) as remote:
+        done = remote.run(build_calls("posting/set_together", tmp_path), SET_GATE=str(gate))
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_set_is_asked_for_again(remote: Remote, image: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from farbus.cli.tracing import read_trace
 from farbus.remoting.session import Server, write_session
 from tests.remoting.harness import Remote, listening
+from tests.remoting.test_coverage import build_calls
 
 Build = Callable[[str], Path]
 
@@ -156,6 +157,17 @@ def test_copies_fills_and_allocations_tell_their_bytes(
         ("cuMemcpy3D_v2", "bytes=140 from=array to=device"),
         ("cuMemcpyBatchAsync", "bytes=1111 from=pinned to=device"),
         ("cuMemcpyBatchAsync", "bytes=1112 from=mixed to=device"),
+        ("cuMemcpy3DBatchAsync", "bytes=210 from=pinned to=device"),
+        ("cuMemcpy3DBatchAsync", "bytes=297 from=pinned to=mixed"),
+        ("cuMemcpy3DBatchAsync", "bytes=192 from=pinned to=array"),
+        ("cuMemcpy3DBatchAsync", ""),
+    ]
+    arrays = [(call.name, call.about) for call in found if "ArrayCreate" in call.name or "Array3DCreate" in call.name]
+    assert arrays == [
+        ("cuArray3DCreate_v2", "bytes=4096"),
+        ("cuArray3DCreate_v2", f"bytes={5 * 6 * 7 * 8}"),
+        ("cuArray3DCreate_v2", f"bytes={5 * 7}"),
+        ("cuMipmappedArrayCreate", f"bytes={(8 * 4 + 4 * 2 + 2 * 1) * 8}"),
     ]
     assert [(call.name, call.about) for call in found if call.name.startswith("cuMemset")] == [
         ("cuMemsetD8_v2", "bytes=2001"),
@@ -179,6 +191,13 @@ def test_copies_fills_and_allocations_tell_their_bytes(
         sums[each.source, each.target] += each.bytes
     assert sums["pageable", "device"] == 1001 + 1003 + 110
     assert sums["device", "pinned"] == 1005 + 105
+
+
+def test_one_copy_with_attributes_tells_its_bytes(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("call_diagnostics", tmp_path), FARBUS_TRACE=str(tmp_path / "trace"))
+    assert done.returncode == 0, done.stderr
+    copies = [call.about for call in calls(tmp_path / "trace") if "WithAttributes" in call.name]
+    assert copies == ["bytes=4 from=device to=device"] * 2
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -293,6 +312,29 @@ def test_a_file_that_cannot_be_is_a_clear_error(
     done = remote.run(build("remoting/rows"), FARBUS_TRACE=str(trace))
     assert done.returncode == 1
     assert done.stderr == (f'farbus: FARBUS_TRACE is "{trace}": {why}; set it to a file that this program may write\n')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "notes of mine\n",
+        "1764273395.123456 812 815 cuMem",
+        "1764273395.123456 812 815 ls local 1\n",
+        "\0" * 5000,
+        "1\n",
+    ],
+)
+def test_a_file_with_something_else_in_it_is_kept_as_it_is(
+    remote: Remote, build: Build, tmp_path: Path, text: str
+) -> None:
+    notes = tmp_path / "notes"
+    notes.write_text(text)
+    done = remote.run(build("remoting/rows"), FARBUS_TRACE=str(notes))
+    assert (done.returncode, notes.read_text()) == (1, text)
+    assert done.stderr == (
+        f'farbus: FARBUS_TRACE is "{notes}": there is something else than a trace in it; '
+        "set it to a file that this program may write\n"
+    )
 
 
 def test_a_disk_that_is_full_ends_the_trace_and_not_the_program(remote: Remote, build: Build) -> None:

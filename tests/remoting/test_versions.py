@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from farbus.remoting import session as wire
+from farbus.remoting.codegen import marshal
 from farbus.remoting.codegen import wire as codegen
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.spec import ENTRIES, EVENTS, OPERATIONS
@@ -92,25 +93,30 @@ def older_server(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[None]:
-    """The session file leads to a server that has what version 1.0, or the parameter's, had."""
+    """The session file leads to a server with the operations and the driver's functions that version 1.0, or the
+    parameter's, had."""
     if not COMPILER:
         pytest.skip("no C compiler")
-    names = recorded(getattr(request, "param", "1.0"))["operations"]
-    monkeypatch.setattr(codegen, "OPERATIONS", tuple(op for op in OPERATIONS if op.name in names))
-    table = tmp_path / "wire_ops.c"
-    table.write_text(codegen.generate_wire_table())
-    own = BUILD / "objects" / "generated" / "wire_ops.o"
+    spec = recorded(getattr(request, "param", "1.0"))
+    monkeypatch.setattr(codegen, "OPERATIONS", tuple(op for op in OPERATIONS if op.name in spec["operations"]))
+    known = {symbol for symbol, function in spec["functions"].items() if "directions" in function}
+    had = tuple(call for call in marshal.calls() if call.entry.symbol in known)
+    monkeypatch.setattr(marshal, "calls", lambda: had)
+    tables = [tmp_path / "wire_ops.c", tmp_path / "server_calls.c"]
+    for table, text in zip(tables, (codegen.generate_wire_table(), marshal.generate_server_calls()), strict=True):
+        table.write_text(text)
     objects = [
         path
         for folder in ("wire", "transport", "server", "generated")
         for path in (BUILD / "objects" / folder).glob("*.o")
-        if path != own and not path.name.startswith("client_")
+        if path.with_suffix(".c").name not in {table.name for table in tables} and not path.name.startswith("client_")
     ]
     program = tmp_path / "older_server"
     subprocess.run(
         [
             *(COMPILER, "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/native", f"-I{ROOT}/native/generated"),
-            *("-o", program, Path(__file__).with_name("older_server.c"), table, *objects, "-pthread", "-ldl"),
+            "-Wno-unused-function",  # walks of what it does not know
+            *("-o", program, Path(__file__).with_name("older_server.c"), *tables, *objects, "-pthread", "-ldl"),
         ],
         check=True,
     )
@@ -170,6 +176,18 @@ def test_where_multiprocessors_lie_is_not_known_of_an_older_server_and_nothing_s
 def test_graphs_are_launched_at_a_server_that_lets_none_be_posted(remote: Remote, tmp_path: Path) -> None:
     done = remote.run(build_calls("call_graph_replays", tmp_path), FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.usefixtures("older_server")
+@pytest.mark.parametrize("older_server", ["2.4"], indirect=True)
+def test_a_server_that_knows_no_conditional_nodes_is_sent_none_and_named(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("conditions/older", tmp_path), FARBUS_TRANSPORT="tcp")
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(
+        r"farbus: the server at \S+ does not have cuGraphConditionalHandleCreate: it speaks remoting protocol "
+        rf"\d+\.\d+, this shim {CURRENT}; install the same version of farbus on both nodes\n",
+        done.stderr,
+    )
 
 
 # An older shim and a newer server: what the recorded version says, byte by byte.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
-from farbus.model.decision import PendingJob, Snapshot
+import pytest
+from msgspec.structs import replace
+
+from farbus.model.decision import Decision, PendingJob, Snapshot
 from farbus.model.device import Route
 from farbus.model.job import Miss
 from farbus.scheduler.costs.baselines import FirstFitPolicy
 from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.firmament import FirmamentPolicy
-from farbus.scheduler.round import decide
+from farbus.scheduler.round import HOLD_ROUNDS, decide
+from tests.scheduler.test_never import ring
 from tests.scheduler.worlds import GIB, gpu, group, job, node
 
 DEMO = Snapshot(
@@ -138,12 +142,31 @@ def test_a_lent_device_tells_its_lender() -> None:
     )
     decision = decide(world, [job("j", gpus=1, node="here")], policy=DefaultPolicy())
     why = decision.placements[0].tasks[0].why
-    assert why == "here because the job names it; 1 GPU remote from near at cost 2 (remote: next best far at 2.2)"
+    assert re.fullmatch(
+        r"here at cost 2\.\d+ because the job names it; "
+        r"1 GPU remote from near at cost 2 \(remote: next best far at 2\.2\)",
+        why,
+    )
 
 
-def test_costs_add_up_over_phases() -> None:
-    decision = decide(DEMO, [job("j", gpus=1, node="gamma")], policy=DefaultPolicy())
-    assert decision.placements[0].tasks[0].cost > 2000
+@pytest.mark.parametrize("node_named", ["", "gamma"])
+def test_what_is_told_of_each_phase_adds_up_to_what_it_costs_in_all(node_named: str) -> None:
+    decision = decide(DEMO, [job("j", gpus=1, node=node_named)], policy=DefaultPolicy())
+    assert_costs_add_up(decision, phases=2)
+
+
+def test_the_cost_of_a_node_is_told_where_room_was_kept_for_the_job() -> None:
+    snapshot, entry = ring(3)
+    decision = decide(snapshot, [replace(entry, rounds_waited=HOLD_ROUNDS)], policy=DefaultPolicy())
+    assert "where room was kept" in decision.placements[0].tasks[0].why
+    assert_costs_add_up(decision, phases=2)
+
+
+def assert_costs_add_up(decision: Decision, *, phases: int) -> None:
+    for task in decision.placements[0].tasks:
+        told = [float(cost) for cost in re.findall(r" at cost (\d+(?:\.\d+)?)", task.why)]
+        assert len(told) == phases, task.why
+        assert round(1000 * sum(told)) == task.cost > 0, task.why
 
 
 def test_how_many_nodes_are_short_and_which_is_closest_is_told() -> None:

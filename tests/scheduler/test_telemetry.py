@@ -34,6 +34,7 @@ def shown(teller: str, *, rates: bool = True) -> dict[str, tuple[SessionTelemetr
     if rates:
         told[series("session_calls_per_second", *whose)] = 20.0
         told[series("session_waiting_seconds", *whose)] = 75.0
+        told[series("session_stopped", *whose)] = 1.0
     telemetry = Telemetry(update=SeriesEncoder().update(told))
     cluster.tell(events.HeartbeatArrived(node=teller, session=cluster.agents[teller].session, telemetry=telemetry))
     machine = cluster.machine
@@ -43,7 +44,8 @@ def shown(teller: str, *, rates: bool = True) -> dict[str, tuple[SessionTelemetr
 def test_a_node_shows_the_sessions_with_its_devices() -> None:
     sessions = shown("a")
     assert [(each.job, each.calls_per_s, each.transport) for each in sessions["a"]] == [("j1", 20.0, "tls")]
-    assert [(each.server_pid, each.client_pid, each.waiting_s) for each in sessions["a"]] == [(1, 2, 75.0)]
+    (session,) = sessions["a"]
+    assert (session.server_pid, session.client_pid, session.waiting_s, session.stopped) == (1, 2, 75.0, True)
     assert not sessions["b"]
     assert not sessions["c"]
 
@@ -51,6 +53,7 @@ def test_a_node_shows_the_sessions_with_its_devices() -> None:
 def test_a_session_is_shown_before_it_has_rates() -> None:
     (session,) = shown("a", rates=False)["a"]
     assert (session.program, session.calls_per_s, session.transport) == ("program", 0.0, "tls")
+    assert not session.stopped
 
 
 def test_what_a_node_tells_of_anothers_sessions_is_not_shown() -> None:

@@ -118,6 +118,8 @@ class Launch(ctypes.Structure):
         ("timeout_ns", ctypes.c_uint64),
         ("print", PRINT),
         ("print_opaque", ctypes.c_void_p),
+        ("set_condition", ctypes.c_void_p),
+        ("condition_opaque", ctypes.c_void_p),
         ("reach", ctypes.c_void_p),
     ]
 

@@ -84,12 +84,37 @@ def test_unresolved_symbols_are_named() -> None:
     refused(kernel("ld.global.u32 %r1, [x];", before=".extern .global .u32 x;"), Status.UNRESOLVED, "x")
 
 
-@pytest.mark.parametrize("callee", ["cudaLaunchDeviceV2", "__cudaCDP2LaunchDeviceV2"])
+@pytest.mark.parametrize(
+    "callee",
+    ["cudaLaunchDeviceV2", "__cudaCDP2LaunchDeviceV2", "cnpLaunchDevice", "__cuda_syscall_cnpv2LaunchDeviceV2"],
+)
 def test_a_launch_by_a_kernel_disables_only_that_kernel(callee: str) -> None:
     with Module(kernel(f"call.uni {callee}, ();", before=f".extern .func {callee}();")) as module:
         info = module.info("k")
         assert info.status == Status.UNSUPPORTED
         assert callee.encode() in info.unsupported
+
+
+SET_CONDITION = ".extern .func cudaGraphSetConditional (.param .b64 handle, .param .b32 value)"
+
+
+@pytest.mark.parametrize("end", [";", ""], ids=["semicolon", "none"])
+def test_an_external_function_may_lack_its_semicolon(end: str) -> None:
+    text = kernel("ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 7; ret;", before=SET_CONDITION + end)
+    out = np.zeros(1, np.uint32)
+    with Module(text) as module:
+        module.launch("k", 1, 1, out)
+    assert out[0] == 7
+
+
+def test_a_kernel_that_sets_what_is_no_condition_fails() -> None:
+    body = """ld.param.u64 %rd1, [p];
+    { .param .b64 a; .param .b32 b; st.param.b64 [a], %rd1; st.param.b32 [b], 1;
+    call.uni cudaGraphSetConditional, (a, b); } ret;"""
+    with Module(kernel(body, before=SET_CONDITION + ";")) as module, pytest.raises(EngineError) as caught:
+        module.launch("k", 1, 1, np.zeros(1))
+    assert caught.value.status == Status.LAUNCH_FAILED
+    assert "cudaGraphSetConditional of 0x" in caught.value.text
 
 
 def test_cubin_alone_is_no_binary() -> None:

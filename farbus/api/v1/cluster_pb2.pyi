@@ -549,7 +549,7 @@ class GpuTelemetry(_message.Message):
     def __init__(self, device: _Optional[str] = ..., model: _Optional[str] = ..., software: _Optional[bool] = ..., state: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., busy_fraction: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., power_watts: _Optional[float] = ..., temperature_celsius: _Optional[float] = ..., sm_clock_hz: _Optional[float] = ..., pcie_receive_bytes_per_s: _Optional[float] = ..., pcie_send_bytes_per_s: _Optional[float] = ..., ecc_uncorrected_errors: _Optional[int] = ..., last_xid: _Optional[int] = ..., processes: _Optional[int] = ..., lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ...) -> None: ...
 
 class SessionTelemetry(_message.Message):
-    __slots__ = ("lease", "job", "user", "client_node", "client_pid", "program", "calls_per_s", "receive_bytes_per_s", "send_bytes_per_s", "busy_fraction", "memory_bytes", "transport", "server_pid", "waiting_s")
+    __slots__ = ("lease", "job", "user", "client_node", "client_pid", "program", "calls_per_s", "receive_bytes_per_s", "send_bytes_per_s", "busy_fraction", "memory_bytes", "transport", "server_pid", "waiting_s", "stopped")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -564,6 +564,7 @@ class SessionTelemetry(_message.Message):
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     SERVER_PID_FIELD_NUMBER: _ClassVar[int]
     WAITING_S_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     lease: str
     job: str
     user: str
@@ -578,7 +579,8 @@ class SessionTelemetry(_message.Message):
     transport: str
     server_pid: int
     waiting_s: float
-    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., client_pid: _Optional[int] = ..., program: _Optional[str] = ..., calls_per_s: _Optional[float] = ..., receive_bytes_per_s: _Optional[float] = ..., send_bytes_per_s: _Optional[float] = ..., busy_fraction: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., transport: _Optional[str] = ..., server_pid: _Optional[int] = ..., waiting_s: _Optional[float] = ...) -> None: ...
+    stopped: bool
+    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., user: _Optional[str] = ..., client_node: _Optional[str] = ..., client_pid: _Optional[int] = ..., program: _Optional[str] = ..., calls_per_s: _Optional[float] = ..., receive_bytes_per_s: _Optional[float] = ..., send_bytes_per_s: _Optional[float] = ..., busy_fraction: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., transport: _Optional[str] = ..., server_pid: _Optional[int] = ..., waiting_s: _Optional[float] = ..., stopped: _Optional[bool] = ...) -> None: ...
 
 class CordonRequest(_message.Message):
     __slots__ = ("name", "reason")

@@ -26,16 +26,17 @@ def _rate(copies: TracedCopies) -> str:
     return f"{copies.bytes / copies.total_us:.1f}" if told else ""
 
 
+# At 80 columns most names have room beside what is not for -o wide alone.
 FUNCTIONS: tuple[Column[TracedFunction], ...] = (
     Column("FUNCTION", lambda each: each.function, identity=True),
     Column("CALLS", lambda each: str(each.calls), right=True),
-    Column("LOCAL", lambda each: str(each.local), right=True),
+    Column("LOCAL", lambda each: str(each.local), right=True, wide=True),
     Column("POSTED", lambda each: str(each.posted), right=True),
     Column("CALLED", lambda each: str(each.called), right=True),
     Column("ERRORS", lambda each: str(each.errors), right=True),
     Column("TOTAL/ms", lambda each: f"{each.total_us / 1000:.3f}", right=True),
     Column("MEAN/µs", lambda each: f"{each.total_us / each.calls:.1f}", right=True),
-    Column("MB", lambda each: f"{each.bytes / 1e6:.3f}" if each.bytes else "", right=True),
+    Column("MB", lambda each: f"{each.bytes / 1e6:.3f}" if each.bytes else "", right=True, wide=True),
     Column("LONGEST/µs", lambda each: f"{each.longest_us:.1f}", right=True, wide=True),
     Column("RESULTS", _results, wide=True, identity=True),
 )
@@ -74,7 +75,7 @@ NOTHING = (
     epilog=examples(
         "farbus run --gpus 1 --trace calls -- ./program",
         "farbus trace calls                  by function, kind of copy and kernel, what took longest first",
-        "farbus trace calls -o wide          with the longest call and the errors",
+        "farbus trace calls -o wide          with local calls, bytes, the longest call and the errors",
         "farbus trace calls -o json          for programs",
         "farbus trace calls | c++filt        kernels by the names they have in the source",
         "",
@@ -91,11 +92,11 @@ def trace(
 ) -> None:
     """Sum up the CUDA calls that a program has made: functions, bytes that were copied, kernels that were launched.
 
-    LOCAL calls were answered without the server, POSTED ones sent without waiting for an answer, CALLED ones waited.
+    POSTED calls were sent without waiting for an answer, CALLED ones waited; the others (LOCAL) needed no server.
     The first call that needs devices (cuDriverGetVersion, often) connects, and has its time.
 
-    Times are those of the calling threads: kernels and copies that were posted go on behind them. MB, of a million
-    bytes, are what copies, fills and allocations have, and images that were loaded, as they travel.
+    Times are those of the calling threads: kernels and copies that were posted go on behind them. MB (-o wide), of a
+    million bytes, are what copies, fills and allocations have, and images that were loaded, as they travel.
     """
     told = read_trace(file)
     if output is Output.JSON:

@@ -148,7 +148,7 @@ ENTRIES: Final = (
         "CUgraphNode hNode, CUgraph *phGraph",
         "",
     ),
-    marshalled(177, "cuGraphDestroyNode", 10000, "cuGraphDestroyNode", "CUgraphNode hNode", "drop:hNode"),
+    marshalled(177, "cuGraphDestroyNode", 10000, "cuGraphDestroyNode", "CUgraphNode hNode", "drop:hNode hand"),
     marshalled(
         178,
         "cuGraphEventRecordNodeGetEvent",

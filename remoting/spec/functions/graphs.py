@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from farbus.remoting.spec.functions.forms import CALLED, entry, marshalled, missing
-from farbus.remoting.spec.functions.reasons import GRAPHS
+from farbus.remoting.spec.functions.forms import CALLED, entry, marshalled
 
 ENTRIES: Final = (
     marshalled(
@@ -44,7 +43,14 @@ ENTRIES: Final = (
         "in:from[numDependencies] in:to[numDependencies] in:edgeData[numDependencies]",
     ),
     marshalled(172, "cuGraphClone", 10000, "cuGraphClone", "CUgraph *phGraphClone, CUgraph originalGraph", ""),
-    missing(173, "cuGraphConditionalHandleCreate", 12030, "cuGraphConditionalHandleCreate", GRAPHS),
+    marshalled(
+        173,
+        "cuGraphConditionalHandleCreate",
+        12030,
+        "cuGraphConditionalHandleCreate",
+        "CUgraphConditionalHandle *pHandle_out, CUgraph hGraph, CUcontext ctx, unsigned int defaultLaunchValue, unsigned int flags",
+        "",
+    ),
     marshalled(174, "cuGraphCreate", 10000, "cuGraphCreate", "CUgraph *phGraph, unsigned int flags", ""),
     entry(
         175,
@@ -54,7 +60,7 @@ ENTRIES: Final = (
         CALLED,
         "CUgraph hGraph, const char *path, unsigned int flags",
     ),
-    marshalled(176, "cuGraphDestroy", 10000, "cuGraphDestroy", "CUgraph hGraph", "drop:hGraph"),
+    marshalled(176, "cuGraphDestroy", 10000, "cuGraphDestroy", "CUgraph hGraph", "drop:hGraph hand"),
     marshalled(184, "cuGraphExecDestroy", 10000, "cuGraphExecDestroy", "CUgraphExec hGraphExec", "drop:hGraphExec"),
     marshalled(
         189, "cuGraphExecGetFlags", 12000, "cuGraphExecGetFlags", "CUgraphExec hGraphExec, cuuint64_t *flags", ""

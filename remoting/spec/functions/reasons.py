@@ -7,7 +7,7 @@ from typing import Final
 from farbus.remoting.spec.model import Unsupported
 
 GRAPHICS: Final = Unsupported("graphics interoperability needs the GPU in this machine")
-GRAPHS: Final = Unsupported("conditions and external semaphores as nodes of graphs have no names here")
+GRAPHS: Final = Unsupported("external semaphores as nodes of graphs have no names here")
 TEXTURES: Final = Unsupported(
     "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0"
 )

@@ -201,17 +201,52 @@ static void test_memory_and_events()
 	CHECK(cudaStreamDestroy(stream));
 }
 
+__global__ void count_down(int *left, cudaGraphConditionalHandle loop)
+{
+	cudaGraphSetConditional(loop, --*left);
+}
+
+/* A loop whose condition a kernel sets. */
+static void test_condition()
+{
+	const int five = 5;
+	cudaGraphConditionalHandle loop;
+	cudaGraphNodeParams params = {};
+	cudaGraphExec_t executable;
+	cudaGraphNode_t node;
+	cudaStream_t stream;
+	cudaGraph_t graph;
+
+	CHECK(cudaMemcpy(value, &five, sizeof five, cudaMemcpyHostToDevice));
+	CHECK(cudaStreamCreate(&stream));
+	CHECK(cudaGraphCreate(&graph, 0));
+	CHECK(cudaGraphConditionalHandleCreate(&loop, graph, 1, cudaGraphCondAssignDefault));
+	params.type = cudaGraphNodeTypeConditional;
+	params.conditional.handle = loop;
+	params.conditional.type = cudaGraphCondTypeWhile;
+	params.conditional.size = 1;
+	CHECK(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+	CHECK(cudaStreamBeginCaptureToGraph(stream, params.conditional.phGraph_out[0], nullptr, nullptr, 0,
+					    cudaStreamCaptureModeRelaxed));
+	count_down<<<1, 1, 0, stream>>>(value, loop);
+	CHECK(cudaStreamEndCapture(stream, nullptr));
+	CHECK(cudaGraphInstantiate(&executable, graph, 0));
+	CHECK(cudaGraphLaunch(executable, stream));
+	CHECK(cudaStreamSynchronize(stream));
+	REQUIRE(value_now() == 0);
+	CHECK(cudaGraphExecDestroy(executable));
+	CHECK(cudaGraphDestroy(graph));
+	CHECK(cudaStreamDestroy(stream));
+}
+
 /* What is not served says so. */
 static void test_refused()
 {
 	cudaGraph_t graph;
 	cudaGraphExec_t executable;
 	cudaGraphNode_t node;
-	cudaGraphNodeParams params = {};
 
 	CHECK(cudaGraphCreate(&graph, 0));
-	params.type = cudaGraphNodeTypeConditional;
-	EXPECT(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params), cudaErrorNotSupported);
 	CHECK(cudaGraphAddEmptyNode(&node, graph, nullptr, 0));
 	EXPECT(cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagDeviceLaunch),
 	       cudaErrorNotSupported);
@@ -226,6 +261,7 @@ int main()
 	test_nodes();
 	test_rectangles();
 	test_memory_and_events();
+	test_condition();
 	test_refused();
 	CHECK(cudaFree(value));
 	return 0;

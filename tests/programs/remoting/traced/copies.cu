@@ -56,6 +56,14 @@ int main()
 	CUDA(cudaMemcpy2DToArray(array, 0, 0, pageable, 64, 13, 10, cudaMemcpyHostToDevice));
 	CUDA(cudaMemcpy2DFromArray(device, 64, array, 0, 0, 14, 10, cudaMemcpyDeviceToDevice));
 
+	// Arrays: what their elements take, in all levels.
+	cudaArray_t volume, layers;
+	cudaMipmappedArray_t levels;
+	const cudaChannelFormatDesc wide = cudaCreateChannelDesc<float2>();
+	CUDA(cudaMalloc3DArray(&volume, &wide, make_cudaExtent(5, 6, 7)));
+	CUDA(cudaMalloc3DArray(&layers, &format, make_cudaExtent(5, 0, 7), cudaArrayLayered));
+	CUDA(cudaMallocMipmappedArray(&levels, &wide, make_cudaExtent(8, 4, 0), 3));
+
 	CUDA(cudaMemset(device, 1, 2001));
 	CUDA(cudaMemsetAsync(device, 1, 2002, stream));
 	CUDA(cudaMemset2D(pitched, pitch, 1, 15, 10));
@@ -75,6 +83,28 @@ int main()
 	from[1] = (CUdeviceptr)pageable;
 	sizes[1] = 12;
 	driver(batch(to, from, sizes, 2, &attributes, &none, 1, &failed, stream));
+
+	// Boxes, and between arrays and memory, where lengths are in elements.
+	CUDA_MEMCPY3D_BATCH_OP boxes[2] = {};
+	for (CUDA_MEMCPY3D_BATCH_OP &each : boxes) {
+		each.src.type = each.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+		each.src.op.ptr.ptr = (CUdeviceptr)pinned;
+		each.dst.op.ptr.ptr = (CUdeviceptr)device;
+		each.extent = { 3, 5, 7 };
+		each.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+	}
+	auto *box_batch = find<CUresult(size_t, CUDA_MEMCPY3D_BATCH_OP *, size_t *, unsigned long long, CUstream)>(
+		"cuMemcpy3DBatchAsync");
+	driver(box_batch(2, boxes, &failed, 0, stream));
+	boxes[1].dst.type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
+	boxes[1].dst.op.array = {};
+	boxes[1].dst.op.array.array = (CUarray)volume;
+	boxes[1].extent = { 2, 3, 4 };
+	driver(box_batch(2, boxes, &failed, 0, stream));
+	driver(box_batch(1, &boxes[1], &failed, 0, stream));
+	boxes[1].extent = { 20, 30, 40 };
+	if (box_batch(2, boxes, &failed, 0, stream) == CUDA_SUCCESS)
+		FAIL("a box that is larger than its array was copied");
 	CUDA(cudaDeviceSynchronize());
 	return passed();
 }
