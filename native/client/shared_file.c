@@ -102,7 +102,7 @@ static int mapping_open(const struct mapping *mapping)
 
 int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset)
 {
-	const long page = sysconf(_SC_PAGESIZE);
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct mapping mapping;
 	struct stat status;
 	int descriptor;
@@ -113,13 +113,14 @@ int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset)
 	descriptor = mapping_open(&mapping);
 	if (descriptor < 0)
 		return -1;
-	/* What is behind its end can't be touched. */
-	if (fstat(descriptor, &status) < 0 || (uint64_t)status.st_size < *offset + (high - low)) {
+	/* What is behind its last page, which may be whole or not, can't be touched. */
+	if (fstat(descriptor, &status) < 0 ||
+	    ((uint64_t)status.st_size + page - 1) / page * page < *offset + (high - low)) {
 		close(descriptor);
 		return -1;
 	}
 	/* Its pages are this process's to pay for. */
-	for (uint64_t at = low; at < high; at += (uint64_t)page)
+	for (uint64_t at = low; at < high; at += page)
 		(void)*(volatile const uint8_t *)(uintptr_t)at;
 	return descriptor;
 }

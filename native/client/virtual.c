@@ -119,20 +119,21 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 	return result;
 }
 
+static bool location_is_host(CUmemLocation location)
+{
+	return location.type == CU_MEM_LOCATION_TYPE_HOST || location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+	       location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
 /* Memory of the host is that of the GPU's node, where this process can't read it: drivers that can have it are
  * not asked. */
 static CUresult location_check(CUmemLocation location)
 {
-	switch ((int)location.type) {
-	case CU_MEM_LOCATION_TYPE_HOST:
-	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-		client_message("memory of the host that the driver gives (cuMemCreate, pools) is not supported over "
-			       "remoting: it would be the GPU's node's; use cuMemHostAlloc");
-		return CUDA_ERROR_NOT_SUPPORTED;
-	default:
+	if (!location_is_host(location))
 		return CUDA_SUCCESS;
-	}
+	client_message("memory of the host that the driver gives (cuMemCreate, pools) is not supported over "
+		       "remoting: it would be the GPU's node's; use cuMemHostAlloc");
+	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
@@ -143,13 +144,19 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 	return result == CUDA_SUCCESS ? client_raw_cuMemCreate(handle, size, prop, flags) : result;
 }
 
+/* Whoever asks for the host's goes another way when cuMemCreate refuses, and gives up when this does (NCCL): it is told
+ * the device's. */
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
 				       CUmemAllocationGranularity_flags option)
 {
-	CUresult result = prop ? location_check(prop->location) : CUDA_SUCCESS;
+	CUmemAllocationProp device;
 
-	return result == CUDA_SUCCESS ? client_raw_cuMemGetAllocationGranularity(granularity, prop, option)
-				      : result;
+	if (prop && location_is_host(prop->location)) {
+		device = *prop;
+		device.location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE };
+		prop = &device;
+	}
+	return client_raw_cuMemGetAllocationGranularity(granularity, prop, option);
 }
 
 /* What a pool of managed memory gives would be read here like any other, too. */

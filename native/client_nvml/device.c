@@ -309,8 +309,9 @@ static nvmlReturn_t give_pair_number(nvmlDevice_t first, nvmlDevice_t second, un
 	return result ? result : give_number(second, out, number);
 }
 
-/* Who asks NVML and not the driver is NCCL, whose kernels want this machine's memory as well: it is told of no
- * peers, and so fails at once.  cuDeviceCanAccessPeer says what the server's driver does. */
+/* Who asks NVML and not the driver is NCCL, which gives its peers descriptors of the devices' memory that this process
+ * can't have: it is told of no peers, and goes by this machine's memory.  cuDeviceCanAccessPeer says what the server's
+ * driver does. */
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second,
 						unsigned int capability, unsigned int *status)
 {

@@ -79,11 +79,14 @@ static struct CUgraph_st *capture_end(struct driver_capture *capture)
 	return graph;
 }
 
-/* Does all that the stream captured come before something in the origin stream? */
+/* Does all that the stream captured come before something in the origin stream?  Nodes that the program added
+ * and made the stream's dependencies were captured by none: NCCL leaves such behind. */
 static bool is_joined(const struct CUstream_st *stream, uint64_t mark)
 {
 	for (size_t i = 0; i < stream->frontier.count; i++) {
-		if (stream->frontier.nodes[i]->mark != mark)
+		const struct CUgraphNode_st *node = stream->frontier.nodes[i];
+
+		if (node->captured && node->mark != mark)
 			return false;
 	}
 	return true;
@@ -361,6 +364,7 @@ static CUresult add_here(struct CUstream_st *stream, struct graph_payload *paylo
 		graph_edges_clear(&now);
 		return result;
 	}
+	node->captured = true;
 	now.nodes[0] = node;
 	graph_edges_clear(frontier);
 	*frontier = now;

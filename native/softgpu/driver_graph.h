@@ -74,6 +74,7 @@ struct CUgraphNode_st {
 	struct graph_payload payload;
 	struct graph_edges dependencies, dependents;
 	bool disabled;			/* in an executable */
+	bool captured;			/* by a stream; else added by the program */
 	/* For walks, which say what they mean. */
 	uint64_t mark;
 	size_t pending;

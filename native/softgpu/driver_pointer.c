@@ -5,7 +5,8 @@
 static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, uintptr_t address,
 				  const struct driver_allocation *a, bool found)
 {
-	bool host = found && (a->kind == DRIVER_MEMORY_PINNED || a->kind == DRIVER_MEMORY_REGISTERED);
+	bool host = found && (a->kind == DRIVER_MEMORY_PINNED || a->kind == DRIVER_MEMORY_REGISTERED ||
+			      !a->device);
 	bool managed = found && (a->kind == DRIVER_MEMORY_MANAGED ||
 				 (a->kind == DRIVER_MEMORY_MODULE && a->flags));
 
@@ -32,7 +33,7 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, uint
 		*(unsigned *)out = managed;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		*(int *)out = found ? a->device->ordinal : -2;
+		*(int *)out = !found ? -2 : a->device ? a->device->ordinal : CU_DEVICE_CPU;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 		*(unsigned *)out = found && a->kind == DRIVER_MEMORY_DEVICE && !a->pool;

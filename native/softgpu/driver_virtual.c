@@ -19,17 +19,22 @@
  *
  * Memory is a memfd, so that it can be mapped at several places and given to
  * another process.  Its name carries the UUID of the board that it belongs to,
- * and it is sealed against another size: who imports it can trust it.  It
- * counts with the process that made it, as long as that uses it.
+ * or says that it is the host's, and it is sealed against another size: who
+ * imports it can trust it.  A board's counts with the process that made it, as
+ * long as that uses it.  The host's lies where it is first touched, whatever
+ * NUMA node was asked for.
  */
 
 #define GRANULE DRIVER_ARENA_GRANULE
 #define MEMORY_NAME "farbus-softgpu-"
+#define HOST_NAME "host"
+#define NUMA_NODES_MAX 1024		/* Linux: MAX_NUMNODES at most */
 #define MEMORY_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define ACCESS_ALL CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
 struct memory {
-	struct driver_device *device;
+	struct driver_device *device;	/* NULL: the host's */
+	CUmemLocation location;
 	size_t size;
 	int fd;
 	unsigned handles;		/* that the program may release */
@@ -44,6 +49,7 @@ struct mapping {
 	size_t size, offset;
 	struct memory *memory;
 	unsigned char access[BOARD_COUNT_MAX];	/* CUmemAccess_flags, by ordinal */
+	unsigned char host_access;
 };
 
 struct range {
@@ -190,7 +196,8 @@ static void memory_drop(struct memory *memory)
 {
 	if (memory->handles || memory->mappings)
 		return;
-	close(memory->fd);
+	if (memory->fd >= 0)
+		close(memory->fd);
 	if (memory->counted)
 		board_memory_give(memory->device->board, memory->size);
 	free(memory);
@@ -211,16 +218,35 @@ static CUresult memory_add_handle(struct memory *memory)
 	return CUDA_SUCCESS;
 }
 
+static bool is_host(const CUmemLocation *location)
+{
+	return location->type == CU_MEM_LOCATION_TYPE_HOST ||
+	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+}
+
+/* Of the host's memory only that of a NUMA node can be shared (cuMemCreate). */
+static CUresult check_host(const CUmemAllocationProp *properties)
+{
+	if (properties->location.type == CU_MEM_LOCATION_TYPE_HOST)
+		return properties->requestedHandleTypes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	return properties->location.id >= 0 && properties->location.id < NUMA_NODES_MAX ?
+		       CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* *device is NULL for the host. */
 static CUresult check_properties(const CUmemAllocationProp *properties,
 				 struct driver_device **device)
 {
 	if (!properties || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return driver_unsupported("virtual memory that is not on a device");
 	if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
 	    properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return driver_unsupported("a shareable handle that is no file descriptor");
+	*device = NULL;
+	if (is_host(&properties->location))
+		return check_host(properties);
+	if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return CUDA_ERROR_INVALID_VALUE;
 	return driver_device_of(properties->location.id, device);
 }
 
@@ -244,10 +270,11 @@ DRIVER_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity,
 
 int driver_virtual_file(const struct board_identity *identity, size_t size)
 {
-	char name[64] = MEMORY_NAME, uuid[41];
+	char name[64] = MEMORY_NAME, uuid[41] = "GPU-" HOST_NAME;
 	int fd;
 
-	board_uuid_format(identity->uuid, uuid);
+	if (identity)
+		board_uuid_format(identity->uuid, uuid);
 	strcat(name, uuid + 4);
 	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd >= 0 && (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, MEMORY_SEALS))) {
@@ -271,14 +298,14 @@ DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t siz
 	if (result || !out || !size || size % GRANULE || flags)
 		return end(result ? result : CUDA_ERROR_INVALID_VALUE);
 	memory = calloc(1, sizeof *memory);
-	if (!memory || board_memory_take(device->board, size)) {
+	if (!memory || (device && board_memory_take(device->board, size))) {
 		free(memory);
 		return end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	*memory = (struct memory){
-		.device = device, .size = size, .counted = true,
-		.shareable = properties->requestedHandleTypes,
-		.fd = driver_virtual_file(device->identity, size),
+		.device = device, .location = properties->location, .size = size,
+		.counted = device != NULL, .shareable = properties->requestedHandleTypes,
+		.fd = driver_virtual_file(device ? device->identity : NULL, size),
 	};
 	if (memory->fd < 0 || memory_add_handle(memory)) {
 		memory_drop(memory);
@@ -334,7 +361,7 @@ DRIVER_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationPro
 		return end(CUDA_ERROR_INVALID_VALUE);
 	*properties = (CUmemAllocationProp){
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = memory->shareable,
-		.location = { CU_MEM_LOCATION_TYPE_DEVICE, memory->device->ordinal },
+		.location = memory->location,
 	};
 	return end(CUDA_SUCCESS);
 }
@@ -362,29 +389,57 @@ DRIVER_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAlloc
 	return end(CUDA_SUCCESS);
 }
 
-struct driver_device *driver_virtual_device_of(int fd)
+/* What a file of ours is called behind MEMORY_NAME; false for any other file. */
+static bool memory_name_of(int fd, char owner[96])
 {
-	char path[40], name[96], uuid[41];
+	static const char before[] = "/memfd:" MEMORY_NAME, behind[] = " (deleted)";
+	char path[40], name[96];
 	ssize_t length;
 	int seals = fcntl(fd, F_GET_SEALS);
 
 	if (seals < 0 || (seals & MEMORY_SEALS) != MEMORY_SEALS)
-		return NULL;
+		return false;
 	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	length = readlink(path, name, sizeof name - 1);
-	if (length < 0)
-		return NULL;
+	length = readlink(path, name, sizeof name - 1) - (ssize_t)strlen(behind);
+	if (length < (ssize_t)strlen(before) || strncmp(name, before, strlen(before)) ||
+	    strncmp(name + length, behind, strlen(behind)))
+		return false;
 	name[length] = '\0';
-	for (int i = 0; i < driver_device_count(); i++) {
-		struct driver_device *device = driver_device_at(i);
-		char expected[96];
+	strcpy(owner, name + strlen(before));
+	return true;
+}
 
-		board_uuid_format(device->identity->uuid, uuid);
-		snprintf(expected, sizeof expected, "/memfd:" MEMORY_NAME "%s (deleted)", uuid + 4);
-		if (!strcmp(name, expected))
-			return device;
+static struct driver_device *device_named(const char *owner)
+{
+	char uuid[41];
+
+	for (int i = 0; i < driver_device_count(); i++) {
+		board_uuid_format(driver_device_at(i)->identity->uuid, uuid);
+		if (!strcmp(owner, uuid + 4))
+			return driver_device_at(i);
 	}
 	return NULL;
+}
+
+struct driver_device *driver_virtual_device_of(int fd)
+{
+	char owner[96];
+
+	return memory_name_of(fd, owner) ? device_named(owner) : NULL;
+}
+
+/* Whose memory a file is: a visible device's or the host's. */
+static bool locate(int fd, struct driver_device **device, CUmemLocation *location)
+{
+	char owner[96];
+
+	if (!memory_name_of(fd, owner))
+		return false;
+	*device = device_named(owner);
+	*location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_HOST_NUMA };
+	if (*device)
+		*location = (CUmemLocation){ CU_MEM_LOCATION_TYPE_DEVICE, (*device)->ordinal };
+	return *device || !strcmp(owner, HOST_NAME);
 }
 
 DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out,
@@ -403,8 +458,7 @@ DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHand
 	memory = calloc(1, sizeof *memory);
 	if (!memory)
 		return end(CUDA_ERROR_OUT_OF_MEMORY);
-	memory->device = driver_virtual_device_of(fd);
-	if (!memory->device || fstat(fd, &status) || !status.st_size || status.st_size % GRANULE) {
+	if (!locate(fd, &memory->device, &memory->location) || fstat(fd, &status) || !status.st_size || status.st_size % GRANULE) {
 		free(memory);
 		return end(CUDA_ERROR_INVALID_VALUE);
 	}
@@ -497,28 +551,54 @@ DRIVER_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 	return end(CUDA_SUCCESS);
 }
 
+static unsigned char *access_of(struct mapping *mapping, const CUmemLocation *location)
+{
+	return is_host(location) ? &mapping->host_access : &mapping->access[location->id];
+}
+
 /* All devices are in one process: memory that one of them may use is open. */
 static void apply_access(struct mapping *mapping)
 {
-	bool open = false;
+	bool open = false, mapped;
 
 	for (unsigned i = 0; i < BOARD_COUNT_MAX; i++)
 		open = open || mapping->access[i];
-	mprotect((void *)mapping->address, mapping->size, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+	mapped = open || mapping->host_access;
+	mprotect((void *)mapping->address, mapping->size, mapped ? PROT_READ | PROT_WRITE : PROT_NONE);
 	driver_memory_set_open(mapping->address, open);
 }
 
 static CUresult check_access(const CUmemAccessDesc *list, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
-		if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-			return driver_unsupported("access of the host in cuMemSetAccess");
-		if (!driver_device_at(list[i].location.id))
-			return CUDA_ERROR_INVALID_DEVICE;
+		if (!is_host(&list[i].location)) {
+			if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+				return CUDA_ERROR_INVALID_VALUE;
+			if (!driver_device_at(list[i].location.id))
+				return CUDA_ERROR_INVALID_DEVICE;
+		}
 		if (list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ)
 			return driver_unsupported("read-only access in cuMemSetAccess");
 		if (list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && list[i].flags != ACCESS_ALL)
 			return CUDA_ERROR_INVALID_VALUE;
+	}
+	return CUDA_SUCCESS;
+}
+
+/* With the lock.  The host has no access to memory of devices. */
+static CUresult check_host_access(uintptr_t address, size_t size, const CUmemAccessDesc *list,
+				  size_t count)
+{
+	bool wanted = false;
+
+	for (size_t i = 0; i < count; i++)
+		wanted = wanted || is_host(&list[i].location);
+	for (uintptr_t at = address; wanted && at < address + size; ) {
+		const struct mapping *mapping = mapping_within(at, 1);
+
+		if (mapping->memory->device)
+			return driver_unsupported("access of the host to memory of a device in cuMemSetAccess");
+		at += mapping->size;
 	}
 	return CUDA_SUCCESS;
 }
@@ -541,11 +621,14 @@ DRIVER_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 		return result;
 	if (!is_covered(address, size))
 		return end(CUDA_ERROR_INVALID_VALUE);
+	result = check_host_access(address, size, list, count);
+	if (result)
+		return end(result);
 	for (uintptr_t at = address; at < address + size; ) {
 		struct mapping *mapping = mapping_within(at, 1);
 
 		for (size_t i = 0; i < count; i++)
-			mapping->access[list[i].location.id] = (unsigned char)list[i].flags;
+			*access_of(mapping, &list[i].location) = (unsigned char)list[i].flags;
 		apply_access(mapping);
 		at += mapping->size;
 	}
@@ -561,11 +644,12 @@ DRIVER_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLoca
 	if (result)
 		return result;
 	mapping = mapping_within(address, 1);
-	if (!flags || !location || location->type != CU_MEM_LOCATION_TYPE_DEVICE || !mapping)
+	if (!flags || !location || !mapping ||
+	    (location->type != CU_MEM_LOCATION_TYPE_DEVICE && !is_host(location)))
 		return end(CUDA_ERROR_INVALID_VALUE);
-	if (!driver_device_at(location->id))
+	if (!is_host(location) && !driver_device_at(location->id))
 		return end(CUDA_ERROR_INVALID_DEVICE);
-	*flags = mapping->access[location->id];
+	*flags = *access_of(mapping, location);
 	return end(CUDA_SUCCESS);
 }
 

@@ -93,6 +93,13 @@ HANDLER(trap)
 	warp_fail(w, ENGINE_TRAP, "trap (PTX line %u)", i->line);
 }
 
+/* Multicast objects are none that the driver makes, so that no address is one of theirs. */
+HANDLER(multicast)
+{
+	warp_fail(w, ENGINE_ILLEGAL_ADDRESS, "multimem at an address of no multicast object (PTX line %u)",
+		  i->line);
+}
+
 HANDLER(barrier)
 {
 	return barrier_arrive(w, i);
@@ -434,6 +441,7 @@ static const struct form forms[] = {
 	{ "ret", NULL, ret, NULL, 0, 0 },
 	{ "exit", NULL, exit_, NULL, 0, 0 },
 	{ "trap", NULL, trap, NULL, 0, 0 },
+	{ "@multicast", NULL, multicast, NULL, 0, 0 },
 	{ "@barrier", NULL, barrier, NULL, 0, 0 },
 	{ "@barrier.population", NULL, barrier_population, NULL, 0, 0 },
 	{ "@barrier.all", NULL, barrier_all, NULL, 0, 0 },

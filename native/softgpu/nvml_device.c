@@ -502,6 +502,23 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, unsigned 
 	return NVML_SUCCESS;
 }
 
+/* Kernels reach every other device of the process by its memory, and there are no links. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second,
+						unsigned int capability, unsigned int *status)
+{
+	nvmlReturn_t result = check_device(first);
+
+	if (!result)
+		result = check_device(second);
+	if (result)
+		return result;
+	if (!status || capability >= NVML_P2P_CAPS_INDEX_UNKNOWN)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*status = capability == NVML_P2P_CAPS_INDEX_NVLINK ? NVML_P2P_STATUS_NOT_SUPPORTED :
+							      NVML_P2P_STATUS_OK;
+	return NVML_SUCCESS;
+}
+
 /* ---- what a software GPU has none of ---- */
 
 #define NOT_SUPPORTED(name)						\

@@ -124,19 +124,25 @@ int transport_memory_take(const struct transport *transport, int descriptor, siz
 
 /* ---- files in memory, which are others' too ---- */
 
-/* Of the socket's other user, in memory alone (nobody is waited for to read or write it), long enough, and its pages are
- * there: they are charged to who has touched them first. */
+/* Of the socket's other user, in memory alone (nobody is waited for to read or write it), long enough (its last page may
+ * be a part of one), and its pages are there: they are charged to who has touched them first. */
 static bool file_may_be_shared(const struct transport *transport, int descriptor, uint64_t offset, size_t bytes)
 {
+	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct statfs system;
 	struct stat status;
-	uint64_t end;
+	uint64_t end, size;
 
-	return !__builtin_add_overflow(offset, bytes, &end) && end <= INT64_MAX &&
-	       fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && (uint64_t)status.st_size >= end &&
-	       fstatfs(descriptor, &system) == 0 && system.f_type == TMPFS_MAGIC &&
+	if (__builtin_add_overflow(offset, bytes, &end) || end > INT64_MAX - page || fstat(descriptor, &status) < 0 ||
+	    !S_ISREG(status.st_mode))
+		return false;
+	size = (uint64_t)status.st_size;
+	if (size < end && (size + page - 1) / page * page < end)
+		return false;
+	return fstatfs(descriptor, &system) == 0 && system.f_type == TMPFS_MAGIC &&
 	       (fcntl(descriptor, F_GETFL) & O_ACCMODE) == O_RDWR &&
-	       lseek(descriptor, (off_t)offset, SEEK_HOLE) >= (off_t)end && is_of_the_peer(transport, &status);
+	       lseek(descriptor, (off_t)offset, SEEK_HOLE) >= (off_t)(size < end ? size : end) &&
+	       is_of_the_peer(transport, &status);
 }
 
 int transport_file_take(const struct transport *transport, int descriptor, uint64_t offset, size_t bytes,

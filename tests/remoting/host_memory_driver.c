@@ -1,5 +1,5 @@
-/* A driver that gives memory of its host, as NVIDIA's does and the software GPU does not: it says so in each attribute
- * of that, and gives it to whoever asks.
+/* A driver that gives memory of its host, as NVIDIA's does: it says so in each attribute of that, and gives it to
+ * whoever asks.
  *
  * Linked to the driver: what is not defined here is found there. */
 #define _GNU_SOURCE
@@ -26,10 +26,11 @@ int cuMemCreate(unsigned long long *handle, size_t bytes, const void *properties
 	return 0;
 }
 
-int cuMemGetAllocationGranularity(size_t *granularity, const void *properties, int option)
+/* 4096 of devices, which are location 1. */
+int cuMemGetAllocationGranularity(size_t *granularity, const int *properties, int option)
 {
-	(void)properties, (void)option;
-	*granularity = 4096;
+	(void)option;
+	*granularity = properties[2] == 1 ? 4096 : 8192;
 	return 0;
 }
 

@@ -40,6 +40,7 @@ NOT_OVER_REMOTING = {
     "driver_pointer_attributes": "memory of the host is not mapped",
     "driver_pool_shared": "a descriptor of the GPU's node is none in this machine",
     "driver_resolver": "it names functions of CUDA 2 as missing, which the shim has",
+    "driver_virtual_host": "memory of the host that a driver gives is its own node's",
     "driver_virtual_shared": "a descriptor of the GPU's node is none in this machine",
 }
 #: The others that test_program does not run: nothing of theirs is counted on.

@@ -15,6 +15,7 @@ from tests.softgpu.driver_programs import TIMEOUT_S, build, environment, require
 pytest.importorskip("pynvml")
 
 OPTIONS = "count=2,cc=8.6,mem=64MiB"
+P2P_OK, P2P_NOT_SUPPORTED = 0, 5  # of reading, and of NVLink
 LOOK = """
 import json, pynvml as n
 n.nvmlInit()
@@ -44,6 +45,9 @@ for index in range(n.nvmlDeviceGetCount()):
         "utilization": n.nvmlDeviceGetUtilizationRates(handle).gpu,
         "power": power,
         "linked": linked,
+        "peers": [n.nvmlDeviceGetP2PStatus(handle, n.nvmlDeviceGetHandleByIndex(other), caps)
+                  for other in range(n.nvmlDeviceGetCount())
+                  for caps in (0, 2)],
     })
 print(json.dumps({"cuda": n.nvmlSystemGetCudaDriverVersion(), "driver": n.nvmlSystemGetDriverVersion(),
                   "devices": devices}))
@@ -78,6 +82,7 @@ def test_idle_devices(tmp_path: Path) -> None:
         assert device["utilization"] == 0
         assert device["power"] is None
         assert not device["linked"]
+        assert device["peers"] == [P2P_OK, P2P_NOT_SUPPORTED] * 2
 
 
 def test_same_identity_as_the_driver(tmp_path: Path) -> None:

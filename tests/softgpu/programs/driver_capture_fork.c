@@ -84,6 +84,36 @@ static void test_dependencies_by_hand(void)
 	EXPECT(cuStreamUpdateCaptureDependencies(origin, &first, NULL, 1, 0), CUDA_ERROR_ILLEGAL_STATE);
 }
 
+/* What the program added, behind what a stream captured and joined, needs no joining. */
+static void test_left_behind(void)
+{
+	CUgraphNode last, kept;
+	const CUgraphNode *dependencies;
+	CUstreamCaptureStatus status;
+	CUgraphExec executable;
+	CUgraph graph;
+	size_t count;
+
+	CHECK(cuMemsetD32(words[1], 0, 1));
+	CHECK(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	CHECK(cuEventRecord(forked, origin));
+	CHECK(cuStreamWaitEvent(side, forked, 0));
+	CHECK(cuMemsetD32Async(words[0], 1, 1, side));
+	CHECK(cuEventRecord(joined, side));
+	CHECK(cuStreamWaitEvent(origin, joined, 0));
+	CHECK(cuStreamGetCaptureInfo(side, &status, NULL, &graph, &dependencies, NULL, &count));
+	REQUIRE_EQUAL(count, 1);
+	kept = dependencies[0];
+	last = add_store(graph, kept, words[1], 4);
+	CHECK(cuStreamUpdateCaptureDependencies(side, &last, NULL, 1, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+	graph = end_capture(origin);
+	executable = instantiate(graph);
+	run(executable, origin);
+	REQUIRE_EQUAL(word_at(words[1]), 4);
+	CHECK(cuGraphExecDestroy(executable));
+	CHECK(cuGraphDestroy(graph));
+}
+
 /* Into a graph that the program has, behind a node of it. */
 static void test_into_graph(void)
 {
@@ -174,6 +204,7 @@ int main(void)
 		words[i] = new_word(0);
 	test_fork_and_join();
 	test_unjoined();
+	test_left_behind();
 	test_dependencies_by_hand();
 	test_into_graph();
 	test_external();

@@ -1,38 +1,8 @@
 /* A pool of one process and an allocation of it are used by another one. */
 #include "driver.h"
-
-#include <sys/socket.h>
-#include <sys/wait.h>
+#include "descriptor.h"
 
 #define BYTES (3ul << 20)
-
-static void send_descriptor(int to, int fd)
-{
-	char room[CMSG_SPACE(sizeof fd)] = { 0 };
-	struct iovec byte = { "", 1 };
-	struct msghdr message = { .msg_iov = &byte, .msg_iovlen = 1, .msg_control = room,
-				  .msg_controllen = sizeof room };
-	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-
-	header->cmsg_level = SOL_SOCKET;
-	header->cmsg_type = SCM_RIGHTS;
-	header->cmsg_len = CMSG_LEN(sizeof fd);
-	memcpy(CMSG_DATA(header), &fd, sizeof fd);
-	REQUIRE(sendmsg(to, &message, 0) == 1);
-}
-
-static int receive_descriptor(int from)
-{
-	char byte, room[CMSG_SPACE(sizeof(int))];
-	struct iovec space = { &byte, 1 };
-	struct msghdr message = { .msg_iov = &space, .msg_iovlen = 1, .msg_control = room,
-				  .msg_controllen = sizeof room };
-	int fd;
-
-	REQUIRE(recvmsg(from, &message, 0) == 1);
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-	return fd;
-}
 
 static void export(int out)
 {

@@ -1,38 +1,9 @@
 /* Memory that another process made and gave away by a descriptor outlives that process. */
 #include "driver.h"
+#include "descriptor.h"
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-
-static void send_descriptor(int channel, int fd)
-{
-	char room[CMSG_SPACE(sizeof fd)] = "", byte = 0;
-	struct iovec part = { &byte, 1 };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = room,
-				  .msg_controllen = sizeof room };
-	struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-
-	header->cmsg_level = SOL_SOCKET;
-	header->cmsg_type = SCM_RIGHTS;
-	header->cmsg_len = CMSG_LEN(sizeof fd);
-	memcpy(CMSG_DATA(header), &fd, sizeof fd);
-	REQUIRE(sendmsg(channel, &message, 0) == 1);
-}
-
-static int receive_descriptor(int channel)
-{
-	int fd = -1;
-	char room[CMSG_SPACE(sizeof fd)], byte;
-	struct iovec part = { &byte, 1 };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = room,
-				  .msg_controllen = sizeof room };
-
-	REQUIRE(recvmsg(channel, &message, 0) == 1);
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-	return fd;
-}
 
 static CUdeviceptr map(CUmemGenericAllocationHandle memory, size_t size)
 {

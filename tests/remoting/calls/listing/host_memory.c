@@ -1,4 +1,5 @@
-/* Memory of the host that a driver gives is its own node's: all that would lead to it is refused. */
+/* Memory of the host that a driver gives is its own node's: all that gives it is refused, and its
+ * granularity is the device's. */
 #include "../calls.h"
 
 static int attribute(CUdevice_attribute attribute)
@@ -30,8 +31,8 @@ int main(void)
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
 		memory.location.type = properties.location.type = types[i];
 		EXPECT(cuMemCreate(&handle, 1 << 21, &memory, 0), CUDA_ERROR_NOT_SUPPORTED);
-		EXPECT(cuMemGetAllocationGranularity(&granularity, &memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-		       CUDA_ERROR_NOT_SUPPORTED);
+		CHECK(cuMemGetAllocationGranularity(&granularity, &memory, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+		REQUIRE_EQUAL(granularity, 4096);
 		EXPECT(cuMemPoolCreate(&pool, &properties), CUDA_ERROR_NOT_SUPPORTED);
 	}
 	memory.location.type = CU_MEM_LOCATION_TYPE_DEVICE;

@@ -31,12 +31,12 @@ static volatile unsigned *map(int descriptor, off_t offset, int flags)
 	return memory;
 }
 
-static int file(void)
+static int file(off_t bytes)
 {
 	int made = memfd_create("memory", MFD_CLOEXEC);
 
 	REQUIRE(made >= 0);
-	REQUIRE(ftruncate(made, 4 * BYTES) == 0);
+	REQUIRE(ftruncate(made, bytes) == 0);
 	return made;
 }
 
@@ -81,7 +81,7 @@ static void refused(volatile void *memory)
 int main(int argc, char **argv)
 {
 	char name[64];
-	int made = file(), named;
+	int made = file(4 * BYTES), named, odd = file(BYTES - 1000);
 	volatile unsigned *all, *part;
 	pid_t child;
 	int status;
@@ -95,6 +95,12 @@ int main(int argc, char **argv)
 	use(part, BYTES, all, 0);
 	use(part + 100, 5000, all, 100);
 	REQUIRE_EQUAL(lseek(made, 0, SEEK_CUR), at);
+	/* one whose last page is a part of one, up to its end and no page further */
+	all = map(odd, 0, MAP_SHARED);
+	part = map(odd, 0, MAP_SHARED);
+	use(part, BYTES - 1000, all, 0);
+	REQUIRE(ftruncate(odd, BYTES / 2 - 1000) == 0);
+	refused(all);
 	/* one that has a name alone, and one of another process */
 	snprintf(name, sizeof(name), "/farbus-test-%d", (int)getpid());
 	named = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
