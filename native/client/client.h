@@ -689,8 +689,6 @@ struct client_range {
 bool client_memory_find(uint64_t address, struct client_range *range);
 /* The addresses that were reserved and hold it, mapped or not. */
 bool client_memory_find_reserved(uint64_t address, struct client_range *range);
-/* Say once, where the program has had pinned memory, that its kernels can't use it. */
-void client_pinned_after_illegal_address(void);
 /* CUDA_SUCCESS if [address, address + bytes) is in one allocation on the device. */
 CUresult client_memory_check(uint64_t address, uint64_t bytes);
 /* Take a device range into the table, reserving its addresses here.
@@ -753,6 +751,8 @@ bool client_pinned_copy(const struct client_plane *to, const struct client_plane
 			const struct client_extent *extent, size_t span, uint64_t stream,
 			bool async, CUresult *result);
 
+/* Say once (host_memory.c), where the program has had pinned memory, that its kernels can't use it. */
+void client_pinned_after_illegal_address(void);
 /* The file that the program has at [low, high), which are whole pages, a description of it that is the caller's to close,
  * and where in it that is; -1: it is none that others can have too.  Its pages are there. */
 int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset);
