@@ -7,7 +7,7 @@ container as the file says.  A task with remote GPUs has its device's name in FA
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -21,7 +21,7 @@ PREFIX = "farbus."
 
 _VERSION = "0.3.0"
 _INSIDE = PurePosixPath("/run/farbus")
-"""Where a container finds the session file and the shim's directory."""
+"""Where a container finds the session file, supervisors' sockets beside it, and the shim's directory."""
 
 PRELOADED = ("libcuda.preload.so", "libnvidia-ml.preload.so")
 """Libraries in the shim's directory that lead to libcuda.so.1 and libnvidia-ml.so.1, and carry their names.
@@ -37,9 +37,12 @@ def device_name(job: str, task: str) -> str:
     return f"{KIND}={job}.{task}"
 
 
-def specification(name: str, environment: Mapping[str, str], *, session: Path, shim: Path) -> bytes:
+def specification(
+    name: str, environment: Mapping[str, str], *, session: Path, shim: Path, sockets: Sequence[Path] = ()
+) -> bytes:
     """Return the file that makes ``name`` a device: what is in ``environment``, with the paths of a container.
 
+    ``sockets`` are those of this machine's supervisors that serve the task, and no others.
     An engine puts these variables in place of the image's own.  Images have an LD_LIBRARY_PATH that their programs
     need, so it is left to them: what the shim's directory is searched for is preloaded.
     """
@@ -52,11 +55,14 @@ def specification(name: str, environment: Mapping[str, str], *, session: Path, s
         return value
 
     options = ["ro", "nosuid", "nodev", "bind"]
+    mounts = moved | {str(path): str(_INSIDE / path.name) for path in sockets}
     variables = {key: inside(value) for key, value in environment.items() if key != "LD_LIBRARY_PATH"}
     variables["LD_PRELOAD"] = ":".join(str(_INSIDE / "lib" / library) for library in PRELOADED)
     edits = {
         "env": [f"{key}={value}" for key, value in sorted(variables.items())],
-        "mounts": [{"hostPath": outside, "containerPath": path, "options": options} for outside, path in moved.items()],
+        "mounts": [
+            {"hostPath": outside, "containerPath": path, "options": options} for outside, path in mounts.items()
+        ],
     }
     device = {"name": name.partition("=")[2], "containerEdits": edits}
     content = {"cdiVersion": _VERSION, "kind": KIND, "devices": [device]}

@@ -111,6 +111,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     """Shares that GPUs are offered as, each to a job of its own, by patterns of UUIDs or models (``"*A100*" = 4``)."""
     cdi_directory: str = ""
     """Where container engines look for devices (``/run/cdi``): tasks' remote GPUs are told there; empty for nowhere."""
+    remoting_sockets: str = ""
+    """Where remoting servers listen for containers of this machine, if ``cdi_directory`` is set; empty for ``sockets``
+    in ``state``.  Agents that share a machine may share it."""
     remoting_user: str = ""
     """Local user as whom remoting servers run; empty for the agent's own."""
     remoting_tls: str = "on"
@@ -297,6 +300,11 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     def shims_directory(self) -> Path:
         """Where copies of the shim are, which programs are started with."""
         return Path(self.state) / "shims"
+
+    @property
+    def sockets_directory(self) -> Path:
+        """Where supervisors of leases listen for containers."""
+        return Path(self.remoting_sockets) if self.remoting_sockets else Path(self.state) / "sockets"
 
     @property
     def images_directory(self) -> Path:

@@ -33,13 +33,14 @@ from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import make_directory, make_owned_directory, write_owned
 from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
+from farbus.linux.unix_sockets import remove_unheard
 from farbus.linux.users import Account, Users
 from farbus.model.address import host_and_port
 from farbus.model.device import Device, Route, whole_of
 from farbus.model.lease import Lease
 from farbus.remoting import paths
 from farbus.remoting.launcher import shim_environment
-from farbus.remoting.session import Server, render_session
+from farbus.remoting.session import LOCAL_NAME, Server, render_session, socket_name
 from farbus.remoting.supervisor import ERROR_PREFIX, line_prefix
 
 _log = structlog.get_logger()
@@ -111,13 +112,15 @@ class SupervisorProgram:
         tls: bool,
         local_user: int | None,
         grace_s: float,
+        socket_directory: Path | None,
         image_directory: Path | None,
         image_bytes: int,
     ) -> tuple[str, ...]:
         """Return the command that serves ``devices`` on a free port of ``address``.
 
         Beside root, ``local_user`` may come over this machine's socket; None is the supervisor's own user.
-        A session whose connection was cut is kept for ``grace_s`` seconds.  GPU code is kept in ``image_directory``
+        A session whose connection was cut is kept for ``grace_s`` seconds.  Containers of this machine find its socket
+        in ``socket_directory`` (None: nowhere).  GPU code is kept in ``image_directory``
         (None: nowhere), ``image_bytes`` of it.
         """
         command = [sys.executable, "-P", "-m", "farbus.remoting.supervisor", "--lease", lease.id]
@@ -129,6 +132,8 @@ class SupervisorProgram:
         command += ["--tls", "on" if tls else "off", "--grace", f"{grace_s:g}"]
         if local_user is not None:
             command += ["--local-user", str(local_user)]
+        if socket_directory is not None:
+            command += ["--socket-directory", str(socket_directory)]
         if image_directory is not None:
             command += ["--image-directory", str(image_directory), "--image-bytes", str(image_bytes)]
         if library:
@@ -147,6 +152,10 @@ class SupervisorProgram:
         Drivers in its servers write to the same standard error, whatever they like.
         """
         return line.startswith(line_prefix(lease) + ERROR_PREFIX)
+
+    def socket_name(self, secret: str) -> str:
+        """Return what the socket of the supervisor is called that serves the lease of a secret, in hexadecimal."""
+        return socket_name(bytes.fromhex(secret))
 
     def session_file(self, servers: Sequence[RemoteServer]) -> bytes:
         """Return the content of a program's session file, which numbers its devices over ``servers`` in their order."""
@@ -287,6 +296,7 @@ class RemotingHost:
                         tls=self._config.remoting_tls == "on",
                         local_user=self._local_user(lease),
                         grace_s=self._config.remoting_grace_s,
+                        socket_directory=self._sockets_of(account),
                         image_directory=self._images_of(lease.user, account),
                         image_bytes=self._config.remoting_image_bytes,
                     ),
@@ -303,11 +313,11 @@ class RemotingHost:
             async with asyncio.timeout(SUPERVISOR_START_S):
                 port, said = await self._read_port(child)
         except TimeoutError as error:
-            await _kill(child)
+            await self._kill(child)
             child.forget()
             raise TimedOut(f"lease {lease.id}: its supervisor did not listen after {SUPERVISOR_START_S:g} s") from error
         except BaseException:
-            await _kill(child)
+            await self._kill(child)
             child.forget()
             raise
         if not port:
@@ -333,6 +343,35 @@ class RemotingHost:
             _log.warning("GPU code is not kept", directory=str(path), error=str(error))
             return None
         return path
+
+    def _sockets_of(self, account: Account | None) -> Path | None:
+        """Return where a supervisor that runs as ``account`` listens for containers, None where it can't or need not.
+
+        Nobody else lists what is there.
+        """
+        if not self._config.cdi_directory:
+            return None
+        path, owner = self._config.sockets_directory, account or self._users.myself()
+        try:
+            make_directory(path, mode=0o711)
+            if path.stat().st_uid != owner.uid:
+                os.chown(path, owner.uid, owner.gid)
+        except (OSError, FarbusError) as error:
+            _log.warning("no sockets for containers", directory=str(path), error=str(error))
+            return None
+        return path
+
+    async def _kill(self, child: Child) -> None:
+        child.kill()
+        await child.wait()
+        self._remove_sockets()
+
+    def _remove_sockets(self) -> None:
+        """Remove the sockets of supervisors that were killed."""
+        try:
+            remove_unheard(self._config.sockets_directory, prefix=LOCAL_NAME)
+        except OSError as error:
+            _log.warning("sockets left; the next lease's end removes them", error=str(error))
 
     def _local_user(self, lease: Lease) -> int | None:
         """Return the user id as whom a program with this lease runs here, if one can."""
@@ -449,6 +488,7 @@ class RemotingHost:
         for name in files:
             self.remove_session(name)
         self._remove_specifications()
+        self._remove_sockets()
         self._shims.remove_others(self._shims_used)
         return (*ended, *files)
 
@@ -461,7 +501,7 @@ class RemotingHost:
         if child is not None:
             try:
                 async with asyncio.timeout(SUPERVISOR_END_S):
-                    await _kill(child)
+                    await self._kill(child)
             except TimeoutError as error:
                 raise TimedOut(
                     f"lease {lease_id}: its supervisor can't be killed (pid {child.pid})",
@@ -493,7 +533,9 @@ class RemotingHost:
         shim = self._shims.current()
         environment = self._supervisor.client_environment(path, shim)
         if self._config.cdi_directory:
-            environment[cdi.VARIABLE] = self._write_specification(job, task, environment, session=path, shim=shim)
+            environment[cdi.VARIABLE] = self._write_specification(
+                job, task, environment, session=path, shim=shim, sockets=self._sockets_here(servers)
+            )
         return environment
 
     async def _served_here(self, prepared: PreparedLease) -> PreparedLease:
@@ -523,8 +565,20 @@ class RemotingHost:
             rules=UserRules(user_map=self._config.user_map),
         )
 
+    def _sockets_here(self, servers: Sequence[RemoteServer]) -> list[Path]:
+        """Return the sockets of those supervisors that are on this machine and listen for containers."""
+        directory = self._config.sockets_directory
+        return [path for each in servers if (path := directory / self._supervisor.socket_name(each.secret)).is_socket()]
+
     def _write_specification(
-        self, job: str, task: str, environment: dict[str, str], *, session: Path, shim: Path
+        self,
+        job: str,
+        task: str,
+        environment: dict[str, str],
+        *,
+        session: Path,
+        shim: Path,
+        sockets: Sequence[Path],
     ) -> str:
         """Describe a task's devices to container engines; return their name."""
         name = cdi.device_name(job, task)
@@ -532,7 +586,7 @@ class RemotingHost:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Secrets are in the session file; engines run as anybody.
-            content = cdi.specification(name, environment, session=session, shim=shim)
+            content = cdi.specification(name, environment, session=session, shim=shim, sockets=sockets)
             write_owned(path, content, account=None, mode=0o644)
         except OSError as error:
             raise Unavailable(
@@ -623,11 +677,6 @@ async def _remote_server(prepared: PreparedLease, *, config: AgentConfig) -> Rem
         tls=config.remoting_tls == "on",
         connections=config.remoting_connections,
     )
-
-
-async def _kill(child: Child) -> None:
-    child.kill()
-    await child.wait()
 
 
 def _nearest_first(leases: tuple[PreparedLease, ...]) -> list[PreparedLease]:

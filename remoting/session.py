@@ -37,7 +37,8 @@ HELLO = struct.Struct("<IHHIIQQQII16s16s48s")
 PROOF_OFFSET, PROOF_BYTES = 64, 16
 TOKEN_BYTES = 32
 HELLO_REPLY = struct.Struct("<IHHIIQQiiII64s")
-LOCAL_NAME, LOCAL_DOMAIN, LOCAL_HEX = "farbus-remoting-", b"farbus remoting local 1", 48
+LOCAL_NAME, LOCAL_HEX = "farbus-remoting-", 48
+LOCAL_DOMAIN, SOCKET_DOMAIN = b"farbus remoting local 1", b"farbus remoting socket 1"
 HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY, HELLO_TLS, HELLO_USER, HELLO_SESSION = range(8)
 CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME, CAPABILITY_WINDOWS, CAPABILITY_IMAGES = 1, 2, 4, 8, 16
 CAPABILITY_CONNECTIONS, CAPABILITY_PROMPT, CAPABILITY_THREADS = 32, 64, 128
@@ -100,7 +101,16 @@ def write_session(path: Path, servers: Sequence[Server]) -> None:
 
 def local_name(secret: bytes) -> str:
     """Return the abstract Unix socket at which a supervisor of this machine listens: known to who has the secret."""
-    return f"\0{LOCAL_NAME}{hashlib.sha256(LOCAL_DOMAIN + secret).hexdigest()[:LOCAL_HEX]}"
+    return f"\0{_name(LOCAL_DOMAIN, secret)}"
+
+
+def socket_name(secret: bytes) -> str:
+    """Return what the socket file of a supervisor is called, which a container finds beside its session file."""
+    return _name(SOCKET_DOMAIN, secret)
+
+
+def _name(domain: bytes, secret: bytes) -> str:
+    return LOCAL_NAME + hashlib.sha256(domain + secret).hexdigest()[:LOCAL_HEX]
 
 
 def prove(hello: bytes, secret: bytes) -> bytes:

@@ -321,6 +321,8 @@ class EmbeddedCluster:
             "orphan_limit_s": ORPHAN_LIMIT_S,
             "program_units": "none",
             "cdi_directory": self.plan.cdi_directory,
+            # A container of one node's may use the GPU of another, which is on this machine, too.
+            "remoting_sockets": str(self.state / "sockets"),
         }
         if node.gpus:
             memory = f"{self.plan.gpu_memory_bytes // 2**20}MiB"

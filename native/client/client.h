@@ -295,6 +295,7 @@ struct client_session {
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	char local[108];		/* where the supervisor of this machine listens; or empty */
 	uid_t local_user;		/* and whose it is */
+	bool stranger;			/* it has refused this user */
 	pthread_mutex_t fail_lock;	/* by who finds the connection lost */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 	uint16_t major, minor;		/* of the protocol that the server speaks */

@@ -35,6 +35,7 @@ struct session_server {
 	const char *transport;		/* "tls", "tcp" or "unix" */
 	const char *address;
 	const char *port;
+	const char *file;		/* the session file's own path */
 	uint8_t secret[WIRE_SECRET_BYTES];
 	bool has_secret;
 	unsigned connections;		/* how many there are to be; 0: by the round trip */
@@ -122,6 +123,7 @@ static int session_file_parse(struct session_file *file, const char *path)
 				return -E2BIG;
 			}
 			server = &file->servers[file->count++];
+			server->file = path;
 			server->transport = strtok_r(NULL, " \t", &words);
 			server->address = strtok_r(NULL, " \t", &words);
 			server->port = strtok_r(NULL, " \t", &words);
@@ -187,21 +189,40 @@ static int session_connect_unix(struct client_session *session, const char *name
 	return rc;
 }
 
-/* The socket at which a supervisor of this machine listens for this secret. */
-static int session_connect_local(struct client_session *session, const struct session_server *server)
+/* Connect to the socket of a supervisor that is called `before`, WIRE_LOCAL_NAME and the digest of `domain`
+ * and the secret.  -ENAMETOOLONG: sockets' paths are shorter. */
+static int session_connect_named(struct client_session *session, const struct session_server *server,
+				 const char *before, size_t before_bytes, const char *domain)
 {
-	uint8_t message[sizeof(WIRE_LOCAL_DOMAIN) - 1 + WIRE_SECRET_BYTES];
+	uint8_t message[sizeof(WIRE_SOCKET_DOMAIN) - 1 + WIRE_SECRET_BYTES];
 	uint8_t digest[WIRE_DIGEST_BYTES];
-	char name[1 + sizeof(WIRE_LOCAL_NAME) + WIRE_LOCAL_HEX] = "@" WIRE_LOCAL_NAME;
-	char *at = name + strlen(name);
+	size_t domain_bytes = strlen(domain);
+	char name[sizeof(session->local)];
+	char *at = name;
 
-	memcpy(message, WIRE_LOCAL_DOMAIN, sizeof(WIRE_LOCAL_DOMAIN) - 1);
-	memcpy(message + sizeof(WIRE_LOCAL_DOMAIN) - 1, server->secret, WIRE_SECRET_BYTES);
-	wire_digest(message, sizeof(message), digest);
+	_Static_assert(sizeof(WIRE_LOCAL_DOMAIN) <= sizeof(WIRE_SOCKET_DOMAIN), "the longer one");
+	if (before_bytes + sizeof(WIRE_LOCAL_NAME) + WIRE_LOCAL_HEX > sizeof(name))
+		return -ENAMETOOLONG;
+	memcpy(message, domain, domain_bytes);
+	memcpy(message + domain_bytes, server->secret, WIRE_SECRET_BYTES);
+	wire_digest(message, domain_bytes + WIRE_SECRET_BYTES, digest);
 	explicit_bzero(message, sizeof(message));
+	at += sprintf(at, "%.*s" WIRE_LOCAL_NAME, (int)before_bytes, before);
 	for (int i = 0; i < WIRE_LOCAL_HEX / 2; i++)
 		at += sprintf(at, "%02x", digest[i]);
 	return session_connect_unix(session, name);
+}
+
+/* Where a supervisor of this machine listens for this secret: by its abstract name, which belongs to the
+ * machine's network; in a container that has its own one, by the file that was put beside the session file. */
+static int session_connect_local(struct client_session *session, const struct session_server *server)
+{
+	const char *slash = strrchr(server->file, '/');
+
+	if (session_connect_named(session, server, "@", 1, WIRE_LOCAL_DOMAIN) == 0)
+		return 0;
+	return session_connect_named(session, server, server->file, slash ? (size_t)(slash + 1 - server->file) : 0,
+				     WIRE_SOCKET_DOMAIN);
 }
 
 static int session_connect(struct client_session *session, const struct session_server *server,
@@ -522,9 +543,13 @@ static const char *session_connect_hint(const struct client_session *session, in
 {
 	if (rc == -EMFILE)
 		return "let this program have more descriptors (ulimit -n)";
+	if (session->stranger)
+		return "within this machine the supervisor refuses this user, since the lease is another's: "
+		       "run the program as that one or root, in a container without users of its own";
 	/* The loopback of a container that has a network of its own leads to itself. */
 	if (strncmp(session->peer, "127.", 4) == 0 || strncmp(session->peer, "::1:", 4) == 0)
-		return "the lease may have ended; a container needs --network host for a GPU of this machine";
+		return "the lease may have ended; a container needs its task's device for a GPU of this machine, "
+		       "or --network host";
 	return "the lease may have ended";
 }
 
@@ -570,6 +595,7 @@ static int session_begin(struct client_session *session, const struct session_se
 	transport_shm_drop(*shm);
 	*shm = NULL;
 	transport_release(&session->transport);
+	session->stranger = true;
 	return session_begin(session, server, CHOICE_TCP, shm, reply, text);
 }
 

@@ -114,9 +114,12 @@ static inline struct wire_hello wire_hello_ours(void)
 /* A supervisor also listens on a Unix socket of the abstract namespace, named
  * WIRE_LOCAL_NAME and the first WIRE_LOCAL_HEX hexadecimal digits of SHA-256 over
  * WIRE_LOCAL_DOMAIN and the secret: only who has the secret can find it, or can have
- * taken its name before. */
+ * taken its name before.  A container with a network of its own, which does not see it, may
+ * have a socket beside its session file, that is called likewise, without the leading zero,
+ * over WIRE_SOCKET_DOMAIN. */
 #define WIRE_LOCAL_NAME "farbus-remoting-"
 #define WIRE_LOCAL_DOMAIN "farbus remoting local 1"
+#define WIRE_SOCKET_DOMAIN "farbus remoting socket 1"
 #define WIRE_LOCAL_HEX 48
 
 enum wire_hello_status {

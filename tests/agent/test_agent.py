@@ -234,7 +234,7 @@ async def test_encryption_is_off_for_both_sides_where_the_operator_says_so(
 
 
 @pytest.mark.parametrize("tls", [True, False])
-def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_and_images(tls: bool) -> None:
+def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_sockets_and_images(tls: bool) -> None:
     command = SupervisorProgram().command(
         lease=lease(),
         address="127.0.0.1",
@@ -244,9 +244,11 @@ def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_and_images
         tls=tls,
         local_user=1234,
         grace_s=7.5,
+        socket_directory=Path("/state/sockets"),
         image_directory=Path("/state/images/alice"),
         image_bytes=1000,
     )
+    assert command[command.index("--socket-directory") + 1] == "/state/sockets"
     assert command[command.index("--image-directory") + 1] == "/state/images/alice"
     assert command[command.index("--image-bytes") + 1] == "1000"
     assert command[command.index("--tls") + 1] == ("on" if tls else "off")

@@ -16,7 +16,13 @@ def test_the_paths_of_the_environment_are_those_of_the_container() -> None:
         "LD_LIBRARY_PATH": "/l/1f",
         "OTHER": "/l/1fx",
     }
-    content = cdi.specification(name, environment, session=Path("/s/j7.main.0.session"), shim=Path("/l/1f"))
+    content = cdi.specification(
+        name,
+        environment,
+        session=Path("/s/j7.main.0.session"),
+        shim=Path("/l/1f"),
+        sockets=[Path("/u/one"), Path("/u/two")],
+    )
     told = json.loads(content)
     assert (told["kind"], told["cdiVersion"]) == ("farbus.io/gpu", "0.3.0")
     (device,) = told["devices"]
@@ -27,4 +33,10 @@ def test_the_paths_of_the_environment_are_those_of_the_container() -> None:
         "OTHER=/l/1fx",
     ]
     mounts = {mount["hostPath"]: mount["containerPath"] for mount in device["containerEdits"]["mounts"]}
-    assert mounts == {"/s/j7.main.0.session": "/run/farbus/session", "/l/1f": "/run/farbus/lib"}
+    assert mounts == {
+        "/s/j7.main.0.session": "/run/farbus/session",
+        "/l/1f": "/run/farbus/lib",
+        # Where the shim looks: beside the session file, and not at other leases' sockets.
+        "/u/one": "/run/farbus/one",
+        "/u/two": "/run/farbus/two",
+    }

@@ -65,13 +65,13 @@ class Engine(NamedTuple):
     command: list[str]
     """What the engine's subcommands go after."""
     options: list[str]
-    """What every ``run`` has here."""
+    """What every ``run`` has here, beside a network."""
     image: list[str]
     """Names the root file system that the container has."""
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, network: str = "host") -> str:
         """Return the beginning of a shell's command that runs a container; ``arguments`` are more options."""
-        return " ".join([*self.command, "run", *self.options, *arguments, *self.image])
+        return " ".join([*self.command, "run", f"--network={network}", *self.options, *arguments, *self.image])
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one of the engine's commands to its end."""
@@ -79,7 +79,7 @@ class Engine(NamedTuple):
 
     def trouble(self, *options: str) -> str:
         """Return why no container can be started with these options; empty where one can."""
-        done = self.ask("run", "--rm", *self.options, *options, *self.image, "/program", "--help")
+        done = self.ask("run", "--rm", "--network=host", *self.options, *options, *self.image, "/program", "--help")
         # 125: the engine's own error; 126 and 127: the runtime's.
         return done.stderr.strip() if done.returncode >= 125 else ""
 
@@ -96,7 +96,7 @@ def podman(root: Path, *options: str) -> Iterator[Engine]:
         engine = Engine(
             name="podman",
             command=["podman", "--runtime", runtime],
-            options=["--network", "host", *limits, *options],
+            options=[*limits, *options],
             image=["--rootfs", str(root)],
         )
         trouble = engine.trouble()
@@ -127,7 +127,7 @@ def docker(root: Path, *options: str) -> Iterator[Engine]:
             [*command, "import", "-", "root"], stdin=archive.stdout, capture_output=True, timeout=LIMIT_S, check=True
         )
         assert archive.wait() == 0
-        engine = Engine(name="docker", command=command, options=["--network", "host", *options], image=["root"])
+        engine = Engine(name="docker", command=command, options=list(options), image=["root"])
         trouble = engine.trouble()
         if trouble:
             pytest.skip(f"Docker starts no container here: {trouble}")
@@ -150,7 +150,7 @@ def _daemon(program: str, place: Path, *, path: str) -> Iterator[str]:
     command = ["setpriv", "--pdeathsig", "TERM", "unshare", "--mount", program]
     command += ["--config-file", place / "daemon.json", "--host", address, "--pidfile", place / "pid"]
     command += ["--data-root", place / "data", "--exec-root", place / "exec"]
-    # Containers have the machine's own network: no firewall is touched.
+    # Containers have the machine's own network, or none: no firewall is touched.
     command += ["--bridge", "none", "--iptables=false", "--ip6tables=false"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, (place / "log").open("w") as log:
         ready.bind(str(place / "notify"))

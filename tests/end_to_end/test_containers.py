@@ -95,10 +95,10 @@ def name(engine: Engine) -> Iterator[str]:
     engine.ask("rm", "--force", "stays")
 
 
-def asking(engine: Engine, *options: str, command: str) -> tuple[str, ...]:
+def asking(engine: Engine, *options: str, command: str, network: str = "host") -> tuple[str, ...]:
     """Return the command that is a container with the remote GPUs of its task, as docs/install.md has it."""
     # The engine itself has no use for the shim, and the container gets it by the specification.
-    start = engine.run('--device "$FARBUS_CDI_DEVICE"', *options)
+    start = engine.run('--device "$FARBUS_CDI_DEVICE"', *options, network=network)
     return ("sh", "-c", f"echo engine $$; unset LD_PRELOAD LD_LIBRARY_PATH; exec {start} {command}")
 
 
@@ -113,12 +113,16 @@ def read_until(stream: IO[str], line: str) -> list[str]:
 
 
 def nothing_is_held(cluster: Cluster) -> bool:
-    """Say whether neither a lease nor what engines were told of one is there."""
-    return cluster.ask("leases") == [] and list(SPECIFICATIONS.glob("farbus.beta.*")) == []
+    """Say whether neither a lease nor what engines were told of one is there, nor a socket for its containers."""
+    sockets = cluster.runtime / "farbus/up/state/sockets"
+    return cluster.ask("leases") == [] and not [*SPECIFICATIONS.glob("farbus.beta.*"), *sockets.iterdir()]
 
 
-def test_a_container_finds_the_gpu_that_its_engine_is_asked_for(engine: Engine, cluster: Cluster) -> None:
-    done = cluster.run("run", "--quiet", "--", *asking(engine, "--rm", command="/program /dev/null"))
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_a_container_finds_the_gpu_that_its_engine_is_asked_for(engine: Engine, cluster: Cluster, network: str) -> None:
+    """Without a network it has one of its own all the same, in which the supervisor is found by its file alone."""
+    command = asking(engine, "--rm", "--env FARBUS_TRANSPORT=shm", command="/program /dev/null", network=network)
+    done = cluster.run("run", "--quiet", "--", *command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "using 1 device(s)\nright throughout\n" in done.stdout
     assert nothing_is_held(cluster)

@@ -1,4 +1,4 @@
-"""Over this machine's socket come the lease's user and root, by the kernel's word, and nobody else."""
+"""Over this machine's sockets come the lease's user and root, by the kernel's word, and nobody else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,14 @@ def owned(libcuda: Path, tmp_path: Path) -> Iterator[Remote]:
     """A lease of OWNER's."""
     lines: list[str] = []
     secret = os.urandom(32)
-    with Supervisor(libcuda=str(libcuda), secret=secret, local_user=OWNER, log=lines.append) as supervisor:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        Supervisor(
+            libcuda=str(libcuda), secret=secret, local_user=OWNER, socket_directory=Path(place), log=lines.append
+        ) as supervisor,
+    ):
+        # As the agent makes it: who knows a name gets there, and nobody lists them.
+        Path(place).chmod(0o711)
         yield Remote(supervisor=supervisor, session=tmp_path / "session", secret=secret, lines=lines)
 
 
@@ -54,19 +61,31 @@ if namespace:
     assert os.geteuid() == 0
 with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
     connection.settimeout(float(patience))
-    connection.connect(chr(0) + name)
+    connection.connect(name.replace("@", chr(0)))
     connection.sendall(bytes.fromhex(said))
     print(connection.recv(int(bytes_of_reply), socket.MSG_WAITALL).hex())
 """
 
 
-def status_for(remote: Remote, user: int, *, namespace: bool = False) -> int:
+@pytest.fixture(params=["name", "file"])
+def address(owned: Remote, request: pytest.FixtureRequest) -> str:
+    """Where the supervisor is asked; what begins with @ is abstract."""
+    directory = owned.supervisor._socket_directory
+    assert directory is not None
+    names = {
+        "name": wire.local_name(owned.secret).replace("\0", "@"),
+        "file": f"{directory}/{wire.socket_name(owned.secret)}",
+    }
+    return names[request.param]
+
+
+def status_for(remote: Remote, address: str, user: int, *, namespace: bool = False) -> int:
     """Say hello as ``user``, root of a user namespace of his own if so wished; return the answer's status.
 
     It asks for encryption, which there is none of within a machine and which is looked at last: nothing is started.
     """
     said = hello(remote.secret, capabilities=wire.CAPABILITY_TLS).hex()
-    words = (wire.local_name(remote.secret)[1:], said, str(wire.HELLO_REPLY.size), str(PATIENCE_S))
+    words = (address, said, str(wire.HELLO_REPLY.size), str(PATIENCE_S))
     done = subprocess.run(
         [sys.executable, "-I", "-c", CLIENT, *words, str(user), "namespace" if namespace else ""],
         capture_output=True,
@@ -80,22 +99,22 @@ def status_for(remote: Remote, user: int, *, namespace: bool = False) -> int:
 
 
 @needs_root
-def test_the_lease_s_user_and_root_are_let_in(owned: Remote) -> None:
-    assert status_for(owned, OWNER) == wire.HELLO_TLS
-    assert status_for(owned, 0) == wire.HELLO_TLS
+def test_the_lease_s_user_and_root_are_let_in(owned: Remote, address: str) -> None:
+    assert status_for(owned, address, OWNER) == wire.HELLO_TLS
+    assert status_for(owned, address, 0) == wire.HELLO_TLS
 
 
 @needs_root
-def test_another_user_is_refused_though_he_has_the_secret(owned: Remote) -> None:
-    assert status_for(owned, STRANGER) == wire.HELLO_USER
+def test_another_user_is_refused_though_he_has_the_secret(owned: Remote, address: str) -> None:
+    assert status_for(owned, address, STRANGER) == wire.HELLO_USER
     assert any(f"of user {STRANGER}: the lease is another user's" in line for line in owned.lines)
     assert owned.supervisor.pids == ()
 
 
 @needs_root
-def test_root_of_a_user_namespace_is_who_he_is_outside(owned: Remote) -> None:
-    assert status_for(owned, STRANGER, namespace=True) == wire.HELLO_USER
-    assert status_for(owned, OWNER, namespace=True) == wire.HELLO_TLS
+def test_root_of_a_user_namespace_is_who_he_is_outside(owned: Remote, address: str) -> None:
+    assert status_for(owned, address, STRANGER, namespace=True) == wire.HELLO_USER
+    assert status_for(owned, address, OWNER, namespace=True) == wire.HELLO_TLS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""The door to Unix sockets with names in a file system: names stay there when their sockets are gone (unix(7))."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_UNCONNECTED = "01"
+"""State of a socket that listens, or is about to; one that was accepted has the listener's path, and another state."""
+
+
+def remove_unheard(directory: Path, *, prefix: str) -> tuple[str, ...]:
+    """Remove what begins with ``prefix`` in a directory and is no socket of any process any more; return the names.
+
+    Sockets are told apart by their names alone, whose process may have bound them by another path: no two sockets of
+    this network namespace may share one.  A directory that is not there has none.  Raises OSError.
+    """
+    try:
+        # Before the kernel is asked: what is bound meanwhile is not among them.
+        names = sorted(name for name in os.listdir(directory) if name.startswith(prefix))
+    except FileNotFoundError:
+        return ()
+    if not names:
+        return ()
+    heard = _names()
+    abandoned = tuple(name for name in names if name not in heard)
+    for name in abandoned:
+        (directory / name).unlink(missing_ok=True)
+    return abandoned
+
+
+def _names() -> set[str]:
+    """Return the last parts of the paths that sockets here are bound to and not connected (proc_pid_net(5))."""
+    found = set()
+    with open("/proc/net/unix", errors="surrogateescape") as file:
+        for line in file:
+            fields = line.rstrip("\n").split(None, 7)
+            if len(fields) == 8 and fields[5] == _UNCONNECTED:
+                found.add(fields[7].rpartition("/")[2])
+    return found
