@@ -156,11 +156,16 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams)
 {
 	CUDA_MEMCPY3D kept;
+	CUresult result;
 
-	if (!nodeParams || !host_copy_find(hNode, &kept))
-		return client_raw_cuGraphMemcpyNodeGetParams(hNode, nodeParams);
-	*nodeParams = kept;
-	return CUDA_SUCCESS;
+	if (nodeParams && host_copy_find(hNode, &kept)) {
+		*nodeParams = kept;
+		return CUDA_SUCCESS;
+	}
+	result = client_raw_cuGraphMemcpyNodeGetParams(hNode, nodeParams);
+	if (result == CUDA_SUCCESS)
+		client_pinned_sides_here(nodeParams);
+	return result;
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
@@ -209,12 +214,46 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
 	CUDA_MEMCPY3D kept;
+	CUresult result;
 
-	if (!nodeParams || !host_copy_find(hNode, &kept))
-		return client_raw_cuGraphNodeGetParams(hNode, nodeParams);
-	*nodeParams = (CUgraphNodeParams){ .type = CU_GRAPH_NODE_TYPE_MEMCPY };
-	nodeParams->memcpy.copyParams = kept;
-	return CUDA_SUCCESS;
+	if (nodeParams && host_copy_find(hNode, &kept)) {
+		*nodeParams = (CUgraphNodeParams){ .type = CU_GRAPH_NODE_TYPE_MEMCPY };
+		nodeParams->memcpy.copyParams = kept;
+		return CUDA_SUCCESS;
+	}
+	result = client_raw_cuGraphNodeGetParams(hNode, nodeParams);
+	if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY)
+		client_pinned_sides_here(&nodeParams->memcpy.copyParams);
+	return result;
+}
+
+CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+	CUgraphNodeParams there;
+	CUDA_MEMCPY3D kept;
+
+	if (!nodeParams || nodeParams->type != CU_GRAPH_NODE_TYPE_MEMCPY)
+		return client_raw_cuGraphNodeSetParams(hNode, nodeParams);
+	there = *nodeParams;
+	client_pinned_sides(&there.memcpy.copyParams);
+	if (names_host(&there.memcpy.copyParams) || host_copy_find(hNode, &kept))
+		return cuGraphMemcpyNodeSetParams(hNode, &nodeParams->memcpy.copyParams);
+	return client_raw_cuGraphNodeSetParams(hNode, &there);
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+	CUgraphNodeParams there;
+	CUDA_MEMCPY3D kept;
+
+	if (!nodeParams || nodeParams->type != CU_GRAPH_NODE_TYPE_MEMCPY)
+		return client_raw_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
+	if (host_copy_find(hNode, &kept))
+		return cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, &nodeParams->memcpy.copyParams,
+						      nodeParams->memcpy.copyCtx);
+	there = *nodeParams;
+	client_pinned_sides(&there.memcpy.copyParams);
+	return client_raw_cuGraphExecNodeSetParams(hGraphExec, hNode, &there);
 }
 
 /* ---- nodes of any kind ---- */

@@ -277,6 +277,22 @@ void client_pinned_sides(CUDA_MEMCPY3D *box)
 		box->dstMemoryType = CU_MEMORYTYPE_DEVICE;
 }
 
+void client_pinned_sides_here(CUDA_MEMCPY3D *box)
+{
+	struct client_range range;
+
+	if (box->srcMemoryType == CU_MEMORYTYPE_DEVICE && client_memory_find(box->srcDevice, &range) &&
+	    range.kind == MEMORY_PINNED) {
+		box->srcMemoryType = CU_MEMORYTYPE_HOST;
+		box->srcHost = (const void *)(uintptr_t)box->srcDevice;
+	}
+	if (box->dstMemoryType == CU_MEMORYTYPE_DEVICE && client_memory_find(box->dstDevice, &range) &&
+	    range.kind == MEMORY_PINNED) {
+		box->dstMemoryType = CU_MEMORYTYPE_HOST;
+		box->dstHost = (void *)(uintptr_t)box->dstDevice;
+	}
+}
+
 static CUresult copy_post(struct wire_copy_pinned *request)
 {
 	client_stream_pace(request->stream, CLIENT_WEIGHT_WORK, 0);

@@ -1069,7 +1069,7 @@ CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+CUresult client_raw_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
 	struct args_196 a = { .hGraphExec = hGraphExec, .hNode = hNode, .nodeParams = (CUgraphNodeParams *)nodeParams };
 	struct marshal m;
@@ -1669,7 +1669,7 @@ CUresult cuGraphNodeSetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+CUresult client_raw_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
 	struct args_240 a = { .hNode = hNode, .nodeParams = (CUgraphNodeParams *)nodeParams };
 	struct marshal m;

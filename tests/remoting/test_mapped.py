@@ -18,14 +18,14 @@ MAPPED = {"FARBUS_MAPPED_MEMORY": "managed"}
 MODES = {"paging": ("meanwhile",), "copies": ()}
 
 
-@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared"])
+@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared", "mapped_nodes"])
 @pytest.mark.parametrize("asked", [{}, MAPPED], ids=["by itself", "asked for"])
 def test_on_one_node_it_is_the_kernels_memory(remote: Remote, tmp_path: Path, asked: dict[str, str], name: str) -> None:
     done = remote.run(build_calls(f"listing/{name}", tmp_path), "meanwhile", FARBUS_TRANSPORT="shm", **asked)
     assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
 
 
-@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared"])
+@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared", "mapped_nodes"])
 def test_where_the_server_has_something_else_another_address_is_found(
     driver_before: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
@@ -53,7 +53,7 @@ def test_elsewhere_it_can_be_managed_memory(remote: Remote, tmp_path: Path, mode
     assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
 
 
-@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared"])
+@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared", "mapped_nodes"])
 def test_on_the_software_gpu_itself(tmp_path: Path, name: str) -> None:
     done = run_on_the_software_gpu(build_calls(f"listing/{name}", tmp_path), tmp_path, "meanwhile")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr

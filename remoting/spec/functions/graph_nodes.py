@@ -273,7 +273,7 @@ ENTRIES: Final = (
         12020,
         "cuGraphExecNodeSetParams",
         "CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams",
-        "in:nodeParams",
+        "in:nodeParams hand",
     ),
     missing(
         199,
@@ -507,6 +507,6 @@ ENTRIES: Final = (
         12020,
         "cuGraphNodeSetParams",
         "CUgraphNode hNode, CUgraphNodeParams *nodeParams",
-        "in:nodeParams",
+        "in:nodeParams hand",
     ),
 )
