@@ -5,12 +5,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 struct mapping {
@@ -104,6 +106,7 @@ int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset)
 {
 	const long page = sysconf(_SC_PAGESIZE);
 	struct mapping mapping;
+	struct statfs system;
 	struct stat status;
 	int descriptor;
 
@@ -113,12 +116,15 @@ int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset)
 	descriptor = mapping_open(&mapping);
 	if (descriptor < 0)
 		return -1;
-	/* What is behind its end can't be touched. */
-	if (fstat(descriptor, &status) < 0 || (uint64_t)status.st_size < *offset + (high - low)) {
+	/* What is behind its end can't be touched, and to touch what its file system has no room for would end this
+	 * process. */
+	if (fstatfs(descriptor, &system) < 0 || system.f_type != TMPFS_MAGIC || fstat(descriptor, &status) < 0 ||
+	    (uint64_t)status.st_size < *offset + (high - low) ||
+	    transport_memory_populate(descriptor, (off_t)*offset, high - low)) {
 		close(descriptor);
 		return -1;
 	}
-	/* Its pages are this process's to pay for. */
+	/* Its pages are this process's to pay for, and holes until one is touched (SEEK_HOLE). */
 	for (uint64_t at = low; at < high; at += (uint64_t)page)
 		(void)*(volatile const uint8_t *)(uintptr_t)at;
 	return descriptor;

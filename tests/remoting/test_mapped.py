@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.disks import small_disk
 from tests.remoting.harness import ROOT, Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_managed import run_on_the_software_gpu
@@ -85,6 +86,12 @@ def test_files_in_memory_are_the_kernels_too(remote: Remote, tmp_path: Path, nam
             Path(made).unlink(missing_ok=True)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
     assert [line.startswith("farbus: pinned memory is not mapped: ") for line in done.stderr.splitlines()] == [True]
+
+
+def test_a_file_that_there_is_no_room_for_is_the_program_s_own(remote: Remote, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", size_bytes=4 << 20) as disk:
+        done = remote.run(build_calls("listing/mapped_sparse", tmp_path), str(disk.path), FARBUS_TRANSPORT="shm")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
 def test_another_way_than_there_is_is_refused(remote: Remote, tmp_path: Path) -> None:
