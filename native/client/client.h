@@ -739,8 +739,8 @@ bool client_pinned_share_file(struct client_range *range);
 bool client_pinned_mapped(uint64_t address, size_t bytes);
 /* Name such memory in a copy as the server reaches it: as the device's. */
 void client_pinned_sides(CUDA_MEMCPY3D *box);
-/* And what the server tells of a copy, as the program has named it: as the host's. */
-void client_pinned_told(CUDA_MEMCPY3D *box);
+/* And in one that the server tells of, as the program does: what it changes of that is the host's address. */
+void client_pinned_sides_here(CUDA_MEMCPY3D *box);
 /* Wait for what uses it at the server, and take it from there. */
 void client_pinned_release(uint64_t pinned);
 /* Have the server copy between it and a device; `span` is from the first byte of the plane here to

@@ -160,14 +160,14 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode hNode, CUDA_MEMCPY3D *nodeParams
 	CUDA_MEMCPY3D kept;
 	CUresult result;
 
-	if (!nodeParams || !host_copy_find(hNode, &kept)) {
-		result = client_raw_cuGraphMemcpyNodeGetParams(hNode, nodeParams);
-		if (result == CUDA_SUCCESS)
-			client_pinned_told(nodeParams);
-		return result;
+	if (nodeParams && host_copy_find(hNode, &kept)) {
+		*nodeParams = kept;
+		return CUDA_SUCCESS;
 	}
-	*nodeParams = kept;
-	return CUDA_SUCCESS;
+	result = client_raw_cuGraphMemcpyNodeGetParams(hNode, nodeParams);
+	if (result == CUDA_SUCCESS)
+		client_pinned_sides_here(nodeParams);
+	return result;
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode hNode, const CUDA_MEMCPY3D *nodeParams)
@@ -218,17 +218,52 @@ CUresult cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 	CUDA_MEMCPY3D kept;
 	CUresult result;
 
-	if (!nodeParams || !host_copy_find(hNode, &kept)) {
-		result = client_raw_cuGraphNodeGetParams(hNode, nodeParams);
-		if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
-			client_conditional_told(hNode, &nodeParams->conditional);
-		else if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY)
-			client_pinned_told(&nodeParams->memcpy.copyParams);
-		return result;
+	if (nodeParams && host_copy_find(hNode, &kept)) {
+		*nodeParams = (CUgraphNodeParams){ .type = CU_GRAPH_NODE_TYPE_MEMCPY };
+		nodeParams->memcpy.copyParams = kept;
+		return CUDA_SUCCESS;
 	}
-	*nodeParams = (CUgraphNodeParams){ .type = CU_GRAPH_NODE_TYPE_MEMCPY };
-	nodeParams->memcpy.copyParams = kept;
-	return CUDA_SUCCESS;
+	result = client_raw_cuGraphNodeGetParams(hNode, nodeParams);
+	if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_MEMCPY)
+		client_pinned_sides_here(&nodeParams->memcpy.copyParams);
+	else if (result == CUDA_SUCCESS && nodeParams->type == CU_GRAPH_NODE_TYPE_CONDITIONAL)
+		client_conditional_told(hNode, &nodeParams->conditional);
+	return result;
+}
+
+CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+	CUresult result = client_words_check(nodeParams);
+	CUgraphNodeParams there;
+	CUDA_MEMCPY3D kept;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!nodeParams || nodeParams->type != CU_GRAPH_NODE_TYPE_MEMCPY)
+		return client_raw_cuGraphNodeSetParams(hNode, nodeParams);
+	there = *nodeParams;
+	client_pinned_sides(&there.memcpy.copyParams);
+	if (names_host(&there.memcpy.copyParams) || host_copy_find(hNode, &kept))
+		return cuGraphMemcpyNodeSetParams(hNode, &nodeParams->memcpy.copyParams);
+	return client_raw_cuGraphNodeSetParams(hNode, &there);
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+	CUresult result = client_words_check(nodeParams);
+	CUgraphNodeParams there;
+	CUDA_MEMCPY3D kept;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (!nodeParams || nodeParams->type != CU_GRAPH_NODE_TYPE_MEMCPY)
+		return client_raw_cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
+	if (host_copy_find(hNode, &kept))
+		return cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, &nodeParams->memcpy.copyParams,
+						      nodeParams->memcpy.copyCtx);
+	there = *nodeParams;
+	client_pinned_sides(&there.memcpy.copyParams);
+	return client_raw_cuGraphExecNodeSetParams(hGraphExec, hNode, &there);
 }
 
 /* ---- nodes of any kind ---- */
@@ -342,39 +377,6 @@ CUresult cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph,
 	return node_added(client_raw_cuGraphAddNode_v2(phGraphNode, hGraph, dependencies,
 						       dependencyData, numDependencies, nodeParams),
 			  phGraphNode, hGraph, nodeParams, &before);
-}
-
-/* A node's new parameters, as the server is told them. */
-static CUresult node_there(const CUgraphNodeParams *given, CUgraphNodeParams *there)
-{
-	CUresult result = client_words_check(given);
-
-	*there = *given;
-	if (result == CUDA_SUCCESS && there->type == CU_GRAPH_NODE_TYPE_MEMCPY)
-		client_pinned_sides(&there->memcpy.copyParams);
-	return result;
-}
-
-CUresult cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
-{
-	CUgraphNodeParams there;
-	CUresult result;
-
-	if (!nodeParams)
-		return client_raw_cuGraphNodeSetParams(hNode, NULL);
-	result = node_there(nodeParams, &there);
-	return result == CUDA_SUCCESS ? client_raw_cuGraphNodeSetParams(hNode, &there) : result;
-}
-
-CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)
-{
-	CUgraphNodeParams there;
-	CUresult result;
-
-	if (!nodeParams)
-		return client_raw_cuGraphExecNodeSetParams(hGraphExec, hNode, NULL);
-	result = node_there(nodeParams, &there);
-	return result == CUDA_SUCCESS ? client_raw_cuGraphExecNodeSetParams(hGraphExec, hNode, &there) : result;
 }
 
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)

@@ -386,12 +386,17 @@ void client_memory_forget_context(struct client_context *context)
 	for (size_t i = device_table.count; i-- > 0;)
 		if (device_table.ranges[i].context == context)
 			table_erase(&device_table, i);
-	/* What was pinned in it, the server drops; here it is memory still. */
-	for (size_t i = 0; i < host_table.count; i++)
-		if (host_table.ranges[i].context == context) {
-			host_table.ranges[i].shared = 0;
-			host_table.ranges[i].mapped = false;
+	/* What was pinned in it, the server drops; here it is memory still, and what was registered is not any more. */
+	for (size_t i = host_table.count; i-- > 0;) {
+		struct client_range *range = &host_table.ranges[i];
+
+		if (range->context == context && range->registered) {
+			table_erase(&host_table, i);
+		} else if (range->context == context) {
+			range->shared = 0;
+			range->mapped = false;
 		}
+	}
 	memory_unlock();
 }
 

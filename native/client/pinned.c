@@ -277,26 +277,19 @@ void client_pinned_sides(CUDA_MEMCPY3D *box)
 		box->dstMemoryType = CU_MEMORYTYPE_DEVICE;
 }
 
-/* Is it pinned memory that the server has at the same address? */
-static bool mapped_at(uint64_t address)
+void client_pinned_sides_here(CUDA_MEMCPY3D *box)
 {
 	struct client_range range;
 
-	return farbus_client.mapping == MAPPING_SHARED && client_memory_find(address, &range) &&
-	       range.kind == MEMORY_PINNED && range.mapped;
-}
-
-void client_pinned_told(CUDA_MEMCPY3D *box)
-{
-	if (box->srcMemoryType == CU_MEMORYTYPE_DEVICE && mapped_at(box->srcDevice)) {
+	if (box->srcMemoryType == CU_MEMORYTYPE_DEVICE && client_memory_find(box->srcDevice, &range) &&
+	    range.kind == MEMORY_PINNED) {
 		box->srcMemoryType = CU_MEMORYTYPE_HOST;
 		box->srcHost = (const void *)(uintptr_t)box->srcDevice;
-		box->srcDevice = 0;
 	}
-	if (box->dstMemoryType == CU_MEMORYTYPE_DEVICE && mapped_at(box->dstDevice)) {
+	if (box->dstMemoryType == CU_MEMORYTYPE_DEVICE && client_memory_find(box->dstDevice, &range) &&
+	    range.kind == MEMORY_PINNED) {
 		box->dstMemoryType = CU_MEMORYTYPE_HOST;
 		box->dstHost = (void *)(uintptr_t)box->dstDevice;
-		box->dstDevice = 0;
 	}
 }
 

@@ -5,12 +5,14 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 struct mapping {
@@ -100,10 +102,19 @@ static int mapping_open(const struct mapping *mapping)
 	return descriptor;
 }
 
+/* Of a part of a file, without what would make it longer. */
+static size_t bytes_there(const struct stat *status, uint64_t offset, size_t bytes)
+{
+	uint64_t left = (uint64_t)status->st_size - offset;
+
+	return left < bytes ? (size_t)left : bytes;
+}
+
 int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct mapping mapping;
+	struct statfs system;
 	struct stat status;
 	int descriptor;
 
@@ -113,13 +124,15 @@ int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset)
 	descriptor = mapping_open(&mapping);
 	if (descriptor < 0)
 		return -1;
-	/* What is behind its last page, which may be whole or not, can't be touched. */
-	if (fstat(descriptor, &status) < 0 ||
-	    ((uint64_t)status.st_size + page - 1) / page * page < *offset + (high - low)) {
+	/* What is behind its last page, which may be whole or not, can't be touched, and to touch what its file system has
+	 * no room for would end this process. */
+	if (fstatfs(descriptor, &system) < 0 || system.f_type != TMPFS_MAGIC || fstat(descriptor, &status) < 0 ||
+	    ((uint64_t)status.st_size + page - 1) / page * page < *offset + (high - low) ||
+	    transport_memory_populate(descriptor, (off_t)*offset, bytes_there(&status, *offset, high - low))) {
 		close(descriptor);
 		return -1;
 	}
-	/* Its pages are this process's to pay for. */
+	/* Its pages are this process's to pay for, and holes until one is touched (SEEK_HOLE). */
 	for (uint64_t at = low; at < high; at += page)
 		(void)*(volatile const uint8_t *)(uintptr_t)at;
 	return descriptor;

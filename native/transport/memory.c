@@ -73,20 +73,24 @@ bool transport_memory_is_there(size_t bytes)
 
 /* All of it now: later there may be no memory, and writing to it would be a SIGBUS; and memory is
  * charged to who touches it first.  A signal would undo what was done so far. */
-static int memory_populate(int descriptor, size_t bytes)
+int transport_memory_populate(int descriptor, off_t offset, size_t bytes)
 {
 	struct rlimit limit;
+	struct stat status;
 	sigset_t all, before;
 	int rc;
 
+	if (fstat(descriptor, &status) == 0 && status.st_size >= offset + (off_t)bytes &&
+	    lseek(descriptor, offset, SEEK_HOLE) >= offset + (off_t)bytes)
+		return 0;
 	/* Beyond it the kernel sends SIGXFSZ. */
-	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes)
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < (rlim_t)offset + bytes)
 		return -EFBIG;
 	if (!transport_memory_is_there(bytes))
 		return -ENOMEM;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = fallocate(descriptor, 0, 0, (off_t)bytes) < 0 ? -errno : 0;
+	rc = fallocate(descriptor, 0, offset, (off_t)bytes) < 0 ? -errno : 0;
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return rc;
 }
@@ -94,7 +98,7 @@ static int memory_populate(int descriptor, size_t bytes)
 int transport_memory_make(const char *name, size_t bytes, void **memory, int *descriptor)
 {
 	int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int rc = made < 0 ? -errno : memory_populate(made, bytes);
+	int rc = made < 0 ? -errno : transport_memory_populate(made, 0, bytes);
 
 	if (!rc && fcntl(made, F_ADD_SEALS, MEMORY_SEALS) < 0)
 		rc = -errno;

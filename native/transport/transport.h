@@ -144,6 +144,8 @@ void transport_shm_switch(struct transport *transport, struct shm *shm, bool ser
  * cut off; `name` is what /proc calls it.  *descriptor is to be passed and then closed.  0 or
  * -errno; -EFBIG: beyond the process's RLIMIT_FSIZE. */
 int transport_memory_make(const char *name, size_t bytes, void **memory, int *descriptor);
+/* Have all pages of a part of a file in memory be there.  0 or -errno: -ENOSPC, -ENOMEM, -EFBIG. */
+int transport_memory_populate(int descriptor, off_t offset, size_t bytes);
 /* Whether the machine can give so much: of more the kernel would end processes (MemAvailable, proc_meminfo(5)). */
 bool transport_memory_is_there(size_t bytes);
 /* Map what a peer passed, which is closed in any case.  -EPROTO: not what may be shared (size,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.disks import small_disk
 from tests.remoting.cutter import Side
 from tests.remoting.harness import ROOT, SANITIZED, Remote, remote_session
 from tests.remoting.test_coverage import build_calls
@@ -25,14 +26,14 @@ STEPS = "600"
 no_race = pytest.mark.skipif("tsan" in Path(SANITIZED).name, reason="words of one page are used at once")
 
 
-@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared"])
+@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared", "mapped_nodes"])
 @pytest.mark.parametrize("asked", [{}, MAPPED], ids=["by itself", "asked for"])
 def test_on_one_node_it_is_the_kernels_memory(remote: Remote, tmp_path: Path, asked: dict[str, str], name: str) -> None:
     done = remote.run(build_calls(f"listing/{name}", tmp_path), "meanwhile", FARBUS_TRANSPORT="shm", **asked)
     assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
 
 
-@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared"])
+@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared", "mapped_nodes"])
 def test_where_the_server_has_something_else_another_address_is_found(
     driver_before: Callable[[str], Path], tmp_path: Path, name: str
 ) -> None:
@@ -60,7 +61,7 @@ def test_elsewhere_it_can_be_managed_memory(remote: Remote, tmp_path: Path, mode
     assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
 
 
-@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared"])
+@pytest.mark.parametrize("name", ["mapped_memory", "mapped_shared", "mapped_nodes"])
 def test_on_the_software_gpu_itself(tmp_path: Path, name: str) -> None:
     done = run_on_the_software_gpu(build_calls(f"listing/{name}", tmp_path), tmp_path, "meanwhile")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
@@ -180,6 +181,12 @@ def test_files_in_memory_are_the_kernels_too(remote: Remote, tmp_path: Path, nam
             Path(made).unlink(missing_ok=True)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
     assert [line.startswith("farbus: pinned memory is not mapped: ") for line in done.stderr.splitlines()] == [True]
+
+
+def test_a_file_that_there_is_no_room_for_is_the_program_s_own(remote: Remote, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", size_bytes=4 << 20) as disk:
+        done = remote.run(build_calls("listing/mapped_sparse", tmp_path), str(disk.path), FARBUS_TRANSPORT="shm")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
 def test_another_way_than_there_is_is_refused(remote: Remote, tmp_path: Path) -> None:

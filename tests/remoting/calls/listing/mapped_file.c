@@ -82,6 +82,7 @@ int main(int argc, char **argv)
 {
 	char name[64];
 	int made = file(4 * BYTES), named, odd = file(BYTES - 1000);
+	CUdeviceptr inside;
 	volatile unsigned *all, *part;
 	pid_t child;
 	int status;
@@ -124,6 +125,14 @@ int main(int argc, char **argv)
 		REQUIRE(disk >= 0 && ftruncate(disk, BYTES) == 0);
 		refused(map(disk, 0, MAP_SHARED));
 	}
+	/* The end of its context is the end of what is registered. */
+	part = map(made, 0, MAP_SHARED);
+	CHECK(cuMemHostRegister_v2((void *)part, BYTES, CU_MEMHOSTREGISTER_DEVICEMAP));
+	CHECK(cuDevicePrimaryCtxReset_v2(0));
+	begin();
+	EXPECT(cuMemHostUnregister((void *)part), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+	CHECK(cuMemHostRegister_v2((void *)part, BYTES, CU_MEMHOSTREGISTER_DEVICEMAP));
+	CHECK(cuMemHostGetDevicePointer_v2(&inside, (void *)part, 0));
 	printf("ok\n");
 	return 0;
 }
