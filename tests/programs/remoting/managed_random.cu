@@ -1,6 +1,6 @@
 // A random program that obeys the rules of managed memory, checked against a model on the processor.
 // Its arguments: a seed and a number of steps.
-#include "check.h"
+#include "random.h"
 
 #include <cstdint>
 #include <cstring>
@@ -26,26 +26,8 @@ __global__ void mix(word *to, const word *from, word count)
 		to[i] = to[i] * 3 + from[i];
 }
 
-enum { STREAMS = 5, LEGACY = 0, BESIDE = 2, MOST = 12, PLAIN_WORDS = 20000 };
+enum { MOST = 12, PLAIN_WORDS = 20000 };
 enum attachment { TO_ALL, TO_HOST, TO_STREAM };
-
-// Where each stream has got to, as far as one of them (or the processor) has waited for it.
-struct clocks {
-	uint64_t at[STREAMS];
-
-	void join(const clocks &other)
-	{
-		for (int i = 0; i < STREAMS; i++)
-			at[i] = at[i] < other.at[i] ? other.at[i] : at[i];
-	}
-	bool covers(const clocks &other) const
-	{
-		for (int i = 0; i < STREAMS; i++)
-			if (at[i] < other.at[i])
-				return false;
-		return true;
-	}
-};
 
 struct buffer {
 	word *data;
@@ -64,32 +46,11 @@ struct recorded {
 	word by;
 };
 
-static uint64_t state;
 static cudaStream_t streams[STREAMS];
-static clocks posted, behind[STREAMS], seen;
 static std::vector<buffer *> buffers;
 static std::vector<recorded> graphs;
 static buffer plain;
 static int step, files;
-
-static word next(word limit)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (word)((state >> 16) % limit);
-}
-
-// Everything that work posted to the stream now comes behind.
-static clocks order(int stream)
-{
-	clocks all = behind[stream];
-
-	for (int i = 0; i < STREAMS; i++)
-		if (stream != BESIDE && i != BESIDE && (stream == LEGACY || i == LEGACY))
-			all.join(behind[i]);
-	return all;
-}
 
 static void post(int stream)
 {

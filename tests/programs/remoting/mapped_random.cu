@@ -2,7 +2,7 @@
 // processor.  Pinned blocks are handed out in pieces, which share pages: each piece is used by the processor
 // or by work of the GPU, and other pieces by the other meanwhile.  Its arguments: a seed, a number of steps,
 // and "strict" where the processor may touch pinned memory only while the GPU does nothing.
-#include "check.h"
+#include "random.h"
 
 #include <cstdint>
 #include <cstring>
@@ -61,25 +61,7 @@ __global__ void mix(byte *to, const byte *from, unsigned count)
 		to[i] = (byte)(to[i] * 3 + from[i]);
 }
 
-enum { STREAMS = 5, LEGACY = 0, BESIDE = 2, PIECES = 14, BLOCKS = 6, PLAIN = 80000, THREADS = 96 };
-
-// Where each stream has got to, as far as one of them (or the processor) has waited for it.
-struct clocks {
-	uint64_t at[STREAMS];
-
-	void join(const clocks &other)
-	{
-		for (int i = 0; i < STREAMS; i++)
-			at[i] = at[i] < other.at[i] ? other.at[i] : at[i];
-	}
-	bool covers(const clocks &other) const
-	{
-		for (int i = 0; i < STREAMS; i++)
-			if (at[i] < other.at[i])
-				return false;
-		return true;
-	}
-};
+enum { PIECES = 14, BLOCKS = 6, PLAIN = 80000, THREADS = 96 };
 
 // A block's words are a piece's, the other thread's, or nobody's.
 struct block {
@@ -105,9 +87,7 @@ struct recorded {
 	unsigned by;
 };
 
-static uint64_t state;
 static cudaStream_t streams[STREAMS];
-static clocks posted, behind[STREAMS], seen;
 static std::vector<block *> blocks;
 static std::vector<piece *> pieces;
 static std::vector<recorded> graphs;
@@ -115,24 +95,6 @@ static piece plain, scratch;
 static bool strict, stopping;
 static std::mutex beside_lock;
 static int step, files;
-
-static unsigned next(size_t limit)
-{
-	state ^= state << 13;
-	state ^= state >> 7;
-	state ^= state << 17;
-	return (unsigned)((state >> 16) % limit);
-}
-
-static clocks order(int stream)
-{
-	clocks all = behind[stream];
-
-	for (int i = 0; i < STREAMS; i++)
-		if (stream != BESIDE && i != BESIDE && (stream == LEGACY || i == LEGACY))
-			all.join(behind[i]);
-	return all;
-}
 
 static void post(int stream, piece *one, piece *other = nullptr)
 {
