@@ -25,6 +25,9 @@ static const char *mapping_hint(void)
 	case MAPPING_MANAGED:
 		return "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: let CUDA allocate it";
 	default:
+		if (!client_alone())
+			return "with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets kernels use it, "
+			       "where the program waits for them before it reads";
 		return "FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates (cudaHostAlloc, not cudaHostRegister), "
 		       "where the program waits for them before it reads";
 	}
