@@ -25,7 +25,11 @@ static const char *mapping_hint(void)
 	case MAPPING_MANAGED:
 		return "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: let CUDA allocate it";
 	default:
-		return "FARBUS_MAPPED_MEMORY=managed lets kernels use it, where the program waits for them before it reads";
+		if (!client_alone())
+			return "with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets kernels use it, "
+			       "where the program waits for them before it reads";
+		return "FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates (cudaHostAlloc, not cudaHostRegister), "
+		       "where the program waits for them before it reads";
 	}
 }
 
@@ -174,8 +178,14 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 				       "CAN_MAP_HOST_MEMORY is 0; %s", mapping_hint());
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
-	if (!pdptr || Flags || !client_memory_find((uint64_t)(uintptr_t)p, &range) || !range.mapped)
+	if (!pdptr || Flags || !client_memory_find((uint64_t)(uintptr_t)p, &range))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!range.mapped) {
+		/* On a local GPU it has an address, asked to be mapped or not. */
+		if (range.kind == MEMORY_PINNED)
+			note_pinned(CU_MEMHOSTALLOC_DEVICEMAP);
+		return CUDA_ERROR_INVALID_VALUE;
+	}
 	*pdptr = (CUdeviceptr)(uintptr_t)p;
 	return CUDA_SUCCESS;
 }

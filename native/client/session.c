@@ -547,9 +547,13 @@ static const char *session_connect_hint(const struct client_session *session, in
 		return "within this machine the supervisor refuses this user, since the lease is another's: "
 		       "run the program as that one or root, in a container without users of its own";
 	/* The loopback of a container that has a network of its own leads to itself. */
-	if (strncmp(session->peer, "127.", 4) == 0 || strncmp(session->peer, "::1:", 4) == 0)
+	if (strncmp(session->peer, "127.", 4) == 0 || strncmp(session->peer, "::1:", 4) == 0) {
+		if (session_choice() == CHOICE_TCP)
+			return "the lease may have ended; a container without --network host reaches a GPU of this "
+			       "machine over shared memory alone: leave out FARBUS_TRANSPORT=tcp";
 		return "the lease may have ended; a container needs its task's device for a GPU of this machine, "
 		       "or --network host";
+	}
 	return "the lease may have ended";
 }
 

@@ -131,9 +131,13 @@ static enum engine_status best_entry(const char *at, const char *end, unsigned s
 	return ENGINE_OK;
 }
 
+/* Newest that nvcc of CUDA 12.8 and later compiles for; a device with a number that no GPU has runs its PTX. */
+#define NEWEST_COMPILED 120u
+
 /* Say what a sound container has instead of PTX that this device runs. */
 static void explain_misfit(const char *at, const char *end, unsigned sm, struct engine_diagnostic *why)
 {
+	const unsigned target = sm < NEWEST_COMPILED ? sm : NEWEST_COMPILED;
 	char found[160] = "";
 	size_t length = 0;
 
@@ -151,7 +155,7 @@ static void explain_misfit(const char *at, const char *end, unsigned sm, struct 
 	snprintf(why->text, sizeof(why->text),
 		 "it has no PTX for compute capability %u.%u or older, which a software GPU runs, but %s; "
 		 "compile with -arch=compute_%u, or -gencode arch=compute_%u,code=compute_%u beside others",
-		 sm / 10, sm % 10, found, sm, sm, sm);
+		 sm / 10, sm % 10, found, target, target, target);
 }
 
 static enum engine_status add_text(struct fatbin_texts *texts, char *text)

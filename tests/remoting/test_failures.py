@@ -16,7 +16,7 @@ import pytest
 from farbus.remoting import session as wire
 from farbus.remoting.launcher import UnusableProgram, check_program
 from farbus.remoting.session import Server, write_session
-from tests.remoting.harness import Remote, hello, listening
+from tests.remoting.harness import Remote, hello, listening, remote_session
 
 Build = Callable[[str], Path]
 
@@ -227,3 +227,10 @@ def test_a_kernel_image_that_does_not_fit_is_named_with_the_cure(remote: Remote,
     (line,) = done.stderr.splitlines()
     assert "refused/machine_code can't run on Farbus Software GPU" in line
     assert "machine code for sm_80; compile with -arch=compute_" in line
+
+
+def test_the_cure_names_an_architecture_that_nvcc_has(libcuda: Path, build: Build, tmp_path: Path) -> None:
+    with remote_session(libcuda=libcuda, folder=tmp_path, environment={"FARBUS_SOFTGPU": "cc=13.0"}) as remote:
+        done = remote.run(build("remoting/refused/machine_code"))
+    assert done.returncode == 0, done.stderr
+    assert "compile with -arch=compute_120, or -gencode arch=compute_120,code=compute_120 beside" in done.stderr

@@ -160,7 +160,7 @@ def test_it_is_refused_where_it_is_not_asked_for(remote: Remote, tmp_path: Path,
     program = build_calls("listing/pinned_in_kernel", tmp_path)
     done = remote.run(program, "pinned", FARBUS_TRANSPORT=transport)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
-    assert done.stderr.count("FARBUS_MAPPED_MEMORY=managed lets kernels use it") == 1
+    assert done.stderr.count("FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates") == 1
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -187,6 +187,24 @@ def test_a_file_that_there_is_no_room_for_is_the_program_s_own(remote: Remote, t
     with small_disk(tmp_path / "disk", size_bytes=4 << 20) as disk:
         done = remote.run(build_calls("listing/mapped_sparse", tmp_path), str(disk.path), FARBUS_TRANSPORT="shm")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({"FARBUS_TRANSPORT": "shm"}, "let CUDA allocate it"),
+        ({"FARBUS_TRANSPORT": "tcp", "FARBUS_MAPPED_MEMORY": "managed"}, "let CUDA allocate it"),
+        ({"FARBUS_TRANSPORT": "tcp"}, "what CUDA allocates (cudaHostAlloc, not cudaHostRegister)"),
+    ],
+    ids=["shared", "managed", "none"],
+)
+def test_who_asks_for_the_address_of_registered_memory_is_told_why_it_has_none(
+    remote: Remote, tmp_path: Path, settings: dict[str, str], hint: str
+) -> None:
+    done = remote.run(build_calls("listing/registered_address", tmp_path), **settings)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    assert hint in line
 
 
 def test_another_way_than_there_is_is_refused(remote: Remote, tmp_path: Path) -> None:

@@ -122,6 +122,13 @@ def test_pinned_memory_of_two_servers_is_not_mapped(two: Servers, tmp_path: Path
     assert err.startswith("farbus: FARBUS_MAPPED_MEMORY=managed needs GPUs of one server alone")
 
 
+def test_who_asks_for_mapped_memory_of_two_servers_is_told_to_have_one(two: Servers, tmp_path: Path) -> None:
+    code, _, err = two.run(build_calls("listing/mapped", tmp_path))
+    assert code == 0, err
+    (line,) = [line for line in err.splitlines() if "pinned memory is not mapped" in line]
+    assert "; with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets kernels use it" in line
+
+
 def test_what_is_current_does_not_matter_between_two_servers(start: Start, tmp_path: Path) -> None:
     servers = start("count=2", "count=1")
     code, out, err = servers.run(build_calls("servers/elsewhere", tmp_path))

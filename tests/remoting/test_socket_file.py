@@ -130,6 +130,13 @@ def test_without_the_file_a_program_with_another_network_is_told_what_it_needs(r
 
 
 @needs_root
+def test_who_asks_for_tcp_in_another_network_is_told_to_leave_it_out(remote: Remote, build: Build) -> None:
+    done = remote.run(*OWN_NETWORK, build("remoting/rows"), FARBUS_TRANSPORT="tcp")
+    assert done.returncode == 1
+    assert done.stderr.endswith("over shared memory alone: leave out FARBUS_TRANSPORT=tcp\n"), done.stderr
+
+
+@needs_root
 def test_who_is_refused_and_has_no_way_by_network_is_told_whom_to_be(
     short_path: Path, libcuda: Path, build: Build
 ) -> None:
