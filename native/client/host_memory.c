@@ -218,6 +218,10 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 	/* CUDA gives it where the device can't map, which it says here that it can. */
 	if (!client_pinned_share_file(&range) && farbus_client.mapping != MAPPING_NONE &&
 	    Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
+		/* Unless it is the server that has gone. */
+		result = client_enter();
+		if (result != CUDA_SUCCESS)
+			return result;
 		note_pinned(Flags);
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
