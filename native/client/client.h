@@ -612,9 +612,6 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const void *host,
 				   size_t host_pitch, size_t width, size_t height,
 				   uint64_t stream_wire);
-/* A copy into a stream that is captured, whose bytes travel even where the memory is mapped, of which the server else
- * makes the copy (copy.c).  Neither side is an array. */
-CUresult client_copy_capture_host(const CUDA_MEMCPY2D *copy, CUstream stream);
 /* Name a host function that graphs call, until the server says that none does any more;
  * one that is called once, and no stream waits for; and one that was never used. */
 CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token);

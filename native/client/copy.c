@@ -497,7 +497,6 @@ struct side {
 	size_t z;
 	size_t pitch;
 	size_t slice_height;
-	bool travels;	/* the host's memory is not copied by the server, even where it has it */
 };
 
 static CUresult side_plane(const struct side *side, size_t width, size_t height, size_t depth,
@@ -523,8 +522,6 @@ static CUresult side_plane(const struct side *side, size_t width, size_t height,
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	if (side->travels && plane->kind == MEMORY_PINNED)
-		plane->kind = MEMORY_PAGEABLE;
 	plane->pitch = side->pitch ? side->pitch : side->x + width;
 	if ((height > 1 || depth > 1) && plane->pitch < side->x + width)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -560,35 +557,6 @@ static CUresult copy_box(const struct side *to, const struct side *from, size_t 
 
 static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
 
-static CUresult copy_rows(const CUDA_MEMCPY2D *copy, CUstream stream, bool async, bool travels)
-{
-	const struct side to = {
-		.type = copy->dstMemoryType,
-		.host = copy->dstHost,
-		.device = copy->dstDevice,
-		.x = copy->dstXInBytes,
-		.y = copy->dstY,
-		.pitch = copy->dstPitch,
-		.travels = travels,
-	};
-	const struct side from = {
-		.type = copy->srcMemoryType,
-		.host = copy->srcHost,
-		.device = copy->srcDevice,
-		.x = copy->srcXInBytes,
-		.y = copy->srcY,
-		.pitch = copy->srcPitch,
-		.travels = travels,
-	};
-
-	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, 1, stream, async);
-}
-
-CUresult client_copy_capture_host(const CUDA_MEMCPY2D *copy, CUstream stream)
-{
-	return copy_rows(copy, stream, true, true);
-}
-
 static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 {
 	if (!copy)
@@ -616,7 +584,24 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 
 		return copy_3d(&box, stream, async);
 	}
-	return copy_rows(copy, stream, async, false);
+	const struct side to = {
+		.type = copy->dstMemoryType,
+		.host = copy->dstHost,
+		.device = copy->dstDevice,
+		.x = copy->dstXInBytes,
+		.y = copy->dstY,
+		.pitch = copy->dstPitch,
+	};
+	const struct side from = {
+		.type = copy->srcMemoryType,
+		.host = copy->srcHost,
+		.device = copy->srcDevice,
+		.x = copy->srcXInBytes,
+		.y = copy->srcY,
+		.pitch = copy->srcPitch,
+	};
+
+	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, 1, stream, async);
 }
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)

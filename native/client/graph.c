@@ -51,8 +51,7 @@ static const CUDA_MEMCPY3D *copy_there(const CUDA_MEMCPY3D *params, CUDA_MEMCPY3
 	return there;
 }
 
-/* A graph of the copy alone, of the same shape whatever memory of the program it names: the driver changes a child graph
- * in an executable only for one that is like it. */
+/* A graph of the copy alone. */
 static CUresult copy_capture(const CUDA_MEMCPY3D *params, CUcontext context, CUgraph *graph)
 {
 	const CUDA_MEMCPY2D rows = {
@@ -92,7 +91,7 @@ static CUresult copy_capture(const CUDA_MEMCPY3D *params, CUcontext context, CUg
 	if (result == CUDA_SUCCESS) {
 		result = cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
 		if (result == CUDA_SUCCESS) {
-			result = client_copy_capture_host(&rows, stream);
+			result = cuMemcpy2DAsync_v2(&rows, stream);
 			ended = cuStreamEndCapture(stream, graph);
 			result = result == CUDA_SUCCESS ? ended : result;
 		}
