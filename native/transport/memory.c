@@ -113,17 +113,23 @@ int transport_memory_make(const char *name, size_t bytes, void **memory, int *de
 	return rc;
 }
 
-int transport_memory_take(const struct transport *transport, int descriptor, size_t bytes, bool populated,
-			  void **memory)
+/* Map what may be shared, and close it in any case. */
+static int memory_take(int descriptor, bool may, uint64_t offset, size_t bytes, void **memory)
 {
 	int rc = -EPROTO;
 
-	if (memory_may_be_shared(transport, descriptor, bytes, populated)) {
-		*memory = memory_map(descriptor, 0, bytes);
+	if (may) {
+		*memory = memory_map(descriptor, (off_t)offset, bytes);
 		rc = *memory == MAP_FAILED ? -ENOMEM : 0;
 	}
 	close(descriptor);
 	return rc;
+}
+
+int transport_memory_take(const struct transport *transport, int descriptor, size_t bytes, bool populated,
+			  void **memory)
+{
+	return memory_take(descriptor, memory_may_be_shared(transport, descriptor, bytes, populated), 0, bytes, memory);
 }
 
 /* ---- files in memory, which are others' too ---- */
@@ -152,12 +158,5 @@ static bool file_may_be_shared(const struct transport *transport, int descriptor
 int transport_file_take(const struct transport *transport, int descriptor, uint64_t offset, size_t bytes,
 			void **memory)
 {
-	int rc = -EPROTO;
-
-	if (file_may_be_shared(transport, descriptor, offset, bytes)) {
-		*memory = memory_map(descriptor, (off_t)offset, bytes);
-		rc = *memory == MAP_FAILED ? -ENOMEM : 0;
-	}
-	close(descriptor);
-	return rc;
+	return memory_take(descriptor, file_may_be_shared(transport, descriptor, offset, bytes), offset, bytes, memory);
 }

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -143,3 +144,19 @@ def remote_session(
         session = folder / f"session-{port}"
         write_session(session, [Server(address=address, port=port, secret=secret, tls=tls)])
         yield Remote(supervisor=supervisor, session=session, secret=secret, lines=lines)
+
+
+def open_twice(
+    remote: Remote, name: str, other: str | Path, function: str, **changes: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program that opens a library by two names; it prints whether it is one, and what its function says.
+
+    Two of them in one process would be two programs, with a server each.
+    """
+    script = (
+        "import ctypes\n"
+        f"one, other = (ctypes.CDLL(name).{function} for name in ('{name}', '{other}'))\n"
+        "address = lambda function: ctypes.cast(function, ctypes.c_void_p).value\n"
+        "print(address(one) == address(other), one(0))"
+    )
+    return remote.run(sys.executable, "-c", script, **changes)

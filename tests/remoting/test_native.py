@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
-from tests.remoting.harness import BUILD, ROOT, SHIM, Remote
+from tests.remoting.harness import BUILD, ROOT, SHIM, Remote, open_twice
 
 GLIBC = (2, 28)
 """The oldest glibc of a program that the shim is loaded into."""
@@ -38,12 +37,5 @@ def test_shim_loads_where_glibc_is_old(library: str) -> None:
 
 @pytest.mark.parametrize(("name", "function"), [("libcuda.so", "cuInit"), ("libnvidia-ml.so", "nvmlInit_v2")])
 def test_a_library_by_its_name_without_a_number_is_the_same_library(remote: Remote, name: str, function: str) -> None:
-    """Two of them in one process would be two programs, with a server each."""
-    script = (
-        "import ctypes\n"
-        f"one, other = (ctypes.CDLL(name).{function} for name in ('{name}', '{name}.1'))\n"
-        "address = lambda function: ctypes.cast(function, ctypes.c_void_p).value\n"
-        "print(address(one) == address(other), one(0))"
-    )
-    done = remote.run(sys.executable, "-c", script)
+    done = open_twice(remote, name, f"{name}.1", function)
     assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stdout + done.stderr

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from farbus.agent.cdi import PRELOADED
-from tests.remoting.harness import PROGRAMS, SHIM, Remote
+from tests.remoting.harness import PROGRAMS, SHIM, Remote, open_twice
 
 SOURCE = PROGRAMS / "finds_driver.c"
 
@@ -36,14 +35,7 @@ def test_a_program_finds_the_shim(remote: Remote, tmp_path: Path, options: tuple
 
 @pytest.mark.parametrize(("name", "function"), [("libcuda.so.1", "cuInit"), ("libnvidia-ml.so.1", "nvmlInit_v2")])
 def test_what_is_found_by_name_is_what_the_file_is(remote: Remote, name: str, function: str) -> None:
-    """Two of them in one process would be two programs, with a server each."""
-    script = (
-        "import ctypes\n"
-        f"one, other = (ctypes.CDLL(name).{function} for name in ('{name}', '{SHIM / name}'))\n"
-        "address = lambda function: ctypes.cast(function, ctypes.c_void_p).value\n"
-        "print(address(one) == address(other), one(0))"
-    )
-    done = remote.run(sys.executable, "-c", script, **WITHOUT_PATH)
+    done = open_twice(remote, name, SHIM / name, function, **WITHOUT_PATH)
     assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stdout + done.stderr
 
 
