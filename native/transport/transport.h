@@ -84,9 +84,9 @@ struct transport_ops {
 	uint64_t (*woken)(struct transport *transport);
 	/* Do several threads carry what is large, so that more at once goes faster?  NULL: no. */
 	bool (*wide)(struct transport *transport);
-	/* Would write find room for some bytes without waiting?  If not, *until is a descriptor to read from when that may
-	 * have changed.  The same caller as of write.  NULL: poll(2) says it of the transport's own descriptor. */
-	bool (*writable)(struct transport *transport, int *until);
+	/* Would write find room for some bytes without waiting?  If not, wait comes back when that may have changed.  The
+	 * same caller as of write.  NULL: poll(2) says it of the descriptor. */
+	bool (*writable)(struct transport *transport);
 	/* Wait, not for long, until the peer's machine has what was written.  The same caller as of write.  NULL: the
 	 * kernel sees to it, also when this process has ended. */
 	void (*drain)(struct transport *transport);
