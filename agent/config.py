@@ -37,7 +37,7 @@ NVMEOF_TLS = ("on", "off")
 MAX_TARGET_ADDRESSES = 8
 """Of one node: whoever uses its storage has a controller with queues at each."""
 
-REMOTING_TLS = ("on", "off")
+REMOTING_TLS = REMOTING_RDMA = ("on", "off")
 
 PEER_PORT = 7412
 """Port on which agents serve each other, beside the scheduler's 7411."""
@@ -119,6 +119,9 @@ class AgentConfig(Value, frozen=True, kw_only=True):
     remoting_tls: str = "on"
     """Encrypt what programs and remoting servers say to each other over TCP (``on``), or not (``off``: on networks that
     are trusted).  Programs and servers on nodes that differ in this refuse each other."""
+    remoting_rdma: str = "off"
+    """Let sessions between programs and remoting servers go on by RDMA (RoCE v2) where both nodes have it (``on``), or
+    not (``off``).  RDMA encrypts nothing, whatever ``remoting_tls`` says: on networks that are trusted."""
     remoting_grace_s: float = 30.0
     """How long a remoting server waits for its program when their connection was cut; 0: not at all."""
     remoting_connections: int | None = None
@@ -189,6 +192,10 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         if self.remoting_tls not in REMOTING_TLS:
             raise InvalidInput(
                 f"remoting_tls: {self.remoting_tls!r} is none of {', '.join(REMOTING_TLS)}", hint="leave it out"
+            )
+        if self.remoting_rdma not in REMOTING_RDMA:
+            raise InvalidInput(
+                f"remoting_rdma: {self.remoting_rdma!r} is none of {', '.join(REMOTING_RDMA)}", hint="leave it out"
             )
         connections = self.remoting_connections
         if connections is not None and not 1 <= connections <= CONNECTIONS_LIMIT:

@@ -110,6 +110,7 @@ class SupervisorProgram:
         devices: tuple[Device, ...],
         library: str,
         tls: bool,
+        rdma: bool,
         local_user: int | None,
         grace_s: float,
         socket_directory: Path | None,
@@ -129,7 +130,7 @@ class SupervisorProgram:
         command += ["--visible-devices", ",".join(whole_of(device.id) for device in devices)]
         if any(device.share_milli for device in devices):
             command += ["--memory-limit", str(sum(device.memory_bytes for device in devices))]
-        command += ["--tls", "on" if tls else "off", "--grace", f"{grace_s:g}"]
+        command += ["--tls", "on" if tls else "off", "--rdma", "on" if rdma else "off", "--grace", f"{grace_s:g}"]
         if local_user is not None:
             command += ["--local-user", str(local_user)]
         if socket_directory is not None:
@@ -167,6 +168,7 @@ class SupervisorProgram:
                     secret=bytes.fromhex(each.secret),
                     devices=each.devices,
                     tls=each.tls,
+                    rdma=each.rdma,
                     connections=each.connections,
                 )
                 for each in servers
@@ -187,6 +189,7 @@ class RemoteServer:
     secret: str = field(repr=False)
     devices: tuple[str, ...]
     tls: bool
+    rdma: bool
     connections: int | None
 
 
@@ -294,6 +297,7 @@ class RemotingHost:
                         devices=devices,
                         library=library,
                         tls=self._config.remoting_tls == "on",
+                        rdma=self._config.remoting_rdma == "on",
                         local_user=self._local_user(lease),
                         grace_s=self._config.remoting_grace_s,
                         socket_directory=self._sockets_of(account),
@@ -675,6 +679,7 @@ async def _remote_server(prepared: PreparedLease, *, config: AgentConfig) -> Rem
         secret=prepared.lease.secret,
         devices=tuple(whole_of(leased.device) for leased in prepared.lease.devices),
         tls=config.remoting_tls == "on",
+        rdma=config.remoting_rdma == "on",
         connections=config.remoting_connections,
     )
 

@@ -45,6 +45,7 @@ struct server_options {
     const char *image_directory;
     uint64_t image_bytes;
     bool tls;
+    bool rdma;
 };
 struct server *server_prepare(const struct server_options *options);
 int server_serve(const struct server_options *options, char *why, int bytes);

@@ -68,6 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     parser.add_argument("--image-directory", help="where GPU code is kept for later programs of the same user")
     parser.add_argument("--image-bytes", type=int, default=0, help="how much of it")
+    parser.add_argument("--rdma", action="store_true", help="let sessions go on by RDMA, unencrypted")
     parser.add_argument("--reserve", action="store_true", help="get the driver ready before there is a client")
     options = parser.parse_args(arguments)
 
@@ -103,6 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     native.descriptor, secret_descriptor, native.session, slot, flags = _take_assignment(channel)
     native.resume_channel = channel.detach() if may_resume else 0
     native.tls = bool(flags & FLAG_TLS)
+    native.rdma = options.rdma
     secret = bytearray(SECRET_BYTES)
     read_into(secret_descriptor, secret)
     os.close(secret_descriptor)

@@ -41,7 +41,7 @@ LOCAL_NAME, LOCAL_HEX = "farbus-remoting-", 48
 LOCAL_DOMAIN, SOCKET_DOMAIN = b"farbus remoting local 1", b"farbus remoting socket 1"
 HELLO_OK, HELLO_VERSION, HELLO_SECRET, HELLO_DRIVER, HELLO_BUSY, HELLO_TLS, HELLO_USER, HELLO_SESSION = range(8)
 CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME, CAPABILITY_WINDOWS, CAPABILITY_IMAGES = 1, 2, 4, 8, 16
-CAPABILITY_CONNECTIONS, CAPABILITY_PROMPT, CAPABILITY_THREADS = 32, 64, 128
+CAPABILITY_CONNECTIONS, CAPABILITY_PROMPT, CAPABILITY_THREADS, CAPABILITY_RDMA = 32, 64, 128, 256
 #: The text of HELLO_SESSION where nothing more is known.
 SESSION_ENDED = "the server or its lease has ended"
 #: Most TCP connections of one session (native/transport/bundle.h).
@@ -62,6 +62,8 @@ class Server:
     devices: Sequence[str] = ()
     tls: bool = True
     """Encrypt what goes over TCP.  The client believes nobody else about it."""
+    rdma: bool = False
+    """Let what goes over the network go by RDMA, which encrypts nothing, where both nodes have it."""
     connections: int | None = None
     """How many TCP connections the session has, 1 to ``CONNECTIONS_LIMIT``; None: by the round trip."""
 
@@ -81,6 +83,8 @@ def render_session(servers: Sequence[Server]) -> str:
         else:
             lines.append(f"server {'tls' if server.tls else 'tcp'} {server.address} {server.port}")
         lines.append(f"secret {server.secret.hex()}")
+        if server.rdma and server.port is not None:
+            lines.append("rdma on")
         if server.connections is not None:
             lines.append(f"connections {server.connections}")
         lines += [f"device {device}" for device in server.devices]

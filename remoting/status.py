@@ -58,7 +58,7 @@ class Session:
     busy_ns: int
     """In which at least one call was served, waiting for the device included: no more than the time that passed."""
     transport: str = ""
-    """``shm``, ``unix``, ``tcp`` or ``tls``; empty before the hello is answered."""
+    """``shm``, ``unix``, ``tcp``, ``tls`` or ``rdma``; empty before the hello is answered."""
     working_ns: int = 0
     """For how long without a pause a call waits for the device, or frames are served; 0 while neither is so."""
     operation: int = 0

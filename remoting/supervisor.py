@@ -131,6 +131,7 @@ class Supervisor:
     ``libcuda`` is the path of the driver, ``secret`` the lease's 32 bytes,
     ``visible_devices`` what the servers get as CUDA_VISIBLE_DEVICES (None: all).
     ``tls`` is whether connections over TCP are encrypted; a client that has it otherwise is refused.
+    ``rdma`` is whether sessions over TCP may go on by RDMA, which encrypts nothing.
     ``local_user`` is the user id that may come over this machine's socket, beside root (None: this process's own).
     ``memory_limit`` is how many bytes of devices' memory all its servers may have together (0: what there is).
     ``grace_s`` is how long a session waits for its program after its connection was cut (0: not at all).
@@ -154,6 +155,7 @@ class Supervisor:
         memory_limit: int = 0,
         grace_s: float = GRACE_S,
         tls: bool = True,
+        rdma: bool = False,
         local_user: int | None = None,
         socket_directory: Path | None = None,
         reserve: bool = True,
@@ -172,6 +174,7 @@ class Supervisor:
         self._memory_limit = memory_limit
         self._grace_ms = round(grace_s * 1000)
         self._tls = tls
+        self._rdma = rdma
         self._local_users = {0, os.geteuid() if local_user is None else local_user} - {nobody_in_particular()}
         self._socket_directory = socket_directory
         self._nonces: dict[bytes, None] = {}  # in the order in which they came
@@ -585,6 +588,8 @@ class Supervisor:
             f"--status-fd={self._status.descriptor}",
             *options,
         ]
+        if self._rdma:
+            command.append("--rdma")
         if self._image_directory is not None:
             command += [f"--image-directory={self._image_directory}", f"--image-bytes={self._image_bytes}"]
         try:
@@ -698,6 +703,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--grace", type=float, default=GRACE_S, help="seconds that a session may be cut, 0: none")
     parser.add_argument("--memory-limit", type=int, default=0, help="bytes of device memory of the lease, 0: all")
     parser.add_argument("--tls", choices=("on", "off"), default="on", help="encrypt what goes over TCP")
+    parser.add_argument("--rdma", choices=("on", "off"), default="off", help="let sessions go on by RDMA, unencrypted")
     parser.add_argument("--local-user", type=int, help="user id that may connect within this machine, beside root")
     parser.add_argument("--socket-directory", type=Path, help="where containers of this machine find a socket file")
     parser.add_argument("--image-directory", type=Path, help="where GPU code is kept for its user's later programs")
@@ -723,6 +729,7 @@ def main(arguments: Sequence[str]) -> int:
         memory_limit=options.memory_limit,
         grace_s=options.grace,
         tls=options.tls == "on",
+        rdma=options.rdma == "on",
         local_user=options.local_user,
         socket_directory=options.socket_directory,
         image_directory=options.image_directory,

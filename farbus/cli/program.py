@@ -102,7 +102,7 @@ def _is_grace_time(value: str) -> bool:
 
 
 _SETTINGS: Mapping[str, tuple[Callable[[str], bool], str]] = {
-    "FARBUS_TRANSPORT": (lambda value: value in ("auto", "shm", "unix", "tcp"), "auto, shm, unix or tcp"),
+    "FARBUS_TRANSPORT": (lambda value: value in ("auto", "shm", "unix", "tcp", "rdma"), "auto, shm, unix, tcp or rdma"),
     "FARBUS_CONNECTIONS": (lambda value: value in tuple("12345678"), "a number from 1 to 8"),
     "FARBUS_GRACE_S": (_is_grace_time, f"seconds, at most {GRACE_MOST_S}"),
     "FARBUS_MANAGED_MEMORY": (lambda value: value in ("paging", "copies"), "paging or copies"),

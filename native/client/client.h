@@ -589,7 +589,7 @@ bool client_resume_grace_check(void);
 /* The server has granted it: read how, and go on over a transport that outlives its connection. */
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
 			const uint8_t secret[WIRE_SECRET_BYTES],
-			const struct wire_hello_reply *reply);
+			const struct wire_hello_reply *reply, struct rdma **rdma);
 /* How many connections a session is to have whose first one is this, where nobody has said it; *late: when something large
  * passes. */
 unsigned client_connections(const struct transport *transport, bool *late);

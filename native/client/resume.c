@@ -13,6 +13,7 @@
 
 #include "../transport/bundle.h"
 #include "../transport/crew.h"
+#include "../transport/rdma.h"
 #include "../transport/resume.h"
 #include "../transport/socket.h"
 #include "../transport/thread.h"
@@ -28,6 +29,9 @@
 #define DIAL_TIMEOUT_MS 3000
 /* A machine that refuses so long is up, and has no supervisor of this lease any more. */
 #define REFUSED_NS 1000000000u
+/* What breaks again so soon each time is not tried for ever: the session then stays with TCP. */
+#define RDMA_SHORT_NS 10000000000u
+#define RDMA_SHORT_MOST 3u
 /* A cut that is over sooner is nobody's affair. */
 #define QUIET_NS 2000000000u
 #define GRANT_TIMEOUT_MS 10000
@@ -56,6 +60,9 @@ struct client_resume {
 	struct dialled dialled[BUNDLE_CONNECTIONS];
 	uint64_t connection;		/* wire_hello_connection of the first one's */
 	bool bundles;			/* the server has granted further connections */
+	bool rdma;			/* it is asked for, whenever there is a new connection */
+	unsigned rdma_short;		/* times in turn that it broke soon */
+	uint64_t rdma_ns;		/* when it began last; 0: the connection there is is another */
 	pthread_mutex_t joining;	/* by who connects those */
 	/* Of the cut that goes on. */
 	uint64_t cut_ns;
@@ -244,9 +251,28 @@ static int hello_say(const struct client_resume *resume, struct transport *fresh
 	return transport_write_all(fresh, hello, sizeof(*hello));
 }
 
+/* Get ready to go on by RDMA.  NULL: over TCP. */
+static struct rdma *rdma_again(struct client_resume *resume, const struct transport *fresh)
+{
+	bool was_short = resume->rdma_ns && transport_now_ns() - resume->rdma_ns < RDMA_SHORT_NS;
+	char why[RDMA_WHY_BYTES];
+	struct rdma *rdma;
+
+	resume->rdma_short = was_short ? resume->rdma_short + 1 : resume->rdma_ns ? 0 : resume->rdma_short;
+	resume->rdma_ns = 0;
+	if (!resume->rdma || resume->rdma_short >= RDMA_SHORT_MOST)
+		return NULL;
+	return transport_rdma_make(&rdma, fresh, why) ? NULL : rdma;
+}
+
+static void rdma_note(struct client_resume *resume, const struct transport *transport)
+{
+	resume->rdma_ns = transport_is_rdma(transport) ? transport_now_ns() : 0;
+}
+
 /* Say which session goes on here, and hear what the server has of it; or to which connection of it
- * this one is added, and hear its number. */
-static int resume_hello(struct client_session *session, struct transport *fresh, bool also,
+ * this one is added, and hear its number.  *rdma is offered, and NULL if it was taken over. */
+static int resume_hello(struct client_session *session, struct transport *fresh, bool also, struct rdma **rdma,
 			uint64_t received, int timeout_ms, uint64_t *peer_received)
 {
 	struct client_resume *resume = session->resume;
@@ -258,7 +284,7 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 	int rc;
 
 	hello.capabilities = WIRE_CAPABILITY_RESUME | (resume->tls ? WIRE_CAPABILITY_TLS : 0) |
-			     (also ? WIRE_CAPABILITY_CONNECTIONS : 0);
+			     (also ? WIRE_CAPABILITY_CONNECTIONS : 0) | (*rdma ? WIRE_CAPABILITY_RDMA : 0);
 	hello.session = resume->session;
 	hello.received = received;
 	rc = hello_say(resume, fresh, timeout_ms, &hello);
@@ -288,7 +314,12 @@ static int resume_hello(struct client_session *session, struct transport *fresh,
 	if (transport_read_all(fresh, &told, sizeof(told), timeout_ms))
 		return -EAGAIN;
 	*peer_received = told.received;
-	return 0;
+	if (!*rdma || !(reply.capabilities & WIRE_CAPABILITY_RDMA))
+		return 0;
+	rc = transport_rdma_start(fresh, *rdma, false, timeout_ms);
+	*rdma = NULL;
+	rdma_note(resume, fresh);
+	return rc ? -EAGAIN : 0;
 }
 
 static int dial(void *opaque, uint64_t received, int left_ms, struct transport *fresh,
@@ -299,6 +330,7 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	int timeout_ms = left_ms < DIAL_TIMEOUT_MS ? left_ms : DIAL_TIMEOUT_MS;
 	uint64_t now = transport_now_ns();
 	struct transport_target target;
+	struct rdma *rdma;
 	int rc;
 
 	say_cut(session, left_ms);
@@ -307,7 +339,9 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 		rc = transport_tcp_join(fresh, rc, &target, timeout_ms);
 	if (!rc) {
 		resume->refused_ns = 0;
-		rc = resume_hello(session, fresh, false, received, timeout_ms, peer_received);
+		rdma = rdma_again(resume, fresh);
+		rc = resume_hello(session, fresh, false, &rdma, received, timeout_ms, peer_received);
+		transport_rdma_drop(rdma);
 		if (rc)
 			transport_release(fresh);
 		return rc;
@@ -335,6 +369,7 @@ static int join(const struct joining *joining, unsigned which)
 	struct client_session *session = joining->session;
 	struct transport fresh = { .descriptor = -1 };
 	struct transport_target target;
+	struct rdma *none = NULL;
 	uint64_t number;
 	int rc = dial_socket(session->resume, which, session->transport.descriptor, &target);
 
@@ -342,7 +377,7 @@ static int join(const struct joining *joining, unsigned which)
 		rc = transport_tcp_join(&fresh, rc, &target, DIAL_TIMEOUT_MS);
 	if (rc)
 		return rc;
-	rc = resume_hello(session, &fresh, true, joining->connection, DIAL_TIMEOUT_MS, &number);
+	rc = resume_hello(session, &fresh, true, &none, joining->connection, DIAL_TIMEOUT_MS, &number);
 	if (!rc && (!number || number >= BUNDLE_CONNECTIONS))
 		rc = -EPROTO;
 	if (!rc)
@@ -399,7 +434,7 @@ static void bulk(void *opaque)
 
 int client_resume_begin(struct client_session *session, const char *address, const char *port,
 			const uint8_t secret[WIRE_SECRET_BYTES],
-			const struct wire_hello_reply *reply)
+			const struct wire_hello_reply *reply, struct rdma **rdma)
 {
 	struct resume_options options = {
 		.dial = dial,
@@ -435,7 +470,15 @@ int client_resume_begin(struct client_session *session, const char *address, con
 	if (options.grace_ms > grant.grace_ms)
 		options.grace_ms = grant.grace_ms;
 	options.closed_grace_ms = options.grace_ms;
-	rc = resume->address && resume->port ? transport_resume_wrap(&session->transport, &options) : -ENOMEM;
+	rc = resume->address && resume->port ? 0 : -ENOMEM;
+	if (!rc && reply->capabilities & WIRE_CAPABILITY_RDMA && *rdma) {
+		resume->rdma = true;
+		rc = transport_rdma_start(&session->transport, *rdma, false, GRANT_TIMEOUT_MS);
+		*rdma = NULL;
+		rdma_note(resume, &session->transport);
+	}
+	if (!rc)
+		rc = transport_resume_wrap(&session->transport, &options);
 	session->resume = resume;
 	if (rc)
 		client_resume_drop(session);

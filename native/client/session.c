@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "../transport/bundle.h"
+#include "../transport/rdma.h"
 #include "../transport/thread.h"
 #include "../transport/tls.h"
 #include "../wire/digest.h"
@@ -39,6 +40,7 @@ struct session_server {
 	uint8_t secret[WIRE_SECRET_BYTES];
 	bool has_secret;
 	unsigned connections;		/* how many there are to be; 0: by the round trip */
+	bool rdma;			/* the operator lets what goes there go unencrypted, by RDMA */
 };
 
 struct session_file {
@@ -133,6 +135,10 @@ static int session_file_parse(struct session_file *file, const char *path)
 			server->has_secret = hex && hex_decode(hex, server->secret, sizeof(server->secret));
 		} else if (strcmp(key, "connections") == 0 && server) {
 			server->connections = connections_decode(strtok_r(NULL, " \t", &words));
+		} else if (strcmp(key, "rdma") == 0 && server) {
+			const char *word = strtok_r(NULL, " \t", &words);
+
+			server->rdma = word && strcmp(word, "on") == 0;
 		}
 	}
 	whole = versioned && file->count;
@@ -156,11 +162,11 @@ static bool server_is_remote(const struct session_server *server)
 }
 
 /* What FARBUS_TRANSPORT asks for. */
-enum choice { CHOICE_AUTO, CHOICE_SHM, CHOICE_UNIX, CHOICE_TCP, CHOICE_UNKNOWN };
+enum choice { CHOICE_AUTO, CHOICE_SHM, CHOICE_UNIX, CHOICE_TCP, CHOICE_RDMA, CHOICE_UNKNOWN };
 
 static enum choice session_choice(void)
 {
-	static const char *const names[] = { "auto", "shm", "unix", "tcp" };
+	static const char *const names[] = { "auto", "shm", "unix", "tcp", "rdma" };
 	const char *chosen = getenv("FARBUS_TRANSPORT");
 	int choice = CHOICE_AUTO;
 
@@ -228,7 +234,7 @@ static int session_connect_local(struct client_session *session, const struct se
 static int session_connect(struct client_session *session, const struct session_server *server,
 			   enum choice choice)
 {
-	if (choice != CHOICE_TCP && server_is_remote(server)) {
+	if (choice != CHOICE_TCP && choice != CHOICE_RDMA && server_is_remote(server)) {
 		int rc = session_connect_local(session, server);
 
 		snprintf(session->peer, sizeof(session->peer), "%s:%s", server->address, server->port);
@@ -302,9 +308,30 @@ static void session_printable(char *text)
 			*text = '?';
 }
 
-/* `shm` is what the hello offers, with its descriptor, which is closed; or NULL. */
+/* Get ready to go on by RDMA, where the operator lets a session do so.  NULL: it stays with TCP; -ENOPKG: which is not
+ * what was asked for, and the user has been told. */
+static int session_rdma(struct client_session *session, const struct session_server *server, enum choice choice,
+			struct rdma **rdma)
+{
+	const char *why = NULL;
+	char cause[RDMA_WHY_BYTES];
+
+	*rdma = NULL;
+	if (!server_is_remote(server) || !server->rdma)
+		why = "its node and this one don't let it: set remoting_rdma = \"on\" for the agents of both";
+	else if (!session_may_resume(session))
+		why = "that needs a session that can be resumed: leave out FARBUS_GRACE_S=0";
+	else if (choice != CHOICE_TCP && transport_rdma_make(rdma, &session->transport, cause))
+		why = cause;
+	if (!why || choice != CHOICE_RDMA || farbus_client.management)
+		return 0;
+	client_message("FARBUS_TRANSPORT asks for RDMA to %s: %s", session->peer, why);
+	return -ENOPKG;
+}
+
+/* What the hello offers: `shm`, with its descriptor, which is closed, or `rdma`; or NULL. */
 static int session_hello(struct client_session *session, const struct session_server *server,
-			 struct shm *shm, int descriptor, struct wire_hello_reply *reply,
+			 struct shm *shm, int descriptor, const struct rdma *rdma, struct wire_hello_reply *reply,
 			 char text[WIRE_HELLO_TEXT_BYTES + 1])
 {
 	struct wire_hello hello = wire_hello_ours();
@@ -326,6 +353,8 @@ static int session_hello(struct client_session *session, const struct session_se
 	/* Within a building they gain nothing but by several threads of both sides. */
 	if (session->connections > 1)
 		hello.capabilities |= late ? WIRE_CAPABILITY_THREADS : WIRE_CAPABILITY_CONNECTIONS;
+	if (rdma)
+		hello.capabilities |= WIRE_CAPABILITY_RDMA;
 	/* Within a machine a copy costs less than a digest. */
 	if (strcmp(session->transport.ops->name, "tcp") == 0 && wire_digest_is_fast())
 		hello.capabilities |= WIRE_CAPABILITY_IMAGES;
@@ -574,9 +603,22 @@ static CUresult session_fail_open(struct client_session *session, int rc)
 	return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
-/* Connect and say hello; *shm is the memory that was offered, to switch to or to drop. */
+/* What a hello has offered, to switch to or to drop; NULL: nothing. */
+struct offer {
+	struct shm *shm;
+	struct rdma *rdma;
+};
+
+static void offer_drop(struct offer *offer)
+{
+	transport_shm_drop(offer->shm);
+	transport_rdma_drop(offer->rdma);
+	*offer = (struct offer){ NULL, NULL };
+}
+
+/* Connect and say hello. */
 static int session_begin(struct client_session *session, const struct session_server *server,
-			 enum choice choice, struct shm **shm, struct wire_hello_reply *reply,
+			 enum choice choice, struct offer *offer, struct wire_hello_reply *reply,
 			 char text[WIRE_HELLO_TEXT_BYTES + 1])
 {
 	int rc = session_connect(session, server, choice), memory = -1;
@@ -590,17 +632,20 @@ static int session_begin(struct client_session *session, const struct session_se
 	/* Without shared memory the session goes on over the socket. */
 	if (choice <= CHOICE_SHM && !farbus_client.management &&
 	    strcmp(session->transport.ops->name, "unix") == 0)
-		(void)transport_shm_make(shm, &memory);
+		(void)transport_shm_make(&offer->shm, &memory);
 	session->transport.descriptor = client_raise_descriptor(session->transport.descriptor);
-	rc = session_hello(session, server, *shm, memory, reply, text);
+	if (strcmp(session->transport.ops->name, "tcp") == 0 || choice == CHOICE_RDMA)
+		rc = session_rdma(session, server, choice, &offer->rdma);
+	if (rc)
+		return rc;
+	rc = session_hello(session, server, offer->shm, memory, offer->rdma, reply, text);
 	/* In a container with users of its own this one is somebody else to the supervisor. */
 	if (rc || reply->status != WIRE_HELLO_USER || choice != CHOICE_AUTO || !server_is_remote(server))
 		return rc;
-	transport_shm_drop(*shm);
-	*shm = NULL;
+	offer_drop(offer);
 	transport_release(&session->transport);
 	session->stranger = true;
-	return session_begin(session, server, CHOICE_TCP, shm, reply, text);
+	return session_begin(session, server, CHOICE_TCP, offer, reply, text);
 }
 
 static CUresult session_open(struct client_session *session, const struct session_server *server,
@@ -609,18 +654,18 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	bool management = farbus_client.management;
 	char text[WIRE_HELLO_TEXT_BYTES + 1];
 	struct wire_hello_reply reply;
-	struct shm *shm = NULL;
+	struct offer offer = { NULL, NULL };
 	int rc;
 
 	session->transport.descriptor = -1;
 	pthread_mutex_init(&session->fail_lock, NULL);
-	rc = session_begin(session, server, choice, &shm, &reply, text);
+	rc = session_begin(session, server, choice, &offer, &reply, text);
 	if (rc) {
-		transport_shm_drop(shm);
+		offer_drop(&offer);
 		return session_fail_open(session, rc);
 	}
 	if (reply.status != WIRE_HELLO_OK) {
-		transport_shm_drop(shm);
+		offer_drop(&offer);
 		transport_release(&session->transport);
 		return session_refused(session, &reply, text);
 	}
@@ -634,14 +679,22 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	rc = session_devices(session, reply.device_count);
 	if (!rc && (reply.capabilities & WIRE_CAPABILITY_RESUME))
 		rc = client_resume_begin(session, server->address, server->port, server->secret,
-					 &reply);
-	if (shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY))
-		transport_shm_switch(&session->transport, shm, false);
-	else
-		transport_shm_drop(shm);
+					 &reply, &offer.rdma);
+	if (offer.shm && (reply.capabilities & WIRE_CAPABILITY_SHARED_MEMORY)) {
+		transport_shm_switch(&session->transport, offer.shm, false);
+		offer.shm = NULL;
+	}
+	offer_drop(&offer);
 	if (!rc && choice == CHOICE_SHM && !management && !session->transport.shm) {
 		client_message("FARBUS_TRANSPORT asks for shared memory, which this server does not give");
 		rc = -EPROTONOSUPPORT;
+	}
+	if (!rc && choice == CHOICE_RDMA && !management && strcmp(session->transport.ops->name, "rdma") != 0) {
+		client_message("FARBUS_TRANSPORT asks for RDMA to %s: %s", session->peer,
+			       reply.capabilities & WIRE_CAPABILITY_RDMA
+				       ? "the network between carries none (UDP port 4791, or packets of the adapters' size)"
+				       : "its node has none for that address, or its agent is without remoting_rdma = \"on\"");
+		rc = -ENOPKG;
 	}
 	if (!rc)
 		rc = inbox_init(&session->inbox, &session->transport);
@@ -803,7 +856,7 @@ CUresult client_sessions_open(struct client *client)
 	int rc;
 
 	if (choice == CHOICE_UNKNOWN) {
-		client_message("FARBUS_TRANSPORT is \"%s\": set it to auto, shm, unix or tcp",
+		client_message("FARBUS_TRANSPORT is \"%s\": set it to auto, shm, unix, tcp or rdma",
 			       getenv("FARBUS_TRANSPORT"));
 		return CUDA_ERROR_INVALID_VALUE;
 	}

@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../transport/rdma.h"
 #include "../transport/resume.h"
 #include "../transport/tls.h"
 #include "../wire/proof.h"
@@ -62,7 +63,7 @@ static int descriptor_receive(int channel)
 }
 
 static void resume_answer(struct transport *fresh, const struct server *server,
-			  enum wire_hello_status status, uint64_t received)
+			  enum wire_hello_status status, uint64_t received, uint64_t also)
 {
 	static const char text[] = "the session has ended, or is another's";
 	const struct wire_hello_reply reply = {
@@ -71,7 +72,7 @@ static void resume_answer(struct transport *fresh, const struct server *server,
 		.minor = WIRE_PROTOCOL_MINOR,
 		.status = status,
 		.spec_version = WIRE_SPEC_VERSION,
-		.capabilities = WIRE_CAPABILITY_RESUME,
+		.capabilities = WIRE_CAPABILITY_RESUME | also,
 		.session = status == WIRE_HELLO_OK ? server->resume.session : 0,
 		.text_bytes = status == WIRE_HELLO_OK ? 0 : sizeof(text) - 1,
 	};
@@ -134,7 +135,7 @@ static void connection_add(struct server *server, struct transport *fresh, const
 	/* The session may read from it by now.  It is closed by the session's next connection alone, which
 	 * waits for the lock that is held. */
 	resume_answer(&added, server, number > 0 ? WIRE_HELLO_OK : WIRE_HELLO_SESSION,
-		      number > 0 ? (uint64_t)number : 0);
+		      number > 0 ? (uint64_t)number : 0, 0);
 	if (number > 0)
 		transport_resume_joined(&server->transport, server->resume.generation, (unsigned)number);
 	if (number < 0)
@@ -145,6 +146,8 @@ static void connection_take(struct server *server, int descriptor, uint64_t numb
 {
 	struct transport fresh;
 	struct wire_hello hello;
+	char why[RDMA_WHY_BYTES];
+	struct rdma *rdma = NULL;
 	uint64_t received;
 	bool accepted;
 
@@ -166,8 +169,17 @@ static void connection_take(struct server *server, int descriptor, uint64_t numb
 	}
 	accepted = hello_has_token(server, &hello) && number > server->resume.taken &&
 		   !transport_resume_hold(&server->transport, hello.received, &received);
+	/* As the first connection tried, even where it did not succeed. */
+	if (accepted && server->resume.rdma && hello.capabilities & WIRE_CAPABILITY_RDMA)
+		(void)transport_rdma_make(&rdma, &fresh, why);
 	resume_answer(&fresh, server, accepted ? WIRE_HELLO_OK : WIRE_HELLO_SESSION,
-		      accepted ? received : 0);
+		      accepted ? received : 0, rdma ? WIRE_CAPABILITY_RDMA : 0);
+	/* A client that is cut meanwhile comes again. */
+	if (rdma && transport_rdma_start(&fresh, rdma, true, RESUME_HELLO_TIMEOUT_MS)) {
+		transport_release(&fresh);
+		pthread_mutex_unlock(&server->resume.lock);
+		return;
+	}
 	if (accepted) {
 		server->resume.taken = number;
 		(void)transport_resume_adopt(&server->transport, &fresh, hello.received);
@@ -267,6 +279,7 @@ void server_resume_prepare(struct server *server, const struct server_options *o
 	server->resume.tls = options->tls;
 	server->resume.grows = granted & WIRE_CAPABILITY_WINDOWS;
 	server->resume.prompt = server->resume.grows && granted & WIRE_CAPABILITY_PROMPT;
+	server->resume.rdma = granted & WIRE_CAPABILITY_RDMA;
 	server->resume.bundles = granted & (WIRE_CAPABILITY_CONNECTIONS | WIRE_CAPABILITY_THREADS);
 	server->resume.connection = wire_hello_connection(hello);
 	wire_resume_key(options->secret, options->session, server->resume.key);

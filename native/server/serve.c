@@ -20,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../transport/rdma.h"
 #include "../transport/tls.h"
 #include "../wire/proof.h"
 
@@ -859,6 +860,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 	struct wire_hello hello;
 	char text[WIRE_HELLO_TEXT_BYTES];
 	struct shm *shm = NULL;
+	struct rdma *rdma = NULL;
 	uint64_t granted;
 	CUresult result;
 	int rc, memory;
@@ -889,6 +891,9 @@ static int server_hello(struct server *server, const struct server_options *opti
 						(crew_has_processors() ? WIRE_CAPABILITY_THREADS : 0));
 	else
 		granted = 0;
+	if (granted & WIRE_CAPABILITY_RESUME && hello.capabilities & WIRE_CAPABILITY_RDMA && options->rdma &&
+	    !transport_rdma_make(&rdma, &server->transport, text))
+		granted = (granted & ~(WIRE_CAPABILITY_CONNECTIONS | WIRE_CAPABILITY_THREADS)) | WIRE_CAPABILITY_RDMA;
 	if (granted & WIRE_CAPABILITY_RESUME)
 		server_resume_prepare(server, options, &hello, granted);
 	if (options->image_directory && hello.capabilities & WIRE_CAPABILITY_IMAGES && wire_digest_is_fast())
@@ -919,6 +924,11 @@ static int server_hello(struct server *server, const struct server_options *opti
 		return fail(why, bytes, rc, "answer the client's hello: %s", strerror(-rc));
 	if (shm)
 		transport_shm_switch(&server->transport, shm, true);
+	if (rdma) {
+		rc = transport_rdma_start(&server->transport, rdma, true, HELLO_TIMEOUT_MS);
+		if (rc)
+			return fail(why, bytes, rc, "agree about RDMA: %s", strerror(-rc));
+	}
 	if (granted & WIRE_CAPABILITY_RESUME) {
 		rc = server_resume_start(server);
 		if (rc)

@@ -23,7 +23,7 @@ struct server_status {
 	_Atomic uint64_t sent_bytes;
 	_Atomic uint64_t busy_ns;	/* in which a call was served, waiting for the device included;
 					 * without the wait that goes on */
-	char transport[8];		/* "shm", "unix", "tcp" or "tls", NUL-terminated */
+	char transport[8];		/* "shm", "unix", "tcp", "tls" or "rdma", NUL-terminated */
 	_Atomic uint64_t memory_bytes;	/* of devices, held; counted where there is a limit */
 	_Atomic uint64_t waiting_since_ns;	/* CLOCK_MONOTONIC: since when calls wait, one at least; 0: none does */
 	_Atomic uint64_t reading_since_ns;	/* since when it has frames to serve; 0: it waits for the client's next */
@@ -55,6 +55,7 @@ struct server_options {
 	const char *image_directory;	/* where images are kept for later programs; NULL: nowhere */
 	uint64_t image_bytes;		/* of all that are kept */
 	bool tls;			/* the client has to go on encrypted behind its hello */
+	bool rdma;			/* and may then go on by RDMA, unencrypted */
 };
 
 /* Open and initialise the driver ahead of the client: most of a server's start.  Of the

@@ -186,6 +186,7 @@ struct server_resume {
 	bool grows;			/* the client knows of windows that grow */
 	bool prompt;			/* and acknowledges often */
 	bool bundles;			/* and of several connections */
+	bool rdma;			/* both try to go on by RDMA */
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
 	uint8_t token[WIRE_TOKEN_BYTES];
 

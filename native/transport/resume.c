@@ -31,6 +31,7 @@
  */
 #include "resume.h"
 #include "bundle.h"
+#include "rdma.h"
 #include "retained.h"
 #include "silence.h"
 #include "sleeper.h"
@@ -94,6 +95,7 @@ struct resume {
 	int descriptor;
 	_Atomic int reading;		/* the descriptor from which the next byte comes */
 	_Atomic int writing;		/* the one to which the next one goes */
+	_Atomic short room;		/* what poll(2) says of that when there is room */
 	bool buffers;			/* the lower transport holds bytes that the kernel has not */
 
 	size_t most;			/* bytes that a window of either side may ever have */
@@ -311,8 +313,12 @@ static int stream_flush(struct resume *resume)
 	return atomic_load(&resume->state) == OVER ? -EPIPE : 0;
 }
 
-static bool socket_writable(struct resume *resume)
+static bool lower_writable(struct resume *resume)
 {
+	int until;
+
+	if (resume->lower.ops->writable)
+		return resume->lower.ops->writable(&resume->lower, &until);
 	return transport_poll(atomic_load(&resume->writing), POLLOUT, 0) == 0;
 }
 
@@ -322,7 +328,7 @@ static void acknowledge(struct resume *resume)
 {
 	while (atomic_load(&resume->due) && is_up(resume) &&
 	       pthread_mutex_trylock(&resume->out) == 0) {
-		bool now = is_up(resume) && socket_writable(resume);
+		bool now = is_up(resume) && lower_writable(resume);
 
 		if (now)
 			(void)record_send(resume, true);
@@ -586,7 +592,7 @@ static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*
 	atomic_store(&self->asleep, true);
 	poll_on[0].fd = atomic_load(&resume->reading);
 	if (atomic_load(&resume->due))
-		poll_on[count++] = (struct pollfd){ .fd = atomic_load(&resume->writing), .events = POLLOUT };
+		poll_on[count++] = (struct pollfd){ .fd = atomic_load(&resume->writing), .events = atomic_load(&resume->room) };
 	lost = count;
 	if (resume->options.bundles)
 		count += others(resume, poll_on + count);
@@ -851,8 +857,9 @@ static void resume_shutdown(struct transport *transport)
 		};
 		struct iovec vector = { .iov_base = &record, .iov_len = sizeof(record) };
 
-		if (is_up(resume) && socket_writable(resume))
-			(void)resume->lower.ops->write(&resume->lower, &vector, 1);
+		if (is_up(resume) && lower_writable(resume) && !resume->lower.ops->write(&resume->lower, &vector, 1) &&
+		    resume->lower.ops->drain)
+			resume->lower.ops->drain(&resume->lower);
 		pthread_mutex_unlock(&resume->out);
 	}
 	over(resume, -EPIPE);
@@ -860,6 +867,19 @@ static void resume_shutdown(struct transport *transport)
 }
 
 /* ---- from one connection to the next ---- */
+
+/* What to sleep on of a connection that nobody uses yet. */
+static void descriptors_set(struct resume *resume)
+{
+	const struct transport_ops *ops = resume->lower.ops;
+	int writing = resume->descriptor;
+
+	if (ops->writable)
+		(void)ops->writable(&resume->lower, &writing);
+	atomic_store(&resume->reading, resume->descriptor);
+	atomic_store(&resume->writing, writing);
+	atomic_store(&resume->room, ops->writable ? POLLIN : POLLOUT);
+}
 
 static void *replay_thread(void *opaque)
 {
@@ -930,8 +950,7 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		resume->lower.descriptor = resume->descriptor;
 		if (resume->lower.bundle)
 			transport_bundle_renumber(&resume->lower);
-		atomic_store(&resume->reading, resume->descriptor);
-		atomic_store(&resume->writing, resume->descriptor);
+		descriptors_set(resume);
 		/* What else it has; the descriptor is the new one's. */
 		old.descriptor = -1;
 		*fresh = old;
@@ -1083,6 +1102,8 @@ void transport_resume_let_go(struct transport *transport)
 {
 	sleeper_drop(&transport->resume->reader);
 	sleeper_drop(&transport->resume->writer);
+	if (transport->resume->lower.rdma)
+		transport_rdma_let_go(transport->resume->lower.rdma, transport->resume->descriptor);
 }
 
 /* All of it but the lower transport. */
@@ -1127,8 +1148,7 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 		return -ENOMEM;
 	}
 	resume->descriptor = transport->descriptor;
-	atomic_store(&resume->reading, transport->descriptor);
-	atomic_store(&resume->writing, transport->descriptor);
+	descriptors_set(resume);
 	resume->buffers = options->bundles || strcmp(transport->ops->name, "tcp") != 0;
 	resume->ops = resume_ops;
 	resume->ops.name = transport->ops->name;

@@ -1,5 +1,6 @@
 #include "transport.h"
 #include "bundle.h"
+#include "rdma.h"
 #include "resume.h"
 #include "socket.h"
 #include "tls.h"
@@ -283,6 +284,7 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	transport->resume = NULL;
 	transport->tls = NULL;
 	transport->bundle = NULL;
+	transport->rdma = NULL;
 	return 0;
 }
 
@@ -398,6 +400,8 @@ void transport_release(struct transport *transport)
 	transport->tls = NULL;
 	transport_bundle_drop(transport->bundle);
 	transport->bundle = NULL;
+	transport_rdma_drop(transport->rdma);
+	transport->rdma = NULL;
 }
 
 int transport_write_all(struct transport *transport, const void *data, size_t bytes)

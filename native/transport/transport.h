@@ -1,10 +1,8 @@
 /* transport.h - an ordered stream of bytes in each direction, whatever carries it.
  *
  * The one interface of TCP and Unix sockets (socket.c), of shared memory (shm.c), of TLS
- * over TCP (tls.h), of several connections (bundle.h), and of streams that outlive their connection (resume.h); above it
- * (outbox.h, inbox.h) nothing knows which one it is.
- * RDMA verbs fit as shared memory does: a ring in registered memory that the peer
- * writes, `write` posting work requests, `wait` sleeping on the completion channel.
+ * over TCP (tls.h), of several connections (bundle.h), of RDMA beside TCP (rdma.h), and of streams that outlive their
+ * connection (resume.h); above it (outbox.h, inbox.h) nothing knows which one it is.
  */
 #ifndef FARBUS_TRANSPORT_TRANSPORT_H
 #define FARBUS_TRANSPORT_TRANSPORT_H
@@ -86,6 +84,12 @@ struct transport_ops {
 	uint64_t (*woken)(struct transport *transport);
 	/* Do several threads carry what is large, so that more at once goes faster?  NULL: no. */
 	bool (*wide)(struct transport *transport);
+	/* Would write find room for some bytes without waiting?  If not, *until is a descriptor to read from when that may
+	 * have changed.  The same caller as of write.  NULL: poll(2) says it of the transport's own descriptor. */
+	bool (*writable)(struct transport *transport, int *until);
+	/* Wait, not for long, until the peer's machine has what was written.  The same caller as of write.  NULL: the
+	 * kernel sees to it, also when this process has ended. */
+	void (*drain)(struct transport *transport);
 	/* All the memory that peek and room lead into. */
 	void (*memory)(struct transport *transport, void **at, size_t *bytes);
 	/* End the stream in both directions: waiters and writers wake. */
@@ -96,6 +100,7 @@ struct shm;
 struct resume;
 struct tls;
 struct bundle;
+struct rdma;
 
 struct transport {
 	const struct transport_ops *ops;
@@ -104,6 +109,7 @@ struct transport {
 	struct resume *resume;		/* of one that outlives its connection */
 	struct tls *tls;		/* of one that encrypts */
 	struct bundle *bundle;		/* of one over several connections */
+	struct rdma *rdma;		/* of one by RDMA */
 };
 
 /* Take over a connected socket (TCP or Unix). */

@@ -9,6 +9,8 @@
  *	wire_hello, session   ->
  *	                      <-        wire_hello_reply, text, wire_resumed if it is OK
  *
+ * With WIRE_CAPABILITY_RDMA what native/transport/rdma.h says follows each of the two.
+ *
  * Without WIRE_CAPABILITY_RESUME the latter asks how that session has ended: the supervisor says
  * WIRE_HELLO_SESSION and a sentence for a person, once it has.
  *
@@ -97,6 +99,9 @@ enum wire_capability {
 	/* Asked for with WIRE_CAPABILITY_RESUME by a client with processors for several threads; granted by a server with
 	 * such: the same as WIRE_CAPABILITY_CONNECTIONS. */
 	WIRE_CAPABILITY_THREADS = 128,
+	/* Asked for with WIRE_CAPABILITY_RESUME, for each connection; granted instead of further ones: both try to go on
+	 * by RDMA (native/transport/rdma.h). */
+	WIRE_CAPABILITY_RDMA = 256,
 };
 
 /* What every hello of this version begins with; the rest is zero. */

@@ -138,7 +138,7 @@ def test_what_farbus_itself_refuses_ends_with_125(farbus: Farbus, arguments: tup
 @pytest.mark.parametrize(
     ("name", "value", "choices"),
     [
-        ("FARBUS_TRANSPORT", "nonsense", "auto, shm, unix or tcp"),
+        ("FARBUS_TRANSPORT", "nonsense", "auto, shm, unix, tcp or rdma"),
         ("FARBUS_CONNECTIONS", "9", "a number from 1 to 8"),
         ("FARBUS_TRACE", "missing/calls", "a file that you may write, new or with a trace in it"),
         ("FARBUS_TRACE", __file__, "a file that you may write, new or with a trace in it"),

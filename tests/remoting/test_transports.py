@@ -181,7 +181,7 @@ def test_shared_memory_that_was_asked_for_and_is_not_there_is_an_error(remote: R
 def test_an_unknown_transport_is_named(remote: Remote, build: Build) -> None:
     done = remote.run(build("remoting/events"), FARBUS_TRANSPORT="pigeon")
     assert done.returncode == 1
-    assert 'FARBUS_TRANSPORT is "pigeon": set it to auto, shm, unix or tcp' in done.stderr
+    assert 'FARBUS_TRANSPORT is "pigeon": set it to auto, shm, unix, tcp or rdma' in done.stderr
 
 
 def test_the_local_socket_asks_for_the_secret_too(remote: Remote) -> None:

@@ -63,6 +63,7 @@ class Transport(StrEnum):
     SHM = "shm"
     UNIX = "unix"
     TCP = "tcp"
+    RDMA = "rdma"
 
 
 class Wish(Value, frozen=True, kw_only=True):
@@ -120,7 +121,8 @@ TELL_EXIT_S = 15.0
         "command line is wrong or devices could not be had, 126 when the program can't be executed, 127 when there is "
         "none of that name.",
         "--transport auto takes shared memory (shm) where the GPU is in this machine, else TCP, which is encrypted "
-        "between nodes unless their agents have remoting_tls off: farbus top shows it as tls.",
+        "between nodes unless their agents have remoting_tls off: farbus top shows it as tls. Where the agents of both "
+        "have remoting_rdma on, it takes RDMA before TCP, and rdma insists on that.",
         "Variables that it hands on to the program, in jobs set in [env]: FARBUS_TRANSPORT and FARBUS_TRACE, what "
         "--transport and --trace stand for (but a trace that FARBUS_TRACE names is added to); FARBUS_CONNECTIONS, TCP "
         "connections of a session, 1 to 8; FARBUS_GRACE_S, seconds for which a session outlives a cut; "

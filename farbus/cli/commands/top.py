@@ -48,7 +48,7 @@ WIDE_WIDTH = 120
         "WAITS (wide) is for how long a program's server has had calls in work without finishing or taking any, from "
         "5 s on. One that hangs is process SERVER on node ON: killing that ends the program's session.",
         "VIA is what carries a program's calls: shm and unix within a node, tls between nodes (tcp where encryption is "
-        "off).",
+        "off, rdma where that is on).",
         "Figures of jobs are shown to their users, and to operators all.",
     )
 )
