@@ -27,9 +27,10 @@
 
 #define MEMORY_BYTES (256u << 10)
 #define DEPTH 64
-#define PATIENCE_MS 120000	/* for what must come: an emulated machine is slow */
+#define PATIENCE_MS 60000	/* for what must come: an emulated machine is slow */
 
 static const char *case_name = "contract";
+static int case_line;	/* of its last completion */
 static const char *own_address;
 static int peer;	/* the connection */
 
@@ -216,7 +217,7 @@ static void end_connect(struct end *end, const struct choice *choice)
 		.qp_state = IBV_QPS_RTS,
 		.sq_psn = end->here.psn,
 		.timeout = 14,
-		.retry_cnt = 7,
+		.retry_cnt = 6,	/* seven is without end on soft-RoCE */
 		.rnr_retry = choice->rnr_retry ? choice->rnr_retry - 1 : 7,
 		.max_rd_atomic = 1,
 	};
@@ -281,7 +282,10 @@ static void write_immediate(struct end *end, uint32_t imm, unsigned flags)
 /* Arm, look, sleep: a completion that comes at any moment is found. */
 static struct ibv_wc completion(struct end *end)
 {
-	struct pollfd polled = {.fd = end->channel->fd, .events = POLLIN};
+	struct pollfd polled[] = {
+		{.fd = end->channel->fd, .events = POLLIN},
+		{.fd = end->context->async_fd, .events = POLLIN},
+	};
 	struct ibv_cq *cq;
 	struct ibv_wc wc;
 	void *told;
@@ -293,8 +297,18 @@ static struct ibv_wc completion(struct end *end)
 		MUST(count >= 0);
 		if (count)
 			return wc;
-		if (poll(&polled, 1, PATIENCE_MS) != 1)
-			FAIL("no event comes");
+		if (poll(polled, 2, PATIENCE_MS) < 1)
+			FAIL("no event comes for what line %d waits for", case_line);
+		if (polled[1].revents) {
+			struct ibv_async_event event;
+
+			MUST(!ibv_get_async_event(end->context, &event));
+			ibv_ack_async_event(&event);
+			if (event.event_type == IBV_EVENT_DEVICE_FATAL)
+				FAIL("the device has gone");
+		}
+		if (!polled[0].revents)
+			continue;
 		if (ibv_get_cq_event(end->channel, &cq, &told)) {
 			MUST(errno == EAGAIN);
 			continue;
@@ -309,9 +323,11 @@ static void completes(struct end *end, enum ibv_wc_status status)
 	struct ibv_wc wc = completion(end);
 
 	if (wc.status != status)
-		FAIL("a completion says %d (%s) and not %d", wc.status, ibv_wc_status_str(wc.status), status);
+		FAIL("what line %d waits for says %d (%s) and not %d", case_line, wc.status,
+		     ibv_wc_status_str(wc.status), status);
 	MUST(wc.qp_num == end->qp->qp_num);
 }
+#define completes(...) (case_line = __LINE__, completes(__VA_ARGS__))
 
 static uint32_t receives(struct end *end, uint32_t bytes)
 {
@@ -322,6 +338,7 @@ static uint32_t receives(struct end *end, uint32_t bytes)
 	MUST(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.wc_flags & IBV_WC_WITH_IMM && wc.byte_len == bytes);
 	return ntohl(wc.imm_data);
 }
+#define receives(...) (case_line = __LINE__, receives(__VA_ARGS__))
 
 static bool nothing_completes(struct end *end)
 {
@@ -374,7 +391,8 @@ static const struct choice usual = {0}, receiving = {.receives = DEPTH};
 #define DATA_BYTES (32u << 10)
 #define COUNTER (MEMORY_BYTES - 64)	/* where a word is written */
 
-/* A word written behind data is not seen before the data, without any completion. */
+/* Nothing of a word that is written behind data is seen before the data, without any completion.  Of the word parts can
+ * be: soft-RoCE writes bytes. */
 static void near_order(void)
 {
 	struct end end;
@@ -464,40 +482,6 @@ static void far_data_and_immediate(void)
 	end_open(&end, &receiving);
 	MUST(receives(&end, DATA_BYTES) == 0x01020304);
 	MUST(all_are(end.memory, 0, 64) && all_are(end.memory + 64, 9, DATA_BYTES) && !end.memory[64 + DATA_BYTES]);
-	meet();
-	end_close(&end);
-}
-
-/* Eight aligned bytes are seen old or new. */
-static void near_whole_words(void)
-{
-	struct end end;
-
-	end_open(&end, &usual);
-	for (unsigned count = 1; count <= 20 * ROUNDS; count++) {
-		set_word(&end, 0, word_of(count));
-		write_memory(&end, 0, COUNTER, 8, INLINE | (count % 8 ? 0 : SIGNALED));
-		if (count % 8 == 0)
-			completes(&end, IBV_WC_SUCCESS);
-	}
-	set_word(&end, 0, UINT64_MAX);
-	write_memory(&end, 0, COUNTER, 8, INLINE | SIGNALED);
-	completes(&end, IBV_WC_SUCCESS);
-	meet();
-	end_close(&end);
-}
-
-static void far_whole_words(void)
-{
-	struct end end;
-	uint64_t word;
-
-	end_open(&end, &usual);
-	do {
-		word = read_word(&end, COUNTER);
-		if (word != word_of(word))
-			FAIL("a word is %#llx", (unsigned long long)word);
-	} while (word != UINT64_MAX);
 	meet();
 	end_close(&end);
 }
@@ -1016,7 +1000,6 @@ static const struct {
 	{"order", near_order, far_order},
 	{"immediate", near_immediate, far_immediate},
 	{"data_and_immediate", near_data_and_immediate, far_data_and_immediate},
-	{"whole_words", near_whole_words, far_whole_words},
 	{"inline", near_inline, far_inline},
 	{"completion", near_completion, far_completion},
 	{"signals", near_signals, far_signals},

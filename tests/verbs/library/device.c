@@ -17,6 +17,8 @@ static struct device devices[MOST_DEVICES];
 static unsigned device_count;
 static pthread_once_t found = PTHREAD_ONCE_INIT;
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct context *contexts;	/* all of the process */
+static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 
 uint64_t setting(const char *name, uint64_t otherwise)
 {
@@ -245,8 +247,23 @@ FAKE_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 		free(context);
 		return NULL;
 	}
+	pthread_mutex_lock(&contexts_lock);
+	context->next = contexts;
+	contexts = context;
+	pthread_mutex_unlock(&contexts_lock);
 	pairs_control();
 	return &context->verbs.context;
+}
+
+void contexts_tell(void)
+{
+	const uint64_t one = 1;
+
+	pthread_mutex_lock(&contexts_lock);
+	for (struct context *context = contexts; context; context = context->next)
+		if (write(context->verbs.context.async_fd, &one, sizeof(one)) != sizeof(one))
+			abort();
+	pthread_mutex_unlock(&contexts_lock);
 }
 
 FAKE_EXPORT int ibv_close_device(struct ibv_context *outer)
@@ -256,6 +273,13 @@ FAKE_EXPORT int ibv_close_device(struct ibv_context *outer)
 	/* The kernel would free what is left; a program that leaves something has lost it. */
 	if (!users_none(&context->users))
 		return EBUSY;
+	pthread_mutex_lock(&contexts_lock);
+	for (struct context **place = &contexts; *place; place = &(*place)->next)
+		if (*place == context) {
+			*place = context->next;
+			break;
+		}
+	pthread_mutex_unlock(&contexts_lock);
 	close(outer->async_fd);
 	free(context);
 	return 0;
@@ -359,13 +383,15 @@ FAKE_EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 	return 0;
 }
 
-/* No event ever comes: it waits, or says that there is none, as the program has set its descriptor. */
+/* One event comes at most; until then it waits, or says that there is none, as the program has set its descriptor. */
 FAKE_EXPORT int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
 	uint64_t count;
 
-	(void)event;
-	return read(context->async_fd, &count, sizeof(count)) == sizeof(count) ? 0 : -1;
+	if (read(context->async_fd, &count, sizeof(count)) != sizeof(count))
+		return -1;
+	*event = (struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL};
+	return 0;
 }
 
 FAKE_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)

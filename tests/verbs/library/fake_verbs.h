@@ -5,7 +5,8 @@
  * immediate data, between processes of one machine; no sends, reads, atomics or shared receive queues.
  * Where the standard leaves room it is as strict as some device is: a slot of a send queue is free once
  * a completion at or behind it has been polled, messages are limited as soft-RoCE says it limits them,
- * keys of a region differ for local and remote use.  tests/verbs/contract.c holds for it and for the kernel's soft-RoCE.
+ * short ones land byte by byte and a retry count of seven is without end, as there, keys of a region differ for local and
+ * remote use.  tests/verbs/contract.c holds for it and for the kernel's soft-RoCE.
  *
  * The environment of a process:
  *	FAKE_VERBS_GIDS		addresses of its devices, "10.0.0.1%eth0,fd00::1;127.0.0.1" for two of them;
@@ -17,9 +18,12 @@
  *	FAKE_VERBS_MAX_MR_SIZE, FAKE_VERBS_MAX_INLINE, FAKE_VERBS_MAX_MESSAGE	limits of the device, in bytes
  *	FAKE_VERBS_HOLD		non-empty: begin as after an "h" in the next
  *	FAKE_VERBS_CONTROL	path of a FIFO, for this process alone.  Written to it: "h" holds completions of
- *				requests back, "r" releases them, "g" takes the devices away
+ *				requests back, "r" releases them.  "g" takes the devices away, with all that is posted
+ *				flushed; "s" does too, but nothing completes any more: IBV_EVENT_DEVICE_FATAL alone
+ *				tells of it.  What is asked of a device that is away fails with EIO
  *	FAKE_VERBS_LOG		path of a file to which a line is added when a queue pair is ready to send, when
- *				it fails, and when it is destroyed, with what it wrote
+ *				a completion is held back first, when it fails or refuses a request, and when it is
+ *				destroyed, with what it wrote
  *
  * Locks are taken in this order: a pair's, then a queue's, then its channel's; the memory's below any.
  */
@@ -57,6 +61,7 @@ struct device {
 
 struct context {
 	unsigned users;			/* domains, queues, channels */
+	struct context *next;		/* of all in the process */
 	struct verbs_context verbs;	/* ends with what programs see */
 };
 
@@ -69,6 +74,7 @@ struct context *context_of(struct ibv_context *context);
 /* The same descriptor where no program that closes and reuses low ones meets it: hardware has none there. */
 #define UNSEEN_LOWEST 400
 int unseen(int descriptor);
+void contexts_tell(void);		/* that the device has gone */
 void users_add(unsigned *users, int change);
 bool users_none(const unsigned *users);
 
@@ -173,6 +179,7 @@ struct pair {
 	struct answer answer;
 	size_t answer_bytes;
 	bool gone;			/* the peer is */
+	bool said_held;
 	enum ibv_wc_status failure;	/* of request number failed, once those before have completed */
 	uint64_t failed;
 
@@ -202,6 +209,7 @@ int pair_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr
 void pairs_control(void);		/* begin to read FAKE_VERBS_CONTROL */
 bool pairs_are_held(void);
 bool pairs_are_gone(void);
+bool pairs_are_silent(void);		/* gone, and nothing tells of it but the event */
 
 int link_listen(struct pair *pair, uint32_t number);
 void link_close(struct pair *pair);

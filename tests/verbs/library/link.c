@@ -136,7 +136,11 @@ static void link_receive(struct pair *pair, enum ibv_wc_status status)
 /* Complete what can be: all that the peer has, then what has failed, and then all the rest, unsent or not. */
 static void link_settle(struct pair *pair)
 {
-	if (!pairs_are_held() || pairs_are_gone()) {
+	if (pairs_are_held() && !pair->said_held && pair->completed < pair->done) {
+		pair->said_held = true;
+		say("%d holds %06x\n", getpid(), pair->qp.qp_num);
+	}
+	if (!pairs_are_held()) {
 		while (pair->completed < pair->done)
 			link_complete(pair, IBV_WC_SUCCESS);
 		if (pair->failure && pair->completed == pair->failed && pair->state != IBV_QPS_ERR) {
@@ -308,8 +312,8 @@ static void link_request_all(struct pair *pair)
 		link_hear(pair);
 	if (pair->outbound >= 0)
 		link_send(pair);
-	/* A peer that has gone is noticed when there is something for it. */
-	if (pair->gone && pair->done < pair->posted)
+	/* A peer that has gone is noticed when there is something for it.  Seven times is for ever, as with soft-RoCE. */
+	if (pair->gone && pair->done < pair->posted && pair->attr.retry_cnt != 7)
 		link_fail(pair, pair->done, IBV_WC_RETRY_EXC_ERR);
 }
 
@@ -507,9 +511,13 @@ void *link_run(void *argument)
 
 	pthread_mutex_lock(&pair->lock);
 	while (!pair->leaving) {
-		link_request_all(pair);
-		link_respond(pair);
-		link_settle(pair);
+		if (pairs_are_silent()) {
+			link_close(pair);
+		} else {
+			link_request_all(pair);
+			link_respond(pair);
+			link_settle(pair);
+		}
 		link_wait(pair);
 	}
 	pthread_mutex_unlock(&pair->lock);

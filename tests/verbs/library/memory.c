@@ -140,14 +140,17 @@ static unsigned char *memory_find(const struct ibv_pd *pd, uint64_t begin, uint6
 	return (unsigned char *)region->mr.addr + (begin - region->iova);
 }
 
-/* By atomic words: what a program reads of them meanwhile is a device's doing and no race of the program's, eight
- * bytes that are aligned come whole, and none overtakes one before it. */
+/* By atomic parts: what a program reads of them meanwhile is a device's doing and no race of the program's.  None
+ * overtakes one before it.  What is small comes byte by byte, as soft-RoCE's memcpy has it: a word is not seen whole. */
+#define BYTEWISE_BYTES 64
+
 static void memory_copy(unsigned char *to, const unsigned char *from, size_t size, bool lands)
 {
 	const unsigned char *shared = lands ? to : from;
+	bool bytewise = size <= BYTEWISE_BYTES;
 
 	while (size) {
-		if (size >= 8 && (uintptr_t)shared % 8 == 0) {
+		if (size >= 8 && (uintptr_t)shared % 8 == 0 && !bytewise) {
 			uint64_t word;
 
 			if (lands) {

@@ -15,7 +15,7 @@
 static struct pair *pairs;	/* all of the process */
 static pthread_mutex_t pairs_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool controlled, at_fork;
-static _Atomic bool held, gone;
+static _Atomic bool held, gone, silent;
 static unsigned posts;
 
 static void pair_wake(struct pair *pair)
@@ -60,6 +60,10 @@ static void *pairs_obey(void *path)
 			held = order == 'h';
 		if (order == 'g')
 			gone = true;
+		if (order == 's') {
+			gone = silent = true;
+			contexts_tell();
+		}
 		pthread_mutex_lock(&pairs_lock);
 		for (struct pair *pair = pairs; pair; pair = pair->next)
 			pair_wake(pair);
@@ -111,6 +115,11 @@ bool pairs_are_held(void)
 bool pairs_are_gone(void)
 {
 	return gone;
+}
+
+bool pairs_are_silent(void)
+{
+	return silent;
 }
 
 static void pair_free(struct pair *pair)
@@ -412,7 +421,7 @@ static int pair_take_request(struct pair *pair, const struct ibv_send_wr *wr)
 int pair_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct pair *pair = pair_of(qp);
-	int error = pairs_are_gone() ? EIO : 0;
+	int error = pairs_are_gone() && !pairs_are_silent() ? EIO : 0;
 
 	pthread_mutex_lock(&pair->lock);
 	for (; wr && !error; wr = error ? wr : wr->next)
@@ -428,7 +437,7 @@ int pair_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr
 {
 	struct pair *pair = pair_of(qp);
 	uint32_t most = pair->init.cap.max_recv_wr;
-	int error = pairs_are_gone() ? EIO : 0;
+	int error = pairs_are_gone() && !pairs_are_silent() ? EIO : 0;
 
 	pthread_mutex_lock(&pair->lock);
 	if (pair->state == IBV_QPS_RESET)
