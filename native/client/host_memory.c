@@ -96,6 +96,10 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 	if (client_pinned_share(page_round(bytesize), &range)) {
 		memory = (void *)(uintptr_t)range.base;
 	} else {
+		/* Unless it is the server that has gone, or the context that has failed. */
+		result = client_enter();
+		if (result != CUDA_SUCCESS)
+			return result;
 		memory = mmap(NULL, page_round(bytesize), PROT_READ | PROT_WRITE,
 			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (memory == MAP_FAILED)
@@ -215,15 +219,16 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 	if (client_memory_find(range.base, &found))
 		return found.registered ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 					: CUDA_ERROR_INVALID_VALUE;
-	/* CUDA gives it where the device can't map, which it says here that it can. */
-	if (!client_pinned_share_file(&range) && farbus_client.mapping != MAPPING_NONE &&
-	    Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
-		/* Unless it is the server that has gone. */
+	if (!client_pinned_share_file(&range)) {
+		/* Unless it is the server that has gone, or the context that has failed. */
 		result = client_enter();
 		if (result != CUDA_SUCCESS)
 			return result;
-		note_pinned(Flags);
-		return CUDA_ERROR_NOT_SUPPORTED;
+		/* CUDA gives it where the device can't map, which it says here that it can. */
+		if (farbus_client.mapping != MAPPING_NONE && Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
+			note_pinned(Flags);
+			return CUDA_ERROR_NOT_SUPPORTED;
+		}
 	}
 	rc = client_memory_add(&range);
 	if (rc && range.shared)
