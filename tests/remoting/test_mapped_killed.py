@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import Remote, remote_session
+from tests.remoting.harness import SANITIZER, Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import wait_until
 
@@ -48,7 +48,7 @@ def killed_at(shared_library: Callable[..., Path], tmp_path: Path) -> Callable[[
         once = tmp_path / "once"
         once.touch()
         return {
-            "LD_PRELOAD": str(shared_library("killing", "-ldl")),
+            "LD_PRELOAD": f"{SANITIZER}:{shared_library('killing', '-ldl')}".lstrip(":"),
             "FARBUS_TEST_KILL": f"{call} {at} {'behind' if behind else 'before'}",
             "FARBUS_TEST_KILL_ONCE": str(once),
         }
