@@ -3,6 +3,7 @@
 #include "managed.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,21 +16,35 @@ static size_t page_round(size_t bytes)
 
 static _Atomic bool pinned_given;
 
+struct hint {
+	char text[320];
+};
+
 /* What has a program's pinned memory be mapped; with it, what the program registers is not. */
-static const char *mapping_hint(void)
+static struct hint mapping_hint(void)
 {
+	const struct client_session *older = client_pinned_unmapped();
+	struct hint hint;
+
 	switch (farbus_client.mapping) {
 	case MAPPING_SHARED:
-		return "memory that a program registers stays its own, but files in memory (shm_open, memfd_create) that it "
-		       "has mapped shared: let CUDA allocate it";
+		return (struct hint){ "memory that a program registers stays its own, but files in memory (shm_open, "
+				      "memfd_create) that it has mapped shared: let CUDA allocate it" };
 	case MAPPING_MANAGED:
-		return "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: let CUDA allocate it";
+		return (struct hint){ "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: "
+				      "let CUDA allocate it" };
 	default:
 		if (!client_alone())
-			return "with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets kernels use it, "
-			       "where the program waits for them before it reads";
-		return "FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates (cudaHostAlloc, not cudaHostRegister), "
-		       "where the program waits for them before it reads";
+			return (struct hint){ "with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets "
+					      "kernels use it, where the program waits for them before it reads" };
+		if (!older)
+			return (struct hint){ "FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates "
+					      "(cudaHostAlloc, not cudaHostRegister), where the program waits for them before "
+					      "it reads" };
+		snprintf(hint.text, sizeof(hint.text), "the server at %s speaks remoting protocol %u.%u, this shim %u.%u: "
+			 "with the same version of farbus on both sides kernels use it", older->peer, older->major,
+			 older->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+		return hint;
 	}
 }
 
@@ -46,7 +61,7 @@ static void note_pinned(unsigned flags)
 				       ? "kernels that read or write this machine's memory, as NCCL's do, can't work on a "
 					 "remote GPU; copy instead, or use gloo for NCCL; "
 				       : "",
-			       mapping_hint());
+			       mapping_hint().text);
 }
 
 /* Where addresses are unified all pinned memory is mapped without being asked (CatBoost goes by that), and a kernel
@@ -58,7 +73,7 @@ void client_pinned_after_illegal_address(void)
 	if (atomic_load(&pinned_given) && !atomic_exchange(&said, true))
 		client_message("a kernel used an address that is not the GPU's (CUDA error 700): if that was pinned "
 			       "memory of this machine, a remote GPU can't read or write it; copy it; %s",
-			       mapping_hint());
+			       mapping_hint().text);
 }
 
 /* Does the program have it as pinned memory? */
@@ -179,7 +194,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 		if (!atomic_exchange(&said, true))
 			client_message("cuMemHostGetDevicePointer_v2 is not supported over remoting: a remote GPU "
 				       "cannot read or write memory of this machine directly; "
-				       "CAN_MAP_HOST_MEMORY is 0; %s", mapping_hint());
+				       "CAN_MAP_HOST_MEMORY is 0; %s", mapping_hint().text);
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
 	if (!pdptr || Flags || !client_memory_find((uint64_t)(uintptr_t)p, &range))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,20 +56,23 @@ def killed_at(shared_library: Callable[..., Path], tmp_path: Path) -> Callable[[
     return environment
 
 
-def left_behind() -> list[str]:
-    """Memory of a session that this process, the supervisor's, has got hold of, or that has a name."""
+def of_sessions() -> list[str]:
+    """Memory of sessions that this process, the supervisor's, has, or that has a name."""
     found = os.listdir("/dev/shm")
     for entry in os.listdir("/proc/self/fd"):
         # The one that reads the folder is gone.
         with contextlib.suppress(FileNotFoundError):
             found.append(os.readlink(f"/proc/self/fd/{entry}"))
-    return [name for name in found if any(f"farbus-remoting-{each}" in name for each in ("pinned", "session"))]
+    return sorted(name for name in found if any(f"farbus-remoting-{each}" in name for each in ("pinned", "session")))
 
 
-def goes_on(remote: Remote, program: Path, *arguments: str) -> None:
-    """Nothing is left of the one before, and the next works."""
+@contextlib.contextmanager
+def leaving_nothing(remote: Remote, program: Path, *arguments: str) -> Iterator[None]:
+    """What is run meanwhile leaves nothing, and the next program works."""
+    before = of_sessions()
+    yield
     wait_until(lambda: not remote.supervisor.pids, "its server has ended")
-    assert left_behind() == []
+    assert of_sessions() == before
     again = remote.run(program, *arguments, FARBUS_TRANSPORT="shm")
     assert (again.returncode, again.stdout, again.stderr) == (0, "ok\n", "")
 
@@ -79,12 +82,14 @@ def test_a_killed_server_is_lost_and_nothing_else(
     killed_at: Callable[[Point], dict[str, str]], driver_before: Callable[[str], Path], tmp_path: Path, point: Point
 ) -> None:
     program, driver = build_calls("listing/mapped_killed", tmp_path), driver_before("killing_driver")
-    with remote_session(libcuda=driver, folder=tmp_path, environment=killed_at(point)) as remote:
+    with (
+        remote_session(libcuda=driver, folder=tmp_path, environment=killed_at(point)) as remote,
+        leaving_nothing(remote, program, THREADS, "files"),
+    ):
         done = remote.run(program, THREADS, "files", FARBUS_TRANSPORT="shm")
         assert (done.returncode, done.stdout) == (0, "lost\n"), done.stderr
         (line,) = done.stderr.splitlines()
         assert "was killed by signal 9 (SIGKILL)); every CUDA call now fails" in line
-        goes_on(remote, program, THREADS, "files")
 
 
 @pytest.mark.parametrize("point", PROGRAM, ids=lambda point: "-".join(map(str, point)))
@@ -92,9 +97,11 @@ def test_a_killed_program_leaves_nothing_and_the_next_works(
     killed_at: Callable[[Point], dict[str, str]], driver_before: Callable[[str], Path], tmp_path: Path, point: Point
 ) -> None:
     program, driver = build_calls("listing/mapped_killed", tmp_path), driver_before("crowded_driver")
-    with remote_session(libcuda=driver, folder=tmp_path, environment={}) as remote:
+    with (
+        remote_session(libcuda=driver, folder=tmp_path, environment={}) as remote,
+        leaving_nothing(remote, program, THREADS),
+    ):
         changes = killed_at(point)
         changes["LD_PRELOAD"] = f"{remote.environment()['LD_PRELOAD']}:{changes['LD_PRELOAD']}".lstrip(":")
         done = remote.run(program, THREADS, FARBUS_TRANSPORT="shm", **changes)
         assert (done.returncode, done.stdout) == (-signal.SIGKILL, ""), done.stderr
-        goes_on(remote, program, THREADS)

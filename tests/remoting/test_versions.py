@@ -94,10 +94,11 @@ def older_server(
     request: pytest.FixtureRequest,
 ) -> Iterator[None]:
     """The session file leads to a server with the operations and the driver's functions that version 1.0, or the
-    parameter's, had."""
+    parameter's, had, over TCP, or, as "2.4 here", within this machine."""
     if not COMPILER:
         pytest.skip("no C compiler")
-    spec = recorded(getattr(request, "param", "1.0"))
+    version, _, here = getattr(request, "param", "1.0").partition(" ")
+    spec = recorded(version)
     monkeypatch.setattr(codegen, "OPERATIONS", tuple(op for op in OPERATIONS if op.name in spec["operations"]))
     known = {symbol for symbol, function in spec["functions"].items() if "directions" in function}
     had = tuple(call for call in marshal.calls() if call.entry.symbol in known)
@@ -122,11 +123,13 @@ def older_server(
     )
     secret = tmp_path / "secret"
     secret.write_bytes(remote.secret)
-    with subprocess.Popen([program, secret, libcuda], stdout=subprocess.PIPE, text=True) as server:
+    path = [tmp_path / "socket"] if here else []
+    with subprocess.Popen([program, secret, libcuda, *path], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             port = int(server.stdout.readline())
-            write_session(remote.session, [Server(address="127.0.0.1", port=port, secret=remote.secret, tls=False)])
+            address, known_port = (str(path[0]), None) if path else ("127.0.0.1", port)
+            write_session(remote.session, [Server(address=address, port=known_port, secret=remote.secret, tls=False)])
             yield
         finally:
             server.kill()
@@ -187,6 +190,23 @@ def test_a_server_that_knows_no_conditional_nodes_is_sent_none_and_named(remote:
         r"farbus: the server at \S+ does not have cuGraphConditionalHandleCreate: it speaks remoting protocol "
         rf"\d+\.\d+, this shim {CURRENT}; install the same version of farbus on both nodes\n",
         done.stderr,
+    )
+
+
+@pytest.mark.usefixtures("older_server")
+@pytest.mark.parametrize("older_server", ["2.4 here"], indirect=True)
+def test_pinned_memory_that_an_older_server_does_not_map_is_shared_for_copies(
+    remote: Remote, build: Build, tmp_path: Path
+) -> None:
+    copied = remote.run(build("remoting/pinned_shared"), FARBUS_TRANSPORT="shm")
+    assert (copied.returncode, copied.stdout, copied.stderr) == (0, "ok\n", "")
+    used = remote.run(build_calls("listing/pinned_in_kernel", tmp_path), "pinned", FARBUS_TRANSPORT="shm")
+    assert (used.returncode, used.stdout) == (0, "ok\n"), used.stderr
+    (line,) = used.stderr.splitlines()
+    assert re.search(
+        rf"the server at \S+ speaks remoting protocol \d+\.\d+, this shim {CURRENT}: with the same version of farbus "
+        "on both sides kernels use it$",
+        line,
     )
 
 
