@@ -15,12 +15,13 @@ static size_t page_round(size_t bytes)
 }
 
 static _Atomic bool pinned_given;
+static _Atomic bool allocated_alone;	/* where the server maps, some of what CUDA allocated is not mapped */
 
 struct hint {
 	char text[320];
 };
 
-/* What has a program's pinned memory be mapped; with it, what the program registers is not. */
+/* What has a program's pinned memory be mapped; with it, what the program registers is not, nor what only one side can have. */
 static struct hint mapping_hint(void)
 {
 	const struct client_session *older = client_pinned_unmapped();
@@ -28,6 +29,10 @@ static struct hint mapping_hint(void)
 
 	switch (farbus_client.mapping) {
 	case MAPPING_SHARED:
+		if (atomic_load(&allocated_alone))
+			return (struct hint){ "program and server could not both have it: by a limit of either (ulimit -n, -f, "
+					      "-v), beyond 16,384 pieces or half of this machine's memory, or where no address "
+					      "is free in both" };
 		return (struct hint){ "memory that a program registers stays its own, but files in memory (shm_open, "
 				      "memfd_create) that it has mapped shared: let CUDA allocate it" };
 	case MAPPING_MANAGED:
@@ -131,8 +136,10 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*pp = memory;
-	if (!range.mapped)
+	if (!range.mapped) {
+		atomic_store(&allocated_alone, farbus_client.mapping == MAPPING_SHARED);
 		note_pinned(Flags);
+	}
 	return CUDA_SUCCESS;
 }
 
