@@ -12,6 +12,7 @@ import re
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -301,8 +302,9 @@ def test_a_shim_of_another_major_version_is_told_this_one(remote: Remote, major:
     wait_until(lambda: any(each.endswith(line) for each in remote.lines), line)
 
 
-def test_a_server_of_another_major_version_is_refused_with_both(remote: Remote, build: Build) -> None:
-    def answer(listener: socket.socket) -> None:
+def refuse(listener: socket.socket, times: int = 1) -> None:
+    """Be a server of another major version, which hangs up at once."""
+    for _ in range(times):
         connection, _ = listener.accept()
         with connection:
             connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
@@ -310,8 +312,24 @@ def test_a_server_of_another_major_version_is_refused_with_both(remote: Remote, 
                 wire.HELLO_REPLY.pack(wire.HELLO_MAGIC, 9, 3, wire.HELLO_VERSION, 7, 0, 0, 0, 0, 0, 0, b"")
             )
 
-    with listening(answer) as (address, port):
+
+def test_a_server_of_another_major_version_is_refused_with_both(remote: Remote, build: Build) -> None:
+    with listening(refuse) as (address, port):
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
         done = remote.run(build("remoting/events"), FARBUS_TRANSPORT="tcp")
     assert done.returncode == 1
     assert f"127.0.0.1:{port} speaks remoting protocol 9.3 and this shim {CURRENT}" in done.stderr
+
+
+def test_so_is_one_of_this_node_that_has_gone_when_all_is_said(remote: Remote, build: Build, tmp_path: Path) -> None:
+    """Again and again, as it is a race whether it has."""
+    times, path = 10, str(tmp_path / "socket")
+    write_session(remote.session, [Server(address=path, port=None, secret=remote.secret)])
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        thread = threading.Thread(target=refuse, args=(listener, times))
+        thread.start()
+        said = [remote.run(build("remoting/events"), FARBUS_TRANSPORT="shm").stderr for _ in range(times)]
+        thread.join()
+    assert [line for line in said if f" speaks remoting protocol 9.3 and this shim {CURRENT}" not in line] == []
