@@ -727,6 +727,9 @@ struct client_context *client_memory_context(const struct client_range *range);
 
 /* Can the server have it at the address that it has here, so that kernels use it? */
 bool client_pinned_maps(void);
+
+/* The session whose server would have kernels use it if it were not older; NULL: there is none. */
+const struct client_session *client_pinned_unmapped(void);
 /* Memory of whole pages that the server copies from and to by itself: its address, its name there and
  * whether kernels use it go into the range.  false: there is none, and the range is as it was.  It is the
  * caller's to unmap, behind client_pinned_release. */

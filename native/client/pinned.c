@@ -40,22 +40,34 @@ static struct client_session *sharing_session(void)
 		       : NULL;
 }
 
-bool client_pinned_maps(void)
+/* Would all devices use memory that the server maps? */
+static bool devices_map(void)
 {
 	static const CUdevice_attribute needed[] = {
 		CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
 		CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
 		CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
 	};
-	const struct client_session *session = sharing_session();
 
-	if (!session || !client_session_has(session, WIRE_OP_PINNED_MAP))
-		return false;
 	for (int i = 0; i < farbus_client.device_count; i++)
 		for (size_t j = 0; j < sizeof(needed) / sizeof(needed[0]); j++)
 			if (!farbus_client.devices[i].snapshot.attributes[needed[j]])
 				return false;
 	return true;
+}
+
+bool client_pinned_maps(void)
+{
+	const struct client_session *session = sharing_session();
+
+	return session && client_session_has(session, WIRE_OP_PINNED_MAP) && devices_map();
+}
+
+const struct client_session *client_pinned_unmapped(void)
+{
+	const struct client_session *session = sharing_session();
+
+	return session && !client_session_has(session, WIRE_OP_PINNED_MAP) && devices_map() ? session : NULL;
 }
 
 /* Ask the server, and return what it says; an earlier operation's failure, which the answer may tell as

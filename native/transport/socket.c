@@ -462,6 +462,9 @@ int transport_write_descriptor(struct transport *transport, const void *data, si
 	transport_cancel_restore(cancel);
 	if (sent < 0)
 		return -errno;
+	/* Where that was all, the peer may have hung up by now. */
+	if ((size_t)sent == bytes)
+		return 0;
 	return transport_write_all(transport, (const char *)data + sent, bytes - (size_t)sent);
 }
 
