@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../transport/clofork.h"
+
 /* What is smaller costs its copy as much as the message, and each piece is a mapping and a
  * descriptor's way: it is shared only to be mapped. */
 #define SHARED_LEAST_BYTES (64u << 10)
@@ -165,7 +167,7 @@ static bool memory_share(size_t bytes, struct client_range *range)
 		if (shared_offer(session, descriptor, &offer)) {
 			range->mapped = maps && shared_map(pinned, &memory, bytes);
 			if (range->mapped || shared_name(WIRE_OP_PINNED_REGISTER, pinned) == CUDA_SUCCESS) {
-				close(descriptor);
+				clofork_close(descriptor);
 				range->base = (uint64_t)(uintptr_t)memory;
 				range->shared = pinned;
 				return true;
@@ -173,7 +175,7 @@ static bool memory_share(size_t bytes, struct client_range *range)
 		}
 		client_pinned_release(pinned);
 	}
-	close(descriptor);
+	clofork_close(descriptor);
 	munmap(memory, bytes);
 	return false;
 }

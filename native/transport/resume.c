@@ -31,6 +31,7 @@
  */
 #include "resume.h"
 #include "bundle.h"
+#include "clofork.h"
 #include "rdma.h"
 #include "retained.h"
 #include "silence.h"
@@ -931,13 +932,13 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		rc = -EPIPE;
 	else if (!peer_is_sane(resume, peer_received))
 		rc = -EPROTO;
-	else if (dup3(fresh->descriptor, resume->descriptor, O_CLOEXEC) < 0)
-		rc = -errno;
+	else
+		rc = clofork_copy(fresh->descriptor, resume->descriptor);
 	if (!rc) {
 		struct transport old = resume->lower;
 
 		resume->lower = *fresh;
-		close(resume->lower.descriptor);
+		clofork_close(resume->lower.descriptor);
 		resume->lower.descriptor = resume->descriptor;
 		if (resume->lower.bundle)
 			transport_bundle_renumber(&resume->lower);

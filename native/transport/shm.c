@@ -14,6 +14,7 @@
  * (futex(2)); every SHM_LIFE_MS it looks whether the peer is still there.
  */
 #include "transport.h"
+#include "clofork.h"
 #include "socket.h"
 #include "crew.h"
 #include "streaming.h"
@@ -594,7 +595,7 @@ int transport_shm_make(struct shm **shm, int *descriptor)
 
 	rc = shm_begin(shm, rc, memory);
 	if (rc && made)
-		close(*descriptor);
+		clofork_close(*descriptor);
 	return rc;
 }
 
