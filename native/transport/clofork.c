@@ -140,3 +140,12 @@ void clofork_close(int descriptor)
 	close(descriptor);
 	clofork_end(&section);
 }
+
+void clofork_forget(int descriptor)
+{
+	struct clofork_section section;
+
+	clofork_begin(&section);
+	noted_forget(descriptor);
+	clofork_end(&section);
+}

@@ -37,5 +37,7 @@ int clofork_raise(int descriptor, int lowest);
 int clofork_copy(int descriptor, int over);
 /* Close one, noted or not. */
 void clofork_close(int descriptor);
+/* Somebody else is about to close it. */
+void clofork_forget(int descriptor);
 
 #endif

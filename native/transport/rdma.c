@@ -23,6 +23,7 @@
  * writer, who may sleep for room.
  */
 #include "rdma.h"
+#include "clofork.h"
 #include "sleeper.h"
 #include "socket.h"
 #include "verbs.h"
@@ -37,7 +38,6 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef FARBUS_VERBS
@@ -69,12 +69,6 @@ bool transport_is_rdma(const struct transport *transport)
 void transport_rdma_drop(struct rdma *rdma)
 {
 	(void)rdma;
-}
-
-void transport_rdma_let_go(const struct rdma *rdma, int descriptor)
-{
-	(void)rdma;
-	(void)descriptor;
 }
 
 #else
@@ -138,14 +132,6 @@ struct rdma_word {
 	uint32_t status;		/* 0: it works */
 };
 
-/* A descriptor, which the program may have closed since, and opened something else. */
-struct own {
-	int number;
-	ino_t inode;
-};
-
-#define RDMA_DESCRIPTORS 7
-
 /* One direction's queues: used by one thread at a time. */
 struct half {
 	struct ibv_comp_channel *channel;
@@ -192,7 +178,6 @@ struct rdma {
 	uint32_t messages_told;
 	int ended;			/* what the TCP connection has ended with */
 	int epoll;			/* what a reader sleeps on, until it is the transport's descriptor */
-	struct own own[RDMA_DESCRIPTORS];
 };
 
 static uint8_t *mirror(struct rdma *rdma)
@@ -698,15 +683,15 @@ static int device_open(struct rdma *rdma)
 
 /* ---- what a session needs of it ---- */
 
-/* Programs close and reuse low descriptors: as the transport's own, those of the library stay above `beside`. */
-static void raise_descriptor(int *descriptor, int beside)
+/* What the child of a fork is not to have, above the low numbers that programs close and reuse, as the transport's own. */
+static int keep(int descriptor, int beside)
 {
-	int high = *descriptor >= 0 && *descriptor < beside ? fcntl(*descriptor, F_DUPFD_CLOEXEC, beside) : -1;
+	struct clofork_section section;
 
-	if (high < 0)
-		return;
-	close(*descriptor);
-	*descriptor = high;
+	clofork_begin(&section);
+	clofork_note(descriptor);
+	clofork_end(&section);
+	return clofork_raise(descriptor, beside);
 }
 
 /* A queue pair for so many requests and receives. */
@@ -729,7 +714,7 @@ static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint3
 	half->channel = rdma->verbs->ibv_create_comp_channel(rdma->context);
 	if (!half->channel)
 		return -errno;
-	raise_descriptor(&half->channel->fd, beside);
+	half->channel->fd = keep(half->channel->fd, beside);
 	flags = fcntl(half->channel->fd, F_GETFL);
 	if (flags < 0 || fcntl(half->channel->fd, F_SETFL, flags | O_NONBLOCK) < 0)
 		return -errno;
@@ -823,7 +808,7 @@ static int epoll_make(struct rdma *rdma, int tcp)
 	struct epoll_event in = { .events = EPOLLIN }, end = { .events = EPOLLIN | EPOLLRDHUP };
 
 	rdma->epoll = epoll_create1(EPOLL_CLOEXEC);
-	raise_descriptor(&rdma->epoll, tcp);
+	rdma->epoll = keep(rdma->epoll, tcp);
 	if (rdma->epoll < 0 || epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->in.channel->fd, &in) < 0 ||
 	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->out.channel->fd, &in) < 0 ||
 	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, tcp, &end) < 0)
@@ -837,8 +822,8 @@ static int rdma_prepare(struct rdma *rdma, int beside, const char **what)
 	int rc;
 
 	*what = "open a device";
-	raise_descriptor(&rdma->context->cmd_fd, beside);
-	raise_descriptor(&rdma->context->async_fd, beside);
+	rdma->context->cmd_fd = keep(rdma->context->cmd_fd, beside);
+	rdma->context->async_fd = keep(rdma->context->async_fd, beside);
 	rdma->domain = rdma->verbs->ibv_alloc_pd(rdma->context);
 	if (!rdma->domain)
 		return -errno;
@@ -912,8 +897,10 @@ void transport_rdma_drop(struct rdma *rdma)
 			rdma->verbs->ibv_destroy_qp(half->qp);
 		if (half->cq)
 			rdma->verbs->ibv_destroy_cq(half->cq);
-		if (half->channel)
+		if (half->channel) {
+			clofork_forget(half->channel->fd);
 			rdma->verbs->ibv_destroy_comp_channel(half->channel);
+		}
 	}
 	if (rdma->mirror_region)
 		rdma->verbs->ibv_dereg_mr(rdma->mirror_region);
@@ -923,36 +910,16 @@ void transport_rdma_drop(struct rdma *rdma)
 		munmap(rdma->memory, 2 * RDMA_RING_BYTES);
 	if (rdma->domain)
 		rdma->verbs->ibv_dealloc_pd(rdma->domain);
-	if (rdma->context)
+	if (rdma->context) {
+		clofork_forget(rdma->context->cmd_fd);
+		clofork_forget(rdma->context->async_fd);
 		rdma->verbs->ibv_close_device(rdma->context);
+	}
 	transport_release(&rdma->below);
 	if (rdma->epoll >= 0)
-		close(rdma->epoll);
+		clofork_close(rdma->epoll);
 	sleeper_drop(&rdma->writer);
 	free(rdma);
-}
-
-/* All but the epoll descriptor, which moves. */
-static void own_note(struct rdma *rdma, int tcp)
-{
-	const int numbers[RDMA_DESCRIPTORS] = { tcp, rdma->out.channel->fd, rdma->in.channel->fd, rdma->context->cmd_fd,
-						rdma->context->async_fd, rdma->writer.wake, rdma->epoll };
-	struct stat status;
-
-	for (int i = 0; i < RDMA_DESCRIPTORS; i++)
-		rdma->own[i] = (struct own){ numbers[i], fstat(numbers[i], &status) ? 0 : status.st_ino };
-}
-
-void transport_rdma_let_go(const struct rdma *rdma, int descriptor)
-{
-	struct stat status;
-
-	for (int i = 0; i < RDMA_DESCRIPTORS; i++) {
-		int number = i < RDMA_DESCRIPTORS - 1 ? rdma->own[i].number : descriptor;
-
-		if (fstat(number, &status) == 0 && status.st_ino == rdma->own[i].inode)
-			close(number);
-	}
 }
 
 bool transport_is_rdma(const struct transport *transport)
@@ -1073,7 +1040,6 @@ int transport_rdma_start(struct transport *transport, struct rdma *rdma, bool se
 		transport_rdma_drop(rdma);
 		return rc;
 	}
-	own_note(rdma, transport->descriptor);
 	*transport = (struct transport){ .ops = &rdma_ops, .descriptor = rdma->epoll, .rdma = rdma };
 	rdma->epoll = -1;
 	return 0;

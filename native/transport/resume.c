@@ -32,7 +32,6 @@
 #include "resume.h"
 #include "bundle.h"
 #include "clofork.h"
-#include "rdma.h"
 #include "retained.h"
 #include "silence.h"
 #include "sleeper.h"
@@ -1094,8 +1093,6 @@ void transport_resume_let_go(struct transport *transport)
 {
 	sleeper_drop(&transport->resume->reader);
 	sleeper_drop(&transport->resume->writer);
-	if (transport->resume->lower.rdma)
-		transport_rdma_let_go(transport->resume->lower.rdma, transport->resume->descriptor);
 }
 
 /* All of it but the lower transport. */
