@@ -42,6 +42,17 @@ def test_where_the_server_has_something_else_another_address_is_found(
     assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
 
 
+def test_threads_that_look_for_another_address_at_once_find_one_each(
+    driver_before: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Again and again, as it is a race which threads look at once."""
+    program = build_calls("listing/mapped_killed", tmp_path)
+    with remote_session(libcuda=driver_before("crowded_driver"), folder=tmp_path, environment={}) as remote:
+        for _ in range(10):
+            done = remote.run(program, "8", FARBUS_TRANSPORT="shm")
+            assert (done.returncode, done.stdout + done.stderr) == (0, "ok\n")
+
+
 def test_where_devices_have_it_elsewhere_it_is_not_mapped(
     driver_before: Callable[[str], Path], build: Callable[[str], Path], tmp_path: Path
 ) -> None:
