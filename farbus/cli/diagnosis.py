@@ -14,6 +14,7 @@ from farbus.cli.connection import Target, ask, find_credentials, find_target
 from farbus.cli.fabric_diagnosis import examine_fabric
 from farbus.cli.findings import Finding, Verdict
 from farbus.cli.pci_diagnosis import examine_pci
+from farbus.cli.rdma_diagnosis import examine_rdma
 from farbus.cli.runtime import find_running_cluster
 from farbus.cli.storage_diagnosis import examine_storage
 from farbus.cli.toolchain import find_toolchain
@@ -59,6 +60,7 @@ def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Ite
     yield from examine_pci()
     yield from examine_fabric()
     yield from examine_storage()
+    yield from examine_rdma()
     yield from _own_certificates()
     yield from _cluster(socket, server, credentials)
 

@@ -1,4 +1,4 @@
-"""What this machine's agent is set to do with storage and chassis, for commands that do not ask the agent itself."""
+"""What this machine's agent is set to do with storage, chassis and RDMA, for commands that do not ask it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ AGENT_SETTINGS = "/etc/farbus/agent.toml"
 
 
 class NodeSettings(Value, frozen=True, kw_only=True):
-    """Those of :class:`farbus.agent.config.AgentConfig` that concern storage and chassis."""
+    """Those of :class:`farbus.agent.config.AgentConfig` that concern storage, chassis and RDMA."""
 
+    address: str = ""
+    remoting_rdma: str = "off"
     storage: bool = False
     use_storage: bool = False
     volume_group: str = GROUP
