@@ -25,6 +25,7 @@ import structlog
 from farbus.agent import cdi
 from farbus.agent.accounts import UserRules, choose_account
 from farbus.agent.config import AgentConfig
+from farbus.agent.container_sockets import ContainerSockets
 from farbus.agent.events import PreparedLease, SupervisorDied
 from farbus.agent.jobs import DEFAULT_PATH
 from farbus.agent.names import file_name
@@ -33,14 +34,13 @@ from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import make_directory, make_owned_directory, write_owned
 from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
-from farbus.linux.unix_sockets import remove_unheard
 from farbus.linux.users import Account, Users
 from farbus.model.address import host_and_port
 from farbus.model.device import Device, Route, whole_of
 from farbus.model.lease import Lease
 from farbus.remoting import paths
 from farbus.remoting.launcher import shim_environment
-from farbus.remoting.session import LOCAL_NAME, Server, render_session, socket_name
+from farbus.remoting.session import Server, render_session, socket_name
 from farbus.remoting.supervisor import ERROR_PREFIX, line_prefix
 
 _log = structlog.get_logger()
@@ -113,15 +113,15 @@ class SupervisorProgram:
         rdma: bool,
         local_user: int | None,
         grace_s: float,
-        socket_directory: Path | None,
+        socket_descriptor: int | None,
         image_directory: Path | None,
         image_bytes: int,
     ) -> tuple[str, ...]:
         """Return the command that serves ``devices`` on a free port of ``address``.
 
         Beside root, ``local_user`` may come over this machine's socket; None is the supervisor's own user.
-        A session whose connection was cut is kept for ``grace_s`` seconds.  Containers of this machine find its socket
-        in ``socket_directory`` (None: nowhere).  GPU code is kept in ``image_directory``
+        A session whose connection was cut is kept for ``grace_s`` seconds.  Containers of this machine come to the
+        socket of ``socket_descriptor`` (None: there is none).  GPU code is kept in ``image_directory``
         (None: nowhere), ``image_bytes`` of it.
         """
         command = [sys.executable, "-P", "-m", "farbus.remoting.supervisor", "--lease", lease.id]
@@ -133,8 +133,8 @@ class SupervisorProgram:
         command += ["--tls", "on" if tls else "off", "--rdma", "on" if rdma else "off", "--grace", f"{grace_s:g}"]
         if local_user is not None:
             command += ["--local-user", str(local_user)]
-        if socket_directory is not None:
-            command += ["--socket-directory", str(socket_directory)]
+        if socket_descriptor is not None:
+            command += ["--socket-fd", str(socket_descriptor)]
         if image_directory is not None:
             command += ["--image-directory", str(image_directory), "--image-bytes", str(image_bytes)]
         if library:
@@ -224,6 +224,7 @@ class RemotingHost:
         self._supervisor = supervisor
         self._served: dict[str, _Served] = {}
         self._strangers: dict[str, Child] = {}
+        self._sockets = ContainerSockets(config.sockets_directory)
         self._shims = ShimCopies(config.shims_directory, paths.shim_directory())
         self._shims_used: set[Path] = set()
         """Those of the programs that an earlier agent has started."""
@@ -263,6 +264,37 @@ class RemotingHost:
         return tuple(found)
 
     async def _start_supervisor(self, lease: Lease, devices: tuple[Device, ...]) -> tuple[Child, str]:
+        with self._socket_for_containers(lease) as socket_descriptor:
+            child = await self._spawn_supervisor(lease, devices, socket_descriptor=socket_descriptor)
+            try:
+                async with asyncio.timeout(SUPERVISOR_START_S):
+                    port, said = await self._read_port(child)
+            except TimeoutError as error:
+                await self._kill(child)
+                child.forget()
+                raise TimedOut(
+                    f"lease {lease.id}: its supervisor did not listen after {SUPERVISOR_START_S:g} s"
+                ) from error
+            except BaseException:
+                await self._kill(child)
+                child.forget()
+                raise
+            if not port:
+                ended = await child.wait()
+                child.forget()
+                raise Unavailable(
+                    f"lease {lease.id}: its supervisor ended with {ended.code}: {said or 'it said nothing'}"
+                )
+        return child, host_and_port(self._config.address, port)
+
+    def _socket_for_containers(self, lease: Lease) -> contextlib.AbstractContextManager[int | None]:
+        if not self._config.cdi_directory:
+            return contextlib.nullcontext()
+        return self._sockets.made(self._supervisor.socket_name(lease.secret))
+
+    async def _spawn_supervisor(
+        self, lease: Lease, devices: tuple[Device, ...], *, socket_descriptor: int | None
+    ) -> Child:
         software = devices[0].software
         share_milli = devices[0].share_milli
         environment = {
@@ -286,7 +318,7 @@ class RemotingHost:
                 os.write(secret_writer, lease.secret.encode() + b"\n")
             finally:
                 os.close(secret_writer)
-            child = await self._processes.spawn(
+            return await self._processes.spawn(
                 Program(
                     name=_program_name(lease.id),
                     what=f"lease {lease.id}",
@@ -300,35 +332,19 @@ class RemotingHost:
                         rdma=self._config.remoting_rdma == "on",
                         local_user=self._local_user(lease),
                         grace_s=self._config.remoting_grace_s,
-                        socket_directory=self._sockets_of(account),
+                        socket_descriptor=socket_descriptor,
                         image_directory=self._images_of(lease.user, account),
                         image_bytes=self._config.remoting_image_bytes,
                     ),
                     environment=environment,
                     account=account,
                     limits={"RLIMIT_CORE": 0},
-                    keep=(secret_reader,),
+                    keep=(secret_reader,) if socket_descriptor is None else (secret_reader, socket_descriptor),
                     orphan_limit_s=self._config.orphan_limit_s,
                 )
             )
         finally:
             os.close(secret_reader)
-        try:
-            async with asyncio.timeout(SUPERVISOR_START_S):
-                port, said = await self._read_port(child)
-        except TimeoutError as error:
-            await self._kill(child)
-            child.forget()
-            raise TimedOut(f"lease {lease.id}: its supervisor did not listen after {SUPERVISOR_START_S:g} s") from error
-        except BaseException:
-            await self._kill(child)
-            child.forget()
-            raise
-        if not port:
-            ended = await child.wait()
-            child.forget()
-            raise Unavailable(f"lease {lease.id}: its supervisor ended with {ended.code}: {said or 'it said nothing'}")
-        return child, host_and_port(self._config.address, port)
 
     def _images_of(self, user: str, account: Account | None) -> Path | None:
         """Return where GPU code of a user's programs is kept, None where none is: servers do without it.
@@ -348,34 +364,9 @@ class RemotingHost:
             return None
         return path
 
-    def _sockets_of(self, account: Account | None) -> Path | None:
-        """Return where a supervisor that runs as ``account`` listens for containers, None where it can't or need not.
-
-        Nobody else lists what is there.
-        """
-        if not self._config.cdi_directory:
-            return None
-        path, owner = self._config.sockets_directory, account or self._users.myself()
-        try:
-            make_directory(path, mode=0o711)
-            if path.stat().st_uid != owner.uid:
-                os.chown(path, owner.uid, owner.gid)
-        except (OSError, FarbusError) as error:
-            _log.warning("no sockets for containers", directory=str(path), error=str(error))
-            return None
-        return path
-
     async def _kill(self, child: Child) -> None:
         child.kill()
         await child.wait()
-        self._remove_sockets()
-
-    def _remove_sockets(self) -> None:
-        """Remove the sockets of supervisors that were killed."""
-        try:
-            remove_unheard(self._config.sockets_directory, prefix=LOCAL_NAME)
-        except OSError as error:
-            _log.warning("sockets left; the next lease's end removes them", error=str(error))
 
     def _local_user(self, lease: Lease) -> int | None:
         """Return the user id as whom a program with this lease runs here, if one can."""
@@ -492,7 +483,7 @@ class RemotingHost:
         for name in files:
             self.remove_session(name)
         self._remove_specifications()
-        self._remove_sockets()
+        self._sockets.remove_unheard()
         self._shims.remove_others(self._shims_used)
         return (*ended, *files)
 
@@ -512,6 +503,7 @@ class RemotingHost:
                     hint="a driver call hangs; see dmesg, the node may need a reboot",
                 ) from error
             child.forget()
+        self._sockets.remove_unheard()
         self._strangers.pop(_program_name(lease_id), None)
         self._served.pop(lease_id, None)
 
@@ -538,7 +530,12 @@ class RemotingHost:
         environment = self._supervisor.client_environment(path, shim)
         if self._config.cdi_directory:
             environment[cdi.VARIABLE] = self._write_specification(
-                job, task, environment, session=path, shim=shim, sockets=self._sockets_here(servers)
+                job,
+                task,
+                environment,
+                session=path,
+                shim=shim,
+                sockets=self._sockets.there(map(self._supervisor.socket_name, (each.secret for each in servers))),
             )
         return environment
 
@@ -568,11 +565,6 @@ class RemotingHost:
             allow_root=True,
             rules=UserRules(user_map=self._config.user_map),
         )
-
-    def _sockets_here(self, servers: Sequence[RemoteServer]) -> list[Path]:
-        """Return the sockets of those supervisors that are on this machine and listen for containers."""
-        directory = self._config.sockets_directory
-        return [path for each in servers if (path := directory / self._supervisor.socket_name(each.secret)).is_socket()]
 
     def _write_specification(
         self,

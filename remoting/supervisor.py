@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Self
 
 from farbus.remoting import assignment, paths, session, status
-from farbus.remoting.socket_file import SocketFile
 
 #: A client sends its hello in the same breath as it connects, though its machine may have much else to do.
 HELLO_TIMEOUT_S = 30.0
@@ -135,7 +134,8 @@ class Supervisor:
     ``local_user`` is the user id that may come over this machine's socket, beside root (None: this process's own).
     ``memory_limit`` is how many bytes of devices' memory all its servers may have together (0: what there is).
     ``grace_s`` is how long a session waits for its program after its connection was cut (0: not at all).
-    ``socket_directory`` is where a socket file is for containers that have networks of their own (None: nowhere).
+    ``container_socket`` is bound to a file, for containers that have networks of their own (None: they come by TCP); it
+    is closed with the supervisor, and its file left to who made it.
     ``reserve`` is whether a server is kept ready for the client that comes next.
     ``image_directory`` is where GPU code is kept for later programs (None: nowhere), ``image_bytes`` how much of it
     (0: none).  It must be this process's user's, whom alone it lets in, and one user's programs' only.
@@ -157,7 +157,7 @@ class Supervisor:
         tls: bool = True,
         rdma: bool = False,
         local_user: int | None = None,
-        socket_directory: Path | None = None,
+        container_socket: socket.socket | None = None,
         reserve: bool = True,
         image_directory: Path | None = None,
         image_bytes: int = IMAGE_BYTES,
@@ -176,7 +176,6 @@ class Supervisor:
         self._tls = tls
         self._rdma = rdma
         self._local_users = {0, os.geteuid() if local_user is None else local_user} - {nobody_in_particular()}
-        self._socket_directory = socket_directory
         self._nonces: dict[bytes, None] = {}  # in the order in which they came
         self._refused: dict[socket.socket, int] = {}  # bytes that each may still send
         self._asking: dict[socket.socket, int] = {}  # who waits to hear how a session of that number has ended
@@ -190,7 +189,7 @@ class Supervisor:
         self._channels: dict[int, tuple[int, socket.socket]] = {}
         self._listener: socket.socket | None = None
         self._local: socket.socket | None = None
-        self._file: SocketFile | None = None
+        self._file = container_socket
         self._thread: threading.Thread | None = None
         self._wake_read = self._wake_write = -1
         self._life_read = self._life_write = -1
@@ -240,7 +239,9 @@ class Supervisor:
             raise
         self._listener = listener
         self._local = self._listen_locally()
-        self._file = self._listen_by_file()
+        if self._file is not None:
+            self._file.listen(UNHEARD_LIMIT)
+            self._file.setblocking(False)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
         self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
         self._status = status.StatusMemory(self._processes_limit)
@@ -292,16 +293,6 @@ class Supervisor:
             return None
         return local
 
-    def _listen_by_file(self) -> SocketFile | None:
-        """Listen for containers of this machine whose networks are their own; without, they come by TCP."""
-        if self._socket_directory is None:
-            return None
-        try:
-            return SocketFile(self._socket_directory, session.socket_name(self._secret), backlog=UNHEARD_LIMIT)
-        except OSError as error:
-            self._log(f"no transport within this machine for containers, in {self._socket_directory}: {error}")
-            return None
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -313,7 +304,7 @@ class Supervisor:
 
     def _serve(self) -> None:
         assert self._listener is not None
-        listeners = [each for each in (self._listener, self._local, self._file and self._file.socket) if each]
+        listeners = [each for each in (self._listener, self._local, self._file) if each]
         unheard: dict[socket.socket, float] = {}
         with selectors.DefaultSelector() as selector:
             for listener in listeners:
@@ -705,7 +696,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--tls", choices=("on", "off"), default="on", help="encrypt what goes over TCP")
     parser.add_argument("--rdma", choices=("on", "off"), default="off", help="let sessions go on by RDMA, unencrypted")
     parser.add_argument("--local-user", type=int, help="user id that may connect within this machine, beside root")
-    parser.add_argument("--socket-directory", type=Path, help="where containers of this machine find a socket file")
+    parser.add_argument("--socket-fd", type=int, help="Unix socket with a file that containers of this machine find")
     parser.add_argument("--image-directory", type=Path, help="where GPU code is kept for its user's later programs")
     parser.add_argument("--image-bytes", type=int, default=IMAGE_BYTES, help="how much of it, 0: none")
     options = parser.parse_args(arguments)
@@ -720,6 +711,10 @@ def main(arguments: Sequence[str]) -> int:
         log(str(error))
         return 2
     address, port = options.listen
+    container_socket = None
+    if options.socket_fd is not None:
+        container_socket = socket.socket(fileno=options.socket_fd)
+        container_socket.set_inheritable(False)
     supervisor = Supervisor(
         libcuda=options.libcuda,
         secret=secret,
@@ -731,7 +726,7 @@ def main(arguments: Sequence[str]) -> int:
         tls=options.tls == "on",
         rdma=options.rdma == "on",
         local_user=options.local_user,
-        socket_directory=options.socket_directory,
+        container_socket=container_socket,
         image_directory=options.image_directory,
         image_bytes=options.image_bytes,
         log=log,

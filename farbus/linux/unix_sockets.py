@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 _UNCONNECTED = "01"
 """State of a socket that listens, or is about to; one that was accepted has the listener's path, and another state."""
+
+
+def bind_file(directory: Path, name: str) -> socket.socket:
+    """Return a stream socket that is called ``directory/name``, where anybody may connect who gets that far.
+
+    It does not listen: whom the kernel names to those who connect is who does (SO_PEERCRED).  What has the name already
+    gives way.  The directory must be this user's alone.  Raises OSError.
+    """
+    path = directory / name
+    path.unlink(missing_ok=True)
+    # The directory's path may be longer than the 107 bytes of a socket's.
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(f"/proc/self/fd/{descriptor}/{name}")
+        path.chmod(0o666)  # whatever the umask
+    except BaseException:
+        made.close()
+        raise
+    finally:
+        os.close(descriptor)
+    return made
 
 
 def remove_unheard(directory: Path, *, prefix: str) -> tuple[str, ...]:

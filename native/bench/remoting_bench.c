@@ -39,6 +39,7 @@
 #include <unistd.h>
 
 #include "../generated/cuda_abi.h"
+#include "../transport/clofork.h"
 #include "../transport/inbox.h"
 #include "../transport/tls.h"
 #include "../transport/transport.h"
@@ -291,7 +292,7 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 		die("take the bare transport", -rc);
 	if (shared) {
 		close(memory);
-		close(common);
+		clofork_close(common);
 		transport_shm_switch(&peer->transport, ours, false);
 	}
 	if (encrypted)

@@ -281,7 +281,6 @@ struct client_resume;
 
 struct client_session {
 	unsigned index;			/* in client.sessions */
-	ino_t socket_inode;		/* of the transport's descriptor */
 	int driver_version;
 	struct client_device *devices;	/* until all sessions are open: then client.devices */
 	int device_count;
@@ -595,11 +594,7 @@ int client_resume_begin(struct client_session *session, const char *address, con
 unsigned client_connections(const struct transport *transport, bool *late);
 /* All sessions are open: connect the further ones, on a thread, if it is time. */
 void client_resume_connect(struct client_session *session);
-/* Around a fork, in the parent; the end also in the child. */
-void client_resume_fork_begin(void);
-void client_resume_fork_end(void);
-/* A session of the parent's, seen in the child of a fork: its copies of the descriptors are closed,
- * so that the server sees the parent end. */
+/* A session of the parent's, seen in the child of a fork, behind clofork_child: there is nothing of it. */
 void client_session_let_go(struct client_session *session);
 /* Behind the transport's release; nothing where there was no grant. */
 void client_resume_drop(struct client_session *session);
@@ -727,6 +722,9 @@ struct client_context *client_memory_context(const struct client_range *range);
 
 /* Can the server have it at the address that it has here, so that kernels use it? */
 bool client_pinned_maps(void);
+
+/* The session whose server would have kernels use it if it were not older; NULL: there is none. */
+const struct client_session *client_pinned_unmapped(void);
 /* Memory of whole pages that the server copies from and to by itself: its address, its name there and
  * whether kernels use it go into the range.  false: there is none, and the range is as it was.  It is the
  * caller's to unmap, behind client_pinned_release. */

@@ -3,6 +3,7 @@
 #include "managed.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -14,22 +15,41 @@ static size_t page_round(size_t bytes)
 }
 
 static _Atomic bool pinned_given;
+static _Atomic bool allocated_alone;	/* where the server maps, some of what CUDA allocated is not mapped */
 
-/* What has a program's pinned memory be mapped; with it, what the program registers is not. */
-static const char *mapping_hint(void)
+struct hint {
+	char text[320];
+};
+
+/* What has a program's pinned memory be mapped; with it, what the program registers is not, nor what only one side can have. */
+static struct hint mapping_hint(void)
 {
+	const struct client_session *older = client_pinned_unmapped();
+	struct hint hint;
+
 	switch (farbus_client.mapping) {
 	case MAPPING_SHARED:
-		return "memory that a program registers stays its own, but files in memory (shm_open, memfd_create) that it "
-		       "has mapped shared: let CUDA allocate it";
+		if (atomic_load(&allocated_alone))
+			return (struct hint){ "program and server could not both have it: by a limit of either (ulimit -n, -f, "
+					      "-v), beyond 16,384 pieces or half of this machine's memory, or where no address "
+					      "is free in both" };
+		return (struct hint){ "memory that a program registers stays its own, but files in memory (shm_open, "
+				      "memfd_create) that it has mapped shared: let CUDA allocate it" };
 	case MAPPING_MANAGED:
-		return "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: let CUDA allocate it";
+		return (struct hint){ "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: "
+				      "let CUDA allocate it" };
 	default:
 		if (!client_alone())
-			return "with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets kernels use it, "
-			       "where the program waits for them before it reads";
-		return "FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates (cudaHostAlloc, not cudaHostRegister), "
-		       "where the program waits for them before it reads";
+			return (struct hint){ "with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets "
+					      "kernels use it, where the program waits for them before it reads" };
+		if (!older)
+			return (struct hint){ "FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates "
+					      "(cudaHostAlloc, not cudaHostRegister), where the program waits for them before "
+					      "it reads" };
+		snprintf(hint.text, sizeof(hint.text), "the server at %s speaks remoting protocol %u.%u, this shim %u.%u: "
+			 "with the same version of farbus on both sides kernels use it", older->peer, older->major,
+			 older->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+		return hint;
 	}
 }
 
@@ -46,7 +66,7 @@ static void note_pinned(unsigned flags)
 				       ? "kernels that read or write this machine's memory, as NCCL's do, can't work on a "
 					 "remote GPU; copy instead, or use gloo for NCCL; "
 				       : "",
-			       mapping_hint());
+			       mapping_hint().text);
 }
 
 /* Where addresses are unified all pinned memory is mapped without being asked (CatBoost goes by that), and a kernel
@@ -58,7 +78,7 @@ void client_pinned_after_illegal_address(void)
 	if (atomic_load(&pinned_given) && !atomic_exchange(&said, true))
 		client_message("a kernel used an address that is not the GPU's (CUDA error 700): if that was pinned "
 			       "memory of this machine, a remote GPU can't read or write it; copy it; %s",
-			       mapping_hint());
+			       mapping_hint().text);
 }
 
 /* Does the program have it as pinned memory? */
@@ -96,6 +116,10 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 	if (client_pinned_share(page_round(bytesize), &range)) {
 		memory = (void *)(uintptr_t)range.base;
 	} else {
+		/* Unless it is the server that has gone, or the context that has failed. */
+		result = client_enter();
+		if (result != CUDA_SUCCESS)
+			return result;
 		memory = mmap(NULL, page_round(bytesize), PROT_READ | PROT_WRITE,
 			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (memory == MAP_FAILED)
@@ -112,8 +136,10 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	*pp = memory;
-	if (!range.mapped)
+	if (!range.mapped) {
+		atomic_store(&allocated_alone, farbus_client.mapping == MAPPING_SHARED);
 		note_pinned(Flags);
+	}
 	return CUDA_SUCCESS;
 }
 
@@ -175,7 +201,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 		if (!atomic_exchange(&said, true))
 			client_message("cuMemHostGetDevicePointer_v2 is not supported over remoting: a remote GPU "
 				       "cannot read or write memory of this machine directly; "
-				       "CAN_MAP_HOST_MEMORY is 0; %s", mapping_hint());
+				       "CAN_MAP_HOST_MEMORY is 0; %s", mapping_hint().text);
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
 	if (!pdptr || Flags || !client_memory_find((uint64_t)(uintptr_t)p, &range))
@@ -215,15 +241,16 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 	if (client_memory_find(range.base, &found))
 		return found.registered ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 					: CUDA_ERROR_INVALID_VALUE;
-	/* CUDA gives it where the device can't map, which it says here that it can. */
-	if (!client_pinned_share_file(&range) && farbus_client.mapping != MAPPING_NONE &&
-	    Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
-		/* Unless it is the server that has gone. */
+	if (!client_pinned_share_file(&range)) {
+		/* Unless it is the server that has gone, or the context that has failed. */
 		result = client_enter();
 		if (result != CUDA_SUCCESS)
 			return result;
-		note_pinned(Flags);
-		return CUDA_ERROR_NOT_SUPPORTED;
+		/* CUDA gives it where the device can't map, which it says here that it can. */
+		if (farbus_client.mapping != MAPPING_NONE && Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
+			note_pinned(Flags);
+			return CUDA_ERROR_NOT_SUPPORTED;
+		}
 	}
 	rc = client_memory_add(&range);
 	if (rc && range.shared)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../cudart/cudart.h"
+#include "../transport/clofork.h"
 
 struct client farbus_client = {
 	.init = PTHREAD_MUTEX_INITIALIZER,
@@ -19,7 +20,7 @@ static void child_of_fork(void)
 {
 	struct client *client = &farbus_client;
 
-	client_resume_fork_end();
+	clofork_child();
 	/* Another thread may have held it: there is none here. */
 	pthread_mutex_init(&client->init, NULL);
 	switch (atomic_load(&client->state)) {
@@ -35,7 +36,7 @@ static void child_of_fork(void)
 
 static void fork_watch(void)
 {
-	pthread_atfork(client_resume_fork_begin, client_resume_fork_end, child_of_fork);
+	pthread_atfork(clofork_prepare, clofork_parent, child_of_fork);
 }
 
 /* Take client.init, such that a fork from now on does not leave it locked in the child. */

@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../transport/clofork.h"
+
 /* What is smaller costs its copy as much as the message, and each piece is a mapping and a
  * descriptor's way: it is shared only to be mapped. */
 #define SHARED_LEAST_BYTES (64u << 10)
@@ -40,22 +42,34 @@ static struct client_session *sharing_session(void)
 		       : NULL;
 }
 
-bool client_pinned_maps(void)
+/* Would all devices use memory that the server maps? */
+static bool devices_map(void)
 {
 	static const CUdevice_attribute needed[] = {
 		CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
 		CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
 		CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
 	};
-	const struct client_session *session = sharing_session();
 
-	if (!session || !client_session_has(session, WIRE_OP_PINNED_MAP))
-		return false;
 	for (int i = 0; i < farbus_client.device_count; i++)
 		for (size_t j = 0; j < sizeof(needed) / sizeof(needed[0]); j++)
 			if (!farbus_client.devices[i].snapshot.attributes[needed[j]])
 				return false;
 	return true;
+}
+
+bool client_pinned_maps(void)
+{
+	const struct client_session *session = sharing_session();
+
+	return session && client_session_has(session, WIRE_OP_PINNED_MAP) && devices_map();
+}
+
+const struct client_session *client_pinned_unmapped(void)
+{
+	const struct client_session *session = sharing_session();
+
+	return session && !client_session_has(session, WIRE_OP_PINNED_MAP) && devices_map() ? session : NULL;
 }
 
 /* Ask the server, and return what it says; an earlier operation's failure, which the answer may tell as
@@ -153,7 +167,7 @@ static bool memory_share(size_t bytes, struct client_range *range)
 		if (shared_offer(session, descriptor, &offer)) {
 			range->mapped = maps && shared_map(pinned, &memory, bytes);
 			if (range->mapped || shared_name(WIRE_OP_PINNED_REGISTER, pinned) == CUDA_SUCCESS) {
-				close(descriptor);
+				clofork_close(descriptor);
 				range->base = (uint64_t)(uintptr_t)memory;
 				range->shared = pinned;
 				return true;
@@ -161,7 +175,7 @@ static bool memory_share(size_t bytes, struct client_range *range)
 		}
 		client_pinned_release(pinned);
 	}
-	close(descriptor);
+	clofork_close(descriptor);
 	munmap(memory, bytes);
 	return false;
 }

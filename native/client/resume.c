@@ -2,16 +2,15 @@
 #include "client.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../transport/bundle.h"
+#include "../transport/clofork.h"
 #include "../transport/crew.h"
 #include "../transport/rdma.h"
 #include "../transport/resume.h"
@@ -42,12 +41,6 @@
 /* There, and where several threads may carry what is large (bundle.h). */
 #define SEVERAL_CONNECTIONS 4u
 
-/* A socket that a fork must not leave to the child. */
-struct dialled {
-	int descriptor;
-	ino_t inode;			/* 0: none */
-};
-
 struct client_resume {
 	char *address;
 	char *port;
@@ -55,9 +48,6 @@ struct client_resume {
 	uint8_t token[WIRE_TOKEN_BYTES];
 	uint64_t session;
 	bool tls;
-	/* The sockets of the last attempts, under dial_lock: the child of a fork knows its copies by
-	 * these.  The first is what the session goes on over. */
-	struct dialled dialled[BUNDLE_CONNECTIONS];
 	uint64_t connection;		/* wire_hello_connection of the first one's */
 	bool bundles;			/* the server has granted further connections */
 	bool rdma;			/* it is asked for, whenever there is a new connection */
@@ -70,66 +60,11 @@ struct client_resume {
 	bool said;
 };
 
-/* Held while a dialled socket is made and noted, and by a thread that forks: microseconds. */
-static pthread_mutex_t dial_lock = PTHREAD_MUTEX_INITIALIZER;
-
-void client_resume_fork_begin(void)
-{
-	pthread_mutex_lock(&dial_lock);
-}
-
-void client_resume_fork_end(void)
-{
-	pthread_mutex_unlock(&dial_lock);
-}
-
-/* A program that has closed all descriptors may own that number now. */
-static void close_socket(int descriptor, ino_t inode)
-{
-	struct stat status;
-
-	if (descriptor >= 0 && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
-	    status.st_ino == inode)
-		close(descriptor);
-}
-
 void client_session_let_go(struct client_session *session)
 {
-	struct client_resume *resume = session->resume;
-
-	/* The dialled one is on its number, or already on the session's: there may be both. */
-	if (resume && resume->dialled[0].inode)
-		close_socket(session->transport.descriptor, resume->dialled[0].inode);
-	for (unsigned i = 0; resume && i < BUNDLE_CONNECTIONS; i++)
-		if (resume->dialled[i].inode)
-			close_socket(resume->dialled[i].descriptor, resume->dialled[i].inode);
-	close_socket(session->transport.descriptor, session->socket_inode);
 	if (session->transport.resume)
 		transport_resume_let_go(&session->transport);
 	session->transport.descriptor = -1;
-}
-
-/* The server's socket, noted before a fork can copy it; not below `lowest`, if that can be.  The
- * descriptor, or -errno. */
-static int dial_socket(struct client_resume *resume, unsigned which, int lowest,
-		       struct transport_target *target)
-{
-	struct stat status;
-	int descriptor, high;
-
-	pthread_mutex_lock(&dial_lock);
-	descriptor = transport_tcp_socket(resume->address, resume->port, target);
-	if (descriptor >= 0 && descriptor < lowest) {
-		high = fcntl(descriptor, F_DUPFD_CLOEXEC, lowest);
-		if (high >= 0) {
-			close(descriptor);
-			descriptor = high;
-		}
-	}
-	if (descriptor >= 0 && fstat(descriptor, &status) == 0)
-		resume->dialled[which] = (struct dialled){ descriptor, status.st_ino };
-	pthread_mutex_unlock(&dial_lock);
-	return descriptor;
 }
 
 /* Within a machine a long round trip is a busy processor. */
@@ -208,11 +143,7 @@ static void resumed(void *opaque)
 {
 	struct client_session *session = opaque;
 	struct client_resume *resume = session->resume;
-	struct stat status;
 
-	/* A child of a fork knows its copy of the descriptor by this. */
-	if (fstat(session->transport.descriptor, &status) == 0)
-		session->socket_inode = status.st_ino;
 	if (resume->said)
 		client_message("the connection to the GPU at %s is back after %d s", session->peer,
 			       (int)((transport_now_ns() - resume->cut_ns + 500000000u) / 1000000000u));
@@ -334,7 +265,7 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	int rc;
 
 	say_cut(session, left_ms);
-	rc = dial_socket(resume, 0, 0, &target);
+	rc = transport_tcp_socket(resume->address, resume->port, &target);
 	if (rc >= 0)
 		rc = transport_tcp_join(fresh, rc, &target, timeout_ms);
 	if (!rc) {
@@ -364,17 +295,18 @@ struct joining {
 };
 
 /* Add one.  0, or there is no use in another. */
-static int join(const struct joining *joining, unsigned which)
+static int join(const struct joining *joining)
 {
 	struct client_session *session = joining->session;
 	struct transport fresh = { .descriptor = -1 };
 	struct transport_target target;
 	struct rdma *none = NULL;
 	uint64_t number;
-	int rc = dial_socket(session->resume, which, session->transport.descriptor, &target);
+	int rc = transport_tcp_socket(session->resume->address, session->resume->port, &target);
 
 	if (rc >= 0)
-		rc = transport_tcp_join(&fresh, rc, &target, DIAL_TIMEOUT_MS);
+		rc = transport_tcp_join(&fresh, clofork_raise(rc, session->transport.descriptor), &target,
+					DIAL_TIMEOUT_MS);
 	if (rc)
 		return rc;
 	rc = resume_hello(session, &fresh, true, &none, joining->connection, DIAL_TIMEOUT_MS, &number);
@@ -398,7 +330,7 @@ static void *join_thread(void *opaque)
 	pthread_mutex_lock(&resume->joining);
 	for (unsigned i = 1; i < session->connections; i++)
 		if (transport_resume_generation(&session->transport) != joining->generation ||
-		    join(joining, i))
+		    join(joining))
 			break;
 	pthread_mutex_unlock(&resume->joining);
 	free(joining);

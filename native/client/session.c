@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "../transport/bundle.h"
+#include "../transport/clofork.h"
 #include "../transport/rdma.h"
 #include "../transport/thread.h"
 #include "../transport/tls.h"
@@ -256,18 +257,12 @@ static int session_connect(struct client_session *session, const struct session_
 
 int client_raise_descriptor(int low)
 {
-	int lowest = DESCRIPTOR_LOWEST, high;
+	int lowest = DESCRIPTOR_LOWEST;
 	struct rlimit limit;
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= DESCRIPTOR_LOWEST)
 		lowest = (int)(limit.rlim_cur / 2);
-	if (low < 0 || low >= lowest)
-		return low;
-	high = fcntl(low, F_DUPFD_CLOEXEC, lowest);
-	if (high < 0)
-		return low;
-	close(low);
-	return high;
+	return clofork_raise(low, lowest);
 }
 
 /* What goes over a network; NVML asks anew when its connection is lost. */
@@ -368,12 +363,12 @@ static int session_hello(struct client_session *session, const struct session_se
 	rc = wire_hello_prove(&hello, server->secret);
 	session->connection = wire_hello_connection(&hello);
 	if (rc && shm)
-		close(descriptor);
+		clofork_close(descriptor);
 	if (rc)
 		return rc;
 	if (shm) {
 		rc = transport_write_descriptor(&session->transport, &hello, sizeof(hello), descriptor);
-		close(descriptor);
+		clofork_close(descriptor);
 	} else {
 		rc = transport_write_all(&session->transport, &hello, sizeof(hello));
 	}
@@ -907,14 +902,11 @@ CUresult client_sessions_open(struct client *client)
 	client->driver_version = CLIENT_DRIVER_VERSION;
 	for (unsigned i = 0; i < client->session_count; i++) {
 		struct client_session *session = &client->sessions[i];
-		struct stat status;
 
 		if (atomic_load(&session->dead))
 			continue;
 		if (session->driver_version < client->driver_version)
 			client->driver_version = session->driver_version;
-		if (fstat(session->transport.descriptor, &status) == 0)
-			session->socket_inode = status.st_ino;
 		client_resume_connect(session);
 	}
 	return CUDA_SUCCESS;

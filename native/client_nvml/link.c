@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "../transport/clofork.h"
 
 struct nvml nvml = {
 	.link = PTHREAD_MUTEX_INITIALIZER,
@@ -24,31 +24,24 @@ struct client farbus_client = {
 static void fork_prepare(void)
 {
 	pthread_mutex_lock(&nvml.lock);
+	clofork_prepare();
 }
 
 static void fork_parent(void)
 {
+	clofork_parent();
 	pthread_mutex_unlock(&nvml.lock);
 }
 
-/* The child knows what the parent knew, and connects by itself when it asks.  Its copy of
- * the descriptor is closed, so that the server sees the parent end. */
+/* The child knows what the parent knew, and connects by itself when it asks. */
 static void fork_child(void)
 {
+	clofork_child();
 	pthread_mutex_unlock(&nvml.lock);
 	/* Another thread may have held it: there is none here. */
 	pthread_mutex_init(&nvml.link, NULL);
-	for (unsigned i = 0; i < farbus_client.session_count; i++) {
-		struct client_session *session = &farbus_client.sessions[i];
-		int descriptor = session->transport.descriptor;
-		struct stat status;
-
-		/* A program that has closed all descriptors may own that number now. */
-		if (nvml.connected && fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode) &&
-		    status.st_ino == session->socket_inode)
-			close(descriptor);
-		session->transport.descriptor = -1;
-	}
+	for (unsigned i = 0; i < farbus_client.session_count; i++)
+		farbus_client.sessions[i].transport.descriptor = -1;
 	nvml.stale = nvml.connected;
 	nvml.connected = false;
 	nvml.lost = 0;

@@ -18,6 +18,7 @@
 
 #include "../generated/wire_ops.h"
 #include "../server/server.h"
+#include "../transport/clofork.h"
 #include "../transport/transport.h"
 #include "../wire/frame.h"
 #include "../wire/handle.h"
@@ -361,7 +362,7 @@ static bool pinned_send(int descriptor)
 			if (passed >= 0) {
 				/* Where there is no room for it, nobody waits: the offer then has none. */
 				(void)transport_shm_pass(&shared, passed);
-				close(passed);
+				clofork_close(passed);
 			}
 			sent = random_below(4) ? frame_write(descriptor, WIRE_OP_PINNED_OFFER, &offer, sizeof(offer))
 					       : frame_write(descriptor, WIRE_OP_PINNED_OFFER_FILE, &part, sizeof(part));

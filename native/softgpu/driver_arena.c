@@ -9,7 +9,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -122,8 +121,8 @@ int driver_arena_open(struct driver_arena **out, struct board *board, bool stric
 		goto out_free;
 	arena->base = (uintptr_t)base;
 	if (strict && !engine_strict_region(base, bytes))
-		fprintf(stderr, "softgpu: strict mode can't follow what device memory holds: no address "
-			"space for its records\n");
+		driver_say("strict mode can't follow what device memory holds: no address "
+			   "space for its records");
 	pthread_mutex_init(&arena->lock, NULL);
 	*out = arena;
 	return 0;

@@ -11,7 +11,6 @@
 #include "driver_stream.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* Guards activation, retain counts and flags; taken before the locks of
@@ -219,9 +218,9 @@ static void end_work(struct CUctx_st *context)
 
 	if (driver_stream_drain_for(context, grace_ns))
 		return;
-	fprintf(stderr, "softgpu: a context is destroyed while its kernels run; they are cancelled "
-		"after %llu s (FARBUS_SOFTGPU=grace_s=N gives more time)\n",
-		(unsigned long long)(grace_ns / 1000000000u));
+	driver_say("a context is destroyed while its kernels run; they are cancelled "
+		   "after %llu s (FARBUS_SOFTGPU=grace_s=N gives more time)",
+		   (unsigned long long)(grace_ns / 1000000000u));
 	__atomic_store_n(&context->cancel, 1, __ATOMIC_RELAXED);
 	driver_stream_drain(context);
 }

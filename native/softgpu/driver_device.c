@@ -68,16 +68,18 @@ CUresult driver_unsupported(const char *what)
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static const char *told[512];	/* callers pass literals */
 	static size_t count;
+	bool first;
 	size_t i;
 
 	pthread_mutex_lock(&lock);
 	for (i = 0; i < count && strcmp(told[i], what); i++)
 		;
-	if (i == count && count < sizeof told / sizeof *told) {
+	first = i == count && count < sizeof told / sizeof *told;
+	if (first)
 		told[count++] = what;
-		fprintf(stderr, "softgpu: %s is not implemented by the software GPU\n", what);
-	}
 	pthread_mutex_unlock(&lock);
+	if (first)
+		driver_say("%s is not implemented by the software GPU", what);
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -175,17 +177,17 @@ static CUresult device_open(struct driver_device *device, int ordinal, unsigned 
 	device->ordinal = ordinal;
 	device->index = index;
 	if (board_open(&device->board, index, &driver.options.model, &adopted, &why)) {
-		fprintf(stderr, "softgpu: %s\n", why.text);
+		driver_say("%s", why.text);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
 	device->identity = board_identity(device->board);
 	device->model = board_model(device->board);
 	if (adopted)
-		fprintf(stderr, "softgpu: device %u is in use with another model; keeping "
-			"compute capability %u.%u, %llu MiB, %u multiprocessors\n", index,
-			device->model->sm / 10, device->model->sm % 10,
-			(unsigned long long)(device->model->memory_bytes >> 20),
-			device->model->multiprocessors);
+		driver_say("device %u is in use with another model; keeping "
+			   "compute capability %u.%u, %llu MiB, %u multiprocessors", index,
+			   device->model->sm / 10, device->model->sm % 10,
+			   (unsigned long long)(device->model->memory_bytes >> 20),
+			   device->model->multiprocessors);
 	for (size_t i = 0; i < sizeof capabilities / sizeof *capabilities; i++) {
 		if (capabilities[i].sm == device->model->sm)
 			device->capability = &capabilities[i];
@@ -215,7 +217,7 @@ static CUresult initialise(void)
 	CUresult result;
 
 	if (board_options_read(&driver.options, &why)) {
-		fprintf(stderr, "softgpu: %s\n", why.text);
+		driver_say("%s", why.text);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	board_sweep_node();

@@ -78,8 +78,8 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 	status = engine_launch(&order, &why);
 	board_busy_end(board);
 	if (status)
-		fprintf(stderr, "softgpu: kernel %s ended early: %s\n",
-			launch->function->info.name, why.text[0] ? why.text : "no reason given");
+		driver_say("kernel %s ended early: %s",
+			   launch->function->info.name, why.text[0] ? why.text : "no reason given");
 	return driver_engine_result(status);
 }
 
@@ -171,9 +171,9 @@ static CUresult check_supported(struct CUfunc_st *function)
 	if (function->info.status == ENGINE_OK)
 		return CUDA_SUCCESS;
 	if (!__atomic_exchange_n(&function->told_unsupported, true, __ATOMIC_RELAXED))
-		fprintf(stderr, "softgpu: kernel %s can't run: %s is not implemented by the "
-			"software GPU\n", function->info.name,
-			function->info.unsupported ? function->info.unsupported : "an instruction");
+		driver_say("kernel %s can't run: %s is not implemented by the "
+			   "software GPU", function->info.name,
+			   function->info.unsupported ? function->info.unsupported : "an instruction");
 	return driver_engine_result(function->info.status);
 }
 

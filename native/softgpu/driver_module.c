@@ -65,8 +65,8 @@ static void say_refused(const void *origin, const struct engine_diagnostic *why)
 
 	if (!dladdr(origin, &file) || !file.dli_fname)
 		file.dli_fname = "memory";
-	fprintf(stderr, "softgpu: module not loaded: the kernel image in %s: %s\n", file.dli_fname,
-		why->text[0] ? why->text : "no reason given");
+	driver_say("module not loaded: the kernel image in %s: %s", file.dli_fname,
+		   why->text[0] ? why->text : "no reason given");
 }
 
 CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,

@@ -160,7 +160,7 @@ DRIVER_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CU
 {
 	const struct driver_capability *capability;
 	struct CUfunc_st *function;
-	uint64_t per_block, taken;
+	uint64_t per_block, taken, limit;
 	CUresult result = function_here(handle, &function);
 
 	if (result)
@@ -174,8 +174,13 @@ DRIVER_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CU
 	taken = (uint64_t)capability->shared_reserved_per_block +
 		function->info.static_shared_bytes;
 	per_block = per_block > taken ? per_block - taken : 0;
-	taken = capability->shared_per_block_optin - function->info.static_shared_bytes;
-	*bytes = (size_t)(per_block < taken ? per_block : taken);
+	/* cuda_occupancy.h: beyond 48 KiB only functions count that opted in.  Programs launch with
+	 * what they are told. */
+	limit = (uint64_t)function->settings.max_dynamic_shared + function->info.static_shared_bytes;
+	limit = limit > DRIVER_SHARED_PER_BLOCK ? capability->shared_per_block_optin :
+						  DRIVER_SHARED_PER_BLOCK;
+	limit -= function->info.static_shared_bytes;
+	*bytes = (size_t)(per_block < limit ? per_block : limit);
 	return CUDA_SUCCESS;
 }
 

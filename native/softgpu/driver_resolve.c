@@ -249,6 +249,11 @@
 	PLAIN(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle) \
 	PLAIN(cuMemSetAccess, 10020, cuMemSetAccess) \
 	PLAIN(cuMemUnmap, 10020, cuMemUnmap) \
+	PLAIN(cuLogsCurrent, 12090, cuLogsCurrent) \
+	PLAIN(cuLogsDumpToFile, 12090, cuLogsDumpToFile) \
+	PLAIN(cuLogsDumpToMemory, 12090, cuLogsDumpToMemory) \
+	PLAIN(cuLogsRegisterCallback, 12090, cuLogsRegisterCallback) \
+	PLAIN(cuLogsUnregisterCallback, 12090, cuLogsUnregisterCallback) \
 	PLAIN(cuMemAdvise, 8000, cuMemAdvise) \
 	PLAIN(cuMemAdvise, 12020, cuMemAdvise_v2) \
 	PLAIN(cuMemAlloc, 3020, cuMemAlloc_v2) \

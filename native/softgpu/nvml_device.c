@@ -11,8 +11,9 @@
 #include <unistd.h>
 
 #define CUDA_DRIVER_VERSION 13000
-#define DRIVER_VERSION_TEXT "580.0.farbus"	/* 580: the branch of CUDA 13.0 */
-#define NVML_VERSION_TEXT "13.580.0.farbus"
+/* 580: the branch of CUDA 13.0.  Numbers alone, as programs compare them. */
+#define DRIVER_VERSION_TEXT "580.0.0"
+#define NVML_VERSION_TEXT "13.580.0.0"
 #define COMPUTE_MODE_DEFAULT 0
 
 /* Every software GPU of the node, whether this process uses it or not; NVML

@@ -1,5 +1,6 @@
 /* Memory that client and server both have: made here for it, or a file in memory that a program has already. */
 #include "transport.h"
+#include "clofork.h"
 #include "socket.h"
 
 #include <errno.h>
@@ -43,11 +44,29 @@ static bool memory_may_be_shared(const struct transport *transport, int descript
 /* The child of a fork has no part in the session. */
 static void *memory_map(int descriptor, off_t offset, size_t bytes)
 {
-	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, offset);
+	struct clofork_section section;
+	void *memory;
 
+	clofork_begin(&section);
+	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, offset);
 	if (memory != MAP_FAILED)
 		(void)madvise(memory, bytes, MADV_DONTFORK);
+	clofork_end(&section);
 	return memory;
+}
+
+static int memory_open(const char *name)
+{
+	struct clofork_section section;
+	int made;
+
+	clofork_begin(&section);
+	made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (made < 0)
+		made = -errno;
+	clofork_note(made);
+	clofork_end(&section);
+	return made;
 }
 
 bool transport_memory_is_there(size_t bytes)
@@ -97,8 +116,8 @@ int transport_memory_populate(int descriptor, off_t offset, size_t bytes)
 
 int transport_memory_make(const char *name, size_t bytes, void **memory, int *descriptor)
 {
-	int made = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int rc = made < 0 ? -errno : transport_memory_populate(made, 0, bytes);
+	int made = memory_open(name);
+	int rc = made < 0 ? made : transport_memory_populate(made, 0, bytes);
 
 	if (!rc && fcntl(made, F_ADD_SEALS, MEMORY_SEALS) < 0)
 		rc = -errno;
@@ -107,7 +126,7 @@ int transport_memory_make(const char *name, size_t bytes, void **memory, int *de
 		rc = *memory == MAP_FAILED ? -ENOMEM : 0;
 	}
 	if (rc && made >= 0)
-		close(made);
+		clofork_close(made);
 	if (!rc)
 		*descriptor = made;
 	return rc;

@@ -3,12 +3,13 @@
  *	written - taken		bytes that are in a ring, at most RDMA_RING_BYTES
  *
  * Each direction has a queue pair of its own, with its completion queue and channel, so that who writes and
- * who reads on one side share nothing and need no lock:
+ * who reads on one side do not find each other's completions:
  *
  *	writer		copies bytes into its mirror of the ring, from where RDMA WRITE WITH IMMEDIATE puts them to the same
  *			place in the ring; the immediate is how many they are.  What is small goes inline, with the request.
  *	reader		learns of them by the completions of its receives, which have no memory of their own, and tells
- *			what it has taken by SEND WITH IMMEDIATE, a quarter of the ring (or of the receives) at a time.
+ *			what it has taken by the immediate of a write of nothing, a quarter of the ring (or of the receives)
+ *			at a time.
  *
  * A writer never has more messages under way than the reader has receives, so that none finds none.  The mirror is
  * written again only where the reader has taken what was there: by then no request reads it any more.
@@ -16,22 +17,27 @@
  * The other process writes all of the ring at any time, whatever it says: bytes are copied out before anybody looks at
  * them, and what it claims to have written or taken is refused where that cannot be.
  *
- * A reader sleeps on an epoll(7) descriptor of its channel and of the TCP connection, whose end is the peer's.
+ * A reader sleeps on an epoll(7) descriptor of both channels and of the TCP connection, whose end is the peer's.  The
+ * writer's is among them since a request that fails is an answer that never comes, and nobody writes any more.  Only few
+ * requests have a completion if they succeed, so that it is seldom woken for nothing; what it finds there it tells the
+ * writer, who may sleep for room.
  */
 #include "rdma.h"
+#include "clofork.h"
+#include "sleeper.h"
 #include "socket.h"
 #include "verbs.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef FARBUS_VERBS
@@ -65,12 +71,6 @@ void transport_rdma_drop(struct rdma *rdma)
 	(void)rdma;
 }
 
-void transport_rdma_let_go(const struct rdma *rdma, int descriptor)
-{
-	(void)rdma;
-	(void)descriptor;
-}
-
 #else
 
 /* What 200 Gb/s carry in 40 us.  Part of the protocol, as is how many receives a reader has. */
@@ -87,8 +87,10 @@ void transport_rdma_let_go(const struct rdma *rdma, int descriptor)
 #define RDMA_COMPLETIONS 16
 /* So little goes with the request where the device has room for it: it spares the adapter a read of memory. */
 #define RDMA_INLINE_BYTES 220u
-/* Requests from which on a writer looks for completions also where it has room. */
-#define RDMA_LAZY_SENDS 64u
+/* One request in so many has a completion of its own, of a writer's and of a reader's; and from so many on a writer
+ * looks for them also where it has room. */
+#define RDMA_SIGNAL 64u
+#define RDMA_CREDIT_SIGNAL 8u
 #define RDMA_ROOM_SPIN_NS 50000u
 /* InfiniBand Architecture, 9.9.2.4 (4.096 us * 2^14 is 67 ms, 6 times) and 9.7.5.2.8: a network that loses what is
  * sent for half a second to two is cut, and the session resumed over TCP. */
@@ -131,21 +133,15 @@ struct rdma_word {
 	uint32_t status;		/* 0: it works */
 };
 
-/* A descriptor, which the program may have closed since, and opened something else. */
-struct own {
-	int number;
-	ino_t inode;
-};
-
-#define RDMA_DESCRIPTORS 6
-
 /* One direction's queues: used by one thread at a time. */
 struct half {
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
 	struct ibv_qp *qp;
 	uint32_t first;			/* of its packets */
-	unsigned sends;			/* requests that are not complete */
+	uint64_t posted;		/* requests */
+	uint64_t done;			/* of those, as far as completions tell */
+	unsigned signal;		/* one in so many has one */
 	unsigned consumed;		/* receives to be posted again */
 	int error;			/* sticky */
 };
@@ -163,6 +159,9 @@ struct rdma {
 	struct ibv_mr *ring_region;
 	struct ibv_mr *mirror_region;
 
+	/* Of the writer, and of the reader that looks after it. */
+	pthread_mutex_t lock;
+	struct sleeper writer;		/* who waits for room */
 	struct half out;
 	uint64_t peer_ring;
 	uint32_t peer_key;
@@ -180,7 +179,6 @@ struct rdma {
 	uint32_t messages_told;
 	int ended;			/* what the TCP connection has ended with */
 	int epoll;			/* what a reader sleeps on, until it is the transport's descriptor */
-	struct own own[RDMA_DESCRIPTORS];
 };
 
 static uint8_t *mirror(struct rdma *rdma)
@@ -196,7 +194,7 @@ static bool half_done(struct half *half, const struct ibv_wc *done)
 	bool heard = done->opcode & IBV_WC_RECV;
 
 	if (done->status == IBV_WC_SUCCESS && !heard) {
-		half->sends--;
+		half->done = done->wr_id;
 		return false;
 	}
 	/* What follows an error is flushed. */
@@ -230,11 +228,18 @@ static int half_send(struct half *half, struct ibv_send_wr *request)
 {
 	struct ibv_send_wr *bad;
 
-	request->send_flags |= IBV_SEND_SIGNALED;
+	request->wr_id = half->posted + 1;
+	if (request->wr_id % half->signal == 0)
+		request->send_flags |= IBV_SEND_SIGNALED;
 	if (ibv_post_send(half->qp, request, &bad))
 		return half->error = half->error ? half->error : -EIO;
-	half->sends++;
+	half->posted++;
 	return 0;
+}
+
+static bool half_is_full(const struct half *half, unsigned sends)
+{
+	return half->posted - half->done >= sends;
 }
 
 /* Take what the channel has told; have it tell of the next completion. */
@@ -250,7 +255,7 @@ static int half_arm(struct rdma *rdma, struct half *half)
 	return 0;
 }
 
-/* ---- writing ---- */
+/* ---- writing; `lock` is held ---- */
 
 static int out_credit(struct rdma *rdma, uint32_t immediate)
 {
@@ -287,53 +292,70 @@ static int out_poll(struct rdma *rdma)
 
 static size_t out_room(const struct rdma *rdma)
 {
-	if (rdma->sent - rdma->sent_taken >= RDMA_MESSAGES || rdma->out.sends >= RDMA_MESSAGES)
+	if (rdma->sent - rdma->sent_taken >= RDMA_MESSAGES || half_is_full(&rdma->out, RDMA_MESSAGES))
 		return 0;
 	return RDMA_RING_BYTES - (size_t)(rdma->written - rdma->out_taken);
 }
 
-/* Is there room now?  If not, its channel tells when that may have changed. */
-static bool out_look(struct rdma *rdma)
+static bool out_has_room(const struct rdma *rdma)
 {
-	(void)out_poll(rdma);
-	if (rdma->out.error || out_room(rdma))
-		return true;
-	(void)half_arm(rdma, &rdma->out);
-	(void)out_poll(rdma);
-	return rdma->out.error || out_room(rdma);
+	return out_room(rdma);
 }
 
-/* Sleep until a completion of the writer's, at most so long; -EPIPE: the peer has gone. */
+static bool out_is_done(const struct rdma *rdma)
+{
+	return rdma->out.done == rdma->out.posted;
+}
+
+/* Sleep until there is something for the writer to look at, at most so long; `lock` is let go meanwhile.  -EPIPE: the
+ * peer has gone. */
 static int out_sleep(struct rdma *rdma, int timeout_ms)
 {
-	struct pollfd on[2] = {
+	struct pollfd on[3] = {
 		{ .fd = rdma->out.channel->fd, .events = POLLIN },
 		{ .fd = rdma->below.descriptor, .events = POLLRDHUP },
+		{ .fd = rdma->writer.wake, .events = POLLIN },
 	};
-	int rc = transport_poll_all(on, 2, timeout_ms);
+	int rc;
 
+	pthread_mutex_unlock(&rdma->lock);
+	rc = transport_poll_all(on, 3, timeout_ms);
+	pthread_mutex_lock(&rdma->lock);
+	sleeper_awake(&rdma->writer, on[2].revents);
 	return on[1].revents ? -EPIPE : rc == -ETIMEDOUT ? 0 : rc;
 }
 
-static int out_await(struct rdma *rdma)
+/* Wait until it `is` so, at most timeout_ms (-1: as long as it takes); `lock` is let go meanwhile. */
+static int out_await(struct rdma *rdma, bool (*is)(const struct rdma *rdma), int timeout_ms)
 {
-	uint64_t start = transport_now_ns();
+	uint64_t start = transport_now_ns(), end = start + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
 
-	while (!out_poll(rdma) && !out_room(rdma)) {
+	while (!out_poll(rdma) && !is(rdma)) {
+		int left = timeout_ms < 0 ? TRANSPORT_LOOK_MS : transport_left_ms(end), rc;
+
+		if (!left)
+			return -ETIMEDOUT;
 		if (transport_now_ns() - start < RDMA_ROOM_SPIN_NS) {
+			pthread_mutex_unlock(&rdma->lock);
 			transport_relax();
-		} else if (!out_look(rdma)) {
-			int rc = out_sleep(rdma, TRANSPORT_LOOK_MS);
-
-			if (rc)
-				return rc;
+			pthread_mutex_lock(&rdma->lock);
+			continue;
 		}
+		/* Said before it is looked at for the last time: a reader that takes the event wakes it. */
+		atomic_store(&rdma->writer.asleep, true);
+		if (half_arm(rdma, &rdma->out) || out_poll(rdma) || is(rdma)) {
+			atomic_store(&rdma->writer.asleep, false);
+			continue;
+		}
+		rc = out_sleep(rdma, left);
+		if (rc)
+			return rc;
 	}
 	return rdma->out.error;
 }
 
 /* Have what lies in the mirror written to the ring; `counts` of it are bytes of the stream. */
-static int out_message(struct rdma *rdma, size_t bytes, size_t counts)
+static int out_message(struct rdma *rdma, size_t bytes, size_t counts, bool signal)
 {
 	size_t at = rdma->written % RDMA_RING_BYTES;
 	struct ibv_sge part = {
@@ -345,7 +367,7 @@ static int out_message(struct rdma *rdma, size_t bytes, size_t counts)
 		.sg_list = &part,
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-		.send_flags = bytes <= rdma->inline_bytes ? IBV_SEND_INLINE : 0,
+		.send_flags = (bytes <= rdma->inline_bytes ? IBV_SEND_INLINE : 0) | (signal ? IBV_SEND_SIGNALED : 0),
 		.imm_data = htonl((uint32_t)counts),
 		.wr.rdma = { .remote_addr = rdma->peer_ring + at, .rkey = rdma->peer_key },
 	};
@@ -363,10 +385,10 @@ static int out_message(struct rdma *rdma, size_t bytes, size_t counts)
 static int rdma_write(struct transport *transport, struct iovec *vector, int count)
 {
 	struct rdma *rdma = transport->rdma;
-	int cancel = transport_cancel_disable(), rc = rdma->out.error;
+	int cancel = transport_cancel_disable(), rc;
 
-	if (!rc && rdma->out.sends >= RDMA_LAZY_SENDS)
-		rc = out_poll(rdma);
+	pthread_mutex_lock(&rdma->lock);
+	rc = half_is_full(&rdma->out, RDMA_SIGNAL) ? out_poll(rdma) : rdma->out.error;
 	while (!rc) {
 		size_t room, filled = 0, at = rdma->written % RDMA_RING_BYTES;
 
@@ -378,7 +400,7 @@ static int rdma_write(struct transport *transport, struct iovec *vector, int cou
 			break;
 		room = out_room(rdma);
 		if (!room) {
-			rc = out_await(rdma);
+			rc = out_await(rdma, out_has_room, -1);
 			continue;
 		}
 		if (room > RDMA_STEP_BYTES)
@@ -398,51 +420,44 @@ static int rdma_write(struct transport *transport, struct iovec *vector, int cou
 				count--;
 			}
 		}
-		rc = out_message(rdma, filled, filled);
+		rc = out_message(rdma, filled, filled, false);
 	}
+	pthread_mutex_unlock(&rdma->lock);
 	transport_cancel_restore(cancel);
 	return rc;
 }
 
-static bool rdma_writable(struct transport *transport, int *until)
+/* Take in what the writer's channel tells, and have it tell of what comes next. */
+static int out_hear(struct rdma *rdma)
+{
+	int rc = half_arm(rdma, &rdma->out);
+
+	return rc ? rc : out_poll(rdma);
+}
+
+static bool rdma_writable(struct transport *transport)
 {
 	struct rdma *rdma = transport->rdma;
 	int cancel = transport_cancel_disable();
-	bool now = out_look(rdma);
+	bool now;
 
-	*until = rdma->out.channel->fd;
+	pthread_mutex_lock(&rdma->lock);
+	now = out_poll(rdma) || out_room(rdma) || out_hear(rdma) || out_room(rdma);
+	pthread_mutex_unlock(&rdma->lock);
 	transport_cancel_restore(cancel);
 	return now;
 }
 
-/* Wait until the peer's adapter has confirmed all that was written. */
-static int out_drain(struct rdma *rdma, int timeout_ms)
-{
-	uint64_t start = transport_now_ns(), end = start + (uint64_t)timeout_ms * 1000000u;
-
-	while (!out_poll(rdma) && rdma->out.sends) {
-		if (transport_now_ns() >= end)
-			return -ETIMEDOUT;
-		if (transport_now_ns() - start < RDMA_ROOM_SPIN_NS) {
-			transport_relax();
-			continue;
-		}
-		(void)half_arm(rdma, &rdma->out);
-		if (!out_poll(rdma) && rdma->out.sends) {
-			int rc = out_sleep(rdma, transport_left_ms(end));
-
-			if (rc)
-				return rc;
-		}
-	}
-	return rdma->out.error;
-}
-
+/* What is posted last is complete when all before it is: a message of nothing, which has a completion. */
 static void rdma_drain(struct transport *transport)
 {
+	struct rdma *rdma = transport->rdma;
 	int cancel = transport_cancel_disable();
 
-	(void)out_drain(transport->rdma, RDMA_DRAIN_MS);
+	pthread_mutex_lock(&rdma->lock);
+	if (!out_await(rdma, out_has_room, RDMA_DRAIN_MS) && !out_is_done(rdma) && !out_message(rdma, 0, 0, true))
+		(void)out_await(rdma, out_is_done, RDMA_DRAIN_MS);
+	pthread_mutex_unlock(&rdma->lock);
 	transport_cancel_restore(cancel);
 }
 
@@ -486,7 +501,7 @@ static void in_tell(struct rdma *rdma)
 {
 	uint32_t messages = rdma->messages - rdma->in.consumed;
 	struct ibv_send_wr request = {
-		.opcode = IBV_WR_SEND_WITH_IMM,
+		.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
 		.imm_data = htonl((messages & CREDIT_MESSAGES_MASK) << CREDIT_BYTES_BITS |
 				  ((uint32_t)rdma->taken & CREDIT_BYTES_MASK)),
 	};
@@ -494,7 +509,8 @@ static void in_tell(struct rdma *rdma)
 	if (rdma->taken - rdma->told < RDMA_RING_BYTES / 4 && messages - rdma->messages_told < RDMA_MESSAGES / 4)
 		return;
 	/* The next time then: what is under way tells of nearly as much. */
-	if (rdma->in.error || (rdma->in.sends >= RDMA_CREDITS && (in_poll(rdma) || rdma->in.sends >= RDMA_CREDITS)))
+	if (rdma->in.error ||
+	    (half_is_full(&rdma->in, RDMA_CREDITS) && (in_poll(rdma) || half_is_full(&rdma->in, RDMA_CREDITS))))
 		return;
 	if (half_send(&rdma->in, &request))
 		return;
@@ -541,7 +557,20 @@ static void in_hear(struct rdma *rdma)
 		rdma->ended = got < 0 ? (int)got : -EPROTO;
 }
 
-/* What is found here stands in the epoll descriptor until the next call. */
+/* Look after the writer, who may have nothing more to write: its error, or 0. */
+static int in_look_after(struct rdma *rdma)
+{
+	int rc;
+
+	pthread_mutex_lock(&rdma->lock);
+	rc = out_hear(rdma);
+	pthread_mutex_unlock(&rdma->lock);
+	/* It may have been for who waits for room. */
+	sleeper_wake(&rdma->writer);
+	return rc;
+}
+
+/* What is not found here is told by the epoll descriptor when it comes. */
 static int rdma_wait(struct transport *transport, int timeout_ms)
 {
 	struct rdma *rdma = transport->rdma;
@@ -551,6 +580,9 @@ static int rdma_wait(struct transport *transport, int timeout_ms)
 	for (;;) {
 		(void)half_arm(rdma, &rdma->in);
 		(void)in_poll(rdma);
+		rc = in_look_after(rdma);
+		if (rc && !rdma->in.error)
+			rdma->in.error = rc;
 		in_hear(rdma);
 		/* What came before the end may have come since it was looked for. */
 		if (rdma->ended)
@@ -652,20 +684,20 @@ static int device_open(struct rdma *rdma)
 
 /* ---- what a session needs of it ---- */
 
-/* Programs close and reuse low descriptors: as the transport's own, those of the library stay above `beside`. */
-static void raise_descriptor(int *descriptor, int beside)
+/* What the child of a fork is not to have, above the low numbers that programs close and reuse, as the transport's own. */
+static int keep(int descriptor, int beside)
 {
-	int high = *descriptor >= 0 && *descriptor < beside ? fcntl(*descriptor, F_DUPFD_CLOEXEC, beside) : -1;
+	struct clofork_section section;
 
-	if (high < 0)
-		return;
-	close(*descriptor);
-	*descriptor = high;
+	clofork_begin(&section);
+	clofork_note(descriptor);
+	clofork_end(&section);
+	return clofork_raise(descriptor, beside);
 }
 
 /* A queue pair for so many requests and receives. */
-static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint32_t receives, uint32_t inline_bytes,
-		     int beside)
+static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint32_t receives, unsigned signal,
+		     uint32_t inline_bytes, int beside)
 {
 	struct ibv_qp_init_attr wanted = {
 		.qp_type = IBV_QPT_RC,
@@ -679,10 +711,11 @@ static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint3
 	};
 	int flags;
 
+	half->signal = signal;
 	half->channel = rdma->verbs->ibv_create_comp_channel(rdma->context);
 	if (!half->channel)
 		return -errno;
-	raise_descriptor(&half->channel->fd, beside);
+	half->channel->fd = keep(half->channel->fd, beside);
 	flags = fcntl(half->channel->fd, F_GETFL);
 	if (flags < 0 || fcntl(half->channel->fd, F_SETFL, flags | O_NONBLOCK) < 0)
 		return -errno;
@@ -711,7 +744,7 @@ static int half_begin(struct rdma *rdma, struct half *half, uint32_t receives)
 	struct ibv_qp_attr attributes = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = rdma->port,
-		.qp_access_flags = half == &rdma->in ? IBV_ACCESS_REMOTE_WRITE : 0,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
 	};
 	int rc = rdma->verbs->ibv_modify_qp(half->qp, &attributes,
 					    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -776,8 +809,9 @@ static int epoll_make(struct rdma *rdma, int tcp)
 	struct epoll_event in = { .events = EPOLLIN }, end = { .events = EPOLLIN | EPOLLRDHUP };
 
 	rdma->epoll = epoll_create1(EPOLL_CLOEXEC);
-	raise_descriptor(&rdma->epoll, tcp);
+	rdma->epoll = keep(rdma->epoll, tcp);
 	if (rdma->epoll < 0 || epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->in.channel->fd, &in) < 0 ||
+	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->out.channel->fd, &in) < 0 ||
 	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, tcp, &end) < 0)
 		return -errno;
 	return 0;
@@ -789,8 +823,8 @@ static int rdma_prepare(struct rdma *rdma, int beside, const char **what)
 	int rc;
 
 	*what = "open a device";
-	raise_descriptor(&rdma->context->cmd_fd, beside);
-	raise_descriptor(&rdma->context->async_fd, beside);
+	rdma->context->cmd_fd = keep(rdma->context->cmd_fd, beside);
+	rdma->context->async_fd = keep(rdma->context->async_fd, beside);
 	rdma->domain = rdma->verbs->ibv_alloc_pd(rdma->context);
 	if (!rdma->domain)
 		return -errno;
@@ -799,15 +833,17 @@ static int rdma_prepare(struct rdma *rdma, int beside, const char **what)
 	if (rc)
 		return rc;
 	*what = "make queue pairs";
-	rc = half_make(rdma, &rdma->out, RDMA_MESSAGES, RDMA_CREDITS, RDMA_INLINE_BYTES, beside);
+	rc = half_make(rdma, &rdma->out, RDMA_MESSAGES, RDMA_CREDITS, RDMA_SIGNAL, RDMA_INLINE_BYTES, beside);
 	if (!rc)
-		rc = half_make(rdma, &rdma->in, RDMA_CREDITS, RDMA_MESSAGES, 0, beside);
+		rc = half_make(rdma, &rdma->in, RDMA_CREDITS, RDMA_MESSAGES, RDMA_CREDIT_SIGNAL, 0, beside);
 	if (!rc)
 		rc = half_begin(rdma, &rdma->out, RDMA_CREDITS);
 	if (!rc)
 		rc = half_begin(rdma, &rdma->in, RDMA_MESSAGES);
-	*what = "make an epoll descriptor";
-	return rc ? rc : epoll_make(rdma, beside);
+	if (rc)
+		return rc;
+	*what = "make descriptors";
+	return sleeper_make(&rdma->writer, beside) ? epoll_make(rdma, beside) : -EMFILE;
 }
 
 int transport_rdma_make(struct rdma **made, const struct transport *transport, char why[RDMA_WHY_BYTES])
@@ -830,6 +866,8 @@ int transport_rdma_make(struct rdma **made, const struct transport *transport, c
 	rdma->verbs = verbs;
 	rdma->below.descriptor = -1;
 	rdma->epoll = -1;
+	rdma->writer.wake = -1;
+	pthread_mutex_init(&rdma->lock, NULL);
 	rc = address_gid(transport->descriptor, &rdma->gid);
 	if (!rc)
 		rc = device_open(rdma);
@@ -860,8 +898,10 @@ void transport_rdma_drop(struct rdma *rdma)
 			rdma->verbs->ibv_destroy_qp(half->qp);
 		if (half->cq)
 			rdma->verbs->ibv_destroy_cq(half->cq);
-		if (half->channel)
+		if (half->channel) {
+			clofork_forget(half->channel->fd);
 			rdma->verbs->ibv_destroy_comp_channel(half->channel);
+		}
 	}
 	if (rdma->mirror_region)
 		rdma->verbs->ibv_dereg_mr(rdma->mirror_region);
@@ -871,35 +911,16 @@ void transport_rdma_drop(struct rdma *rdma)
 		munmap(rdma->memory, 2 * RDMA_RING_BYTES);
 	if (rdma->domain)
 		rdma->verbs->ibv_dealloc_pd(rdma->domain);
-	if (rdma->context)
+	if (rdma->context) {
+		clofork_forget(rdma->context->cmd_fd);
+		clofork_forget(rdma->context->async_fd);
 		rdma->verbs->ibv_close_device(rdma->context);
+	}
 	transport_release(&rdma->below);
 	if (rdma->epoll >= 0)
-		close(rdma->epoll);
+		clofork_close(rdma->epoll);
+	sleeper_drop(&rdma->writer);
 	free(rdma);
-}
-
-/* All but the epoll descriptor, which moves. */
-static void own_note(struct rdma *rdma, int tcp)
-{
-	const int numbers[RDMA_DESCRIPTORS] = { tcp, rdma->out.channel->fd, rdma->in.channel->fd, rdma->context->cmd_fd,
-						rdma->context->async_fd, rdma->epoll };
-	struct stat status;
-
-	for (int i = 0; i < RDMA_DESCRIPTORS; i++)
-		rdma->own[i] = (struct own){ numbers[i], fstat(numbers[i], &status) ? 0 : status.st_ino };
-}
-
-void transport_rdma_let_go(const struct rdma *rdma, int descriptor)
-{
-	struct stat status;
-
-	for (int i = 0; i < RDMA_DESCRIPTORS; i++) {
-		int number = i < RDMA_DESCRIPTORS - 1 ? rdma->own[i].number : descriptor;
-
-		if (fstat(number, &status) == 0 && status.st_ino == rdma->own[i].inode)
-			close(number);
-	}
 }
 
 bool transport_is_rdma(const struct transport *transport)
@@ -942,9 +963,14 @@ static int terms_take(struct rdma *rdma, const struct rdma_terms *peer)
 /* A whole packet arrives, or the network between lets none, or only small ones, through.  It is no byte of the stream. */
 static int probe(struct rdma *rdma)
 {
-	int rc = out_message(rdma, 128u << rdma->mtu, 0);
+	int rc;
 
-	return rc ? rc : out_drain(rdma, RDMA_PROBE_MS);
+	pthread_mutex_lock(&rdma->lock);
+	rc = out_message(rdma, 128u << rdma->mtu, 0, true);
+	if (!rc)
+		rc = out_await(rdma, out_is_done, RDMA_PROBE_MS);
+	pthread_mutex_unlock(&rdma->lock);
+	return rc;
 }
 
 static int word_say(struct transport *transport, int rc)
@@ -1015,7 +1041,6 @@ int transport_rdma_start(struct transport *transport, struct rdma *rdma, bool se
 		transport_rdma_drop(rdma);
 		return rc;
 	}
-	own_note(rdma, transport->descriptor);
 	*transport = (struct transport){ .ops = &rdma_ops, .descriptor = rdma->epoll, .rdma = rdma };
 	rdma->epoll = -1;
 	return 0;

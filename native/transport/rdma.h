@@ -31,7 +31,5 @@ int transport_rdma_start(struct transport *transport, struct rdma *rdma, bool se
 
 bool transport_is_rdma(const struct transport *transport);
 void transport_rdma_drop(struct rdma *rdma);
-/* In the child of a fork: close the descriptors that it has copies of, with the transport's own. */
-void transport_rdma_let_go(const struct rdma *rdma, int descriptor);
 
 #endif

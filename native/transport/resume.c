@@ -31,7 +31,7 @@
  */
 #include "resume.h"
 #include "bundle.h"
-#include "rdma.h"
+#include "clofork.h"
 #include "retained.h"
 #include "silence.h"
 #include "sleeper.h"
@@ -94,8 +94,7 @@ struct resume {
 	struct resume_options options;
 	int descriptor;
 	_Atomic int reading;		/* the descriptor from which the next byte comes */
-	_Atomic int writing;		/* the one to which the next one goes */
-	_Atomic short room;		/* what poll(2) says of that when there is room */
+	_Atomic int writing;		/* the one to which the next one goes; -1: the other tells of room, too */
 	bool buffers;			/* the lower transport holds bytes that the kernel has not */
 
 	size_t most;			/* bytes that a window of either side may ever have */
@@ -315,10 +314,8 @@ static int stream_flush(struct resume *resume)
 
 static bool lower_writable(struct resume *resume)
 {
-	int until;
-
 	if (resume->lower.ops->writable)
-		return resume->lower.ops->writable(&resume->lower, &until);
+		return resume->lower.ops->writable(&resume->lower);
 	return transport_poll(atomic_load(&resume->writing), POLLOUT, 0) == 0;
 }
 
@@ -592,7 +589,7 @@ static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*
 	atomic_store(&self->asleep, true);
 	poll_on[0].fd = atomic_load(&resume->reading);
 	if (atomic_load(&resume->due))
-		poll_on[count++] = (struct pollfd){ .fd = atomic_load(&resume->writing), .events = atomic_load(&resume->room) };
+		poll_on[count++] = (struct pollfd){ .fd = atomic_load(&resume->writing), .events = POLLOUT };
 	lost = count;
 	if (resume->options.bundles)
 		count += others(resume, poll_on + count);
@@ -871,14 +868,8 @@ static void resume_shutdown(struct transport *transport)
 /* What to sleep on of a connection that nobody uses yet. */
 static void descriptors_set(struct resume *resume)
 {
-	const struct transport_ops *ops = resume->lower.ops;
-	int writing = resume->descriptor;
-
-	if (ops->writable)
-		(void)ops->writable(&resume->lower, &writing);
 	atomic_store(&resume->reading, resume->descriptor);
-	atomic_store(&resume->writing, writing);
-	atomic_store(&resume->room, ops->writable ? POLLIN : POLLOUT);
+	atomic_store(&resume->writing, resume->lower.ops->writable ? -1 : resume->descriptor);
 }
 
 static void *replay_thread(void *opaque)
@@ -940,13 +931,13 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 		rc = -EPIPE;
 	else if (!peer_is_sane(resume, peer_received))
 		rc = -EPROTO;
-	else if (dup3(fresh->descriptor, resume->descriptor, O_CLOEXEC) < 0)
-		rc = -errno;
+	else
+		rc = clofork_copy(fresh->descriptor, resume->descriptor);
 	if (!rc) {
 		struct transport old = resume->lower;
 
 		resume->lower = *fresh;
-		close(resume->lower.descriptor);
+		clofork_close(resume->lower.descriptor);
 		resume->lower.descriptor = resume->descriptor;
 		if (resume->lower.bundle)
 			transport_bundle_renumber(&resume->lower);
@@ -1102,8 +1093,6 @@ void transport_resume_let_go(struct transport *transport)
 {
 	sleeper_drop(&transport->resume->reader);
 	sleeper_drop(&transport->resume->writer);
-	if (transport->resume->lower.rdma)
-		transport_rdma_let_go(transport->resume->lower.rdma, transport->resume->descriptor);
 }
 
 /* All of it but the lower transport. */

@@ -14,6 +14,7 @@
  * (futex(2)); every SHM_LIFE_MS it looks whether the peer is still there.
  */
 #include "transport.h"
+#include "clofork.h"
 #include "socket.h"
 #include "crew.h"
 #include "streaming.h"
@@ -97,7 +98,7 @@ struct shm {
 	struct crew *readers;
 	size_t reading;			/* bytes to come of something large */
 	unsigned descriptor_count;
-	int descriptors[SHM_DESCRIPTORS];	/* the oldest first */
+	int descriptors[SHM_DESCRIPTORS];	/* the oldest first; -1: lost on its way */
 };
 
 /* ---- writing ---- */
@@ -416,7 +417,8 @@ static bool shm_hear(struct transport *transport)
 	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 		shm->hung_up = true;
 	descriptor = got > 0 ? transport_descriptor_of(&message) : -1;
-	if (descriptor >= 0)
+	/* Where this process may open no more (RLIMIT_NOFILE), the kernel says that there was one: its offer has none. */
+	if (descriptor >= 0 || (shm->server && got > 0 && message.msg_flags & MSG_CTRUNC))
 		shm->descriptors[shm->descriptor_count++] = descriptor;
 	transport_cancel_restore(cancel);
 	return got > 0;
@@ -593,7 +595,7 @@ int transport_shm_make(struct shm **shm, int *descriptor)
 
 	rc = shm_begin(shm, rc, memory);
 	if (rc && made)
-		close(*descriptor);
+		clofork_close(*descriptor);
 	return rc;
 }
 

@@ -1,5 +1,6 @@
 #include "transport.h"
 #include "bundle.h"
+#include "clofork.h"
 #include "rdma.h"
 #include "resume.h"
 #include "socket.h"
@@ -324,8 +325,23 @@ static int socket_connect(struct transport *transport, int descriptor, const str
 		goto fail;
 	return 0;
 fail:
-	close(descriptor);
+	clofork_close(descriptor);
 	return rc;
+}
+
+/* One that the child of a fork has no part in.  The descriptor, or -errno. */
+static int socket_make(int family)
+{
+	struct clofork_section section;
+	int descriptor;
+
+	clofork_begin(&section);
+	descriptor = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (descriptor < 0)
+		descriptor = -errno;
+	clofork_note(descriptor);
+	clofork_end(&section);
+	return descriptor;
 }
 
 int transport_tcp_socket(const char *address, const char *port, struct transport_target *target)
@@ -342,9 +358,7 @@ int transport_tcp_socket(const char *address, const char *port, struct transport
 
 	if (getaddrinfo(address, port, &hints, &found))
 		return -EADDRNOTAVAIL;
-	descriptor = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (descriptor < 0)
-		descriptor = -errno;
+	descriptor = socket_make(found->ai_family);
 	target->length = found->ai_addrlen;
 	memcpy(&target->address, found->ai_addr, found->ai_addrlen);
 	freeaddrinfo(found);
@@ -380,9 +394,9 @@ int transport_unix_connect(struct transport *transport, const char *path, int ti
 		address.sun_path[0] = 0;
 	else
 		length++;
-	descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	descriptor = socket_make(AF_UNIX);
 	if (descriptor < 0)
-		return -errno;
+		return descriptor;
 	return socket_connect(transport, descriptor, (struct sockaddr *)&address, length,
 			      timeout_ms);
 }
@@ -390,7 +404,7 @@ int transport_unix_connect(struct transport *transport, const char *path, int ti
 void transport_release(struct transport *transport)
 {
 	if (transport->descriptor >= 0)
-		close(transport->descriptor);
+		clofork_close(transport->descriptor);
 	transport->descriptor = -1;
 	transport_shm_drop(transport->shm);
 	transport->shm = NULL;
@@ -462,6 +476,9 @@ int transport_write_descriptor(struct transport *transport, const void *data, si
 	transport_cancel_restore(cancel);
 	if (sent < 0)
 		return -errno;
+	/* Where that was all, the peer may have hung up by now. */
+	if ((size_t)sent == bytes)
+		return 0;
 	return transport_write_all(transport, (const char *)data + sent, bytes - (size_t)sent);
 }
 

@@ -484,7 +484,8 @@ static int handshake_run(struct handshake *handshake, bool server)
 			return rc;
 		if (wants != SSL_ERROR_WANT_READ)
 			return -EACCES;
-		if (!rc && !server && !records)
+		/* A server that refuses may have gone by then; what it has answered is there to be read. */
+		if (!server && !records && (!rc || rc == -EPIPE || rc == -ECONNRESET))
 			rc = handshake_expect(handshake);
 		if (!rc && records >= TLS_HANDSHAKE_RECORDS)
 			rc = -EBADMSG;

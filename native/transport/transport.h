@@ -84,9 +84,9 @@ struct transport_ops {
 	uint64_t (*woken)(struct transport *transport);
 	/* Do several threads carry what is large, so that more at once goes faster?  NULL: no. */
 	bool (*wide)(struct transport *transport);
-	/* Would write find room for some bytes without waiting?  If not, *until is a descriptor to read from when that may
-	 * have changed.  The same caller as of write.  NULL: poll(2) says it of the transport's own descriptor. */
-	bool (*writable)(struct transport *transport, int *until);
+	/* Would write find room for some bytes without waiting?  If not, wait comes back when that may have changed.  The
+	 * same caller as of write.  NULL: poll(2) says it of the descriptor. */
+	bool (*writable)(struct transport *transport);
 	/* Wait, not for long, until the peer's machine has what was written.  The same caller as of write.  NULL: the
 	 * kernel sees to it, also when this process has ended. */
 	void (*drain)(struct transport *transport);
@@ -137,7 +137,7 @@ int transport_read_descriptor(struct transport *transport, void *data, size_t by
  * The client makes the memory and sends its descriptor with the hello; the server
  * takes it or not.  Once both know, both switch: from then on bytes go through it. */
 
-/* Make memory for a session: *descriptor is to be sent and then closed.  0 or -errno. */
+/* Make memory for a session: *descriptor is to be sent and then closed (clofork_close).  0 or -errno. */
 int transport_shm_make(struct shm **shm, int *descriptor);
 /* Map what a peer sent, which is closed in any case.  -EPROTO: not what may be offered
  * (size, seals, or not of the socket's other user). */
@@ -147,8 +147,8 @@ void transport_shm_drop(struct shm *shm);
 void transport_shm_switch(struct transport *transport, struct shm *shm, bool server);
 
 /* Make memory of `bytes` (whole pages) to share with the peer, all of it there and never to be
- * cut off; `name` is what /proc calls it.  *descriptor is to be passed and then closed.  0 or
- * -errno; -EFBIG: beyond the process's RLIMIT_FSIZE. */
+ * cut off; `name` is what /proc calls it.  *descriptor is to be passed and then closed
+ * (clofork_close).  0 or -errno; -EFBIG: beyond the process's RLIMIT_FSIZE. */
 int transport_memory_make(const char *name, size_t bytes, void **memory, int *descriptor);
 /* Have all pages of a part of a file in memory be there.  0 or -errno: -ENOSPC, -ENOMEM, -EFBIG. */
 int transport_memory_populate(int descriptor, off_t offset, size_t bytes);

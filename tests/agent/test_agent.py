@@ -244,11 +244,11 @@ def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_sockets_an
         tls=tls,
         local_user=1234,
         grace_s=7.5,
-        socket_directory=Path("/state/sockets"),
+        socket_descriptor=9,
         image_directory=Path("/state/images/alice"),
         image_bytes=1000,
     )
-    assert command[command.index("--socket-directory") + 1] == "/state/sockets"
+    assert command[command.index("--socket-fd") + 1] == "9"
     assert command[command.index("--image-directory") + 1] == "/state/images/alice"
     assert command[command.index("--image-bytes") + 1] == "1000"
     assert command[command.index("--tls") + 1] == ("on" if tls else "off")

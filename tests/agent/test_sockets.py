@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import socket
+import stat
+import struct
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from farbus.agent.config import AgentConfig
+from farbus.agent.container_sockets import ContainerSockets
 from farbus.api.v1 import session_pb2
+from farbus.linux.unix_sockets import bind_file
 from farbus.model.device import Device
 from farbus.remoting.session import LOCAL_NAME, socket_name
 from tests.agent.harness import (
@@ -23,20 +27,19 @@ from tests.agent.harness import (
 )
 from tests.agent.test_agent import mode_of, prepare_client, prepare_devices, unprepare_client
 
-NAME = socket_name(bytes.fromhex(lease().secret))
+HELD = msgspec.structs.replace(lease(), secret=os.urandom(32).hex())
+"""Its socket is called as no other of this machine: by such names it is told which socket files are somebody's."""
+NAME = socket_name(bytes.fromhex(HELD.secret))
+OTHER_USER = 54321
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have another user")
 
 
 class BySocket(SmallSupervisor):
-    """One that listens in the directory that it is given, too, and when it is killed leaves its socket there."""
+    """One that listens at the socket that it is given, too, and does something ``first``."""
 
-    PROGRAM = f"""
-import os, socket, sys
-local = socket.socket(socket.AF_UNIX)
-if sys.argv[-1]:
-    os.chdir(sys.argv[-1])
-    local.bind("{NAME}")
-    local.listen()
-{SmallSupervisor.PROGRAM}"""
+    def __init__(self, *, first: str = "") -> None:
+        self._first = first
 
     def command(
         self,
@@ -44,11 +47,22 @@ if sys.argv[-1]:
         address: str,
         secret_descriptor: int,
         devices: tuple[Device, ...],
-        socket_directory: Path | None = None,
+        socket_descriptor: int | None = None,
         **_: object,
     ) -> tuple[str, ...]:
-        command = super().command(address=address, secret_descriptor=secret_descriptor, devices=devices)
-        return (*command, str(socket_directory or ""))
+        python, option, program, *words = super().command(
+            address=address, secret_descriptor=secret_descriptor, devices=devices
+        )
+        # Another user might not get at this Python: what it imports comes first.
+        listen = f"""
+import os, socket
+{self._first}
+descriptor = {socket_descriptor}
+if descriptor is not None:
+    local = socket.socket(fileno=descriptor)
+    local.listen()
+"""
+        return (python, option, listen + program, *words)
 
 
 @pytest.fixture
@@ -56,8 +70,9 @@ def config(config: AgentConfig, tmp_path: Path) -> AgentConfig:
     return msgspec.structs.replace(config, cdi_directory=str(tmp_path / "cdi"))
 
 
-def start(agent: AgentInProcess, config: AgentConfig) -> None:
-    agent.start(config, msgspec.structs.replace(doors_with_gpu(config), remoting=BySocket()))
+def start(agent: AgentInProcess, config: AgentConfig, *, first: str = "") -> None:
+    """Start an agent; its supervisors do ``first`` before all else."""
+    agent.start(config, msgspec.structs.replace(doors_with_gpu(config), remoting=BySocket(first=first)))
 
 
 def mounts(config: AgentConfig) -> dict[str, str]:
@@ -71,16 +86,24 @@ def names(config: AgentConfig) -> list[str]:
     return os.listdir(config.sockets_directory)
 
 
+def who_listens(path: Path) -> int:
+    """Return the user id that the kernel names to who connects."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(path))
+        _, user, _ = struct.unpack("=iII", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(user)
+
+
 async def test_a_task_s_container_finds_its_supervisor_s_socket_which_goes_with_the_lease(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
 ) -> None:
     start(agent, config)
     sessions = scheduler.sessions
     await sessions.connected()
-    devices = await sessions.command(prepare_devices=prepare_devices(lease()))
+    devices = await sessions.command(prepare_devices=prepare_devices(HELD))
     assert devices.ok, devices
     assert mode_of(config.sockets_directory) == 0o711
-    client = await sessions.command(prepare_client=prepare_client(lease(), devices.endpoint))
+    client = await sessions.command(prepare_client=prepare_client(HELD, devices.endpoint))
     assert client.ok, client
     assert mounts(config)[str(config.sockets_directory / NAME)] == f"/run/farbus/{NAME}"
     assert (await sessions.command(unprepare_client=unprepare_client("j1"))).ok
@@ -103,6 +126,70 @@ async def test_what_an_earlier_agent_left_is_removed_and_what_is_somebody_s_stay
         assert names(shared) == [other.name]
 
 
+@needs_root
+async def test_the_file_is_the_agent_s_and_who_listens_there_is_the_supervisor(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, short_path: Path
+) -> None:
+    """As in an agent's directory that an earlier version gave to the supervisors' user, who left a link there."""
+    apart = msgspec.structs.replace(config, remoting_sockets=str(short_path / "sockets"))
+    apart.sockets_directory.mkdir(mode=0o755)
+    path = apart.sockets_directory / NAME
+    path.symlink_to(short_path / "elsewhere")
+    os.chown(apart.sockets_directory, OTHER_USER, OTHER_USER)
+    start(agent, apart, first=f"os.setresuid(*[{OTHER_USER}] * 3)")
+    await scheduler.sessions.connected()
+    assert (await scheduler.sessions.command(prepare_devices=prepare_devices(HELD))).ok
+    directory, file = apart.sockets_directory.stat(), path.lstat()
+    assert (directory.st_uid, stat.S_IMODE(directory.st_mode)) == (0, 0o711)
+    assert (file.st_uid, file.st_mode) == (0, stat.S_IFSOCK | 0o666)
+    assert who_listens(path) == OTHER_USER
+    assert (await scheduler.sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))).ok
+    assert names(apart) == []
+
+
+@needs_root
+def test_what_the_agent_has_not_made_is_mounted_nowhere(short_path: Path) -> None:
+    with bind_file(short_path, "own"), bind_file(short_path, "other"):
+        os.chown(short_path / "other", OTHER_USER, OTHER_USER)
+        (short_path / "link").symlink_to("own")
+        (short_path / "file").touch()
+        found = ContainerSockets(short_path).there(["own", "other", "link", "file", "missing"])
+    assert found == [short_path / "own"]
+
+
+async def test_a_supervisor_that_does_not_start_leaves_no_socket(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    start(agent, config, first="raise SystemExit('no driver here')")
+    await scheduler.sessions.connected()
+    devices = await scheduler.sessions.command(prepare_devices=prepare_devices(HELD))
+    assert "no driver here" in devices.error
+    assert names(config) == []
+
+
+async def test_the_next_agent_s_tasks_find_the_socket_of_a_supervisor_that_goes_on(
+    config: AgentConfig, scheduler: ScriptedScheduler, short_path: Path
+) -> None:
+    leaving = msgspec.structs.replace(config, end_on_stop=False, remoting_sockets=str(short_path / "sockets"))
+    sessions = scheduler.sessions
+    first, second = AgentInProcess(), AgentInProcess()
+    start(first, leaving)
+    await sessions.connected()
+    devices = await sessions.command(prepare_devices=prepare_devices(HELD))
+    await first.stop()
+    start(second, leaving)
+    try:
+        await sessions.connected(hellos=2)
+        assert (await sessions.command(prepare_client=prepare_client(HELD, devices.endpoint))).ok
+        assert str(leaving.sockets_directory / NAME) in mounts(leaving)
+        assert who_listens(leaving.sockets_directory / NAME) == os.geteuid()
+        assert (await sessions.command(unprepare_client=unprepare_client("j1"))).ok
+        assert (await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))).ok
+        assert names(leaving) == []
+    finally:
+        await second.stop()
+
+
 async def test_a_lease_is_served_where_no_socket_can_be(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path
 ) -> None:
@@ -110,9 +197,9 @@ async def test_a_lease_is_served_where_no_socket_can_be(
     start(agent, msgspec.structs.replace(config, remoting_sockets=str(tmp_path / "shared")))
     sessions = scheduler.sessions
     await sessions.connected()
-    devices = await sessions.command(prepare_devices=prepare_devices(lease()))
+    devices = await sessions.command(prepare_devices=prepare_devices(HELD))
     assert devices.ok, devices
-    client = await sessions.command(prepare_client=prepare_client(lease(), devices.endpoint))
+    client = await sessions.command(prepare_client=prepare_client(HELD, devices.endpoint))
     assert client.ok, client
     assert set(mounts(config).values()) == {"/run/farbus/session", "/run/farbus/lib"}
     assert (await sessions.command(unprepare_devices=session_pb2.UnprepareDevices(lease_id="l1"))).ok
@@ -123,5 +210,5 @@ async def test_without_containers_there_is_no_socket_for_them(
 ) -> None:
     start(agent, msgspec.structs.replace(config, cdi_directory=""))
     await scheduler.sessions.connected()
-    assert (await scheduler.sessions.command(prepare_devices=prepare_devices(lease()))).ok
+    assert (await scheduler.sessions.command(prepare_devices=prepare_devices(HELD))).ok
     assert not config.sockets_directory.exists()

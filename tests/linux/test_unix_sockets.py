@@ -1,16 +1,15 @@
-"""Names of sockets that nobody has any more are removed, and no others."""
+"""Sockets are bound to files; names of those that nobody has any more are removed, and no others."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-from collections.abc import Iterator
+import stat
 from pathlib import Path
 
 import pytest
 
-from farbus.linux.unix_sockets import remove_unheard
+from farbus.linux.unix_sockets import bind_file, remove_unheard
 
 PREFIX = "one-of-ours-"
 
@@ -22,25 +21,50 @@ def names() -> tuple[str, ...]:
     return tuple(f"{PREFIX}{mark}{number}" for number in range(4))
 
 
-@contextlib.contextmanager
-def bound(path: Path) -> Iterator[socket.socket]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as made:
-        # By another path, as the supervisor of a lease does it.
-        directory = os.open(path.parent, os.O_PATH)
-        made.bind(f"/proc/self/fd/{directory}/{path.name}")
-        os.close(directory)
-        yield made
+def test_who_gets_as_far_as_a_file_may_connect_once_somebody_listens(tmp_path: Path) -> None:
+    directory = tmp_path / ("d" * 108)
+    directory.mkdir()
+    umask = os.umask(0o077)
+    try:
+        made = bind_file(directory, "name")
+    finally:
+        os.umask(umask)
+    path = directory / "name"
+    with made, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        assert path.lstat().st_mode == stat.S_IFSOCK | 0o666
+        assert not made.get_inheritable()
+        there = os.open(directory, os.O_PATH)
+        with pytest.raises(ConnectionRefusedError):
+            client.connect(f"/proc/self/fd/{there}/name")
+        made.listen()
+        client.connect(f"/proc/self/fd/{there}/name")
+        os.close(there)
+
+
+def test_what_has_the_name_gives_way(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "name").symlink_to(elsewhere)
+    with bind_file(tmp_path, "name"):
+        assert (tmp_path / "name").lstat().st_mode == stat.S_IFSOCK | 0o666
+        assert not elsewhere.exists()
+
+
+def test_a_name_that_can_t_be_made_leaves_no_descriptor(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError):
+        bind_file(tmp_path / "nowhere", "name")
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_what_no_process_has_is_removed(tmp_path: Path, names: tuple[str, ...]) -> None:
     gone, listens, is_about_to, connected = (tmp_path / name for name in names)
     (tmp_path / "other").touch()
-    with bound(gone):
+    with bind_file(tmp_path, gone.name):
         pass
     with (
-        bound(listens) as listener,
-        bound(is_about_to),
-        bound(connected) as ended,
+        bind_file(tmp_path, listens.name) as listener,
+        bind_file(tmp_path, is_about_to.name),
+        bind_file(tmp_path, connected.name) as ended,
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client,
     ):
         listener.listen()

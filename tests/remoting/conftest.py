@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SANITIZED, SANITIZER, SHIM, Remote, remote_session
+from tests.verbs import fake
 
 
 @pytest.fixture(autouse=True)
@@ -91,14 +92,14 @@ def build() -> Callable[[str], Path]:
 
 @pytest.fixture
 def lease(libcuda: Path, tmp_path: Path) -> Iterator[Callable[..., Remote]]:
-    """Start supervisors, each with a session file; keywords but ``tls`` are the servers' environment."""
+    """Start supervisors, each with a session file; keywords but ``tls`` and ``rdma`` are the servers' environment."""
     require(SHIM / "libcuda.so.1", "run make -C native")
     pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
     with contextlib.ExitStack() as stack:
 
-        def start(*, tls: bool = True, **environment: str) -> Remote:
+        def start(*, tls: bool = True, rdma: bool = False, **environment: str) -> Remote:
             return stack.enter_context(
-                remote_session(libcuda=libcuda, folder=tmp_path, environment=environment, tls=tls)
+                remote_session(libcuda=libcuda, folder=tmp_path, environment=environment, tls=tls, rdma=rdma)
             )
 
         yield start
@@ -108,6 +109,26 @@ def lease(libcuda: Path, tmp_path: Path) -> Iterator[Callable[..., Remote]]:
 def remote(lease: Callable[..., Remote]) -> Remote:
     """A running supervisor with a session file for it."""
     return lease()
+
+
+@pytest.fixture(scope="session")
+def fake_verbs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the tests' own libibverbs.so.1, whose device has 127.0.0.1."""
+    if fake.missing():
+        pytest.skip(fake.missing())
+    return fake.build_library(tmp_path_factory.mktemp("verbs")).parent
+
+
+@pytest.fixture
+def rdma_lease(lease: Callable[..., Remote], fake_verbs: Path) -> Callable[..., Remote]:
+    """A lease whose operators let sessions go by RDMA, and server and programs with the tests' own device."""
+
+    def start(*, tls: bool = True, **environment: str) -> Remote:
+        remote = lease(tls=tls, rdma=True, LD_LIBRARY_PATH=str(fake_verbs), **environment)
+        remote.with_library_path(fake_verbs)
+        return remote
+
+    return start
 
 
 @pytest.fixture

@@ -90,6 +90,11 @@ class Remote:
             environment["LD_PRELOAD"] = f"{SANITIZER}:{environment['LD_PRELOAD']}".rstrip(":")
         return environment
 
+    def with_library_path(self, folder: Path) -> None:
+        """Have all programs look for libraries in ``folder`` first."""
+        others = self.environment().get("LD_LIBRARY_PATH", "")
+        self.always = self.always | {"LD_LIBRARY_PATH": f"{folder}:{others}".rstrip(":")}
+
     def run(self, *command: str | Path, user: int | None = None, **changes: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command,
@@ -123,6 +128,7 @@ def remote_session(
     memory_limit: int = 0,
     grace_s: float = GRACE_S,
     tls: bool = True,
+    rdma: bool = False,
     image_directory: Path | None = None,
     image_bytes: int = IMAGE_BYTES,
 ) -> Iterator[Remote]:
@@ -136,13 +142,14 @@ def remote_session(
         memory_limit=memory_limit,
         grace_s=grace_s,
         tls=tls,
+        rdma=rdma,
         image_directory=image_directory,
         image_bytes=image_bytes,
         log=lines.append,
     ) as supervisor:
         address, port = supervisor.address
         session = folder / f"session-{port}"
-        write_session(session, [Server(address=address, port=port, secret=secret, tls=tls)])
+        write_session(session, [Server(address=address, port=port, secret=secret, tls=tls, rdma=rdma)])
         yield Remote(supervisor=supervisor, session=session, secret=secret, lines=lines)
 
 

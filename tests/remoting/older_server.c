@@ -1,29 +1,47 @@
-/* older_server SECRET-FILE LIBCUDA - the server's engine with another table of operations.
+/* older_server SECRET-FILE LIBCUDA [PATH] - the server's engine with another table of operations.
  *
- * Prints the port that it listens on; serves each connection in a process of its own.
+ * Listens on a port, or on a Unix socket of that path, and prints the port, or 0 then; serves each connection in a
+ * process of its own.
  */
 #include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "server/server.h"
 
-int main(int argc, char **argv)
+static int listener_make(const char *path, unsigned *port)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	struct sockaddr_un here = { .sun_family = AF_UNIX };
 	socklen_t size = sizeof(address);
-	int listener = socket(AF_INET, SOCK_STREAM, 0);
-	FILE *file = argc == 3 ? fopen(argv[1], "r") : NULL;
+	int listener = socket(path ? AF_UNIX : AF_INET, SOCK_STREAM, 0);
+
+	if (path) {
+		snprintf(here.sun_path, sizeof(here.sun_path), "%s", path);
+		if (bind(listener, (struct sockaddr *)&here, sizeof(here)) < 0)
+			return -1;
+	} else if (bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+		   getsockname(listener, (struct sockaddr *)&address, &size) < 0) {
+		return -1;
+	}
+	*port = ntohs(address.sin_port);
+	return listen(listener, 8) < 0 ? -1 : listener;
+}
+
+int main(int argc, char **argv)
+{
+	unsigned port;
+	int listener = argc > 2 ? listener_make(argc > 3 ? argv[3] : NULL, &port) : -1;
+	FILE *file = argc > 2 ? fopen(argv[1], "r") : NULL;
 	unsigned char secret[32];
 
-	if (!file || fread(secret, 1, sizeof(secret), file) != sizeof(secret) ||
-	    bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
-	    listen(listener, 8) < 0 || getsockname(listener, (struct sockaddr *)&address, &size) < 0)
+	if (!file || fread(secret, 1, sizeof(secret), file) != sizeof(secret) || listener < 0)
 		return 1;
 	signal(SIGCHLD, SIG_IGN);
-	printf("%d\n", ntohs(address.sin_port));
+	printf("%u\n", port);
 	fflush(stdout);
 	for (;;) {
 		const struct server_options options = {

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from farbus.linux.unix_sockets import bind_file
 from farbus.remoting import session as wire
 from farbus.remoting import supervisor as supervisors
 from farbus.remoting.session import Server, write_session
@@ -27,19 +28,23 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become
 
 
 @pytest.fixture
-def owned(libcuda: Path, tmp_path: Path) -> Iterator[Remote]:
-    """A lease of OWNER's."""
+def owned(libcuda: Path) -> Iterator[Remote]:
+    """A lease of OWNER's, its socket beside where its session file would be."""
     lines: list[str] = []
     secret = os.urandom(32)
     with (
         tempfile.TemporaryDirectory() as place,
         Supervisor(
-            libcuda=str(libcuda), secret=secret, local_user=OWNER, socket_directory=Path(place), log=lines.append
+            libcuda=str(libcuda),
+            secret=secret,
+            local_user=OWNER,
+            container_socket=bind_file(Path(place), wire.socket_name(secret)),
+            log=lines.append,
         ) as supervisor,
     ):
         # As the agent makes it: who knows a name gets there, and nobody lists them.
         Path(place).chmod(0o711)
-        yield Remote(supervisor=supervisor, session=tmp_path / "session", secret=secret, lines=lines)
+        yield Remote(supervisor=supervisor, session=Path(place) / "session", secret=secret, lines=lines)
 
 
 CLIENT = """
@@ -70,11 +75,9 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
 @pytest.fixture(params=["name", "file"])
 def address(owned: Remote, request: pytest.FixtureRequest) -> str:
     """Where the supervisor is asked; what begins with @ is abstract."""
-    directory = owned.supervisor._socket_directory
-    assert directory is not None
     names = {
         "name": wire.local_name(owned.secret).replace("\0", "@"),
-        "file": f"{directory}/{wire.socket_name(owned.secret)}",
+        "file": f"{owned.session.parent}/{wire.socket_name(owned.secret)}",
     }
     return names[request.param]
 

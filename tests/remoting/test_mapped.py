@@ -207,6 +207,15 @@ def test_who_asks_for_the_address_of_registered_memory_is_told_why_it_has_none(
     assert hint in line
 
 
+def test_who_is_held_to_a_limit_is_told_of_limits(remote: Remote, tmp_path: Path) -> None:
+    """The ring fits 4 MiB, the 8 MiB of pinned memory do not."""
+    command = f"ulimit -f 4096; exec {build_calls('listing/pinned_in_kernel', tmp_path)} pinned 8192"
+    done = remote.run("bash", "-c", command, FARBUS_TRANSPORT="shm")
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "program and server could not both have it: by a limit of either (ulimit -n, -f, -v)" in line
+
+
 def test_another_way_than_there_is_is_refused(remote: Remote, tmp_path: Path) -> None:
     done = remote.run(build_calls("listing/mapped_memory", tmp_path), FARBUS_MAPPED_MEMORY="1")
     assert done.returncode == 1

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -14,13 +16,29 @@ GLIBC = (2, 28)
 """The oldest glibc of a program that the shim is loaded into."""
 
 
-@pytest.mark.parametrize("name", sorted(source.stem for source in (ROOT / "native" / "tests").glob("*_test.c")))
-def test_native(name: str) -> None:
+RDMA = "rdma_test"
+"""That one wants a device."""
+
+
+def run(name: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     if shutil.which("make") is None or shutil.which("cc") is None:
         pytest.skip("make and a C compiler are not installed")
     program = BUILD / "tests" / name
     subprocess.run(["make", "-s", "-C", ROOT / "native", f"build/tests/{name}"], check=True, capture_output=True)
-    done = subprocess.run([program], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([program], env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "name", sorted({source.stem for source in (ROOT / "native" / "tests").glob("*_test.c")} - {RDMA})
+)
+def test_native(name: str) -> None:
+    done = run(name)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
+@pytest.mark.parametrize("inline", ["256", "0"])
+def test_native_rdma(fake_verbs: Path, inline: str) -> None:
+    done = run(RDMA, {**os.environ, "LD_LIBRARY_PATH": str(fake_verbs), "FAKE_VERBS_MAX_INLINE": inline})
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 

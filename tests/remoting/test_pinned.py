@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 import mmap
 import os
+import resource
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -452,6 +454,27 @@ def test_addresses_that_no_process_has_are_refused(shared_session: Shared, addre
 def test_memory_that_nobody_has_offered_is_not_mapped(shared_session: Shared) -> None:
     assert shared_session.map(FREE) == INVALID_HANDLE
     assert mapped_at(shared_session.process.pid) == []
+
+
+def test_an_offer_whose_descriptor_found_no_room_has_none(shared_session: Shared) -> None:
+    """Else it would get that of the next, and two pieces of the program's would be one here."""
+    server, other = shared_session.process.pid, PINNED + (1 << 4)
+    limits = resource.prlimit(server, resource.RLIMIT_NOFILE)
+    used = {int(entry.name) for entry in Path(f"/proc/{server}/fd").iterdir()}
+    full = min(set(range(len(used) + 1)) - used)
+    resource.prlimit(server, resource.RLIMIT_NOFILE, (full, limits[1]))
+    socket.send_fds(shared_session.connection, [b"\0"], [memory()])
+    unread = bytearray(4)
+    wait_until(
+        lambda: fcntl.ioctl(shared_session.connection, termios.TIOCOUTQ, unread) == 0 and not any(unread),
+        "the server has read it",
+    )
+    resource.prlimit(server, resource.RLIMIT_NOFILE, limits)
+    socket.send_fds(shared_session.connection, [b"\0"], [memory()])
+    for pinned in (PINNED, other):
+        shared_session.send("pinned_offer", struct.pack("<QQ", pinned, BYTES))
+    assert shared_session.map(FREE) == INVALID_HANDLE
+    assert shared_session.map(FREE, pinned=other) == 0
 
 
 def in_memory(size: int = 4 * BYTES, *, filled: bool = True) -> int:

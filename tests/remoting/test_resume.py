@@ -292,6 +292,20 @@ def test_the_child_of_a_fork_has_no_copy_of_a_connection_that_is_dialled(remote:
     assert (out, err) == ("0\n", "")
 
 
+@pytest.mark.parametrize("transport", ["shm", "unix", "tcp"])
+def test_the_child_of_a_fork_has_nothing_of_what_is_just_made(
+    lease: Callable[..., Remote], tmp_path: Path, transport: str
+) -> None:
+    done = lease().run(build_calls("resume/forked_start", tmp_path), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = [line.split() for line in done.stdout.splitlines()]
+    made = ["file", "fallocate", "mapping", "sendmsg"] if transport == "shm" else []
+    assert sorted(words[1] for words in told if words[0] == "start") == sorted(["socket", "connect", *made, "end"])
+    assert sorted(words[1] for words in told if words[0] == "pinned") == sorted([*made, "end"])
+    # Neither sockets, nor files in memory, nor those mapped.
+    assert [words for words in told if words[2:] != ["0", "0", "0"]] == []
+
+
 def test_a_server_with_a_long_name_is_resumed(remote: Remote, build: Build) -> None:
     with Cutter(remote.supervisor.address, at_random(1, mean_bytes=20_000)) as network:
         name = "0" * 200 + "177.0.0.1"  # an octal number

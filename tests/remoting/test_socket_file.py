@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from farbus.linux.unix_sockets import bind_file
 from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
@@ -46,7 +47,7 @@ def lease(directory: Path, libcuda: Path, *, local_user: int | None = None) -> I
         secret=secret,
         environment=server_environment(),
         local_user=local_user,
-        socket_directory=directory,
+        container_socket=bind_file(directory, wire.socket_name(secret)),
         log=lines.append,
     ) as supervisor:
         address, port = supervisor.address
@@ -184,17 +185,3 @@ def test_a_session_file_without_a_directory_in_its_name_has_its_socket_beside_it
     remote.session = Path("session")
     with waiting(remote, build("remoting/wait_forever"), FARBUS_TRANSPORT="shm"):
         pass
-
-
-def test_the_file_goes_with_its_supervisor_and_whoever_may_reach_it_may_connect(remote: Remote) -> None:
-    path = socket_of(remote)
-    assert path.stat().st_mode & 0o777 == 0o666
-    remote.supervisor.stop()
-    assert not path.exists()
-
-
-def test_a_file_that_is_there_is_left_alone(short_path: Path, remote: Remote, libcuda: Path) -> None:
-    lines: list[str] = []
-    with Supervisor(libcuda=str(libcuda), secret=remote.secret, socket_directory=short_path, log=lines.append):
-        assert any("no transport within this machine for containers" in line for line in lines)
-    assert socket_of(remote).is_socket()

@@ -1,4 +1,4 @@
-"""A supervisor ends when it is told to, whichever of its threads the kernel tells."""
+"""A supervisor's process serves at the sockets that it is given, and ends when it is told to, by whichever thread."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from socket import AF_UNIX, MSG_WAITALL, SOCK_STREAM, socket
 
 import pytest
 
+from farbus.linux.unix_sockets import bind_file
+from farbus.remoting import session as wire
+from tests.remoting.harness import hello
 from tests.remoting.test_failures import PATIENCE_S
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -19,18 +23,19 @@ SYS_TGKILL = {"x86_64": 234, "aarch64": 131}.get(os.uname().machine)
 
 
 @pytest.fixture
-def supervisor(libcuda: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """One that listens, and the pipe that it lives by."""
+def supervisor(libcuda: Path, short_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """One that listens, also at ``short_path/socket``, and the pipe that it lives by."""
     secret, secret_end = os.pipe()
     life, life_end = os.pipe()
     os.write(secret_end, bytes(32))
     os.close(secret_end)
-    options = ["--libcuda", str(libcuda), "--secret-fd", str(secret), "--life-fd", str(life)]
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "farbus.remoting.supervisor", *options],
-        pass_fds=(secret, life),
-        stdout=subprocess.PIPE,
-    )
+    with bind_file(short_path, "socket") as file:
+        options = ["--libcuda", str(libcuda), "--secret-fd", str(secret), "--life-fd", str(life)]
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "farbus.remoting.supervisor", *options, "--socket-fd", str(file.fileno())],
+            pass_fds=(secret, life, file.fileno()),
+            stdout=subprocess.PIPE,
+        )
     os.close(secret)
     os.close(life)
     try:
@@ -59,3 +64,20 @@ def test_it_ends_with_who_it_lives_by(supervisor: tuple[subprocess.Popen[bytes],
     os.dup2(other, life_end)
     os.close(other)
     assert process.wait(PATIENCE_S) == 0
+
+
+def test_it_serves_at_the_socket_that_it_was_given(
+    supervisor: tuple[subprocess.Popen[bytes], int], short_path: Path
+) -> None:
+    process, _ = supervisor
+    with socket(AF_UNIX, SOCK_STREAM) as client:
+        client.settimeout(PATIENCE_S)
+        client.connect(str(short_path / "socket"))
+        # Within a machine there is no TLS, so this is refused, and no server started for it.
+        client.sendall(hello(bytes(32), capabilities=wire.CAPABILITY_TLS))
+        reply = wire.HELLO_REPLY.unpack(client.recv(wire.HELLO_REPLY.size, MSG_WAITALL))
+    assert reply[3] == wire.HELLO_TLS
+    process.terminate()
+    assert process.wait(PATIENCE_S) == 0
+    # The file is its maker's.
+    assert (short_path / "socket").is_socket()

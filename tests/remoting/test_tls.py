@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -203,8 +204,8 @@ def test_a_refused_client_that_goes_on_talking_is_hung_up_on(remote: Remote) -> 
 
 
 @contextlib.contextmanager
-def answering_in_the_clear(remote: Remote, *, major: int, status: int) -> Iterator[None]:
-    """Have the session's server be one that answers every hello at once and without TLS."""
+def answering_in_the_clear(remote: Remote, *, major: int, status: int, hangs_up: bool = False) -> Iterator[None]:
+    """Have the session's server be one that answers every hello at once and without TLS, and perhaps hangs up."""
     reply = wire.HELLO_REPLY.pack(wire.HELLO_MAGIC, major, 0, status, 1, 0, 0, 0, 13000, 0, 0, b"\xff" * 64)
 
     def answer(listener: socket.socket) -> None:
@@ -213,7 +214,9 @@ def answering_in_the_clear(remote: Remote, *, major: int, status: int) -> Iterat
             said = connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
             if wire.HELLO.unpack(said)[5] & wire.CAPABILITY_TLS:
                 connection.sendall(reply)
-            while connection.recv(1 << 16):
+            if hangs_up:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            while not hangs_up and connection.recv(1 << 16):
                 pass
 
     with listening(answer) as (address, port):
@@ -227,8 +230,9 @@ def test_nobody_can_talk_a_client_out_of_encryption(remote: Remote, build: Build
         assert "Protocol error" in failing(remote, build)
 
 
-def test_an_older_server_is_told_from_one_without_tls(remote: Remote, build: Build) -> None:
-    with answering_in_the_clear(remote, major=1, status=wire.HELLO_VERSION):
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_an_older_server_is_told_from_one_without_tls(remote: Remote, build: Build, hangs_up: bool) -> None:
+    with answering_in_the_clear(remote, major=1, status=wire.HELLO_VERSION, hangs_up=hangs_up):
         said = failing(remote, build)
     assert f"protocol 1.0 and this shim {wire.PROTOCOL_MAJOR}.{wire.PROTOCOL_MINOR}" in said
 

@@ -50,7 +50,8 @@ class Over:
 
 
 @pytest.fixture(
-    params=[Over("shm"), Over("unix"), Over("tcp"), Over("tcp", tls=False)], ids=["shm", "unix", "tls", "tcp"]
+    params=[Over("shm"), Over("unix"), Over("tcp"), Over("tcp", tls=False), Over("rdma")],
+    ids=["shm", "unix", "tls", "tcp", "rdma"],
 )
 def over(request: pytest.FixtureRequest) -> Over:
     assert isinstance(request.param, Over)
@@ -65,7 +66,9 @@ def transport(over: Over) -> str:
 @pytest.fixture
 def remote(lease: Callable[..., Remote], request: pytest.FixtureRequest) -> Remote:
     """A running supervisor with a session file for it."""
-    return lease(tls=request.getfixturevalue("over").tls) if "over" in request.fixturenames else lease()
+    over = request.getfixturevalue("over") if "over" in request.fixturenames else Over("auto")
+    rdma_lease: Callable[..., Remote] = request.getfixturevalue("rdma_lease") if over.asked == "rdma" else lease
+    return rdma_lease(tls=over.tls)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

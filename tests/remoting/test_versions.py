@@ -12,6 +12,7 @@ import re
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,10 +95,11 @@ def older_server(
     request: pytest.FixtureRequest,
 ) -> Iterator[None]:
     """The session file leads to a server with the operations and the driver's functions that version 1.0, or the
-    parameter's, had."""
+    parameter's, had, over TCP, or, as "2.4 here", within this machine."""
     if not COMPILER:
         pytest.skip("no C compiler")
-    spec = recorded(getattr(request, "param", "1.0"))
+    version, _, here = getattr(request, "param", "1.0").partition(" ")
+    spec = recorded(version)
     monkeypatch.setattr(codegen, "OPERATIONS", tuple(op for op in OPERATIONS if op.name in spec["operations"]))
     known = {symbol for symbol, function in spec["functions"].items() if "directions" in function}
     had = tuple(call for call in marshal.calls() if call.entry.symbol in known)
@@ -122,11 +124,13 @@ def older_server(
     )
     secret = tmp_path / "secret"
     secret.write_bytes(remote.secret)
-    with subprocess.Popen([program, secret, libcuda], stdout=subprocess.PIPE, text=True) as server:
+    path = [tmp_path / "socket"] if here else []
+    with subprocess.Popen([program, secret, libcuda, *path], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             port = int(server.stdout.readline())
-            write_session(remote.session, [Server(address="127.0.0.1", port=port, secret=remote.secret, tls=False)])
+            address, known_port = (str(path[0]), None) if path else ("127.0.0.1", port)
+            write_session(remote.session, [Server(address=address, port=known_port, secret=remote.secret, tls=False)])
             yield
         finally:
             server.kill()
@@ -187,6 +191,23 @@ def test_a_server_that_knows_no_conditional_nodes_is_sent_none_and_named(remote:
         r"farbus: the server at \S+ does not have cuGraphConditionalHandleCreate: it speaks remoting protocol "
         rf"\d+\.\d+, this shim {CURRENT}; install the same version of farbus on both nodes\n",
         done.stderr,
+    )
+
+
+@pytest.mark.usefixtures("older_server")
+@pytest.mark.parametrize("older_server", ["2.4 here"], indirect=True)
+def test_pinned_memory_that_an_older_server_does_not_map_is_shared_for_copies(
+    remote: Remote, build: Build, tmp_path: Path
+) -> None:
+    copied = remote.run(build("remoting/pinned_shared"), FARBUS_TRANSPORT="shm")
+    assert (copied.returncode, copied.stdout, copied.stderr) == (0, "ok\n", "")
+    used = remote.run(build_calls("listing/pinned_in_kernel", tmp_path), "pinned", FARBUS_TRANSPORT="shm")
+    assert (used.returncode, used.stdout) == (0, "ok\n"), used.stderr
+    (line,) = used.stderr.splitlines()
+    assert re.search(
+        rf"the server at \S+ speaks remoting protocol \d+\.\d+, this shim {CURRENT}: with the same version of farbus "
+        "on both sides kernels use it$",
+        line,
     )
 
 
@@ -281,8 +302,9 @@ def test_a_shim_of_another_major_version_is_told_this_one(remote: Remote, major:
     wait_until(lambda: any(each.endswith(line) for each in remote.lines), line)
 
 
-def test_a_server_of_another_major_version_is_refused_with_both(remote: Remote, build: Build) -> None:
-    def answer(listener: socket.socket) -> None:
+def refuse(listener: socket.socket, times: int = 1) -> None:
+    """Be a server of another major version, which hangs up at once."""
+    for _ in range(times):
         connection, _ = listener.accept()
         with connection:
             connection.recv(wire.HELLO.size, socket.MSG_WAITALL)
@@ -290,8 +312,24 @@ def test_a_server_of_another_major_version_is_refused_with_both(remote: Remote, 
                 wire.HELLO_REPLY.pack(wire.HELLO_MAGIC, 9, 3, wire.HELLO_VERSION, 7, 0, 0, 0, 0, 0, 0, b"")
             )
 
-    with listening(answer) as (address, port):
+
+def test_a_server_of_another_major_version_is_refused_with_both(remote: Remote, build: Build) -> None:
+    with listening(refuse) as (address, port):
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
         done = remote.run(build("remoting/events"), FARBUS_TRANSPORT="tcp")
     assert done.returncode == 1
     assert f"127.0.0.1:{port} speaks remoting protocol 9.3 and this shim {CURRENT}" in done.stderr
+
+
+def test_so_is_one_of_this_node_that_has_gone_when_all_is_said(remote: Remote, build: Build, tmp_path: Path) -> None:
+    """Again and again, as it is a race whether it has."""
+    times, path = 10, str(tmp_path / "socket")
+    write_session(remote.session, [Server(address=path, port=None, secret=remote.secret)])
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        thread = threading.Thread(target=refuse, args=(listener, times))
+        thread.start()
+        said = [remote.run(build("remoting/events"), FARBUS_TRANSPORT="shm").stderr for _ in range(times)]
+        thread.join()
+    assert [line for line in said if f" speaks remoting protocol 9.3 and this shim {CURRENT}" not in line] == []

@@ -73,7 +73,7 @@ def look(node: str) -> dict[str, Any]:
 def test_idle_devices(tmp_path: Path) -> None:
     seen = look(str(tmp_path))
     assert seen["cuda"] == 13000
-    assert seen["driver"]
+    assert all(part.isdigit() for part in seen["driver"].split("."))  # XLA and packaging read it as a version
     for index, device in enumerate(seen["devices"]):
         assert device["index_by_uuid"] == device["index_by_pci"] == index
         assert device["capability"] == [8, 6]

@@ -3,12 +3,43 @@
  * multiprocessor, 100 KiB of shared memory of which each block loses one. */
 #include "driver.h"
 
+CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *, CUfunction, int, int);
+
 static int blocks(CUfunction function, int threads, size_t shared)
 {
 	int count;
 
 	CHECK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&count, function, threads, shared));
 	return count;
+}
+
+static size_t dynamic_shared(CUfunction function, int count)
+{
+	size_t bytes;
+
+	CHECK(cuOccupancyAvailableDynamicSMemPerBlock(&bytes, function, count, 64));
+	return bytes;
+}
+
+/* No more than a launch may have: 48 KiB, and more for a function that opted in. */
+static void shared_for_a_block(CUfunction store)
+{
+	CUdeviceptr word;
+	unsigned value = 1;
+	void *params[] = { &word, &value };
+	size_t bytes;
+
+	CHECK(cuMemAlloc(&word, 4));
+	bytes = dynamic_shared(store, 1);
+	REQUIRE_EQUAL(bytes, 48 << 10);
+	CHECK(cuLaunchKernel(store, 1, 1, 1, 1, 1, 1, (unsigned)bytes, NULL, params, NULL));
+	CHECK(cuCtxSynchronize());
+	REQUIRE_EQUAL(dynamic_shared(store, 4), 24 << 10);
+	CHECK(cuFuncSetAttribute(store, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 99 << 10));
+	REQUIRE_EQUAL(dynamic_shared(store, 1), 99 << 10);
+	REQUIRE_EQUAL(dynamic_shared(store, 4), 24 << 10);
+	EXPECT(cuOccupancyAvailableDynamicSMemPerBlock(&bytes, store, 17, 64), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemFree(word));
 }
 
 int main(void)
@@ -37,5 +68,6 @@ int main(void)
 	REQUIRE_EQUAL(grid, 20);
 	CHECK(cuOccupancyMaxPotentialBlockSize(&grid, &block, bounded, NULL, 0, 0));
 	REQUIRE_EQUAL(block, 64);
+	shared_for_a_block(store);
 	return 0;
 }

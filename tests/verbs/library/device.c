@@ -67,6 +67,16 @@ void say(const char *format, ...)
 	close(file);
 }
 
+int unseen(int descriptor)
+{
+	int high = descriptor < 0 ? -1 : fcntl(descriptor, F_DUPFD_CLOEXEC, UNSEEN_LOWEST);
+
+	if (high < 0)
+		return descriptor;
+	close(descriptor);
+	return high;
+}
+
 void users_add(unsigned *users, int change)
 {
 	pthread_mutex_lock(&users_lock);

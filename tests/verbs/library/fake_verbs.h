@@ -71,6 +71,9 @@ struct domain {
 };
 
 struct context *context_of(struct ibv_context *context);
+/* The same descriptor where no program that closes and reuses low ones meets it: hardware has none there. */
+#define UNSEEN_LOWEST 400
+int unseen(int descriptor);
 void contexts_tell(void);		/* that the device has gone */
 void users_add(unsigned *users, int change);
 bool users_none(const unsigned *users);

@@ -38,7 +38,7 @@ static socklen_t link_name(struct sockaddr_un *name, uint32_t number)
 
 static int link_socket(void)
 {
-	return socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	return unseen(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 int link_listen(struct pair *pair, uint32_t number)
@@ -462,7 +462,7 @@ static void link_respond(struct pair *pair)
 	if (pair->state != IBV_QPS_RTR && pair->state != IBV_QPS_RTS)
 		return;
 	if (pair->inbound < 0 && pair->listening >= 0) {
-		pair->inbound = accept4(pair->listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		pair->inbound = unseen(accept4(pair->listening, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
 		pair->greeted = pair->has_header = pair->waits = pair->reply_due = false;
 		pair->in_bytes = 0;
 		pair->reply = (struct answer){0};

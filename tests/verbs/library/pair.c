@@ -178,7 +178,7 @@ FAKE_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_a
 	pair->receives = calloc(init->cap.max_recv_wr + 1, sizeof(*pair->receives));
 	pair->in = malloc(STAGING_BYTES);
 	pair->out = malloc(STAGING_BYTES);
-	pair->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	pair->wake = unseen(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 	pair->qp = (struct ibv_qp){
 		.context = pd->context,
 		.qp_context = init->qp_context,

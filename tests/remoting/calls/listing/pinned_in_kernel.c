@@ -1,4 +1,4 @@
-/* A kernel is given the address of pinned memory, as where unified addressing maps all of it. */
+/* A kernel is given the address of pinned memory, as where unified addressing maps all of it: 4 KiB, or so many. */
 #include "../calls.h"
 
 int main(int argc, char **argv)
@@ -8,10 +8,9 @@ int main(int argc, char **argv)
 	void *parameters[] = { &address, &value };
 	void *pinned;
 
-	(void)argv;
 	begin();
 	if (argc > 1) {
-		CHECK(cuMemHostAlloc(&pinned, 4096, CU_MEMHOSTALLOC_PORTABLE));
+		CHECK(cuMemHostAlloc(&pinned, argc > 2 ? strtoul(argv[2], NULL, 10) << 10 : 4096, CU_MEMHOSTALLOC_PORTABLE));
 		address = (CUdeviceptr)(uintptr_t)pinned;
 	}
 	CHECK(cuLaunchKernel(store_kernel(), 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
