@@ -1,6 +1,6 @@
 """A CUDA program of one guest with the GPU of another over soft-RoCE of the kernel, by real libibverbs and its driver.
 
-``a`` has the scheduler and runs the programs; ``b`` has a software GPU.  Both have the same address for TCP and RDMA.
+``a`` has the scheduler and runs the programs; ``b`` has two software GPUs.  Both have the same address for TCP and RDMA.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pair(lab: Lab, programs: Path) -> Pair:
     for guest in (a, b):
         guest.shell(f"modprobe rdma_rxe; rdma link add rxe0 type rxe netdev {LINK}")
         guest.shell("sed -i 's/^# remoting_rdma.*/remoting_rdma = \"on\"/' /etc/farbus/agent.toml")
-    cluster_start({"b": 1}).run([a, b])
+    cluster_start({"b": 2}).run([a, b])
     return Pair(a, b)
 
 
@@ -76,11 +76,14 @@ def ends_well(pair: Pair, job: str) -> None:
 @contextmanager
 def nothing_by_roce(*guests: Guest) -> Iterator[None]:
     """Have the network between lose all packets of RoCE v2, and nothing else."""
+    rule = f"INPUT -p udp --dport {ROCE_PORT} -j DROP"
     for guest in guests:
-        guest.run("iptables", "-I", "INPUT", "-p", "udp", "--dport", str(ROCE_PORT), "-j", "DROP")
-    yield
-    for guest in guests:
-        guest.run("iptables", "-D", "INPUT", "-p", "udp", "--dport", str(ROCE_PORT), "-j", "DROP")
+        guest.shell(f"iptables -I {rule}")
+    try:
+        yield
+    finally:
+        for guest in guests:
+            guest.shell(f"iptables -D {rule}")
 
 
 def test_a_program_computes_over_rdma(pair: Pair, tell: Callable[[str], None]) -> None:
