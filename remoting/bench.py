@@ -42,6 +42,9 @@ from farbus.remoting.supervisor import Supervisor
 MEASURE_TIMEOUT_S = 300
 #: What a session can go over on one machine: ``tls`` is TCP as between nodes, ``tcp`` is without encryption.
 TRANSPORTS = ("shm", "unix", "tls", "tcp")
+#: Where there is an adapter for it.
+RDMA = "rdma"
+LOOPBACK = "127.0.0.1"
 #: Those that cross a network.
 REMOTE = ("tls", "tcp")
 #: Starts of a program that each transport is judged by.
@@ -216,9 +219,17 @@ def _parse(output: str, *, transport: str, network: Network) -> list[Result]:
 
 
 def measure(
-    *, libcuda: str, shim: Path, transports: Sequence[str] = TRANSPORTS, network: Network | None = None
+    *,
+    libcuda: str,
+    shim: Path,
+    transports: Sequence[str] = TRANSPORTS,
+    network: Network | None = None,
+    address: str = LOOPBACK,
 ) -> list[Result]:
-    """Run all measurements; raises RuntimeError with one line when that is not possible."""
+    """Run all measurements; raises RuntimeError with one line when that is not possible.
+
+    ``address`` is this machine's that RDMA goes over, an adapter's.
+    """
     network = network or Network()
     program = paths.remoting_bench_program()
     secret, open_secret = secrets.token_bytes(32), secrets.token_bytes(32)
@@ -226,6 +237,7 @@ def measure(
         tempfile.TemporaryDirectory(prefix="farbus-bench-") as directory,
         Supervisor(libcuda=libcuda, secret=secret) as supervisor,
         Supervisor(libcuda=libcuda, secret=open_secret, tls=False, reserve=False) as in_the_clear,
+        Supervisor(libcuda=libcuda, secret=secret, address=address, rdma=True) as by_rdma,
         network.to(supervisor.address) as supervised,
         network.to(in_the_clear.address) as supervised_in_the_clear,
     ):
@@ -256,13 +268,16 @@ def measure(
             crosses = transport in REMOTE
             environment = {**remote, "FARBUS_TRANSPORT": "tcp" if crosses else transport}
             if transport == "tcp":
-                (address, port), mine = supervised_in_the_clear, open_secret
+                (host, port), mine = supervised_in_the_clear, open_secret
+            elif transport == RDMA:
+                (host, port), mine = by_rdma.address, secret
             else:
-                (address, port), mine = (supervised if crosses else supervisor.address), secret
-            write_session(session, [Server(address=address, port=port, secret=mine, tls=transport != "tcp")])
+                (host, port), mine = (supervised if crosses else supervisor.address), secret
+            server = Server(address=host, port=port, secret=mine, tls=transport != "tcp", rdma=transport == RDMA)
+            write_session(session, [server])
             emulated = network if crosses else Network()
             results += _parse(
-                run("measure", transport, *emulated.words, environment=environment),
+                run("measure", transport, *emulated.words, address, environment=environment),
                 transport=transport,
                 network=emulated,
             )
@@ -292,8 +307,8 @@ def measure(
         # What is counted must be seen: the same frames without encryption, whose handshake is one round trip more,
         # and without the records of a stream that can be resumed.
         proxy = CountingProxy(in_the_clear.address)
-        address, port = proxy.address
-        write_session(session, [Server(address=address, port=port, secret=open_secret, tls=False)])
+        host, port = proxy.address
+        write_session(session, [Server(address=host, port=port, secret=open_secret, tls=False)])
         run("first-launch", environment={**remote, "FARBUS_TRANSPORT": "tcp", "FARBUS_GRACE_S": "0"})
         proxy.close()
         results.append(Result(name="first_launch_round_trips", value=proxy.round_trips, unit="round trips"))
@@ -373,9 +388,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--libcuda", metavar="PATH", help="the driver the server opens (default: the software GPU)")
     parser.add_argument(
         "--transport",
-        choices=TRANSPORTS,
+        choices=(*TRANSPORTS, RDMA),
         action="append",
-        help="measure this one; again for more (default: all, with an emulated network tls and tcp)",
+        help="measure this one; again for more (default: all but rdma, with an emulated network tls and tcp)",
+    )
+    parser.add_argument(
+        "--address", default=LOOPBACK, metavar="ADDRESS", help="IPv4 address of an adapter of this machine, for rdma"
     )
     parser.add_argument(
         "--rtt", type=_microseconds, default=0.0, metavar="TIME", help="emulated round-trip time, such as 100us"
@@ -401,7 +419,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         software = paths.software_gpu_directory() / "libcuda.so.1"
         libcuda = options.libcuda or str(paths.require(software, what="the software GPU"))
-        results = measure(libcuda=libcuda, shim=paths.shim_library().parent, transports=transports, network=network)
+        results = measure(
+            libcuda=libcuda,
+            shim=paths.shim_library().parent,
+            transports=transports,
+            network=network,
+            address=options.address,
+        )
     except (Unavailable, RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         print(f"farbus: bench remoting: {error}", file=sys.stderr)
         return 1

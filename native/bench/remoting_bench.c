@@ -26,6 +26,7 @@
  * from or to memory that both have mapped, and its answer; wire_ is what the other kinds are compared
  * with, the bytes by way of the ring.
  */
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -41,6 +42,7 @@
 #include "../generated/cuda_abi.h"
 #include "../transport/clofork.h"
 #include "../transport/inbox.h"
+#include "../transport/rdma.h"
 #include "../transport/tls.h"
 #include "../transport/transport.h"
 #include "emulator.h"
@@ -82,6 +84,9 @@ static struct {
 	DRIVER_FUNCTIONS(MEMBER)
 #undef MEMBER
 } driver;
+
+/* The machine's own address that TCP goes over: an RDMA device's is none of the loopback's. */
+static struct in_addr bench_address;
 
 static void die(const char *what, int code)
 {
@@ -208,10 +213,10 @@ static void peer_serve(struct bare *peer, uint8_t *shared)
 	}
 }
 
-/* Two connected sockets, by the loopback's TCP and the emulated network if there is one. */
+/* Two connected sockets, by TCP within this machine, and the emulated network if there is one. */
 static void pair_by_tcp(const struct emulated *network, int pair[2])
 {
-	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = bench_address };
 	socklen_t size = sizeof(address);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -246,15 +251,29 @@ static void bare_encrypt(struct transport *transport, bool server)
 	}
 }
 
+/* Go on by RDMA, as a session does. */
+static void bare_rdma(struct transport *transport, bool server)
+{
+	char why[RDMA_WHY_BYTES];
+	struct rdma *rdma;
+
+	if (transport_rdma_make(&rdma, transport, why)) {
+		fprintf(stderr, "remoting_bench: %s\n", why);
+		exit(1);
+	}
+	if (transport_rdma_start(transport, rdma, server, HANDSHAKE_TIMEOUT_MS) || !transport_is_rdma(transport))
+		die("go on by RDMA", 0);
+}
+
 static void peer_start(const char *name, const struct emulated *network, struct bare *peer,
 		       pid_t *child)
 {
-	bool shared = strcmp(name, "shm") == 0, encrypted = strcmp(name, "tls") == 0;
+	bool shared = strcmp(name, "shm") == 0, encrypted = strcmp(name, "tls") == 0, rdma = strcmp(name, "rdma") == 0;
 	struct shm *ours = NULL, *theirs = NULL;
 	int pair[2], memory, common, rc = 0;
 	void *both = NULL;
 
-	if (encrypted || strcmp(name, "tcp") == 0)
+	if (encrypted || rdma || strcmp(name, "tcp") == 0)
 		pair_by_tcp(network, pair);
 	else if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
 		die("make a pair of sockets", errno);
@@ -280,6 +299,8 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 			transport_shm_switch(&peer->transport, theirs, true);
 		if (encrypted)
 			bare_encrypt(&peer->transport, true);
+		if (rdma)
+			bare_rdma(&peer->transport, true);
 		if (inbox_init(&peer->inbox, &peer->transport))
 			die("out of memory", 0);
 		/* As a session's server. */
@@ -297,6 +318,8 @@ static void peer_start(const char *name, const struct emulated *network, struct 
 	}
 	if (encrypted)
 		bare_encrypt(&peer->transport, false);
+	if (rdma)
+		bare_rdma(&peer->transport, false);
 	if (inbox_init(&peer->inbox, &peer->transport))
 		die("out of memory", 0);
 }
@@ -602,7 +625,8 @@ int main(int argc, char **argv)
 		printf("%llu\n", (unsigned long long)transport_now_ns());
 		return 0;
 	}
-	if (argc == 6 && strcmp(argv[1], "measure") == 0) {
+	bench_address.s_addr = htonl(INADDR_LOOPBACK);
+	if ((argc == 6 || (argc == 7 && inet_aton(argv[6], &bench_address))) && strcmp(argv[1], "measure") == 0) {
 		measure(argv[2], network_of(&network, argv + 3));
 		return 0;
 	}
@@ -617,7 +641,7 @@ int main(int argc, char **argv)
 			;
 		return 0;
 	}
-	fprintf(stderr, "usage: remoting_bench measure TRANSPORT RTT_US GBPS GBPS_PER_CONNECTION\n"
+	fprintf(stderr, "usage: remoting_bench measure TRANSPORT RTT_US GBPS GBPS_PER_CONNECTION [ADDRESS]\n"
 			"       remoting_bench first-launch\n"
 			"       remoting_bench emulate PORT RTT_US GBPS GBPS_PER_CONNECTION\n");
 	return 2;

@@ -112,29 +112,38 @@ static bool memory_move(void **memory, size_t bytes, uint64_t wish)
 	return true;
 }
 
+static CUresult shared_map_at(uint64_t pinned, const void *memory)
+{
+	const struct wire_pinned_map fixed = { .pinned = pinned, .address = (uint64_t)(uintptr_t)memory };
+	const struct client_request request = { WIRE_OP_PINNED_MAP, &fixed, sizeof(fixed), NULL, 0 };
+
+	return shared_ask(&request);
+}
+
 /* Have the server have it where it is here, or have it here where the server can have it. */
 static bool shared_map(uint64_t pinned, void **memory, size_t bytes)
 {
+	static pthread_mutex_t looks = PTHREAD_MUTEX_INITIALIZER;
 	static _Atomic uint64_t room_below;	/* both have had room there; 0: wherever it is here */
-	struct wire_pinned_map fixed = { .pinned = pinned };
-	const struct client_request request = { WIRE_OP_PINNED_MAP, &fixed, sizeof(fixed), NULL, 0 };
-	uint64_t wish = atomic_load(&room_below);
-	bool moves = wish > MAP_REACH_BYTES + bytes;
-	CUresult result;
+	CUresult result = CUDA_ERROR_ALREADY_MAPPED;
+	uint64_t wish, step = MAP_STEP_BYTES;
 
-	wish = moves ? wish - bytes : (uint64_t)(uintptr_t)*memory;
-	for (unsigned attempt = 0;; attempt++) {
-		if (moves && !memory_move(memory, bytes, wish))
-			return false;
-		fixed.address = (uint64_t)(uintptr_t)*memory;
-		result = shared_ask(&request);
-		if (result != CUDA_ERROR_ALREADY_MAPPED || attempt == MAP_ATTEMPTS)
-			break;
-		wish -= MAP_STEP_BYTES << attempt;
-		moves = true;
+	if (atomic_load(&room_below) <= MAP_REACH_BYTES + bytes)
+		result = shared_map_at(pinned, *memory);
+	if (result != CUDA_ERROR_ALREADY_MAPPED)
+		return result == CUDA_SUCCESS;
+	/* One thread after the other: they would look at the same addresses, and each find the others' memory there. */
+	pthread_mutex_lock(&looks);
+	wish = atomic_load(&room_below);
+	wish = wish > MAP_REACH_BYTES + bytes ? wish - bytes : (uint64_t)(uintptr_t)*memory - step;
+	for (unsigned attempt = 0; attempt < MAP_ATTEMPTS && result == CUDA_ERROR_ALREADY_MAPPED; attempt++) {
+		result = memory_move(memory, bytes, wish) ? shared_map_at(pinned, *memory) : CUDA_ERROR_OUT_OF_MEMORY;
+		step *= 2;
+		wish -= step;
 	}
-	if (result == CUDA_SUCCESS && moves)
-		atomic_store(&room_below, fixed.address);
+	if (result == CUDA_SUCCESS)
+		atomic_store(&room_below, (uint64_t)(uintptr_t)*memory);
+	pthread_mutex_unlock(&looks);
 	return result == CUDA_SUCCESS;
 }
 

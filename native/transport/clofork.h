@@ -2,8 +2,8 @@
  *
  * Its copy of a session's socket would keep the server from seeing that the parent has ended.  Linux has no FD_CLOFORK
  * (POSIX.1-2024), so the child closes what is noted here; and mappings are left out by a call of their own
- * (MADV_DONTFORK).  In between, no thread forks.  Neither vfork(2) nor posix_spawn(3) asks anybody: what they start has
- * the descriptors until it executes a program, and they are close-on-exec. */
+ * (MADV_DONTFORK).  In between, no thread forks.  vfork(2), posix_spawn(3) and _Fork(3) ask nobody: what they start
+ * has the descriptors until it executes a program, as they are close-on-exec. */
 #ifndef FARBUS_TRANSPORT_CLOFORK_H
 #define FARBUS_TRANSPORT_CLOFORK_H
 

@@ -411,7 +411,8 @@ static int rdma_write(struct transport *transport, struct iovec *vector, int cou
 		while (count && filled < room) {
 			size_t now = vector->iov_len < room - filled ? vector->iov_len : room - filled;
 
-			memcpy(mirror(rdma) + at + filled, vector->iov_base, now);
+			if (now)
+				memcpy(mirror(rdma) + at + filled, vector->iov_base, now);
 			filled += now;
 			vector->iov_base = (char *)vector->iov_base + now;
 			vector->iov_len -= now;

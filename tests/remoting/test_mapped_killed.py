@@ -14,6 +14,7 @@ import pytest
 from tests.remoting.harness import SANITIZER, Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import wait_until
+from tests.remoting.test_mapped import no_room
 
 #: Where a process is killed: at which of the calls of that name since its context began, and whether behind it.
 Point = tuple[str, int, bool]
@@ -92,6 +93,7 @@ def test_a_killed_server_is_lost_and_nothing_else(
         assert "was killed by signal 9 (SIGKILL)); every CUDA call now fails" in line
 
 
+@no_room
 @pytest.mark.parametrize("point", PROGRAM, ids=lambda point: "-".join(map(str, point)))
 def test_a_killed_program_leaves_nothing_and_the_next_works(
     killed_at: Callable[[Point], dict[str, str]], driver_before: Callable[[str], Path], tmp_path: Path, point: Point

@@ -306,6 +306,15 @@ def test_the_child_of_a_fork_has_nothing_of_what_is_just_made(
     assert [words for words in told if words[2:] != ["0", "0", "0"]] == []
 
 
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_the_child_of_a_fork_has_nothing_of_a_session_of_nvml_s(
+    lease: Callable[..., Remote], tmp_path: Path, transport: str
+) -> None:
+    done = lease().run(build_calls("resume/forked_start", tmp_path), "libnvidia-ml.so.1", FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == [f"nvml {where} 0 0 0" for where in ("connect", "end", "socket")]
+
+
 def test_a_server_with_a_long_name_is_resumed(remote: Remote, build: Build) -> None:
     with Cutter(remote.supervisor.address, at_random(1, mean_bytes=20_000)) as network:
         name = "0" * 200 + "177.0.0.1"  # an octal number

@@ -1,5 +1,6 @@
 /* Forks, in another thread and in this one, wherever the shim has just made what a child is not to have: prints for each
- * child what it has of that.  It stands before the C library for the shim, whose calls come through here. */
+ * child what it has of that.  With the name of NVML's library, where that has.  It stands before the C library for both,
+ * whose calls come through here. */
 #include "../calls.h"
 #include "sockets.h"
 
@@ -165,11 +166,25 @@ static void phase_end(void)
 	phase = NULL;
 }
 
-int main(void)
+static void nvml_init(const char *name)
+{
+	void *library = dlopen(name, RTLD_NOW);
+
+	REQUIRE(library);
+	phase = "nvml";
+	REQUIRE(((int (*)(void))dlsym(library, "nvmlInit_v2"))() == 0);
+	phase_end();
+}
+
+int main(int argc, char **argv)
 {
 	void *pinned;
 
 	REQUIRE(sockets() == 0);
+	if (argc > 1) {
+		nvml_init(argv[1]);
+		return 0;
+	}
 	phase = "start";
 	CHECK(cuInit(0));
 	phase_end();
