@@ -182,6 +182,7 @@ static void connection_take(struct server *server, int descriptor, uint64_t numb
 	}
 	if (accepted) {
 		server->resume.taken = number;
+		server_status_carried(server, &fresh);
 		(void)transport_resume_adopt(&server->transport, &fresh, hello.received);
 		server->resume.connection = wire_hello_connection(&hello);
 		server->resume.generation = transport_resume_generation(&server->transport);

@@ -929,15 +929,23 @@ static int server_hello(struct server *server, const struct server_options *opti
 		if (rc)
 			return fail(why, bytes, rc, "agree about RDMA: %s", strerror(-rc));
 	}
+	server_status_carried(server, &server->transport);
 	if (granted & WIRE_CAPABILITY_RESUME) {
 		rc = server_resume_start(server);
 		if (rc)
 			return fail(why, bytes, rc, "prepare to be resumed: %s", strerror(-rc));
 	}
 	server->own_lane = hello.minor >= WIRE_LANE_OWN_MINOR;
-	strncpy(server->status->transport, server->transport.ops->name,
-		sizeof(server->status->transport) - 1);
 	return 0;
+}
+
+void server_status_carried(struct server *server, const struct transport *transport)
+{
+	uint64_t name = 0;
+
+	/* The last byte stays 0. */
+	memcpy(&name, transport->ops->name, strnlen(transport->ops->name, sizeof(name) - 1));
+	atomic_store_explicit(&server->status->transport, name, memory_order_relaxed);
 }
 
 static struct server *server_make(void)

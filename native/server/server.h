@@ -23,7 +23,7 @@ struct server_status {
 	_Atomic uint64_t sent_bytes;
 	_Atomic uint64_t busy_ns;	/* in which a call was served, waiting for the device included;
 					 * without the wait that goes on */
-	char transport[8];		/* "shm", "unix", "tcp", "tls" or "rdma", NUL-terminated */
+	_Atomic uint64_t transport;	/* bytes: "shm", "unix", "tcp", "tls" or "rdma", NUL-terminated; changed by resuming */
 	_Atomic uint64_t memory_bytes;	/* of devices, held; counted where there is a limit */
 	_Atomic uint64_t waiting_since_ns;	/* CLOCK_MONOTONIC: since when calls wait, one at least; 0: none does */
 	_Atomic uint64_t reading_since_ns;	/* since when it has frames to serve; 0: it waits for the client's next */

@@ -323,6 +323,9 @@ extern const server_handler server_handlers[];
 /* A result that ends the session: the client does not speak the protocol. */
 #define SERVER_MALFORMED ((CUresult)-1)
 
+/* Let others see what carries the calls. */
+void server_status_carried(struct server *server, const struct transport *transport);
+
 /* objects.c: a stream that the legacy one waits for is there, or is no more. */
 void server_blocking_add(struct server_context *context, CUstream stream);
 void server_blocking_remove(struct server_context *context, CUstream stream);

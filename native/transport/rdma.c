@@ -92,10 +92,11 @@ void transport_rdma_drop(struct rdma *rdma)
 #define RDMA_SIGNAL 64u
 #define RDMA_CREDIT_SIGNAL 8u
 #define RDMA_ROOM_SPIN_NS 50000u
-/* InfiniBand Architecture, 9.9.2.4 (4.096 us * 2^14 is 67 ms, 7 times) and 9.7.5.2.8: a network that loses what is
+/* InfiniBand Architecture, 9.9.2.4 (4.096 us * 2^14 is 67 ms, 6 times) and 9.7.5.2.8: a network that loses what is
  * sent for half a second to two is cut, and the session resumed over TCP. */
 #define RDMA_TIMEOUT 14
-#define RDMA_RETRIES 7
+#define RDMA_RETRIES 6	/* soft-RoCE takes seven for "for ever" */
+#define RDMA_RECEIVER_RETRIES 7	/* which it is here */
 #define RDMA_RECEIVER_TIMER 12
 /* Routers a packet may pass. */
 #define RDMA_HOPS 64
@@ -779,7 +780,7 @@ static int half_connect(struct rdma *rdma, struct half *half, const struct rdma_
 		.sq_psn = half->first,
 		.timeout = RDMA_TIMEOUT,
 		.retry_cnt = RDMA_RETRIES,
-		.rnr_retry = RDMA_RETRIES,
+		.rnr_retry = RDMA_RECEIVER_RETRIES,
 	};
 	return -rdma->verbs->ibv_modify_qp(half->qp, &attributes,
 					   IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |

@@ -151,7 +151,7 @@ def lab(image: Path, request: pytest.FixtureRequest, tell: Callable[[str], None]
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with ``stay``, a CUDA program that works until a file is there, or empty where there is no nvcc.
+    """A directory with ``stay`` and ``vectors``, CUDA programs that work until a file is there; empty without nvcc.
 
     Guests have no compiler.
     """
@@ -159,7 +159,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Users of the guest read it.
     directory.chmod(0o755)
     with contextlib.suppress(NotFound):
-        find_toolchain().compile(ROOT / "tests/programs/cluster/stay.cu", directory / "stay")
+        for name in ("stay", "vectors"):
+            find_toolchain().compile(ROOT / f"tests/programs/cluster/{name}.cu", directory / name)
     return directory
 
 

@@ -7,6 +7,7 @@ device is the tests' own (tests/verbs); a real kernel's is in tests/lab/test_rdm
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import socket
 import struct
@@ -211,6 +212,24 @@ def test_what_breaks_each_time_stays_with_tcp(rdma_lease: Callable[..., Remote],
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
     assert sum("goes on from" in line for line in remote.lines) >= 1
+
+
+def test_what_is_left_of_rdma_is_what_the_status_says(
+    rdma_lease: Callable[..., Remote], build: Build, tmp_path: Path
+) -> None:
+    """The program's device goes, and it waits for its next call over TCP."""
+    control = tmp_path / "control"
+    os.mkfifo(control)
+    remote = rdma_lease()
+    with control.open("r+b", buffering=0) as orders:
+        process = remote.start(build("remoting/wait_forever"), FARBUS_TRANSPORT="rdma", FAKE_VERBS_CONTROL=str(control))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        assert transport_of(remote) == "rdma"
+        orders.write(b"g")
+        wait_until(lambda: transport_of(remote) == "tls", "the session goes on over TCP")
+    process.kill()
+    assert process.communicate(timeout=PATIENCE_S)[1] == ""
 
 
 def test_a_server_hears_of_a_program_that_was_killed(rdma_lease: Callable[..., Remote], build: Build) -> None:

@@ -179,6 +179,7 @@ struct pair {
 	struct answer answer;
 	size_t answer_bytes;
 	bool gone;			/* the peer is */
+	uint64_t tries_until;		/* CLOCK_MONOTONIC in ms: how long a request is sent again; 0: none is */
 	bool said_held;
 	enum ibv_wc_status failure;	/* of request number failed, once those before have completed */
 	uint64_t failed;

@@ -20,12 +20,22 @@ static const uint32_t rnr_us[32] = {
 	2560, 3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520,
 };
 
+/* Of a local acknowledgement timeout of 0, which is doubled as often as that says (InfiniBand specification). */
+#define TIMEOUT_NS 4096ull
+
 static uint64_t now_ms(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return now.tv_sec * 1000ull + now.tv_nsec / 1000000;
+}
+
+static int left_ms(uint64_t until_ms)
+{
+	uint64_t now = now_ms();
+
+	return until_ms > now ? (int)(until_ms - now) : 0;
 }
 
 /* In the abstract name space, where names last as long as their sockets. */
@@ -312,8 +322,14 @@ static void link_request_all(struct pair *pair)
 		link_hear(pair);
 	if (pair->outbound >= 0)
 		link_send(pair);
-	/* A peer that has gone is noticed when there is something for it.  Seven times is for ever, as with soft-RoCE. */
-	if (pair->gone && pair->done < pair->posted && pair->attr.retry_cnt != 7)
+	/* A peer that has gone is noticed when there is something for it, after as many tries as are asked for: what else
+	 * tells of a process's end tells of it earlier.  Seven times is for ever, as with soft-RoCE. */
+	if (!pair->gone || pair->done == pair->posted || pair->attr.retry_cnt == 7 || !pair->attr.timeout)
+		return;
+	if (!pair->tries_until)
+		pair->tries_until = now_ms() + 1 +
+				    (pair->attr.retry_cnt + 1) * (TIMEOUT_NS << pair->attr.timeout) / 1000000;
+	if (now_ms() >= pair->tries_until)
 		link_fail(pair, pair->done, IBV_WC_RETRY_EXC_ERR);
 }
 
@@ -494,10 +510,12 @@ static void link_wait(struct pair *pair)
 		.fd = pair->outbound,
 		.events = POLLIN | (pair->out_begin < pair->out_end ? POLLOUT : 0),
 	};
-	if (pair->waits && pair->waits_until) {
-		uint64_t now = now_ms();
+	if (pair->waits && pair->waits_until)
+		limit_ms = left_ms(pair->waits_until);
+	if (pair->state == IBV_QPS_RTS && pair->tries_until && !pair->failure) {
+		int left = left_ms(pair->tries_until);
 
-		limit_ms = pair->waits_until > now ? (int)(pair->waits_until - now) : 0;
+		limit_ms = limit_ms >= 0 && limit_ms < left ? limit_ms : left;
 	}
 	pthread_mutex_unlock(&pair->lock);
 	poll(polled, SOCKETS, limit_ms);

@@ -332,6 +332,7 @@ static int pair_reset(struct pair *pair)
 	pair->answer_bytes = pair->in_bytes = 0;
 	pair->gone = pair->greeted = pair->has_header = pair->waits = pair->reply_due = false;
 	pair->failure = IBV_WC_SUCCESS;
+	pair->tries_until = 0;
 	pair->receives_posted = pair->receives_used = 0;
 	pair->reply = (struct answer){0};
 	return link_listen(pair, pair->qp.qp_num);
