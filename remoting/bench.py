@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import ipaddress
 import json
 import os
 import secrets
@@ -334,6 +335,18 @@ def _gbps(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r} is not a rate in 10^9 bits per second, such as 10 or 0.5")
 
 
+def _trouble_at(address: str) -> str:
+    """Why nobody can listen there; empty if somebody can."""
+    try:
+        ipaddress.IPv4Address(address)
+        socket.create_server((address, 0)).close()
+    except ValueError:
+        return "it is none"
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    return ""
+
+
 def _trouble_of(libcuda: str) -> str:
     """Why a driver can't be opened, as the loader says it; empty if it can."""
     try:
@@ -378,6 +391,7 @@ EXAMPLES = (
     "farbus bench remoting --transport shm --json",
     "farbus bench remoting --transport tls --transport tcp --rtt 100us --gbps 10",
     "farbus bench remoting --libcuda libcuda.so.1     with the GPU of this machine",
+    "farbus bench remoting --transport rdma --address 10.1.0.7     by the adapter that has it",
 )
 
 
@@ -413,6 +427,8 @@ def main(arguments: Sequence[str]) -> int:
     transports = tuple(options.transport or (REMOTE if network else TRANSPORTS))
     if network and not set(transports) <= set(REMOTE):
         parser.error("--rtt, --gbps and --gbps-per-connection are for --transport tls and tcp")
+    if trouble := _trouble_at(options.address):
+        parser.error(f"--address {options.address}: {trouble}; give an IPv4 address of this machine")
     if options.libcuda and (trouble := _trouble_of(options.libcuda)):
         parser.error(f"--libcuda {trouble}; give the path of a driver's libcuda.so.1, or leave it out")
     print(f"farbus: measuring remoting over {', '.join(transports)}; it takes half a minute for each", file=sys.stderr)

@@ -257,7 +257,10 @@ static void bare_rdma(struct transport *transport, bool server)
 	char why[RDMA_WHY_BYTES];
 	struct rdma *rdma;
 
-	if (transport_rdma_make(&rdma, transport, why)) {
+	/* The other side meets the same, and says it. */
+	if (transport_rdma_make(&rdma, transport, why) && server)
+		_exit(1);
+	if (!rdma) {
 		fprintf(stderr, "remoting_bench: %s\n", why);
 		exit(1);
 	}

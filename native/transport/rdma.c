@@ -100,7 +100,8 @@ void transport_rdma_drop(struct rdma *rdma)
 #define RDMA_RECEIVER_TIMER 12
 /* Routers a packet may pass. */
 #define RDMA_HOPS 64
-#define RDMA_GIDS 256
+/* The kernel gives all valid ones of a device or none. */
+#define RDMA_GIDS 1024
 /* How long what was written last may take at the end. */
 #define RDMA_DRAIN_MS 1000
 #define RDMA_PROBE_MS 3000
