@@ -1,6 +1,6 @@
 """A CUDA program of one guest with the GPU of another over soft-RoCE of the kernel, by real libibverbs and its driver.
 
-``a`` has the scheduler and runs the programs; ``b`` has two software GPUs.  Both have the same address for TCP and RDMA.
+``a`` has the scheduler and runs the programs; ``b`` has two software GPUs.  TCP and RDMA have the same addresses.
 """
 
 from __future__ import annotations
