@@ -1,6 +1,6 @@
 """A CUDA program of one guest with the GPU of another over soft-RoCE of the kernel, by real libibverbs and its driver.
 
-``a`` has the scheduler and runs the programs; ``b`` has two software GPUs.  Both have one address for TCP and RDMA.
+``a`` has the scheduler and runs the programs; ``b`` has two software GPUs.  TCP and RDMA have the same addresses.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_who_insists_on_rdma_is_told_that_the_network_carries_none(pair: Pair) -
     with nothing_by_roce(*pair):
         job = add_vectors(pair, transport="rdma")
         job_until(pair.a, job, "failed")
-    said = farbus(pair.a, "logs", job, user="alice").stdout
+    said = farbus(pair.a, "logs", job, user="alice").stderr
     assert "the network between carries none (UDP port 4791, or packets of the adapters' size)" in said
 
 
@@ -134,7 +134,7 @@ def test_a_device_that_is_deleted_is_kept_for_the_session_and_then_missed(pair: 
     deleting.wait()
     job = add_vectors(pair, transport="rdma")
     job_until(pair.a, job, "failed")
-    said = farbus(pair.a, "logs", job, user="alice").stdout
+    said = farbus(pair.a, "logs", job, user="alice").stderr
     assert "no RDMA device with RoCE v2 has this end's address of the connection" in said
     job = add_vectors(pair, transport="auto")
     log_has(pair.a, job, "round 1 is right")

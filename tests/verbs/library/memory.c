@@ -140,10 +140,11 @@ static unsigned char *memory_find(const struct ibv_pd *pd, uint64_t begin, uint6
 	return (unsigned char *)region->mr.addr + (begin - region->iova);
 }
 
-/* By atomic parts: what a program reads of them meanwhile is a device's doing and no race of the program's.  None
- * overtakes one before it.  What is small comes byte by byte, as soft-RoCE's memcpy has it: a word is not seen whole. */
+/* By atomic parts, which a sanitizer does not see: a device's doing is no race of the program's.  None overtakes one
+ * before it.  What is small comes byte by byte, as soft-RoCE's memcpy has it: a word is not seen whole. */
 #define BYTEWISE_BYTES 64
 
+__attribute__((noinline, no_sanitize("thread")))
 static void memory_copy(unsigned char *to, const unsigned char *from, size_t size, bool lands)
 {
 	const unsigned char *shared = lands ? to : from;
