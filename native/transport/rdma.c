@@ -17,10 +17,10 @@
  * The other process writes all of the ring at any time, whatever it says: bytes are copied out before anybody looks at
  * them, and what it claims to have written or taken is refused where that cannot be.
  *
- * A reader sleeps on an epoll(7) descriptor of both channels and of the TCP connection, whose end is the peer's.  The
- * writer's is among them since a request that fails is an answer that never comes, and nobody writes any more.  Only few
- * requests have a completion if they succeed, so that it is seldom woken for nothing; what it finds there it tells the
- * writer, who may sleep for room.
+ * A reader sleeps on an epoll(7) descriptor of both channels, of the device's events, and of the TCP connection, whose
+ * end is the peer's.  The writer's is among them since a request that fails is an answer that never comes, and nobody
+ * writes any more.  Only few requests have a completion if they succeed, so that it is seldom woken for nothing; what it
+ * finds there it tells the writer, who may sleep for room.
  */
 #include "rdma.h"
 #include "clofork.h"
@@ -178,7 +178,7 @@ struct rdma {
 	uint64_t told;			/* of those taken */
 	uint32_t messages;		/* that have come */
 	uint32_t messages_told;
-	int ended;			/* what the TCP connection has ended with */
+	int ended;			/* what the TCP connection, or the device, has ended with */
 	int epoll;			/* what a reader sleeps on, until it is the transport's descriptor */
 };
 
@@ -256,6 +256,22 @@ static int half_arm(struct rdma *rdma, struct half *half)
 	return 0;
 }
 
+/* Has the device told that it, or what we have of it, is of no use any more?  Once: who hears of it ends a direction.  Of
+ * links that go down retries tell. */
+static bool device_is_over(struct rdma *rdma)
+{
+	struct ibv_async_event event;
+	bool over = false;
+
+	while (rdma->verbs->ibv_get_async_event(rdma->context, &event) == 0) {
+		over |= event.event_type == IBV_EVENT_DEVICE_FATAL || event.event_type == IBV_EVENT_QP_FATAL ||
+			event.event_type == IBV_EVENT_QP_REQ_ERR || event.event_type == IBV_EVENT_QP_ACCESS_ERR ||
+			event.event_type == IBV_EVENT_CQ_ERR;
+		rdma->verbs->ibv_ack_async_event(&event);
+	}
+	return over;
+}
+
 /* ---- writing; `lock` is held ---- */
 
 static int out_credit(struct rdma *rdma, uint32_t immediate)
@@ -312,18 +328,23 @@ static bool out_is_done(const struct rdma *rdma)
  * peer has gone. */
 static int out_sleep(struct rdma *rdma, int timeout_ms)
 {
-	struct pollfd on[3] = {
+	struct pollfd on[4] = {
 		{ .fd = rdma->out.channel->fd, .events = POLLIN },
 		{ .fd = rdma->below.descriptor, .events = POLLRDHUP },
 		{ .fd = rdma->writer.wake, .events = POLLIN },
+		{ .fd = rdma->context->async_fd, .events = POLLIN },
 	};
 	int rc;
 
 	pthread_mutex_unlock(&rdma->lock);
-	rc = transport_poll_all(on, 3, timeout_ms);
+	rc = transport_poll_all(on, 4, timeout_ms);
 	pthread_mutex_lock(&rdma->lock);
 	sleeper_awake(&rdma->writer, on[2].revents);
-	return on[1].revents ? -EPIPE : rc == -ETIMEDOUT ? 0 : rc;
+	if (on[1].revents)
+		return -EPIPE;
+	if (on[3].revents && device_is_over(rdma))
+		return rdma->out.error = -EIO;
+	return rc == -ETIMEDOUT ? 0 : rc;
 }
 
 /* Wait until it `is` so, at most timeout_ms (-1: as long as it takes); `lock` is let go meanwhile. */
@@ -546,13 +567,21 @@ static ssize_t rdma_read(struct transport *transport, void *buffer, size_t bytes
 	return rc ? rc : rdma->ended ? rdma->ended : -EAGAIN;
 }
 
-/* Has the TCP connection anything to say?  It can only end. */
+/* Has the TCP connection anything to say?  It can only end.  Has the device? */
 static void in_hear(struct rdma *rdma)
 {
+	struct pollfd on[2] = {
+		{ .fd = rdma->below.descriptor, .events = POLLIN | POLLRDHUP },
+		{ .fd = rdma->context->async_fd, .events = POLLIN },
+	};
 	uint8_t byte;
 	ssize_t got;
 
-	if (rdma->ended || transport_poll(rdma->below.descriptor, POLLIN | POLLRDHUP, 0))
+	if (rdma->ended || transport_poll_all(on, 2, 0))
+		return;
+	if (on[1].revents && device_is_over(rdma))
+		rdma->ended = -EIO;
+	if (rdma->ended || !on[0].revents)
 		return;
 	got = rdma->below.ops->read(&rdma->below, &byte, sizeof(byte));
 	if (got != -EAGAIN)
@@ -697,6 +726,14 @@ static int keep(int descriptor, int beside)
 	return clofork_raise(descriptor, beside);
 }
 
+/* Have who asks for an event that is not there hear so. */
+static int unblock(int descriptor)
+{
+	int flags = fcntl(descriptor, F_GETFL);
+
+	return flags < 0 || fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
+}
+
 /* A queue pair for so many requests and receives. */
 static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint32_t receives, unsigned signal,
 		     uint32_t inline_bytes, int beside)
@@ -711,16 +748,16 @@ static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint3
 			.max_inline_data = inline_bytes,
 		},
 	};
-	int flags;
+	int rc;
 
 	half->signal = signal;
 	half->channel = rdma->verbs->ibv_create_comp_channel(rdma->context);
 	if (!half->channel)
 		return -errno;
 	half->channel->fd = keep(half->channel->fd, beside);
-	flags = fcntl(half->channel->fd, F_GETFL);
-	if (flags < 0 || fcntl(half->channel->fd, F_SETFL, flags | O_NONBLOCK) < 0)
-		return -errno;
+	rc = unblock(half->channel->fd);
+	if (rc)
+		return rc;
 	half->cq = rdma->verbs->ibv_create_cq(rdma->context, (int)(sends + receives), NULL, half->channel, 0);
 	if (!half->cq)
 		return -errno;
@@ -814,6 +851,7 @@ static int epoll_make(struct rdma *rdma, int tcp)
 	rdma->epoll = keep(rdma->epoll, tcp);
 	if (rdma->epoll < 0 || epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->in.channel->fd, &in) < 0 ||
 	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->out.channel->fd, &in) < 0 ||
+	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->context->async_fd, &in) < 0 ||
 	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, tcp, &end) < 0)
 		return -errno;
 	return 0;
@@ -827,6 +865,9 @@ static int rdma_prepare(struct rdma *rdma, int beside, const char **what)
 	*what = "open a device";
 	rdma->context->cmd_fd = keep(rdma->context->cmd_fd, beside);
 	rdma->context->async_fd = keep(rdma->context->async_fd, beside);
+	rc = unblock(rdma->context->async_fd);
+	if (rc)
+		return rc;
 	rdma->domain = rdma->verbs->ibv_alloc_pd(rdma->context);
 	if (!rdma->domain)
 		return -errno;

@@ -232,6 +232,27 @@ def test_what_is_left_of_rdma_is_what_the_status_says(
     assert process.communicate(timeout=PATIENCE_S)[1] == ""
 
 
+@pytest.mark.parametrize("order", ["g", "s"])
+def test_a_device_that_goes_leaves_tcp(
+    rdma_lease: Callable[..., Remote], build: Build, tmp_path: Path, order: str
+) -> None:
+    """Whether requests that are under way fail (g) or nothing more is heard of them than that it has gone (s)."""
+    control, enough = tmp_path / "control", tmp_path / "enough"
+    os.mkfifo(control)
+    remote = rdma_lease()
+    program = build("cluster/vectors")
+    process = remote.start(program, enough, "1", FARBUS_TRANSPORT="rdma", FAKE_VERBS_CONTROL=str(control))
+    assert process.stdout is not None
+    assert "is right" in process.stdout.readline()
+    assert transport_of(remote) == "rdma"
+    with control.open("w") as orders:
+        orders.write(order)
+    wait_until(lambda: transport_of(remote) == "tls", "it goes on over TCP")
+    enough.touch()
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, ""), out
+
+
 def test_a_server_hears_of_a_program_that_was_killed(rdma_lease: Callable[..., Remote], build: Build) -> None:
     remote = rdma_lease()
     process = remote.start(build("remoting/wait_forever"), FARBUS_TRANSPORT="rdma")
