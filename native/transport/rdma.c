@@ -91,6 +91,9 @@ void transport_rdma_drop(struct rdma *rdma)
  * looks for them also where it has room. */
 #define RDMA_SIGNAL 64u
 #define RDMA_CREDIT_SIGNAL 8u
+/* Who may write without waiting has room for this: a record of nothing, in two messages where it crosses the ring's end. */
+#define RDMA_WRITABLE_BYTES 64u
+#define RDMA_WRITABLE_MESSAGES 2u
 #define RDMA_ROOM_SPIN_NS 50000u
 /* InfiniBand Architecture, 9.9.2.4 (4.096 us * 2^14 is 67 ms, 7 times) and 9.7.5.2.8: a network that loses what is
  * sent for half a second to two is cut, and the session resumed over TCP. */
@@ -261,7 +264,8 @@ static int out_credit(struct rdma *rdma, uint32_t immediate)
 	uint32_t bytes = (immediate - (uint32_t)rdma->out_taken) & CREDIT_BYTES_MASK;
 	uint32_t messages = ((immediate >> CREDIT_BYTES_BITS) - rdma->sent_taken) & CREDIT_MESSAGES_MASK;
 
-	if (bytes > rdma->written - rdma->out_taken || messages > rdma->sent - rdma->sent_taken)
+	/* Of nothing there would be no end. */
+	if ((!bytes && !messages) || bytes > rdma->written - rdma->out_taken || messages > rdma->sent - rdma->sent_taken)
 		return rdma->out.error = -EPROTO;
 	rdma->out_taken += bytes;
 	rdma->sent_taken += messages;
@@ -289,16 +293,24 @@ static int out_poll(struct rdma *rdma)
 	return half->error;
 }
 
-static size_t out_room(const struct rdma *rdma)
+/* Room for bytes in so many messages. */
+static size_t out_room(const struct rdma *rdma, unsigned messages)
 {
-	if (rdma->sent - rdma->sent_taken >= RDMA_MESSAGES || half_is_full(&rdma->out, RDMA_MESSAGES))
+	unsigned most = RDMA_MESSAGES - messages;
+
+	if (rdma->sent - rdma->sent_taken > most || half_is_full(&rdma->out, most + 1))
 		return 0;
 	return RDMA_RING_BYTES - (size_t)(rdma->written - rdma->out_taken);
 }
 
 static bool out_has_room(const struct rdma *rdma)
 {
-	return out_room(rdma);
+	return out_room(rdma, 1);
+}
+
+static bool out_is_writable(const struct rdma *rdma)
+{
+	return out_room(rdma, RDMA_WRITABLE_MESSAGES) >= RDMA_WRITABLE_BYTES;
 }
 
 static bool out_is_done(const struct rdma *rdma)
@@ -397,7 +409,7 @@ static int rdma_write(struct transport *transport, struct iovec *vector, int cou
 		}
 		if (!count)
 			break;
-		room = out_room(rdma);
+		room = out_room(rdma, 1);
 		if (!room) {
 			rc = out_await(rdma, out_has_room, -1);
 			continue;
@@ -442,7 +454,7 @@ static bool rdma_writable(struct transport *transport)
 	bool now;
 
 	pthread_mutex_lock(&rdma->lock);
-	now = out_poll(rdma) || out_room(rdma) || out_hear(rdma) || out_room(rdma);
+	now = out_poll(rdma) || out_is_writable(rdma) || out_hear(rdma) || out_is_writable(rdma);
 	pthread_mutex_unlock(&rdma->lock);
 	transport_cancel_restore(cancel);
 	return now;
@@ -465,7 +477,8 @@ static void rdma_drain(struct transport *transport)
 
 static int in_message(struct rdma *rdma, uint32_t bytes)
 {
-	if (bytes > RDMA_RING_BYTES - (rdma->there - rdma->taken))
+	/* Each has a receive that was told of, or messages of nothing would have no end. */
+	if (bytes > RDMA_RING_BYTES - (rdma->there - rdma->taken) || rdma->messages - rdma->messages_told >= RDMA_MESSAGES)
 		return rdma->in.error = -EPROTO;
 	rdma->there += bytes;
 	rdma->messages++;
@@ -508,7 +521,7 @@ static void in_tell(struct rdma *rdma)
 
 	if (rdma->taken - rdma->told < RDMA_RING_BYTES / 4 && messages - rdma->messages_told < RDMA_MESSAGES / 4)
 		return;
-	/* The next time then: what is under way tells of nearly as much. */
+	/* The next time then, or when one of those under way is complete, if nothing comes until then. */
 	if (rdma->in.error ||
 	    (half_is_full(&rdma->in, RDMA_CREDITS) && (in_poll(rdma) || half_is_full(&rdma->in, RDMA_CREDITS))))
 		return;
@@ -580,6 +593,7 @@ static int rdma_wait(struct transport *transport, int timeout_ms)
 	for (;;) {
 		(void)half_arm(rdma, &rdma->in);
 		(void)in_poll(rdma);
+		in_tell(rdma);
 		rc = in_look_after(rdma);
 		if (rc && !rdma->in.error)
 			rdma->in.error = rc;
