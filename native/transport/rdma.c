@@ -17,7 +17,8 @@
  * The other process writes all of the ring at any time, whatever it says: bytes are copied out before anybody looks at
  * them, and what it claims to have written or taken is refused where that cannot be.
  *
- * A reader sleeps on an epoll(7) descriptor of both channels and of the TCP connection, whose end is the peer's.  The
+ * A reader sleeps on an epoll(7) descriptor of both channels, of the device's events, since of one that has gone nothing
+ * else may tell, and of the TCP connection, whose end is the peer's.  The
  * writer's is among them since a request that fails is an answer that never comes, and nobody writes any more.  Only few
  * requests have a completion if they succeed, so that it is seldom woken for nothing; what it finds there it tells the
  * writer, who may sleep for room.
@@ -318,20 +319,47 @@ static bool out_is_done(const struct rdma *rdma)
 	return rdma->out.done == rdma->out.posted;
 }
 
+/* The device has something to say: does it work no longer, or a queue of it?  `revents` is what poll(2) has said. */
+static void device_hear(struct rdma *rdma, short revents)
+{
+	bool ends = revents & ~POLLIN;
+	struct ibv_async_event event;
+
+	while (rdma->verbs->ibv_get_async_event(rdma->context, &event) == 0) {
+		switch (event.event_type) {
+		case IBV_EVENT_DEVICE_FATAL:
+		case IBV_EVENT_CQ_ERR:
+		case IBV_EVENT_QP_FATAL:
+		case IBV_EVENT_QP_REQ_ERR:
+		case IBV_EVENT_QP_ACCESS_ERR:
+			ends = true;
+			break;
+		default:
+			break;
+		}
+		rdma->verbs->ibv_ack_async_event(&event);
+	}
+	if (ends && !rdma->out.error)
+		rdma->out.error = -EIO;
+}
+
 /* Sleep until there is something for the writer to look at, at most so long; `lock` is let go meanwhile.  -EPIPE: the
  * peer has gone. */
 static int out_sleep(struct rdma *rdma, int timeout_ms)
 {
-	struct pollfd on[3] = {
+	struct pollfd on[4] = {
 		{ .fd = rdma->out.channel->fd, .events = POLLIN },
 		{ .fd = rdma->below.descriptor, .events = POLLRDHUP },
 		{ .fd = rdma->writer.wake, .events = POLLIN },
+		{ .fd = rdma->context->async_fd, .events = POLLIN },
 	};
 	int rc;
 
 	pthread_mutex_unlock(&rdma->lock);
-	rc = transport_poll_all(on, 3, timeout_ms);
+	rc = transport_poll_all(on, 4, timeout_ms);
 	pthread_mutex_lock(&rdma->lock);
+	if (on[3].revents)
+		device_hear(rdma, on[3].revents);
 	sleeper_awake(&rdma->writer, on[2].revents);
 	return on[1].revents ? -EPIPE : rc == -ETIMEDOUT ? 0 : rc;
 }
@@ -557,30 +585,41 @@ static ssize_t rdma_read(struct transport *transport, void *buffer, size_t bytes
 	return rc ? rc : rdma->ended ? rdma->ended : -EAGAIN;
 }
 
-/* Has the TCP connection anything to say?  It can only end. */
-static void in_hear(struct rdma *rdma)
-{
-	uint8_t byte;
-	ssize_t got;
-
-	if (rdma->ended || transport_poll(rdma->below.descriptor, POLLIN | POLLRDHUP, 0))
-		return;
-	got = rdma->below.ops->read(&rdma->below, &byte, sizeof(byte));
-	if (got != -EAGAIN)
-		rdma->ended = got < 0 ? (int)got : -EPROTO;
-}
-
 /* Look after the writer, who may have nothing more to write: its error, or 0. */
-static int in_look_after(struct rdma *rdma)
+static int in_look_after(struct rdma *rdma, short device)
 {
 	int rc;
 
 	pthread_mutex_lock(&rdma->lock);
+	if (device)
+		device_hear(rdma, device);
 	rc = out_hear(rdma);
 	pthread_mutex_unlock(&rdma->lock);
 	/* It may have been for who waits for room. */
 	sleeper_wake(&rdma->writer);
 	return rc;
+}
+
+/* Has anybody else something to say: the writer's half, the device, the TCP connection, which can only end? */
+static void in_hear(struct rdma *rdma)
+{
+	struct pollfd on[2] = {
+		{ .fd = rdma->context->async_fd, .events = POLLIN },
+		{ .fd = rdma->below.descriptor, .events = POLLIN | POLLRDHUP },
+	};
+	uint8_t byte;
+	ssize_t got;
+	int rc;
+
+	(void)transport_poll_all(on, 2, 0);
+	rc = in_look_after(rdma, on[0].revents);
+	if (rc && !rdma->in.error)
+		rdma->in.error = rc;
+	if (rdma->ended || !on[1].revents)
+		return;
+	got = rdma->below.ops->read(&rdma->below, &byte, sizeof(byte));
+	if (got != -EAGAIN)
+		rdma->ended = got < 0 ? (int)got : -EPROTO;
 }
 
 /* What is not found here is told by the epoll descriptor when it comes. */
@@ -594,9 +633,6 @@ static int rdma_wait(struct transport *transport, int timeout_ms)
 		(void)half_arm(rdma, &rdma->in);
 		(void)in_poll(rdma);
 		in_tell(rdma);
-		rc = in_look_after(rdma);
-		if (rc && !rdma->in.error)
-			rdma->in.error = rc;
 		in_hear(rdma);
 		/* What came before the end may have come since it was looked for. */
 		if (rdma->ended)
@@ -709,6 +745,19 @@ static int keep(int descriptor, int beside)
 	return clofork_raise(descriptor, beside);
 }
 
+static int unblock(int descriptor)
+{
+	int flags = fcntl(descriptor, F_GETFL);
+
+	return flags < 0 || fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
+}
+
+/* What libibverbs has said with an error, if it has: nothing in its manual pages lets one count upon that. */
+static int verbs_error(void)
+{
+	return errno ? -errno : -EIO;
+}
+
 /* A queue pair for so many requests and receives. */
 static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint32_t receives, unsigned signal,
 		     uint32_t inline_bytes, int beside)
@@ -723,19 +772,19 @@ static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint3
 			.max_inline_data = inline_bytes,
 		},
 	};
-	int flags;
+	int rc;
 
 	half->signal = signal;
 	half->channel = rdma->verbs->ibv_create_comp_channel(rdma->context);
 	if (!half->channel)
-		return -errno;
+		return verbs_error();
 	half->channel->fd = keep(half->channel->fd, beside);
-	flags = fcntl(half->channel->fd, F_GETFL);
-	if (flags < 0 || fcntl(half->channel->fd, F_SETFL, flags | O_NONBLOCK) < 0)
-		return -errno;
+	rc = unblock(half->channel->fd);
+	if (rc)
+		return rc;
 	half->cq = rdma->verbs->ibv_create_cq(rdma->context, (int)(sends + receives), NULL, half->channel, 0);
 	if (!half->cq)
-		return -errno;
+		return verbs_error();
 	wanted.send_cq = wanted.recv_cq = half->cq;
 	half->qp = rdma->verbs->ibv_create_qp(rdma->domain, &wanted);
 	if (!half->qp && inline_bytes) {
@@ -743,7 +792,7 @@ static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint3
 		half->qp = rdma->verbs->ibv_create_qp(rdma->domain, &wanted);
 	}
 	if (!half->qp)
-		return -errno;
+		return verbs_error();
 	if (inline_bytes)
 		rdma->inline_bytes = wanted.cap.max_inline_data < inline_bytes ? wanted.cap.max_inline_data : inline_bytes;
 	if (getrandom(&half->first, sizeof(half->first), 0) != sizeof(half->first))
@@ -815,7 +864,7 @@ static int memory_make(struct rdma *rdma)
 						    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	rdma->mirror_region = rdma->ring_region ? rdma->verbs->ibv_reg_mr(rdma->domain, mirror(rdma), RDMA_RING_BYTES, 0)
 						: NULL;
-	return rdma->mirror_region ? 0 : -errno;
+	return rdma->mirror_region ? 0 : verbs_error();
 }
 
 static int epoll_make(struct rdma *rdma, int tcp)
@@ -826,6 +875,7 @@ static int epoll_make(struct rdma *rdma, int tcp)
 	rdma->epoll = keep(rdma->epoll, tcp);
 	if (rdma->epoll < 0 || epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->in.channel->fd, &in) < 0 ||
 	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->out.channel->fd, &in) < 0 ||
+	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, rdma->context->async_fd, &in) < 0 ||
 	    epoll_ctl(rdma->epoll, EPOLL_CTL_ADD, tcp, &end) < 0)
 		return -errno;
 	return 0;
@@ -839,9 +889,13 @@ static int rdma_prepare(struct rdma *rdma, int beside, const char **what)
 	*what = "open a device";
 	rdma->context->cmd_fd = keep(rdma->context->cmd_fd, beside);
 	rdma->context->async_fd = keep(rdma->context->async_fd, beside);
+	rc = unblock(rdma->context->async_fd);
+	if (rc)
+		return rc;
+	errno = 0;
 	rdma->domain = rdma->verbs->ibv_alloc_pd(rdma->context);
 	if (!rdma->domain)
-		return -errno;
+		return verbs_error();
 	*what = "register memory";
 	rc = memory_make(rdma);
 	if (rc)

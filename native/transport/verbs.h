@@ -20,6 +20,8 @@
 	X(void, ibv_free_device_list, (struct ibv_device **)) \
 	X(struct ibv_context *, ibv_open_device, (struct ibv_device *)) \
 	X(int, ibv_close_device, (struct ibv_context *)) \
+	X(int, ibv_get_async_event, (struct ibv_context *, struct ibv_async_event *)) \
+	X(void, ibv_ack_async_event, (struct ibv_async_event *)) \
 	X(int, ibv_query_port, (struct ibv_context *, uint8_t, struct ibv_port_attr *)) \
 	X(ssize_t, _ibv_query_gid_table, (struct ibv_context *, struct ibv_gid_entry *, size_t, uint32_t, size_t)) \
 	X(struct ibv_pd *, ibv_alloc_pd, (struct ibv_context *)) \

@@ -7,6 +7,7 @@ device is the tests' own (tests/verbs); a real kernel's is in tests/lab/test_rdm
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import socket
 import struct
@@ -211,6 +212,30 @@ def test_what_breaks_each_time_stays_with_tcp(rdma_lease: Callable[..., Remote],
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
     assert sum("goes on from" in line for line in remote.lines) >= 1
+
+
+@pytest.mark.parametrize("who", ["server", "program"])
+@pytest.mark.parametrize("order", [b"g", b"s"])
+def test_a_device_that_goes_is_a_cut(
+    rdma_lease: Callable[..., Remote], build: Build, tmp_path: Path, who: str, order: bytes
+) -> None:
+    """Also one of which nothing tells but its own event; what is to come then goes over TCP."""
+    control = tmp_path / "control"
+    os.mkfifo(control)
+    fault = {"FAKE_VERBS_CONTROL": str(control)}
+    remote = rdma_lease(**fault if who == "server" else {})
+    changes = fault if who == "program" else {}
+    process = remote.start(build("remoting/wait_forever"), FARBUS_TRANSPORT="rdma", **changes)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        with control.open("r+b", buffering=0) as orders:
+            orders.write(order)
+            wait_until(lambda: any("goes on from" in line for line in remote.lines), "the session goes on")
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
 
 
 def test_a_server_hears_of_a_program_that_was_killed(rdma_lease: Callable[..., Remote], build: Build) -> None:
