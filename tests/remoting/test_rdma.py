@@ -118,6 +118,7 @@ def test_many_sessions_one_behind_the_other_leave_nothing(
         done = remote.run(build("remoting/no_cleanup"), FARBUS_TRANSPORT="rdma", FAKE_VERBS_LOG=str(log))
         assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
     words = Counter(line.split()[1] for line in log.read_text().splitlines())
+    assert words["may"] == 3 * 2  # fork
     assert words["ready"] == 3 * 4  # two pairs a side
     assert not words["failed"]
     assert not words["refused"]
