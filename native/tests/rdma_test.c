@@ -499,8 +499,18 @@ static void *cut_often(void *opaque)
 	return NULL;
 }
 
+static unsigned descriptors_open(void)
+{
+	unsigned count = 0;
+
+	for (int i = 0; i < 4096; i++)
+		count += fcntl(i, F_GETFD) >= 0;
+	return count;
+}
+
 static void test_both_streams_outlive_cuts(void)
 {
+	unsigned before = descriptors_open();
 	struct cut_pair pair = { .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct resume_options options = {
 		.grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .grows = true, .prompt = true, .dial = dial, .opaque = &pair,
@@ -526,6 +536,7 @@ static void test_both_streams_outlive_cuts(void)
 		assert(pair.server.ops->wait(&pair.server, PATIENCE_MS) == 0);
 	assert(pair.server.ops->read(&pair.server, &byte, 1) == -EPIPE);
 	pair_drop(&pair.client, &pair.server);
+	assert(descriptors_open() == before);
 }
 
 /* RDMA did not work when the session began. */
