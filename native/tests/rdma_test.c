@@ -266,7 +266,74 @@ static void test_writable_says_when_there_is_room_again(void)
 	pair_drop(&client, &server);
 }
 
+/* Less than a record, or a place for a part of it, would have who asked wait after all. */
+static void test_writable_has_room_for_a_record(void)
+{
+	static uint8_t bytes[RDMA_RING_BYTES];
+	struct transport client, server;
+
+	pair_make(&client, &server);
+	assert(transport_write_all(&client, bytes, sizeof(bytes) - 3) == 0);
+	assert(!client.ops->writable(&client));
+	assert(transport_read_all(&server, bytes, sizeof(bytes) - 3, PATIENCE_MS) == 0);
+	while (!client.ops->writable(&client))
+		assert(transport_poll(client.descriptor, POLLIN, PATIENCE_MS) == 0);
+	/* What crosses the end of the ring is two messages. */
+	for (unsigned i = client.rdma->sent - client.rdma->sent_taken; i < RDMA_MESSAGES - 1; i++)
+		assert(transport_write_all(&client, bytes, 1) == 0);
+	assert(!client.ops->writable(&client));
+	pair_drop(&client, &server);
+}
+
+/* What is under way when there is no place for another may be all that the writer hears: nothing comes from it then. */
+static void test_who_could_not_be_told_is_told_later(void)
+{
+	static uint8_t bytes[RDMA_RING_BYTES];
+	struct transport client, server;
+
+	pair_make(&client, &server);
+	server.rdma->in.posted += RDMA_CREDITS;
+	assert(transport_write_all(&client, bytes, sizeof(bytes)) == 0);
+	assert(transport_read_all(&server, bytes, sizeof(bytes), PATIENCE_MS) == 0);
+	assert(!client.ops->writable(&client));
+	server.rdma->in.done = server.rdma->in.posted;
+	assert(server.ops->wait(&server, 0) == -ETIMEDOUT);
+	while (!client.ops->writable(&client))
+		assert(transport_poll(client.descriptor, POLLIN, PATIENCE_MS) == 0);
+	pair_drop(&client, &server);
+}
+
 /* ---- hostile peers ---- */
+
+/* A peer that keeps a reader busy for ever with nothing. */
+static void test_more_messages_than_receives_are_refused(void)
+{
+	struct transport client, server;
+
+	pair_make(&client, &server);
+	while (!in_poll(server.rdma)) {
+		assert(server.rdma->messages <= RDMA_MESSAGES);
+		if (!half_is_full(&client.rdma->out, RDMA_MESSAGES))
+			assert(out_message(client.rdma, 0, 0, true) == 0);
+		(void)out_poll(client.rdma);
+	}
+	assert(server.rdma->in.error == -EPROTO);
+	pair_drop(&client, &server);
+}
+
+/* Nor a writer. */
+static void test_a_word_that_says_nothing_new_is_refused(void)
+{
+	struct ibv_send_wr nothing = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM };
+	struct transport client, server;
+
+	pair_make(&client, &server);
+	assert(half_send(&server.rdma->in, &nothing) == 0);
+	while (!out_poll(client.rdma))
+		;
+	assert(client.rdma->out.error == -EPROTO);
+	pair_drop(&client, &server);
+}
 
 static void test_a_length_that_can_t_be_is_refused(void)
 {
@@ -432,8 +499,18 @@ static void *cut_often(void *opaque)
 	return NULL;
 }
 
+static unsigned descriptors_open(void)
+{
+	unsigned count = 0;
+
+	for (int i = 0; i < 4096; i++)
+		count += fcntl(i, F_GETFD) >= 0;
+	return count;
+}
+
 static void test_both_streams_outlive_cuts(void)
 {
+	unsigned before = descriptors_open();
 	struct cut_pair pair = { .lock = PTHREAD_MUTEX_INITIALIZER };
 	struct resume_options options = {
 		.grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .grows = true, .prompt = true, .dial = dial, .opaque = &pair,
@@ -459,6 +536,32 @@ static void test_both_streams_outlive_cuts(void)
 		assert(pair.server.ops->wait(&pair.server, PATIENCE_MS) == 0);
 	assert(pair.server.ops->read(&pair.server, &byte, 1) == -EPIPE);
 	pair_drop(&pair.client, &pair.server);
+	assert(descriptors_open() == before);
+}
+
+/* RDMA did not work when the session began. */
+static void test_who_began_over_tcp_hears_by_rdma(void)
+{
+	struct cut_pair pair = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct resume_options options = { .grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .dial = dial, .opaque = &pair };
+	pthread_t thread;
+	char got[4];
+
+	tcp_make(&pair.client, &pair.server);
+	assert(transport_resume_wrap(&pair.client, &options) == 0);
+	options.dial = NULL;
+	assert(transport_resume_wrap(&pair.server, &options) == 0);
+	assert(shutdown(pair.client.descriptor, SHUT_RDWR) == 0);
+	assert(transport_write_all(&pair.client, "four", 4) == 0);
+	assert(transport_read_all(&pair.server, got, 4, PATIENCE_MS) == 0);
+	assert(pair.dials == 1);
+	assert(pair.server.ops->wait(&pair.server, 0) == -ETIMEDOUT);
+	assert(pthread_create(&thread, NULL, wait_reader, &pair.server) == 0);
+	assert(transport_write_all(&pair.client, "more", 4) == 0);
+	pthread_join(thread, NULL);
+	assert(transport_read_all(&pair.server, got, 4, PATIENCE_MS) == 0 && memcmp(got, "more", 4) == 0);
+	pair.client.ops->shutdown(&pair.client);
+	pair_drop(&pair.client, &pair.server);
 }
 
 int main(void)
@@ -479,12 +582,17 @@ int main(void)
 	test_what_was_written_before_the_end_is_read();
 	test_a_writer_without_room_hears_of_the_end();
 	test_writable_says_when_there_is_room_again();
+	test_writable_has_room_for_a_record();
+	test_who_could_not_be_told_is_told_later();
+	test_more_messages_than_receives_are_refused();
+	test_a_word_that_says_nothing_new_is_refused();
 	test_a_length_that_can_t_be_is_refused();
 	test_bytes_taken_that_were_never_written_are_refused();
 	test_a_word_over_tcp_is_the_end();
 	test_what_does_not_work_leaves_tcp();
 	test_a_forked_child_keeps_no_descriptor();
 	test_both_streams_outlive_cuts();
+	test_who_began_over_tcp_hears_by_rdma();
 	puts("ok");
 	return 0;
 }

@@ -17,10 +17,10 @@
  * The other process writes all of the ring at any time, whatever it says: bytes are copied out before anybody looks at
  * them, and what it claims to have written or taken is refused where that cannot be.
  *
- * A reader sleeps on an epoll(7) descriptor of both channels, of the device's events, and of the TCP connection, whose
- * end is the peer's.  The writer's is among them since a request that fails is an answer that never comes, and nobody
- * writes any more.  Only few requests have a completion if they succeed, so that it is seldom woken for nothing; what it
- * finds there it tells the writer, who may sleep for room.
+ * A reader sleeps on an epoll(7) descriptor of both channels, of the device's events, since of one that has gone nothing
+ * else may tell, and of the TCP connection, whose end is the peer's.  The writer's channel is among them since a request
+ * that fails is an answer that never comes, and nobody writes any more.  Only few requests have a completion if they
+ * succeed, so that it is seldom woken for nothing; what it finds there it tells the writer, who may sleep for room.
  */
 #include "rdma.h"
 #include "clofork.h"
@@ -91,6 +91,9 @@ void transport_rdma_drop(struct rdma *rdma)
  * looks for them also where it has room. */
 #define RDMA_SIGNAL 64u
 #define RDMA_CREDIT_SIGNAL 8u
+/* Who may write without waiting has room for this: a record of nothing, in two messages where it crosses the ring's end. */
+#define RDMA_WRITABLE_BYTES 64u
+#define RDMA_WRITABLE_MESSAGES 2u
 #define RDMA_ROOM_SPIN_NS 50000u
 /* InfiniBand Architecture, 9.9.2.4 (4.096 us * 2^14 is 67 ms, 6 times) and 9.7.5.2.8: a network that loses what is
  * sent for half a second to two is cut, and the session resumed over TCP. */
@@ -178,7 +181,7 @@ struct rdma {
 	uint64_t told;			/* of those taken */
 	uint32_t messages;		/* that have come */
 	uint32_t messages_told;
-	int ended;			/* what the TCP connection, or the device, has ended with */
+	int ended;			/* what the TCP connection has ended with */
 	int epoll;			/* what a reader sleeps on, until it is the transport's descriptor */
 };
 
@@ -256,22 +259,6 @@ static int half_arm(struct rdma *rdma, struct half *half)
 	return 0;
 }
 
-/* Has the device told that it, or what we have of it, is of no use any more?  Once: who hears of it ends a direction.  Of
- * links that go down retries tell. */
-static bool device_is_over(struct rdma *rdma)
-{
-	struct ibv_async_event event;
-	bool over = false;
-
-	while (rdma->verbs->ibv_get_async_event(rdma->context, &event) == 0) {
-		over |= event.event_type == IBV_EVENT_DEVICE_FATAL || event.event_type == IBV_EVENT_QP_FATAL ||
-			event.event_type == IBV_EVENT_QP_REQ_ERR || event.event_type == IBV_EVENT_QP_ACCESS_ERR ||
-			event.event_type == IBV_EVENT_CQ_ERR;
-		rdma->verbs->ibv_ack_async_event(&event);
-	}
-	return over;
-}
-
 /* ---- writing; `lock` is held ---- */
 
 static int out_credit(struct rdma *rdma, uint32_t immediate)
@@ -279,7 +266,8 @@ static int out_credit(struct rdma *rdma, uint32_t immediate)
 	uint32_t bytes = (immediate - (uint32_t)rdma->out_taken) & CREDIT_BYTES_MASK;
 	uint32_t messages = ((immediate >> CREDIT_BYTES_BITS) - rdma->sent_taken) & CREDIT_MESSAGES_MASK;
 
-	if (bytes > rdma->written - rdma->out_taken || messages > rdma->sent - rdma->sent_taken)
+	/* Of nothing there would be no end. */
+	if ((!bytes && !messages) || bytes > rdma->written - rdma->out_taken || messages > rdma->sent - rdma->sent_taken)
 		return rdma->out.error = -EPROTO;
 	rdma->out_taken += bytes;
 	rdma->sent_taken += messages;
@@ -307,21 +295,53 @@ static int out_poll(struct rdma *rdma)
 	return half->error;
 }
 
-static size_t out_room(const struct rdma *rdma)
+/* Room for bytes in so many messages. */
+static size_t out_room(const struct rdma *rdma, unsigned messages)
 {
-	if (rdma->sent - rdma->sent_taken >= RDMA_MESSAGES || half_is_full(&rdma->out, RDMA_MESSAGES))
+	unsigned most = RDMA_MESSAGES - messages;
+
+	if (rdma->sent - rdma->sent_taken > most || half_is_full(&rdma->out, most + 1))
 		return 0;
 	return RDMA_RING_BYTES - (size_t)(rdma->written - rdma->out_taken);
 }
 
 static bool out_has_room(const struct rdma *rdma)
 {
-	return out_room(rdma);
+	return out_room(rdma, 1);
+}
+
+static bool out_is_writable(const struct rdma *rdma)
+{
+	return out_room(rdma, RDMA_WRITABLE_MESSAGES) >= RDMA_WRITABLE_BYTES;
 }
 
 static bool out_is_done(const struct rdma *rdma)
 {
 	return rdma->out.done == rdma->out.posted;
+}
+
+/* The device has something to say: does it work no longer, or a queue of it?  `revents` is what poll(2) has said. */
+static void device_hear(struct rdma *rdma, short revents)
+{
+	bool ends = revents & ~POLLIN;
+	struct ibv_async_event event;
+
+	while (rdma->verbs->ibv_get_async_event(rdma->context, &event) == 0) {
+		switch (event.event_type) {
+		case IBV_EVENT_DEVICE_FATAL:
+		case IBV_EVENT_CQ_ERR:
+		case IBV_EVENT_QP_FATAL:
+		case IBV_EVENT_QP_REQ_ERR:
+		case IBV_EVENT_QP_ACCESS_ERR:
+			ends = true;
+			break;
+		default:
+			break;
+		}
+		rdma->verbs->ibv_ack_async_event(&event);
+	}
+	if (ends && !rdma->out.error)
+		rdma->out.error = -EIO;
 }
 
 /* Sleep until there is something for the writer to look at, at most so long; `lock` is let go meanwhile.  -EPIPE: the
@@ -339,12 +359,10 @@ static int out_sleep(struct rdma *rdma, int timeout_ms)
 	pthread_mutex_unlock(&rdma->lock);
 	rc = transport_poll_all(on, 4, timeout_ms);
 	pthread_mutex_lock(&rdma->lock);
+	if (on[3].revents)
+		device_hear(rdma, on[3].revents);
 	sleeper_awake(&rdma->writer, on[2].revents);
-	if (on[1].revents)
-		return -EPIPE;
-	if (on[3].revents && device_is_over(rdma))
-		return rdma->out.error = -EIO;
-	return rc == -ETIMEDOUT ? 0 : rc;
+	return on[1].revents ? -EPIPE : rc == -ETIMEDOUT ? 0 : rc;
 }
 
 /* Wait until it `is` so, at most timeout_ms (-1: as long as it takes); `lock` is let go meanwhile. */
@@ -420,7 +438,7 @@ static int rdma_write(struct transport *transport, struct iovec *vector, int cou
 		}
 		if (!count)
 			break;
-		room = out_room(rdma);
+		room = out_room(rdma, 1);
 		if (!room) {
 			rc = out_await(rdma, out_has_room, -1);
 			continue;
@@ -465,7 +483,7 @@ static bool rdma_writable(struct transport *transport)
 	bool now;
 
 	pthread_mutex_lock(&rdma->lock);
-	now = out_poll(rdma) || out_room(rdma) || out_hear(rdma) || out_room(rdma);
+	now = out_poll(rdma) || out_is_writable(rdma) || out_hear(rdma) || out_is_writable(rdma);
 	pthread_mutex_unlock(&rdma->lock);
 	transport_cancel_restore(cancel);
 	return now;
@@ -488,7 +506,8 @@ static void rdma_drain(struct transport *transport)
 
 static int in_message(struct rdma *rdma, uint32_t bytes)
 {
-	if (bytes > RDMA_RING_BYTES - (rdma->there - rdma->taken))
+	/* Each has a receive that was told of, or messages of nothing would have no end. */
+	if (bytes > RDMA_RING_BYTES - (rdma->there - rdma->taken) || rdma->messages - rdma->messages_told >= RDMA_MESSAGES)
 		return rdma->in.error = -EPROTO;
 	rdma->there += bytes;
 	rdma->messages++;
@@ -531,7 +550,7 @@ static void in_tell(struct rdma *rdma)
 
 	if (rdma->taken - rdma->told < RDMA_RING_BYTES / 4 && messages - rdma->messages_told < RDMA_MESSAGES / 4)
 		return;
-	/* The next time then: what is under way tells of nearly as much. */
+	/* The next time then, or when one of those under way is complete, if nothing comes until then. */
 	if (rdma->in.error ||
 	    (half_is_full(&rdma->in, RDMA_CREDITS) && (in_poll(rdma) || half_is_full(&rdma->in, RDMA_CREDITS))))
 		return;
@@ -567,38 +586,41 @@ static ssize_t rdma_read(struct transport *transport, void *buffer, size_t bytes
 	return rc ? rc : rdma->ended ? rdma->ended : -EAGAIN;
 }
 
-/* Has the TCP connection anything to say?  It can only end.  Has the device? */
-static void in_hear(struct rdma *rdma)
-{
-	struct pollfd on[2] = {
-		{ .fd = rdma->below.descriptor, .events = POLLIN | POLLRDHUP },
-		{ .fd = rdma->context->async_fd, .events = POLLIN },
-	};
-	uint8_t byte;
-	ssize_t got;
-
-	if (rdma->ended || transport_poll_all(on, 2, 0))
-		return;
-	if (on[1].revents && device_is_over(rdma))
-		rdma->ended = -EIO;
-	if (rdma->ended || !on[0].revents)
-		return;
-	got = rdma->below.ops->read(&rdma->below, &byte, sizeof(byte));
-	if (got != -EAGAIN)
-		rdma->ended = got < 0 ? (int)got : -EPROTO;
-}
-
 /* Look after the writer, who may have nothing more to write: its error, or 0. */
-static int in_look_after(struct rdma *rdma)
+static int in_look_after(struct rdma *rdma, short device)
 {
 	int rc;
 
 	pthread_mutex_lock(&rdma->lock);
+	if (device)
+		device_hear(rdma, device);
 	rc = out_hear(rdma);
 	pthread_mutex_unlock(&rdma->lock);
 	/* It may have been for who waits for room. */
 	sleeper_wake(&rdma->writer);
 	return rc;
+}
+
+/* Has anybody else something to say: the writer's half, the device, the TCP connection, which can only end? */
+static void in_hear(struct rdma *rdma)
+{
+	struct pollfd on[2] = {
+		{ .fd = rdma->context->async_fd, .events = POLLIN },
+		{ .fd = rdma->below.descriptor, .events = POLLIN | POLLRDHUP },
+	};
+	uint8_t byte;
+	ssize_t got;
+	int rc;
+
+	(void)transport_poll_all(on, 2, 0);
+	rc = in_look_after(rdma, on[0].revents);
+	if (rc && !rdma->in.error)
+		rdma->in.error = rc;
+	if (rdma->ended || !on[1].revents)
+		return;
+	got = rdma->below.ops->read(&rdma->below, &byte, sizeof(byte));
+	if (got != -EAGAIN)
+		rdma->ended = got < 0 ? (int)got : -EPROTO;
 }
 
 /* What is not found here is told by the epoll descriptor when it comes. */
@@ -611,9 +633,7 @@ static int rdma_wait(struct transport *transport, int timeout_ms)
 	for (;;) {
 		(void)half_arm(rdma, &rdma->in);
 		(void)in_poll(rdma);
-		rc = in_look_after(rdma);
-		if (rc && !rdma->in.error)
-			rdma->in.error = rc;
+		in_tell(rdma);
 		in_hear(rdma);
 		/* What came before the end may have come since it was looked for. */
 		if (rdma->ended)
@@ -726,12 +746,17 @@ static int keep(int descriptor, int beside)
 	return clofork_raise(descriptor, beside);
 }
 
-/* Have who asks for an event that is not there hear so. */
 static int unblock(int descriptor)
 {
 	int flags = fcntl(descriptor, F_GETFL);
 
 	return flags < 0 || fcntl(descriptor, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
+}
+
+/* What libibverbs has said with an error, if it has: nothing in its manual pages lets one count upon that. */
+static int verbs_error(void)
+{
+	return errno ? -errno : -EIO;
 }
 
 /* A queue pair for so many requests and receives. */
@@ -753,14 +778,14 @@ static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint3
 	half->signal = signal;
 	half->channel = rdma->verbs->ibv_create_comp_channel(rdma->context);
 	if (!half->channel)
-		return -errno;
+		return verbs_error();
 	half->channel->fd = keep(half->channel->fd, beside);
 	rc = unblock(half->channel->fd);
 	if (rc)
 		return rc;
 	half->cq = rdma->verbs->ibv_create_cq(rdma->context, (int)(sends + receives), NULL, half->channel, 0);
 	if (!half->cq)
-		return -errno;
+		return verbs_error();
 	wanted.send_cq = wanted.recv_cq = half->cq;
 	half->qp = rdma->verbs->ibv_create_qp(rdma->domain, &wanted);
 	if (!half->qp && inline_bytes) {
@@ -768,7 +793,7 @@ static int half_make(struct rdma *rdma, struct half *half, uint32_t sends, uint3
 		half->qp = rdma->verbs->ibv_create_qp(rdma->domain, &wanted);
 	}
 	if (!half->qp)
-		return -errno;
+		return verbs_error();
 	if (inline_bytes)
 		rdma->inline_bytes = wanted.cap.max_inline_data < inline_bytes ? wanted.cap.max_inline_data : inline_bytes;
 	if (getrandom(&half->first, sizeof(half->first), 0) != sizeof(half->first))
@@ -840,7 +865,7 @@ static int memory_make(struct rdma *rdma)
 						    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	rdma->mirror_region = rdma->ring_region ? rdma->verbs->ibv_reg_mr(rdma->domain, mirror(rdma), RDMA_RING_BYTES, 0)
 						: NULL;
-	return rdma->mirror_region ? 0 : -errno;
+	return rdma->mirror_region ? 0 : verbs_error();
 }
 
 static int epoll_make(struct rdma *rdma, int tcp)
@@ -868,9 +893,10 @@ static int rdma_prepare(struct rdma *rdma, int beside, const char **what)
 	rc = unblock(rdma->context->async_fd);
 	if (rc)
 		return rc;
+	errno = 0;
 	rdma->domain = rdma->verbs->ibv_alloc_pd(rdma->context);
 	if (!rdma->domain)
-		return -errno;
+		return verbs_error();
 	*what = "register memory";
 	rc = memory_make(rdma);
 	if (rc)

@@ -95,7 +95,7 @@ struct resume {
 	int descriptor;
 	_Atomic int reading;		/* the descriptor from which the next byte comes */
 	_Atomic int writing;		/* the one to which the next one goes; -1: the other tells of room, too */
-	bool buffers;			/* the lower transport holds bytes that the kernel has not */
+	_Atomic bool buffers;		/* the lower transport holds bytes that the kernel has not */
 
 	size_t most;			/* bytes that a window of either side may ever have */
 	size_t acknowledge;		/* read bytes that are worth a record */
@@ -513,7 +513,7 @@ static ssize_t resume_read(struct transport *transport, void *buffer, size_t byt
 				got = read_failed(resume, got);
 			/* An acknowledgement may lie in what it has read and not given, or come over
 			 * another connection than before. */
-			if ((resume->buffers && got > 0) || atomic_load(&resume->reading) != reading)
+			if ((atomic_load(&resume->buffers) && got > 0) || atomic_load(&resume->reading) != reading)
 				sleeper_wake(&resume->writer);
 		}
 	}
@@ -535,7 +535,7 @@ static bool lower_has(struct resume *resume)
 {
 	bool has;
 
-	if (!resume->buffers)
+	if (!atomic_load(&resume->buffers))
 		return false;
 	pthread_mutex_lock(&resume->in);
 	has = is_up(resume) && resume->lower.ops->wait(&resume->lower, 0) == 0;
@@ -870,6 +870,7 @@ static void descriptors_set(struct resume *resume)
 {
 	atomic_store(&resume->reading, resume->descriptor);
 	atomic_store(&resume->writing, resume->lower.ops->writable ? -1 : resume->descriptor);
+	atomic_store(&resume->buffers, resume->options.bundles || strcmp(resume->lower.ops->name, "tcp") != 0);
 }
 
 static void *replay_thread(void *opaque)
@@ -1138,7 +1139,6 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	}
 	resume->descriptor = transport->descriptor;
 	descriptors_set(resume);
-	resume->buffers = options->bundles || strcmp(transport->ops->name, "tcp") != 0;
 	resume->ops = resume_ops;
 	resume->ops.name = transport->ops->name;
 	pthread_mutex_init(&resume->out, NULL);

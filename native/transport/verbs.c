@@ -28,6 +28,11 @@ static void verbs_find(void)
 				"ibverbs-providers, or libibverbs)";
 	else if (!verbs_load(&verbs, library))
 		verbs_missing = "this libibverbs.so.1 is older than rdma-core 32; install a newer one";
+	/* Before Linux 5.12 the pages of its queues would become the child's where a program forks, and copies the
+	 * parent's, of which the adapter does not know.  It fails where the program has used the library before: it has
+	 * chosen then. */
+	else
+		(void)verbs.ibv_fork_init();
 }
 
 const struct verbs *verbs_open(const char **why)

@@ -16,6 +16,7 @@
 
 /* X(result, name, parameters) */
 #define VERBS_FUNCTIONS(X) \
+	X(int, ibv_fork_init, (void)) \
 	X(struct ibv_device **, ibv_get_device_list, (int *)) \
 	X(void, ibv_free_device_list, (struct ibv_device **)) \
 	X(struct ibv_context *, ibv_open_device, (struct ibv_device *)) \

@@ -118,6 +118,7 @@ def test_many_sessions_one_behind_the_other_leave_nothing(
         done = remote.run(build("remoting/no_cleanup"), FARBUS_TRANSPORT="rdma", FAKE_VERBS_LOG=str(log))
         assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
     words = Counter(line.split()[1] for line in log.read_text().splitlines())
+    assert words["may"] == 3 * 2  # fork
     assert words["ready"] == 3 * 4  # two pairs a side
     assert not words["failed"]
     assert not words["refused"]
@@ -251,6 +252,30 @@ def test_a_device_that_goes_leaves_tcp(
     enough.touch()
     out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (0, ""), out
+
+
+@pytest.mark.parametrize("who", ["server", "program"])
+@pytest.mark.parametrize("order", [b"g", b"s"])
+def test_a_device_that_goes_is_a_cut(
+    rdma_lease: Callable[..., Remote], build: Build, tmp_path: Path, who: str, order: bytes
+) -> None:
+    """Also one of which nothing tells but its own event; what is to come then goes over TCP."""
+    control = tmp_path / "control"
+    os.mkfifo(control)
+    fault = {"FAKE_VERBS_CONTROL": str(control)}
+    remote = rdma_lease(**fault if who == "server" else {})
+    changes = fault if who == "program" else {}
+    process = remote.start(build("remoting/wait_forever"), FARBUS_TRANSPORT="rdma", **changes)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        with control.open("r+b", buffering=0) as orders:
+            orders.write(order)
+            wait_until(lambda: any("goes on from" in line for line in remote.lines), "the session goes on")
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
 
 
 def test_a_server_hears_of_a_program_that_was_killed(rdma_lease: Callable[..., Remote], build: Build) -> None:

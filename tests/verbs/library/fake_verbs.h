@@ -21,9 +21,9 @@
  *				requests back, "r" releases them.  "g" takes the devices away, with all that is posted
  *				flushed; "s" does too, but nothing completes any more: IBV_EVENT_DEVICE_FATAL alone
  *				tells of it.  What is asked of a device that is away fails with EIO
- *	FAKE_VERBS_LOG		path of a file to which a line is added when a queue pair is ready to send, when
- *				a completion is held back first, when it fails or refuses a request, and when it is
- *				destroyed, with what it wrote
+ *	FAKE_VERBS_LOG		path of a file to which a line is added when the program says that it may fork, when
+ *				a queue pair is ready to send, when a completion is held back first, when it fails or
+ *				refuses a request, and when it is destroyed, with what it wrote
  *
  * Locks are taken in this order: a pair's, then a queue's, then its channel's; the memory's below any.
  */
