@@ -246,6 +246,23 @@ static bool half_is_full(const struct half *half, unsigned sends)
 	return half->posted - half->done >= sends;
 }
 
+/* Take in completions, and let `hear` have what the peer has said: 0, or the error that the direction has ended with. */
+static int half_poll(struct rdma *rdma, struct half *half, int (*hear)(struct rdma *rdma, uint32_t immediate))
+{
+	struct ibv_wc done[RDMA_COMPLETIONS];
+	int count;
+
+	do {
+		count = half->error ? 0 : ibv_poll_cq(half->cq, RDMA_COMPLETIONS, done);
+		if (count < 0)
+			half->error = -EIO;
+		for (int i = 0; i < count; i++)
+			if (half_done(half, &done[i]) && (half->error || hear(rdma, ntohl(done[i].imm_data))))
+				return half->error;
+	} while (count == RDMA_COMPLETIONS);
+	return half->error;
+}
+
 /* Take what the channel has told; have it tell of the next completion. */
 static int half_arm(struct rdma *rdma, struct half *half)
 {
@@ -271,28 +288,12 @@ static int out_credit(struct rdma *rdma, uint32_t immediate)
 		return rdma->out.error = -EPROTO;
 	rdma->out_taken += bytes;
 	rdma->sent_taken += messages;
-	return 0;
+	return half_receive(&rdma->out, 1);
 }
 
-/* Take in completions: 0, or the error that the direction has ended with. */
 static int out_poll(struct rdma *rdma)
 {
-	struct ibv_wc done[RDMA_COMPLETIONS];
-	struct half *half = &rdma->out;
-	int count;
-
-	do {
-		count = half->error ? 0 : ibv_poll_cq(half->cq, RDMA_COMPLETIONS, done);
-		if (count < 0)
-			half->error = -EIO;
-		for (int i = 0; i < count; i++) {
-			if (!half_done(half, &done[i]))
-				continue;
-			if (half->error || out_credit(rdma, ntohl(done[i].imm_data)) || half_receive(half, 1))
-				return half->error;
-		}
-	} while (count == RDMA_COMPLETIONS);
-	return half->error;
+	return half_poll(rdma, &rdma->out, out_credit);
 }
 
 /* Room for bytes in so many messages. */
@@ -519,23 +520,10 @@ static int in_message(struct rdma *rdma, uint32_t bytes)
 
 static int in_poll(struct rdma *rdma)
 {
-	struct ibv_wc done[RDMA_COMPLETIONS];
-	struct half *half = &rdma->in;
-	int count;
+	int rc = half_poll(rdma, &rdma->in, in_message);
 
-	do {
-		count = half->error ? 0 : ibv_poll_cq(half->cq, RDMA_COMPLETIONS, done);
-		if (count < 0)
-			half->error = -EIO;
-		for (int i = 0; i < count; i++) {
-			if (!half_done(half, &done[i]))
-				continue;
-			if (half->error || in_message(rdma, ntohl(done[i].imm_data)))
-				return half->error;
-		}
-		TRANSPORT_RECEIVED(rdma);
-	} while (count == RDMA_COMPLETIONS);
-	return half->error;
+	TRANSPORT_RECEIVED(rdma);
+	return rc;
 }
 
 /* Let the writer know what was taken, where that is worth a message.  Of receives those are told that are posted again. */
