@@ -233,8 +233,8 @@ async def test_encryption_is_off_for_both_sides_where_the_operator_says_so(
     assert f"server tcp {devices.endpoint.replace(':', ' ')}\n" in told
 
 
-@pytest.mark.parametrize("tls", [True, False])
-def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_sockets_and_images(tls: bool) -> None:
+@pytest.mark.parametrize(("tls", "rdma"), [(True, False), (False, False), (True, True)])
+def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_sockets_and_images(tls: bool, rdma: bool) -> None:
     command = SupervisorProgram().command(
         lease=lease(),
         address="127.0.0.1",
@@ -242,6 +242,7 @@ def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_sockets_an
         devices=(),
         library="",
         tls=tls,
+        rdma=rdma,
         local_user=1234,
         grace_s=7.5,
         socket_descriptor=9,
@@ -252,8 +253,23 @@ def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_sockets_an
     assert command[command.index("--image-directory") + 1] == "/state/images/alice"
     assert command[command.index("--image-bytes") + 1] == "1000"
     assert command[command.index("--tls") + 1] == ("on" if tls else "off")
+    assert command[command.index("--rdma") + 1] == ("on" if rdma else "off")
     assert command[command.index("--local-user") + 1] == "1234"
     assert command[command.index("--grace") + 1] == "7.5"
+
+
+async def test_rdma_is_let_where_the_operator_says_so(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    agent.start(msgspec.structs.replace(config, remoting_rdma="on"), doors_with_gpu(config))
+    sessions = scheduler.sessions
+    await sessions.connected()
+    devices = await sessions.command(prepare_devices=prepare_devices(lease()))
+    client = await sessions.command(prepare_client=prepare_client(lease(), devices.endpoint))
+    lines = text_of(Path(client.environment["FARBUS_SESSION"])).splitlines()
+    # With what is encrypted until then, and where a session does without.
+    assert f"server tls {devices.endpoint.replace(':', ' ')}" in lines
+    assert "rdma on" in lines
 
 
 async def test_how_many_connections_a_session_has_is_told_where_the_operator_says_so(
@@ -276,6 +292,8 @@ def test_connections_of_which_there_are_never_so_many_are_refused(config: AgentC
 def test_an_unknown_kind_of_encryption_is_refused(config: AgentConfig) -> None:
     with pytest.raises(InvalidInput, match="remoting_tls: 'maybe' is none of on, off"):
         msgspec.structs.replace(config, remoting_tls="maybe").check()
+    with pytest.raises(InvalidInput, match="remoting_rdma: 'maybe' is none of on, off"):
+        msgspec.structs.replace(config, remoting_rdma="maybe").check()
 
 
 async def test_a_command_that_comes_again_gets_the_same_outcome(

@@ -147,8 +147,9 @@ def test_beyond_the_limit_of_files_it_is_the_program_s_alone(remote: Remote, bui
 # ---- hostile clients ----
 
 RING_BYTES = 512 << 10
-WORD = struct.Struct("<Q")
-FLAG = struct.Struct("<I")
+#: Native ones, which are written at once: of "<Q" the server, which looks at any time, could see a part.
+WORD = struct.Struct("@Q")
+FLAG = struct.Struct("@I")
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 BYTES = 1 << 20
 PINNED = 9 << 43 | 2 << 4  # a handle of pinned memory: kind 9, the slot behind the context's
