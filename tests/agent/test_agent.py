@@ -221,16 +221,21 @@ async def test_a_task_with_gpus_of_two_nodes_finds_both_servers_its_own_first(
     assert not can_connect(endpoint)
 
 
-async def test_encryption_is_off_for_both_sides_where_the_operator_says_so(
-    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
-) -> None:
-    agent.start(msgspec.structs.replace(config, remoting_tls="off"), doors_with_gpu(config))
+async def session_file_of(agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler) -> tuple[str, str]:
+    """Start the agent with ``config``, and return its lease's endpoint and what the program's session file says."""
+    agent.start(config, doors_with_gpu(config))
     sessions = scheduler.sessions
     await sessions.connected()
     devices = await sessions.command(prepare_devices=prepare_devices(lease()))
     client = await sessions.command(prepare_client=prepare_client(lease(), devices.endpoint))
-    told = text_of(Path(client.environment["FARBUS_SESSION"]))
-    assert f"server tcp {devices.endpoint.replace(':', ' ')}\n" in told
+    return devices.endpoint, text_of(Path(client.environment["FARBUS_SESSION"]))
+
+
+async def test_encryption_is_off_for_both_sides_where_the_operator_says_so(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+) -> None:
+    endpoint, told = await session_file_of(agent, msgspec.structs.replace(config, remoting_tls="off"), scheduler)
+    assert f"server tcp {endpoint.replace(':', ' ')}\n" in told
 
 
 @pytest.mark.parametrize(("tls", "rdma"), [(True, False), (False, False), (True, True)])
@@ -261,26 +266,18 @@ def test_a_supervisor_is_told_of_encryption_the_lease_s_user_patience_sockets_an
 async def test_rdma_is_let_where_the_operator_says_so(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
 ) -> None:
-    agent.start(msgspec.structs.replace(config, remoting_rdma="on"), doors_with_gpu(config))
-    sessions = scheduler.sessions
-    await sessions.connected()
-    devices = await sessions.command(prepare_devices=prepare_devices(lease()))
-    client = await sessions.command(prepare_client=prepare_client(lease(), devices.endpoint))
-    lines = text_of(Path(client.environment["FARBUS_SESSION"])).splitlines()
+    endpoint, told = await session_file_of(agent, msgspec.structs.replace(config, remoting_rdma="on"), scheduler)
+    lines = told.splitlines()
     # With what is encrypted until then, and where a session does without.
-    assert f"server tls {devices.endpoint.replace(':', ' ')}" in lines
+    assert f"server tls {endpoint.replace(':', ' ')}" in lines
     assert "rdma on" in lines
 
 
 async def test_how_many_connections_a_session_has_is_told_where_the_operator_says_so(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
 ) -> None:
-    agent.start(msgspec.structs.replace(config, remoting_connections=4), doors_with_gpu(config))
-    sessions = scheduler.sessions
-    await sessions.connected()
-    devices = await sessions.command(prepare_devices=prepare_devices(lease()))
-    client = await sessions.command(prepare_client=prepare_client(lease(), devices.endpoint))
-    assert "\nconnections 4\n" in text_of(Path(client.environment["FARBUS_SESSION"]))
+    _, told = await session_file_of(agent, msgspec.structs.replace(config, remoting_connections=4), scheduler)
+    assert "\nconnections 4\n" in told
 
 
 @pytest.mark.parametrize("connections", [0, 9])

@@ -7,14 +7,7 @@
 #include <unistd.h>
 #include <vector>
 
-#define CHECK(call)                                                                         \
-	do {                                                                                \
-		cudaError_t error_ = (call);                                                \
-		if (error_ != cudaSuccess) {                                                \
-			printf("%s: %s\n", #call, cudaGetErrorString(error_));              \
-			return 1;                                                           \
-		}                                                                           \
-	} while (0)
+#include "check.h"
 
 __global__ void scale(float *values, size_t count, float factor)
 {

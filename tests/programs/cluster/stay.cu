@@ -7,14 +7,7 @@
 #include <cstdlib>
 #include <unistd.h>
 
-#define CHECK(call)                                                                         \
-	do {                                                                                \
-		cudaError_t error_ = (call);                                                \
-		if (error_ != cudaSuccess) {                                                \
-			printf("%s: %s\n", #call, cudaGetErrorString(error_));              \
-			return 1;                                                           \
-		}                                                                           \
-	} while (0)
+#include "check.h"
 
 __global__ void increment(int *values, int count)
 {
