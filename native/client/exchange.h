@@ -1,0 +1,73 @@
+/* exchange.h - what requests (exchange.c), their ways (route.c) and answers (receive.c) have in common. */
+#ifndef FARBUS_CLIENT_EXCHANGE_H
+#define FARBUS_CLIENT_EXCHANGE_H
+
+#include "managed.h"
+
+/* ---- the session's lists of who waits for what ---- */
+
+static inline void wait_lock(struct client_session *session)
+{
+	client_guard_begin();
+	pthread_mutex_lock(&session->wait_lock);
+}
+
+static inline void wait_unlock(struct client_session *session)
+{
+	pthread_mutex_unlock(&session->wait_lock);
+	client_guard_end();
+}
+
+/* Callers have used it at that time: the receiver thread leaves them the inbox for a while. */
+static inline void session_used(struct client_session *session, uint64_t when_ns)
+{
+	atomic_store_explicit(&session->used_ns, when_ns, memory_order_relaxed);
+}
+
+/* Does the receiver thread alone read, as pages of managed memory come when they are touched? */
+static inline bool paging(void)
+{
+	return atomic_load_explicit(&farbus_client.paging, memory_order_relaxed);
+}
+
+/* ---- receive.c ---- */
+
+/* Until the answer has come to `wait`, which is registered and whose request has left. */
+void client_wait_for(struct client_session *session, struct client_wait *wait);
+/* Remember what ends a context, and report what a posted operation left. */
+CUresult client_context_note(CUcontext handle, CUresult result);
+/* Free what is finished of asynchronous copies; by a thread that posts. */
+void client_targets_free(struct client_session *session);
+
+/* ---- route.c ---- */
+
+/* The current context on the wire, or 0. */
+static inline uint64_t context_wire(void)
+{
+	const struct client_thread *thread = client_thread();
+
+	return thread->depth ? (uint64_t)(uintptr_t)thread->contexts[thread->depth - 1] : 0;
+}
+
+/* The context that an operation is of, if that is not the current one; NULL: it is. */
+const struct client_context *client_context_claimed(enum wire_op op, const void *fixed);
+CUresult client_route_claimed(enum wire_op op, const void *fixed, struct client_route *route);
+
+/* Where a request goes whose fixed part is `fixed`.  CUDA_ERROR_INVALID_HANDLE: it names objects of two servers. */
+static inline CUresult client_route_find(enum wire_op op, const void *fixed, struct client_route *route)
+{
+	if (!client_alone())
+		return client_route_claimed(op, fixed, route);
+	route->session = farbus_client.sessions;
+	route->context = context_wire();
+	route->own = false;
+	if (!route->context || atomic_load_explicit(&farbus_client.several, memory_order_relaxed)) {
+		const struct client_context *claimed = client_context_claimed(op, fixed);
+
+		if (claimed)
+			route->context = (uint64_t)(uintptr_t)claimed->handle;
+	}
+	return CUDA_SUCCESS;
+}
+
+#endif
