@@ -1,4 +1,4 @@
-/* managed.h - managed memory (managed.c, pages.c, home.c, active.c): what the rest of the shim tells it. */
+/* managed.h - managed memory (managed.c, advice.c, pages.c, home.c, active.c): what the rest of the shim tells it. */
 #ifndef FARBUS_CLIENT_MANAGED_H
 #define FARBUS_CLIENT_MANAGED_H
 
@@ -15,6 +15,8 @@ bool client_managed_at(uint64_t address);
 
 /* May a program have some?  Not with GPUs of several servers, nor of one that is older. */
 bool client_managed_offered(void);
+/* CUDA_ERROR_NOT_SUPPORTED, and why, once. */
+CUresult client_managed_refuse(void);
 
 /* Pinned memory that kernels use by its address (FARBUS_MAPPED_MEMORY=managed): can it be had?  It is
  * of the current context. */

@@ -26,6 +26,9 @@
 
 enum page_state { PAGE_FREE, PAGE_FRESH, PAGE_AWAY, PAGE_CLEAN, PAGE_DIRTY };
 
+/* What no cuMemAdvise has said: no device, no location. */
+#define MANAGED_LOCATION_NONE (-2)
+
 enum managed_attach { ATTACH_GLOBAL, ATTACH_HOST, ATTACH_STREAM };
 
 /* An allocation: whole pages of its region. */
