@@ -132,13 +132,16 @@ def remote_session(
     image_directory: Path | None = None,
     image_bytes: int = IMAGE_BYTES,
 ) -> Iterator[Remote]:
-    """A running supervisor whose servers open `libcuda` in `environment`, and its session file in `folder`."""
+    """A running supervisor whose servers open `libcuda` in `environment`, and its session file in `folder`.
+
+    A software GPU is of that folder alone: another that is in use on this machine may be another model.
+    """
     secret = secrets.token_bytes(32)
     lines: list[str] = []
     with Supervisor(
         libcuda=str(libcuda),
         secret=secret,
-        environment=server_environment() | environment,
+        environment=server_environment() | {"FARBUS_SOFTGPU_NODE": str(folder)} | environment,
         memory_limit=memory_limit,
         grace_s=grace_s,
         tls=tls,
