@@ -191,11 +191,13 @@ class AgentConfig(Value, frozen=True, kw_only=True):
                 raise InvalidInput(f"{what}: {number} is less than zero")
         if self.remoting_tls not in REMOTING_TLS:
             raise InvalidInput(
-                f"remoting_tls: {self.remoting_tls!r} is none of {', '.join(REMOTING_TLS)}", hint="leave it out"
+                f"remoting_tls: {self.remoting_tls!r} is none of {', '.join(REMOTING_TLS)}",
+                hint="leave it out, which means on",
             )
         if self.remoting_rdma not in REMOTING_RDMA:
             raise InvalidInput(
-                f"remoting_rdma: {self.remoting_rdma!r} is none of {', '.join(REMOTING_RDMA)}", hint="leave it out"
+                f"remoting_rdma: {self.remoting_rdma!r} is none of {', '.join(REMOTING_RDMA)}",
+                hint="leave it out, which means off",
             )
         connections = self.remoting_connections
         if connections is not None and not 1 <= connections <= CONNECTIONS_LIMIT:

@@ -115,6 +115,24 @@ def test_children_take_no_module_from_the_working_directory() -> None:
     assert not [str(path) for path in files if started.search(path.read_text())]
 
 
+def headings(page: Path) -> set[str]:
+    """The names by which links reach the headings of a page: letters, digits and hyphens of their text."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w -]", "", line.strip().lower()).replace(" ", "-") for line in shown}
+
+
+def test_links_to_headings_find_them() -> None:
+    pages = {page.resolve(): headings(page) for page in tracked_files("*.md")}
+    broken = []
+    for page in pages:
+        for target, heading in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page.read_text()):
+            found = pages.get((page.parent / target).resolve() if target else page)
+            if found is not None and heading not in found:
+                broken.append(f"{page.relative_to(ROOT.resolve())}: {target}#{heading}")
+    assert not broken, "\n".join(broken)
+
+
 def test_links_in_the_docs_lead_somewhere() -> None:
     broken = []
     for page in tracked_files("*.md"):

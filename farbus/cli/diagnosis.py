@@ -13,10 +13,12 @@ from farbus.api.authority import Credentials
 from farbus.cli.connection import Target, ask, find_credentials, find_target
 from farbus.cli.fabric_diagnosis import examine_fabric
 from farbus.cli.findings import Finding, Verdict
+from farbus.cli.node_settings import node_settings
 from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.rdma_diagnosis import examine_rdma
 from farbus.cli.runtime import find_running_cluster
 from farbus.cli.storage_diagnosis import examine_storage
+from farbus.cli.tls_diagnosis import examine_tls
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
@@ -39,8 +41,13 @@ LATER_MODULES = {
 }
 
 
-def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Iterator[Finding]:
-    """Yield the findings one by one, those that need nothing first."""
+def examine(*, config: str = "", socket: str = "", server: str = "", credentials: str = "") -> Iterator[Finding]:
+    """Yield the findings one by one, those that need nothing first.
+
+    ``config`` is the file of the agent's settings, where it is not the one that services have.  Raises
+    :class:`farbus.errors.NotFound` and :class:`farbus.errors.InvalidInput` for one that can't be read.
+    """
+    settings = node_settings(config, must_exist=True) if config else None
     yield _python()
     if os.geteuid() == 0:
         yield reachable_by_others(
@@ -58,9 +65,10 @@ def examine(*, socket: str = "", server: str = "", credentials: str = "") -> Ite
     yield _managed_memory(facts)
     yield from _modules()
     yield from examine_pci()
-    yield from examine_fabric()
-    yield from examine_storage()
-    yield from examine_rdma()
+    yield from examine_fabric(settings=settings)
+    yield from examine_storage(settings=settings)
+    yield from examine_tls(settings=settings)
+    yield from examine_rdma(settings=settings)
     yield from _own_certificates()
     yield from _cluster(socket, server, credentials)
 

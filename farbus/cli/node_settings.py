@@ -1,4 +1,4 @@
-"""What this machine's agent is set to do with storage, chassis and RDMA, for commands that do not ask it."""
+"""What this machine's agent is set to do with storage, chassis and remoting, for commands that do not ask it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ AGENT_SETTINGS = "/etc/farbus/agent.toml"
 
 
 class NodeSettings(Value, frozen=True, kw_only=True):
-    """Those of :class:`farbus.agent.config.AgentConfig` that concern storage, chassis and RDMA."""
+    """Those of :class:`farbus.agent.config.AgentConfig` that concern storage, chassis and remoting."""
 
     address: str = ""
+    remoting_tls: str = "on"
     remoting_rdma: str = "off"
     storage: bool = False
     use_storage: bool = False
@@ -41,14 +42,17 @@ class NodeSettings(Value, frozen=True, kw_only=True):
         return any(one.startswith("rdma://") for one in (*self.nvmeof_addresses, *self.nvmeof_spare_addresses))
 
 
-def node_settings(path: str = AGENT_SETTINGS) -> NodeSettings:
+def node_settings(path: str = AGENT_SETTINGS, *, must_exist: bool = False) -> NodeSettings:
     """Return what the file at ``path`` says, and what holds where it is silent or not there.
 
-    Raises :class:`farbus.errors.InvalidInput` for one that can't be read.
+    Raises :class:`farbus.errors.InvalidInput` for one that can't be read, and where it ``must_exist``
+    :class:`farbus.errors.NotFound`.
     """
     try:
         fields = decode_fields(read_file(path, what="configuration file"), name=path)
     except NotFound:
+        if must_exist:
+            raise
         return NodeSettings()
     known = NodeSettings.__struct_fields__
     ours = {name: value for name, value in fields.items() if name in known} if isinstance(fields, dict) else fields

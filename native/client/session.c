@@ -688,7 +688,8 @@ static CUresult session_open(struct client_session *session, const struct sessio
 		client_message("FARBUS_TRANSPORT asks for RDMA to %s: %s", session->peer,
 			       reply.capabilities & WIRE_CAPABILITY_RDMA
 				       ? "the network between carries none (UDP port 4791, or packets of the adapters' size)"
-				       : "its node has none for that address, or its agent is without remoting_rdma = \"on\"");
+				       : "its node has none for that address, as the log of its agent then says, or its agent is without "
+					 "remoting_rdma = \"on\"");
 		rc = -ENOPKG;
 	}
 	if (!rc)

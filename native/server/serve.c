@@ -854,6 +854,12 @@ static int hello_encrypt(struct server *server, struct wire_hello *hello, const 
 	return 0;
 }
 
+/* The program goes on over TCP and says nothing: only this node's log can tell its operator, who has turned RDMA on. */
+static void say_without_rdma(const char *why)
+{
+	dprintf(STDERR_FILENO, "farbus remoting server: a session that could go by RDMA goes over TCP: %s\n", why);
+}
+
 static int server_hello(struct server *server, const struct server_options *options, char *why,
 			int bytes)
 {
@@ -891,9 +897,13 @@ static int server_hello(struct server *server, const struct server_options *opti
 						(crew_has_processors() ? WIRE_CAPABILITY_THREADS : 0));
 	else
 		granted = 0;
-	if (granted & WIRE_CAPABILITY_RESUME && hello.capabilities & WIRE_CAPABILITY_RDMA && options->rdma &&
-	    !transport_rdma_make(&rdma, &server->transport, text))
-		granted = (granted & ~(WIRE_CAPABILITY_CONNECTIONS | WIRE_CAPABILITY_THREADS)) | WIRE_CAPABILITY_RDMA;
+	if (granted & WIRE_CAPABILITY_RESUME && hello.capabilities & WIRE_CAPABILITY_RDMA && options->rdma) {
+		if (transport_rdma_make(&rdma, &server->transport, text))
+			say_without_rdma(text);
+		else
+			granted = (granted & ~(WIRE_CAPABILITY_CONNECTIONS | WIRE_CAPABILITY_THREADS)) |
+				  WIRE_CAPABILITY_RDMA;
+	}
 	if (granted & WIRE_CAPABILITY_RESUME)
 		server_resume_prepare(server, options, &hello, granted);
 	if (options->image_directory && hello.capabilities & WIRE_CAPABILITY_IMAGES && wire_digest_is_fast())
@@ -928,6 +938,9 @@ static int server_hello(struct server *server, const struct server_options *opti
 		rc = transport_rdma_start(&server->transport, rdma, true, HELLO_TIMEOUT_MS);
 		if (rc)
 			return fail(why, bytes, rc, "agree about RDMA: %s", strerror(-rc));
+		if (!transport_is_rdma(&server->transport))
+			say_without_rdma("the client's adapter, or the network between, carries none (UDP port 4791, or packets "
+					 "of the adapters' size)");
 	}
 	server_status_carried(server, &server->transport);
 	if (granted & WIRE_CAPABILITY_RESUME) {

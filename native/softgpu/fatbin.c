@@ -270,7 +270,8 @@ static enum engine_status read_object(const void *image, size_t bytes, unsigned 
 	}
 	if (!count)
 		snprintf(why->text, sizeof(why->text),
-			 "a cubin has machine code only, and a software GPU runs PTX: load that instead");
+			 "a cubin has machine code only, and a software GPU runs PTX: load that instead; "
+			 "docs/softgpu.md says how packages that compile by themselves are told to");
 	return !count || (any_left_out && texts->count == before) ? ENGINE_NO_BINARY : ENGINE_OK;
 }
 

@@ -28,6 +28,7 @@
 #include "socket.h"
 #include "verbs.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -679,6 +680,13 @@ static int address_gid(int descriptor, union ibv_gid *gid)
 	return 0;
 }
 
+static const char *gid_text(const union ibv_gid *gid, char text[INET6_ADDRSTRLEN])
+{
+	bool is_v4 = IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)gid->raw);
+
+	return inet_ntop(is_v4 ? AF_INET : AF_INET6, gid->raw + (is_v4 ? 12 : 0), text, INET6_ADDRSTRLEN);
+}
+
 /* Has the opened device that address, on a port that works? */
 static bool device_has(struct rdma *rdma, const struct ibv_gid_entry *entries, ssize_t count)
 {
@@ -929,8 +937,10 @@ int transport_rdma_make(struct rdma **made, const struct transport *transport, c
 	if (!rc)
 		rc = device_open(rdma);
 	if (rc) {
-		snprintf(why, RDMA_WHY_BYTES, "no RDMA device with RoCE v2 has this end's address of the connection; "
-			 "ibv_devinfo -v shows what there is");
+		char own[INET6_ADDRSTRLEN];
+
+		snprintf(why, RDMA_WHY_BYTES, "no RDMA device with RoCE v2 has this end's address, %s; "
+			 "ibv_devinfo -v shows what there is", gid_text(&rdma->gid, own));
 	} else {
 		rc = rdma_prepare(rdma, transport->descriptor, &what);
 		if (rc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from farbus.cli.diagnosis import _managed_memory, examine, reachable_by_others
 from farbus.cli.findings import Verdict
+from farbus.errors import NotFound
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
 
 
@@ -125,6 +127,18 @@ def test_everything_that_is_not_well_has_a_cure(monkeypatch: pytest.MonkeyPatch,
     findings = list(examine())
     assert all(finding.cure for finding in findings if finding.verdict is not Verdict.OK)
     assert next(finding for finding in findings if finding.check == "cluster").verdict is Verdict.NOTE
+
+
+def test_the_agent_s_settings_may_lie_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('remoting_tls = "off"\n')
+    (finding,) = (finding for finding in examine(config=str(file)) if finding.check == "encryption")
+    assert finding.found.startswith("remoting_tls is off")
+
+
+def test_settings_that_were_named_and_are_not_there_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=re.escape(str(tmp_path / "none.toml"))):
+        list(examine(config=str(tmp_path / "none.toml")))
 
 
 def test_a_socket_that_was_named_and_is_not_there_is_broken(tmp_path: Path) -> None:

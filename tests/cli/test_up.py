@@ -5,6 +5,7 @@ Nodes have no GPU here, so that nothing native is needed.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -18,7 +19,12 @@ import pytest
 
 from farbus.agent import cdi
 from farbus.cli import embedded
-from farbus.cli.commands.up import _further_gpu_settings, _read_scheduler_settings, what_to_try
+from farbus.cli.commands.up import (
+    _check_gpu_settings,
+    _further_gpu_settings,
+    _read_scheduler_settings,
+    what_to_try,
+)
 from farbus.cli.embedded import EmbeddedCluster, Plan, parse_nodes, remove_leftovers
 from farbus.cli.runtime import RunningCluster
 from farbus.errors import Conflict, InvalidInput
@@ -35,6 +41,19 @@ NODES = "--nodes=left:0,right:0"
 )
 def test_gpus_get_the_settings_that_no_option_is_for(settings: str, further: str) -> None:
     assert _further_gpu_settings(settings) == further
+
+
+def test_settings_that_gpus_take_are_taken() -> None:
+    asyncio.run(_check_gpu_settings("cc=13.0,watchdog_s=3"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [("cc=14", "FARBUS_SOFTGPU: cc=14 is not a value"), ("threads=2", "FARBUS_SOFTGPU: unknown setting threads")],
+)
+def test_settings_that_gpus_refuse_are_refused_before_anything_is_started(settings: str, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{reason}"):
+        asyncio.run(_check_gpu_settings(settings))
 
 
 @pytest.mark.parametrize(("shares", "asks"), [(1, "--gpus 1"), (4, "--gpus 1 --gpu-share 1/4")])

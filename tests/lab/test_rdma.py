@@ -135,7 +135,7 @@ def test_a_device_that_is_deleted_is_kept_for_the_session_and_then_missed(pair: 
     job = add_vectors(pair, transport="rdma")
     job_until(pair.a, job, "failed")
     said = farbus(pair.a, "logs", job, user="alice").stderr
-    assert "no RDMA device with RoCE v2 has this end's address of the connection" in said
+    assert "no RDMA device with RoCE v2 has this end's address, " in said
     job = add_vectors(pair, transport="auto")
     log_has(pair.a, job, "round 1 is right")
     ends_well(pair, job)

@@ -127,9 +127,9 @@ def test_many_sessions_one_behind_the_other_leave_nothing(
 @pytest.mark.parametrize(
     ("server", "program", "line"),
     [
-        ({}, {"FAKE_VERBS_GIDS": ""}, "no RDMA device with RoCE v2 has this end's address of the connection; "),
-        ({}, {"FAKE_VERBS_GIDS": "none"}, "no RDMA device with RoCE v2 has this end's address of the connection; "),
-        ({}, {"FAKE_VERBS_GIDS": "192.0.2.1"}, "no RDMA device with RoCE v2 has this end's address of the "),
+        ({}, {"FAKE_VERBS_GIDS": ""}, "no RDMA device with RoCE v2 has this end's address, 127.0.0.1; "),
+        ({}, {"FAKE_VERBS_GIDS": "none"}, "no RDMA device with RoCE v2 has this end's address, 127.0.0.1; "),
+        ({}, {"FAKE_VERBS_GIDS": "192.0.2.1"}, "no RDMA device with RoCE v2 has this end's address, 127.0.0.1; "),
         ({}, {"FAKE_VERBS_REG_MR_FAILS": "1"}, "register memory for RDMA: Cannot allocate memory; let this process "),
         (
             {},
@@ -137,8 +137,12 @@ def test_many_sessions_one_behind_the_other_leave_nothing(
             "register memory for RDMA: Cannot allocate memory; let this process ",
         ),
         ({}, {"FARBUS_GRACE_S": "0"}, "that needs a session that can be resumed: leave out FARBUS_GRACE_S=0"),
-        ({"FAKE_VERBS_GIDS": ""}, {}, "its node has none for that address, or its agent is without remoting_rdma = "),
-        ({"FAKE_VERBS_REG_MR_FAILS": "2"}, {}, "its node has none for that address, or its agent is without "),
+        ({"FAKE_VERBS_GIDS": ""}, {}, "its node has none for that address, as the log of its agent then says, or "),
+        (
+            {"FAKE_VERBS_REG_MR_FAILS": "2"},
+            {},
+            "its node has none for that address, as the log of its agent then says, or ",
+        ),
         ({"FAKE_VERBS_POST_FAILS": "1+"}, {}, "the network between carries none (UDP port 4791, or packets of the "),
         ({}, {"FAKE_VERBS_POST_FAILS": "1+"}, "the network between carries none (UDP port 4791, or packets of the "),
         ({}, {"FAKE_VERBS_MAX_MR_SIZE": "65536"}, "register memory for RDMA: "),
@@ -155,6 +159,29 @@ def test_what_is_missing_is_said_to_who_insists_and_goes_over_tcp_for_others(
     # No supervisor of this machine is found by a program of another: it takes what there is.
     done = remote.run(build("remoting/rows"), **program | {"FARBUS_TRANSPORT": "tcp"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        ({"FAKE_VERBS_GIDS": "192.0.2.1"}, "no RDMA device with RoCE v2 has this end's address, 127.0.0.1; "),
+        ({"FAKE_VERBS_POST_FAILS": "1+"}, "the client's adapter, or the network between, carries none"),
+    ],
+)
+def test_the_server_s_operator_hears_what_is_missing_from_its_log(
+    rdma_lease: Callable[..., Remote],
+    build: Build,
+    capfd: pytest.CaptureFixture[str],
+    fault: dict[str, str],
+    line: str,
+) -> None:
+    """Also of a program that does not insist, and hears nothing."""
+    remote = rdma_lease(**fault)
+    assert remote.supervisor._local is not None
+    remote.supervisor._local.shutdown(socket.SHUT_RDWR)
+    done = remote.run(build("remoting/rows"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    assert f"farbus remoting server: a session that could go by RDMA goes over TCP: {line}" in capfd.readouterr().err
 
 
 def wire_name(remote: Remote) -> str:

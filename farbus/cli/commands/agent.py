@@ -23,7 +23,8 @@ METRICS_LISTEN = "127.0.0.1:9465"
         "farbus agent --scheduler control:7411 --credentials /etc/farbus/node",
         "farbus agent --config /etc/farbus/agent.toml",
         "",
-        'A configuration file has the same settings in TOML or JSON, for example scheduler = "control:7411".',
+        'A configuration file has these settings in TOML or JSON, such as scheduler = "control:7411", and others, '
+        "as for remoting, storage and shares of GPUs: docs/cli.md says which file lists them all.",
     )
 )
 def agent(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from farbus.cli.diagnosis import examine
 from farbus.cli.findings import Finding, Verdict
 from farbus.cli.listing import has_colours, print_json
+from farbus.cli.node_settings import AGENT_SETTINGS
 from farbus.cli.options import (
     CredentialsOption,
     Output,
@@ -27,12 +30,19 @@ _COLOURS = {Verdict.OK: "green", Verdict.NOTE: None, Verdict.WARNING: "yellow", 
 @app.command(
     epilog=examples(
         "farbus doctor",
+        "farbus doctor --config ~/agent.toml",
         "farbus doctor --server control:7411 --credentials ~/.farbus",
         "farbus doctor -o json",
     )
 )
 def doctor(
     output: OutputOption = Output.TABLE,
+    config: Annotated[
+        str,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help=f"Settings of this machine's agent.  [default: {AGENT_SETTINGS}]"
+        ),
+    ] = "",
     socket: SocketOption = "",
     server: ServerOption = "",
     credentials: CredentialsOption = "",
@@ -42,7 +52,7 @@ def doctor(
     Ends with 1 when something that is needed is broken; notes and warnings are no faults.
     """
     findings = []
-    for finding in examine(socket=socket, server=server, credentials=credentials):
+    for finding in examine(config=config, socket=socket, server=server, credentials=credentials):
         findings.append(finding)
         if output is not Output.JSON:
             _print(finding)

@@ -21,12 +21,13 @@ from farbus.cli.decoding import convert_fields
 from farbus.cli.embedded import DEFAULT_NODES, EmbeddedCluster, Plan, describe_gpus, parse_nodes, remove_leftovers
 from farbus.cli.following import say
 from farbus.cli.options import command_app, examples
-from farbus.errors import ExitCode, FarbusError, InvalidInput, TimedOut
+from farbus.errors import ExitCode, FarbusError, InvalidInput, TimedOut, Unavailable
 from farbus.linux.children import process_exists, start_detached
+from farbus.linux.nvml import WorkerNvml
 from farbus.model.device import MAX_SHARES, DeviceKind
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import parse_bytes
-from farbus.remoting.paths import package_root
+from farbus.remoting import paths
 
 app = command_app()
 
@@ -118,6 +119,8 @@ def up(
         scheduler=_read_scheduler_settings(config),
     )
     _check_user()
+    if plan.options:
+        asyncio.run(_check_gpu_settings(plan.options))
     directory = runtime.open_runtime_directory()
     if detach:
         options = [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"]
@@ -140,6 +143,23 @@ def _read_gpu_memory(text: str) -> int:
 def _further_gpu_settings(settings: str) -> str:
     """Return what ``settings`` (FARBUS_SOFTGPU) says beyond number and memory, which options say."""
     return ",".join(item for item in settings.split(",") if item and item.partition("=")[0] not in {"count", "mem"})
+
+
+async def _check_gpu_settings(settings: str) -> None:
+    """Raise :class:`InvalidInput` where software GPUs refuse ``settings``: else nodes have none, and only logs say why.
+
+    Their own library is asked, for no device, so that nothing of them is made.
+    """
+    folder = str(paths.software_gpu_directory())
+    nvml = WorkerNvml(environment={"LD_LIBRARY_PATH": folder, "FARBUS_SOFTGPU": f"{settings},count=0"})
+    try:
+        await nvml.list()
+    except Unavailable as error:
+        _, named, reason = error.message.partition("FARBUS_SOFTGPU: ")
+        if named:
+            raise InvalidInput(f"FARBUS_SOFTGPU: {reason}", hint="docs/softgpu.md lists its settings") from error
+    finally:
+        await nvml.stop()
 
 
 def _read_scheduler_settings(path: str) -> dict[str, Any]:
@@ -287,7 +307,7 @@ def _detach(directory: Path, options: list[str], state: str) -> int:
         # Nobody else runs; let go, so that the other one can take it.
         clean_up(directory)
     environment = dict(os.environ)
-    root = str(package_root())
+    root = str(paths.package_root())
     environment["PYTHONPATH"] = ":".join(filter(None, [root, environment.get("PYTHONPATH", "")]))
     if state:
         options = [*options, f"--state={Path(state).resolve()}"]
