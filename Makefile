@@ -8,7 +8,7 @@ QUIET := --quiet --disable-pip-version-check --no-input --no-warn-script-locatio
 # nvcc from the PATH, else from the PyPI wheels of CUDA 13.
 NVCC_EXTRA := $(if $(shell command -v nvcc 2>/dev/null),,[nvcc])
 
-.PHONY: help build native demo test lint check-programs check-pytorch lab-image check-lab check-containers campaign fuzz-smoke asan tsan clean
+.PHONY: help build native demo test lint check-programs check-pytorch lab-image check-lab check-containers check-arm64 campaign fuzz-smoke asan tsan clean
 
 help:
 	@echo 'make demo         start a cluster on this machine, run CUDA programs on a node without a GPU, stop it'
@@ -19,6 +19,7 @@ help:
 	@echo 'make check-lab    tests in virtual machines with real systemd (no privileges or acceleration needed; some hours on two cores)'
 	@echo 'make lab-image    the image of those machines alone (two minutes); make test boots one where it is there'
 	@echo 'make check-containers  containers of podman and of Docker with remote GPUs, as root (fetches Docker of a newer Debian, installs podman, runc and musl-tools)'
+	@echo 'make check-arm64  native parts built for arm64, and its programs in an emulator, as root (installs gcc-aarch64-linux-gnu and qemu-user-static)'
 	@echo 'make campaign     property tests with new random examples, ROUNDS=20 times (a minute or two each)'
 	@echo 'make lint         ruff, mypy and the import contracts alone'
 	@echo 'make asan         the native tests under the address and undefined-behaviour sanitizers'
@@ -92,6 +93,10 @@ check-lab: build
 check-containers: build
 	@$(BIN)/python -m tests.end_to_end.engines
 	@$(BIN)/python -m pytest -q -rs tests/end_to_end/test_containers.py
+
+# Programs of arm64 in an emulator, with the software GPU of their own machine and with this one's: tests/harness/arm64.py.
+check-arm64: build
+	@$(BIN)/python -m tests.harness.arm64
 
 asan tsan fuzz-smoke: build
 	@$(MAKE) --no-print-directory -C native $@ PYTHON=$(CURDIR)/$(BIN)/python

@@ -25,7 +25,8 @@ bool client_managed_at(uint64_t address)
 
 bool client_managed_offered(void)
 {
-	return client_alone() && client_session_has(farbus_client.sessions, WIRE_OP_LIBRARY_VARIABLE);
+	return client_alone() && client_pages_fit() &&
+	       client_session_has(farbus_client.sessions, WIRE_OP_LIBRARY_VARIABLE);
 }
 
 CUresult client_mapped_check(void)
@@ -35,8 +36,9 @@ CUresult client_mapped_check(void)
 		farbus_client.mapping = MAPPING_SHARED;
 	if (farbus_client.mapping != MAPPING_MANAGED || client_managed_offered())
 		return CUDA_SUCCESS;
-	client_message("FARBUS_MAPPED_MEMORY=managed needs GPUs of one server alone, of the same version of "
-		       "farbus: unset it");
+	client_message("FARBUS_MAPPED_MEMORY=managed needs %s: unset it",
+		       client_pages_fit() ? "GPUs of one server alone, of the same version of farbus"
+					  : "a machine whose pages have 4 KiB");
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -47,7 +49,10 @@ CUresult client_managed_refuse(void)
 
 	if (atomic_exchange(&said, true))
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (client_alone())
+	if (!client_pages_fit())
+		client_message("managed memory is not supported over remoting on a machine whose pages do not have "
+			       "4 KiB; the attribute MANAGED_MEMORY is 0");
+	else if (client_alone())
 		client_message("managed memory is not supported over remoting by the server at %s: it "
 			       "speaks remoting protocol %u.%u, this shim %u.%u; install the same "
 			       "version of farbus on both nodes", session->peer, session->major,

@@ -13,7 +13,7 @@ static inline bool client_managed_any(void)
 /* Is it an address of managed memory? */
 bool client_managed_at(uint64_t address);
 
-/* May a program have some?  Not with GPUs of several servers, nor of one that is older. */
+/* May a program have some?  Not with GPUs of several servers, nor of one that is older, nor in pages of another size. */
 bool client_managed_offered(void);
 /* CUDA_ERROR_NOT_SUPPORTED, and why, once. */
 CUresult client_managed_refuse(void);

@@ -72,7 +72,7 @@ int client_pages_start(void)
 	if (managed.bounce == MAP_FAILED)
 		return -ENOMEM;
 	managed.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	if ((size_t)sysconf(_SC_PAGESIZE) == PAGE_BYTES && !copies)
+	if (!copies)
 		managed.paging = paging_open(any) == 0;
 	if (managed.paging) {
 		atomic_store(&farbus_client.paging, true);

@@ -20,9 +20,17 @@
 #ifndef FARBUS_CLIENT_PAGES_H
 #define FARBUS_CLIENT_PAGES_H
 
+#include <unistd.h>
+
 #include "home.h"
 
 #define PAGE_BYTES 4096ull
+
+/* Are the machine's pages of that size?  Those of some arm64 kernels have 16 or 64 KiB. */
+static inline bool client_pages_fit(void)
+{
+	return (unsigned long long)sysconf(_SC_PAGESIZE) == PAGE_BYTES;
+}
 
 enum page_state { PAGE_FREE, PAGE_FRESH, PAGE_AWAY, PAGE_CLEAN, PAGE_DIRTY };
 

@@ -151,6 +151,19 @@ static bool is_strong(struct statement *statement)
 	return false;
 }
 
+/* What comes before a release and behind an acquire keeps that order.  x86 orders loads among themselves, and so it does
+ * stores; there an acquire or release needs nothing but its access. */
+static void emit_order(struct decoder *decoder, const char *word)
+{
+#if !defined(__x86_64__)
+	if (statement_has(decoder->statement, word))
+		decode_emit(decoder, "@fence");
+#else
+	(void)decoder;
+	(void)word;
+#endif
+}
+
 /* `verb` is load or store with the kind of address, or unpack or pack with a buffer for it. */
 static void emit_access(struct decoder *decoder, const char *verb, const struct address *address,
 			struct ptx_type type, unsigned register_bytes, int32_t slot, int64_t offset)
@@ -247,10 +260,14 @@ static void decode_wide_access(struct decoder *decoder, bool stores)
 	decode_check(decoder, &address, 16, (stores ? STRICT_WRITE : STRICT_READ) |
 					    (is_strong(statement) ? STRICT_SYNC : 0));
 	slot = stores ? decode_source(decoder, value, 16) : decode_destination(decoder, value, 16);
+	if (stores)
+		emit_order(decoder, "release");
 	move = decode_emit(decoder, stores ? "@store_vector.16" : "@load_vector.16");
 	move->dst = slot;
 	move->a = address.slot;
 	move->imm = address.offset;
+	if (!stores)
+		emit_order(decoder, "acquire");
 }
 
 static void decode_load_store(struct decoder *decoder, bool stores)
@@ -295,17 +312,21 @@ static void decode_load_store(struct decoder *decoder, bool stores)
 	}
 	decode_check(decoder, &address, whole, (stores ? STRICT_WRITE : STRICT_READ) |
 					       (is_strong(statement) ? STRICT_SYNC : 0));
+	if (stores)
+		emit_order(decoder, "release");
 	if (count > 1 && is_strong(statement) && whole <= 16 &&
 	    (!strcmp(address.form, "pointer") || !strcmp(address.form, "absolute"))) {
 		emit_whole_vector(decoder, stores, address, type, elements, count);
-		return;
+	} else {
+		for (unsigned k = 0; k < count; k++) {
+			if (stores)
+				emit_store(decoder, "store", &address, type, &elements[k], k * type.bytes);
+			else
+				emit_load(decoder, "load", &address, type, &elements[k], k * type.bytes);
+		}
 	}
-	for (unsigned k = 0; k < count; k++) {
-		if (stores)
-			emit_store(decoder, "store", &address, type, &elements[k], k * type.bytes);
-		else
-			emit_load(decoder, "load", &address, type, &elements[k], k * type.bytes);
-	}
+	if (!stores)
+		emit_order(decoder, "acquire");
 }
 
 /* ---- atom, red ---- */

@@ -19,7 +19,15 @@ ENGINE_SOURCES := arena names ptx_lex ptx_parse ptx_declare object fatbin linker
 	decode_emit decode_statement decode_control decode_memory decode_move decode_compare \
 	decode_convert decode_matrix decode_cluster decode_texture warp collective barrier cluster mbarrier narrow video wide texture surface strict reach special fault block gang pool print builtin launch
 ENGINE_HANDLERS := integer float half convert memory warp matrix control
+# The levels of instruction sets that handlers are compiled for: forms.c chooses when a program starts.
+ENGINE_MACHINE := $(firstword $(subst -, ,$(shell $(ENGINE_CC) -dumpmachine)))
+ifeq ($(ENGINE_MACHINE),aarch64)
+ENGINE_LEVELS := v8
+ENGINE_MARCH := armv8-a
+else
 ENGINE_LEVELS := v2 v3 v4
+ENGINE_MARCH = x86-64-$(1)
+endif
 
 ENGINE_OBJS := $(ENGINE_SOURCES:%=$(ENGINE_BUILD)/%.o) \
 	$(foreach level,$(ENGINE_LEVELS),$(ENGINE_HANDLERS:%=$(ENGINE_BUILD)/handlers_%_$(level).o))
@@ -34,7 +42,7 @@ $(ENGINE_SOURCES:%=$(ENGINE_BUILD)/%.o): $(ENGINE_BUILD)/%.o: $(ENGINE_DIR)/%.c 
 define engine_level_rule
 $(ENGINE_HANDLERS:%=$(ENGINE_BUILD)/handlers_%_$(1).o): $(ENGINE_BUILD)/handlers_%_$(1).o: \
 		$(ENGINE_DIR)/handlers_%.c | $(ENGINE_BUILD)
-	$(ENGINE_CC) $(ENGINE_HANDLER_CFLAGS) $(ENGINE_EXTRA_CFLAGS) -march=x86-64-$(1) -DISA=$(1) \
+	$(ENGINE_CC) $(ENGINE_HANDLER_CFLAGS) $(ENGINE_EXTRA_CFLAGS) -march=$(ENGINE_MARCH) -DISA=$(1) \
 		-MMD -MP -c -o $$@ $$<
 endef
 $(foreach level,$(ENGINE_LEVELS),$(eval $(call engine_level_rule,$(level))))

@@ -7,7 +7,11 @@
 #include "instruction.h"
 #include "names.h"
 
+#if defined(__x86_64__)
 extern const struct isa isa_v2, isa_v3, isa_v4;
+#else
+extern const struct isa isa_v8;
+#endif
 
 static struct {
 	pthread_once_t once;
@@ -17,6 +21,7 @@ static struct {
 
 static const struct isa *best_isa(void)
 {
+#if defined(__x86_64__)
 	/* FARBUS_SOFTGPU_ISA=v2|v3 holds the level down: tests compare the levels. */
 	const char *limit = getenv("FARBUS_SOFTGPU_ISA");
 	int level = limit && limit[0] == 'v' ? atoi(limit + 1) : 4;
@@ -30,6 +35,9 @@ static const struct isa *best_isa(void)
 	    __builtin_cpu_supports("bmi2"))
 		return &isa_v3;
 	return &isa_v2;
+#else
+	return &isa_v8;
+#endif
 }
 
 static void add_names(struct arena *arena, const struct form *form)

@@ -8,7 +8,9 @@
  */
 #include "handlers.h"
 
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 
 #define HALF 16
 
@@ -382,9 +384,10 @@ STORE_ROWS(DEFINE_STORE)
  * moves between memory and 16 bytes of a buffer in the register window by one
  * instruction; elements are moved from and to that buffer.  A 16-byte SSE move is
  * atomic on every processor with AVX (Intel SDM volume 3A, 9.1.1; AMD64 manual
- * volume 2, 7.3.2).  x86 keeps the order of stores and of loads, so that acquire
- * and release need no more than that, and fence does the rest. */
+ * volume 2, 7.3.2), and so is one of NEON with FEAT_LSE2 (Arm Architecture Reference
+ * Manual for A-profile, B2.2.1).  Acquire and release are the decoder's (decode_memory.c). */
 #define VECTOR_BYTES 16
+typedef u64 vector_16 __attribute__((vector_size(16), may_alias));
 
 static inline void move_vector_16(void *to, const void *from)
 {
@@ -392,7 +395,7 @@ static inline void move_vector_16(void *to, const void *from)
 	if (UNLIKELY(((uintptr_t)to | (uintptr_t)from) & 15))
 		memcpy(to, from, 16);	/* misaligned: no GPU does that at all */
 	else
-		*(volatile __m128i *)to = *(const volatile __m128i *)from;
+		*(volatile vector_16 *)to = *(const volatile vector_16 *)from;
 }
 
 #define DEFINE_MOVE_VECTOR(N, T)                                                               \

@@ -1,7 +1,7 @@
 /* pool.c - blocks of a grid over threads.
  *
  * The thread that launches starts with the blocks at once.  Only a grid that
- * is still running after HELPERS_AFTER_CYCLES wakes the workers: waking one
+ * is still running after helpers_after() wakes the workers: waking one
  * costs more than a small grid.  Workers and their memory are kept.
  */
 #define _GNU_SOURCE
@@ -14,8 +14,20 @@
 #include "launch.h"
 
 #define WORKERS_MAX 255
-#define HELPERS_AFTER_CYCLES 40000	/* some 15 microseconds: what waking a thread costs */
 #define IDLE_SLOTS_MAX 64
+
+/* Counts of the time stamp counter: some 15 microseconds, what waking a thread costs. */
+static uint64_t helpers_after(void)
+{
+#if defined(__x86_64__)
+	return 40000;
+#else
+	uint64_t frequency_hz;
+
+	__asm__("mrs %0, cntfrq_el0" : "=r"(frequency_hz));
+	return frequency_hz * 15 / 1000000;
+#endif
+}
 
 struct engine_options pool_options;
 
@@ -235,7 +247,7 @@ void pool_run(struct launch *launch)
 
 		slot->helpers_due = divisible && !pool_options.deterministic &&
 						    !pool_options.strict
-					    ? time_stamp_counter() + HELPERS_AFTER_CYCLES
+					    ? time_stamp_counter() + helpers_after()
 					    : 0;
 		slot_run(slot, launch, false);
 	}

@@ -4,9 +4,10 @@
 
 /* *memory becomes `wanted` when it is *expected; *expected becomes what it was.
  * cmpxchg16b is not in the compiler's x86-64 baseline, but in every processor that
- * has AVX. */
+ * has AVX; arm64 has its pair of exclusive accesses from the beginning. */
 static bool compare_exchange(u64 *memory, u64 expected[2], const u64 wanted[2])
 {
+#if defined(__x86_64__)
 	bool done;
 
 	__asm__ volatile("lock cmpxchg16b %1"
@@ -15,6 +16,32 @@ static bool compare_exchange(u64 *memory, u64 expected[2], const u64 wanted[2])
 			 : "b"(wanted[0]), "c"(wanted[1])
 			 : "memory");
 	return done;
+#else
+	u64 low, high, differs;
+	u32 failed;
+
+	/* What was read is one value only if it could be written back as it was. */
+	do {
+		__asm__ volatile("ldaxp %[low], %[high], %[memory]\n\t"
+				 "eor %[differs], %[low], %[expected_low]\n\t"
+				 "cmp %[high], %[expected_high]\n\t"
+				 "csinc %[differs], %[differs], xzr, eq\n\t"
+				 "cbnz %[differs], 1f\n\t"
+				 "stlxp %w[failed], %[wanted_low], %[wanted_high], %[memory]\n\t"
+				 "b 2f\n"
+				 "1:\n\t"
+				 "stlxp %w[failed], %[low], %[high], %[memory]\n"
+				 "2:"
+				 : [low] "=&r"(low), [high] "=&r"(high), [differs] "=&r"(differs),
+				   [failed] "=&r"(failed), [memory] "+Q"(*(u64(*)[2])memory)
+				 : [expected_low] "r"(expected[0]), [expected_high] "r"(expected[1]),
+				   [wanted_low] "r"(wanted[0]), [wanted_high] "r"(wanted[1])
+				 : "cc", "memory");
+	} while (failed);
+	expected[0] = low;
+	expected[1] = high;
+	return !differs;
+#endif
 }
 
 /* a: address, b: new value (exch) or compared value (cas), c: new value of cas */

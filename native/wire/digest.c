@@ -5,6 +5,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 /* FIPS 180-4, 4.2.2 */
@@ -104,17 +108,66 @@ __attribute__((target("sha,sse4.1"))) static void blocks_by_processor(uint32_t s
 }
 
 /* CPUID leaf 7: EBX bit 29 is SHA; leaf 1: ECX bits 9 and 19 are SSSE3 and SSE4.1. */
+static bool processor_digests(void)
+{
+	unsigned a, b = 0, c, d, c1 = 0;
+
+	return __get_cpuid(1, &a, &b, &c1, &d) && __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 29 & 1 &&
+	       c1 >> 9 & 1 && c1 >> 19 & 1;
+}
+
+#elif defined(__aarch64__)
+
+/* The same with the processor's instructions ("Arm Architecture Reference Manual for A-profile", SHA256H and its
+ * like): the state lies in order. */
+__attribute__((target("+crypto"))) static void blocks_by_processor(uint32_t state[8], const uint8_t *at, size_t count)
+{
+	uint32x4_t abcd = vld1q_u32(state), efgh = vld1q_u32(state + 4);
+
+	for (; count; count--, at += 64) {
+		const uint32x4_t abcd_before = abcd, efgh_before = efgh;
+		uint32x4_t words[4];	/* in registers: nothing of a secret stays */
+
+		for (int i = 0; i < 4; i++)
+			words[i] = vreinterpretq_u32_u8(vrev32q_u8(vld1q_u8(at + 16 * i)));
+#pragma GCC unroll 16
+		for (int i = 0; i < 16; i++) {
+			const uint32x4_t sum = vaddq_u32(words[i % 4], vld1q_u32(rounds + 4 * i)), before = abcd;
+
+			abcd = vsha256hq_u32(abcd, efgh, sum);
+			efgh = vsha256h2q_u32(efgh, before, sum);
+			if (i < 12)
+				words[i % 4] = vsha256su1q_u32(vsha256su0q_u32(words[i % 4], words[(i + 1) % 4]),
+							       words[(i + 2) % 4], words[(i + 3) % 4]);
+		}
+		abcd = vaddq_u32(abcd, abcd_before);
+		efgh = vaddq_u32(efgh, efgh_before);
+	}
+	vst1q_u32(state, abcd);
+	vst1q_u32(state + 4, efgh);
+}
+
+static bool processor_digests(void)
+{
+	return getauxval(AT_HWCAP) & HWCAP_SHA2;
+}
+
+#else
+
+static bool processor_digests(void)
+{
+	return false;
+}
+
+#define blocks_by_processor blocks_plain
+#endif
+
 bool wire_digest_is_fast(void)
 {
 	static _Atomic int known;	/* 0: not yet, 1: no, 2: yes */
-	unsigned a, b = 0, c, d, c1 = 0;
 
-	if (!known) {
-		bool there = __get_cpuid(1, &a, &b, &c1, &d) && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
-			     b >> 29 & 1 && c1 >> 9 & 1 && c1 >> 19 & 1;
-
-		known = there ? 2 : 1;
-	}
+	if (!known)
+		known = processor_digests() ? 2 : 1;
 	return known == 2;
 }
 
@@ -122,20 +175,6 @@ static void blocks(uint32_t state[8], const uint8_t *at, size_t count)
 {
 	(wire_digest_is_fast() ? blocks_by_processor : blocks_plain)(state, at, count);
 }
-
-#else
-
-bool wire_digest_is_fast(void)
-{
-	return false;
-}
-
-static void blocks(uint32_t state[8], const uint8_t *at, size_t count)
-{
-	blocks_plain(state, at, count);
-}
-
-#endif
 
 struct digest {
 	uint32_t state[8];

@@ -24,7 +24,8 @@ BUILD = ROOT / "native" / "build"
 #: Shim and server of another build, with sanitizers (make asan, make tsan), whose runtime comes first in every process.
 SANITIZED = os.environ.get("FARBUS_SANITIZED_BUILD", "")
 SANITIZER = os.environ.get("FARBUS_SANITIZER", "")
-SHIM = Path(SANITIZED or BUILD) / "shim"
+#: Programs of another machine have a shim of its, and CC is its compiler (make check-arm64).
+SHIM = Path(os.environ.get("FARBUS_TEST_SHIM") or Path(SANITIZED or BUILD) / "shim")
 
 #: With so many processors several threads carry what is large (native/transport/crew.c).
 CREW_PROCESSORS = 8

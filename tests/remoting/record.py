@@ -12,6 +12,7 @@ from pathlib import Path
 
 from farbus.remoting.spec import ENTRIES, Answer
 from tests.remoting.harness import ROOT, SHIM
+from tests.softgpu.driver_programs import COMPILER
 
 _HEAD = """
 #define _GNU_SOURCE
@@ -106,8 +107,8 @@ def build_recorder(folder: Path) -> Path:
     library.parent.mkdir(exist_ok=True)
     subprocess.run(
         [
-            "cc", "-std=gnu11", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1",
-            "-Wl,-Bsymbolic", str(source), "-o", str(library), "-ldl",
+            COMPILER or "cc", "-std=gnu11", "-O1", "-w", "-shared", "-fPIC", "-fvisibility=hidden",
+            "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic", str(source), "-o", str(library), "-ldl",
         ],
         check=True,
     )  # fmt: skip

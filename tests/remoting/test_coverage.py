@@ -11,7 +11,7 @@ import pytest
 
 from farbus.remoting.spec import ENTRIES, Answer
 from farbus.remoting.spec.checked import CHECKED
-from tests.remoting.harness import BUILD, PROGRAM_TIMEOUT_S, SHIM, Remote
+from tests.remoting.harness import PROGRAM_TIMEOUT_S, SHIM, Remote
 from tests.remoting.record import build_recorder, called_entries
 from tests.softgpu import driver_programs
 from tests.softgpu.test_driver_programs import NAMES
@@ -104,9 +104,7 @@ def test_program_on_the_software_gpu_itself(tmp_path: Path, name: str) -> None:
     program = build_calls(name, tmp_path)
     done = subprocess.run(
         [program],
-        env=driver_programs.environment(
-            str(tmp_path), "count=2", LD_LIBRARY_PATH=str(BUILD / "softgpu"), LD_BIND_NOW=""
-        ),
+        env=driver_programs.environment(str(tmp_path), "count=2", LD_BIND_NOW=""),
         capture_output=True,
         text=True,
         timeout=PROGRAM_TIMEOUT_S,

@@ -119,3 +119,26 @@ def test_a_callback_of_the_log_that_touches_a_lost_page_does_not_hang(
     os.kill(server, signal.SIGKILL)
     out, err = program.communicate("\n", timeout=PATIENCE_S)
     assert program.returncode == -signal.SIGSEGV, out + err
+
+
+@pytest.fixture
+def large_pages(remote: Remote, shared_library: Callable[..., Path]) -> str:
+    """What is preloaded where the machine's pages have 64 KiB, in which the shim can't tell words of 4 KiB apart."""
+    return f"{shared_library('large_pages')}:{remote.environment()['LD_PRELOAD']}"
+
+
+def test_larger_pages_refuse_managed_memory_and_say_so(remote: Remote, build: Build, large_pages: str) -> None:
+    done = remote.run(build("remoting/unmanaged/refused"), LD_PRELOAD=large_pages)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    assert done.stderr == (
+        "farbus: managed memory is not supported over remoting on a machine whose pages do not have 4 KiB; "
+        "the attribute MANAGED_MEMORY is 0\n"
+    )
+
+
+def test_larger_pages_refuse_pinned_memory_as_managed_memory(remote: Remote, build: Build, large_pages: str) -> None:
+    done = remote.run(
+        build("remoting/rows"), LD_PRELOAD=large_pages, FARBUS_MAPPED_MEMORY="managed", FARBUS_TRANSPORT="tcp"
+    )
+    assert done.returncode != 0
+    assert "FARBUS_MAPPED_MEMORY=managed needs a machine whose pages have 4 KiB: unset it\n" in done.stderr
