@@ -431,11 +431,15 @@ static CUresult library_close(struct server_call *call, struct server_library *l
 	return call->driver->cuLibraryUnload(library->library);
 }
 
-/* Say why the driver is not asked, here and as if the driver had said it. */
+/* Say why the driver is not asked, as if the driver had said it, and here: once, as a client can
+ * send as many as it likes. */
 static CUresult image_refuse(const struct load *load, const char *why)
 {
-	fprintf(stderr, "farbus: an image of %llu bytes is not loaded: %s\n", (unsigned long long)load->bytes,
-		why);
+	static _Atomic bool said;
+
+	if (!atomic_exchange(&said, true))
+		fprintf(stderr, "farbus: an image of %llu bytes is not loaded: %s\n",
+			(unsigned long long)load->bytes, why);
 	if (load->logs) {
 		snprintf(load->logs->error, load->logs->error_room, "%s", why);
 		load->logs->error_bytes = (uint32_t)strlen(load->logs->error);
