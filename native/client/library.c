@@ -238,10 +238,28 @@ static CUresult load_anyhow(struct client_library *library, const struct client_
 	return result;
 }
 
-/* Programs often check no error, and then compute with what was there before: pass on what a
- * software GPU says, once for each image in turn.  NVIDIA's driver says nothing. */
-static void image_refused(const struct client_library *library, const struct loaded *loaded,
-			  size_t bytes)
+/* As one line. */
+static void reason_flatten(char *reason)
+{
+	size_t length = strlen(reason);
+
+	for (char *at = reason; *at; at++)
+		if ((unsigned char)*at < ' ')
+			*at = ' ';
+	while (length && reason[length - 1] == ' ')
+		reason[--length] = '\0';
+}
+
+/* Is the image itself why it was not loaded? */
+static bool result_is_of_image(CUresult result)
+{
+	return result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_INVALID_PTX ||
+	       result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION;
+}
+
+/* Programs often check no error, and then compute with what was there before: pass on what the
+ * driver says, once for each image in turn.  NVIDIA's says nothing of machine code. */
+static void image_refused(const struct client_library *library, struct loaded *loaded, size_t bytes)
 {
 	static _Atomic(const void *) last;
 	const struct wire_device *device = &farbus_client.devices[loaded->device].snapshot;
@@ -249,14 +267,17 @@ static void image_refused(const struct client_library *library, const struct loa
 	int minor = device->attributes[CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR];
 	Dl_info file;
 
+	reason_flatten(loaded->reason);
 	if (!loaded->reason[0])
 		return;
 	if (!dladdr(library->origin, &file) || !file.dli_fname)
 		file.dli_fname = "memory";
 	else if (atomic_exchange(&last, library->origin) == library->origin)
 		return;
-	client_message("the kernel image of %zu bytes in %s can't run on %s (compute capability %d.%d): %s",
-		       bytes, file.dli_fname, device->name, major, minor, loaded->reason);
+	client_message("the kernel image of %zu bytes in %s can't %s %s (compute capability %d.%d): %s", bytes,
+		       file.dli_fname,
+		       loaded->result == CUDA_ERROR_NO_BINARY_FOR_GPU ? "run on" : "be loaded by the driver of",
+		       device->name, major, minor, loaded->reason);
 }
 
 static CUresult library_send(struct client_library *library, struct client_session *session,
@@ -269,7 +290,7 @@ static CUresult library_send(struct client_library *library, struct client_sessi
 
 	if (result == CUDA_SUCCESS)
 		result = loaded.result;
-	if (loaded.result == CUDA_ERROR_NO_BINARY_FOR_GPU)
+	if (result_is_of_image(loaded.result))
 		image_refused(library, &loaded, bytes);
 	if (result == CUDA_SUCCESS) {
 		/* From here on it is to be unloaded there, too. */
@@ -338,8 +359,13 @@ static CUresult library_load(const void *image, uint64_t left, bool module,
 	int rc;
 
 	rc = image_pack(image, left, architectures, architecture_count, &packed, &bytes);
-	if (rc)
-		return rc == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_IMAGE;
+	if (rc == -ENOMEM)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (rc) {
+		client_message("a kernel image is not loaded: it is %s", rc == -EFBIG
+				       ? "larger than any that is sent" : "no fatbin, machine code or PTX that is whole");
+		return CUDA_ERROR_INVALID_IMAGE;
+	}
 	library = calloc(1, sizeof(*library));
 	if (!library || handle_open(&farbus_client.handles, HANDLE_LIBRARY, library, &handle)) {
 		free(library);

@@ -341,6 +341,20 @@ static int read_data(struct client_session *session, const struct wire_header *h
 	return rc;
 }
 
+/* What a software GPU says on its own stderr: lines, as ours are. */
+static void text_said(const char *text, size_t length)
+{
+	(void)!write(STDERR_FILENO, text, length);
+	while (length) {
+		const char *end = memchr(text, '\n', length);
+		size_t line = end ? (size_t)(end - text) + 1 : length;
+
+		client_log(text, line);
+		text += line;
+		length -= line;
+	}
+}
+
 static int read_text(struct client_session *session, const struct wire_header *header)
 {
 	struct wire_text text;
@@ -360,10 +374,12 @@ static int read_text(struct client_session *session, const struct wire_header *h
 	rc = inbox_take(&session->inbox, bytes, length);
 	/* Not a place to be cancelled in: this thread reads for all. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	/* Through stdio, like the driver's own printf: it keeps its place among
-	 * what the program prints. */
-	if (!rc)
-		fwrite(bytes, 1, length, text.descriptor == 2 ? stderr : stdout);
+	/* What kernels print goes through stdio, like the driver's own printf: it keeps its place
+	 * among what the program prints. */
+	if (!rc && text.descriptor == STDERR_FILENO)
+		text_said(bytes, length);
+	else if (!rc)
+		fwrite(bytes, 1, length, stdout);
 	pthread_setcancelstate(cancel, &cancel);
 	free(bytes);
 	return rc;

@@ -107,6 +107,7 @@ static int round_run(uint64_t number)
 	    transport_resume_wrap(&server->transport, &options))
 		return -1;
 	pthread_mutex_init(&server->resume.lock, NULL);
+	server->status = &server->unseen;
 	server->resume.session = random_next();
 	server->resume.bundles = options.bundles;
 	server->resume.connection = random_next();

@@ -204,7 +204,7 @@ enum wire_op {
 	WIRE_EVENT_PULL = 0x0102,
 	/* A posted operation has failed. */
 	WIRE_EVENT_FAILURE = 0x0103,
-	/* What kernels printed. */
+	/* What kernels printed, or a software GPU said. */
 	WIRE_EVENT_TEXT = 0x0104,
 };
 

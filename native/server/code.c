@@ -2,6 +2,7 @@
 #include "server_ops.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -407,14 +408,17 @@ static CUresult library_open(struct server_call *call, struct server_library *li
 	count = own;
 	if (load->logs)
 		count += logs_ask(load->logs, options + own, values + own);
+	/* Then its reason travels in the reply. */
+	server_text_told(load->logs && load->logs->error_room);
 	if (library->is_module)
 		result = call->driver->cuModuleLoadDataEx(&library->module, library->image.image, count,
 							  options, values);
 	else if (!call->driver->cuLibraryLoadData)
-		return CUDA_ERROR_NOT_SUPPORTED;
+		result = CUDA_ERROR_NOT_SUPPORTED;
 	else
 		result = call->driver->cuLibraryLoadData(&library->library, library->image.image,
 							 options, values, count, NULL, NULL, 0);
+	server_text_told(false);
 	if (load->logs)
 		logs_take(load->logs, values + own);
 	return result;
@@ -427,12 +431,29 @@ static CUresult library_close(struct server_call *call, struct server_library *l
 	return call->driver->cuLibraryUnload(library->library);
 }
 
+/* Say why the driver is not asked, as if the driver had said it, and here: once, as a client can
+ * send as many as it likes. */
+static CUresult image_refuse(const struct load *load, const char *why)
+{
+	static _Atomic bool said;
+
+	if (!atomic_exchange(&said, true))
+		fprintf(stderr, "farbus: an image of %llu bytes is not loaded: %s\n",
+			(unsigned long long)load->bytes, why);
+	if (load->logs) {
+		snprintf(load->logs->error, load->logs->error_room, "%s", why);
+		load->logs->error_bytes = (uint32_t)strlen(load->logs->error);
+	}
+	return CUDA_ERROR_INVALID_IMAGE;
+}
+
 /* Make a library of an image; its kernels are named, itself it is not: nobody else can find it. */
 static CUresult library_make(struct server_call *call, const struct load *load,
 			     struct server_library **out)
 {
 	struct server_library *library = calloc(1, sizeof(*library));
 	CUresult result = library ? server_enter_any(call, load->device) : CUDA_ERROR_OUT_OF_MEMORY;
+	int rc;
 
 	if (result != CUDA_SUCCESS) {
 		free(library);
@@ -442,10 +463,11 @@ static CUresult library_make(struct server_call *call, const struct load *load,
 	library->context = call->context ? call->context->base : NULL;
 	library->is_module = load->is_module;
 	library->packed = load->packed;
-	if (image_unpack(library->packed, load->bytes, &library->image)) {
+	rc = image_unpack(library->packed, load->bytes, &library->image);
+	if (rc) {
 		free(library->packed);
 		free(library);
-		return CUDA_ERROR_INVALID_IMAGE;
+		return rc == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : image_refuse(load, "it is malformed");
 	}
 	result = library_open(call, library, load);
 	if (result != CUDA_SUCCESS) {
@@ -536,6 +558,7 @@ CUresult serve_image_load(struct server_call *call)
 {
 	static const uint64_t no_digest[4];
 	const struct wire_image_load *request = call->request;
+	const uint8_t *digest = (const uint8_t *)request->digest;
 	struct wire_image_load_reply *reply = call->reply;
 	struct load load = {
 		.handle = request->library,
@@ -546,6 +569,7 @@ CUresult serve_image_load(struct server_call *call)
 	struct server_library *library;
 	struct wire_writer writer;
 	CUresult result;
+	bool named;
 
 	if (request->device >= (uint32_t)call->server->device_count ||
 	    request->info_bytes > WIRE_JIT_LOG_BYTES || request->error_bytes > WIRE_JIT_LOG_BYTES)
@@ -556,6 +580,7 @@ CUresult serve_image_load(struct server_call *call)
 		reply->is_absent = !request->blob;
 		return request->blob ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 	}
+	named = request->blob && memcmp(request->digest, no_digest, sizeof(no_digest)) != 0;
 	result = tail_open(call, &writer);
 	if (result == CUDA_SUCCESS && (request->info_bytes || request->error_bytes)) {
 		load.logs = calloc(1, sizeof(*load.logs));
@@ -569,7 +594,13 @@ CUresult serve_image_load(struct server_call *call)
 		load.logs->info_room = request->info_bytes;
 		load.logs->error_room = request->error_bytes;
 	}
-	result = library_make(call, &load, &library);
+	/* Nothing else would tell that it is not what the program has, and wrong code may run. */
+	if (named && !server_image_is(load.packed, load.bytes, digest)) {
+		free(load.packed);
+		result = image_refuse(&load, "it is not what was sent: its digest is another");
+	} else {
+		result = library_make(call, &load, &library);
+	}
 	if (result != SERVER_MALFORMED && load.logs) {
 		logs_write(load.logs, &writer);
 		reply->info_bytes = load.logs->info_bytes;
@@ -580,9 +611,8 @@ CUresult serve_image_load(struct server_call *call)
 		return result;
 	reply->result = (int32_t)result;
 	if (result == CUDA_SUCCESS) {
-		if (request->blob && memcmp(request->digest, no_digest, sizeof(no_digest)) != 0)
-			server_image_keep(call->server->images, (const uint8_t *)request->digest,
-					  library->packed, request->bytes);
+		if (named)
+			server_image_keep(call->server->images, digest, library->packed, request->bytes);
 		kernels_describe(call, library, load.device, 0, &writer);
 		reply->kernel_count = library->count;
 		reply->enumerated = library->enumerated;

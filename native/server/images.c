@@ -71,7 +71,7 @@ static void name_make(const uint8_t digest[WIRE_DIGEST_BYTES], char name[NAME_BY
 		snprintf(name + 2 * i, 3, "%02x", digest[i]);
 }
 
-static bool digest_is(const void *data, size_t bytes, const uint8_t digest[WIRE_DIGEST_BYTES])
+bool server_image_is(const void *data, size_t bytes, const uint8_t digest[WIRE_DIGEST_BYTES])
 {
 	uint8_t found[WIRE_DIGEST_BYTES];
 
@@ -127,7 +127,7 @@ void *server_image_find(struct server_images *images, const uint8_t digest[WIRE_
 	    (uint64_t)status.st_size == bytes)
 		/* Some bytes behind the end, as behind an image that was sent. */
 		data = calloc(1, bytes + SERVER_IMAGE_SLACK);
-	if (data && (!read_all(file, data, bytes) || !digest_is(data, bytes, digest))) {
+	if (data && (!read_all(file, data, bytes) || !server_image_is(data, bytes, digest))) {
 		free(data);
 		data = NULL;
 		(void)unlinkat(images->directory, name, 0);
@@ -211,8 +211,7 @@ void server_image_keep(struct server_images *images, const uint8_t digest[WIRE_D
 	bool whole, due;
 	int file;
 
-	/* What claims another digest than it has would only be removed again. */
-	if (!images || bytes > images->limit / KEEP_SHARE || !digest_is(data, bytes, digest))
+	if (!images || bytes > images->limit / KEEP_SHARE)
 		return;
 	name_make(digest, name);
 	pthread_mutex_lock(&images->lock);

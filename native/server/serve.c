@@ -138,6 +138,12 @@ static bool call_queries(const struct server_call *call)
 	return call->header.opcode == WIRE_OP_STREAM_QUERY || call->header.opcode == WIRE_OP_EVENT_QUERY;
 }
 
+/* What a software GPU says of it is there before the error is. */
+static bool call_is_refused(CUresult result)
+{
+	return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+}
+
 /* What kernels have printed is there before a query tells of their end.  Where only queries have
  * come since the same one was answered so, nothing new can have ended: a program that polls
  * would pay for a look each time.  The caller leads. */
@@ -179,7 +185,7 @@ static bool call_serve(struct server_call *call, const struct wire_op_info *info
 		free(call->reply_tail);
 		return false;
 	}
-	if (info->blocking || (call_queries(call) && query_brings_text(call, result)))
+	if (info->blocking || call_is_refused(result) || (call_queries(call) && query_brings_text(call, result)))
 		server_text_flush(server);
 	if (info->called) {
 		bool good = result == CUDA_SUCCESS;
@@ -995,7 +1001,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 
 	if (!server)
 		return fail(why, bytes, -ENOMEM, "out of memory");
-	server->text_read = -1;
+	server->text_read = server->said_read = -1;
 	server->status = options->status ? options->status : &server->unseen;
 	server->libcuda = options->libcuda;
 	server->sessions = options->sessions;

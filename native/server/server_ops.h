@@ -250,6 +250,7 @@ struct server {
 	struct handle_table objects;	/* named by the client */
 	struct handle_table functions;	/* named here */
 	int text_read;			/* what the driver prints; -1: not caught */
+	int said_read, said_write;	/* what a software GPU says; -1: not heard */
 	pthread_mutex_t text_lock;	/* over reading it */
 	struct server_settled settled;	/* the leader's */
 	struct server_idle idle;	/* the leader's, while it is alone */
@@ -499,6 +500,8 @@ void server_pinned_forget(struct server_call *call, struct server_context *conte
 /* text.c: catch what the driver prints; send what is there now. */
 int server_text_start(struct server *server);
 void server_text_flush(struct server *server);
+/* What a software GPU says of this thread's calls reaches the client otherwise, from now on. */
+void server_text_told(bool told);
 
 /* driver.c */
 /* Options of the just-in-time compiler from a message: those that are plain numbers, the others
@@ -516,7 +519,8 @@ struct server_images *server_images_open(const char *path, uint64_t limit);
 /* The image of that digest and length, malloc'ed; NULL: it is not there. */
 void *server_image_find(struct server_images *images, const uint8_t digest[WIRE_DIGEST_BYTES],
 			uint64_t bytes);
-/* Keep an image, if its digest is that, and nothing hinders it. */
+bool server_image_is(const void *data, size_t bytes, const uint8_t digest[WIRE_DIGEST_BYTES]);
+/* Keep an image, whose digest that is, if nothing hinders it. */
 void server_image_keep(struct server_images *images, const uint8_t digest[WIRE_DIGEST_BYTES],
 		       const void *data, uint64_t bytes);
 

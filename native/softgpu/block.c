@@ -236,7 +236,7 @@ bool launch_must_stop(struct launch *launch, const struct block *block)
 	}
 	if (launch->deadline_ns && clock_monotonic_ns() > launch->deadline_ns) {
 		snprintf(why.text, sizeof(why.text),
-			 "%s ran longer than %llu ms; last in block (%u,%u,%u)",
+			 ENGINE_NAME " ran longer than %llu ms; last in block (%u,%u,%u)",
 			 launch->function->name,
 			 (unsigned long long)(request->timeout_ns / 1000000), block->index[0],
 			 block->index[1], block->index[2]);
@@ -328,7 +328,7 @@ static void report(struct slot *slot, struct launch *launch, struct block *block
 		if (slot->running)
 			ip = slot->running->ip;
 		snprintf(slot->why.text, sizeof(slot->why.text),
-			 "illegal address %#zx in %s block (%u,%u,%u), PTX line %u",
+			 "illegal address %#zx in " ENGINE_NAME " block (%u,%u,%u), PTX line %u",
 			 (size_t)slot->fault_address, name, block->index[0], block->index[1],
 			 block->index[2], ip ? ip->line : 0);
 	}

@@ -317,7 +317,7 @@ static void declare_registers(struct decoder *decoder)
 
 			ptx_expect(parser, ">");
 			if (count > 1u << 20)
-				ptx_fail(parser, ENGINE_INVALID_PTX, "%llu registers %.*s",
+				ptx_fail(parser, ENGINE_UNSUPPORTED, "a list of %llu registers (%.*s)",
 					 (unsigned long long)count, (int)length, name);
 			symbol->kind = SYMBOL_REGISTER_ARRAY;
 			symbol->count = (uint32_t)count;
@@ -444,7 +444,7 @@ void decode_branch_reference(struct decoder *decoder, const char *name, uint32_t
 static void open_scope(struct decoder *decoder)
 {
 	if (decoder->scope_count >= sizeof(decoder->scopes) / sizeof(decoder->scopes[0]))
-		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "blocks are nested too deep");
+		ptx_fail(decoder->parser, ENGINE_UNSUPPORTED, "blocks that are nested so deep");
 	decoder->scopes[decoder->scope_count++] = (struct scope){
 		(uint32_t)decoder->symbol_count, (uint32_t)decoder->reference_count,
 	};

@@ -4,7 +4,7 @@
 
 #include "decode.h"
 
-#define FRAME_BYTES_MAX (16u << 20)	/* 128 Ki 32-bit registers; nvcc -G needs some 100 KiB */
+#define FRAME_BYTES_MAX (256u << 20)	/* of a warp: 2 Mi 32-bit registers; cudf's hashes have 300,000 */
 #define CODE_COUNT_MAX (1u << 24)
 
 void decode_unsupported(struct decoder *decoder, const char *why)
@@ -33,8 +33,8 @@ struct instruction *decode_emit(struct decoder *decoder, const char *form_name)
 	if (!form)
 		decode_unsupported(decoder, form_name);
 	if (function->code_count >= CODE_COUNT_MAX)
-		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "function %s is too long",
-			 function->name);
+		ptx_fail(decoder->parser, ENGINE_UNSUPPORTED, "a function of more than %u steps",
+			 CODE_COUNT_MAX);
 	instruction = ARENA_PUSH(decoder->arena, function->code, function->code_count);
 	*instruction = (struct instruction){
 		.run = form->run, .dst = -1, .a = -1, .b = -1, .c = -1, .x = form->x,
@@ -61,8 +61,8 @@ int32_t decode_slot(struct decoder *decoder, unsigned bytes)
 	uint32_t slot = (decoder->frame_bytes + align - 1) & ~(align - 1);
 
 	if (slot + size > FRAME_BYTES_MAX)
-		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "function %s has too many registers",
-			 decoder->function->name);
+		ptx_fail(decoder->parser, ENGINE_UNSUPPORTED, "a function with registers of more than %u MiB a warp",
+			 FRAME_BYTES_MAX >> 20);
 	decoder->frame_bytes = slot + size;
 	return (int32_t)slot;
 }

@@ -32,6 +32,13 @@ struct fatbin_container {
 _Static_assert(sizeof(struct fatbin_wrapper) == 24, "layout of nvcc's fatbin wrapper");
 _Static_assert(sizeof(struct fatbin_container) == 16, "layout of nvcc's fatbin container");
 
+/* Lengths that can't be right: whoever reads it would read on beyond its end. */
+static CUresult image_refuse(const char *why)
+{
+	driver_say("an image is not loaded: %s", why);
+	return CUDA_ERROR_INVALID_IMAGE;
+}
+
 /* Length of a container, or 0 when it is none. */
 static size_t container_bytes(const void *data)
 {
@@ -57,18 +64,18 @@ static CUresult copy_wrapper(const struct fatbin_wrapper *wrapper, void **copy)
 	if (wrapper->version == 2 && wrapper->prelinked) {
 		while (wrapper->prelinked[count]) {
 			if (++count > CONTAINER_LINK_MAX)
-				return CUDA_ERROR_INVALID_IMAGE;
+				return image_refuse("it has too many objects to link");
 		}
 	}
 	total = sizeof *out + (count + 1) * sizeof *list + 16;
 	bytes = wrapper->data ? container_bytes(wrapper->data) : 0;
 	if (!bytes && !count)
-		return CUDA_ERROR_INVALID_IMAGE;
+		return image_refuse("there is no container behind its wrapper");
 	total += bytes + 16;
 	for (size_t i = 0; i < count; i++) {
 		bytes = container_bytes(wrapper->prelinked[i]);
 		if (!bytes || total > IMAGE_BYTES_MAX)
-			return CUDA_ERROR_INVALID_IMAGE;
+			return image_refuse("one of the objects to link is no container, or too large");
 		total += bytes + 16;
 	}
 	out = calloc(1, total);
@@ -112,7 +119,7 @@ CUresult driver_image_copy(const void *image, void **copy)
 	else
 		bytes = strlen(image) + 1;
 	if (!bytes)
-		return CUDA_ERROR_INVALID_IMAGE;
+		return image_refuse("its headers say of no sound size");
 	*copy = malloc(bytes);
 	if (!*copy)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -134,7 +141,7 @@ CUresult driver_file_read(const char *path, void **image, size_t *bytes)
 	if (fstat(fd, &status) || !S_ISREG(status.st_mode))
 		goto out;
 	if ((uint64_t)status.st_size > IMAGE_BYTES_MAX) {
-		result = CUDA_ERROR_INVALID_IMAGE;
+		result = image_refuse("its file is too large");
 		goto out;
 	}
 	text = malloc((size_t)status.st_size + 1);
@@ -176,7 +183,7 @@ CUresult driver_image_read(const char *path, void **image)
 	    (!memcmp(*image, "\177ELF", bytes < 4 ? bytes + 1 : 4) &&
 	     !engine_image_bytes(*image, bytes))) {
 		free(*image);
-		return CUDA_ERROR_INVALID_IMAGE;
+		return image_refuse("its file ends before what its headers say");
 	}
 	return CUDA_SUCCESS;
 }

@@ -78,7 +78,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 	status = engine_launch(&order, &why);
 	board_busy_end(board);
 	if (status)
-		driver_say("kernel %s ended early: %s",
+		driver_say("kernel " ENGINE_NAME " ended early: %s",
 			   launch->function->info.name, why.text[0] ? why.text : "no reason given");
 	return driver_engine_result(status);
 }
@@ -171,7 +171,7 @@ static CUresult check_supported(struct CUfunc_st *function)
 	if (function->info.status == ENGINE_OK)
 		return CUDA_SUCCESS;
 	if (!__atomic_exchange_n(&function->told_unsupported, true, __ATOMIC_RELAXED))
-		driver_say("kernel %s can't run: %s is not implemented by the "
+		driver_say("kernel " ENGINE_NAME " can't run: %s is not implemented by the "
 			   "software GPU", function->info.name,
 			   function->info.unsupported ? function->info.unsupported : "an instruction");
 	return driver_engine_result(function->info.status);

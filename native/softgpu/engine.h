@@ -46,6 +46,10 @@ struct engine_diagnostic {
 	char text[512];
 };
 
+/* For printf: as much as lines show of a function's name, which templates make thousands of
+ * characters long.  All of a line must say what is wrong. */
+#define ENGINE_NAME "%.200s"
+
 /* Where the engine gets memory that the device sees (module variables), so
  * that it counts against the device's memory.  Returns NULL when full. */
 struct engine_memory {

@@ -86,7 +86,9 @@ static void describe(struct engine_function *function)
 		};
 }
 
-/* Decode one function; a missing instruction makes only it unusable. */
+/* Decode one function; a missing instruction, or more of something than the engine has room for,
+ * makes only it unusable: which of a library's images the runtime loads first is chance (cudart
+ * finds a kernel that several have, as CUB's empty one, by addresses). */
 static enum engine_status decode_one(struct ptx_parser *parser, struct engine_function *function)
 {
 	jmp_buf recover, *outer = parser->recover;
@@ -124,8 +126,8 @@ static enum engine_status link_module(struct engine_module *module, struct ptx_p
 			continue;
 		status = decode_one(parser, function);
 		if (status != ENGINE_OK) {
-			snprintf(why->text, sizeof(why->text), "%s: %s", function->name,
-				 parser->message);
+			snprintf(why->text, sizeof(why->text), "%.290s, in function " ENGINE_NAME,
+				 parser->message, function->name);
 			return status;
 		}
 		describe(function);

@@ -23,7 +23,7 @@ void warp_fail(struct warp *warp, enum engine_status status, const char *format,
 	va_end(arguments);
 	if (used >= 0 && used < (int)sizeof(slot->why.text))
 		snprintf(slot->why.text + used, sizeof(slot->why.text) - (size_t)used,
-			 " in %s block (%u,%u,%u) warp %u", warp->frame->function->name,
+			 " in " ENGINE_NAME " block (%u,%u,%u) warp %u", warp->frame->function->name,
 			 block->index[0], block->index[1], block->index[2], warp->index);
 	longjmp(slot->recover, 1);
 }

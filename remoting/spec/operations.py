@@ -812,5 +812,5 @@ EVENTS: Final = (
         False,
         "A posted operation has failed.",
     ),
-    (0x0104, "text", _fields("u32 descriptor"), True, "What kernels printed."),
+    (0x0104, "text", _fields("u32 descriptor"), True, "What kernels printed, or a software GPU said."),
 )

@@ -166,7 +166,8 @@ def run_share(mode: str, names: list[str], results: dict[str, dict[str, object]]
         timeout_s, verdict, why = START_TIMEOUT_S, "crashed", ""
         before = len(left)
         try:
-            while (report := worker.line(timeout_s)) is not None:
+            # One that has told all may stand at its exit for minutes, for inductor's own processes (docs/pytorch.md).
+            while left and (report := worker.line(timeout_s)) is not None:
                 timeout_s = OPERATION_TIMEOUT_S
                 if "begin" in report:
                     begun = str(report["begin"])

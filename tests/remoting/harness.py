@@ -120,6 +120,11 @@ class Remote:
         )
 
 
+def lines_of_shim(stderr: str) -> list[str]:
+    """The lines of a program's stderr without those of a software GPU, which names each kernel that a test has fail."""
+    return [line for line in stderr.splitlines() if not line.startswith("softgpu: ")]
+
+
 @contextlib.contextmanager
 def remote_session(
     *,

@@ -230,7 +230,8 @@ def test_a_kernel_image_that_does_not_fit_is_named_with_the_cure(remote: Remote,
 
 
 def test_the_cure_names_an_architecture_that_nvcc_has(libcuda: Path, build: Build, tmp_path: Path) -> None:
-    with remote_session(libcuda=libcuda, folder=tmp_path, environment={"FARBUS_SOFTGPU": "cc=13.0"}) as remote:
+    environment = {"FARBUS_SOFTGPU": "cc=13.0", "FARBUS_SOFTGPU_NODE": str(tmp_path)}
+    with remote_session(libcuda=libcuda, folder=tmp_path, environment=environment) as remote:
         done = remote.run(build("remoting/refused/machine_code"))
     assert done.returncode == 0, done.stderr
     assert "compile with -arch=compute_120, or -gencode arch=compute_120,code=compute_120 beside" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 import struct
@@ -16,13 +17,14 @@ import pytest
 
 from farbus.remoting import assignment
 from farbus.remoting import session as wire
-from farbus.remoting.spec import ENTRIES, OPERATIONS
+from farbus.remoting.spec import ENTRIES, EVENTS, OPERATIONS
 from tests.remoting.harness import ROOT, hello, server_environment
 
 SECRET = bytes(range(32))
 HEADER = struct.Struct("<IHHQQ")
 DEVICE_BYTES = 1392
 OPCODE = {op.name: op.opcode for op in OPERATIONS}
+TEXT = next(opcode for opcode, name, *_ in EVENTS if name == "text")
 CONTEXT = 1 << 43 | 1 << 4  # a context's handle: kind 1, first slot
 
 PATIENCE_S = 20.0
@@ -41,9 +43,12 @@ class Session:
         self.connection.sendall(header + fixed + tail)
 
     def receive(self) -> tuple[int, int, bytes]:
-        """The next frame: opcode, result, payload."""
-        length, opcode, _, _, result = HEADER.unpack(self.exactly(HEADER.size))
-        return opcode, result, self.exactly(length)
+        """The next frame, but for what a software GPU says: opcode, result, payload."""
+        while True:
+            length, opcode, _, _, result = HEADER.unpack(self.exactly(HEADER.size))
+            payload = self.exactly(length)
+            if opcode != TEXT:
+                return opcode, result, payload
 
     def exactly(self, count: int) -> bytes:
         data = b""
@@ -113,10 +118,10 @@ def open_session(libcuda: Path) -> Iterator[Callable[[], Session]]:
 
 
 def image_request(
-    *, library: int = 4 << 43 | 1 << 4, blob: int = 0, size: int = 100, device: int = 0, jit_count: int = 0,
-    info_bytes: int = 0, error_bytes: int = 0,
+    *, library: int = 4 << 43 | 1 << 4, blob: int = 0, size: int = 100, digest: bytes = bytes(32), device: int = 0,
+    jit_count: int = 0, info_bytes: int = 0, error_bytes: int = 0,
 ) -> bytes:  # fmt: skip
-    return struct.pack("<QQQ32sIIIII4x", library, blob, size, bytes(32), device, 0, jit_count, info_bytes, error_bytes)
+    return struct.pack("<QQQ32sIIIII4x", library, blob, size, digest, device, 0, jit_count, info_bytes, error_bytes)
 
 
 def with_context(session: Session) -> Session:
@@ -326,6 +331,23 @@ def test_what_is_not_kept_is_absent_and_not_an_error(open_session: Callable[[], 
     opcode, result, payload = session.receive()
     assert (opcode, result) == (OPCODE["image_load"] | 0x8000, 0)
     assert struct.unpack_from("<iI", payload) == (0, 1)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_an_image_that_is_not_what_its_digest_says_is_not_loaded(
+    open_session: Callable[[], Session], changed: bool
+) -> None:
+    session = with_context(open_session())
+    text = b".version 8.0\n.target sm_80\n.address_size 64\n\0"
+    image = struct.pack("<IIIIQ", 4, 0, 1, 0, len(text)) + text + bytes(-len(text) % 8)
+    digest = hashlib.sha256(image + b"x" * changed).digest()
+    session.send("blob_part", struct.pack("<QQQ", 7, len(image), 0), image)
+    request = image_request(library=4 << 43 | 2 << 4, blob=7, size=len(image), digest=digest, error_bytes=99)
+    session.send("image_load", request, context=CONTEXT)
+    opcode, result, payload = session.receive()
+    assert (opcode, result) == (OPCODE["image_load"] | 0x8000, 0)
+    assert struct.unpack_from("<i", payload) == (200 if changed else 0,)
+    assert (b"it is not what was sent" in payload) == changed
 
 
 @pytest.mark.parametrize("operation", ["library_load", "image_load", "link_create"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -67,6 +68,13 @@ print(json.dumps(rows))
 """
 
 
+#: What is said of an image that a driver does not take, or that is not sent to it.
+REFUSED = re.compile(
+    r"farbus: the kernel image of \d+ bytes in memory can't (run on|be loaded by the driver of) "
+    r"|farbus: a kernel image is not loaded: "
+)
+
+
 def ptx(value: int, size: int) -> bytes:
     """PTX of at least ``size`` bytes whose kernel stores ``value``; the bulk comes last."""
     text = f"""
@@ -86,8 +94,8 @@ ret;
 
 def loaded(remote: Remote, *paths: Path, how: str = "whole") -> list[list[int]]:
     done = remote.run(sys.executable, "-c", LOADER, how, *paths, FARBUS_TRANSPORT="tcp")
-    # An image that does not fit is named.
-    others = [line for line in done.stderr.splitlines() if "can't run on Farbus Software GPU" not in line]
+    # An image that is refused is named.
+    others = [line for line in done.stderr.splitlines() if not REFUSED.match(line)]
     assert (done.returncode, others) == (0, []), done.stderr
     rows: list[list[int]] = json.loads(done.stdout)
     return rows

@@ -11,7 +11,7 @@ import pytest
 
 from tests.disks import small_disk
 from tests.remoting.cutter import Side
-from tests.remoting.harness import ROOT, SANITIZED, Remote, remote_session
+from tests.remoting.harness import ROOT, SANITIZED, Remote, lines_of_shim, remote_session
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_managed import Build, run_on_the_software_gpu
 from tests.remoting.test_resume import at_frames, at_random, run_cut
@@ -227,7 +227,7 @@ def test_who_is_held_to_a_limit_is_told_of_limits(remote: Remote, tmp_path: Path
     command = f"ulimit -f 4096; exec {build_calls('listing/pinned_in_kernel', tmp_path)} pinned 8192"
     done = remote.run("bash", "-c", command, FARBUS_TRANSPORT="shm")
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
-    (line,) = done.stderr.splitlines()
+    (line,) = lines_of_shim(done.stderr)
     assert "program and server could not both have it: by a limit of either (ulimit -n, -f, -v)" in line
 
 

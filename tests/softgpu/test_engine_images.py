@@ -40,16 +40,19 @@ def refused(image: str | bytes, status: Status, *words: str, sm: int = 120) -> N
         (HEADER + ".global .align 3 .u32 x;", ("alignment 3",)),
         (HEADER + ".global .u32 x[2] = {1, 2, 3};", ("too many initializers",)),
         (HEADER + ".global .u8 x[4294967296][4294967296];", ("too large",)),
-        (kernel(".reg .b64 %q<2000000>;"), ("registers",)),
-        (kernel("{" * 300 + "}" * 300), ("nested",)),
         (kernel("ret;")[:-3], ("ends inside",)),
         (HEADER + ".visible .entry k(.param .b8 p[99999999]) { ret; }", ("too large",)),
         (kernel("@%r1 bra L; L:"), ("predicate",)),
     ],
-    ids=range(15),
+    ids=range(13),
 )
 def test_malformed_ptx_is_refused_with_a_reason(image: str, words: tuple[str, ...]) -> None:
     refused(image, Status.INVALID_PTX, *words)
+
+
+def test_a_long_name_leaves_room_for_the_reason() -> None:
+    name = "k" * 2000
+    refused(kernel("nonsense;").replace("entry k", f"entry {name}"), Status.INVALID_PTX, "unknown instruction", "kkk")
 
 
 @pytest.mark.parametrize("image", ["", "hello", "9.0"])
@@ -69,6 +72,43 @@ def test_an_instruction_of_a_later_minor_version_disables_only_its_function() ->
         info = module.info("k")
         assert info.status == Status.UNSUPPORTED
         assert b"nonsense" in info.unsupported
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (".reg .b64 %q<2000000>;", b"2000000 registers"),
+        (".reg .b64 %q<1000000>; .reg .b64 %s<1000000>;", b"registers of more than"),
+        ("{" * 300 + "}" * 300, b"nested"),
+    ],
+)
+def test_a_function_too_large_for_the_engine_disables_only_itself(body: str, why: bytes) -> None:
+    other = (
+        "\n.visible .entry other(.param .u64 p) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [p]; st.u32 [%rd1], 7; ret; }\n"
+    )
+    out = np.zeros(1, np.uint32)
+    with Module(kernel(body) + other) as module:
+        assert module.info("k").status == Status.UNSUPPORTED
+        assert why in module.info("k").unsupported
+        module.launch("other", 1, 1, out)
+    assert out[0] == 7
+
+
+def test_as_many_registers_as_a_whole_hash_has() -> None:
+    """The last of 310,711: cudf's SHA-256, each step of it written out."""
+    body = """
+    .reg .b32 %h<310711>;
+    mov.u32 %h310710, %tid.x;
+    add.u32 %h0, %h310710, 1;
+    ld.param.u64 %rd1, [p];
+    mul.wide.u32 %rd2, %h310710, 4;
+    add.u64 %rd1, %rd1, %rd2;
+    st.global.u32 [%rd1], %h0;
+    ret;"""
+    out = np.zeros(64, np.uint32)
+    with Module(kernel(body)) as module:
+        module.launch("k", 1, 64, out)
+    assert (out == np.arange(1, 65)).all()
 
 
 def test_the_predefined_constant_is_the_size_of_a_warp() -> None:

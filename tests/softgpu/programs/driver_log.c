@@ -30,6 +30,15 @@ static void say(void)
 	EXPECT(cuModuleLoadData(&module, "no PTX"), CUDA_ERROR_INVALID_IMAGE);
 }
 
+/* A wrapper of a fatbin, behind which there is none. */
+static void say_of_length(void)
+{
+	static const uint64_t wrapper[3] = { 1ull << 32 | 0x466243b1, 0, 0 };
+	CUlibrary library;
+
+	EXPECT(cuLibraryLoadData(&library, wrapper, NULL, NULL, 0, NULL, NULL, 0), CUDA_ERROR_INVALID_IMAGE);
+}
+
 static unsigned lines_of(const char *text)
 {
 	unsigned count = 0;
@@ -112,10 +121,12 @@ int main(void)
 	REQUIRE(end == from + 1);
 	dumps(from);
 	REQUIRE(heard == 2 + LINES);
+	say_of_length();
+	REQUIRE(heard == 3 + LINES && strstr(last, "an image is not loaded: there is no container"));
 	CHECK(cuLogsUnregisterCallback(callback));
 	EXPECT(cuLogsUnregisterCallback(callback), CUDA_ERROR_INVALID_VALUE);
 	say();
-	REQUIRE(heard == 2 + LINES);
+	REQUIRE(heard == 3 + LINES);
 	wrong_arguments();
 	return 0;
 }

@@ -1,0 +1,110 @@
+"""What a software GPU says of an error stands on the program's own stderr, before the program has the error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.remoting.harness import Remote
+
+pytestmark = pytest.mark.skipif("FARBUS_TEST_LIBCUDA" in os.environ, reason="NVIDIA's driver has other words")
+
+#: Runs what it is given with ``driver``, a context and the functions below.
+BEGIN = """
+import ctypes, os, sys
+driver = ctypes.CDLL("libcuda.so.1")
+context, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+assert not driver.cuInit(0)
+assert not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not driver.cuCtxSetCurrent(context)
+def say(line):
+    os.write(2, line.encode() + b"\\n")
+def kernel(body):
+    head = ".version 8.0\\n.target sm_80\\n.address_size 64\\n"
+    return (head + ".visible .entry k() { .reg .b64 %rd1; " + body + " }").encode()
+def load(text):
+    return driver.cuModuleLoadData(ctypes.byref(module), text)
+def launch():
+    assert not driver.cuModuleGetFunction(ctypes.byref(function), module, b"k")
+    return driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+"""
+
+NAME = "Farbus Software GPU"
+
+WAYS = pytest.mark.parametrize("transport", ["shm", "tcp"])
+
+
+def said(remote: Remote, script: str, **changes: str) -> list[str]:
+    """The lines of its stderr."""
+    done = remote.run(sys.executable, "-c", BEGIN + script, **changes)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()
+
+
+@WAYS
+def test_which_kernel_failed_and_where_is_told_before_its_error(lease: Callable[..., Remote], transport: str) -> None:
+    script = """
+assert load(kernel("mov.u64 %rd1, 8; st.global.u64 [%rd1], %rd1; ret;")) == 0 and launch() == 0
+say(f"error {driver.cuCtxSynchronize()}")
+"""
+    line, error = said(lease(), script, FARBUS_TRANSPORT=transport)
+    assert line == "softgpu: kernel k ended early: illegal address 0x8 in k block (0,0,0), PTX line 4"
+    assert error == "error 700"
+
+
+@WAYS
+def test_a_kernel_that_can_not_run_says_why_before_its_launch_returns(
+    lease: Callable[..., Remote], transport: str
+) -> None:
+    script = """
+assert load(kernel("wgmma.fence.sync.aligned; ret;")) == 0
+launch()
+say(f"error {driver.cuCtxSynchronize()}")
+"""
+    lines = said(lease(), script, FARBUS_TRANSPORT=transport)
+    named = "softgpu: kernel k can't run: PTX line 4: wgmma.fence.sync.aligned is not implemented by the software GPU"
+    assert named in lines[: lines.index("error 801")]
+
+
+def test_a_program_finds_it_in_the_log_of_the_driver(lease: Callable[..., Remote]) -> None:
+    script = """
+assert load(kernel("mov.u64 %rd1, 8; st.global.u64 [%rd1], %rd1; ret;")) == 0 and launch() == 0
+assert driver.cuCtxSynchronize() == 700
+text, size = ctypes.create_string_buffer(4096), ctypes.c_size_t(4096)
+assert not driver.cuLogsDumpToMemory(None, text, ctypes.byref(size), 0)
+sys.stderr.write(text.value.decode())
+"""
+    line, logged = said(lease(), script)
+    assert line == logged
+    assert "illegal address 0x8" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "result", "why"),
+    [
+        ('kernel("bogus.u32 %rd1;")', 218, "PTX line 4: unknown instruction 'bogus.u32', in function k"),
+        ('b"rubbish"', 200, "PTX line 1: does not start with .version"),
+        ('kernel("ret;").replace(b"8.0", b"99.0")', 222, "PTX line 1: .version 99.0 is newer than 9.x"),
+    ],
+)
+def test_an_image_that_is_refused_is_named_with_the_reason(
+    lease: Callable[..., Remote], text: str, result: int, why: str
+) -> None:
+    lines = said(lease(), f"say(str(load({text})))")
+    assert lines[1:] == [str(result)]
+    assert lines[0].startswith("farbus: the kernel image of ")
+    assert f" bytes in memory can't be loaded by the driver of {NAME} (compute capability 9.0): {why}" in lines[0]
+
+
+def test_a_program_that_asks_why_is_told_by_its_own_log_alone(lease: Callable[..., Remote]) -> None:
+    script = """
+text = ctypes.create_string_buffer(200)
+options = (ctypes.c_int * 2)(5, 6)
+values = (ctypes.c_void_p * 2)(ctypes.addressof(text), 200)
+say(str(driver.cuModuleLoadDataEx(ctypes.byref(module), kernel("bogus.u32 %rd1;"), 2, options, values)))
+say(text.value.decode())
+"""
+    assert said(lease(), script) == ["218", "PTX line 4: unknown instruction 'bogus.u32', in function k"]
