@@ -141,7 +141,16 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 {
 	CUresult result = prop ? location_check(prop->location) : CUDA_SUCCESS;
 
+	if (result == CUDA_SUCCESS && prop)
+		result = client_descriptors_check((unsigned)prop->requestedHandleTypes);
+	client_descriptors_look();
 	return result == CUDA_SUCCESS ? client_raw_cuMemCreate(handle, size, prop, flags) : result;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	client_descriptors_look();
+	return client_raw_cuMemRelease(handle);
 }
 
 /* Whoever asks for the host's goes another way when cuMemCreate refuses, and gives up when this does (NCCL): it is told
@@ -171,7 +180,16 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 			       "cuMemAllocManaged");
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
-	return client_raw_cuMemPoolCreate(pool, poolProps);
+	if (poolProps)
+		result = client_descriptors_check((unsigned)poolProps->handleTypes);
+	client_descriptors_look();
+	return result == CUDA_SUCCESS ? client_raw_cuMemPoolCreate(pool, poolProps) : result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	client_descriptors_look();
+	return client_raw_cuMemPoolDestroy(pool);
 }
 
 struct pool_allocation {
