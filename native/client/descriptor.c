@@ -164,6 +164,16 @@ static struct client_route descriptor_route(struct client_session *session)
 	return route.session == session ? route : client_route_session(session);
 }
 
+/* What an earlier call's error is, the program is told by another: what is made here, it gets. */
+static CUresult descriptor_ask(const struct client_route *route, const struct client_request *request,
+			       struct client_wait *wait)
+{
+	wait->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
+	/* An older server is named. */
+	return client_session_has(route->session, request->op) ? client_call_own(route, request, wait)
+							       : client_call_to(route, request, wait);
+}
+
 /* What the supervisor refused, and why. */
 static CUresult descriptor_refused(const struct client_session *session, unsigned refusal)
 {
@@ -219,7 +229,7 @@ static CUresult export_ask(struct export *export, const struct wire_descriptor_e
 	const struct client_route route = descriptor_route(export->session);
 	struct wire_descriptor_export_reply reply = { 0 };
 	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
-	CUresult result = client_call_own(&route, &request, &wait);
+	CUresult result = descriptor_ask(&route, &request, &wait);
 
 	if (result == CUDA_SUCCESS)
 		result = descriptor_refused(export->session, reply.refusal);
@@ -345,7 +355,7 @@ static CUresult descriptor_import(uint64_t *object, int descriptor, enum wire_de
 	}
 	memcpy(fixed.token, message.token, sizeof(fixed.token));
 	route = descriptor_route(session);
-	result = client_call_own(&route, &request, &wait);
+	result = descriptor_ask(&route, &request, &wait);
 	if (result == CUDA_SUCCESS)
 		result = descriptor_refused(session, reply.refusal);
 	if (result == CUDA_SUCCESS)
@@ -410,7 +420,7 @@ static CUresult opening_take(void *opaque, unsigned attempt, struct client_range
 						NULL, 0 };
 	struct wire_pool_pointer_import_reply reply = { 0 };
 	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
-	CUresult result = client_call_own(&opening->route, &request, &wait);
+	CUresult result = descriptor_ask(&opening->route, &request, &wait);
 
 	(void)attempt;
 	range->base = reply.address;

@@ -12,7 +12,11 @@ static uint64_t attribute_asked(CUpointer_attribute attribute, uint64_t pointer,
 	const struct client_request request = { WIRE_OP_POINTER_ATTRIBUTE, &fixed, sizeof(fixed), NULL, 0 };
 	const struct client_route route = client_route_context(range->context);
 	struct wire_pointer_attribute_reply reply = { 0 };
-	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.result = CUDA_ERROR_DEVICE_UNAVAILABLE,
+	};
 
 	if (range->kind != MEMORY_DEVICE || !client_session_has(route.session, WIRE_OP_POINTER_ATTRIBUTE) ||
 	    client_call_own(&route, &request, &wait) != CUDA_SUCCESS)

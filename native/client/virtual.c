@@ -141,8 +141,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 {
 	CUresult result = prop ? location_check(prop->location) : CUDA_SUCCESS;
 
-	if (result == CUDA_SUCCESS && prop)
-		result = client_descriptors_check((unsigned)prop->requestedHandleTypes);
+	/* Without a word: PyTorch tries whether there are others, and goes on with descriptors. */
+	if (result == CUDA_SUCCESS && prop &&
+	    prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		result = CUDA_ERROR_NOT_SUPPORTED;
 	client_descriptors_look();
 	return result == CUDA_SUCCESS ? client_raw_cuMemCreate(handle, size, prop, flags) : result;
 }

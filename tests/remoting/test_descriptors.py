@@ -7,15 +7,22 @@ import contextlib
 import os
 import re
 import socket
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from farbus.remoting import descriptors as descriptors_module
+from farbus.remoting.descriptors import MESSAGE, Descriptors, Refusal, Verb, make_exchange
+from farbus.remoting.session import write_session
 from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import wait_until
+from tests.remoting.test_hostile import raw_session
+from tests.remoting.test_servers import block
+from tests.remoting.test_versions import CURRENT, DEVICE_BYTES, OlderShim
 
 TRANSPORTS = ("shm", "unix", "tcp", "rdma")
 BYTES = 4 << 20
@@ -31,12 +38,14 @@ INVALID_VALUE, NOT_INITIALIZED, OUT_OF_MEMORY, OPERATING_SYSTEM = (f"error {numb
 class Worker:
     """A program that does what it is told, with a socket to this process for descriptors."""
 
-    def __init__(self, remote: Remote, program: Path, transport: str, inherited: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, remote: Remote, program: Path, transport: str, inherited: tuple[int, ...], changes: dict[str, str]
+    ) -> None:
         self.channel, its_channel = socket.socketpair()
         with its_channel:
             self.process = subprocess.Popen(
                 [program, str(its_channel.fileno())],
-                env=remote.environment(FARBUS_TRANSPORT=transport),
+                env=remote.environment(FARBUS_TRANSPORT=transport, **changes),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -83,8 +92,8 @@ def worker(tmp_path: Path) -> Iterator[Start]:
     program = build_calls("descriptors/worker", tmp_path)
     workers = []
 
-    def start(remote: Remote, transport: str = "shm", inherited: tuple[int, ...] = ()) -> Worker:
-        workers.append(Worker(remote, program, transport, inherited))
+    def start(remote: Remote, transport: str = "shm", inherited: tuple[int, ...] = (), **changes: str) -> Worker:
+        workers.append(Worker(remote, program, transport, inherited, changes))
         return workers[-1]
 
     yield start
@@ -388,6 +397,15 @@ def test_a_session_has_so_many_and_the_next_is_refused(
     assert re.fullmatch(r"farbus: \S+ keeps no more descriptors for this process or its lease: .*\n", one.finish())
 
 
+def test_a_server_counts_by_itself(remote: Remote, worker: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farbus.remoting.descriptors.SESSION_LIMIT", 5000)
+    one = worker(remote)
+    memory = one.do(f"make {BYTES}")
+    for _ in range(1024):
+        assert not one.do(f"export {memory}").startswith("error")
+    assert one.do(f"export {memory}") == OPERATING_SYSTEM
+
+
 def test_a_program_without_descriptors_is_told_so(remote: Remote, worker: Start) -> None:
     one, before = worker(remote), kept()
     memory = one.do(f"make {BYTES}")
@@ -424,9 +442,9 @@ def test_what_is_exported_counts_with_the_lease_s_memory(libcuda: Path, worker: 
 def test_the_device_says_what_can_be_shared(remote: Remote, worker: Start) -> None:
     one = worker(remote)
     assert (one.do(f"attribute {POSIX_SUPPORTED}"), one.do(f"attribute {POOL_TYPES}")) == ("1", "1")
-    memory = one.do(f"make {BYTES}")
+    plain, memory = one.do("plain 4096"), one.do(f"make {BYTES}")
     pooled = one.do(f"allocate {one.do('pool')} 4096")
-    assert [one.do(f"told {each} {IPC_CAPABLE}") for each in (memory, pooled)] == ["0", "0"]
+    assert [one.do(f"told {each} {IPC_CAPABLE}") for each in (plain, memory, pooled)] == ["1", "0", "0"]
 
 
 def test_a_supervisor_that_is_stopped_is_not_waited_for_without_end(
@@ -450,3 +468,207 @@ def test_a_supervisor_that_is_stopped_is_not_waited_for_without_end(
     asked[0][0].send(bytes(48))
     assert one.do(f"import {one.do(f'export {memory}')} {BYTES}") == "1"
     assert re.fullmatch(r"farbus: the supervisor at \S+ does not answer: .*\n", one.finish())
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_of_several_servers_the_one_whose_lease_it_is_opens_it(
+    lease: Callable[..., Remote], worker: Start, descriptors: list[int], tmp_path: Path, transport: str
+) -> None:
+    remotes = [lease(FARBUS_SOFTGPU_NODE=str(tmp_path / f"node{number}")) for number in range(2)]
+    both = tmp_path / "both"
+    write_session(both, [block(each) for each in remotes])
+    one = worker(remotes[0], transport, FARBUS_SESSION=str(both))
+    others = [worker(each, transport) for each in remotes]
+    for number in range(2):
+        assert one.do(f"device {number}") == "0"
+        memory = one.do(f"make {BYTES}")
+        assert one.do(f"put {memory} {number + 5}") == "0"
+        descriptor = one.do(f"export {memory}")
+        descriptors.append(one.give(descriptor))
+        theirs = [each.do(f"import {each.take(descriptors[-1])} {BYTES}") for each in others]
+        assert theirs[1 - number] == INVALID_VALUE
+        assert others[number].do(f"get {theirs[number]}") == str(number + 5)
+        # Whichever device is current, it is the same server's; to map it, that server's must be.
+        again = one.do(f"import {descriptor} {BYTES}")
+        assert one.do(f"get {again}") == str(number + 5)
+    assert one.finish() == ""
+
+
+# Who speaks bytes.
+
+CONTEXT = 1 << 43 | 1 << 4
+MEMORY, POOL = 1, 2
+
+
+class Raw(OlderShim):
+    """A client of the lease that sends whatever it likes."""
+
+    def __init__(self, remote: Remote) -> None:
+        super().__init__(remote, CURRENT)
+        self.exactly(self.reply[9] * DEVICE_BYTES)
+        self.call("primary_retain", 0, 0, CONTEXT)
+
+    def ask(self, name: str, *values: int) -> int | tuple[int, ...]:
+        """What it gets, or how it is refused."""
+        self.send(name, *values)
+        opcode, result, payload = self.receive()
+        assert opcode == self.operations[name]["opcode"] | 0x8000
+        return result or struct.unpack(self.layout(self.operations[name]["reply"]), payload)
+
+
+def token_of(descriptor: int) -> tuple[int, ...]:
+    with socket.socket(fileno=os.dup(descriptor)) as real:
+        return struct.unpack("<4Q", real.recv(MESSAGE_BYTES, socket.MSG_PEEK)[TOKEN_AT:])
+
+
+def test_a_client_that_speaks_bytes_gets_what_its_lease_has_and_takes_nothing_from_others(
+    lease: Callable[..., Remote], worker: Start, descriptors: list[int]
+) -> None:
+    remote, before = lease(tls=False), kept()
+    one = worker(remote)
+    descriptors.append(one.give(one.do(f"export {one.do(f'make {BYTES}')}")))
+    token = token_of(descriptors[0])
+    raw = Raw(remote)
+    for wrong in (0, 1, CONTEXT, 1 << 63, (1 << 64) - 1):
+        for kind in (0, MEMORY, POOL, 3, (1 << 32) - 1):
+            assert raw.ask("descriptor_export", wrong, 0, kind, 0) == 1
+    for kind in (0, 3, (1 << 32) - 1):
+        assert raw.ask("descriptor_import", *token, kind, 0) == 1
+    unknown = (0, 1, 0)
+    assert raw.ask("descriptor_import", 0, 0, 0, 0, MEMORY, 0) == unknown
+    assert raw.ask("descriptor_import", *token, POOL, 0) == unknown
+    assert raw.ask("descriptor_import", *token[:3], token[3] ^ 1, MEMORY, 0) == unknown
+    # Another session's is not its to close.
+    for each in (token, (0, 0, 0, 0)):
+        assert raw.ask("descriptor_drop", *each) == 1
+    imported = raw.ask("descriptor_import", *token, MEMORY, 0)
+    assert isinstance(imported, tuple)
+    assert imported[1] == 0
+    exported = raw.ask("descriptor_export", imported[0], 0, MEMORY, 0)
+    assert isinstance(exported, tuple)
+    assert exported[4] == 0
+    assert raw.ask("descriptor_export", imported[0], 7, MEMORY, 0) == 1, "flags that are none"
+    assert raw.ask("descriptor_export", imported[0], 0, POOL, 0) == 1
+    assert kept() == before + 2
+    assert raw.ask("descriptor_drop", *exported[:4]) == ()
+    assert raw.ask("descriptor_drop", *exported[:4]) == 1
+    for pool in (0, imported[0], CONTEXT):
+        assert raw.ask("pool_pointer_import", pool, *range(8)) == 1
+    for attribute in (0, 1, 7, 17, 1 << 31):
+        assert raw.ask("pointer_attribute", 1 << 40, attribute, 0) == 1
+    assert raw.ask("pointer_attribute", 0, IPC_CAPABLE, 0) == 1
+    assert kept() == before + 1
+    raw.connection.close()
+    assert one.do("ends") == "2"
+    assert one.do(f"import {one.take(descriptors[0])} {BYTES}") == "1"
+
+
+def test_a_server_without_a_supervisor_has_none(libcuda: Path) -> None:
+    pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
+    with raw_session(libcuda) as session:
+        for name, fields in (("descriptor_export", 24), ("descriptor_import", 40), ("descriptor_drop", 32)):
+            assert session.call(name, bytes(fields)) in {801, 1}
+
+
+# The supervisor's half, to which servers say whatever they like.
+
+KEEP, FIND, DROP = Verb
+
+
+@pytest.fixture
+def exchange() -> Iterator[tuple[Descriptors, socket.socket, socket.socket]]:
+    kept_here, (ours, theirs) = Descriptors(), make_exchange()
+    with ours, theirs:
+        yield kept_here, ours, theirs
+    for session in range(4):
+        kept_here.end(session)
+
+
+def said(verb: int, *, number: int = 1, kind: int = MEMORY, token: bytes = b"") -> bytes:
+    return MESSAGE.pack(verb, number, kind, 0, token)
+
+
+def opened() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"x", said(FIND)[:-1], said(FIND) + b"x", said(FIND) * 2, said(0), said(4), said((1 << 32) - 1)],
+)
+def test_a_server_that_says_nonsense_is_heard_no_more(
+    exchange: tuple[Descriptors, socket.socket, socket.socket], message: bytes
+) -> None:
+    descriptors, ours, theirs = exchange
+    before = opened()
+    with open(os.devnull, "rb") as file:
+        socket.send_fds(theirs, [message], [file.fileno()])
+        assert not descriptors.serve(ours, 1)
+    assert opened() == before
+
+
+def test_what_is_kept_is_found_by_its_token_and_kind_and_closed_by_its_session_alone(
+    exchange: tuple[Descriptors, socket.socket, socket.socket],
+) -> None:
+    descriptors, ours, theirs = exchange
+
+    def ask(message: bytes, *sent: int, session: int = 1) -> tuple[int, bytes, list[int]]:
+        socket.send_fds(theirs, [message], sent)
+        assert descriptors.serve(ours, session)
+        data, came, _, _ = socket.recv_fds(theirs, 100, 4)
+        _, number, _, refusal, token = MESSAGE.unpack(data)
+        assert number == 1
+        return refusal, token, came
+
+    before = opened()
+    with open(os.devnull, "rb") as file:
+        # Of several the first is kept, and the others are nobody's.
+        refusal, token, came = ask(said(KEEP), file.fileno(), file.fileno(), file.fileno())
+        assert (refusal, came, len(descriptors)) == (Refusal.GRANTED, [], 1)
+        refusal, _, (found,) = ask(said(FIND, token=token), session=2)
+        assert os.path.sameopenfile(found, file.fileno())
+        os.close(found)
+        # A descriptor that nobody asked for.
+        assert ask(said(FIND, token=token[:-1] + b"?"), file.fileno()) == (Refusal.UNKNOWN, token[:-1] + b"?", [])
+    assert ask(said(FIND, token=token, kind=POOL))[0] == Refusal.UNKNOWN
+    assert ask(said(KEEP))[0] == Refusal.FULL, "nothing to keep"
+    assert ask(said(DROP, token=token), session=2)[0] == Refusal.UNKNOWN
+    descriptors.end(2)
+    assert len(descriptors) == 1
+    assert ask(said(DROP, token=token))[0] == Refusal.GRANTED
+    assert ask(said(DROP, token=token))[0] == Refusal.UNKNOWN
+    assert (len(descriptors), opened()) == (0, before)
+
+
+def test_limits_are_those_of_session_and_lease(
+    exchange: tuple[Descriptors, socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descriptors_module, "SESSION_LIMIT", 2)
+    monkeypatch.setattr(descriptors_module, "LEASE_LIMIT", 3)
+    _, ours, theirs = exchange
+    descriptors = Descriptors()
+
+    def keep(session: int) -> int:
+        with open(os.devnull, "rb") as file:
+            socket.send_fds(theirs, [said(KEEP)], [file.fileno()])
+        assert descriptors.serve(ours, session)
+        return int(MESSAGE.unpack(theirs.recv(100))[3])
+
+    assert [keep(session) for session in (1, 1, 1, 2, 2)] == [0, 0, Refusal.FULL, 0, Refusal.FULL]
+    descriptors.end(1)
+    assert keep(2) == Refusal.GRANTED
+    descriptors.end(2)
+    assert len(descriptors) == 0
+
+
+def test_a_server_that_reads_no_answers_is_dropped_and_not_waited_for(
+    exchange: tuple[Descriptors, socket.socket, socket.socket],
+) -> None:
+    descriptors, ours, theirs = exchange
+    asked = 0
+    while True:
+        theirs.send(said(FIND))
+        if not descriptors.serve(ours, 1):
+            break
+        asked += 1
+        assert asked < 100

@@ -1,6 +1,8 @@
 /* worker [SOCKET] - does what it reads, a line at a time, and answers with one: a number, "ok" or "error N".
  *
+ *	device NUMBER		what follows is about that
  *	make BYTES		memory, as an object, mapped and zero
+ *	plain BYTES		memory of cuMemAlloc's, as an object
  *	export OBJECT		its descriptor
  *	import DESCRIPTOR	an object, mapped
  *	put OBJECT VALUE	by a kernel
@@ -35,7 +37,7 @@ static struct {
 	size_t bytes;
 } objects[MOST];
 static CUmemoryPool pools[MOST];
-static int object_count, pool_count, channel = -1, hold[2];
+static int object_count, pool_count, device, channel = -1, hold[2];
 static pid_t child;
 
 static int answer(CUresult result, long long value)
@@ -43,9 +45,18 @@ static int answer(CUresult result, long long value)
 	return result == CUDA_SUCCESS ? printf("%lld\n", value) : printf("error %d\n", result);
 }
 
+static CUresult use(int number)
+{
+	CUcontext context;
+	CUresult result = cuDevicePrimaryCtxRetain(&context, number);
+
+	device = number;
+	return result == CUDA_SUCCESS ? cuCtxSetCurrent(context) : result;
+}
+
 static CUresult map(int object)
 {
-	CUmemAccessDesc open = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUmemAccessDesc open = { { CU_MEM_LOCATION_TYPE_DEVICE, device }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
 	CUdeviceptr *address = &objects[object].address;
 	size_t bytes = objects[object].bytes;
 	CUresult result = cuMemAddressReserve(address, bytes, 0, 0, 0);
@@ -58,7 +69,7 @@ static CUresult map(int object)
 static CUresult make(size_t bytes)
 {
 	CUmemAllocationProp properties = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = { CU_MEM_LOCATION_TYPE_DEVICE, device },
 		.requestedHandleTypes = FILE_TYPE,
 	};
 	CUresult result = cuMemCreate(&objects[object_count].memory, bytes, &properties, 0);
@@ -80,7 +91,7 @@ static CUresult pool_make(void)
 {
 	const CUmemPoolProps properties = {
 		.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = FILE_TYPE,
-		.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE, device },
 	};
 
 	return cuMemPoolCreate(&pools[pool_count], &properties);
@@ -88,9 +99,16 @@ static CUresult pool_make(void)
 
 static CUresult put(int object, unsigned value)
 {
+	static CUmodule modules[8];
 	CUdeviceptr address = objects[object].address;
 	void *parameters[] = { &address, &value };
-	CUresult result = cuLaunchKernel(store_kernel(), 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
+	CUfunction store;
+	CUresult result;
+
+	if (!modules[device])
+		CHECK(cuModuleLoadData(&modules[device], code));
+	CHECK(cuModuleGetFunction(&store, modules[device], "store"));
+	result = cuLaunchKernel(store, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
 
 	return result == CUDA_SUCCESS ? cuCtxSynchronize() : result;
 }
@@ -188,8 +206,14 @@ static void run(const char *word, const char *rest)
 	CUresult result;
 
 	sscanf(rest, "%llu %llu", &first, &second);
-	if (is(word, "make")) {
+	if (is(word, "device")) {
+		answer(use((int)first), 0);
+	} else if (is(word, "make")) {
 		result = make(first);
+		answer(result, object_count);
+		object_count += result == CUDA_SUCCESS;
+	} else if (is(word, "plain")) {
+		result = cuMemAlloc_v2(&objects[object_count].address, first);
 		answer(result, object_count);
 		object_count += result == CUDA_SUCCESS;
 	} else if (is(word, "export")) {
