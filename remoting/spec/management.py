@@ -57,6 +57,7 @@ class Shape(enum.Enum):
     LIST = "unsigned *count, unsigned *"
     LIST_A = "a, unsigned *count, unsigned *"
     PEER = "another device, unsigned *"
+    PEER_A = "another device, a, unsigned *"
     #: Written by hand on both sides.
     OWN = ""
 
@@ -137,6 +138,7 @@ QUERIES: Final = (
     *_queries(290, Shape.LIST, "SupportedMemoryClocks"),
     *_queries(291, Shape.LIST_A, "SupportedGraphicsClocks"),
     *_queries(300, Shape.PEER, "TopologyCommonAncestor"),
+    *_queries(301, Shape.PEER_A, "P2PStatus"),
 )
 
 #: Answered from the snapshot that came with the hello, or with what is always so here: (name, how).
@@ -178,7 +180,6 @@ LOCAL: Final[dict[str, str]] = {
     "nvmlDeviceGetPciInfo_v3": "the server's address",
     "nvmlDeviceGetPciInfoExt": "the server's address; the class is that of a 3D controller",
     "nvmlDeviceGetCudaComputeCapability": "",
-    "nvmlDeviceGetP2PStatus": "not supported, as cuDeviceCanAccessPeer says",
     "nvmlDeviceOnSameBoard": "a device with itself only",
     "nvmlDeviceGetTopologyNearestGpus": "those of the lease",
     "nvmlDeviceIsMigDeviceHandle": "never",

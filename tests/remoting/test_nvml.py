@@ -377,7 +377,7 @@ print(json.dumps(told))""",
     assert told == 3 * [pynvml.NVML_ERROR_NO_PERMISSION]
 
 
-def test_gpus_of_a_lease_reach_each_other_neither_by_peer_access_nor_nvlink(some: Callable[..., Remote]) -> None:
+def test_gpus_of_a_lease_reach_each_other_as_their_server_says(some: Callable[..., Remote]) -> None:
     told = python(
         some(),
         """
@@ -386,9 +386,10 @@ import pynvml as n
 n.nvmlInit()
 a, b = n.nvmlDeviceGetHandleByIndex(0), n.nvmlDeviceGetHandleByIndex(1)
 (field,) = n.nvmlDeviceGetFieldValues(a, [n.NVML_FI_DEV_NVLINK_LINK_COUNT])
-print(json.dumps([n.nvmlDeviceGetP2PStatus(a, b, 0), field.nvmlReturn]))""",
+print(json.dumps([[n.nvmlDeviceGetP2PStatus(a, b, way) for way in (0, 1, 2)], field.nvmlReturn]))""",
     )
-    assert told == [pynvml.NVML_P2P_STATUS_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_SUPPORTED]
+    ok, none = pynvml.NVML_P2P_STATUS_OK, pynvml.NVML_P2P_STATUS_NOT_SUPPORTED
+    assert told == [[ok, ok, none], pynvml.NVML_ERROR_NOT_SUPPORTED]
 
 
 INIT = """
