@@ -134,8 +134,8 @@ CUresult client_descriptors_check(unsigned types)
 {
 	if (!(types & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		return CUDA_SUCCESS;
-	client_message("shareable handles that are no descriptors (%s) are not supported over remoting: programs of one "
-		       "lease share memory by CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
+	client_message("shareable handles that are no descriptors (%s) are not supported over remoting: programs of "
+		       "one lease share memory by CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR",
 		       types & CU_MEM_HANDLE_TYPE_FABRIC ? "CU_MEM_HANDLE_TYPE_FABRIC" : "Windows has them");
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -156,14 +156,6 @@ static CUresult descriptor_enter(CUmemAllocationHandleType type)
 	return result;
 }
 
-/* In the current context, if it is of that session. */
-static struct client_route descriptor_route(struct client_session *session)
-{
-	struct client_route route = client_route_current();
-
-	return route.session == session ? route : client_route_session(session);
-}
-
 /* What an earlier call's error is, the program is told by another: what is made here, it gets. */
 static CUresult descriptor_ask(const struct client_route *route, const struct client_request *request,
 			       struct client_wait *wait)
@@ -181,8 +173,8 @@ static CUresult descriptor_refused(const struct client_session *session, unsigne
 	case WIRE_DESCRIPTOR_GRANTED:
 		return CUDA_SUCCESS;
 	case WIRE_DESCRIPTOR_UNKNOWN:
-		client_message("the process that exported this descriptor has ended, or has seen its last copy closed: over "
-			       "remoting it is imported while that lives");
+		client_message("the process that exported this descriptor has ended, or has seen its last copy closed: "
+			       "over remoting it is imported while that lives");
 		return CUDA_ERROR_INVALID_VALUE;
 	case WIRE_DESCRIPTOR_FULL:
 		client_message("%s keeps no more descriptors for this process or its lease: close some that are not "
@@ -210,8 +202,8 @@ static CUresult ends_make(struct export *export, int *end)
 		clofork_note(ends[1]);
 	clofork_end(&section);
 	if (rc) {
-		client_message("a descriptor for memory: %s; let this program have more descriptors (ulimit -n), of which "
-			       "each takes two", strerror(errno));
+		client_message("a descriptor for memory: %s; let this program have more descriptors (ulimit -n), of "
+			       "which each takes two", strerror(errno));
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
 	*end = ends[0];
@@ -226,7 +218,7 @@ static CUresult ends_make(struct export *export, int *end)
 static CUresult export_ask(struct export *export, const struct wire_descriptor_export *fixed)
 {
 	const struct client_request request = { WIRE_OP_DESCRIPTOR_EXPORT, fixed, sizeof(*fixed), NULL, 0 };
-	const struct client_route route = descriptor_route(export->session);
+	const struct client_route route = client_route_session(export->session);
 	struct wire_descriptor_export_reply reply = { 0 };
 	struct client_wait wait = { .reply = &reply, .reply_bytes = sizeof(reply) };
 	CUresult result = descriptor_ask(&route, &request, &wait);
@@ -350,11 +342,12 @@ static CUresult descriptor_import(uint64_t *object, int descriptor, enum wire_de
 		return CUDA_ERROR_INVALID_VALUE;
 	session = lease_find(&message);
 	if (!session) {
-		client_message("descriptor %d is another lease's: programs of one lease alone share memory", descriptor);
+		client_message("descriptor %d is another lease's: programs of one lease alone share memory",
+			       descriptor);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	memcpy(fixed.token, message.token, sizeof(fixed.token));
-	route = descriptor_route(session);
+	route = client_route_session(session);
 	result = descriptor_ask(&route, &request, &wait);
 	if (result == CUDA_SUCCESS)
 		result = descriptor_refused(session, reply.refusal);
@@ -456,7 +449,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPo
 		return CUDA_ERROR_INVALID_VALUE;
 	opening.fixed.pool = client_named_wire(pool, &range.session);
 	memcpy(opening.fixed.data, shareData, sizeof(opening.fixed.data));
-	opening.route = descriptor_route(range.session);
+	opening.route = client_route_session(range.session);
 	range.context = client_context_current();
 	result = client_memory_place(&placement, &range);
 	if (result == CUDA_SUCCESS)

@@ -10,18 +10,18 @@ static uint64_t attribute_asked(CUpointer_attribute attribute, uint64_t pointer,
 {
 	const struct wire_pointer_attribute fixed = { .address = pointer, .attribute = attribute };
 	const struct client_request request = { WIRE_OP_POINTER_ATTRIBUTE, &fixed, sizeof(fixed), NULL, 0 };
-	const struct client_route route = client_route_context(range->context);
 	struct wire_pointer_attribute_reply reply = { 0 };
 	struct client_wait wait = {
 		.reply = &reply,
 		.reply_bytes = sizeof(reply),
 		.result = CUDA_ERROR_DEVICE_UNAVAILABLE,
 	};
+	struct client_route route;
 
-	if (range->kind != MEMORY_DEVICE || !client_session_has(route.session, WIRE_OP_POINTER_ATTRIBUTE) ||
-	    client_call_own(&route, &request, &wait) != CUDA_SUCCESS)
+	if (!range->session || !client_session_has(range->session, WIRE_OP_POINTER_ATTRIBUTE))
 		return 0;
-	return reply.value;
+	route = client_route_session(range->session);
+	return client_call_own(&route, &request, &wait) == CUDA_SUCCESS ? reply.value : 0;
 }
 
 static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint64_t pointer,

@@ -84,7 +84,9 @@ static int exchange_send(int socket, const struct exchange_message *message, int
 	union {
 		struct cmsghdr header;
 		char room[CMSG_SPACE(sizeof(int))];
-	} control = { .header = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS } };
+	} control = {
+		.header = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS },
+	};
 	struct iovec vector = { .iov_base = (void *)message, .iov_len = sizeof(*message) };
 	struct msghdr sent = { .msg_iov = &vector, .msg_iovlen = 1 };
 

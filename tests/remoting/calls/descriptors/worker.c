@@ -15,7 +15,7 @@
  *	free OBJECT
  *	close DESCRIPTOR, send DESCRIPTOR, receive
  *	ends			how many sockets of this process's are of the kind that descriptors are
- *	fork			a child that waits until it is told to go on; its answer is what it gets for an export
+ *	fork			a child that waits until it is told to go on: how many such it has, and what an export gets
  *	end			of the child
  *	attribute NUMBER	of the device
  *	told OBJECT NUMBER	what an attribute of its address is
@@ -220,7 +220,8 @@ static void run(const char *word, const char *rest)
 		result = cuMemExportToShareableHandle(&descriptor, objects[first].memory, FILE_TYPE, 0);
 		answer(result, descriptor);
 	} else if (is(word, "import")) {
-		result = cuMemImportFromShareableHandle(&objects[object_count].memory, (void *)(uintptr_t)first, FILE_TYPE);
+		result = cuMemImportFromShareableHandle(&objects[object_count].memory, (void *)(uintptr_t)first,
+							FILE_TYPE);
 		objects[object_count].bytes = second;
 		if (result == CUDA_SUCCESS)
 			result = map(object_count);
