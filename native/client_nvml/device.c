@@ -298,6 +298,41 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, un
 	return give_number(device, mode, NVML_GPU_VIRTUALIZATION_MODE_NONE);
 }
 
+/* Fabrics between machines are not a program's: in all that is zero, the state says that there is none
+ * (NVML_GPU_FABRIC_STATE_NOT_SUPPORTED).  PyTorch shares no memory with whoever does not answer.  A later version of
+ * the structure has more members behind those of the one before. */
+#define FABRIC_BYTES 28u		/* of nvmlGpuFabricInfo_t */
+#define FABRIC_LEAST_BYTES 36u		/* of nvmlGpuFabricInfo_v2_t, version included */
+#define FABRIC_MOST_BYTES 256u
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t handle, void *info)
+{
+	struct nvmlDevice_st device;
+	nvmlReturn_t result = nvml_device(handle, &device);
+
+	if (result)
+		return result;
+	if (!info)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	memset(info, 0, FABRIC_BYTES);
+	return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t handle, unsigned int *info)
+{
+	struct nvmlDevice_st device;
+	nvmlReturn_t result = nvml_device(handle, &device);
+
+	if (result)
+		return result;
+	if (!info)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (NVML_VERSION_BYTES(*info) < FABRIC_LEAST_BYTES || NVML_VERSION_BYTES(*info) > FABRIC_MOST_BYTES)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	memset(info + 1, 0, NVML_VERSION_BYTES(*info) - sizeof(*info));
+	return NVML_SUCCESS;
+}
+
 /* ---- several devices ---- */
 
 static nvmlReturn_t give_pair_number(nvmlDevice_t first, nvmlDevice_t second, unsigned *out,

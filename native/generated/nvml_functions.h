@@ -292,8 +292,6 @@ enum nvml_query {
 	X(nvmlDeviceGetNvlinkBwMode) \
 	X(nvmlDeviceGetNvlinkSupportedBwModes) \
 	X(nvmlSystemGetNvlinkBwMode) \
-	X(nvmlDeviceGetGpuFabricInfo) \
-	X(nvmlDeviceGetGpuFabricInfoV) \
 	X(nvmlDeviceGetGpuFabricInfo_v4) \
 	X(nvmlDeviceGetC2cModeInfoV) \
 	X(nvmlDeviceGetBridgeChipInfo) \

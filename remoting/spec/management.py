@@ -180,6 +180,8 @@ LOCAL: Final[dict[str, str]] = {
     "nvmlDeviceGetPciInfo_v3": "the server's address",
     "nvmlDeviceGetPciInfoExt": "the server's address; the class is that of a 3D controller",
     "nvmlDeviceGetCudaComputeCapability": "",
+    "nvmlDeviceGetGpuFabricInfo": "none: not supported is its state",
+    "nvmlDeviceGetGpuFabricInfoV": "none: not supported is its state",
     "nvmlDeviceOnSameBoard": "a device with itself only",
     "nvmlDeviceGetTopologyNearestGpus": "those of the lease",
     "nvmlDeviceIsMigDeviceHandle": "never",
@@ -249,8 +251,8 @@ UNSUPPORTED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = tuple(
             nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo nvmlDeviceGetNvLinkRemotePciInfo_v2
             nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkTelemetrySamples_v1 nvmlDeviceGetNvLinkUtilizationControl
             nvmlDeviceGetNvLinkUtilizationCounter nvmlDeviceGetNvLinkVersion nvmlDeviceGetNvlinkBwMode
-            nvmlDeviceGetNvlinkSupportedBwModes nvmlSystemGetNvlinkBwMode nvmlDeviceGetGpuFabricInfo
-            nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetGpuFabricInfo_v4 nvmlDeviceGetC2cModeInfoV
+            nvmlDeviceGetNvlinkSupportedBwModes nvmlSystemGetNvlinkBwMode
+            nvmlDeviceGetGpuFabricInfo_v4 nvmlDeviceGetC2cModeInfoV
             nvmlDeviceGetBridgeChipInfo nvmlDeviceGetPlatformInfo
             """,
         ),

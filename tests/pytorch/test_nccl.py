@@ -77,6 +77,13 @@ def test_over_tcp_by_peers_where_pinned_memory_is_managed_memory(
     assert_right(two_devices, tmp_path, monkeypatch, case, way)
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_symmetric_memory_needs_no_nccl(two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
+    monkeypatch.setenv("FARBUS_TRANSPORT", transport)
+    done = two_devices.run(COLLECTIVES, "symmetric")
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
 def test_over_tcp_without_that_it_is_refused(two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARBUS_TRANSPORT", "tcp")
     done = two_devices.run(COLLECTIVES, "one")

@@ -377,6 +377,32 @@ print(json.dumps(told))""",
     assert told == 3 * [pynvml.NVML_ERROR_NO_PERMISSION]
 
 
+def test_gpus_of_a_lease_are_in_no_fabric(some: Callable[..., Remote]) -> None:
+    told = python(
+        some(),
+        """
+import ctypes
+import json
+import pynvml as n
+n.nvmlInit()
+h, info, old = n.nvmlDeviceGetHandleByIndex(0), n.c_nvmlGpuFabricInfoV_t(), n.c_nvmlGpuFabricInfo_t()
+ctypes.memset(ctypes.byref(info), 0xFF, ctypes.sizeof(info))
+ctypes.memset(ctypes.byref(old), 0xFF, ctypes.sizeof(old))
+told = []
+for version in (n.nvmlGpuFabricInfo_v2, 2 << 24 | 35, 0xFFFFFF):
+    info.version = version
+    try:
+        n.nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(info))
+        told.append([info.version == version, info.state, info.cliqueId, info.healthMask, *info.clusterUuid])
+    except n.NVMLError as error:
+        told.append(error.value)
+n.nvmlDeviceGetGpuFabricInfo(h, ctypes.byref(old))
+print(json.dumps([*told, old.state]))""",
+    )
+    wrong = pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+    assert told == [[True, *[0] * 19], wrong, wrong, 0]
+
+
 def test_gpus_of_a_lease_reach_each_other_as_their_server_says(some: Callable[..., Remote]) -> None:
     told = python(
         some(),
