@@ -447,6 +447,19 @@ def test_the_device_says_what_can_be_shared(remote: Remote, worker: Start) -> No
     assert [one.do(f"told {each} {IPC_CAPABLE}") for each in (plain, memory, pooled)] == ["1", "0", "0"]
 
 
+def test_handles_that_are_no_descriptors_are_refused(remote: Remote, worker: Start) -> None:
+    """With a line, but where memory is made: PyTorch tries that first."""
+    one = worker(remote)
+    one.do(f"make {BYTES}")
+    assert one.do("others 8") == "801 801 801"
+    assert one.do("others 2") == "801 801 801"
+    told = [
+        re.search(r"descriptors \((.*?)\) are not supported over remoting", line) for line in one.finish().splitlines()
+    ]
+    fabric, windows = "CU_MEM_HANDLE_TYPE_FABRIC", "Windows has them"
+    assert [each and each[1] for each in told] == [fabric, fabric, windows, windows]
+
+
 def test_a_supervisor_that_is_stopped_is_not_waited_for_without_end(
     remote: Remote, worker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@
  *	attribute NUMBER	of the device
  *	told OBJECT NUMBER	what an attribute of its address is
  *	available		bytes of the device
+ *	others TYPE		what memory, a pool and an export of object 0 get for handles of that type
  */
 #include "../calls.h"
 
@@ -95,6 +96,25 @@ static CUresult pool_make(void)
 	};
 
 	return cuMemPoolCreate(&pools[pool_count], &properties);
+}
+
+static void others(CUmemAllocationHandleType type)
+{
+	const CUmemAllocationProp memory = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = { CU_MEM_LOCATION_TYPE_DEVICE, device },
+		.requestedHandleTypes = type,
+	};
+	const CUmemPoolProps pool = {
+		.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = type,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE, device },
+	};
+	CUmemGenericAllocationHandle made;
+	CUmemoryPool made_pool;
+	char handle[64];
+
+	printf("%d %d %d\n", (int)cuMemCreate(&made, objects[0].bytes, &memory, 0),
+	       (int)cuMemPoolCreate(&made_pool, &pool),
+	       (int)cuMemExportToShareableHandle(handle, objects[0].memory, type, 0));
 }
 
 static CUresult put(int object, unsigned value)
@@ -282,6 +302,8 @@ static void run(const char *word, const char *rest)
 	} else if (is(word, "told")) {
 		result = cuPointerGetAttribute(&wide, (CUpointer_attribute)second, objects[first].address);
 		answer(result, (long long)wide);
+	} else if (is(word, "others")) {
+		others((CUmemAllocationHandleType)first);
 	} else if (is(word, "available")) {
 		result = cuMemGetInfo_v2(&free_bytes, &total);
 		answer(result, (long long)free_bytes);
