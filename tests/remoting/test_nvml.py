@@ -254,7 +254,9 @@ def test_a_server_that_is_gone_is_a_lost_gpu_and_no_hang(some: Callable[..., Rem
     assert json.loads(program.stdout.readline()) == [0]
     (server,) = remote.supervisor.pids
     os.kill(server, signal.SIGKILL)
-    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+    # The supervisor sees it when it comes.
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
     lost = f"error {pynvml.NVML_ERROR_GPU_IS_LOST}"
     out, err = program.communicate("\n\n\n", timeout=PROGRAM_TIMEOUT_S)
     gone, again = (json.loads(line) for line in out.splitlines())
