@@ -46,6 +46,7 @@ struct server_options {
     uint64_t image_bytes;
     bool tls;
     bool rdma;
+    int exchange;
 };
 struct server *server_prepare(const struct server_options *options);
 int server_serve(const struct server_options *options, char *why, int bytes);

@@ -61,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     """Serve one client until it has gone.  0, or 1 with one line on stderr."""
     parser = argparse.ArgumentParser(prog="farbus-remoting-server", description=__doc__)
     parser.add_argument("--channel-fd", type=int, required=True, help="where the client comes from, and its return")
+    parser.add_argument("--exchange-fd", type=int, default=0, help="where the supervisor keeps descriptors for all")
     parser.add_argument("--life-fd", type=int, help="pipe that closes when the parent dies")
     parser.add_argument("--libcuda", required=True, help="the driver to open")
     parser.add_argument("--status-fd", type=int, help="the supervisor's status memory")
@@ -88,6 +89,9 @@ def main(arguments: Sequence[str]) -> int:
     native.libcuda = libcuda
     native.memory_limit = options.memory_limit
     native.grace_ms = options.grace_ms
+    if options.exchange_fd:
+        os.set_inheritable(options.exchange_fd, False)
+    native.exchange = options.exchange_fd
     if options.image_directory and options.image_bytes:
         image_directory = ffi.new("char[]", os.fsencode(options.image_directory))
         native.image_directory = image_directory

@@ -30,7 +30,7 @@ SECRET_BYTES = assignment.SECRET_BYTES
 # wire/hello.h
 HELLO_MAGIC = 0x0A0D5355
 PROTOCOL_MAJOR = 2
-PROTOCOL_MINOR = 5
+PROTOCOL_MINOR = 6
 #: magic, major, minor, byte order, version of the specification, capabilities, session, received,
 #: process, reserved, nonce, proof, program.
 HELLO = struct.Struct("<IHHIIQQQII16s16s48s")

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from farbus.remoting import assignment, paths, session, status
+from farbus.remoting import assignment, descriptors, paths, session, status
 
 #: A client sends its hello in the same breath as it connects, though its machine may have much else to do.
 HELLO_TIMEOUT_S = 30.0
@@ -117,9 +117,11 @@ class _Server:
 
     child: subprocess.Popen[bytes]
     channel: socket.socket
+    exchange: socket.socket  # where it asks for descriptors (descriptors.py)
 
     def end(self) -> None:
         self.channel.close()
+        self.exchange.close()
         self.child.kill()
         self.child.wait()
 
@@ -187,6 +189,9 @@ class Supervisor:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         #: Of sessions that may be resumed, by number: the server's process id, and where it waits for connections.
         self._channels: dict[int, tuple[int, socket.socket]] = {}
+        self._descriptors = descriptors.Descriptors()
+        self._exchanges: dict[int, socket.socket] = {}  # of sessions that may still ask, by number
+        self._selector: selectors.BaseSelector = selectors.DefaultSelector()
         self._listener: socket.socket | None = None
         self._local: socket.socket | None = None
         self._file = container_socket
@@ -274,6 +279,9 @@ class Supervisor:
         for _, channel in self._channels.values():
             channel.close()
         self._channels.clear()
+        for number in list(self._exchanges):
+            self._end_exchange(number)
+        self._selector.close()
         for descriptor in (self._wake_read, self._wake_write, self._life_read, self._life_write):
             os.close(descriptor)
         if self._status is not None:
@@ -306,38 +314,54 @@ class Supervisor:
         assert self._listener is not None
         listeners = [each for each in (self._listener, self._local, self._file) if each]
         unheard: dict[socket.socket, float] = {}
-        with selectors.DefaultSelector() as selector:
-            for listener in listeners:
-                selector.register(listener, selectors.EVENT_READ)
-            selector.register(self._wake_read, selectors.EVENT_READ)
-            while True:
-                self._keep_reserve()
-                timeout = 1.0 if unheard or self._processes or self._reserve else None
-                if self._reserve_due is not None:
-                    timeout = max(0.0, min(timeout or 1.0, self._reserve_due - time.monotonic()))
-                if self._asking:
-                    timeout = ENDING_POLL_S
-                for key, _ in selector.select(timeout):
-                    if key.fileobj == self._wake_read:
-                        for connection in unheard:
-                            connection.close()
-                        return
-                    if key.fileobj in listeners:
-                        assert isinstance(key.fileobj, socket.socket)
-                        accepted = self._accept(key.fileobj)
-                        if accepted is not None:
-                            if len(unheard) >= UNHEARD_LIMIT:
-                                # The one that has been silent longest: a client speaks at once.
-                                self._give_up(next(iter(unheard)), unheard, selector)
-                            unheard[accepted] = time.monotonic() + HELLO_TIMEOUT_S
-                            selector.register(accepted, selectors.EVENT_READ)
-                        continue
-                    assert isinstance(key.fileobj, socket.socket)
+        selector = self._selector
+        for listener in listeners:
+            selector.register(listener, selectors.EVENT_READ)
+        selector.register(self._wake_read, selectors.EVENT_READ)
+        while True:
+            self._keep_reserve()
+            timeout = 1.0 if unheard or self._processes or self._reserve else None
+            if self._reserve_due is not None:
+                timeout = max(0.0, min(timeout or 1.0, self._reserve_due - time.monotonic()))
+            if self._asking:
+                timeout = ENDING_POLL_S
+            for key, _ in selector.select(timeout):
+                if key.fileobj == self._wake_read:
+                    for connection in unheard:
+                        connection.close()
+                    return
+                assert isinstance(key.fileobj, socket.socket)
+                if key.fileobj in listeners:
+                    accepted = self._accept(key.fileobj)
+                    if accepted is not None:
+                        if len(unheard) >= UNHEARD_LIMIT:
+                            # The one that has been silent longest: a client speaks at once.
+                            self._give_up(next(iter(unheard)), unheard, selector)
+                        unheard[accepted] = time.monotonic() + HELLO_TIMEOUT_S
+                        selector.register(accepted, selectors.EVENT_READ)
+                elif key.data is not None:
+                    self._exchange(key.data)
+                else:
                     self._look(key.fileobj, unheard, selector)
-                now = time.monotonic()
-                for connection in [each for each, end in unheard.items() if end <= now]:
-                    self._give_up(connection, unheard, selector)
-                self._reap()
+            now = time.monotonic()
+            for connection in [each for each, end in unheard.items() if end <= now]:
+                self._give_up(connection, unheard, selector)
+            self._reap()
+
+    def _exchange(self, number: int) -> None:
+        """Answer what a session's server asks about descriptors."""
+        # It may have been buried since it was seen to ask.
+        channel = self._exchanges.get(number)
+        if channel is not None and not self._descriptors.serve(channel, number):
+            self._end_exchange(number)
+
+    def _end_exchange(self, number: int) -> None:
+        """A session asks for descriptors no more, and what it exported goes: mostly it has ended."""
+        channel = self._exchanges.pop(number, None)
+        if channel is not None:
+            self._selector.unregister(channel)
+            channel.close()
+        self._descriptors.end(number)
 
     def _look(
         self, connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector
@@ -545,6 +569,8 @@ class Supervisor:
         with self._lock:
             self._processes[pid] = server.child
         self._channels[number] = (pid, server.channel)
+        self._exchanges[number] = server.exchange
+        self._selector.register(server.exchange, selectors.EVENT_READ, number)
         flags = assignment.FLAG_TLS if self._encrypts(connection) else 0
         data = assignment.ASSIGNMENT.pack(number, assignment.NO_SLOT if slot is None else slot, flags)
         secret_read, secret_write = os.pipe2(os.O_CLOEXEC)
@@ -553,6 +579,7 @@ class Supervisor:
             socket.send_fds(server.channel, [data], [connection.fileno(), secret_read])
         except OSError:
             del self._channels[number]
+            self._end_exchange(number)
             with self._lock:
                 del self._processes[pid]
             self._status.withdraw(pid)
@@ -566,12 +593,19 @@ class Supervisor:
         assert self._status is not None
         # Never waited for: a server takes what comes, or has its hands full of connections already.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        try:
+            exchange, its_exchange = descriptors.make_exchange()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         command = [
             sys.executable,
             "-P",
             "-m",
             "farbus.remoting.server",
             f"--channel-fd={theirs.fileno()}",
+            f"--exchange-fd={its_exchange.fileno()}",
             f"--life-fd={self._life_read}",
             f"--libcuda={self._libcuda}",
             f"--grace-ms={self._grace_ms}",
@@ -584,18 +618,19 @@ class Supervisor:
         if self._image_directory is not None:
             command += [f"--image-directory={self._image_directory}", f"--image-bytes={self._image_bytes}"]
         try:
-            with theirs:
+            with theirs, its_exchange:
                 child = subprocess.Popen(
                     command,
-                    pass_fds=[theirs.fileno(), self._life_read, self._status.descriptor],
+                    pass_fds=[theirs.fileno(), its_exchange.fileno(), self._life_read, self._status.descriptor],
                     env=self._child_environment(),
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
                 )
         except OSError:
             ours.close()
+            exchange.close()
             raise
-        return _Server(child, ours)
+        return _Server(child, ours, exchange)
 
     def _keep_reserve(self) -> None:
         """Start the server of the client that comes next, when it is time."""
@@ -648,6 +683,7 @@ class Supervisor:
         self._status.end(pid)
         for number in [each for each, (of, _) in self._channels.items() if of == pid]:
             self._channels.pop(number)[1].close()
+            self._end_exchange(number)
             if code < 0:
                 self._crashes[number] = f"its server, process {pid} there, {describe_code(code)}"
                 if len(self._crashes) > CRASHES_LIMIT:
@@ -705,6 +741,7 @@ def main(arguments: Sequence[str]) -> int:
     def log(line: str) -> None:
         print(f"{prefix}{line}", file=sys.stderr, flush=True)
 
+    descriptors.make_room()
     try:
         secret = _read_secret(options.secret_fd)
     except ValueError as error:

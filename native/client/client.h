@@ -292,6 +292,7 @@ struct client_session {
 	/* What that is asked with; number 0: nobody can be asked. */
 	uint64_t number;
 	uint8_t key[WIRE_SECRET_BYTES];	/* wire_resume_key */
+	uint8_t lease[WIRE_LEASE_BYTES];	/* what the lease is called in descriptors of its programs */
 	char local[108];		/* where the supervisor of this machine listens; or empty */
 	uid_t local_user;		/* and whose it is */
 	bool stranger;			/* it has refused this user */
@@ -755,6 +756,15 @@ void client_pinned_after_illegal_address(void);
 /* The file that the program has at [low, high), which are whole pages, a description of it that is the caller's to close,
  * and where in it that is; -1: it is none that others can have too.  Its pages are there. */
 int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset);
+
+/* ---- memory and pools by descriptors (descriptor.c) ---- */
+
+/* Have servers close what they keep for descriptors of which the program has closed the last. */
+void client_descriptors_look(void);
+/* The child of a fork, behind clofork_child: it keeps none of this process's ends. */
+void client_descriptors_child(void);
+/* May an object be made for such handles (a mask of CUmemAllocationHandleType)?  If not, it has been said. */
+CUresult client_descriptors_check(unsigned types);
 
 /* ---- green contexts (green.c) ---- */
 

@@ -119,8 +119,7 @@ static const CUdevice_attribute withheld[] = {
 	CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
 	CU_DEVICE_ATTRIBUTE_HOST_ALLOC_DMA_BUF_SUPPORTED,
 	CU_DEVICE_ATTRIBUTE_NUMA_CONFIG,
-	/* Handles of this machine's kernel. */
-	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+	/* Handles of this machine's hardware. */
 	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED,
 	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
 	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
@@ -129,10 +128,16 @@ static const CUdevice_attribute withheld[] = {
 	CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS,
 	CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK,
 	CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH,
-	CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES,
 	CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED,
 	CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED,
 };
+
+/* Whose handles are descriptors is shared between programs of the lease, where the server knows of that. */
+static bool attribute_of_descriptors(CUdevice_attribute attribute)
+{
+	return attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED ||
+	       attribute == CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES;
+}
 
 static bool attribute_withheld(CUdevice_attribute attribute)
 {
@@ -159,6 +164,10 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
 		*pi = farbus_client.mapping != MAPPING_NONE;
 	else if (attrib == CU_DEVICE_ATTRIBUTE_NUMA_ID || attrib == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
 		*pi = -1;	/* CUDA's number for none */
+	else if (attribute_of_descriptors(attrib))
+		*pi = client_session_has(device->session, WIRE_OP_DESCRIPTOR_EXPORT)
+			      ? device->snapshot.attributes[index] & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+			      : 0;
 	else
 		*pi = attribute_withheld(attrib) ? 0 : device->snapshot.attributes[index];
 	return CUDA_SUCCESS;

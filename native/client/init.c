@@ -21,6 +21,7 @@ static void child_of_fork(void)
 	struct client *client = &farbus_client;
 
 	clofork_child();
+	client_descriptors_child();
 	/* Another thread may have held it: there is none here. */
 	pthread_mutex_init(&client->init, NULL);
 	switch (atomic_load(&client->state)) {

@@ -472,6 +472,7 @@ CUresult client_memory_place(const struct client_placement *placement, struct cl
 	CUresult result = CUDA_SUCCESS;
 	int rc = -EEXIST;
 
+	client_descriptors_look();
 	for (unsigned attempt = 0; attempt < PLACEMENT_ATTEMPTS && rc == -EEXIST; attempt++) {
 		result = placement->take(placement->opaque, attempt, range);
 		if (result != CUDA_SUCCESS)
@@ -711,6 +712,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 	struct wire_memory_info_reply reply;
 	CUresult result = client_enter();
 
+	client_descriptors_look();
 	if (result == CUDA_SUCCESS)
 		result = client_call(WIRE_OP_MEMORY_INFO, NULL, 0, &reply, sizeof(reply));
 	if (result != CUDA_SUCCESS)

@@ -1,9 +1,28 @@
-/* Pointer attributes: answered from the table of what the program was given. */
+/* Pointer attributes: answered from the table of what the program was given, but for how it may be shared. */
 #include "client.h"
 
 /* Store `value` with the type that the attribute has.  CUDA's booleans are four
  * bytes here: cudart and NCCL read an int. */
 #define STORE(type, value) (*(type *)data = (type)(value), CUDA_SUCCESS)
+
+/* What the server's driver says of device memory; 0 where it can't be asked. */
+static uint64_t attribute_asked(CUpointer_attribute attribute, uint64_t pointer, const struct client_range *range)
+{
+	const struct wire_pointer_attribute fixed = { .address = pointer, .attribute = attribute };
+	const struct client_request request = { WIRE_OP_POINTER_ATTRIBUTE, &fixed, sizeof(fixed), NULL, 0 };
+	struct wire_pointer_attribute_reply reply = { 0 };
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.result = CUDA_ERROR_DEVICE_UNAVAILABLE,
+	};
+	struct client_route route;
+
+	if (!range->session || !client_session_has(range->session, WIRE_OP_POINTER_ATTRIBUTE))
+		return 0;
+	route = client_route_session(range->session);
+	return client_call_own(&route, &request, &wait) == CUDA_SUCCESS ? reply.value : 0;
+}
 
 static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint64_t pointer,
 				const struct client_range *range)
@@ -39,7 +58,7 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
 		return STORE(int, range->context ? range->context->device : 0);
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		return STORE(int, false);
+		return STORE(int, attribute_asked(attribute, pointer, range) != 0);
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
 		return STORE(CUdeviceptr, range->base);
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
@@ -47,7 +66,8 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	case CU_POINTER_ATTRIBUTE_MAPPED:
 		return STORE(int, device || range->mapped);
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-		return STORE(unsigned long long, 0);
+		return STORE(unsigned long long, attribute_asked(attribute, pointer, range) &
+							 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
 		return STORE(int, false);
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:

@@ -196,24 +196,32 @@ static int session_connect_unix(struct client_session *session, const char *name
 	return rc;
 }
 
+/* What of the secret others may know, for one purpose. */
+static void session_digest(const struct session_server *server, const char *domain, uint8_t digest[WIRE_DIGEST_BYTES])
+{
+	uint8_t message[sizeof(WIRE_SOCKET_DOMAIN) - 1 + WIRE_SECRET_BYTES];
+	size_t domain_bytes = strlen(domain);
+
+	_Static_assert(sizeof(WIRE_LOCAL_DOMAIN) <= sizeof(WIRE_SOCKET_DOMAIN) &&
+		       sizeof(WIRE_LEASE_DOMAIN) <= sizeof(WIRE_SOCKET_DOMAIN), "the longest one");
+	memcpy(message, domain, domain_bytes);
+	memcpy(message + domain_bytes, server->secret, WIRE_SECRET_BYTES);
+	wire_digest(message, domain_bytes + WIRE_SECRET_BYTES, digest);
+	explicit_bzero(message, sizeof(message));
+}
+
 /* Connect to the socket of a supervisor that is called `before`, WIRE_LOCAL_NAME and the digest of `domain`
  * and the secret.  -ENAMETOOLONG: sockets' paths are shorter. */
 static int session_connect_named(struct client_session *session, const struct session_server *server,
 				 const char *before, size_t before_bytes, const char *domain)
 {
-	uint8_t message[sizeof(WIRE_SOCKET_DOMAIN) - 1 + WIRE_SECRET_BYTES];
 	uint8_t digest[WIRE_DIGEST_BYTES];
-	size_t domain_bytes = strlen(domain);
 	char name[sizeof(session->local)];
 	char *at = name;
 
-	_Static_assert(sizeof(WIRE_LOCAL_DOMAIN) <= sizeof(WIRE_SOCKET_DOMAIN), "the longer one");
 	if (before_bytes + sizeof(WIRE_LOCAL_NAME) + WIRE_LOCAL_HEX > sizeof(name))
 		return -ENAMETOOLONG;
-	memcpy(message, domain, domain_bytes);
-	memcpy(message + domain_bytes, server->secret, WIRE_SECRET_BYTES);
-	wire_digest(message, domain_bytes + WIRE_SECRET_BYTES, digest);
-	explicit_bzero(message, sizeof(message));
+	session_digest(server, domain, digest);
 	at += sprintf(at, "%.*s" WIRE_LOCAL_NAME, (int)before_bytes, before);
 	for (int i = 0; i < WIRE_LOCAL_HEX / 2; i++)
 		at += sprintf(at, "%02x", digest[i]);
@@ -648,6 +656,7 @@ static CUresult session_open(struct client_session *session, const struct sessio
 {
 	bool management = farbus_client.management;
 	char text[WIRE_HELLO_TEXT_BYTES + 1];
+	uint8_t digest[WIRE_DIGEST_BYTES];
 	struct wire_hello_reply reply;
 	struct offer offer = { NULL, NULL };
 	int rc;
@@ -669,6 +678,8 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	session->minor = reply.minor;
 	session->number = reply.session;
 	wire_resume_key(server->secret, reply.session, session->key);
+	session_digest(server, WIRE_LEASE_DOMAIN, digest);
+	memcpy(session->lease, digest, sizeof(session->lease));
 	session->own_lane = reply.minor >= WIRE_LANE_OWN_MINOR;
 	session->keeps_images = reply.capabilities & WIRE_CAPABILITY_IMAGES;
 	rc = session_devices(session, reply.device_count);

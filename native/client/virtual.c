@@ -141,7 +141,18 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 {
 	CUresult result = prop ? location_check(prop->location) : CUDA_SUCCESS;
 
+	/* Without a word: PyTorch tries whether there are others, and goes on with descriptors. */
+	if (result == CUDA_SUCCESS && prop &&
+	    prop->requestedHandleTypes & ~(unsigned)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		result = CUDA_ERROR_NOT_SUPPORTED;
+	client_descriptors_look();
 	return result == CUDA_SUCCESS ? client_raw_cuMemCreate(handle, size, prop, flags) : result;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	client_descriptors_look();
+	return client_raw_cuMemRelease(handle);
 }
 
 /* Whoever asks for the host's goes another way when cuMemCreate refuses, and gives up when this does (NCCL): it is told
@@ -171,7 +182,16 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps)
 			       "cuMemAllocManaged");
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
-	return client_raw_cuMemPoolCreate(pool, poolProps);
+	if (poolProps)
+		result = client_descriptors_check((unsigned)poolProps->handleTypes);
+	client_descriptors_look();
+	return result == CUDA_SUCCESS ? client_raw_cuMemPoolCreate(pool, poolProps) : result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+	client_descriptors_look();
+	return client_raw_cuMemPoolDestroy(pool);
 }
 
 struct pool_allocation {

@@ -191,6 +191,7 @@ static nvmlReturn_t ask_list(nvmlDevice_t device, enum nvml_query query, unsigne
 	       ask_list(device, QUERY_##name, a, count, out))
 /* Elsewhere. */
 #define CALLED_PEER(name, bytes)
+#define CALLED_PEER_A(name, bytes)
 #define CALLED_OWN(name, bytes)
 
 #define CALLED(name, shape, bytes) CALLED_##shape(name, bytes)

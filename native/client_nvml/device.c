@@ -298,6 +298,41 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, un
 	return give_number(device, mode, NVML_GPU_VIRTUALIZATION_MODE_NONE);
 }
 
+/* Fabrics between machines are not a program's: in all that is zero, the state says that there is none
+ * (NVML_GPU_FABRIC_STATE_NOT_SUPPORTED).  PyTorch shares no memory with whoever does not answer.  A later version of
+ * the structure has more members behind those of the one before. */
+#define FABRIC_BYTES 28u		/* of nvmlGpuFabricInfo_t */
+#define FABRIC_LEAST_BYTES 36u		/* of nvmlGpuFabricInfo_v2_t, version included */
+#define FABRIC_MOST_BYTES 256u
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t handle, void *info)
+{
+	struct nvmlDevice_st device;
+	nvmlReturn_t result = nvml_device(handle, &device);
+
+	if (result)
+		return result;
+	if (!info)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	memset(info, 0, FABRIC_BYTES);
+	return NVML_SUCCESS;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t handle, unsigned int *info)
+{
+	struct nvmlDevice_st device;
+	nvmlReturn_t result = nvml_device(handle, &device);
+
+	if (result)
+		return result;
+	if (!info)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (NVML_VERSION_BYTES(*info) < FABRIC_LEAST_BYTES || NVML_VERSION_BYTES(*info) > FABRIC_MOST_BYTES)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	memset(info + 1, 0, NVML_VERSION_BYTES(*info) - sizeof(*info));
+	return NVML_SUCCESS;
+}
+
 /* ---- several devices ---- */
 
 static nvmlReturn_t give_pair_number(nvmlDevice_t first, nvmlDevice_t second, unsigned *out,
@@ -309,48 +344,60 @@ static nvmlReturn_t give_pair_number(nvmlDevice_t first, nvmlDevice_t second, un
 	return result ? result : give_number(second, out, number);
 }
 
-/* Who asks NVML and not the driver is NCCL, which gives its peers descriptors of the devices' memory that this process
- * can't have: it is told of no peers, and goes by this machine's memory.  cuDeviceCanAccessPeer says what the server's
- * driver does. */
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second,
-						unsigned int capability, unsigned int *status)
-{
-	(void)capability;
-	return give_pair_number(first, second, status, NVML_P2P_STATUS_NOT_SUPPORTED);
-}
-
 NVML_EXPORT nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t first, nvmlDevice_t second,
 					       unsigned int *same)
 {
 	return give_pair_number(first, second, same, first == second);
 }
 
-NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first,
-							     nvmlDevice_t second,
-							     unsigned int *level)
+/* What their server's NVML says of two devices; of those of two servers: `apart`. */
+static nvmlReturn_t ask_pair(nvmlDevice_t first, nvmlDevice_t second, enum nvml_query query, unsigned argument,
+			     unsigned *out, unsigned apart)
 {
-	struct nvml_question question = { .query = QUERY_nvmlDeviceGetTopologyCommonAncestor };
+	struct nvml_question question = { .query = query, .arguments = { 0, argument } };
 	struct nvmlDevice_st device, other;
 	struct nvml_answer answer;
 	nvmlReturn_t result = nvml_device(second, &device);
 
 	if (result)
 		return result;
-	if (!level)
+	if (!out)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	result = nvml_device(first, &other);
 	if (result)
 		return result;
 	if (other.server != device.server) {
-		/* Nothing is nearer than the network. */
-		*level = TOPOLOGY_SYSTEM;
+		*out = apart;
 		return NVML_SUCCESS;
 	}
 	question.arguments[0] = device.ordinal;
 	result = nvml_ask(first, &question, &answer);
 	if (!result)
-		*level = (unsigned)answer.values[0];
+		*out = (unsigned)answer.values[0];
 	return result;
+}
+
+/* Nothing is nearer than the network. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first,
+							     nvmlDevice_t second,
+							     unsigned int *level)
+{
+	return ask_pair(first, second, QUERY_nvmlDeviceGetTopologyCommonAncestor, 0, level, TOPOLOGY_SYSTEM);
+}
+
+/* Who asks is NCCL, whose processes then give each other descriptors of the devices' memory, which a server that does not
+ * know this question does not make; nor has one without NVML an answer. */
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second,
+						unsigned int capability, unsigned int *status)
+{
+	nvmlReturn_t result = ask_pair(first, second, QUERY_nvmlDeviceGetP2PStatus, capability, status,
+				       NVML_P2P_STATUS_NOT_SUPPORTED);
+
+	if (result != NVML_ERROR_FUNCTION_NOT_FOUND && result != NVML_ERROR_NOT_SUPPORTED &&
+	    result != NVML_ERROR_LIBRARY_NOT_FOUND)
+		return result;
+	*status = NVML_P2P_STATUS_NOT_SUPPORTED;
+	return NVML_SUCCESS;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, unsigned int level,

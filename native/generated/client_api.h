@@ -295,6 +295,7 @@ CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr *dptrs, size_t *sizes, si
 CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream) CLIENT_BODY(cuMemDiscardAndPrefetchBatchAsync_ptsz);
 CUresult cuMemDiscardBatchAsync(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream) CLIENT_BODY(cuMemDiscardBatchAsync);
 CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream) CLIENT_BODY(cuMemDiscardBatchAsync_ptsz);
+CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType, unsigned long long flags) CLIENT_BODY(cuMemExportToShareableHandle);
 CUresult cuMemFree(CUdeviceptr_v1 dptr) CLIENT_BODY(cuMemFree);
 CUresult cuMemFree_v2(CUdeviceptr dptr) CLIENT_BODY(cuMemFree_v2);
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) CLIENT_BODY(cuMemFreeAsync);
@@ -315,11 +316,16 @@ CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p) CLIENT_BODY(cuMemHostG
 CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags) CLIENT_BODY(cuMemHostRegister);
 CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags) CLIENT_BODY(cuMemHostRegister_v2);
 CUresult cuMemHostUnregister(void *p) CLIENT_BODY(cuMemHostUnregister);
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle, CUmemAllocationHandleType shHandleType) CLIENT_BODY(cuMemImportFromShareableHandle);
 CUresult cuMemMap(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags) CLIENT_BODY(cuMemMap);
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps) CLIENT_BODY(cuMemPoolCreate);
 CUresult cuMemPoolDestroy(CUmemoryPool pool) CLIENT_BODY(cuMemPoolDestroy);
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr) CLIENT_BODY(cuMemPoolExportPointer);
+CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags) CLIENT_BODY(cuMemPoolExportToShareableHandle);
 CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation_v1 *location) CLIENT_BODY(cuMemPoolGetAccess);
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) CLIENT_BODY(cuMemPoolGetAttribute);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle, CUmemAllocationHandleType handleType, unsigned long long flags) CLIENT_BODY(cuMemPoolImportFromShareableHandle);
+CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData) CLIENT_BODY(cuMemPoolImportPointer);
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc_v1 *map, size_t count) CLIENT_BODY(cuMemPoolSetAccess);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) CLIENT_BODY(cuMemPoolSetAttribute);
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) CLIENT_BODY(cuMemPoolTrimTo);

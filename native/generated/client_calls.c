@@ -2126,7 +2126,7 @@ CUresult client_raw_cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps_v1 
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemPoolDestroy(CUmemoryPool pool)
+CUresult client_raw_cuMemPoolDestroy(CUmemoryPool pool)
 {
 	struct args_361 a = { .pool = pool };
 	struct marshal m;
@@ -2138,6 +2138,22 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 	result = client_marshal_call(&m, true);
 	if (result == CUDA_SUCCESS)
 		reply_361(&m, &a);
+	return client_marshal_end(&m, result);
+}
+
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr)
+{
+	struct args_362 a = { .shareData_out = (CUmemPoolPtrExportData *)shareData_out, .ptr = ptr };
+	struct marshal m;
+	CUresult result = client_marshal_begin(&m, 362);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_marshal_address(&m, a.ptr);
+	request_362(&m, &a);
+	result = client_marshal_call(&m, false);
+	if (result == CUDA_SUCCESS)
+		reply_362(&m, &a);
 	return client_marshal_end(&m, result);
 }
 
@@ -2248,7 +2264,7 @@ CUresult client_raw_cuMemPrefetchAsync_v2(CUdeviceptr_v2 devPtr, size_t count, C
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMemRelease(CUmemGenericAllocationHandle_v1 handle)
+CUresult client_raw_cuMemRelease(CUmemGenericAllocationHandle_v1 handle)
 {
 	struct args_376 a = { .handle = handle };
 	struct marshal m;

@@ -381,7 +381,7 @@ ENTRY(cuMemDiscardAndPrefetchBatchAsync, (CUdeviceptr *dptrs, size_t *sizes, siz
 ENTRY(cuMemDiscardAndPrefetchBatchAsync_ptsz, (CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream), (dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream))
 ENTRY(cuMemDiscardBatchAsync, (CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream), (dptrs, sizes, count, flags, hStream))
 ENTRY(cuMemDiscardBatchAsync_ptsz, (CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream), (dptrs, sizes, count, flags, hStream))
-UNSUPPORTED(cuMemExportToShareableHandle, 334)
+ENTRY(cuMemExportToShareableHandle, (void *shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType, unsigned long long flags), (shareableHandle, handle, handleType, flags))
 ENTRY(cuMemFree, (CUdeviceptr_v1 dptr), (dptr))
 ENTRY(cuMemFree_v2, (CUdeviceptr dptr), (dptr))
 ENTRY(cuMemFreeAsync, (CUdeviceptr dptr, CUstream hStream), (dptr, hStream))
@@ -405,18 +405,18 @@ ENTRY(cuMemHostGetFlags, (unsigned int *pFlags, void *p), (pFlags, p))
 ENTRY_THAT(cuMemHostRegister, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags), BYTES(bytesize))
 ENTRY_THAT(cuMemHostRegister_v2, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags), BYTES(bytesize))
 ENTRY(cuMemHostUnregister, (void *p), (p))
-UNSUPPORTED(cuMemImportFromShareableHandle, 357)
+ENTRY(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *handle, void *osHandle, CUmemAllocationHandleType shHandleType), (handle, osHandle, shHandleType))
 ENTRY(cuMemMap, (CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags), (ptr, size, offset, handle, flags))
 UNSUPPORTED(cuMemMapArrayAsync, 359)
 UNSUPPORTED(cuMemMapArrayAsync_ptsz, 359)
 ENTRY(cuMemPoolCreate, (CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps), (pool, poolProps))
 ENTRY(cuMemPoolDestroy, (CUmemoryPool pool), (pool))
-UNSUPPORTED(cuMemPoolExportPointer, 362)
-UNSUPPORTED(cuMemPoolExportToShareableHandle, 363)
+ENTRY(cuMemPoolExportPointer, (CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr), (shareData_out, ptr))
+ENTRY(cuMemPoolExportToShareableHandle, (void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags), (handle_out, pool, handleType, flags))
 ENTRY(cuMemPoolGetAccess, (CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation_v1 *location), (flags, memPool, location))
 ENTRY(cuMemPoolGetAttribute, (CUmemoryPool pool, CUmemPool_attribute attr, void *value), (pool, attr, value))
-UNSUPPORTED(cuMemPoolImportFromShareableHandle, 366)
-UNSUPPORTED(cuMemPoolImportPointer, 367)
+ENTRY(cuMemPoolImportFromShareableHandle, (CUmemoryPool *pool_out, void *handle, CUmemAllocationHandleType handleType, unsigned long long flags), (pool_out, handle, handleType, flags))
+ENTRY(cuMemPoolImportPointer, (CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData), (ptr_out, pool, shareData))
 ENTRY(cuMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc_v1 *map, size_t count), (pool, map, count))
 ENTRY(cuMemPoolSetAttribute, (CUmemoryPool pool, CUmemPool_attribute attr, void *value), (pool, attr, value))
 ENTRY(cuMemPoolTrimTo, (CUmemoryPool pool, size_t minBytesToKeep), (pool, minBytesToKeep))
@@ -1050,7 +1050,7 @@ const struct client_entry client_entries[] = {
 	{ "cuMemCreate", "cuMemCreate", (void *)entry_cuMemCreate, 10020, 0, NULL, NULL, 331, NULL },
 	{ "cuMemDiscardAndPrefetchBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", (void *)entry_cuMemDiscardAndPrefetchBatchAsync, 13000, 13000, (void *)entry_cuMemDiscardAndPrefetchBatchAsync_ptsz, "cuMemDiscardAndPrefetchBatchAsync_ptsz", 332, NULL },
 	{ "cuMemDiscardBatchAsync", "cuMemDiscardBatchAsync", (void *)entry_cuMemDiscardBatchAsync, 13000, 13000, (void *)entry_cuMemDiscardBatchAsync_ptsz, "cuMemDiscardBatchAsync_ptsz", 333, NULL },
-	{ "cuMemExportToShareableHandle", "cuMemExportToShareableHandle", (void *)entry_cuMemExportToShareableHandle, 10020, 0, NULL, NULL, 334, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
+	{ "cuMemExportToShareableHandle", "cuMemExportToShareableHandle", (void *)entry_cuMemExportToShareableHandle, 10020, 0, NULL, NULL, 334, NULL },
 	{ "cuMemFree", "cuMemFree", (void *)entry_cuMemFree, 2000, 0, NULL, NULL, 335, NULL },
 	{ "cuMemFree", "cuMemFree_v2", (void *)entry_cuMemFree_v2, 3020, 0, NULL, NULL, 336, NULL },
 	{ "cuMemFreeAsync", "cuMemFreeAsync", (void *)entry_cuMemFreeAsync, 11020, 11020, (void *)entry_cuMemFreeAsync_ptsz, "cuMemFreeAsync_ptsz", 337, NULL },
@@ -1061,7 +1061,7 @@ const struct client_entry client_entries[] = {
 	{ "cuMemGetAllocationGranularity", "cuMemGetAllocationGranularity", (void *)entry_cuMemGetAllocationGranularity, 10020, 0, NULL, NULL, 342, NULL },
 	{ "cuMemGetAllocationPropertiesFromHandle", "cuMemGetAllocationPropertiesFromHandle", (void *)entry_cuMemGetAllocationPropertiesFromHandle, 10020, 0, NULL, NULL, 343, NULL },
 	{ "cuMemGetDefaultMemPool", "cuMemGetDefaultMemPool", (void *)entry_cuMemGetDefaultMemPool, 13000, 0, NULL, NULL, 344, NULL },
-	{ "cuMemGetHandleForAddressRange", "cuMemGetHandleForAddressRange", (void *)entry_cuMemGetHandleForAddressRange, 11070, 0, NULL, NULL, 345, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
+	{ "cuMemGetHandleForAddressRange", "cuMemGetHandleForAddressRange", (void *)entry_cuMemGetHandleForAddressRange, 11070, 0, NULL, NULL, 345, "a descriptor that drivers of this machine use is none of a GPU in another; the attribute is 0" },
 	{ "cuMemGetInfo", "cuMemGetInfo", (void *)entry_cuMemGetInfo, 2000, 0, NULL, NULL, 346, NULL },
 	{ "cuMemGetInfo", "cuMemGetInfo_v2", (void *)entry_cuMemGetInfo_v2, 3020, 0, NULL, NULL, 347, NULL },
 	{ "cuMemGetLocationInfo", "cuMemGetLocationInfo", (void *)entry_cuMemGetLocationInfo, 13040, 0, NULL, NULL, 348, "CUDA 13.4 alone has it, and its structure is in no header that was at hand" },
@@ -1073,17 +1073,17 @@ const struct client_entry client_entries[] = {
 	{ "cuMemHostRegister", "cuMemHostRegister", (void *)entry_cuMemHostRegister, 4000, 0, NULL, NULL, 354, NULL },
 	{ "cuMemHostRegister", "cuMemHostRegister_v2", (void *)entry_cuMemHostRegister_v2, 6050, 0, NULL, NULL, 355, NULL },
 	{ "cuMemHostUnregister", "cuMemHostUnregister", (void *)entry_cuMemHostUnregister, 4000, 0, NULL, NULL, 356, NULL },
-	{ "cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle", (void *)entry_cuMemImportFromShareableHandle, 10020, 0, NULL, NULL, 357, "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0" },
+	{ "cuMemImportFromShareableHandle", "cuMemImportFromShareableHandle", (void *)entry_cuMemImportFromShareableHandle, 10020, 0, NULL, NULL, 357, NULL },
 	{ "cuMemMap", "cuMemMap", (void *)entry_cuMemMap, 10020, 0, NULL, NULL, 358, NULL },
 	{ "cuMemMapArrayAsync", "cuMemMapArrayAsync", (void *)entry_cuMemMapArrayAsync, 11010, 11010, (void *)entry_cuMemMapArrayAsync_ptsz, "cuMemMapArrayAsync_ptsz", 359, "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0" },
 	{ "cuMemPoolCreate", "cuMemPoolCreate", (void *)entry_cuMemPoolCreate, 11020, 0, NULL, NULL, 360, NULL },
 	{ "cuMemPoolDestroy", "cuMemPoolDestroy", (void *)entry_cuMemPoolDestroy, 11020, 0, NULL, NULL, 361, NULL },
-	{ "cuMemPoolExportPointer", "cuMemPoolExportPointer", (void *)entry_cuMemPoolExportPointer, 11020, 0, NULL, NULL, 362, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
-	{ "cuMemPoolExportToShareableHandle", "cuMemPoolExportToShareableHandle", (void *)entry_cuMemPoolExportToShareableHandle, 11020, 0, NULL, NULL, 363, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
+	{ "cuMemPoolExportPointer", "cuMemPoolExportPointer", (void *)entry_cuMemPoolExportPointer, 11020, 0, NULL, NULL, 362, NULL },
+	{ "cuMemPoolExportToShareableHandle", "cuMemPoolExportToShareableHandle", (void *)entry_cuMemPoolExportToShareableHandle, 11020, 0, NULL, NULL, 363, NULL },
 	{ "cuMemPoolGetAccess", "cuMemPoolGetAccess", (void *)entry_cuMemPoolGetAccess, 11020, 0, NULL, NULL, 364, NULL },
 	{ "cuMemPoolGetAttribute", "cuMemPoolGetAttribute", (void *)entry_cuMemPoolGetAttribute, 11020, 0, NULL, NULL, 365, NULL },
-	{ "cuMemPoolImportFromShareableHandle", "cuMemPoolImportFromShareableHandle", (void *)entry_cuMemPoolImportFromShareableHandle, 11020, 0, NULL, NULL, 366, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
-	{ "cuMemPoolImportPointer", "cuMemPoolImportPointer", (void *)entry_cuMemPoolImportPointer, 11020, 0, NULL, NULL, 367, "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0" },
+	{ "cuMemPoolImportFromShareableHandle", "cuMemPoolImportFromShareableHandle", (void *)entry_cuMemPoolImportFromShareableHandle, 11020, 0, NULL, NULL, 366, NULL },
+	{ "cuMemPoolImportPointer", "cuMemPoolImportPointer", (void *)entry_cuMemPoolImportPointer, 11020, 0, NULL, NULL, 367, NULL },
 	{ "cuMemPoolSetAccess", "cuMemPoolSetAccess", (void *)entry_cuMemPoolSetAccess, 11020, 0, NULL, NULL, 368, NULL },
 	{ "cuMemPoolSetAttribute", "cuMemPoolSetAttribute", (void *)entry_cuMemPoolSetAttribute, 11020, 0, NULL, NULL, 369, NULL },
 	{ "cuMemPoolTrimTo", "cuMemPoolTrimTo", (void *)entry_cuMemPoolTrimTo, 11020, 0, NULL, NULL, 370, NULL },

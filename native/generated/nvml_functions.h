@@ -99,6 +99,7 @@ enum nvml_query {
 	QUERY_nvmlDeviceGetSupportedMemoryClocks = 290,
 	QUERY_nvmlDeviceGetSupportedGraphicsClocks = 291,
 	QUERY_nvmlDeviceGetTopologyCommonAncestor = 300,
+	QUERY_nvmlDeviceGetP2PStatus = 301,
 };
 
 /* X(function, shape, bytes of its structure) */
@@ -193,7 +194,8 @@ enum nvml_query {
 	X(nvmlDeviceGetCapabilities, VERSIONED, 0) \
 	X(nvmlDeviceGetSupportedMemoryClocks, LIST, 0) \
 	X(nvmlDeviceGetSupportedGraphicsClocks, LIST_A, 0) \
-	X(nvmlDeviceGetTopologyCommonAncestor, PEER, 0)
+	X(nvmlDeviceGetTopologyCommonAncestor, PEER, 0) \
+	X(nvmlDeviceGetP2PStatus, PEER_A, 0)
 
 /* What changes devices: not a program's to do. */
 #define NVML_REFUSED(X) \
@@ -290,8 +292,6 @@ enum nvml_query {
 	X(nvmlDeviceGetNvlinkBwMode) \
 	X(nvmlDeviceGetNvlinkSupportedBwModes) \
 	X(nvmlSystemGetNvlinkBwMode) \
-	X(nvmlDeviceGetGpuFabricInfo) \
-	X(nvmlDeviceGetGpuFabricInfoV) \
 	X(nvmlDeviceGetGpuFabricInfo_v4) \
 	X(nvmlDeviceGetC2cModeInfoV) \
 	X(nvmlDeviceGetBridgeChipInfo) \

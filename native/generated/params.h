@@ -3051,6 +3051,24 @@ static void reply_361(struct marshal *m, struct args_361 *a)
 	(void)a;
 }
 
+/* cuMemPoolExportPointer */
+struct args_362 {
+	CUmemPoolPtrExportData *shareData_out;
+	CUdeviceptr ptr;
+};
+
+static void request_362(struct marshal *m, struct args_362 *a)
+{
+	marshal_plain(m, &a->ptr, sizeof(a->ptr));
+	a->shareData_out = marshal_pointer(m, a->shareData_out, 1, sizeof(*a->shareData_out));
+}
+
+static void reply_362(struct marshal *m, struct args_362 *a)
+{
+	if (a->shareData_out)
+		marshal_plain(m, a->shareData_out, sizeof(*a->shareData_out));
+}
+
 /* cuMemPoolGetAccess */
 struct args_364 {
 	CUmemAccess_flags *flags;

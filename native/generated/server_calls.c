@@ -2565,6 +2565,24 @@ static CUresult call_361(struct server_call *call, struct marshal *m)
 	return CUDA_SUCCESS;
 }
 
+static CUresult call_362(struct server_call *call, struct marshal *m)
+{
+	struct args_362 a = { 0 };
+	CUresult result;
+
+	if (!call->driver->cuMemPoolExportPointer)
+		return CUDA_ERROR_NOT_SUPPORTED;
+	request_362(m, &a);
+	result = server_marshal_taken(m);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = call->driver->cuMemPoolExportPointer(a.shareData_out, a.ptr);
+	if (!server_marshal_answer(m, result, false))
+		return result;
+	reply_362(m, &a);
+	return CUDA_SUCCESS;
+}
+
 static CUresult call_364(struct server_call *call, struct marshal *m)
 {
 	struct args_364 a = { 0 };
@@ -4208,6 +4226,7 @@ const struct server_marshalled server_marshalled[SERVER_MARSHALLED] = {
 	[358] = { call_358, false },
 	[360] = { call_360, false },
 	[361] = { call_361, true },
+	[362] = { call_362, false },
 	[364] = { call_364, false },
 	[365] = { call_365, false },
 	[368] = { call_368, false },

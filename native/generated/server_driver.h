@@ -270,6 +270,7 @@ struct server_driver {
 	CUresult (*cuMemCreate)(CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags);
 	CUresult (*cuMemDiscardAndPrefetchBatchAsync)(CUdeviceptr *dptrs, size_t *sizes, size_t count, CUmemLocation *prefetchLocs, size_t *prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, CUstream hStream);
 	CUresult (*cuMemDiscardBatchAsync)(CUdeviceptr *dptrs, size_t *sizes, size_t count, unsigned long long flags, CUstream hStream);
+	CUresult (*cuMemExportToShareableHandle)(void *shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType, unsigned long long flags);
 	CUresult (*cuMemFree)(CUdeviceptr_v1 dptr);
 	CUresult (*cuMemFree_v2)(CUdeviceptr dptr);
 	CUresult (*cuMemFreeAsync)(CUdeviceptr dptr, CUstream hStream);
@@ -288,11 +289,16 @@ struct server_driver {
 	CUresult (*cuMemHostGetFlags)(unsigned int *pFlags, void *p);
 	CUresult (*cuMemHostRegister_v2)(void *p, size_t bytesize, unsigned int Flags);
 	CUresult (*cuMemHostUnregister)(void *p);
+	CUresult (*cuMemImportFromShareableHandle)(CUmemGenericAllocationHandle *handle, void *osHandle, CUmemAllocationHandleType shHandleType);
 	CUresult (*cuMemMap)(CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags);
 	CUresult (*cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps);
 	CUresult (*cuMemPoolDestroy)(CUmemoryPool pool);
+	CUresult (*cuMemPoolExportPointer)(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr);
+	CUresult (*cuMemPoolExportToShareableHandle)(void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags);
 	CUresult (*cuMemPoolGetAccess)(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation_v1 *location);
 	CUresult (*cuMemPoolGetAttribute)(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
+	CUresult (*cuMemPoolImportFromShareableHandle)(CUmemoryPool *pool_out, void *handle, CUmemAllocationHandleType handleType, unsigned long long flags);
+	CUresult (*cuMemPoolImportPointer)(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData);
 	CUresult (*cuMemPoolSetAccess)(CUmemoryPool pool, const CUmemAccessDesc_v1 *map, size_t count);
 	CUresult (*cuMemPoolSetAttribute)(CUmemoryPool pool, CUmemPool_attribute attr, void *value);
 	CUresult (*cuMemPoolTrimTo)(CUmemoryPool pool, size_t minBytesToKeep);
@@ -763,6 +769,7 @@ struct server_driver {
 	X(cuMemCreate, "cuMemCreate", 10020) \
 	X(cuMemDiscardAndPrefetchBatchAsync, "cuMemDiscardAndPrefetchBatchAsync", 13000) \
 	X(cuMemDiscardBatchAsync, "cuMemDiscardBatchAsync", 13000) \
+	X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle", 10020) \
 	X(cuMemFree, "cuMemFree", 2000) \
 	X(cuMemFree_v2, "cuMemFree", 3020) \
 	X(cuMemFreeAsync, "cuMemFreeAsync", 11020) \
@@ -781,11 +788,16 @@ struct server_driver {
 	X(cuMemHostGetFlags, "cuMemHostGetFlags", 2030) \
 	X(cuMemHostRegister_v2, "cuMemHostRegister", 6050) \
 	X(cuMemHostUnregister, "cuMemHostUnregister", 4000) \
+	X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle", 10020) \
 	X(cuMemMap, "cuMemMap", 10020) \
 	X(cuMemPoolCreate, "cuMemPoolCreate", 11020) \
 	X(cuMemPoolDestroy, "cuMemPoolDestroy", 11020) \
+	X(cuMemPoolExportPointer, "cuMemPoolExportPointer", 11020) \
+	X(cuMemPoolExportToShareableHandle, "cuMemPoolExportToShareableHandle", 11020) \
 	X(cuMemPoolGetAccess, "cuMemPoolGetAccess", 11020) \
 	X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", 11020) \
+	X(cuMemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020) \
+	X(cuMemPoolImportPointer, "cuMemPoolImportPointer", 11020) \
 	X(cuMemPoolSetAccess, "cuMemPoolSetAccess", 11020) \
 	X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 11020) \
 	X(cuMemPoolTrimTo, "cuMemPoolTrimTo", 11020) \

@@ -145,6 +145,16 @@ CUresult serve_event_open(struct server_call *call);
 CUresult serve_event_share(struct server_call *call);
 /* Open another process's memory. */
 CUresult serve_memory_open(struct server_call *call);
+/* Have the driver make a descriptor of memory or of a pool, and keep it for who shows the token. */
+CUresult serve_descriptor_export(struct server_call *call);
+/* Give the driver the descriptor that a session of the lease keeps under the token. */
+CUresult serve_descriptor_import(struct server_call *call);
+/* Close a descriptor of this session's: nobody can show its token any more. */
+CUresult serve_descriptor_drop(struct server_call *call);
+/* Open an allocation of another process's pool. */
+CUresult serve_pool_pointer_import(struct server_call *call);
+/* What the driver says of memory of a device: a number. */
+CUresult serve_pointer_attribute(struct server_call *call);
 /* Link; the reply's tail is the image from that offset on. */
 CUresult serve_link_complete(struct server_call *call);
 /* Ask NVML of the server's node; the tail is a structure to fill in, or its answer: text, a list. */

@@ -190,6 +190,16 @@ enum wire_op {
 	WIRE_OP_EVENT_SHARE = 0x0089,
 	/* Open another process's memory. */
 	WIRE_OP_MEMORY_OPEN = 0x008a,
+	/* Have the driver make a descriptor of memory or of a pool, and keep it for who shows the token. */
+	WIRE_OP_DESCRIPTOR_EXPORT = 0x008e,
+	/* Give the driver the descriptor that a session of the lease keeps under the token. */
+	WIRE_OP_DESCRIPTOR_IMPORT = 0x008f,
+	/* Close a descriptor of this session's: nobody can show its token any more. */
+	WIRE_OP_DESCRIPTOR_DROP = 0x0090,
+	/* Open an allocation of another process's pool. */
+	WIRE_OP_POOL_POINTER_IMPORT = 0x0091,
+	/* What the driver says of memory of a device: a number. */
+	WIRE_OP_POINTER_ATTRIBUTE = 0x0092,
 	/* Link; the reply's tail is the image from that offset on. */
 	WIRE_OP_LINK_COMPLETE = 0x0086,
 	/* Dynamic shared memory left to a block. */
@@ -970,6 +980,64 @@ struct wire_memory_open_reply {
 	uint64_t bytes;
 };
 _Static_assert(sizeof(struct wire_memory_open_reply) == 16, "wire layout");
+
+struct wire_descriptor_export {
+	uint64_t object;
+	uint64_t flags;
+	uint32_t kind;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_descriptor_export) == 24, "wire layout");
+
+struct wire_descriptor_export_reply {
+	uint64_t token[4];
+	uint32_t refusal;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_descriptor_export_reply) == 40, "wire layout");
+
+struct wire_descriptor_import {
+	uint64_t token[4];
+	uint32_t kind;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_descriptor_import) == 40, "wire layout");
+
+struct wire_descriptor_import_reply {
+	uint64_t object;
+	uint32_t refusal;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_descriptor_import_reply) == 16, "wire layout");
+
+struct wire_descriptor_drop {
+	uint64_t token[4];
+};
+_Static_assert(sizeof(struct wire_descriptor_drop) == 32, "wire layout");
+
+struct wire_pool_pointer_import {
+	uint64_t pool;
+	uint64_t data[8];
+};
+_Static_assert(sizeof(struct wire_pool_pointer_import) == 72, "wire layout");
+
+struct wire_pool_pointer_import_reply {
+	uint64_t address;
+	uint64_t bytes;
+};
+_Static_assert(sizeof(struct wire_pool_pointer_import_reply) == 16, "wire layout");
+
+struct wire_pointer_attribute {
+	uint64_t address;
+	uint32_t attribute;
+	uint32_t reserved;
+};
+_Static_assert(sizeof(struct wire_pointer_attribute) == 16, "wire layout");
+
+struct wire_pointer_attribute_reply {
+	uint64_t value;
+};
+_Static_assert(sizeof(struct wire_pointer_attribute_reply) == 8, "wire layout");
 
 struct wire_link_complete {
 	uint64_t link;

@@ -77,8 +77,7 @@ void server_driver_describe(struct server *server, CUdevice device, struct wire_
 
 void server_driver_operations(const struct server *server, uint8_t *bits, size_t bytes)
 {
-	(void)server;
 	for (unsigned op = 0; op < WIRE_OP_LIMIT && op / 8 < bytes; op++)
-		if (wire_op_infos[op].name)
+		if (wire_op_infos[op].name && (server->exchange > 0 || !server_descriptor_op(op)))
 			bits[op / 8] |= (uint8_t)(1u << op % 8);
 }

@@ -44,7 +44,7 @@ struct management_query {
 
 enum query_shape {
 	NUMBER, NUMBER_A, NUMBER_AB, NUMBERS_2, NUMBERS_4, WIDE, WIDE_AB, WIDE_ABC, TEXT, TEXT_A,
-	BYTES, BYTES_A, VERSIONED, LIST, LIST_A, PEER, OWN,
+	BYTES, BYTES_A, VERSIONED, LIST, LIST_A, PEER, PEER_A, OWN,
 };
 
 static const struct query_entry {
@@ -383,6 +383,7 @@ typedef nvmlReturn_t (*call_text_a)(nvmlDevice_t, unsigned, char *, unsigned);
 typedef nvmlReturn_t (*call_list)(nvmlDevice_t, unsigned *, void *);
 typedef nvmlReturn_t (*call_list_a)(nvmlDevice_t, unsigned, unsigned *, void *);
 typedef nvmlReturn_t (*call_peer)(nvmlDevice_t, nvmlDevice_t, void *);
+typedef nvmlReturn_t (*call_peer_a)(nvmlDevice_t, nvmlDevice_t, unsigned, void *);
 
 /* The versioned structure is as long as its version says: NVML knows no longer ones, and
  * has room here for any that it might come to know. */
@@ -402,7 +403,7 @@ static nvmlReturn_t query_versioned(struct management_query *query)
 	return result;
 }
 
-static nvmlReturn_t query_peer(struct management_query *query, unsigned *number)
+static nvmlReturn_t query_peer(struct management_query *query, enum query_shape shape, unsigned *number)
 {
 	uint32_t other = query->arguments[0];
 
@@ -410,6 +411,9 @@ static nvmlReturn_t query_peer(struct management_query *query, unsigned *number)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (!query->management->devices[other])
 		return NVML_ERROR_NOT_SUPPORTED;
+	if (shape == PEER_A)
+		return ((call_peer_a)query->function)(query->device, query->management->devices[other],
+						      query->arguments[1], number);
 	return ((call_peer)query->function)(query->device, query->management->devices[other],
 					    number);
 }
@@ -478,7 +482,8 @@ static nvmlReturn_t query_shaped(enum query_shape shape, struct management_query
 		query->tail_bytes = room * sizeof(unsigned);
 		break;
 	case PEER:
-		result = query_peer(query, number);
+	case PEER_A:
+		result = query_peer(query, shape, number);
 		break;
 	default:
 		return NVML_ERROR_FUNCTION_NOT_FOUND;

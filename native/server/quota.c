@@ -22,8 +22,8 @@ struct charge {
 	uint64_t key;			/* address or handle */
 	uint64_t bytes;
 	uint64_t owner;			/* a context; of a node its graph */
-	unsigned references;		/* of an object: handles and mappings */
-	struct charge *object;		/* of a mapping */
+	unsigned references;		/* of an object: handles, mappings and exports */
+	struct charge *object;		/* of a mapping; of an object that was imported here, too: the first */
 	bool freed;			/* a node's memory, within its graph */
 	struct charge *outlive;		/* of an executable: nodes whose memory stays behind a launch */
 };
@@ -428,7 +428,55 @@ static void object_drop(struct charge *object)
 	if (*link)
 		*link = object->next;
 	give(object->bytes);
+	if (object->object)
+		object_drop(object->object);
 	free(object);
+}
+
+struct charge *server_quota_hold_again(struct charge *charge)
+{
+	if (!charge)
+		return NULL;
+	pthread_mutex_lock(&quota.lock);
+	charge->references++;
+	pthread_mutex_unlock(&quota.lock);
+	return charge;
+}
+
+struct charge *server_quota_hold(CUmemGenericAllocationHandle handle)
+{
+	struct charge *charge;
+
+	pthread_mutex_lock(&quota.lock);
+	charge = *find(OBJECT, handle);
+	if (charge)
+		charge->references++;
+	pthread_mutex_unlock(&quota.lock);
+	return charge;
+}
+
+void server_quota_let_go(struct charge *charge)
+{
+	if (!charge)
+		return;
+	pthread_mutex_lock(&quota.lock);
+	object_drop(charge);
+	pthread_mutex_unlock(&quota.lock);
+}
+
+/* The driver may have another handle for it, of which it says no bytes are to be counted twice.  Without memory the
+ * reference is nobody's, and it is counted as long as this process lives. */
+void server_quota_share(struct charge *charge, CUmemGenericAllocationHandle handle)
+{
+	struct charge *also = charge ? calloc(1, sizeof(*also)) : NULL;
+
+	if (!also)
+		return;
+	also->kind = OBJECT;
+	also->key = handle;
+	also->references = 1;
+	also->object = charge;
+	put(also);
 }
 
 static CUresult mem_release(CUmemGenericAllocationHandle handle)

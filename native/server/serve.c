@@ -1005,6 +1005,7 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	server->status = options->status ? options->status : &server->unseen;
 	server->libcuda = options->libcuda;
 	server->sessions = options->sessions;
+	server->exchange = options->exchange;
 	server->session_count = options->sessions ? options->session_count : 0;
 	server->meter.received_bytes = &server->status->received_bytes;
 	server->meter.busy_ns = &server->status->busy_ns;
@@ -1013,6 +1014,8 @@ int server_serve(const struct server_options *options, char *why, int bytes)
 	pthread_mutex_init(&server->leader, NULL);
 	pthread_mutex_init(&server->write, NULL);
 	pthread_mutex_init(&server->lock, NULL);
+	pthread_mutex_init(&server->exchange_lock, NULL);
+	pthread_mutex_init(&server->exports_lock, NULL);
 	pthread_mutex_init(&server->shared_end, NULL);
 	pthread_mutex_init(&server->shared_lock, NULL);
 	pthread_mutex_init(&server->holds_lock, NULL);

@@ -56,6 +56,8 @@ struct server_options {
 	uint64_t image_bytes;		/* of all that are kept */
 	bool tls;			/* the client has to go on encrypted behind its hello */
 	bool rdma;			/* and may then go on by RDMA, unencrypted */
+	int exchange;			/* a Unix socket to the supervisor, which keeps descriptors for
+					 * the sessions of the lease; 0: none; taken over */
 };
 
 /* Open and initialise the driver ahead of the client: most of a server's start.  Of the

@@ -255,6 +255,13 @@ struct server {
 	struct server_settled settled;	/* the leader's */
 	struct server_idle idle;	/* the leader's, while it is alone */
 
+	int exchange;			/* see server_options */
+	pthread_mutex_t exchange_lock;	/* over asking there */
+	uint32_t exchange_number;	/* of the last question */
+	pthread_mutex_t exports_lock;	/* over what follows (descriptor.c); before that of quota.c */
+	struct server_export *exports;
+	unsigned export_count;
+
 	struct server_names *names;
 	struct server_images *images;	/* kept of earlier programs (images.c); NULL: none are */
 	uint8_t capture_modes[WIRE_LANES];	/* CUstreamCaptureMode of each lane; the leader's */
@@ -384,6 +391,13 @@ CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstre
 CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event);
 /* Count what the driver allocates against the lease's `limit` of bytes (quota.c). */
 void server_quota_install(struct server *server, uint64_t limit);
+/* What is charged for memory apart from addresses stays so until it is let go of; NULL: nothing is.  And a handle of the
+ * same memory: it stays as long as that, too, and the reference is the handle's. */
+struct charge;
+struct charge *server_quota_hold(CUmemGenericAllocationHandle handle);
+struct charge *server_quota_hold_again(struct charge *charge);
+void server_quota_let_go(struct charge *charge);
+void server_quota_share(struct charge *charge, CUmemGenericAllocationHandle handle);
 /* The modules of a context: nobody finds them any more; and, when the driver has destroyed them with the
  * context, the memory that it may have pointed into until then. */
 void server_libraries_forget(struct server_context *context);
@@ -493,6 +507,9 @@ bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);
 /* host.c: give the driver back what the current context has too much of idle pinned
  * memory.  May wait for the device; only where nobody waits for this thread. */
 void server_pinned_trim(struct server_call *call);
+
+/* descriptor.c: is it an operation that needs the supervisor to keep descriptors? */
+bool server_descriptor_op(unsigned op);
 
 /* pinned.c: a context is about to end, and with it what is pinned in it.  May wait for its work. */
 void server_pinned_forget(struct server_call *call, struct server_context *context);

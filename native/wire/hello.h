@@ -27,10 +27,10 @@
 
 #define WIRE_HELLO_MAGIC 0x0a0d5355u	/* "US\r\n": a text protocol never starts so */
 #define WIRE_PROTOCOL_MAJOR 2u		/* peers that differ refuse each other */
-#define WIRE_PROTOCOL_MINOR 5u		/* 1: sessions that are resumed; 2: managed memory, images
+#define WIRE_PROTOCOL_MINOR 6u		/* 1: sessions that are resumed; 2: managed memory, images
 					 * that are kept; 3: where multiprocessors lie, launches of graphs that are posted;
 					 * 4: a lane of the client's own; 5: pinned memory that is mapped, conditional nodes
-					 * of graphs */
+					 * of graphs; 6: memory and pools by descriptors */
 #define WIRE_SECRET_BYTES 32u
 #define WIRE_NONCE_BYTES 16u
 #define WIRE_PROOF_BYTES 16u
@@ -126,6 +126,10 @@ static inline struct wire_hello wire_hello_ours(void)
 #define WIRE_LOCAL_DOMAIN "farbus remoting local 1"
 #define WIRE_SOCKET_DOMAIN "farbus remoting socket 1"
 #define WIRE_LOCAL_HEX 48
+/* What a lease is called where its secret is nobody's business (descriptor.h): the first WIRE_LEASE_BYTES of SHA-256 over
+ * this and the secret. */
+#define WIRE_LEASE_DOMAIN "farbus remoting lease 1"
+#define WIRE_LEASE_BYTES 16u
 
 enum wire_hello_status {
 	WIRE_HELLO_OK = 0,

@@ -57,6 +57,7 @@ class Shape(enum.Enum):
     LIST = "unsigned *count, unsigned *"
     LIST_A = "a, unsigned *count, unsigned *"
     PEER = "another device, unsigned *"
+    PEER_A = "another device, a, unsigned *"
     #: Written by hand on both sides.
     OWN = ""
 
@@ -137,6 +138,7 @@ QUERIES: Final = (
     *_queries(290, Shape.LIST, "SupportedMemoryClocks"),
     *_queries(291, Shape.LIST_A, "SupportedGraphicsClocks"),
     *_queries(300, Shape.PEER, "TopologyCommonAncestor"),
+    *_queries(301, Shape.PEER_A, "P2PStatus"),
 )
 
 #: Answered from the snapshot that came with the hello, or with what is always so here: (name, how).
@@ -178,7 +180,8 @@ LOCAL: Final[dict[str, str]] = {
     "nvmlDeviceGetPciInfo_v3": "the server's address",
     "nvmlDeviceGetPciInfoExt": "the server's address; the class is that of a 3D controller",
     "nvmlDeviceGetCudaComputeCapability": "",
-    "nvmlDeviceGetP2PStatus": "not supported, as cuDeviceCanAccessPeer says",
+    "nvmlDeviceGetGpuFabricInfo": "none: not supported is its state",
+    "nvmlDeviceGetGpuFabricInfoV": "none: not supported is its state",
     "nvmlDeviceOnSameBoard": "a device with itself only",
     "nvmlDeviceGetTopologyNearestGpus": "those of the lease",
     "nvmlDeviceIsMigDeviceHandle": "never",
@@ -248,8 +251,8 @@ UNSUPPORTED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = tuple(
             nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo nvmlDeviceGetNvLinkRemotePciInfo_v2
             nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkTelemetrySamples_v1 nvmlDeviceGetNvLinkUtilizationControl
             nvmlDeviceGetNvLinkUtilizationCounter nvmlDeviceGetNvLinkVersion nvmlDeviceGetNvlinkBwMode
-            nvmlDeviceGetNvlinkSupportedBwModes nvmlSystemGetNvlinkBwMode nvmlDeviceGetGpuFabricInfo
-            nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetGpuFabricInfo_v4 nvmlDeviceGetC2cModeInfoV
+            nvmlDeviceGetNvlinkSupportedBwModes nvmlSystemGetNvlinkBwMode
+            nvmlDeviceGetGpuFabricInfo_v4 nvmlDeviceGetC2cModeInfoV
             nvmlDeviceGetBridgeChipInfo nvmlDeviceGetPlatformInfo
             """,
         ),

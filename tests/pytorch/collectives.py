@@ -1,4 +1,4 @@
-"""NCCL's collectives between two devices: python collectives.py processes|one
+"""NCCL's collectives between two devices, and symmetric memory: python collectives.py processes|one|symmetric
 
 Prints "right" if all that they gave is; it needs no kernel of PyTorch's own wheel.
 """
@@ -13,6 +13,7 @@ import torch
 import torch.multiprocessing
 from torch import Tensor, distributed
 from torch.cuda import nccl
+from torch.distributed import _symmetric_memory as symmetric_memory
 
 RANKS = 2
 SIZES = (1, 1000, 300_000)
@@ -64,14 +65,35 @@ def work(rank: int, port: int, results: Any) -> None:
     distributed.destroy_process_group()
 
 
-def processes() -> bool:
+def share(rank: int, port: int, results: Any) -> None:
+    """Memory of the device that the other rank reads and writes."""
+    torch.cuda.set_device(rank)
+    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS)
+    size = SIZES[1]
+    tensor = symmetric_memory.empty(size, device=f"cuda:{rank}")
+    tensor.copy_(values(rank, size))
+    torch.cuda.synchronize()
+    handle = symmetric_memory.rendezvous(tensor, distributed.group.WORLD)
+    other = handle.get_buffer(1 - rank, (size,), torch.float32)
+    distributed.barrier()
+    right = [torch.equal(other.cpu(), values(1 - rank, size))]
+    distributed.barrier()
+    other.copy_(values(rank + RANKS, size))
+    torch.cuda.synchronize()
+    distributed.barrier()
+    results.put([*right, torch.equal(tensor.cpu(), values(1 - rank + RANKS, size))])
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def processes(target: Callable[[int, int, Any], None] = work) -> bool:
     """A process for each device."""
     context = torch.multiprocessing.get_context("spawn")
     results = context.Queue()
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     port = store.port
     del store
-    ranks = [context.Process(target=work, args=(rank, port, results)) for rank in range(RANKS)]
+    ranks = [context.Process(target=target, args=(rank, port, results)) for rank in range(RANKS)]
     for process in ranks:
         process.start()
     for process in ranks:
@@ -94,7 +116,11 @@ def one() -> bool:
     return all(right)
 
 
-CASES: dict[str, Callable[[], bool]] = {"processes": processes, "one": one}
+CASES: dict[str, Callable[[], bool]] = {
+    "processes": processes,
+    "one": one,
+    "symmetric": lambda: processes(share),
+}
 
 if __name__ == "__main__":
     print("right" if CASES[sys.argv[1]]() else "wrong")

@@ -1,9 +1,10 @@
-"""NCCL between two devices (collectives.py): over shared memory, where kernels have this machine's memory, over TCP,
-where they have not, and on the software GPU itself."""
+"""NCCL between two devices (collectives.py): by peers, and by this machine's memory where kernels have that, over
+shared memory, over TCP, and on the software GPU itself."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,14 @@ pytestmark = [
 
 COLLECTIVES = HERE / "collectives.py"
 DEVICES = f"count=2,{SOFTWARE_GPU}"
-#: How ranks reach each other.
-WAYS = {"shared memory": {}, "registered memory": {"NCCL_CUMEM_ENABLE": "0"}, "sockets": {"NCCL_SHM_DISABLE": "1"}}
+#: How ranks of two processes reach each other, in NCCL's own words (NCCL_DEBUG), and what it is told for that.
+WAYS = {
+    "P2P/CUMEM": {},
+    "P2P/IPC": {"NCCL_CUMEM_ENABLE": "0"},
+    "SHM/direct/direct": {"NCCL_P2P_DISABLE": "1"},
+    "SHM without cuMemCreate": {"NCCL_P2P_DISABLE": "1", "NCCL_CUMEM_ENABLE": "0"},
+    "NET/Socket": {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +40,51 @@ def two_devices(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield PyTorch(python=python, caches=folder, remote=remote)
 
 
+def assert_right(pytorch: PyTorch, folder: Path, monkeypatch: pytest.MonkeyPatch, case: str, way: str) -> None:
+    """All ranks have what they should, and NCCL says that they went that way."""
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("NCCL_DEBUG_FILE", str(folder / "nccl.%p"))
+    done = pytorch.run(COLLECTIVES, case)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+    said = "".join(path.read_text() for path in folder.glob("nccl.*"))
+    ways = set(re.findall(r" via (\S+)", said))
+    # In one process peers need no handles.
+    assert ways == {"P2P/direct" if case == "one" and way.startswith("P2P") else way.partition(" ")[0]} or (
+        way.startswith(("SHM", "NET")) and all(each.startswith(way[:3]) for each in ways)
+    ), ways
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ["processes", "one"])
-def test_over_shared_memory(two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch, case: str, way: str) -> None:
+def test_over_shared_memory(
+    two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str, way: str
+) -> None:
     monkeypatch.setenv("FARBUS_TRANSPORT", "shm")
     for name, value in WAYS[way].items():
         monkeypatch.setenv(name, value)
-    done = two_devices.run(COLLECTIVES, case)
+    assert_right(two_devices, tmp_path, monkeypatch, case, way)
+
+
+@pytest.mark.parametrize("way", ["P2P/CUMEM", "P2P/IPC"])
+@pytest.mark.parametrize("case", ["processes", "one"])
+def test_over_tcp_by_peers_where_pinned_memory_is_managed_memory(
+    two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str, way: str
+) -> None:
+    monkeypatch.setenv("FARBUS_TRANSPORT", "tcp")
+    monkeypatch.setenv("FARBUS_MAPPED_MEMORY", "managed")
+    for name, value in WAYS[way].items():
+        monkeypatch.setenv(name, value)
+    assert_right(two_devices, tmp_path, monkeypatch, case, way)
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_symmetric_memory_needs_no_nccl(two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
+    monkeypatch.setenv("FARBUS_TRANSPORT", transport)
+    done = two_devices.run(COLLECTIVES, "symmetric")
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
-def test_over_tcp_it_is_refused(two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_over_tcp_without_that_it_is_refused(two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FARBUS_TRANSPORT", "tcp")
     done = two_devices.run(COLLECTIVES, "one")
     assert done.returncode == 1

@@ -33,6 +33,16 @@ def test_allocator(pytorch: PyTorch, monkeypatch: pytest.MonkeyPatch, allocator:
         assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_tensors_of_expandable_segments_are_shared_by_descriptors(
+    pytorch: PyTorch, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.setenv("FARBUS_TRANSPORT", transport)
+    done = pytorch.run(TRAINING, "shared")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+
+
 @pytest.mark.skipif("FARBUS_TEST_LIBCUDA" in os.environ, reason="is about the software GPU")
 @pytest.mark.parametrize("case", CASES)
 def test_case_on_the_software_gpu_itself(

@@ -37,10 +37,9 @@ NOT_OVER_REMOTING = {
     "driver_capture_errors": "a posted call reports at a later one that streams of two captures were joined",
     "driver_capture_nodes": "a captured copy of the program's memory is two nodes",
     "driver_log": "an image that is refused is told in the words of the shim",
-    "driver_pool_shared": "a descriptor of the GPU's node is none in this machine",
     "driver_resolver": "it names functions of CUDA 2 as missing, which the shim has",
     "driver_virtual_host": "memory of the host that a driver gives is its own node's",
-    "driver_virtual_shared": "a descriptor of the GPU's node is none in this machine",
+    "driver_virtual_orphaned": "what a process has exported ends with it",
 }
 #: The others that test_program does not run: nothing of theirs is counted on.
 OTHERS = sorted(set(NAMES) - set(BORROWED) - set(NOT_OVER_REMOTING))

@@ -195,6 +195,27 @@ def test_a_server_that_knows_no_conditional_nodes_is_sent_none_and_named(remote:
 
 
 @pytest.mark.usefixtures("older_server")
+@pytest.mark.parametrize("older_server", ["2.5"], indirect=True)
+def test_a_server_that_shares_nothing_by_descriptors_says_so_and_is_named(remote: Remote, tmp_path: Path) -> None:
+    commands = "attribute 103\nattribute 119\nmake 2097152\ntold 0 10\nexport 0\nends\n"
+    done = subprocess.run(
+        [build_calls("descriptors/worker", tmp_path)],
+        env=remote.environment(FARBUS_TRANSPORT="tcp"),
+        input=commands,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    assert done.stdout.split("\n") == ["0", "0", "0", "0", "error 801", "0", ""]
+    assert re.fullmatch(
+        r"farbus: the server at \S+ does not have descriptor_export: it speaks remoting protocol "
+        rf"\d+\.\d+, this shim {CURRENT}; install the same version of farbus on both nodes\n",
+        done.stderr,
+    )
+
+
+@pytest.mark.usefixtures("older_server")
 @pytest.mark.parametrize("older_server", ["2.4 here"], indirect=True)
 def test_pinned_memory_that_an_older_server_does_not_map_is_shared_for_copies(
     remote: Remote, build: Build, tmp_path: Path

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from farbus.remoting.spec.functions.forms import CALLED, LOCAL, entry, marshalled, missing
-from farbus.remoting.spec.functions.reasons import BATCH, NARROW, VMM
+from farbus.remoting.spec.functions.reasons import BATCH, DMABUF, NARROW
 
 ENTRIES: Final = (
     marshalled(271, "cuIpcCloseMemHandle", 4010, "cuIpcCloseMemHandle", "CUdeviceptr dptr", "wait hand"),
@@ -80,7 +80,7 @@ ENTRIES: Final = (
         LOCAL,
         "CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr",
     ),
-    missing(345, "cuMemGetHandleForAddressRange", 11070, "cuMemGetHandleForAddressRange", VMM),
+    missing(345, "cuMemGetHandleForAddressRange", 11070, "cuMemGetHandleForAddressRange", DMABUF),
     entry(346, "cuMemGetInfo", 2000, "cuMemGetInfo", CALLED, "unsigned int *free, unsigned int *total"),
     entry(347, "cuMemGetInfo", 3020, "cuMemGetInfo_v2", CALLED, "size_t *free, size_t *total"),
     entry(350, "cuMemHostAlloc", 2020, "cuMemHostAlloc", LOCAL, "void **pp, size_t bytesize, unsigned int Flags"),

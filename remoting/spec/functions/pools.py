@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from farbus.remoting.spec.functions.forms import CALLED, POSTED, entry, marshalled, missing
-from farbus.remoting.spec.functions.reasons import POOLS
+from farbus.remoting.spec.functions.forms import CALLED, POSTED, entry, marshalled
 
 ENTRIES: Final = (
     entry(
@@ -59,9 +58,23 @@ ENTRIES: Final = (
         "CUmemoryPool *pool, const CUmemPoolProps_v1 *poolProps",
         "hand",
     ),
-    marshalled(361, "cuMemPoolDestroy", 11020, "cuMemPoolDestroy", "CUmemoryPool pool", "drop:pool wait"),
-    missing(362, "cuMemPoolExportPointer", 11020, "cuMemPoolExportPointer", POOLS),
-    missing(363, "cuMemPoolExportToShareableHandle", 11020, "cuMemPoolExportToShareableHandle", POOLS),
+    marshalled(361, "cuMemPoolDestroy", 11020, "cuMemPoolDestroy", "CUmemoryPool pool", "drop:pool wait hand"),
+    marshalled(
+        362,
+        "cuMemPoolExportPointer",
+        11020,
+        "cuMemPoolExportPointer",
+        "CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr",
+        "",
+    ),
+    entry(
+        363,
+        "cuMemPoolExportToShareableHandle",
+        11020,
+        "cuMemPoolExportToShareableHandle",
+        CALLED,
+        "void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType, unsigned long long flags",
+    ),
     marshalled(
         364,
         "cuMemPoolGetAccess",
@@ -78,8 +91,22 @@ ENTRIES: Final = (
         "CUmemoryPool pool, CUmemPool_attribute attr, void *value",
         "out8:value hand",
     ),
-    missing(366, "cuMemPoolImportFromShareableHandle", 11020, "cuMemPoolImportFromShareableHandle", POOLS),
-    missing(367, "cuMemPoolImportPointer", 11020, "cuMemPoolImportPointer", POOLS),
+    entry(
+        366,
+        "cuMemPoolImportFromShareableHandle",
+        11020,
+        "cuMemPoolImportFromShareableHandle",
+        CALLED,
+        "CUmemoryPool *pool_out, void *handle, CUmemAllocationHandleType handleType, unsigned long long flags",
+    ),
+    entry(
+        367,
+        "cuMemPoolImportPointer",
+        11020,
+        "cuMemPoolImportPointer",
+        CALLED,
+        "CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPoolPtrExportData *shareData",
+    ),
     marshalled(
         368,
         "cuMemPoolSetAccess",

@@ -12,11 +12,8 @@ TEXTURES: Final = Unsupported(
     "sparse arrays and arrays of other APIs are not there; the attribute for sparse arrays is 0"
 )
 EXTERNAL: Final = Unsupported("memory and semaphores of other APIs live in this machine")
-POOLS: Final = Unsupported(
-    "a descriptor of the GPU's node is none in this machine; the attribute of shareable pool handles is 0"
-)
-VMM: Final = Unsupported(
-    "a descriptor of the GPU's node is none in this machine; the attributes of shareable handles are 0"
+DMABUF: Final = Unsupported(
+    "a descriptor that drivers of this machine use is none of a GPU in another; the attribute is 0"
 )
 SUBGRIDS: Final = Unsupported("CUDA 13.3 alone has it, and it is in no header that was at hand")
 DIAGNOSTICS: Final = Unsupported("core dumps, checkpoints and driver logs stay on the GPU's node")

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from farbus.remoting.spec.functions.forms import marshalled, missing
-from farbus.remoting.spec.functions.reasons import TEXTURES, VMM
+from farbus.remoting.spec.functions.forms import CALLED, entry, marshalled, missing
+from farbus.remoting.spec.functions.reasons import TEXTURES
 
 ENTRIES: Final = (
     marshalled(317, "cuMemAddressFree", 10020, "cuMemAddressFree", "CUdeviceptr_v2 ptr, size_t size", "hand wait"),
@@ -27,7 +27,14 @@ ENTRIES: Final = (
         "CUmemGenericAllocationHandle_v1 *handle, size_t size, const CUmemAllocationProp_v1 *prop, unsigned long long flags",
         "hand",
     ),
-    missing(334, "cuMemExportToShareableHandle", 10020, "cuMemExportToShareableHandle", VMM),
+    entry(
+        334,
+        "cuMemExportToShareableHandle",
+        10020,
+        "cuMemExportToShareableHandle",
+        CALLED,
+        "void *shareableHandle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handleType, unsigned long long flags",
+    ),
     marshalled(
         339,
         "cuMemGetAccess",
@@ -52,7 +59,14 @@ ENTRIES: Final = (
         "CUmemAllocationProp_v1 *prop, CUmemGenericAllocationHandle_v1 handle",
         "",
     ),
-    missing(357, "cuMemImportFromShareableHandle", 10020, "cuMemImportFromShareableHandle", VMM),
+    entry(
+        357,
+        "cuMemImportFromShareableHandle",
+        10020,
+        "cuMemImportFromShareableHandle",
+        CALLED,
+        "CUmemGenericAllocationHandle *handle, void *osHandle, CUmemAllocationHandleType shHandleType",
+    ),
     marshalled(
         358,
         "cuMemMap",
@@ -62,7 +76,9 @@ ENTRIES: Final = (
         "hand",
     ),
     missing(359, "cuMemMapArrayAsync", 11010, "cuMemMapArrayAsync", TEXTURES, per_thread=(11010, "_ptsz")),
-    marshalled(376, "cuMemRelease", 10020, "cuMemRelease", "CUmemGenericAllocationHandle_v1 handle", "drop:handle"),
+    marshalled(
+        376, "cuMemRelease", 10020, "cuMemRelease", "CUmemGenericAllocationHandle_v1 handle", "drop:handle hand"
+    ),
     marshalled(
         377,
         "cuMemRetainAllocationHandle",
