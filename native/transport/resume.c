@@ -292,8 +292,9 @@ static bool record_send(struct resume *resume, bool bare)
 	if (resume->lower.bundle)
 		atomic_store(&resume->writing, transport_bundle_writing(&resume->lower));
 	if (rc) {
-		/* What was lent and is no memory would be none over the next connection. */
-		if (rc == -EFAULT)
+		/* What was lent and is no memory would be none over the next connection; and what a peer has said that can't
+		 * be is its word, and not the connection's. */
+		if (rc == -EFAULT || rc == -EPROTO)
 			over(resume, rc);
 		cut(resume, generation, rc);
 		return false;
