@@ -893,7 +893,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 		granted = 0;
 	if (granted & WIRE_CAPABILITY_RESUME && hello.capabilities & WIRE_CAPABILITY_RDMA && options->rdma &&
 	    !transport_rdma_make(&rdma, &server->transport, text))
-		granted = (granted & ~(WIRE_CAPABILITY_CONNECTIONS | WIRE_CAPABILITY_THREADS)) | WIRE_CAPABILITY_RDMA;
+		granted |= WIRE_CAPABILITY_RDMA;
 	if (granted & WIRE_CAPABILITY_RESUME)
 		server_resume_prepare(server, options, &hello, granted);
 	if (options->image_directory && hello.capabilities & WIRE_CAPABILITY_IMAGES && wire_digest_is_fast())

@@ -137,31 +137,23 @@ class Middle:
             moved = [self.forward(program, server, hostile=False), self.forward(server, program, hostile=True)]
             if any(moved):
                 continue
-            every = [each for rings in (program, server) for each in (rings.reader, rings.writer)]
-            for line in every:
+            both = (program, server)
+            lines = [each for rings in both for each in (rings.reader, rings.writer)]
+            for line in lines:
                 line.arm()
-            before = self.progress(program, server)
-            program.pump()
-            server.pump()
-            if self.progress(program, server) != before:
+            before = [rings.progress() for rings in both]
+            for rings in both:
+                rings.pump()
+            if [rings.progress() for rings in both] != before:
                 continue
-            sockets = [program.connection, server.connection]
-            ready, _, _ = select.select([*(line.descriptor for line in every), *sockets], [], [], STALLED_S)
+            sockets = [rings.connection for rings in both]
+            told = [line.descriptor for line in lines if line.descriptor is not None]
+            ready, _, _ = select.select([*told, *sockets], [], [], STALLED_S)
             if not ready and self.harms:
                 self.lost = not self.done
                 return
             if any(each in ready for each in sockets):
                 return
-            program.pump()
-            server.pump()
-
-    @staticmethod
-    def progress(*all_rings: Rings) -> list[int]:
-        return [
-            count
-            for rings in all_rings
-            for count in (rings.there, rings.written_taken, rings.sent_taken, rings.under_way)
-        ]
 
     def forward(self, source: Rings, target: Rings, *, hostile: bool) -> bool:
         at = source.taken % RING_BYTES
