@@ -83,6 +83,11 @@ class FakeRegion:
     def get(self, at: int, count: int) -> bytes:
         return self._memory[at : at + count]
 
+    def close(self) -> None:
+        if self.handle:
+            self._verbs.door_forget(self.handle)
+        self.handle = 0
+
 
 class FakeLine:
     def __init__(self, verbs: ctypes.CDLL, door: int, sends: int, receives: int) -> None:
@@ -153,5 +158,5 @@ class FakeDoor:
         for line in self._lines:
             line.close()
         for region in self._regions:
-            self._verbs.door_forget(region.handle)
+            region.close()
         self._verbs.door_close(self._handle)

@@ -12,6 +12,7 @@ import secrets
 import select
 import socket
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -42,6 +43,8 @@ BULK_BYTES = 1 << 20
 ACKNOWLEDGE_BYTES = 1 << 20
 """What is read before that is said; a window is never less than twice as much."""
 
+LOOK_S = 0.001
+"""Between two looks where nobody is told."""
 PATIENCE_S = 60.0
 """How long anything may take that has to come; a guest of the lab is slow."""
 
@@ -75,12 +78,14 @@ class Region(Protocol):
 
     def get(self, at: int, count: int) -> bytes: ...
 
+    def close(self) -> None: ...
+
 
 class Line(Protocol):
     """A reliable connected queue pair, with the completion queue that is its alone."""
 
     number: int
-    descriptor: int
+    descriptor: int | None  # of who is told of completions; None: nobody is
 
     def connect(self, number: int, *, theirs: int, ours: int, mtu: int, gid: bytes) -> None: ...
 
@@ -269,29 +274,33 @@ class Rings:
             else:
                 self.under_way -= 1
 
+    def progress(self) -> tuple[int, ...]:
+        """Return what changes with every completion."""
+        return self.there, self.messages, self.written_taken, self.sent_taken, self.under_way, self.telling
+
     def wait(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until something has happened; raises :class:`Broken` where nothing does, or the peer is gone."""
-        self.reader.arm()
-        self.writer.arm()
-        before = (self.there, self.written_taken, self.sent_taken, self.under_way, self.telling)
-        self.pump()
-        if before != (self.there, self.written_taken, self.sent_taken, self.under_way, self.telling):
-            return
-        if self.connection.fileno() < 0:
-            raise Broken("the connection is closed")
-        ready, _, _ = select.select(
-            [self.reader.descriptor, self.writer.descriptor, self.connection], [], [], timeout_s
-        )
-        if not ready:
-            raise Broken("nothing happens")
-        self.pump()
-        if self.connection in ready and not self.ended:
-            with contextlib.suppress(ConnectionResetError):
-                if self.connection.recv(1, socket.MSG_PEEK):
-                    raise Broken("a byte over TCP")
-            self.ended = True
-        elif ready == [self.connection]:
-            raise Broken("the peer has gone")
+        end = time.monotonic() + timeout_s
+        lines = [each for each in (self.reader.descriptor, self.writer.descriptor) if each is not None]
+        while True:
+            self.reader.arm()
+            self.writer.arm()
+            before = self.progress()
+            self.pump()
+            if self.progress() != before:
+                return
+            if self.ended or self.connection.fileno() < 0:
+                raise Broken("the connection has ended")
+            left_s = max(end - time.monotonic(), 0)
+            ready, _, _ = select.select([*lines, self.connection], [], [], left_s if lines else min(left_s, LOOK_S))
+            if self.connection in ready:
+                with contextlib.suppress(ConnectionResetError):
+                    if self.connection.recv(1, socket.MSG_PEEK):
+                        raise Broken("a byte over TCP")
+                # What it had said before may have come.
+                self.ended = True
+            elif not ready and not left_s:
+                raise Broken("nothing happens")
 
     # ---- writing ----
 
@@ -361,6 +370,7 @@ class Rings:
     def close(self) -> None:
         self.reader.close()
         self.writer.close()
+        self.memory.close()
 
 
 class Tcp:
