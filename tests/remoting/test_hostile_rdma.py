@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -62,15 +63,32 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+Start = Callable[..., Remote]
+
+
 @pytest.fixture
-def device_side(libcuda: Path, tmp_path: Path, fake_verbs: Path, log: Path) -> Iterator[Remote]:
-    """A lease that lets sessions go by RDMA; none of its servers may crash."""
+def start(libcuda: Path, tmp_path: Path, fake_verbs: Path, log: Path) -> Iterator[Start]:
+    """Begin leases that let sessions go by RDMA; keywords are their servers' environment."""
     pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
-    environment = {"LD_LIBRARY_PATH": str(fake_verbs), "FAKE_VERBS_LOG": str(log)}
-    with remote_session(
-        libcuda=libcuda, folder=tmp_path, environment=environment, grace_s=GRACE_S, tls=False, rdma=True
-    ) as remote:
-        yield remote
+    with ExitStack() as stack:
+
+        def begin(**environment: str) -> Remote:
+            environment |= {"LD_LIBRARY_PATH": str(fake_verbs), "FAKE_VERBS_LOG": str(log)}
+            leased = remote_session(
+                libcuda=libcuda, folder=tmp_path, environment=environment, grace_s=GRACE_S, tls=False, rdma=True
+            )
+            remote = stack.enter_context(leased)
+            remote.with_library_path(fake_verbs)
+            return remote
+
+        yield begin
+
+
+@pytest.fixture
+def device_side(start: Start) -> Iterator[Remote]:
+    """One of which no server may crash."""
+    remote = start()
+    yield remote
     assert not [line for line in remote.lines if "signal" in line and "SIGKILL" not in line]
 
 
@@ -350,6 +368,31 @@ def test_who_reads_nothing_is_heard_when_he_comes_again(client: Client) -> None:
         rings.wait()
     client.dial_and_resume(rdma=True)
     assert client.copied(len(data)) == data
+
+
+REQUESTS = (1, 2, 3, 8, 20)
+"""Of those that a process makes, the one at which it is killed; the first tries the path."""
+
+
+@pytest.mark.parametrize("request_number", REQUESTS)
+def test_a_program_that_is_killed_leaves_no_server(
+    device_side: Remote, build: Callable[[str], Path], request_number: int
+) -> None:
+    program, changes = build("remoting/copies_of_all_sizes"), {"FAKE_VERBS_POST_KILLS": str(request_number)}
+    done = device_side.run(program, "9000", "25", "2", FARBUS_TRANSPORT="rdma", **changes)
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: not device_side.supervisor.pids, "its server has ended")
+
+
+@pytest.mark.parametrize("request_number", REQUESTS)
+def test_a_server_that_is_killed_is_an_error_of_the_program(
+    start: Start, build: Callable[[str], Path], request_number: int
+) -> None:
+    remote = start(FAKE_VERBS_POST_KILLS=str(request_number))
+    done = remote.run(build("remoting/copies_of_all_sizes"), "9000", "25", "2", FARBUS_TRANSPORT="rdma")
+    assert done.returncode == 1
+    assert done.stderr.startswith("farbus: ")
+    assert done.stderr.count("farbus: ") == 1
 
 
 # ---- resuming ----
