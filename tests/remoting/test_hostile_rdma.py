@@ -41,7 +41,7 @@ from tests.verbs.peer import (
 Join = Callable[[], Client]
 
 FIRST, _, LAST = os.environ.get("HOSTILE_SEEDS", "0:6").partition(":")
-GRACE_S = 10.0 if SANITIZED else 2.0
+GRACE_S = 5.0 if SANITIZED else 2.0
 """Longer than an agreement takes, and what a server that is left may last."""
 
 
