@@ -1,4 +1,4 @@
-"""Verbs for :mod:`tests.verbs.peer` by pyverbs (Debian: python3-pyverbs), over a kernel's RDMA device.
+"""Verbs for :mod:`tests.verbs.peer` by pyverbs, over a kernel's device (Debian: python3-pyverbs; PyPI: extra ``rdma``).
 
 pyverbs has no request of no parts, so that what writes nothing has one of no bytes, and its completion channels have no
 descriptor: who waits looks again and again.
@@ -10,7 +10,10 @@ import ipaddress
 import socket
 from collections.abc import Sequence
 
-import pyverbs.enums as e
+try:
+    import pyverbs.enums as e
+except ModuleNotFoundError:  # newer ones call it otherwise
+    import pyverbs.libibverbs_enums as e
 from pyverbs.addr import GID, AHAttr, GlobalRoute
 from pyverbs.cq import CQ
 from pyverbs.device import Context, get_device_list
