@@ -68,7 +68,7 @@ class Middle:
     """Connections to which it is done."""
     NEVER = 1 << 60
 
-    def __init__(self, door: FakeDoor, seed: int) -> None:
+    def __init__(self, door: FakeDoor, seed: str) -> None:
         self.chance = random.Random(seed)
         self.door = door
         self.messages = 0  # still to be passed on before he does it; below 0: he has
@@ -351,7 +351,7 @@ def run_beside(remote: Remote, middle: Middle, program: Path, *arguments: str) -
 def test_what_breaks_a_connection_is_a_cut(
     rdma_lease: Callable[..., Remote], build: Build, door: FakeDoor, name: str, kind: type[Middle], seed: int
 ) -> None:
-    done = run_beside(rdma_lease(tls=False), kind(door, seed), build(f"remoting/{name}"), *PROGRAMS[name])
+    done = run_beside(rdma_lease(tls=False), kind(door, f"{name} {seed}"), build(f"remoting/{name}"), *PROGRAMS[name])
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
@@ -361,5 +361,5 @@ def test_what_breaks_a_connection_is_a_cut(
 def test_a_lie_hurts_nobody(
     rdma_lease: Callable[..., Remote], build: Build, door: FakeDoor, name: str, kind: type[Middle], seed: int
 ) -> None:
-    done = run_beside(rdma_lease(tls=False), kind(door, seed), build(f"remoting/{name}"), *PROGRAMS[name])
+    done = run_beside(rdma_lease(tls=False), kind(door, f"{name} {seed}"), build(f"remoting/{name}"), *PROGRAMS[name])
     assert done.returncode >= 0, done.stdout + done.stderr

@@ -307,7 +307,8 @@ class Rings:
     def room(self) -> int:
         if self.sent - self.sent_taken >= MESSAGES or self.under_way >= MESSAGES:
             return 0
-        return RING_BYTES - (self.written - self.written_taken)
+        # Less than none where it was said that more is there than can be.
+        return max(RING_BYTES - (self.written - self.written_taken), 0)
 
     def message(self, count: int, *, counts: int | None = None) -> None:
         """Have so many bytes of the mirror written to the ring, and say that ``counts`` of them are there."""
