@@ -41,7 +41,7 @@ from tests.verbs.peer import (
 )
 
 Build = Callable[[str], Path]
-FIRST, _, LAST = os.environ.get("HOSTILE_SEEDS", "0:2").partition(":")
+FIRST, _, LAST = os.environ.get("HOSTILE_SEEDS", "0:1").partition(":")
 
 PROGRAMS = {"copies_of_all_sizes": ("9000", "25", "2"), "host_functions": (), "streams_pinned": ()}
 
