@@ -326,7 +326,9 @@ CUTS: list[type[Middle]] = [Elsewhere, Gone, Full, Silent, HalfClosed, Flood, Ag
 LIES: list[type[Middle]] = [Bytes, Anew, Length, Taken, Word]
 
 
-def run_beside(remote: Remote, middle: Middle, program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_beside(
+    remote: Remote, middle: Middle, program: Path, *arguments: str, grace_s: int
+) -> subprocess.CompletedProcess[str]:
     with listening(lambda listener: middle.serve(listener, remote.supervisor.address)) as (address, port):
         write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False, rdma=True)])
         # Nobody of this machine is found, nor is it insisted upon RDMA.
@@ -334,7 +336,7 @@ def run_beside(remote: Remote, middle: Middle, program: Path, *arguments: str) -
         remote.supervisor._local.shutdown(socket.SHUT_RDWR)
         done = subprocess.run(
             [program, *arguments],
-            env=remote.environment(FARBUS_GRACE_S="4"),
+            env=remote.environment(FARBUS_GRACE_S=str(grace_s)),
             capture_output=True,
             text=True,
             errors="replace",
@@ -351,7 +353,9 @@ def run_beside(remote: Remote, middle: Middle, program: Path, *arguments: str) -
 def test_what_breaks_a_connection_is_a_cut(
     rdma_lease: Callable[..., Remote], build: Build, door: FakeDoor, name: str, kind: type[Middle], seed: int
 ) -> None:
-    done = run_beside(rdma_lease(tls=False), kind(door, f"{name} {seed}"), build(f"remoting/{name}"), *PROGRAMS[name])
+    done = run_beside(
+        rdma_lease(tls=False), kind(door, f"{name} {seed}"), build(f"remoting/{name}"), *PROGRAMS[name], grace_s=30
+    )
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
@@ -361,5 +365,7 @@ def test_what_breaks_a_connection_is_a_cut(
 def test_a_lie_hurts_nobody(
     rdma_lease: Callable[..., Remote], build: Build, door: FakeDoor, name: str, kind: type[Middle], seed: int
 ) -> None:
-    done = run_beside(rdma_lease(tls=False), kind(door, f"{name} {seed}"), build(f"remoting/{name}"), *PROGRAMS[name])
+    done = run_beside(
+        rdma_lease(tls=False), kind(door, f"{name} {seed}"), build(f"remoting/{name}"), *PROGRAMS[name], grace_s=4
+    )
     assert done.returncode >= 0, done.stdout + done.stderr
