@@ -38,11 +38,18 @@ def device_name(job: str, task: str) -> str:
 
 
 def specification(
-    name: str, environment: Mapping[str, str], *, session: Path, shim: Path, sockets: Sequence[Path] = ()
+    name: str,
+    environment: Mapping[str, str],
+    *,
+    session: Path,
+    shim: Path,
+    sockets: Sequence[Path] = (),
+    nodes: Sequence[Path] = (),
 ) -> bytes:
     """Return the file that makes ``name`` a device: what is in ``environment``, with the paths of a container.
 
-    ``sockets`` are those of this machine's supervisors that serve the task, and no others.
+    ``sockets`` are those of this machine's supervisors that serve the task, and no others.  ``nodes`` are device files
+    that are there: engines start no container that is to have others.
     An engine puts these variables in place of the image's own.  Images have an LD_LIBRARY_PATH that their programs
     need, so it is left to them: what the shim's directory is searched for is preloaded.
     """
@@ -58,12 +65,14 @@ def specification(
     mounts = moved | {str(path): str(_INSIDE / path.name) for path in sockets}
     variables = {key: inside(value) for key, value in environment.items() if key != "LD_LIBRARY_PATH"}
     variables["LD_PRELOAD"] = ":".join(str(_INSIDE / "lib" / library) for library in PRELOADED)
-    edits = {
+    edits: dict[str, object] = {
         "env": [f"{key}={value}" for key, value in sorted(variables.items())],
         "mounts": [
             {"hostPath": outside, "containerPath": path, "options": options} for outside, path in mounts.items()
         ],
     }
+    if nodes:
+        edits["deviceNodes"] = [{"path": str(path)} for path in nodes]
     device = {"name": name.partition("=")[2], "containerEdits": edits}
     content = {"cdiVersion": _VERSION, "kind": KIND, "devices": [device]}
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"

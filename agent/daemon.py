@@ -74,6 +74,7 @@ from farbus.linux.nvml import WorkerNvml
 from farbus.linux.pci import KernelPci, Pci
 from farbus.linux.process_states import KernelProcessStates, ProcessStates
 from farbus.linux.processes import Processes
+from farbus.linux.rdma import RdmaDevice, rdma_devices
 from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
 from farbus.linux.staging import TaskDirectories
@@ -139,6 +140,7 @@ class Doors(msgspec.Struct, frozen=True, kw_only=True):
     shared: SharedMemory
     states: ProcessStates = KernelProcessStates()
     remoting: SupervisorProgram = SupervisorProgram()
+    rdma: Callable[[], Sequence[RdmaDevice]] = rdma_devices
     pci: Pci | None = None
     uevents: Uevents | None = None
     """Both where the machine's own devices are offered: what comes and goes is listed at once."""
@@ -423,6 +425,7 @@ class Agent:
             group=group,
             died=service.post,
             supervisor=doors.remoting,
+            rdma=doors.rdma,
         )
         sources = Sources(
             facts=doors.facts,

@@ -34,6 +34,7 @@ from farbus.errors import Conflict, FarbusError, NotFound, TimedOut, Unavailable
 from farbus.linux.files import make_directory, make_owned_directory, write_owned
 from farbus.linux.output import START, Position
 from farbus.linux.processes import Child, Processes, Program
+from farbus.linux.rdma import RdmaDevice, rdma_devices
 from farbus.linux.users import Account, Users
 from farbus.model.address import host_and_port
 from farbus.model.device import Device, Route, whole_of
@@ -214,8 +215,10 @@ class RemotingHost:
         group: asyncio.TaskGroup,
         died: Callable[[SupervisorDied], None],
         supervisor: SupervisorProgram,
+        rdma: Callable[[], Sequence[RdmaDevice]] = rdma_devices,
     ) -> None:
         self._config = config
+        self._rdma = rdma
         self._processes = processes
         self._users = users
         self._devices = devices
@@ -529,15 +532,27 @@ class RemotingHost:
         shim = self._shims.current()
         environment = self._supervisor.client_environment(path, shim)
         if self._config.cdi_directory:
+            sockets = self._sockets.there(map(self._supervisor.socket_name, (each.secret for each in servers)))
             environment[cdi.VARIABLE] = self._write_specification(
                 job,
                 task,
                 environment,
                 session=path,
                 shim=shim,
-                sockets=self._sockets.there(map(self._supervisor.socket_name, (each.secret for each in servers))),
+                sockets=sockets,
+                nodes=self._rdma_nodes() if len(sockets) < len(servers) else (),
             )
         return environment
+
+    def _rdma_nodes(self) -> list[Path]:
+        """Return the device files by which sessions with other nodes may go by RDMA, where the operator lets them.
+
+        With the node's network a container finds what is found outside: an adapter with its connection's address.
+        """
+        if self._config.remoting_rdma != "on":
+            return []
+        usable = (device for device in self._rdma() if device.addresses)
+        return [node for device in usable for node in device.nodes if node.exists()]
 
     async def _served_here(self, prepared: PreparedLease) -> PreparedLease:
         """Serve this node's own devices by remoting, for a program that has another node's beside them."""
@@ -575,6 +590,7 @@ class RemotingHost:
         session: Path,
         shim: Path,
         sockets: Sequence[Path],
+        nodes: Sequence[Path],
     ) -> str:
         """Describe a task's devices to container engines; return their name."""
         name = cdi.device_name(job, task)
@@ -582,7 +598,7 @@ class RemotingHost:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Secrets are in the session file; engines run as anybody.
-            content = cdi.specification(name, environment, session=session, shim=shim, sockets=sockets)
+            content = cdi.specification(name, environment, session=session, shim=shim, sockets=sockets, nodes=nodes)
             write_owned(path, content, account=None, mode=0o644)
         except OSError as error:
             raise Unavailable(

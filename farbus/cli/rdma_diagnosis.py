@@ -6,18 +6,16 @@ import ctypes
 import ipaddress
 import stat
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from farbus.cli.findings import Finding, Verdict
 from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.errors import FarbusError
+from farbus.linux.rdma import rdma_devices
 
 CHECK = "rdma"
 
 LIBRARY = "libibverbs.so.1"
 LIBRARY_HINT = "install rdma-core's libraries (Debian: ibverbs-providers; Fedora: libibverbs)"
-ROCE_V2 = "RoCE v2"
-"""The type of GID that remoting uses, as the kernel spells it (Documentation/ABI/stable/sysfs-class-infiniband)."""
 ALL_MAY_OPEN = stat.S_IROTH | stat.S_IWOTH
 
 
@@ -43,8 +41,8 @@ def examine_rdma(
         loads(LIBRARY)
     except OSError:
         yield _warning(f"remoting_rdma is on, and there is no {LIBRARY}", LIBRARY_HINT)
-    offered = {device: list(_addresses(device)) for device in sorted(Path(root, "sys/class/infiniband").glob("*"))}
-    usable = {device: addresses for device, addresses in offered.items() if addresses}
+    offered = rdma_devices(root)
+    usable = [device for device in offered if device.addresses]
     if not offered:
         yield _warning(
             "remoting_rdma is on, and this machine has no RDMA device",
@@ -55,17 +53,16 @@ def examine_rdma(
         names = ", ".join(device.name for device in offered)
         yield _warning(f"{names}: no active port with an address of RoCE v2", "give its network interface an address")
     for device in usable:
-        for number in sorted(device.glob("device/infiniband_verbs/uverbs*")):
-            node = Path(root, "dev/infiniband", number.name)
+        for node in device.nodes:
             if not node.exists() or node.stat().st_mode & ALL_MAY_OPEN != ALL_MAY_OPEN:
                 yield _warning(
                     f"{node}: programs and remoting servers can't open it",
                     "install rdma-core, whose rules for udev let all users open it",
                 )
-    told = {address for addresses in usable.values() for address in addresses}
+    told = {address for device in usable for address in device.addresses}
     if told:
         yield from _own(settings.address, told)
-        found = "; ".join(f"{device.name} has {', '.join(usable[device])}" for device in usable)
+        found = "; ".join(f"{device.name} has {', '.join(device.addresses)}" for device in usable)
         yield Finding(check=CHECK, verdict=Verdict.OK, found=f"sessions may go by RDMA: {found}")
 
 
@@ -80,27 +77,6 @@ def _own(address: str, told: set[str]) -> Iterator[Finding]:
             f"the agent's address {own} is of no RDMA device: programs of other nodes come by TCP",
             f"set address in agent.toml to one that has it ({', '.join(sorted(told))})",
         )
-
-
-def _addresses(device: Path) -> Iterator[str]:
-    """Yield the IP addresses that active ports of ``device`` have as GIDs of RoCE v2."""
-    for port in sorted(device.glob("ports/*")):
-        if not _text(port / "state").endswith("ACTIVE"):
-            continue
-        for entry in sorted(port.glob("gids/*"), key=lambda path: int(path.name)):
-            if _text(port / "gid_attrs/types" / entry.name) != ROCE_V2:
-                continue
-            gid = ipaddress.IPv6Address(_text(entry))
-            if not gid.is_link_local and int(gid):
-                yield str(gid.ipv4_mapped or gid)
-
-
-def _text(path: Path) -> str:
-    """Return what a file of sysfs says; empty where there is none, as of GIDs that are not set (EINVAL)."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _warning(found: str, cure: str) -> Finding:

@@ -342,7 +342,8 @@ void client_resume_connect(struct client_session *session)
 	struct client_resume *resume = session->resume;
 	struct joining *joining;
 
-	if (!resume || !resume->bundles || session->connections < 2 || atomic_load(&session->connects_late))
+	if (!resume || !resume->bundles || session->connections < 2 || atomic_load(&session->connects_late) ||
+	    !transport_resume_may_join(&session->transport))
 		return;
 	joining = malloc(sizeof(*joining));
 	if (!joining)

@@ -169,19 +169,22 @@ static void connection_take(struct server *server, int descriptor, uint64_t numb
 	}
 	accepted = hello_has_token(server, &hello) && number > server->resume.taken &&
 		   !transport_resume_hold(&server->transport, hello.received, &received);
-	/* As the first connection tried, even where it did not succeed. */
+	if (accepted)
+		server->resume.taken = number;
+	pthread_mutex_unlock(&server->resume.lock);
+	/* What follows may be cut, or wait for a peer that has fallen silent: a newer one does not wait for that.  As the
+	 * first connection tried, even where it did not succeed. */
 	if (accepted && server->resume.rdma && hello.capabilities & WIRE_CAPABILITY_RDMA)
 		(void)transport_rdma_make(&rdma, &fresh, why);
 	resume_answer(&fresh, server, accepted ? WIRE_HELLO_OK : WIRE_HELLO_SESSION,
 		      accepted ? received : 0, rdma ? WIRE_CAPABILITY_RDMA : 0);
-	/* A client that is cut meanwhile comes again. */
-	if (rdma && transport_rdma_start(&fresh, rdma, true, RESUME_HELLO_TIMEOUT_MS)) {
+	if (!accepted || (rdma && transport_rdma_start(&fresh, rdma, true, RESUME_HELLO_TIMEOUT_MS))) {
 		transport_release(&fresh);
-		pthread_mutex_unlock(&server->resume.lock);
 		return;
 	}
-	if (accepted) {
-		server->resume.taken = number;
+	pthread_mutex_lock(&server->resume.lock);
+	/* What was told of the stream holds as long as nobody else has gone on with it. */
+	if (server->resume.taken == number) {
 		server_status_carried(server, &fresh);
 		(void)transport_resume_adopt(&server->transport, &fresh, hello.received);
 		server->resume.connection = wire_hello_connection(&hello);

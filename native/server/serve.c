@@ -907,8 +907,7 @@ static int server_hello(struct server *server, const struct server_options *opti
 		if (transport_rdma_make(&rdma, &server->transport, text))
 			say_without_rdma(text);
 		else
-			granted = (granted & ~(WIRE_CAPABILITY_CONNECTIONS | WIRE_CAPABILITY_THREADS)) |
-				  WIRE_CAPABILITY_RDMA;
+			granted |= WIRE_CAPABILITY_RDMA;
 	}
 	if (granted & WIRE_CAPABILITY_RESUME)
 		server_resume_prepare(server, options, &hello, granted);

@@ -192,7 +192,7 @@ struct server_resume {
 
 	pthread_mutex_t lock;		/* over the session's going on, and what follows */
 	uint64_t handed;		/* connections that came, which numbers them */
-	uint64_t taken;			/* the number of the one that the session goes on over */
+	uint64_t taken;			/* the number of the one that the session goes on over, or is to once that is agreed */
 	uint64_t connection;		/* wire_hello_connection of that one */
 	uint64_t generation;		/* and what the transport calls it */
 	unsigned waiting;		/* connections that have not proved yet whose they are */

@@ -539,6 +539,29 @@ static void test_both_streams_outlive_cuts(void)
 	assert(descriptors_open() == before);
 }
 
+static int dial_nowhere(void *opaque, uint64_t received, int left_ms, struct transport *fresh, uint64_t *peer_received)
+{
+	(void)opaque, (void)received, (void)left_ms, (void)fresh, (void)peer_received;
+	return -EAGAIN;
+}
+
+/* Whoever meets it first: a writer, here. */
+static void test_a_word_that_can_t_be_is_no_cut(void)
+{
+	struct resume_options options = { .grace_ms = PATIENCE_MS, .closed_grace_ms = PATIENCE_MS, .dial = dial_nowhere };
+	struct ibv_send_wr nothing = { .opcode = IBV_WR_RDMA_WRITE_WITH_IMM };
+	struct transport client, server;
+	uint8_t byte;
+
+	pair_make(&client, &server);
+	assert(transport_resume_wrap(&client, &options) == 0);
+	assert(half_send(&server.rdma->in, &nothing) == 0);
+	while (transport_write_all(&client, "x", 1) == 0)
+		;
+	assert(client.ops->read(&client, &byte, 1) == -EPROTO);
+	pair_drop(&client, &server);
+}
+
 /* RDMA did not work when the session began. */
 static void test_who_began_over_tcp_hears_by_rdma(void)
 {
@@ -592,6 +615,7 @@ int main(void)
 	test_what_does_not_work_leaves_tcp();
 	test_a_forked_child_keeps_no_descriptor();
 	test_both_streams_outlive_cuts();
+	test_a_word_that_can_t_be_is_no_cut();
 	test_who_began_over_tcp_hears_by_rdma();
 	puts("ok");
 	return 0;

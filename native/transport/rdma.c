@@ -159,6 +159,7 @@ struct rdma {
 	uint8_t port;
 	uint32_t gid_index;
 	union ibv_gid gid;
+	union ibv_gid peer_gid;		/* of the connection's other end: nobody else is written to */
 	enum ibv_mtu mtu;
 	uint8_t *memory;		/* the ring, and behind it the mirror of the peer's */
 	struct ibv_mr *ring_region;
@@ -660,13 +661,14 @@ static const struct transport_ops rdma_ops = {
 
 /* ---- the device ---- */
 
-/* The address from which a connection goes, as RoCE writes it (InfiniBand Architecture, annex A17). */
-static int address_gid(int descriptor, union ibv_gid *gid)
+/* The address of one end of a connection, getsockname(2) or getpeername(2), as RoCE writes it (InfiniBand Architecture,
+ * annex A17). */
+static int address_gid(int descriptor, int (*name)(int, struct sockaddr *, socklen_t *), union ibv_gid *gid)
 {
 	struct sockaddr_storage address;
 	socklen_t bytes = sizeof(address);
 
-	if (getsockname(descriptor, (struct sockaddr *)&address, &bytes) < 0)
+	if (name(descriptor, (struct sockaddr *)&address, &bytes) < 0)
 		return -errno;
 	memset(gid, 0, sizeof(*gid));
 	if (address.ss_family == AF_INET) {
@@ -933,7 +935,9 @@ int transport_rdma_make(struct rdma **made, const struct transport *transport, c
 	rdma->epoll = -1;
 	rdma->writer.wake = -1;
 	pthread_mutex_init(&rdma->lock, NULL);
-	rc = address_gid(transport->descriptor, &rdma->gid);
+	rc = address_gid(transport->descriptor, getsockname, &rdma->gid);
+	if (!rc)
+		rc = address_gid(transport->descriptor, getpeername, &rdma->peer_gid);
 	if (!rc)
 		rc = device_open(rdma);
 	if (rc) {
@@ -1017,7 +1021,8 @@ static int terms_take(struct rdma *rdma, const struct rdma_terms *peer)
 {
 	int rc;
 
-	if (peer->status || peer->ring_bytes != RDMA_RING_BYTES || peer->mtu < IBV_MTU_256 || peer->mtu > IBV_MTU_4096)
+	if (peer->status || peer->ring_bytes != RDMA_RING_BYTES || peer->mtu < IBV_MTU_256 || peer->mtu > IBV_MTU_4096 ||
+	    memcmp(peer->gid, &rdma->peer_gid, sizeof(peer->gid)) != 0)
 		return -EPROTO;
 	if (peer->mtu < (uint32_t)rdma->mtu)
 		rdma->mtu = (enum ibv_mtu)peer->mtu;

@@ -9,7 +9,8 @@
  *	rdma_word	->		that it is connected, and has written to the client
  *			<-	rdma_word
  *
- * Either side can say that it can't, at each step; then both go on over TCP.
+ * Either side can say that it can't, at each step; then both go on over TCP.  A peer whose GID is not the address of the
+ * connection's other end is one that can't.
  */
 #ifndef FARBUS_TRANSPORT_RDMA_H
 #define FARBUS_TRANSPORT_RDMA_H

@@ -292,8 +292,9 @@ static bool record_send(struct resume *resume, bool bare)
 	if (resume->lower.bundle)
 		atomic_store(&resume->writing, transport_bundle_writing(&resume->lower));
 	if (rc) {
-		/* What was lent and is no memory would be none over the next connection. */
-		if (rc == -EFAULT)
+		/* What was lent and is no memory would be none over the next connection; and what a peer has said that can't
+		 * be is its word, and not the connection's. */
+		if (rc == -EFAULT || rc == -EPROTO)
 			over(resume, rc);
 		cut(resume, generation, rc);
 		return false;
@@ -561,7 +562,7 @@ static unsigned others(struct resume *resume, struct pollfd *on)
 	unsigned count = 0;
 
 	pthread_mutex_lock(&resume->state_lock);
-	if (is_up(resume))
+	if (is_up(resume) && resume->lower.bundle)
 		count = transport_bundle_all(&resume->lower, all);
 	pthread_mutex_unlock(&resume->state_lock);
 	/* Errors are told unasked. */
@@ -865,6 +866,12 @@ static void resume_shutdown(struct transport *transport)
 
 /* ---- from one connection to the next ---- */
 
+/* Have a connection be the first of several, where that was agreed upon and it is no pair of rings. */
+static int bundle_begin(const struct resume_options *options, struct transport *fresh)
+{
+	return options->bundles && !fresh->rdma ? transport_bundle_wrap(fresh, options->dial) : 0;
+}
+
 /* What to sleep on of a connection that nobody uses yet. */
 static void descriptors_set(struct resume *resume)
 {
@@ -915,10 +922,8 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 {
 	struct resume *resume = transport->resume;
 	bool replay = false;
-	int rc = 0;
+	int rc = bundle_begin(&resume->options, fresh);
 
-	if (resume->options.bundles)
-		rc = transport_bundle_wrap(fresh, resume->options.dial);
 	if (rc) {
 		transport_release(fresh);
 		return rc;
@@ -975,6 +980,17 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 uint64_t transport_resume_generation(struct transport *transport)
 {
 	return atomic_load(&transport->resume->generation);
+}
+
+bool transport_resume_may_join(struct transport *transport)
+{
+	struct resume *resume = transport->resume;
+	bool may;
+
+	pthread_mutex_lock(&resume->state_lock);
+	may = is_up(resume) && resume->lower.bundle;
+	pthread_mutex_unlock(&resume->state_lock);
+	return may;
 }
 
 int transport_resume_join(struct transport *transport, struct transport *fresh, uint64_t generation,
@@ -1133,7 +1149,7 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	}
 	resume->lower = *transport;
 	resume->options = *options;
-	if (options->bundles && transport_bundle_wrap(&resume->lower, options->dial)) {
+	if (bundle_begin(options, &resume->lower)) {
 		resume_free(resume);
 		return -ENOMEM;
 	}

@@ -27,7 +27,7 @@ struct resume_options {
 	uint32_t grace_ms;	/* how long a cut may last */
 	bool grows;		/* the peer knows of windows that grow */
 	bool prompt;		/* who dials acknowledges often, and who is given connections makes use of it */
-	bool bundles;		/* and of several connections (bundle.h), which who dials names */
+	bool bundles;		/* and of several connections (bundle.h), which who dials names; of RDMA there is one */
 	/* The same where the peer's machine has closed or reset the connection, and not gone
 	 * silent: mostly the peer's process is gone, and a peer that is not notices at once. */
 	uint32_t closed_grace_ms;
@@ -61,6 +61,8 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 
 /* Which connection it goes on over, for what is to be added to that one alone. */
 uint64_t transport_resume_generation(struct transport *transport);
+/* May others be added to it? */
+bool transport_resume_may_join(struct transport *transport);
 /* Add another connection to the one of that generation, under that number (0: any).  Its number,
  * and *fresh is taken over; -ESTALE: that connection is cut; -ENOSPC or -EEXIST (bundle.h). */
 int transport_resume_join(struct transport *transport, struct transport *fresh, uint64_t generation,

@@ -99,8 +99,8 @@ enum wire_capability {
 	/* Asked for with WIRE_CAPABILITY_RESUME by a client with processors for several threads; granted by a server with
 	 * such: the same as WIRE_CAPABILITY_CONNECTIONS. */
 	WIRE_CAPABILITY_THREADS = 128,
-	/* Asked for with WIRE_CAPABILITY_RESUME, for each connection; granted instead of further ones: both try to go on
-	 * by RDMA (native/transport/rdma.h). */
+	/* Asked for with WIRE_CAPABILITY_RESUME, for each connection; granted: both try to go on by RDMA
+	 * (native/transport/rdma.h), where there is one connection alone. */
 	WIRE_CAPABILITY_RDMA = 256,
 };
 

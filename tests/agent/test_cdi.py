@@ -40,3 +40,12 @@ def test_the_paths_of_the_environment_are_those_of_the_container() -> None:
         "/u/one": "/run/farbus/one",
         "/u/two": "/run/farbus/two",
     }
+
+
+def test_device_files_are_named_where_there_are_any() -> None:
+    def told(*nodes: Path) -> object:
+        content = cdi.specification("farbus.io/gpu=j7.main.0", {}, session=Path("/s"), shim=Path("/l"), nodes=nodes)
+        return json.loads(content)["devices"][0]["containerEdits"].get("deviceNodes")
+
+    assert told() is None
+    assert told(Path("/dev/infiniband/uverbs3")) == [{"path": "/dev/infiniband/uverbs3"}]

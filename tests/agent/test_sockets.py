@@ -7,6 +7,7 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ import pytest
 from farbus.agent.config import AgentConfig
 from farbus.agent.container_sockets import ContainerSockets
 from farbus.api.v1 import session_pb2
+from farbus.linux.rdma import RdmaDevice
 from farbus.linux.unix_sockets import bind_file
 from farbus.model.device import Device
 from farbus.remoting.session import LOCAL_NAME, socket_name
@@ -70,16 +72,23 @@ def config(config: AgentConfig, tmp_path: Path) -> AgentConfig:
     return msgspec.structs.replace(config, cdi_directory=str(tmp_path / "cdi"))
 
 
-def start(agent: AgentInProcess, config: AgentConfig, *, first: str = "") -> None:
+def start(agent: AgentInProcess, config: AgentConfig, *, first: str = "", adapters: Sequence[RdmaDevice] = ()) -> None:
     """Start an agent; its supervisors do ``first`` before all else."""
-    agent.start(config, msgspec.structs.replace(doors_with_gpu(config), remoting=BySocket(first=first)))
+    doors = msgspec.structs.replace(doors_with_gpu(config), remoting=BySocket(first=first), rdma=lambda: list(adapters))
+    agent.start(config, doors)
+
+
+def edits(config: AgentConfig) -> dict[str, list[dict[str, str]]]:
+    """What engines are told to do to containers of the only task."""
+    (told,) = Path(config.cdi_directory).iterdir()
+    (device,) = json.loads(told.read_bytes())["devices"]
+    found: dict[str, list[dict[str, str]]] = device["containerEdits"]
+    return found
 
 
 def mounts(config: AgentConfig) -> dict[str, str]:
     """What engines are told to mount for the only task."""
-    (told,) = Path(config.cdi_directory).iterdir()
-    (device,) = json.loads(told.read_bytes())["devices"]
-    return {mount["hostPath"]: mount["containerPath"] for mount in device["containerEdits"]["mounts"]}
+    return {mount["hostPath"]: mount["containerPath"] for mount in edits(config)["mounts"]}
 
 
 def names(config: AgentConfig) -> list[str]:
@@ -212,3 +221,35 @@ async def test_without_containers_there_is_no_socket_for_them(
     await scheduler.sessions.connected()
     assert (await scheduler.sessions.command(prepare_devices=prepare_devices(HELD))).ok
     assert not config.sockets_directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("rdma", "elsewhere", "given"), [("on", True, ["uverbs1"]), ("off", True, []), ("on", False, [])]
+)
+async def test_a_task_s_container_has_the_adapters_by_which_its_sessions_may_go(
+    agent: AgentInProcess,
+    config: AgentConfig,
+    scheduler: ScriptedScheduler,
+    tmp_path: Path,
+    rdma: str,
+    elsewhere: bool,
+    given: list[str],
+) -> None:
+    """Those with an address that are there, where the operator lets sessions with other nodes go so."""
+    nodes = [tmp_path / f"uverbs{number}" for number in range(3)]
+    for node in nodes[:2]:
+        node.touch()
+    adapters = [
+        RdmaDevice(name="mlx5_0", addresses=(), nodes=(nodes[0],)),
+        RdmaDevice(name="mlx5_1", addresses=("192.0.2.1",), nodes=(nodes[1],)),
+        RdmaDevice(name="mlx5_2", addresses=("192.0.2.2",), nodes=(nodes[2],)),
+    ]
+    start(agent, msgspec.structs.replace(config, remoting_rdma=rdma), adapters=adapters)
+    sessions = scheduler.sessions
+    await sessions.connected()
+    endpoint = "192.0.2.7:7"
+    if not elsewhere:
+        endpoint = (await sessions.command(prepare_devices=prepare_devices(HELD))).endpoint
+    client = await sessions.command(prepare_client=prepare_client(HELD, endpoint))
+    assert client.ok, client
+    assert [Path(node["path"]).name for node in edits(config).get("deviceNodes", [])] == given

@@ -67,6 +67,8 @@ PACKAGES = (
     *("python3", "python3-venv", "libzstd1", "liblz4-1"),
     # Devices: PCI, NVMe over Fabrics, soft-RoCE, composed drives.
     *("pciutils", "nvme-cli", "mdadm", "dmsetup", "rdma-core", "ibverbs-providers", "ibverbs-utils"),
+    # A peer of remoting over RDMA in Python (tests/verbs/peer.py).
+    "python3-pyverbs",
     # Storage: volumes, file systems, and what writes and verifies them.
     *("lvm2", "e2fsprogs", "xfsprogs", "fio"),
     # Containers: root's and users', with networks of their own (60 MiB); what Docker starts them with.

@@ -1,6 +1,8 @@
 """A CUDA program of one guest with the GPU of another over soft-RoCE of the kernel, by real libibverbs and its driver.
 
-``a`` has the scheduler and runs the programs; ``b`` has two software GPUs.  TCP and RDMA have the same addresses.
+``a`` has the scheduler and runs the programs; ``b`` has two software GPUs.  TCP and RDMA have the same addresses.  One
+program is none of ours: a peer in Python (:mod:`tests.verbs.over_a_kernel`), which does what the page on the wire says,
+and then what it may not.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.lab.cluster import JOB_LIMIT_S, farbus, job_until, log_has, submit
+from tests.lab.cluster import JOB_LIMIT_S, PACKAGES, farbus, job_until, log_has, nodes_are_ready, submit
 from tests.lab.guest import Guest, patient
 from tests.lab.nodes import Lab, cluster_start
 
@@ -25,6 +27,16 @@ MIB = 1
 MTU_BYTES = 1024
 PACKETS = "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"
 ROCE_PORT = 4791
+
+PEER = "/var/tmp/peer"
+PEER_MODULES = ("peer.py", "pyverbs_door.py", "over_a_kernel.py")
+VERBS = Path(__file__).parent.parent / "verbs"
+PEER_LIMIT_S = patient(900)
+
+AGENT_IS_BACK = """
+this=$(systemctl show --property=InvocationID --value farbus-agent)
+journalctl -b -o cat _SYSTEMD_INVOCATION_ID=$this | grep -q '"session open"'
+"""
 
 
 class Pair(NamedTuple):
@@ -121,6 +133,38 @@ def test_who_insists_on_rdma_is_told_that_the_network_carries_none(pair: Pair) -
         job_until(pair.a, job, "failed")
     said = farbus(pair.a, "logs", job, user="alice").stderr
     assert "the network between carries none (UDP port 4791, or packets of the adapters' size)" in said
+
+
+@contextmanager
+def without_tls(pair: Pair) -> Iterator[None]:
+    """Have sessions be in the clear, which the peer in Python can speak."""
+
+    def restart(change: str) -> None:
+        for guest in pair:
+            guest.shell(
+                f"sed -i '{change}' /etc/farbus/agent.toml; systemctl restart farbus-agent", limit_s=JOB_LIMIT_S
+            )
+        for guest in pair:
+            guest.until(AGENT_IS_BACK, limit_s=JOB_LIMIT_S)
+        nodes_are_ready(pair.a, len(pair))
+
+    restart("s/^# remoting_tls/remoting_tls/")
+    try:
+        yield
+    finally:
+        restart("s/^remoting_tls/# remoting_tls/")
+
+
+def test_a_peer_that_is_none_of_ours_computes_and_may_do_nothing_else(pair: Pair, tell: Callable[[str], None]) -> None:
+    for name in PEER_MODULES:
+        pair.a.copy_in(VERBS / name, f"{PEER}/tests/verbs/{name}")
+    script = f"exec env PYTHONPATH={PEER}:{PACKAGES} /usr/bin/python3 -m tests.verbs.over_a_kernel 2>&1"
+    with without_tls(pair):
+        job = submit(pair.a, "--gpus", "1", "--node", "a", "--", "sh", "-c", script)
+        farbus(pair.a, "jobs", job, "-o", "json", until='"(succeeded|failed)"', user="alice", limit_s=PEER_LIMIT_S)
+    said = farbus(pair.a, "logs", job, user="alice").stdout
+    tell(f"a peer in Python over soft-RoCE: {said.split()}")
+    assert said.endswith("all ok\n"), said
 
 
 def test_a_device_that_is_deleted_is_kept_for_the_session_and_then_missed(pair: Pair) -> None:

@@ -242,6 +242,48 @@ def test_what_breaks_each_time_stays_with_tcp(rdma_lease: Callable[..., Remote],
     assert sum("goes on from" in line for line in remote.lines) >= 1
 
 
+def added(remote: Remote) -> int:
+    """How many connections sessions have had added to their first one."""
+    return sum("has another connection" in line for line in remote.lines)
+
+
+def test_who_finds_no_rdma_has_several_connections(rdma_lease: Callable[..., Remote], build: Build) -> None:
+    """Whether the network carries any is known once both sides have said that they could."""
+    remote = rdma_lease()
+    assert remote.supervisor._local is not None
+    remote.supervisor._local.shutdown(socket.SHUT_RDWR)
+    changes = {"FARBUS_CONNECTIONS": "4", "FAKE_VERBS_POST_FAILS": "1+"}
+    process = remote.start(build("remoting/wait_forever"), **changes)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    assert transport_of(remote) == "tls"
+    wait_until(lambda: added(remote) == 3, "there are four")
+    process.kill()
+    assert process.communicate(timeout=PATIENCE_S)[1] == ""
+    done = remote.run(build("remoting/copies_of_all_sizes"), "9000", "25", "3", **changes)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+def test_who_loses_rdma_has_several_connections(
+    rdma_lease: Callable[..., Remote], build: Build, tmp_path: Path
+) -> None:
+    """By RDMA there is one; what follows it over TCP has all that were asked for, and goes on right."""
+    control, enough = tmp_path / "control", tmp_path / "enough"
+    os.mkfifo(control)
+    remote = rdma_lease()
+    changes = {"FARBUS_CONNECTIONS": "4", "FAKE_VERBS_CONTROL": str(control)}
+    process = remote.start(build("cluster/vectors"), enough, "4", FARBUS_TRANSPORT="rdma", **changes)
+    assert process.stdout is not None
+    assert "is right" in process.stdout.readline()
+    assert (transport_of(remote), added(remote)) == ("rdma", 0)
+    with control.open("w") as orders:
+        orders.write("g")
+    wait_until(lambda: added(remote) == 3, "there are four")
+    enough.touch()
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, err) == (0, ""), out
+
+
 def test_what_is_left_of_rdma_is_what_the_status_says(
     rdma_lease: Callable[..., Remote], build: Build, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@
  *				Each address has a GID of RoCE v1, then one of v2; the interface is lo when left out
  *	FAKE_VERBS_REG_MR_FAILS	"3" the third registration fails with ENOMEM, "3+" each from the third on
  *	FAKE_VERBS_POST_FAILS	the same of requests: that one completes with IBV_WC_RETRY_EXC_ERR
+ *	FAKE_VERBS_POST_KILLS	the same: that one ends the process, as SIGKILL does, before anything of it has gone
  *	FAKE_VERBS_MAX_LOCKED	bytes that may be registered at a time, as RLIMIT_MEMLOCK limits them
  *	FAKE_VERBS_MAX_MR_SIZE, FAKE_VERBS_MAX_INLINE, FAKE_VERBS_MAX_MESSAGE	limits of the device, in bytes
  *	FAKE_VERBS_HOLD		non-empty: begin as after an "h" in the next

@@ -16,7 +16,7 @@ static struct pair *pairs;	/* all of the process */
 static pthread_mutex_t pairs_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool controlled, at_fork;
 static _Atomic bool held, gone, silent;
-static unsigned posts;
+static unsigned posts, kills;
 
 static void pair_wake(struct pair *pair)
 {
@@ -392,6 +392,8 @@ static int pair_take_request(struct pair *pair, const struct ibv_send_wr *wr)
 		return EINVAL;
 	if (wr->num_sge < 0 || (uint32_t)wr->num_sge > pair->init.cap.max_send_sge)
 		return EINVAL;
+	if (setting_fails("FAKE_VERBS_POST_KILLS", &kills))
+		raise(SIGKILL);
 	for (int part = 0; part < wr->num_sge; part++)
 		length += wr->sg_list[part].length;
 	if (wr->send_flags & IBV_SEND_INLINE && length > pair->init.cap.max_inline_data)
