@@ -842,6 +842,10 @@ void client_line_write(struct client_line *line, const char *format, ...) __attr
 void client_line_log(const struct client_line *line);
 /* Keep a line for cuLogs*, and tell those who have asked (diagnostics.c). */
 void client_log(const char *line, size_t length);
+/* Does this thread read for all, so that it can't call and wait for a reply?  receive.c */
+bool client_leads(void);
+/* It does no longer: tell callbacks what was logged meanwhile. */
+void client_log_led(void);
 
 /* May this CUresult only be got rid of by ending the context? */
 bool client_result_is_sticky(CUresult result);

@@ -18,7 +18,7 @@
 #define LOG_LINE_BYTES 512u
 /* Most that cuLogsDumpToMemory gives. */
 #define LOG_DUMP_BYTES 25600u
-/* Lines that wait for the thread that tells callbacks; of more, callbacks hear nothing. */
+/* Lines that wait for whoever tells callbacks later; of more, callbacks hear nothing. */
 #define LOG_PENDING 16u
 
 struct CUlogsCallbackEntry_st {
@@ -53,6 +53,8 @@ static void messages_unlock(void)
 static pthread_mutex_t callbacks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUlogsCallbackEntry_st *callbacks;
 static __thread bool in_callback;
+/* Lines wait for this thread, which leads: a callback may call CUDA, whose reply it would have to read. */
+static __thread bool held;
 
 static void callbacks_tell(char *line)
 {
@@ -64,19 +66,28 @@ static void callbacks_tell(char *line)
 	pthread_mutex_unlock(&callbacks_lock);
 }
 
+/* The next line that waits; false: there is none, unless that is waited for. */
+static bool later_take(char line[LOG_LINE_BYTES], bool wait)
+{
+	bool found;
+
+	messages_lock();
+	while (wait && messages.told == messages.pending)
+		pthread_cond_wait(&messages.wake, &messages.lock);
+	found = messages.told != messages.pending;
+	if (found)
+		memcpy(line, messages.later[messages.told++ % LOG_PENDING], LOG_LINE_BYTES);
+	messages_unlock();
+	return found;
+}
+
 static void *teller_thread(void *opaque)
 {
-	(void)opaque;
-	for (;;) {
-		char line[LOG_LINE_BYTES];
+	char line[LOG_LINE_BYTES];
 
-		messages_lock();
-		while (messages.told == messages.pending)
-			pthread_cond_wait(&messages.wake, &messages.lock);
-		memcpy(line, messages.later[messages.told++ % LOG_PENDING], sizeof(line));
-		messages_unlock();
+	(void)opaque;
+	while (later_take(line, true))
 		callbacks_tell(line);
-	}
 	return NULL;
 }
 
@@ -108,6 +119,7 @@ static bool callback_would_hang(void)
 
 void client_log(const char *line, size_t length)
 {
+	const bool hangs = callback_would_hang();
 	char copy[LOG_LINE_BYTES];
 
 	if (length >= LOG_LINE_BYTES)
@@ -119,16 +131,33 @@ void client_log(const char *line, size_t length)
 	messages_unlock();
 	if (in_callback)
 		return;
-	if (!callback_would_hang()) {
+	if (!hangs && !client_leads()) {
 		callbacks_tell(copy);
 		return;
 	}
 	messages_lock();
 	if (messages.teller && messages.pending - messages.told < LOG_PENDING) {
 		memcpy(messages.later[messages.pending++ % LOG_PENDING], copy, length + 1);
-		pthread_cond_signal(&messages.wake);
+		if (hangs)
+			pthread_cond_signal(&messages.wake);
+		else
+			held = true;
 	}
 	messages_unlock();
+}
+
+void client_log_led(void)
+{
+	char line[LOG_LINE_BYTES];
+	int cancel;
+
+	if (!held)
+		return;
+	held = false;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	while (later_take(line, false))
+		callbacks_tell(line);
+	pthread_setcancelstate(cancel, &cancel);
 }
 
 CUresult cuLogsRegisterCallback(CUlogsCallback callbackFunc, void *userData,

@@ -12,7 +12,9 @@
 #include "exchange.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +35,8 @@
 #define RECEIVER_ROUNDS 4
 /* Longer than a supervisor is waited for that is asked how a session has ended. */
 #define FAIL_PATIENCE_S 5
+/* For what a software GPU says a program's stderr is waited for so long. */
+#define SAID_PATIENCE_MS 1000
 
 static void wait_set(struct client_session *session, struct client_wait *wait, uint32_t state)
 {
@@ -277,6 +281,13 @@ void client_targets_free(struct client_session *session)
 
 /* Is this the thread that reads where no caller does? */
 static __thread bool receives;
+/* Is this a caller that reads for all? */
+static __thread bool leads;
+
+bool client_leads(void)
+{
+	return leads;
+}
 
 /* It writes to the program's memory, whose faults the program may serve, as on a caller's thread: a signal for a fault that is
  * blocked ends the process.  Not where managed memory has faults of its own, which would wait for this thread. */
@@ -341,14 +352,36 @@ static int read_data(struct client_session *session, const struct wire_header *h
 	return rc;
 }
 
+/* This thread reads for all, who are not to wait for a stderr that nobody reads any more: once that has been so
+ * for long, what does not fit is in the log alone. */
+static void said_write(const char *line, size_t length)
+{
+	static _Atomic bool unread;
+	struct pollfd waited = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+	while (length) {
+		/* So much goes into a pipe at once, where there is room at all. */
+		size_t now = length < PIPE_BUF ? length : PIPE_BUF;
+		int ready = poll(&waited, 1, atomic_load(&unread) ? 0 : SAID_PATIENCE_MS);
+
+		if (ready < 0 && errno == EINTR)
+			continue;
+		atomic_store(&unread, !ready);
+		if (ready <= 0 || write(STDERR_FILENO, line, now) <= 0)
+			return;
+		line += now;
+		length -= now;
+	}
+}
+
 /* What a software GPU says on its own stderr: lines, as ours are. */
 static void text_said(const char *text, size_t length)
 {
-	(void)!write(STDERR_FILENO, text, length);
 	while (length) {
 		const char *end = memchr(text, '\n', length);
 		size_t line = end ? (size_t)(end - text) + 1 : length;
 
+		said_write(text, line);
 		client_log(text, line);
 		text += line;
 		length -= line;
@@ -522,11 +555,14 @@ void client_wait_for(struct client_session *session, struct client_wait *wait)
 					NULL, NULL, 0);
 			continue;
 		}
+		leads = true;
 		while (!rc && atomic_load(&wait->state) != WAIT_DONE && !paging())
 			rc = read_frame(session, -1);
 		if (rc)
 			client_session_fail(session, rc);
 		leader_step_down(session);
+		leads = false;
+		client_log_led();
 	}
 }
 

@@ -82,6 +82,52 @@ sys.stderr.write(text.value.decode())
     assert "illegal address 0x8" in line
 
 
+@WAYS
+def test_a_callback_of_the_log_may_call_cuda_and_has_been_told_when_the_call_returns(
+    lease: Callable[..., Remote], transport: str
+) -> None:
+    """Who reads the line reads for all, also what the callback would wait for."""
+    script = """
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
+def told(opaque, level, line, length):
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    say(f"told {ctypes.string_at(line, 16)}, {driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))}")
+handle = ctypes.c_void_p()
+assert not driver.cuLogsRegisterCallback(told, None, ctypes.byref(handle))
+assert load(kernel("mov.u64 %rd1, 8; st.global.u64 [%rd1], %rd1; ret;")) == 0 and launch() == 0
+say(f"error {driver.cuCtxSynchronize()}")
+"""
+    line, told, error = said(lease(), script, FARBUS_TRANSPORT=transport)
+    assert line.startswith("softgpu: kernel k ended early")
+    assert (told, error) == ("told b'softgpu: kernel ', 700", "error 700")
+
+
+@WAYS
+def test_a_standard_error_that_nobody_reads_keeps_no_call_from_its_error(
+    lease: Callable[..., Remote], transport: str
+) -> None:
+    """The line is in the log alone; the next one is not waited for."""
+    script = """
+import fcntl
+read, write = os.pipe2(os.O_NONBLOCK)
+try:
+    while True:
+        os.write(write, bytes(4096))
+except BlockingIOError:
+    fcntl.fcntl(write, fcntl.F_SETFL, 0)
+kept = os.dup(2)
+os.dup2(write, 2)
+assert load(kernel("mov.u64 %rd1, 8; st.global.u64 [%rd1], %rd1; ret;")) == 0 and launch() == 0
+result = driver.cuCtxSynchronize()
+os.dup2(kept, 2)
+text, size = ctypes.create_string_buffer(4096), ctypes.c_size_t(4096)
+assert not driver.cuLogsDumpToMemory(None, text, ctypes.byref(size), 0)
+say(f"{result} {text.value.decode()}")
+"""
+    line, *_ = said(lease(), script, FARBUS_TRANSPORT=transport)
+    assert line.startswith("700 softgpu: kernel k ended early")
+
+
 @pytest.mark.parametrize(
     ("text", "result", "why"),
     [
