@@ -98,6 +98,17 @@ static int exchange_send(int socket, const struct exchange_message *message, int
 	return sendmsg(socket, &sent, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)sizeof(*message) ? 0 : -errno;
 }
 
+/* An answer that came too late for who had asked: nobody has what it gives. */
+static void exchange_late(struct server *server, struct exchange_message *answer, int received)
+{
+	if (received >= 0)
+		close(received);
+	if (answer->verb != EXCHANGE_KEEP || answer->refusal != WIRE_DESCRIPTOR_GRANTED)
+		return;
+	answer->verb = EXCHANGE_DROP;
+	(void)exchange_send(server->exchange, answer, -1);
+}
+
 /* Ask, sending a descriptor or -1, and wait for the answer: it replaces the message, and what came with it is
  * *received, or -1.  Where there is none in time, the message says so. */
 static void exchange_ask(struct server *server, struct exchange_message *message, int sent, int *received)
@@ -110,10 +121,8 @@ static void exchange_ask(struct server *server, struct exchange_message *message
 
 	*received = -1;
 	pthread_mutex_lock(&server->exchange_lock);
-	/* Answers that came too late for who had asked. */
 	while (exchange_receive(server->exchange, &answer, received) == 0)
-		if (*received >= 0)
-			close(*received);
+		exchange_late(server, &answer, *received);
 	number = message->number = ++server->exchange_number;
 	rc = exchange_send(server->exchange, message, sent);
 	message->refusal = WIRE_DESCRIPTOR_SILENT;
@@ -123,8 +132,8 @@ static void exchange_ask(struct server *server, struct exchange_message *message
 			*message = answer;
 			break;
 		}
-		if (!rc && *received >= 0)
-			close(*received);
+		if (!rc)
+			exchange_late(server, &answer, *received);
 		*received = -1;
 		if (rc == -EAGAIN || rc == -EINTR)
 			rc = 0;

@@ -9,6 +9,7 @@ import re
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -481,6 +482,28 @@ def test_a_supervisor_that_is_stopped_is_not_waited_for_without_end(
     asked[0][0].send(bytes(48))
     assert one.do(f"import {one.do(f'export {memory}')} {BYTES}") == "1"
     assert re.fullmatch(r"farbus: the supervisor at \S+ does not answer: .*\n", one.finish())
+
+
+def test_what_a_supervisor_keeps_too_late_is_nobody_s_and_closed(
+    remote: Remote, worker: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve, goes_on = remote.supervisor._descriptors.serve, threading.Event()
+
+    def stopped(channel: socket.socket, session: int) -> bool:
+        goes_on.wait()
+        return serve(channel, session)
+
+    one = worker(remote)
+    memory = one.do(f"make {BYTES}")
+    monkeypatch.setattr(remote.supervisor._descriptors, "serve", stopped)
+    try:
+        assert one.do(f"export {memory}") == "error 909"
+    finally:
+        goes_on.set()
+    wait_until(lambda: len(remote.supervisor._descriptors) == 1, "the supervisor kept it")
+    assert one.do(f"import {one.do(f'export {memory}')} {BYTES}") == "1"
+    assert len(remote.supervisor._descriptors) == 1
+    assert "does not answer" in one.finish()
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
