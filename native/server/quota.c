@@ -464,11 +464,13 @@ void server_quota_let_go(struct charge *charge)
 	pthread_mutex_unlock(&quota.lock);
 }
 
-/* The driver may have another handle for it, of which it says no bytes are to be counted twice.  Without memory the
- * reference is nobody's, and it is counted as long as this process lives. */
+/* The driver may have another handle for it, of which it says no bytes are to be counted twice: nor are those of another
+ * process's memory.  It has a charge of its own, as its number may have been that of memory which is only kept by an
+ * export or a mapping any more.  Without memory the reference is nobody's, and it is counted as long as this process
+ * lives. */
 void server_quota_share(struct charge *charge, CUmemGenericAllocationHandle handle)
 {
-	struct charge *also = charge ? calloc(1, sizeof(*also)) : NULL;
+	struct charge *also = quota.server ? calloc(1, sizeof(*also)) : NULL;
 
 	if (!also)
 		return;

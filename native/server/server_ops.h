@@ -392,7 +392,7 @@ CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent
 /* Count what the driver allocates against the lease's `limit` of bytes (quota.c). */
 void server_quota_install(struct server *server, uint64_t limit);
 /* What is charged for memory apart from addresses stays so until it is let go of; NULL: nothing is.  And a handle of the
- * same memory: it stays as long as that, too, and the reference is the handle's. */
+ * same memory, or with NULL of another process's: it stays as long as that, too, and the reference is the handle's. */
 struct charge;
 struct charge *server_quota_hold(CUmemGenericAllocationHandle handle);
 struct charge *server_quota_hold_again(struct charge *charge);

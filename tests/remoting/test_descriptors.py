@@ -440,6 +440,25 @@ def test_what_is_exported_counts_with_the_lease_s_memory(libcuda: Path, worker: 
         assert one.finish() == ""
 
 
+def test_memory_that_descriptors_keep_counts_whatever_handle_the_driver_gives_next(
+    libcuda: Path, worker: Start, descriptors: list[int], tmp_path: Path
+) -> None:
+    """The handle of what was given back may be that of what another process has exported."""
+    with remote_session(libcuda=libcuda, folder=tmp_path, environment={}, memory_limit=24 * BYTES) as remote:
+        one, two = worker(remote), worker(remote)
+        descriptors.append(two.give(two.do(f"export {two.do(f'make {BYTES}')}")))
+        theirs = one.take(descriptors[0])
+        own = [one.do(f"make {BYTES}") for _ in range(16)]
+        exported = [one.do(f"export {each}") for each in own]
+        assert [one.do(f"release {each}") for each in own] == ["0"] * 16
+        imported = [one.do(f"import {theirs} {BYTES}") for _ in range(16)]
+        assert [one.do(f"release {each}") for each in imported] == ["0"] * 16
+        assert one.do("available") == str(7 * BYTES)
+        assert [one.do(f"close {each}") for each in exported] == ["0"] * 16
+        assert one.do("available") == str(23 * BYTES)
+        assert one.finish() == ""
+
+
 def test_the_device_says_what_can_be_shared(remote: Remote, worker: Start) -> None:
     one = worker(remote)
     assert (one.do(f"attribute {POSIX_SUPPORTED}"), one.do(f"attribute {POOL_TYPES}")) == ("1", "1")
