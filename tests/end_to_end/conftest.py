@@ -141,6 +141,14 @@ def tmp_path(short_path: Path) -> Path:
     return short_path
 
 
+def described_if_running(process: psutil.Process) -> str:
+    """What is known of a process; empty where it has ended, also if whoever inherited it has not reaped it yet."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            return f"{process.pid} {process.status()} {process.cmdline()}"
+    return ""
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One ``farbus up`` for all tests here; at its end nothing may be left."""
@@ -155,7 +163,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         before = [psutil.Process(pid) for pid in cluster.processes()]
         down = cluster.run("down")
     assert down.returncode == 0, down.stderr
-    assert [process.pid for process in before if process.is_running()] == []
+    assert [said for said in map(described_if_running, before) if said] == []
     assert [board for board in boards if Path(f"/dev/shm/farbus-softgpu-{board}").exists()] == []
     assert list((cluster.runtime / "farbus").glob("up/*")) == []
 
