@@ -314,10 +314,9 @@ class Supervisor:
         assert self._listener is not None
         listeners = [each for each in (self._listener, self._local, self._file) if each]
         unheard: dict[socket.socket, float] = {}
-        selector = self._selector
         for listener in listeners:
-            selector.register(listener, selectors.EVENT_READ)
-        selector.register(self._wake_read, selectors.EVENT_READ)
+            self._selector.register(listener, selectors.EVENT_READ)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
         while True:
             self._keep_reserve()
             timeout = 1.0 if unheard or self._processes or self._reserve else None
@@ -325,7 +324,7 @@ class Supervisor:
                 timeout = max(0.0, min(timeout or 1.0, self._reserve_due - time.monotonic()))
             if self._asking:
                 timeout = ENDING_POLL_S
-            for key, _ in selector.select(timeout):
+            for key, _ in self._selector.select(timeout):
                 if key.fileobj == self._wake_read:
                     for connection in unheard:
                         connection.close()
@@ -336,16 +335,16 @@ class Supervisor:
                     if accepted is not None:
                         if len(unheard) >= UNHEARD_LIMIT:
                             # The one that has been silent longest: a client speaks at once.
-                            self._give_up(next(iter(unheard)), unheard, selector)
+                            self._give_up(next(iter(unheard)), unheard)
                         unheard[accepted] = time.monotonic() + HELLO_TIMEOUT_S
-                        selector.register(accepted, selectors.EVENT_READ)
+                        self._selector.register(accepted, selectors.EVENT_READ)
                 elif key.data is not None:
                     self._exchange(key.data)
                 else:
-                    self._look(key.fileobj, unheard, selector)
+                    self._look(key.fileobj, unheard)
             now = time.monotonic()
             for connection in [each for each, end in unheard.items() if end <= now]:
-                self._give_up(connection, unheard, selector)
+                self._give_up(connection, unheard)
             self._reap()
 
     def _exchange(self, number: int) -> None:
@@ -363,28 +362,22 @@ class Supervisor:
             channel.close()
         self._descriptors.end(number)
 
-    def _look(
-        self, connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector
-    ) -> None:
+    def _look(self, connection: socket.socket, unheard: dict[socket.socket, float]) -> None:
         """Deal with what a connection has said, if it is not forgotten."""
         if connection in self._refused:
             if self._has_gone(connection):
-                self._forget(connection, unheard, selector)
+                self._forget(connection, unheard)
         elif connection in unheard and self._hear(connection) and connection not in self._refused:
-            self._forget(connection, unheard, selector)
+            self._forget(connection, unheard)
 
-    def _give_up(
-        self, connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector
-    ) -> None:
+    def _give_up(self, connection: socket.socket, unheard: dict[socket.socket, float]) -> None:
         """Drop a connection for its silence, unless it has spoken meanwhile: starting servers takes its time."""
-        self._look(connection, unheard, selector)
+        self._look(connection, unheard)
         if connection in unheard:
-            self._forget(connection, unheard, selector)
+            self._forget(connection, unheard)
 
-    def _forget(
-        self, connection: socket.socket, unheard: dict[socket.socket, float], selector: selectors.BaseSelector
-    ) -> None:
-        selector.unregister(connection)
+    def _forget(self, connection: socket.socket, unheard: dict[socket.socket, float]) -> None:
+        self._selector.unregister(connection)
         del unheard[connection]
         self._refused.pop(connection, None)
         self._asking.pop(connection, None)

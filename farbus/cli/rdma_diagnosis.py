@@ -8,8 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from farbus.cli.findings import Finding, Verdict
-from farbus.cli.node_settings import NodeSettings, node_settings
-from farbus.errors import FarbusError
+from farbus.cli.node_settings import NodeSettings, readable_settings
 from farbus.linux.rdma import rdma_devices
 
 CHECK = "rdma"
@@ -30,11 +29,9 @@ def examine_rdma(
     ``settings`` are those of this machine's agent, ``sys`` and ``dev`` are looked for below ``root``, ``loads`` opens a
     library or raises OSError.
     """
+    settings = settings or readable_settings()
     if settings is None:
-        try:
-            settings = node_settings()
-        except FarbusError:
-            return  # examine_storage says what is wrong with the file
+        return
     if settings.remoting_rdma != "on":
         return
     try:

@@ -6,8 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 
 from farbus.cli.findings import Finding, Verdict
-from farbus.cli.node_settings import NodeSettings, node_settings
-from farbus.errors import FarbusError
+from farbus.cli.node_settings import NodeSettings, readable_settings
 
 CHECK = "encryption"
 
@@ -22,11 +21,9 @@ def examine_tls(
 
     ``loads`` opens a library or raises OSError.
     """
+    settings = settings or readable_settings()
     if settings is None:
-        try:
-            settings = node_settings()
-        except FarbusError:
-            return  # examine_storage says what is wrong with the file
+        return
     if settings.remoting_tls == "off":
         yield Finding(
             check=CHECK,

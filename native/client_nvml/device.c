@@ -270,15 +270,21 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t handle, nvmlPciInf
 	return NVML_SUCCESS;
 }
 
-static nvmlReturn_t give_number(nvmlDevice_t handle, unsigned *out, unsigned number)
+/* Is it a device, and is there a place for what is asked of it? */
+static nvmlReturn_t device_gives(nvmlDevice_t handle, const void *out)
 {
 	struct nvmlDevice_st device;
 	nvmlReturn_t result = nvml_device(handle, &device);
 
+	return result || out ? result : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+static nvmlReturn_t give_number(nvmlDevice_t handle, unsigned *out, unsigned number)
+{
+	nvmlReturn_t result = device_gives(handle, out);
+
 	if (result)
 		return result;
-	if (!out)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	*out = number;
 	return NVML_SUCCESS;
 }
@@ -307,26 +313,20 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, un
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t handle, void *info)
 {
-	struct nvmlDevice_st device;
-	nvmlReturn_t result = nvml_device(handle, &device);
+	nvmlReturn_t result = device_gives(handle, info);
 
 	if (result)
 		return result;
-	if (!info)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	memset(info, 0, FABRIC_BYTES);
 	return NVML_SUCCESS;
 }
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t handle, unsigned int *info)
 {
-	struct nvmlDevice_st device;
-	nvmlReturn_t result = nvml_device(handle, &device);
+	nvmlReturn_t result = device_gives(handle, info);
 
 	if (result)
 		return result;
-	if (!info)
-		return NVML_ERROR_INVALID_ARGUMENT;
 	if (NVML_VERSION_BYTES(*info) < FABRIC_LEAST_BYTES || NVML_VERSION_BYTES(*info) > FABRIC_MOST_BYTES)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 	memset(info + 1, 0, NVML_VERSION_BYTES(*info) - sizeof(*info));

@@ -370,8 +370,7 @@ CUresult serve_pool_pointer_import(struct server_call *call)
 	const struct server_driver *driver = call->driver;
 	CUmemoryPool pool = server_object(call, SERVER_CUmemoryPool, request->pool);
 	CUmemPoolPtrExportData data;
-	CUdeviceptr address, base;
-	size_t bytes;
+	CUdeviceptr address;
 	CUresult result;
 
 	_Static_assert(sizeof(data) == sizeof(request->data), "wire layout");
@@ -383,13 +382,12 @@ CUresult serve_pool_pointer_import(struct server_call *call)
 	result = driver->cuMemPoolImportPointer(&address, pool, &data);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = driver->cuMemGetAddressRange_v2(&base, &bytes, address);
+	result = server_range_behind(driver, address, &reply->bytes);
 	if (result != CUDA_SUCCESS) {
 		driver->cuMemFree_v2(address);
 		return result;
 	}
 	reply->address = address;
-	reply->bytes = bytes - (address - base);
 	return CUDA_SUCCESS;
 }
 

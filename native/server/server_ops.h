@@ -508,6 +508,9 @@ bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);
  * memory.  May wait for the device; only where nobody waits for this thread. */
 void server_pinned_trim(struct server_call *call);
 
+/* share.c: how much of an allocation lies from that address on. */
+CUresult server_range_behind(const struct server_driver *driver, CUdeviceptr address, uint64_t *bytes);
+
 /* descriptor.c: is it an operation that needs the supervisor to keep descriptors? */
 bool server_descriptor_op(unsigned op);
 

@@ -44,14 +44,24 @@ CUresult serve_event_open(struct server_call *call)
 	return CUDA_SUCCESS;
 }
 
+CUresult server_range_behind(const struct server_driver *driver, CUdeviceptr address, uint64_t *bytes)
+{
+	CUdeviceptr base;
+	size_t whole;
+	CUresult result = driver->cuMemGetAddressRange_v2(&base, &whole, address);
+
+	if (result == CUDA_SUCCESS)
+		*bytes = whole - (address - base);
+	return result;
+}
+
 CUresult serve_memory_open(struct server_call *call)
 {
 	const struct wire_memory_open *request = call->request;
 	struct wire_memory_open_reply *reply = call->reply;
 	const struct server_driver *driver = call->driver;
 	CUipcMemHandle handle;
-	CUdeviceptr address, base;
-	size_t bytes;
+	CUdeviceptr address;
 	CUresult result;
 
 	if (!driver->cuIpcOpenMemHandle_v2 || !driver->cuIpcCloseMemHandle ||
@@ -61,12 +71,11 @@ CUresult serve_memory_open(struct server_call *call)
 	result = driver->cuIpcOpenMemHandle_v2(&address, handle, request->flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = driver->cuMemGetAddressRange_v2(&base, &bytes, address);
+	result = server_range_behind(driver, address, &reply->bytes);
 	if (result != CUDA_SUCCESS) {
 		driver->cuIpcCloseMemHandle(address);
 		return result;
 	}
 	reply->address = address;
-	reply->bytes = bytes - (address - base);
 	return CUDA_SUCCESS;
 }

@@ -15,6 +15,8 @@ import pytest
 
 from tests.remoting.harness import BUILD, PROGRAMS, ROOT, SANITIZED, SANITIZER, SHIM, Remote, remote_session
 from tests.verbs import fake
+from tests.verbs.door import FakeDoor, build_door
+from tests.verbs.peer import gid_of
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +119,19 @@ def fake_verbs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if fake.missing():
         pytest.skip(fake.missing())
     return fake.build_library(tmp_path_factory.mktemp("verbs")).parent
+
+
+@pytest.fixture(scope="session")
+def door_library(fake_verbs: Path) -> Path:
+    return build_door(fake_verbs)
+
+
+@pytest.fixture
+def door(door_library: Path) -> Iterator[FakeDoor]:
+    """How a peer in Python (tests/verbs/peer.py) gets at the tests' own device."""
+    door = FakeDoor(door_library, gid_of("127.0.0.1"))
+    yield door
+    door.close()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ import pytest
 
 from tests.remoting.harness import SANITIZED, Remote, remote_session
 from tests.remoting.test_failures import alive, wait_until
-from tests.verbs.door import FakeDoor, build_door
+from tests.verbs.door import FakeDoor
 from tests.verbs.peer import (
     CREDITS,
     MESSAGES,
@@ -43,18 +43,6 @@ Join = Callable[[], Client]
 FIRST, _, LAST = os.environ.get("HOSTILE_SEEDS", "0:6").partition(":")
 GRACE_S = 5.0 if SANITIZED else 2.0
 """Longer than an agreement takes, and what a server that is left may last."""
-
-
-@pytest.fixture(scope="session")
-def door_library(fake_verbs: Path) -> Path:
-    return build_door(fake_verbs)
-
-
-@pytest.fixture
-def door(door_library: Path) -> Iterator[FakeDoor]:
-    door = FakeDoor(door_library, gid_of("127.0.0.1"))
-    yield door
-    door.close()
 
 
 @pytest.fixture

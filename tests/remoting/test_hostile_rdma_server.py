@@ -14,7 +14,7 @@ import random
 import select
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,7 @@ from farbus.remoting import session as wire
 from farbus.remoting.session import Server, write_session
 from tests.remoting.harness import Remote, listening
 from tests.remoting.test_hostile_server import PATIENCE_S, STALLED_S, Altering
-from tests.verbs.door import FakeDoor, build_door
+from tests.verbs.door import FakeDoor
 from tests.verbs.peer import (
     DEVICE_BYTES,
     GRANT,
@@ -44,18 +44,6 @@ Build = Callable[[str], Path]
 FIRST, _, LAST = os.environ.get("HOSTILE_SEEDS", "0:1").partition(":")
 
 PROGRAMS = {"copies_of_all_sizes": ("9000", "25", "2"), "host_functions": (), "streams_pinned": ()}
-
-
-@pytest.fixture(scope="session")
-def door_library(fake_verbs: Path) -> Path:
-    return build_door(fake_verbs)
-
-
-@pytest.fixture
-def door(door_library: Path) -> Iterator[FakeDoor]:
-    door = FakeDoor(door_library, gid_of("127.0.0.1"))
-    yield door
-    door.close()
 
 
 class Middle:
