@@ -22,7 +22,7 @@ static void *driver_lookup(void *library, get_proc_address resolve, const char *
 	return function;
 }
 
-int server_driver_open(struct server *server, const char *path, char *why, size_t bytes)
+static int driver_open(struct server *server, const char *path, char *why, size_t bytes)
 {
 	get_proc_address resolve;
 
@@ -42,6 +42,34 @@ int server_driver_open(struct server *server, const char *path, char *why, size_
 		snprintf(why, bytes, "%s is not a CUDA driver: it lacks cuInit or its like", path);
 		return -ENOEXEC;
 	}
+	return 0;
+}
+
+static CUresult driver_initialise(struct server *server)
+{
+	CUresult result = server->driver.cuInit(0);
+	int count = 0;
+
+	if (result == CUDA_SUCCESS)
+		result = server->driver.cuDeviceGetCount(&count);
+	if (count > (int)WIRE_DEVICES)
+		count = WIRE_DEVICES;
+	for (int i = 0; i < count && result == CUDA_SUCCESS; i++)
+		result = server->driver.cuDeviceGet(&server->devices[i], i);
+	server->device_count = count;
+	return result;
+}
+
+int server_driver_start(struct server *server, const struct server_options *options, char *text, size_t bytes,
+			CUresult *result)
+{
+	int rc = driver_open(server, options->libcuda, text, bytes);
+
+	if (rc)
+		return rc;
+	if (options->memory_limit)
+		server_quota_install(server, options->memory_limit);
+	*result = driver_initialise(server);
 	return 0;
 }
 

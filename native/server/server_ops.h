@@ -544,15 +544,25 @@ bool server_image_is(const void *data, size_t bytes, const uint8_t digest[WIRE_D
 void server_image_keep(struct server_images *images, const uint8_t digest[WIRE_DIGEST_BYTES],
 		       const void *data, uint64_t bytes);
 
-int server_driver_open(struct server *server, const char *path, char *why, size_t bytes);
+/* ---- driver.c ---- */
+
+/* Open the driver and start it: what it says is in *result, why it can't be opened in `why`.  0 or -errno. */
+int server_driver_start(struct server *server, const struct server_options *options, char *why, size_t bytes,
+			CUresult *result);
 void server_driver_describe(struct server *server, CUdevice device, struct wire_device *out);
+void server_driver_operations(const struct server *server, uint8_t *bits, size_t bytes);
+
+/* ---- hello.c ---- */
+
+/* Hear the client's hello, answer it, and go on over the transport that both agree on.  0, or -errno and why. */
+int server_hello(struct server *server, const struct server_options *options, char *why, int bytes);
+/* Say why in one line, for the log of whoever started this process; gives `rc` back. */
+int server_fail(char *why, int bytes, int rc, const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* May this session be resumed?  Then tell the client how, as the hello's end, and go on so. */
 bool server_resume_may(const struct server *server, const struct server_options *options);
 void server_resume_prepare(struct server *server, const struct server_options *options,
 			   const struct wire_hello *hello, uint64_t granted);
 int server_resume_grant(struct server *server);
 int server_resume_start(struct server *server);
-
-void server_driver_operations(const struct server *server, uint8_t *bits, size_t bytes);
 
 #endif

@@ -107,11 +107,12 @@ def older_server(
     tables = [tmp_path / "wire_ops.c", tmp_path / "server_calls.c"]
     for table, text in zip(tables, (codegen.generate_wire_table(), marshal.generate_server_calls()), strict=True):
         table.write_text(text)
+    # By their sources: of one that has been taken away the object may still lie there.
     objects = [
-        path
+        BUILD / "objects" / folder / source.with_suffix(".o").name
         for folder in ("wire", "transport", "server", "generated")
-        for path in (BUILD / "objects" / folder).glob("*.o")
-        if path.with_suffix(".c").name not in {table.name for table in tables} and not path.name.startswith("client_")
+        for source in (ROOT / "native" / folder).glob("*.c")
+        if source.name not in {table.name for table in tables} and not source.name.startswith("client_")
     ]
     program = tmp_path / "older_server"
     subprocess.run(
