@@ -43,7 +43,10 @@ ENDS_WITHIN_S = 10.0
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 #: Files of tests/remoting that say something of a GPU.
-TESTS = "coverage suite programs managed pinned stress driver_calls transports servers failures reserve quota"
+TESTS = (
+    "coverage suite programs layout conditions managed mapped pinned descriptors stress driver_calls graph_replays "
+    "transports servers failures reserve quota"
+)
 PLUGINS = ("xdist.plugin", "pytest_timeout", "pytest_asyncio.plugin", "no:cacheprovider")
 TEST_TIMEOUT_S = 60
 #: Where ``--small`` makes everything so: a software GPU takes hours for what a GPU does in minutes.
