@@ -1,15 +1,13 @@
-/* Opening the sessions: the session file, the connections, the hellos.  Each server has a
- * session of its own; the program sees the devices of all as one list. */
-#include "client.h"
+/* Opening the sessions: the connections, the hellos.  Each server has a session of its own; the program sees
+ * the devices of all as one list. */
+#include "session.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../transport/bundle.h"
@@ -27,132 +25,9 @@
 /* The supervisor knows how a server has ended a moment after its connection has closed, longer where
  * the kernel still takes its memory apart. */
 #define END_TIMEOUT_MS 2000
-#define SESSION_FILE_BYTES 32768
 /* Programs close and reuse low descriptors (daemons, shells, dup2 onto a fixed number):
  * the session's stays away from those, if the limit allows it. */
 #define DESCRIPTOR_LOWEST 200
-
-/* A server block of the session file. */
-struct session_server {
-	const char *transport;		/* "tls", "tcp" or "unix" */
-	const char *address;
-	const char *port;
-	const char *file;		/* the session file's own path */
-	uint8_t secret[WIRE_SECRET_BYTES];
-	bool has_secret;
-	unsigned connections;		/* how many there are to be; 0: by the round trip */
-	bool rdma;			/* the operator lets what goes there go unencrypted, by RDMA */
-};
-
-struct session_file {
-	char text[SESSION_FILE_BYTES];
-	struct session_server servers[CLIENT_SERVERS];
-	unsigned count;
-};
-
-static bool hex_decode(const char *text, uint8_t *out, size_t bytes)
-{
-	if (strlen(text) != 2 * bytes)
-		return false;
-	for (size_t i = 0; i < bytes; i++) {
-		unsigned value;
-		int used = 0;
-
-		if (sscanf(text + 2 * i, "%2x%n", &value, &used) != 1 || used != 2)
-			return false;
-		out[i] = (uint8_t)value;
-	}
-	return true;
-}
-
-/* How many connections a setting asks for; 0: it is none. */
-static unsigned connections_decode(const char *text)
-{
-	_Static_assert(BUNDLE_CONNECTIONS < 10, "one digit");
-
-	return text && *text >= '1' && *text <= (char)('0' + BUNDLE_CONNECTIONS) && !text[1]
-		       ? (unsigned)(*text - '0') : 0;
-}
-
-static int session_file_load(struct session_file *file, const char *path)
-{
-	int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-	struct stat status;
-	ssize_t got;
-
-	if (descriptor < 0) {
-		int error = errno;
-
-		client_message("open the session file %s: %s; %s", path, strerror(error), error == EACCES
-			       ? "it is for another user: run the program as that one, in a container as root"
-			       : "start the program with farbus run");
-		return -error;
-	}
-	if (fstat(descriptor, &status) == 0 && (status.st_mode & 077)) {
-		client_message("the session file %s can be read by others; it holds a secret: "
-			       "chmod 600 it", path);
-		close(descriptor);
-		return -EPERM;
-	}
-	got = read(descriptor, file->text, sizeof(file->text) - 1);
-	close(descriptor);
-	if (got < 0)
-		return -EIO;
-	file->text[got] = 0;
-	return 0;
-}
-
-/* One "key value..." per line; a server begins a block.  Unknown keys are for newer shims. */
-static int session_file_parse(struct session_file *file, const char *path)
-{
-	char *save = NULL;
-	bool versioned = false, whole;
-
-	for (char *line = strtok_r(file->text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-		struct session_server *server = file->count ? &file->servers[file->count - 1] : NULL;
-		char *words = NULL;
-		const char *key = strtok_r(line, " \t", &words);
-
-		if (!key || key[0] == '#')
-			continue;
-		if (strcmp(key, "farbus-session") == 0) {
-			const char *version = strtok_r(NULL, " \t", &words);
-
-			versioned = version && strcmp(version, "1") == 0;
-		} else if (strcmp(key, "server") == 0) {
-			if (file->count == CLIENT_SERVERS) {
-				client_message("the session file %s names more than %d servers", path,
-					       CLIENT_SERVERS);
-				return -E2BIG;
-			}
-			server = &file->servers[file->count++];
-			server->file = path;
-			server->transport = strtok_r(NULL, " \t", &words);
-			server->address = strtok_r(NULL, " \t", &words);
-			server->port = strtok_r(NULL, " \t", &words);
-		} else if (strcmp(key, "secret") == 0 && server && !server->has_secret) {
-			const char *hex = strtok_r(NULL, " \t", &words);
-
-			server->has_secret = hex && hex_decode(hex, server->secret, sizeof(server->secret));
-		} else if (strcmp(key, "connections") == 0 && server) {
-			server->connections = connections_decode(strtok_r(NULL, " \t", &words));
-		} else if (strcmp(key, "rdma") == 0 && server) {
-			const char *word = strtok_r(NULL, " \t", &words);
-
-			server->rdma = word && strcmp(word, "on") == 0;
-		}
-	}
-	whole = versioned && file->count;
-	for (unsigned i = 0; i < file->count; i++)
-		whole = whole && file->servers[i].transport && file->servers[i].address &&
-			file->servers[i].has_secret;
-	if (!whole) {
-		client_message("the session file %s is malformed or of a newer version; "
-			       "start the program with farbus run", path);
-		return -EINVAL;
-	}
-	return 0;
-}
 
 /* Is it reached by TCP?  Encrypted or not is the file's word alone: nothing that comes over
  * the network, or from the environment, changes it. */
@@ -501,75 +376,6 @@ static int session_devices(struct client_session *session, uint32_t count)
 	return 0;
 }
 
-static bool uuid_matches(const uint8_t uuid[16], const char *text)
-{
-	char full[48];
-
-	snprintf(full, sizeof(full),
-		 "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-		 uuid[0], uuid[1], uuid[2], uuid[3], uuid[4], uuid[5], uuid[6], uuid[7], uuid[8],
-		 uuid[9], uuid[10], uuid[11], uuid[12], uuid[13], uuid[14], uuid[15]);
-	return strncasecmp(full, text, strlen(text)) == 0;
-}
-
-/* Which device an item of CUDA_VISIBLE_DEVICES names, or -1. */
-static int visible_device(const struct client *client, const char *item)
-{
-	char *end;
-	long ordinal;
-
-	if (strncmp(item, "GPU-", 4) == 0) {
-		for (int i = 0; i < client->device_count; i++)
-			if (uuid_matches(client->devices[i].snapshot.uuid, item))
-				return i;
-		return -1;
-	}
-	ordinal = strtol(item, &end, 10);
-	if (end == item || *end || ordinal < 0 || ordinal >= client->device_count)
-		return -1;
-	return (int)ordinal;
-}
-
-/* CUDA_VISIBLE_DEVICES selects and orders, up to the first item that names no
- * device; one that is named twice makes none visible (CUDA's rule). */
-static int devices_choose(struct client *client)
-{
-	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-	struct client_device *chosen;
-	char *copy, *save = NULL;
-	int count = 0;
-
-	if (!visible)
-		return 0;
-	copy = strdup(visible);
-	chosen = calloc((size_t)client->device_count + 1, sizeof(*chosen));
-	if (!copy || !chosen) {
-		free(copy);
-		free(chosen);
-		return -ENOMEM;
-	}
-	for (char *item = strtok_r(copy, ", ", &save); item; item = strtok_r(NULL, ", ", &save)) {
-		int index = visible_device(client, item);
-		bool twice = false;
-
-		for (int i = 0; i < count; i++)
-			twice = twice || (index >= 0 &&
-					  chosen[i].session == client->devices[index].session &&
-					  chosen[i].server_ordinal ==
-						  client->devices[index].server_ordinal);
-		if (twice)
-			count = 0;
-		if (index < 0 || twice)
-			break;
-		chosen[count++] = client->devices[index];
-	}
-	free(copy);
-	free(client->devices);
-	client->devices = chosen;
-	client->device_count = count;
-	return 0;
-}
-
 /* What to do where a server can't be connected to. */
 static const char *session_connect_hint(const struct client_session *session, int rc)
 {
@@ -786,77 +592,12 @@ static CUresult sessions_open(struct client *client, const struct session_file *
 	return result;
 }
 
-static int address_compare(const void *left, const void *right)
-{
-	const struct client_device *a = left, *b = right;
-
-	for (int i = 0; i < 3; i++)
-		if (a->pci[i] != b->pci[i])
-			return a->pci[i] < b->pci[i] ? -1 : 1;
-	return (int)a->server_ordinal - (int)b->server_ordinal;
-}
-
-/* Programs tell devices apart by their PCI addresses, and two servers' may be equal: the
- * later device is shown in the next PCI domain where that address is free. */
-static void device_place(struct client *client, struct client_device *device)
-{
-	int tried = 0;
-
-	for (int i = 0; i < client->device_count && tried <= client->device_count;) {
-		if (client->devices[i].session == device->session ||
-		    memcmp(client->devices[i].pci, device->pci, sizeof(device->pci)) != 0) {
-			i++;
-			continue;
-		}
-		device->pci[0] = (device->pci[0] + 1) & 0xffff;
-		tried++;
-		i = 0;
-	}
-	if (!tried)
-		return;
-	snprintf(device->snapshot.pci_bus_id, sizeof(device->snapshot.pci_bus_id), "%04x:%02x:%02x.0",
-		 (unsigned)device->pci[0], (unsigned)device->pci[1] & 0xff,
-		 (unsigned)device->pci[2] & 0xff);
-	device->snapshot.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = device->pci[0];
-}
-
-/* The devices of all sessions as one list: the servers in the file's order, each with its
- * own order, or by PCI address where CUDA_DEVICE_ORDER asks for that.  Addresses of several
- * machines have no order among each other. */
-static int devices_number(struct client *client)
-{
-	const char *order = getenv("CUDA_DEVICE_ORDER");
-	bool by_address = order && strcmp(order, "PCI_BUS_ID") == 0;
-	int count = 0;
-
-	for (unsigned i = 0; i < client->session_count; i++)
-		count += client->sessions[i].device_count;
-	client->devices = calloc(count ? (size_t)count : 1, sizeof(*client->devices));
-	if (!client->devices)
-		return -ENOMEM;
-	client->device_count = 0;
-	for (unsigned i = 0; i < client->session_count; i++) {
-		struct client_session *session = &client->sessions[i];
-
-		if (by_address)
-			qsort(session->devices, (size_t)session->device_count,
-			      sizeof(*session->devices), address_compare);
-		for (int k = 0; k < session->device_count; k++) {
-			device_place(client, &session->devices[k]);
-			client->devices[client->device_count++] = session->devices[k];
-		}
-		free(session->devices);
-		session->devices = NULL;
-	}
-	return 0;
-}
-
 CUresult client_sessions_open(struct client *client)
 {
 	const char *path = getenv("FARBUS_SESSION"), *text = getenv("FARBUS_CONNECTIONS");
 	const char *managed = getenv("FARBUS_MANAGED_MEMORY");
 	const char *mapped = getenv("FARBUS_MAPPED_MEMORY");
-	unsigned connections = connections_decode(text);
+	unsigned connections = client_connections_decode(text);
 	enum choice choice = session_choice();
 	struct session_file *file;
 	CUresult result;
@@ -891,9 +632,9 @@ CUresult client_sessions_open(struct client *client)
 	file = calloc(1, sizeof(*file));
 	if (!file)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	rc = session_file_load(file, path);
+	rc = client_session_file_load(file, path);
 	if (!rc)
-		rc = session_file_parse(file, path);
+		rc = client_session_file_parse(file, path);
 	/* The program's word counts before its agent's. */
 	for (unsigned i = 0; connections && i < file->count; i++)
 		file->servers[i].connections = connections;
@@ -905,9 +646,9 @@ CUresult client_sessions_open(struct client *client)
 	free(file);
 	if (result != CUDA_SUCCESS)
 		return result;
-	rc = devices_number(client);
+	rc = client_devices_number(client);
 	if (!rc && !client->management)
-		rc = devices_choose(client);
+		rc = client_devices_choose(client);
 	if (rc)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	/* What all servers' drivers have. */
