@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -24,6 +25,8 @@ from farbus.linux.processes import Child
 from farbus.model.cluster import LogChunk
 
 _log = structlog.get_logger()
+
+_SEGMENT = re.compile(r"\d{8}\.log")
 
 POSITION_BITS = 40
 """Of a position as one number: bytes within a segment, 1 TiB; the segment's number is above."""
@@ -172,10 +175,16 @@ def _size_of(directory: Path) -> int | None:
 
 
 def _find(base: Path) -> list[tuple[Path, int]]:
-    """Return the logs below a directory with their bytes, the one that was written to first at the beginning."""
+    """Return the logs below a directory with their bytes, the one that was written to first at the beginning.
+
+    Of directories with anything else in them none is a log of ours, to be removed some day.
+    """
     found = []
     for directory in base.glob("*/*"):
         with contextlib.suppress(OSError):
-            written = max((entry.stat().st_mtime for entry in directory.iterdir()), default=directory.stat().st_mtime)
+            entries = list(directory.iterdir())
+            if not all(_SEGMENT.fullmatch(entry.name) for entry in entries):
+                continue
+            written = max((entry.stat().st_mtime for entry in entries), default=directory.stat().st_mtime)
             found.append((written, directory, _size_of(directory) or 0))
     return [(directory, size) for _, directory, size in sorted(found)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Collection
@@ -19,6 +20,8 @@ from pathlib import Path
 from farbus.errors import Unavailable
 
 _DIGEST_LETTERS = 16
+_MAKING = ".new-"
+_OURS = re.compile(rf"[0-9a-f]{{{_DIGEST_LETTERS}}}|{re.escape(_MAKING)}.*")
 
 
 class ShimCopies:
@@ -60,7 +63,7 @@ class ShimCopies:
         if target.is_dir():
             return target
         self._home.chmod(0o755)
-        making = Path(tempfile.mkdtemp(dir=self._home, prefix=".new-"))
+        making = Path(tempfile.mkdtemp(dir=self._home, prefix=_MAKING))
         try:
             for file in files:
                 shutil.copyfile(file, making / file.name)
@@ -73,12 +76,15 @@ class ShimCopies:
         return target
 
     def remove_others(self, used: Collection[Path]) -> tuple[str, ...]:
-        """Remove the copies that are neither current nor ``used``, and half-made ones; return their names."""
+        """Remove the copies that are neither current nor ``used``, and half-made ones; return their names.
+
+        Nothing else: whatever else lies there, or where a link in its place leads, is not ours to remove.
+        """
         kept = {path.name for path in used}
         with contextlib.suppress(Unavailable):
             kept.add(self.current().name)
         with contextlib.suppress(FileNotFoundError):
-            others = [path for path in self._home.iterdir() if path.name not in kept]
+            others = [path for path in self._home.iterdir() if path.name not in kept and _OURS.fullmatch(path.name)]
             for path in others:
                 shutil.rmtree(path, ignore_errors=True)
             return tuple(sorted(path.name for path in others))

@@ -12,6 +12,7 @@ import array
 import asyncio
 import contextlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -480,7 +481,9 @@ class KeptProcesses:
         plan = read_struct(directory / "program.json", Plan)
         if plan is None:
             if not was_started(directory):
-                shutil.rmtree(directory, ignore_errors=True)
+                # The agent was killed while it made the directory.  With anything else in it it is none of ours.
+                if set(os.listdir(directory)) <= {"program.json"}:
+                    shutil.rmtree(directory, ignore_errors=True)
                 return None
             # Whose it is can't be read any more; but it may use devices.
             plan = Plan(

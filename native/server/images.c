@@ -156,15 +156,27 @@ static int kept_older_first(const void *left, const void *right)
 	return a->tv_nsec < b->tv_nsec ? -1 : a->tv_nsec > b->tv_nsec;
 }
 
-/* One entry of the directory: an image, or what a killed process has left. */
+static bool name_is_digest(const char *name)
+{
+	return strlen(name) == NAME_BYTES - 1 && strspn(name, "0123456789abcdef") == NAME_BYTES - 1;
+}
+
+/* As server_image_keep calls what is not whole yet. */
+static bool name_is_unfinished(const char *name)
+{
+	return name[0] == '.' && strspn(name + 1, "0123456789.") == strlen(name + 1);
+}
+
+/* One entry of the directory: an image, or what a killed process has left.  Anything else is not ours to remove. */
 static bool sweep_look(struct server_images *images, const char *name, struct kept *kept)
 {
+	bool unfinished = name_is_unfinished(name);
 	struct stat status;
 
-	if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+	if ((!unfinished && !name_is_digest(name)) ||
 	    fstatat(images->directory, name, &status, AT_SYMLINK_NOFOLLOW) || !S_ISREG(status.st_mode))
 		return false;
-	if (strlen(name) != NAME_BYTES - 1) {
+	if (unfinished) {
 		if (status.st_mtim.tv_sec < time(NULL) - UNFINISHED_S)
 			(void)unlinkat(images->directory, name, 0);
 		return false;

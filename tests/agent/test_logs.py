@@ -219,6 +219,17 @@ async def test_logs_of_earlier_agents_count_and_those_of_running_tasks_stay(tmp_
     assert sorted(os.listdir(tmp_path)) == ["j0", "j2", "j3"]
 
 
+async def test_what_is_no_log_of_ours_stays(tmp_path: Path) -> None:
+    """A link in the directory's place leads anywhere, perhaps to /var/log."""
+    other = tmp_path / "nginx" / "sites"
+    other.mkdir(parents=True)
+    (other / "access.log").write_bytes(b"x" * 1000)
+    writer_of(store(tmp_path), "j0").append(1, b"x" * 1000)
+    await store(tmp_path, total=0).look()
+    assert sorted(os.listdir(tmp_path)) == ["nginx"]
+    assert (other / "access.log").exists()
+
+
 async def attached(logs: LogStore, job: str) -> None:
     """Let a task of a job run on."""
     door = FakeProcesses({"until_term": until_term})

@@ -45,6 +45,21 @@ def test_copies_go_when_nobody_has_them(installed: Path, tmp_path: Path) -> None
     assert [path.name for path in home.iterdir()] == [new.name]
 
 
+def test_what_is_not_ours_stays_there_whatever_the_directory_is(installed: Path, tmp_path: Path) -> None:
+    """An operator's link in its place, or another directory as the state's: what lay there was removed."""
+    others = tmp_path / "etc"
+    names = ("ssl", "0123456789abcdeg", "0123456789abcdef0", ".newer")
+    for name in names:
+        (others / name).mkdir(parents=True)
+    (others / "0123456789abcdef").mkdir()
+    home = tmp_path / "shims"
+    home.symlink_to(others)
+    copies = ShimCopies(home, installed)
+    current = copies.current()
+    assert copies.remove_others([]) == ("0123456789abcdef",)
+    assert {path.name for path in others.iterdir()} == {*names, current.name}
+
+
 def test_everybody_can_read_them(installed: Path, tmp_path: Path) -> None:
     (installed / "libcuda.so.1").chmod(0o600)
     copy = ShimCopies(tmp_path / "shims", installed).current()

@@ -628,10 +628,15 @@ def test_a_keeper_that_is_told_to_end_first_starts_nothing(tmp_path: Path) -> No
     assert not directory.exists()
 
 
-async def test_a_directory_in_which_nothing_was_started_is_removed(door: Door, tmp_path: Path) -> None:
-    (tmp_path / "programs" / "t").mkdir(parents=True)
+async def test_a_directory_in_which_nothing_was_started_is_removed_unless_it_holds_something_else(
+    door: Door, tmp_path: Path
+) -> None:
+    for name in ("t", "torn", "other"):
+        (tmp_path / "programs" / name).mkdir(parents=True)
+    (tmp_path / "programs" / "torn" / "program.json").write_text('{"version": 1, "wh')
+    (tmp_path / "programs" / "other" / "report.txt").write_text("somebody's")
     assert await door().survivors() == []
-    assert not (tmp_path / "programs" / "t").exists()
+    assert [path.name for path in (tmp_path / "programs").iterdir()] == ["other"]
 
 
 # All processes are ended: the machine is shut down without a service manager.

@@ -246,9 +246,14 @@ def test_what_a_killed_server_left_half_written_is_removed(node: Node, image: Ca
     old.write_bytes(b"half of")
     os.utime(old, (0, 0))
     fresh.write_bytes(b"somebody writes this")
+    others = [node.directory / "notes.txt", node.directory / ".profile", node.directory / ("x" * 64)]
+    for other in others:
+        other.write_bytes(b"of somebody else")
+        os.utime(other, (0, 0))
     node.values(image(5))
     assert not old.exists()
     assert fresh.exists()
+    assert all(other.exists() for other in others)
 
 
 # Only what fits.
