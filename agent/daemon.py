@@ -63,7 +63,7 @@ from farbus.hotplug.times import BusHistory, BusTimes
 from farbus.linux.cgroups import Cgroups, KernelCgroups
 from farbus.linux.clock import Clock, SystemClock
 from farbus.linux.daemon_log import configure_logging
-from farbus.linux.files import FileLock, make_directory, write_owned
+from farbus.linux.files import FileLock, make_directory, make_state_directory, write_owned
 from farbus.linux.holders import Holders, KernelHolders
 from farbus.linux.kept import KeptProcesses
 from farbus.linux.limits import raise_descriptor_limit
@@ -234,11 +234,13 @@ async def serve(
     state = Path(config.state)
     # Where tasks run as others, those may pass through to their session files, and no further.
     passage = 0o700 if config.run_as_self else 0o711
-    make_directory(state, mode=passage)
-    make_directory(config.logs_directory, mode=0o700)
-    make_directory(config.sessions_directory, mode=passage)
+    # farbus up leaves the settings there.
+    make_state_directory(state, mode=passage, marks=("lock", "journal.db", "config.json"), what="an agent's state")
+    # At once: without it, what a killed agent leaves there would be taken for somebody else's.
     lock = FileLock(state / "lock", what=f"state directory {state}")
     try:
+        make_directory(config.logs_directory, mode=0o700)
+        make_directory(config.sessions_directory, mode=passage)
         doors = doors or real_doors(config)
         journal, aside = await Journal.open(state / "journal.db", boot_id=doors.facts.boot_id())
         if aside:

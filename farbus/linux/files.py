@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -89,6 +90,22 @@ def make_owned_directory(path: Path, *, account: Account | None) -> None:
         return
     if account is not None and account.uid != os.geteuid():
         os.chown(path, account.uid, account.gid, follow_symlinks=False)
+
+
+def make_state_directory(path: Path, *, mode: int, marks: Collection[str], what: str) -> None:
+    """Like :func:`make_directory`, for a directory to be ours alone: what lies there is written and removed.
+
+    Raises :class:`Conflict` in one line, and changes nothing, where something lies there and nothing of ``marks``:
+    names of which one is in each directory that ``what`` has used.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        there = {name for name in os.listdir(path) if name != "lost+found"}
+        if there and there.isdisjoint(marks):
+            raise Conflict(
+                f"{path} can't be the directory of {what}: it holds other things, {min(there)!r} among them",
+                hint="name one that is empty or not there",
+            )
+    make_directory(path, mode=mode)
 
 
 def make_directory(path: Path, *, mode: int) -> None:

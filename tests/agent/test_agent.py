@@ -181,6 +181,7 @@ async def test_a_lease_is_served_where_gpu_code_can_not_be_kept(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
 ) -> None:
     config.images_directory.parent.mkdir(parents=True, exist_ok=True)
+    (config.images_directory.parent / "lock").touch()
     config.images_directory.write_text("in its way")
     agent.start(config, doors_with_gpu(config))
     await scheduler.sessions.connected()
@@ -494,6 +495,17 @@ async def test_an_agent_that_stops_ends_and_reports_its_tasks(
     await agent.stop()
     exited = await scheduler.sessions.exited("j1")
     assert (exited.status.exit_code, exited.status.reason) == (-15, "the agent was stopped")
+
+
+async def test_a_directory_of_others_is_no_state_directory(config: AgentConfig, tmp_path: Path) -> None:
+    others = tmp_path / "etc"
+    others.mkdir(mode=0o755)
+    (others / "passwd").touch()
+    wrong = await AgentProcess.start(msgspec.structs.replace(config, state=str(others)), tmp_path)
+    said = (await wrong.output()).strip().splitlines()[-1]
+    assert said.startswith(f"farbus agent: {others} can't be the directory of an agent's state: it holds other things")
+    assert os.listdir(others) == ["passwd"]
+    assert others.stat().st_mode & 0o777 == 0o755
 
 
 async def test_two_agents_never_share_a_state_directory(

@@ -556,6 +556,7 @@ async def test_a_device_with_a_lease_is_not_moved_locally(
 
 def note_missing(config: AgentConfig, one: Missing) -> None:
     Path(config.state).mkdir()
+    (Path(config.state) / "lock").touch()
     (Path(config.state) / "orphans.json").write_bytes(msgspec.json.encode({one.key: one}))
 
 

@@ -173,6 +173,7 @@ async def test_logs_that_are_too_much_go_when_an_agent_starts(
 ) -> None:
     old = leaving.logs_directory / "j0" / "main.0"
     old.mkdir(parents=True)
+    (Path(leaving.state) / "lock").touch()
     with (old / "00000001.log").open("wb") as log:
         log.truncate(leaving.log_bytes + 1)
     await agents.start()

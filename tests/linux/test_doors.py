@@ -20,7 +20,7 @@ from farbus.linux import links, nvml
 from farbus.linux.blocking import BlockingCaller
 from farbus.linux.cgroups import Cgroups, FakeCgroups, KernelCgroups
 from farbus.linux.clock import Clock, FakeClock, SystemClock
-from farbus.linux.files import FileLock, make_directory, write_owned
+from farbus.linux.files import FileLock, make_directory, make_state_directory, write_owned
 from farbus.linux.links import LinkTable, NetworkLink
 from farbus.linux.node_facts import FakeNodeFacts, KernelNodeFacts, NodeFacts
 from farbus.linux.notify import SystemdNotifier
@@ -707,6 +707,23 @@ def test_a_directory_gets_its_mode_whatever_the_umask(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o711
+
+
+def test_a_directory_that_holds_other_things_is_left_as_it_is(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    (tmp_path / "passwd").touch()
+    with pytest.raises(Conflict, match=r"can't be the directory of an agent's state: it holds .* 'passwd' among them"):
+        make_state_directory(tmp_path, mode=0o711, marks=("lock",), what="an agent's state")
+    assert tmp_path.stat().st_mode & 0o777 == 0o750
+    assert os.listdir(tmp_path) == ["passwd"]
+
+
+@pytest.mark.parametrize("there", [(), ("lost+found",), ("lock", "journal.db")])
+def test_a_directory_that_is_ours_gets_its_mode(tmp_path: Path, there: tuple[str, ...]) -> None:
+    for name in there:
+        (tmp_path / name).touch()
+    make_state_directory(tmp_path, mode=0o711, marks=("lock",), what="an agent's state")
+    assert tmp_path.stat().st_mode & 0o777 == 0o711
 
 
 # Service notification.

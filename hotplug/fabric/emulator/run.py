@@ -21,7 +21,7 @@ from farbus.hotplug.fabric.emulator.qemu import QemuBackend
 from farbus.hotplug.fabric.emulator.server import Served, Server, make_certificate, server_tls
 from farbus.hotplug.fabric.emulator.store import Store
 from farbus.linux.clock import SystemClock
-from farbus.linux.files import FileLock, make_directory
+from farbus.linux.files import FileLock, make_state_directory
 
 STATE_FILE = "fabric.db"
 
@@ -49,7 +49,7 @@ async def serving(
     clock = SystemClock()
     config = _with_paths(config, directory)
     state = directory / config.state
-    make_directory(state, mode=0o700)
+    make_state_directory(state, mode=0o700, marks=("lock", STATE_FILE), what="an emulator's state")
     # Two emulators over one state could give one device to two guests.
     lock = FileLock(state / "lock", what=f"fabric emulator {state}")
     credentials = None
