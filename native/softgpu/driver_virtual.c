@@ -4,6 +4,7 @@
 #include "driver_arena.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
+#include "driver_multicast.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +24,10 @@
  * imports it can trust it.  A board's counts with the process that made it, as
  * long as that uses it.  The host's lies where it is first touched, whatever
  * NUMA node was asked for.
+ *
+ * A multicast object has a handle as memory does, and is mapped as memory is, but
+ * its addresses stay closed: only multimem reaches what is bound there
+ * (driver_multicast.c).
  */
 
 #define GRANULE DRIVER_ARENA_GRANULE
@@ -33,12 +38,14 @@
 #define ACCESS_ALL CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
 struct memory {
+	struct driver_team *team;	/* of a multicast object; NULL: of memory */
 	struct driver_device *device;	/* NULL: the host's */
 	CUmemLocation location;
 	size_t size;
 	int fd;
 	unsigned handles;		/* that the program may release */
 	unsigned mappings;
+	unsigned parts;			/* that are bound to multicast objects */
 	bool counted;			/* with the board, by this process */
 	CUmemAllocationHandleType shareable;
 };
@@ -64,7 +71,7 @@ static struct {
 	struct mapping *mappings;
 } space = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static CUresult begin(void)
+CUresult driver_virtual_begin(void)
 {
 	CUresult result = driver_ready();
 
@@ -73,7 +80,7 @@ static CUresult begin(void)
 	return result;
 }
 
-static CUresult end(CUresult result)
+CUresult driver_virtual_end(CUresult result)
 {
 	pthread_mutex_unlock(&space.lock);
 	return result;
@@ -159,7 +166,7 @@ out_reserved:
 DRIVER_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align,
 					   CUdeviceptr wanted, unsigned long long flags)
 {
-	CUresult result = begin();
+	CUresult result = driver_virtual_begin();
 
 	if (result)
 		return result;
@@ -167,14 +174,14 @@ DRIVER_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t
 		align = GRANULE;
 	if (!out || !size || size % GRANULE || align & (align - 1) || flags ||
 	    size > SIZE_MAX / 2 || align > SIZE_MAX / 4)
-		return end(CUDA_ERROR_INVALID_VALUE);
-	return end(reserve(out, size, align, wanted));
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+	return driver_virtual_end(reserve(out, size, align, wanted));
 }
 
 DRIVER_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
 	struct range **link, *range;
-	CUresult result = begin();
+	CUresult result = driver_virtual_begin();
 
 	if (result)
 		return result;
@@ -183,20 +190,22 @@ DRIVER_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 			break;
 	}
 	if (!range || mapping_within(address, size))
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	*link = range->next;
 	munmap((void *)range->address, range->size);
 	free(range);
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 /* ---- memory; all with the lock ---- */
 
 static void memory_drop(struct memory *memory)
 {
-	if (memory->handles || memory->mappings)
+	if (memory->handles || memory->mappings || memory->parts)
 		return;
-	if (memory->fd >= 0)
+	if (memory->team)
+		driver_team_drop(memory->team);
+	else if (memory->fd >= 0)
 		close(memory->fd);
 	if (memory->counted)
 		board_memory_give(memory->device->board, memory->size);
@@ -210,12 +219,80 @@ static struct memory *memory_of(CUmemGenericAllocationHandle handle)
 	return driver_handle_is(memory, DRIVER_KIND_MEMORY) ? memory : NULL;
 }
 
+struct driver_team *driver_virtual_team_of(CUmemGenericAllocationHandle handle)
+{
+	struct memory *memory = memory_of(handle);
+
+	return memory ? memory->team : NULL;
+}
+
 static CUresult memory_add_handle(struct memory *memory)
 {
 	if (!memory->handles && driver_handle_add(memory, DRIVER_KIND_MEMORY))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	memory->handles++;
 	return CUDA_SUCCESS;
+}
+
+CUresult driver_virtual_add_team(struct driver_team *team, CUmemGenericAllocationHandle *out)
+{
+	struct memory *memory = calloc(1, sizeof *memory);
+
+	if (!memory) {
+		driver_team_drop(team);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*memory = (struct memory){
+		.team = team, .size = driver_team_size(team), .fd = driver_team_file(team),
+		.shareable = driver_team_is_shareable(team) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+							    : CU_MEM_HANDLE_TYPE_NONE,
+	};
+	if (memory_add_handle(memory)) {
+		memory_drop(memory);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = (uintptr_t)memory;
+	return CUDA_SUCCESS;
+}
+
+static CUresult hold(struct memory *memory, size_t offset, size_t size, struct driver_part *part)
+{
+	if (memory->team || !memory->device || offset > memory->size || size > memory->size - offset)
+		return CUDA_ERROR_INVALID_VALUE;
+	*part = (struct driver_part){
+		.memory = memory, .device = memory->device, .offset = offset, .shareable = memory->shareable,
+		.fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0),
+	};
+	if (part->fd < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	memory->parts++;
+	return CUDA_SUCCESS;
+}
+
+CUresult driver_virtual_hold(CUmemGenericAllocationHandle handle, size_t offset, size_t size,
+			     struct driver_part *part)
+{
+	struct memory *memory = memory_of(handle);
+
+	return memory ? hold(memory, offset, size, part) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult driver_virtual_hold_at(uintptr_t address, size_t size, struct driver_part *part)
+{
+	const struct mapping *mapping = mapping_within(address, 1);
+
+	if (!mapping || size > mapping->size - (address - mapping->address))
+		return CUDA_ERROR_INVALID_VALUE;
+	return hold(mapping->memory, mapping->offset + (address - mapping->address), size, part);
+}
+
+void driver_virtual_let_go(struct driver_part *part)
+{
+	close(part->fd);
+	if (!part->memory)
+		return;
+	part->memory->parts--;
+	memory_drop(part->memory);
 }
 
 static bool is_host(const CUmemLocation *location)
@@ -270,12 +347,19 @@ DRIVER_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity,
 
 int driver_virtual_file(const struct board_identity *identity, size_t size)
 {
-	char name[64] = MEMORY_NAME, uuid[41] = "GPU-" HOST_NAME;
-	int fd;
+	char uuid[41] = "GPU-" HOST_NAME;
 
 	if (identity)
 		board_uuid_format(identity->uuid, uuid);
-	strcat(name, uuid + 4);
+	return driver_virtual_file_of(uuid + 4, size);
+}
+
+int driver_virtual_file_of(const char *owner, size_t size)
+{
+	char name[64];
+	int fd;
+
+	snprintf(name, sizeof name, MEMORY_NAME "%s", owner);
 	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd >= 0 && (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, MEMORY_SEALS))) {
 		close(fd);
@@ -290,17 +374,17 @@ DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t siz
 {
 	struct driver_device *device;
 	struct memory *memory;
-	CUresult result = begin();
+	CUresult result = driver_virtual_begin();
 
 	if (result)
 		return result;
 	result = check_properties(properties, &device);
 	if (result || !out || !size || size % GRANULE || flags)
-		return end(result ? result : CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(result ? result : CUDA_ERROR_INVALID_VALUE);
 	memory = calloc(1, sizeof *memory);
 	if (!memory || (device && board_memory_take(device->board, size))) {
 		free(memory);
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
+		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	*memory = (struct memory){
 		.device = device, .location = properties->location, .size = size,
@@ -309,61 +393,61 @@ DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t siz
 	};
 	if (memory->fd < 0 || memory_add_handle(memory)) {
 		memory_drop(memory);
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
+		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	*out = (uintptr_t)memory;
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 DRIVER_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct memory *memory;
-	CUresult result = begin();
+	CUresult result = driver_virtual_begin();
 
 	if (result)
 		return result;
 	memory = memory_of(handle);
 	if (!memory)
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	if (!--memory->handles)
 		driver_handle_remove(memory, DRIVER_KIND_MEMORY);
 	memory_drop(memory);
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 DRIVER_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out,
 						   void *address)
 {
 	struct mapping *mapping;
-	CUresult result = begin();
+	CUresult result = driver_virtual_begin();
 
 	if (result)
 		return result;
 	mapping = mapping_within((uintptr_t)address, 1);
 	if (!out || !mapping)
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	result = memory_add_handle(mapping->memory);
 	if (!result)
 		*out = (uintptr_t)mapping->memory;
-	return end(result);
+	return driver_virtual_end(result);
 }
 
 DRIVER_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
 							      CUmemGenericAllocationHandle handle)
 {
 	struct memory *memory;
-	CUresult result = begin();
+	CUresult result = driver_virtual_begin();
 
 	if (result)
 		return result;
 	memory = memory_of(handle);
-	if (!properties || !memory)
-		return end(CUDA_ERROR_INVALID_VALUE);
+	if (!properties || !memory || memory->team)
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	*properties = (CUmemAllocationProp){
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = memory->shareable,
 		.location = memory->location,
 	};
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 /* ---- sharing ---- */
@@ -373,7 +457,7 @@ DRIVER_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAlloc
 						    unsigned long long flags)
 {
 	struct memory *memory;
-	CUresult result = begin();
+	CUresult result = driver_virtual_begin();
 	int fd;
 
 	if (result)
@@ -381,12 +465,12 @@ DRIVER_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAlloc
 	memory = memory_of(handle);
 	if (!out || !memory || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
 	    memory->shareable != type)
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
 	if (fd < 0)
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
+		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
 	*(int *)out = fd;
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 /* What a file of ours is called behind MEMORY_NAME; false for any other file. */
@@ -421,6 +505,20 @@ static struct driver_device *device_named(const char *owner)
 	return NULL;
 }
 
+bool driver_virtual_is_team(int fd)
+{
+	char owner[96];
+
+	return memory_name_of(fd, owner) && !strcmp(owner, DRIVER_VIRTUAL_TEAM);
+}
+
+bool driver_virtual_is_memory(int fd)
+{
+	char owner[96];
+
+	return memory_name_of(fd, owner) && strcmp(owner, DRIVER_VIRTUAL_TEAM) != 0;
+}
+
 struct driver_device *driver_virtual_device_of(int fd)
 {
 	char owner[96];
@@ -442,25 +540,34 @@ static bool locate(int fd, struct driver_device **device, CUmemLocation *locatio
 	return *device || !strcmp(owner, HOST_NAME);
 }
 
+static CUresult import_team(int fd, CUmemGenericAllocationHandle *out)
+{
+	struct driver_team *team = driver_team_import(fd);
+
+	return team ? driver_virtual_add_team(team, out) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out,
 						      void *handle,
 						      CUmemAllocationHandleType type)
 {
 	struct memory *memory;
 	struct stat status;
-	CUresult result = begin();
+	CUresult result = driver_virtual_begin();
 	int fd = (int)(uintptr_t)handle;
 
 	if (result)
 		return result;
 	if (!out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+	if (driver_virtual_is_team(fd))
+		return driver_virtual_end(import_team(fd, out));
 	memory = calloc(1, sizeof *memory);
 	if (!memory)
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
+		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
 	if (!locate(fd, &memory->device, &memory->location) || fstat(fd, &status) || !status.st_size || status.st_size % GRANULE) {
 		free(memory);
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	}
 	memory->size = (size_t)status.st_size;
 	memory->shareable = type;
@@ -469,13 +576,37 @@ DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHand
 		if (memory->fd >= 0)
 			close(memory->fd);
 		free(memory);
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
+		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	*out = (uintptr_t)memory;
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 /* ---- mapping ---- */
+
+/* A multicast object is mapped when all its devices are there. */
+static CUresult await_team(CUmemGenericAllocationHandle handle)
+{
+	CUresult result = driver_virtual_begin();
+	struct driver_team *team;
+	struct memory *memory;
+
+	if (result)
+		return result;
+	memory = memory_of(handle);
+	team = memory ? memory->team : NULL;
+	if (team)
+		memory->mappings++;
+	driver_virtual_end(CUDA_SUCCESS);
+	if (!team)
+		return CUDA_SUCCESS;
+	driver_team_wait(team);
+	driver_virtual_begin();
+	memory->mappings--;
+	/* Another thread may have released it meanwhile. */
+	memory_drop(memory);
+	return driver_virtual_end(CUDA_SUCCESS);
+}
 
 DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 				CUmemGenericAllocationHandle handle, unsigned long long flags)
@@ -484,35 +615,37 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 						.kind = DRIVER_MEMORY_VIRTUAL };
 	struct mapping *mapping;
 	struct memory *memory;
-	CUresult result = begin();
+	CUresult result = await_team(handle);
 
+	if (!result)
+		result = driver_virtual_begin();
 	if (result)
 		return result;
 	memory = memory_of(handle);
 	if (!memory || flags || !size || (address | size | offset) % GRANULE ||
 	    offset > memory->size || size > memory->size - offset ||
 	    !is_reserved(address, size) || mapping_within(address, size))
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	mapping = calloc(1, sizeof *mapping);
 	if (!mapping)
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
-	if (mmap((void *)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd,
-		 (off_t)offset) == MAP_FAILED) {
+		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
+	if (!memory->team && mmap((void *)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd,
+				  (off_t)offset) == MAP_FAILED) {
 		free(mapping);
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
+		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
-	allocation.device = memory->device;
+	allocation.device = memory->team ? driver_team_device(memory->team) : memory->device;
 	result = driver_memory_remember(&allocation);
 	if (result) {
 		close_addresses(address, size);
 		free(mapping);
-		return end(result);
+		return driver_virtual_end(result);
 	}
 	*mapping = (struct mapping){ .next = space.mappings, .address = address, .size = size,
 				     .offset = offset, .memory = memory };
 	space.mappings = mapping;
 	memory->mappings++;
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 static void unmap(struct mapping *mapping)
@@ -537,18 +670,18 @@ DRIVER_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 	if (result)
 		return result;
 	driver_context_drain_all();
-	result = begin();
+	result = driver_virtual_begin();
 	if (result)
 		return result;
 	if (!size || !is_covered(address, size))
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	for (uintptr_t at = address; at < address + size; ) {
 		struct mapping *mapping = mapping_within(at, 1);
 
 		at += mapping->size;
 		unmap(mapping);
 	}
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 static unsigned char *access_of(struct mapping *mapping, const CUmemLocation *location)
@@ -561,6 +694,8 @@ static void apply_access(struct mapping *mapping)
 {
 	bool open = false, mapped;
 
+	if (mapping->memory->team)
+		return;
 	for (unsigned i = 0; i < BOARD_COUNT_MAX; i++)
 		open = open || mapping->access[i];
 	mapped = open || mapping->host_access;
@@ -585,7 +720,7 @@ static CUresult check_access(const CUmemAccessDesc *list, size_t count)
 	return CUDA_SUCCESS;
 }
 
-/* With the lock.  The host has no access to memory of devices. */
+/* With the lock.  The host has no access to memory of devices, nor to a multicast object. */
 static CUresult check_host_access(uintptr_t address, size_t size, const CUmemAccessDesc *list,
 				  size_t count)
 {
@@ -596,7 +731,7 @@ static CUresult check_host_access(uintptr_t address, size_t size, const CUmemAcc
 	for (uintptr_t at = address; wanted && at < address + size; ) {
 		const struct mapping *mapping = mapping_within(at, 1);
 
-		if (mapping->memory->device)
+		if (mapping->memory->device || mapping->memory->team)
 			return driver_unsupported("access of the host to memory of a device in cuMemSetAccess");
 		at += mapping->size;
 	}
@@ -616,14 +751,14 @@ DRIVER_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 	if (result)
 		return result;
 	driver_context_drain_all();
-	result = begin();
+	result = driver_virtual_begin();
 	if (result)
 		return result;
 	if (!is_covered(address, size))
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	result = check_host_access(address, size, list, count);
 	if (result)
-		return end(result);
+		return driver_virtual_end(result);
 	for (uintptr_t at = address; at < address + size; ) {
 		struct mapping *mapping = mapping_within(at, 1);
 
@@ -632,25 +767,25 @@ DRIVER_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 		apply_access(mapping);
 		at += mapping->size;
 	}
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 DRIVER_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
 				      CUdeviceptr address)
 {
 	struct mapping *mapping;
-	CUresult result = begin();
+	CUresult result = driver_virtual_begin();
 
 	if (result)
 		return result;
 	mapping = mapping_within(address, 1);
 	if (!flags || !location || !mapping ||
 	    (location->type != CU_MEM_LOCATION_TYPE_DEVICE && !is_host(location)))
-		return end(CUDA_ERROR_INVALID_VALUE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
 	if (!is_host(location) && !driver_device_at(location->id))
-		return end(CUDA_ERROR_INVALID_DEVICE);
+		return driver_virtual_end(CUDA_ERROR_INVALID_DEVICE);
 	*flags = *access_of(mapping, location);
-	return end(CUDA_SUCCESS);
+	return driver_virtual_end(CUDA_SUCCESS);
 }
 
 bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal)
@@ -663,4 +798,42 @@ bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal)
 	may = mapping && mapping->access[ordinal];
 	pthread_mutex_unlock(&space.lock);
 	return may;
+}
+
+/* ---- multicast addresses ---- */
+
+static const char *find(void *opaque, uint64_t address, struct engine_replicas *found)
+{
+	const struct CUctx_st *context = opaque;
+	const struct mapping *mapping;
+	const char *why = "no multicast object is mapped there";
+	uint64_t inside, last;
+
+	pthread_mutex_lock(&space.lock);
+	mapping = mapping_within(address, 1);
+	if (mapping && mapping->memory->team) {
+		inside = address - mapping->address;
+		why = mapping->access[context->device->ordinal]
+			      ? driver_team_find(mapping->memory->team, mapping->offset + inside, found)
+			      : "the device has no access to it (cuMemSetAccess)";
+	}
+	if (mapping && mapping->memory->team && !why) {
+		/* As far as this mapping goes. */
+		last = found->base + found->bytes;
+		if (last > mapping->offset + mapping->size)
+			last = mapping->offset + mapping->size;
+		for (unsigned i = 0; found->base < mapping->offset && i < found->count; i++)
+			found->memory[i] += mapping->offset - found->base;
+		if (found->base < mapping->offset)
+			found->base = mapping->offset;
+		found->bytes = last - found->base;
+		found->base += mapping->address - mapping->offset;
+	}
+	pthread_mutex_unlock(&space.lock);
+	return why;
+}
+
+void driver_virtual_multicast(struct CUctx_st *context, struct engine_multicast *multicast)
+{
+	*multicast = (struct engine_multicast){ .find = find, .opaque = context };
 }
