@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,8 @@ static struct {
 	struct range *ranges;
 	struct mapping *mappings;
 } space = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static _Atomic unsigned multicast_mappings;
 
 CUresult driver_virtual_begin(void)
 {
@@ -634,6 +637,7 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 		free(mapping);
 		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
+	allocation.multicast = memory->team != NULL;
 	allocation.device = memory->team ? driver_team_device(memory->team) : memory->device;
 	result = driver_memory_remember(&allocation);
 	if (result) {
@@ -645,6 +649,7 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 				     .offset = offset, .memory = memory };
 	space.mappings = mapping;
 	memory->mappings++;
+	multicast_mappings += memory->team != NULL;
 	return driver_virtual_end(CUDA_SUCCESS);
 }
 
@@ -657,6 +662,7 @@ static void unmap(struct mapping *mapping)
 	*link = mapping->next;
 	driver_memory_give(mapping->address);
 	close_addresses(mapping->address, mapping->size);
+	multicast_mappings -= mapping->memory->team != NULL;
 	mapping->memory->mappings--;
 	memory_drop(mapping->memory);
 	free(mapping);
@@ -694,12 +700,11 @@ static void apply_access(struct mapping *mapping)
 {
 	bool open = false, mapped;
 
-	if (mapping->memory->team)
-		return;
 	for (unsigned i = 0; i < BOARD_COUNT_MAX; i++)
 		open = open || mapping->access[i];
 	mapped = open || mapping->host_access;
-	mprotect((void *)mapping->address, mapping->size, mapped ? PROT_READ | PROT_WRITE : PROT_NONE);
+	if (!mapping->memory->team)
+		mprotect((void *)mapping->address, mapping->size, mapped ? PROT_READ | PROT_WRITE : PROT_NONE);
 	driver_memory_set_open(mapping->address, open);
 }
 
@@ -802,33 +807,37 @@ bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal)
 
 /* ---- multicast addresses ---- */
 
+/* With the lock: where an address leads, as far as its mapping goes. */
+static const char *find_within(const struct mapping *mapping, uint64_t address, struct engine_replicas *found)
+{
+	uint64_t last = mapping->offset + mapping->size;
+	const char *why = driver_team_find(mapping->memory->team, mapping->offset + (address - mapping->address), found);
+
+	if (why)
+		return why;
+	if (found->base < mapping->offset) {
+		for (unsigned i = 0; i < found->count; i++)
+			found->memory[i] += mapping->offset - found->base;
+		found->bytes -= mapping->offset - found->base;
+		found->base = mapping->offset;
+	}
+	if (found->bytes > last - found->base)
+		found->bytes = last - found->base;
+	found->base += mapping->address - mapping->offset;
+	return NULL;
+}
+
 static const char *find(void *opaque, uint64_t address, struct engine_replicas *found)
 {
 	const struct CUctx_st *context = opaque;
-	const struct mapping *mapping;
 	const char *why = "no multicast object is mapped there";
-	uint64_t inside, last;
+	const struct mapping *mapping;
 
 	pthread_mutex_lock(&space.lock);
 	mapping = mapping_within(address, 1);
-	if (mapping && mapping->memory->team) {
-		inside = address - mapping->address;
-		why = mapping->access[context->device->ordinal]
-			      ? driver_team_find(mapping->memory->team, mapping->offset + inside, found)
-			      : "the device has no access to it (cuMemSetAccess)";
-	}
-	if (mapping && mapping->memory->team && !why) {
-		/* As far as this mapping goes. */
-		last = found->base + found->bytes;
-		if (last > mapping->offset + mapping->size)
-			last = mapping->offset + mapping->size;
-		for (unsigned i = 0; found->base < mapping->offset && i < found->count; i++)
-			found->memory[i] += mapping->offset - found->base;
-		if (found->base < mapping->offset)
-			found->base = mapping->offset;
-		found->bytes = last - found->base;
-		found->base += mapping->address - mapping->offset;
-	}
+	if (mapping && mapping->memory->team)
+		why = mapping->access[context->device->ordinal] ? find_within(mapping, address, found)
+								: "the device has no access to it (cuMemSetAccess)";
 	pthread_mutex_unlock(&space.lock);
 	return why;
 }
@@ -836,4 +845,36 @@ static const char *find(void *opaque, uint64_t address, struct engine_replicas *
 void driver_virtual_multicast(struct CUctx_st *context, struct engine_multicast *multicast)
 {
 	*multicast = (struct engine_multicast){ .find = find, .opaque = context };
+}
+
+CUresult driver_virtual_put(uintptr_t to, size_t bytes,
+			    void (*put)(const void *opaque, char *memory, size_t at, size_t bytes),
+			    const void *opaque)
+{
+	struct engine_replicas found;
+	const struct mapping *mapping;
+	const char *why = NULL;
+	size_t now;
+
+	for (size_t at = 0; at < bytes; at += now) {
+		now = bytes - at;
+		found = (struct engine_replicas){ .base = to + at, .bytes = now, .count = 1,
+						  .memory = { (char *)(to + at) } };
+		if (atomic_load_explicit(&multicast_mappings, memory_order_relaxed)) {
+			pthread_mutex_lock(&space.lock);
+			mapping = mapping_within(to + at, 1);
+			if (mapping && mapping->memory->team)
+				why = find_within(mapping, to + at, &found);
+			pthread_mutex_unlock(&space.lock);
+		}
+		if (why) {
+			driver_say("a copy or fill to %#zx: %s", (size_t)(to + at), why);
+			return CUDA_ERROR_ILLEGAL_ADDRESS;
+		}
+		if (now > found.bytes - (to + at - found.base))
+			now = found.bytes - (to + at - found.base);
+		for (unsigned i = 0; i < found.count; i++)
+			put(opaque, found.memory[i] + (to + at - found.base), at, now);
+	}
+	return CUDA_SUCCESS;
 }

@@ -21,6 +21,12 @@ struct driver_device *driver_virtual_device_of(int fd);
 /* What multimem of a context's kernels reaches; lives as long as that. */
 void driver_virtual_multicast(struct CUctx_st *context, struct engine_multicast *multicast);
 
+/* Have `put` write `bytes` of what is written to an address, which are the next ones behind `at` others: to that very
+ * memory, or to all that is bound there.  CUDA_ERROR_ILLEGAL_ADDRESS, after a line: it leads nowhere. */
+CUresult driver_virtual_put(uintptr_t to, size_t bytes,
+			    void (*put)(const void *opaque, char *memory, size_t at, size_t bytes),
+			    const void *opaque);
+
 /* ---- for teams (driver_multicast.c), between begin and end ---- */
 
 struct driver_team;

@@ -1,6 +1,6 @@
 /* softgpu: count=3 */
 /* A multicast object of two devices: what each has bound is read, written and changed together by multimem, and by
- * nothing else.  A third device is none of them. */
+ * nothing else but copies and fills, which write.  A third device is none of them. */
 #include "driver.h"
 #include "multicast.h"
 
@@ -255,15 +255,48 @@ static void by_address(void)
 	CHECK(cuMemFree(out));
 }
 
-/* Copies and fills are no multimem. */
-static void nothing_else(void)
+/* Copies and fills write to all memory, too, and don't read it. */
+static void copied(void)
 {
+	static unsigned values[1024], got[1024];
+	const CUDA_MEMCPY2D rows = {
+		.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = values, .srcPitch = 64,
+		.dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = multi[0] + GRANULE + 65536, .dstPitch = 512,
+		.WidthInBytes = 64, .Height = 4,
+	};
+	CUdeviceptr aside;
 	unsigned value;
 
+	for (unsigned i = 0; i < 1024; i++)
+		values[i] = i * 7;
 	use(0);
+	/* What is bound there begins at different places, and so it does behind the middle. */
+	CHECK(cuMulticastBindMem(team, 0, memories[0], GRANULE, GRANULE, 0));
+	CHECK(cuMulticastBindMem(team, 0, memories[1], 0, GRANULE, 0));
+	CHECK(cuMemcpyHtoD(multi[0] + GRANULE - 2048, values, sizeof values));
+	CHECK(cuMemcpyDtoH(got, plain[0] + SIZE - 2048, 2048));
+	CHECK(cuMemcpyDtoH(got + 512, plain[0], 2048));
+	REQUIRE(!memcmp(got, values, sizeof got));
+	use(1);
+	CHECK(cuMemcpyDtoH(got, plain[1] + GRANULE - 2048, 2048));
+	CHECK(cuMemcpyDtoH(got + 512, plain[1] + GRANULE, 2048));
+	REQUIRE(!memcmp(got, values, sizeof got));
+	CHECK(cuMemcpy2D(&rows));
+	CHECK(cuMemcpyDtoH(got, plain[1] + GRANULE + 65536 + 512, 64));
+	REQUIRE(!memcmp(got, values + 16, 64));
+	CHECK(cuMemAlloc(&aside, 4096));
+	CHECK(cuMemcpyHtoD(aside, values + 5, 4));
+	CHECK(cuMemcpyDtoDAsync(multi[1] + 4096, aside, 4, NULL));
+	CHECK(cuMemsetD32(multi[1] + 8192, 77, 2));
+	CHECK(cuCtxSynchronize());
+	REQUIRE(word_of(0, GRANULE + 4096) == 35 && word_of(1, 4096) == 35);
+	REQUIRE(word_of(0, GRANULE + 8196) == 77 && word_of(1, 8196) == 77);
 	EXPECT(cuMemcpyDtoH(&value, multi[0], 4), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemcpyDtoD(plain[0], multi[0], 4), CUDA_ERROR_INVALID_VALUE);
-	EXPECT(cuMemsetD32(multi[0], 1, 1), CUDA_ERROR_INVALID_VALUE);
+	use(1);
+	CHECK(cuMemFree(aside));
+	for (CUdevice device = 0; device < DEVICES; device++)
+		for (size_t at = 0; at < SIZE; at += GRANULE)
+			CHECK(cuMulticastUnbind(team, device, at, GRANULE));
 }
 
 /* Its memory goes with the last of handle and mappings, and what was bound is free again. */
@@ -318,7 +351,7 @@ int main(void)
 	team_begin();
 	together();
 	by_address();
-	nothing_else();
+	copied();
 	end();
 	return 0;
 }
