@@ -131,7 +131,7 @@ struct place {
 static CUresult side_of_array(struct side *side, const struct place *place, const struct box *box)
 {
 	struct CUarray_st *array;
-	CUresult result = driver_array_of(place->array, &array);
+	CUresult result = driver_array_of_texels(place->array, &array);
 	size_t width;
 
 	if (result)
