@@ -27,7 +27,7 @@
  * NUMA node was asked for.
  *
  * A multicast object has a handle as memory does, and is mapped as memory is, but
- * its addresses stay closed: only multimem reaches what is bound there
+ * its addresses stay closed: multimem, copies and fills reach what is bound there
  * (driver_multicast.c).
  */
 
@@ -74,7 +74,7 @@ static struct {
 
 static _Atomic unsigned multicast_mappings;
 
-CUresult driver_virtual_begin(void)
+static CUresult begin(void)
 {
 	CUresult result = driver_ready();
 
@@ -83,10 +83,20 @@ CUresult driver_virtual_begin(void)
 	return result;
 }
 
-CUresult driver_virtual_end(CUresult result)
+static CUresult end(CUresult result)
 {
 	pthread_mutex_unlock(&space.lock);
 	return result;
+}
+
+CUresult driver_virtual_begin(void)
+{
+	return begin();
+}
+
+CUresult driver_virtual_end(CUresult result)
+{
+	return end(result);
 }
 
 /* ---- addresses; all with the lock ---- */
@@ -169,7 +179,7 @@ out_reserved:
 DRIVER_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align,
 					   CUdeviceptr wanted, unsigned long long flags)
 {
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 
 	if (result)
 		return result;
@@ -177,14 +187,14 @@ DRIVER_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t
 		align = GRANULE;
 	if (!out || !size || size % GRANULE || align & (align - 1) || flags ||
 	    size > SIZE_MAX / 2 || align > SIZE_MAX / 4)
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
-	return driver_virtual_end(reserve(out, size, align, wanted));
+		return end(CUDA_ERROR_INVALID_VALUE);
+	return end(reserve(out, size, align, wanted));
 }
 
 DRIVER_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
 	struct range **link, *range;
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 
 	if (result)
 		return result;
@@ -193,11 +203,11 @@ DRIVER_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 			break;
 	}
 	if (!range || mapping_within(address, size))
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	*link = range->next;
 	munmap((void *)range->address, range->size);
 	free(range);
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 /* ---- memory; all with the lock ---- */
@@ -377,17 +387,17 @@ DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t siz
 {
 	struct driver_device *device;
 	struct memory *memory;
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 
 	if (result)
 		return result;
 	result = check_properties(properties, &device);
 	if (result || !out || !size || size % GRANULE || flags)
-		return driver_virtual_end(result ? result : CUDA_ERROR_INVALID_VALUE);
+		return end(result ? result : CUDA_ERROR_INVALID_VALUE);
 	memory = calloc(1, sizeof *memory);
 	if (!memory || (device && board_memory_take(device->board, size))) {
 		free(memory);
-		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	*memory = (struct memory){
 		.device = device, .location = properties->location, .size = size,
@@ -396,61 +406,61 @@ DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t siz
 	};
 	if (memory->fd < 0 || memory_add_handle(memory)) {
 		memory_drop(memory);
-		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	*out = (uintptr_t)memory;
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 DRIVER_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct memory *memory;
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 
 	if (result)
 		return result;
 	memory = memory_of(handle);
 	if (!memory)
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	if (!--memory->handles)
 		driver_handle_remove(memory, DRIVER_KIND_MEMORY);
 	memory_drop(memory);
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 DRIVER_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out,
 						   void *address)
 {
 	struct mapping *mapping;
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 
 	if (result)
 		return result;
 	mapping = mapping_within((uintptr_t)address, 1);
 	if (!out || !mapping)
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	result = memory_add_handle(mapping->memory);
 	if (!result)
 		*out = (uintptr_t)mapping->memory;
-	return driver_virtual_end(result);
+	return end(result);
 }
 
 DRIVER_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
 							      CUmemGenericAllocationHandle handle)
 {
 	struct memory *memory;
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 
 	if (result)
 		return result;
 	memory = memory_of(handle);
 	if (!properties || !memory || memory->team)
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	*properties = (CUmemAllocationProp){
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = memory->shareable,
 		.location = memory->location,
 	};
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 /* ---- sharing ---- */
@@ -460,7 +470,7 @@ DRIVER_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAlloc
 						    unsigned long long flags)
 {
 	struct memory *memory;
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 	int fd;
 
 	if (result)
@@ -468,12 +478,12 @@ DRIVER_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAlloc
 	memory = memory_of(handle);
 	if (!out || !memory || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
 	    memory->shareable != type)
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
 	if (fd < 0)
-		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
 	*(int *)out = fd;
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 /* What a file of ours is called behind MEMORY_NAME; false for any other file. */
@@ -556,21 +566,21 @@ DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHand
 {
 	struct memory *memory;
 	struct stat status;
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 	int fd = (int)(uintptr_t)handle;
 
 	if (result)
 		return result;
 	if (!out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	if (driver_virtual_is_team(fd))
-		return driver_virtual_end(import_team(fd, out));
+		return end(import_team(fd, out));
 	memory = calloc(1, sizeof *memory);
 	if (!memory)
-		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
 	if (!locate(fd, &memory->device, &memory->location) || fstat(fd, &status) || !status.st_size || status.st_size % GRANULE) {
 		free(memory);
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	}
 	memory->size = (size_t)status.st_size;
 	memory->shareable = type;
@@ -579,10 +589,10 @@ DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHand
 		if (memory->fd >= 0)
 			close(memory->fd);
 		free(memory);
-		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	*out = (uintptr_t)memory;
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 /* ---- mapping ---- */
@@ -590,7 +600,7 @@ DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHand
 /* A multicast object is mapped when all its devices are there. */
 static CUresult await_team(CUmemGenericAllocationHandle handle)
 {
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 	struct driver_team *team;
 	struct memory *memory;
 
@@ -600,15 +610,15 @@ static CUresult await_team(CUmemGenericAllocationHandle handle)
 	team = memory ? memory->team : NULL;
 	if (team)
 		memory->mappings++;
-	driver_virtual_end(CUDA_SUCCESS);
+	end(CUDA_SUCCESS);
 	if (!team)
 		return CUDA_SUCCESS;
 	driver_team_wait(team);
-	driver_virtual_begin();
+	begin();
 	memory->mappings--;
 	/* Another thread may have released it meanwhile. */
 	memory_drop(memory);
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
@@ -621,21 +631,21 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 	CUresult result = await_team(handle);
 
 	if (!result)
-		result = driver_virtual_begin();
+		result = begin();
 	if (result)
 		return result;
 	memory = memory_of(handle);
 	if (!memory || flags || !size || (address | size | offset) % GRANULE ||
 	    offset > memory->size || size > memory->size - offset ||
 	    !is_reserved(address, size) || mapping_within(address, size))
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	mapping = calloc(1, sizeof *mapping);
 	if (!mapping)
-		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
 	if (!memory->team && mmap((void *)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd,
 				  (off_t)offset) == MAP_FAILED) {
 		free(mapping);
-		return driver_virtual_end(CUDA_ERROR_OUT_OF_MEMORY);
+		return end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	allocation.multicast = memory->team != NULL;
 	allocation.device = memory->team ? driver_team_device(memory->team) : memory->device;
@@ -643,14 +653,14 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 	if (result) {
 		close_addresses(address, size);
 		free(mapping);
-		return driver_virtual_end(result);
+		return end(result);
 	}
 	*mapping = (struct mapping){ .next = space.mappings, .address = address, .size = size,
 				     .offset = offset, .memory = memory };
 	space.mappings = mapping;
 	memory->mappings++;
 	multicast_mappings += memory->team != NULL;
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 static void unmap(struct mapping *mapping)
@@ -676,18 +686,18 @@ DRIVER_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 	if (result)
 		return result;
 	driver_context_drain_all();
-	result = driver_virtual_begin();
+	result = begin();
 	if (result)
 		return result;
 	if (!size || !is_covered(address, size))
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	for (uintptr_t at = address; at < address + size; ) {
 		struct mapping *mapping = mapping_within(at, 1);
 
 		at += mapping->size;
 		unmap(mapping);
 	}
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 static unsigned char *access_of(struct mapping *mapping, const CUmemLocation *location)
@@ -756,14 +766,14 @@ DRIVER_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 	if (result)
 		return result;
 	driver_context_drain_all();
-	result = driver_virtual_begin();
+	result = begin();
 	if (result)
 		return result;
 	if (!is_covered(address, size))
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	result = check_host_access(address, size, list, count);
 	if (result)
-		return driver_virtual_end(result);
+		return end(result);
 	for (uintptr_t at = address; at < address + size; ) {
 		struct mapping *mapping = mapping_within(at, 1);
 
@@ -772,25 +782,25 @@ DRIVER_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 		apply_access(mapping);
 		at += mapping->size;
 	}
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 DRIVER_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
 				      CUdeviceptr address)
 {
 	struct mapping *mapping;
-	CUresult result = driver_virtual_begin();
+	CUresult result = begin();
 
 	if (result)
 		return result;
 	mapping = mapping_within(address, 1);
 	if (!flags || !location || !mapping ||
 	    (location->type != CU_MEM_LOCATION_TYPE_DEVICE && !is_host(location)))
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return end(CUDA_ERROR_INVALID_VALUE);
 	if (!is_host(location) && !driver_device_at(location->id))
-		return driver_virtual_end(CUDA_ERROR_INVALID_DEVICE);
+		return end(CUDA_ERROR_INVALID_DEVICE);
 	*flags = *access_of(mapping, location);
-	return driver_virtual_end(CUDA_SUCCESS);
+	return end(CUDA_SUCCESS);
 }
 
 bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal)
