@@ -31,11 +31,15 @@ static void device_begin(CUdevice device)
 
 static void together(int channel, CUdevice device)
 {
+	CUmemGenericAllocationHandle closed = memory_of_device(device, SIZE, false);
 	unsigned value = 0, add = 1000;
 
 	/* Mapping waits until both belong to it, also where the other process adds itself last. */
 	CHECK(cuMulticastAddDevice(team, device));
 	multi = map_for(device, team, 0, SIZE);
+	/* What others can have takes no other memory. */
+	EXPECT(cuMulticastBindMem(team, 0, closed, 0, SIZE, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemRelease(closed));
 	CHECK(cuMulticastBindMem(team, 0, memory, 0, SIZE, 0));
 	CHECK(cuMemsetD32(plain, 10 + (unsigned)device, 4));
 	CHECK(cuCtxSynchronize());
@@ -55,7 +59,7 @@ static void together(int channel, CUdevice device)
 static void owner(int channel)
 {
 	CUmulticastObjectProp properties = { .numDevices = 2, .size = SIZE };
-	CUmemGenericAllocationHandle unshared, closed;
+	CUmemGenericAllocationHandle unshared;
 	int fd;
 
 	device_begin(0);
@@ -68,11 +72,6 @@ static void owner(int channel)
 	send_descriptor(channel, fd);
 	REQUIRE(!close(fd));
 	together(channel, 0);
-	/* What others can have takes no other memory. */
-	closed = memory_of_device(0, SIZE, false);
-	CHECK(cuMulticastUnbind(team, 0, 0, SIZE));
-	EXPECT(cuMulticastBindMem(team, 0, closed, 0, SIZE, 0), CUDA_ERROR_INVALID_VALUE);
-	meet(channel);
 	exit(0);
 }
 
@@ -80,6 +79,7 @@ int main(void)
 {
 	CUmemGenericAllocationHandle again;
 	int channel[2], fd, status;
+	unsigned value = 0;
 	pid_t child;
 
 	REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
@@ -97,9 +97,12 @@ int main(void)
 	CHECK(cuMemRelease(again));
 	REQUIRE(!close(fd));
 	together(channel[0], 1);
-	meet(channel[0]);
-	/* The other one has unbound its memory, and ended. */
+	/* What is bound and was reached stays when the other one has ended, until it is unbound. */
 	REQUIRE(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+	CHECK(multimem("sum_u32", multi, &out));
+	CHECK(cuMemcpyDtoH(&value, out, 4));
+	REQUIRE_EQUAL(value, 2021);
+	CHECK(cuMulticastUnbind(team, 0, 0, SIZE));
 	EXPECT(multimem("sum_u32", multi, &out), CUDA_ERROR_ILLEGAL_ADDRESS);
 	return 0;
 }
