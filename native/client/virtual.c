@@ -149,6 +149,16 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 	return result == CUDA_SUCCESS ? client_raw_cuMemCreate(handle, size, prop, flags) : result;
 }
 
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (prop && prop->handleTypes & ~(unsigned long long)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		result = CUDA_ERROR_NOT_SUPPORTED;
+	client_descriptors_look();
+	return result == CUDA_SUCCESS ? client_raw_cuMulticastCreate(mcHandle, prop) : result;
+}
+
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	client_descriptors_look();

@@ -2492,7 +2492,7 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffs
 	return client_marshal_end(&m, result);
 }
 
-CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop)
+CUresult client_raw_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop)
 {
 	struct args_468 a = { .mcHandle = (CUmemGenericAllocationHandle *)mcHandle, .prop = (CUmulticastObjectProp *)prop };
 	struct marshal m;

@@ -54,6 +54,7 @@ CUresult client_raw_cuMemPrefetchAsync_v2(CUdeviceptr_v2 devPtr, size_t count, C
 CUresult client_raw_cuMemRelease(CUmemGenericAllocationHandle_v1 handle);
 CUresult client_raw_cuMemSetAccess(CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count);
 CUresult client_raw_cuMemUnmap(CUdeviceptr_v2 ptr, size_t size);
+CUresult client_raw_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop);
 CUresult client_raw_cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray, unsigned int flags);
 CUresult client_raw_cuStreamGetDevResource(CUstream hStream, CUdevResource *resource, CUdevResourceType type);
 CUresult client_raw_cuStreamUpdateCaptureDependencies(CUstream hStream, CUgraphNode *dependencies, size_t numDependencies, unsigned int flags);

@@ -2521,6 +2521,8 @@ static CUresult call_358(struct server_call *call, struct marshal *m)
 	result = server_marshal_taken(m);
 	if (result != CUDA_SUCCESS)
 		return result;
+	/* Others are served meanwhile. */
+	server_pass(call);
 	result = call->driver->cuMemMap(a.ptr, a.size, a.offset, a.handle, a.flags);
 	if (!server_marshal_answer(m, result, false))
 		return result;
@@ -2956,6 +2958,8 @@ static CUresult call_466(struct server_call *call, struct marshal *m)
 	result = server_marshal_taken(m);
 	if (result != CUDA_SUCCESS)
 		return result;
+	/* Others are served meanwhile. */
+	server_pass(call);
 	result = call->driver->cuMulticastBindAddr(a.mcHandle, a.mcOffset, a.memptr, a.size, a.flags);
 	if (!server_marshal_answer(m, result, false))
 		return result;
@@ -2974,6 +2978,8 @@ static CUresult call_467(struct server_call *call, struct marshal *m)
 	result = server_marshal_taken(m);
 	if (result != CUDA_SUCCESS)
 		return result;
+	/* Others are served meanwhile. */
+	server_pass(call);
 	result = call->driver->cuMulticastBindMem(a.mcHandle, a.mcOffset, a.memHandle, a.memOffset, a.size, a.flags);
 	if (!server_marshal_answer(m, result, false))
 		return result;
@@ -3028,6 +3034,8 @@ static CUresult call_470(struct server_call *call, struct marshal *m)
 	result = server_marshal_taken(m);
 	if (result != CUDA_SUCCESS)
 		return result;
+	/* Others are served meanwhile. */
+	server_pass(call);
 	result = call->driver->cuMulticastUnbind(a.mcHandle, a.dev, a.mcOffset, a.size);
 	if (!server_marshal_answer(m, result, false))
 		return result;

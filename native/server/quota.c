@@ -23,7 +23,10 @@ struct charge {
 	uint64_t bytes;
 	uint64_t owner;			/* a context; of a node its graph */
 	unsigned references;		/* of an object: handles, mappings and exports */
-	struct charge *object;		/* of a mapping; of an object that was imported here, too: the first */
+	struct charge *object;		/* of a mapping, of what is bound; of an object that was imported here, too: the first */
+	struct charge *bound;		/* of a multicast object: memory that it keeps */
+	uint64_t offset;		/* of what is bound: there */
+	CUdevice device;		/* and whose it is */
 	bool freed;			/* a node's memory, within its graph */
 	struct charge *outlive;		/* of an executable: nodes whose memory stays behind a launch */
 };
@@ -428,6 +431,13 @@ static void object_drop(struct charge *object)
 	if (*link)
 		*link = object->next;
 	give(object->bytes);
+	while (object->bound) {
+		struct charge *bound = object->bound;
+
+		object->bound = bound->next;
+		object_drop(bound->object);
+		free(bound);
+	}
 	if (object->object)
 		object_drop(object->object);
 	free(object);
@@ -509,21 +519,36 @@ static CUresult mem_retain(CUmemGenericAllocationHandle *handle, void *address)
 	return result;
 }
 
+/* With the lock.  It may be gone already, by a call for the same addresses. */
+static void mapping_drop(struct charge *mapping)
+{
+	struct charge **link = bucket_of(MAPPING, mapping->key), *object = mapping->object;
+
+	while (*link && *link != mapping)
+		link = &(*link)->next;
+	if (!*link)
+		return;
+	*link = mapping->next;
+	free(mapping);
+	object_drop(object);
+}
+
+/* Mapping a multicast object waits for its devices, which other threads may add: the lock is not held meanwhile. */
 static CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset,
 			CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-	struct charge *mapping = calloc(1, sizeof(*mapping)), **link;
+	struct charge *mapping = calloc(1, sizeof(*mapping)), *object, **link;
 	CUresult result;
 
 	if (!mapping)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&quota.lock);
-	result = quota.real.cuMemMap(address, bytes, offset, handle, flags);
-	mapping->object = result == CUDA_SUCCESS ? *find(OBJECT, handle) : NULL;
-	if (mapping->object) {
+	object = *find(OBJECT, handle);
+	if (object) {
 		mapping->kind = MAPPING;
 		mapping->key = address;
-		mapping->object->references++;
+		mapping->object = object;
+		object->references++;
 		link = bucket_of(MAPPING, address);
 		mapping->next = *link;
 		*link = mapping;
@@ -531,6 +556,12 @@ static CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset,
 		free(mapping);
 	}
 	pthread_mutex_unlock(&quota.lock);
+	result = quota.real.cuMemMap(address, bytes, offset, handle, flags);
+	if (object && result != CUDA_SUCCESS) {
+		pthread_mutex_lock(&quota.lock);
+		mapping_drop(mapping);
+		pthread_mutex_unlock(&quota.lock);
+	}
 	return result;
 }
 
@@ -557,6 +588,121 @@ static CUresult mem_unmap(CUdeviceptr address, size_t bytes)
 			/* That may have been what the link lies in. */
 			link = &quota.buckets[i];
 		}
+	}
+	pthread_mutex_unlock(&quota.lock);
+	return result;
+}
+
+/* ---- multicast objects: they take nothing, and keep what is bound to them ---- */
+
+static CUresult multicast_create(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop)
+{
+	CUresult result;
+	struct charge *charge;
+
+	if (!handle)
+		return CUDA_ERROR_INVALID_VALUE;
+	charge = charge_begin(OBJECT, 0);
+	if (!charge)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMulticastCreate(handle, prop);
+	return charge_end(charge, result, *handle);
+}
+
+/* What a call that binds will have bound; NULL: memory is short, or it is bound to nothing, or is nothing, that counts
+ * here (*counts). */
+static struct charge *bind_begin(CUmemGenericAllocationHandle team, CUmemGenericAllocationHandle memory,
+				 uint64_t offset, uint64_t bytes, struct charge **to, bool *counts)
+{
+	CUmemAllocationProp prop = { 0 };
+	struct charge *bound = NULL, *object;
+
+	pthread_mutex_lock(&quota.lock);
+	*to = *find(OBJECT, team);
+	object = *find(OBJECT, memory);
+	*counts = *to && object;
+	if (*counts)
+		bound = calloc(1, sizeof(*bound));
+	if (bound) {
+		if (quota.real.cuMemGetAllocationPropertiesFromHandle)
+			quota.real.cuMemGetAllocationPropertiesFromHandle(&prop, memory);
+		*bound = (struct charge){
+			.object = object, .offset = offset, .bytes = bytes, .device = prop.location.id,
+		};
+		object->references++;
+		(*to)->references++;
+	}
+	pthread_mutex_unlock(&quota.lock);
+	return bound;
+}
+
+static CUresult bind_end(struct charge *bound, struct charge *to, CUresult result)
+{
+	pthread_mutex_lock(&quota.lock);
+	if (result == CUDA_SUCCESS) {
+		bound->next = to->bound;
+		to->bound = bound;
+	} else {
+		object_drop(bound->object);
+		free(bound);
+	}
+	object_drop(to);
+	pthread_mutex_unlock(&quota.lock);
+	return result;
+}
+
+static CUresult multicast_bind_mem(CUmemGenericAllocationHandle team, size_t offset,
+				   CUmemGenericAllocationHandle memory, size_t memory_offset, size_t bytes,
+				   unsigned long long flags)
+{
+	struct charge *bound, *to;
+	bool counts;
+	CUresult result;
+
+	bound = bind_begin(team, memory, offset, bytes, &to, &counts);
+	if (counts && !bound)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMulticastBindMem(team, offset, memory, memory_offset, bytes, flags);
+	return bound ? bind_end(bound, to, result) : result;
+}
+
+static CUresult multicast_bind_addr(CUmemGenericAllocationHandle team, size_t offset, CUdeviceptr address,
+				    size_t bytes, unsigned long long flags)
+{
+	struct charge *bound = NULL, *to;
+	CUmemGenericAllocationHandle memory;
+	bool counts = false;
+	CUresult result;
+
+	/* What was mapped there, if anything was: a pool's memory goes when it is freed. */
+	if (quota.real.cuMemRetainAllocationHandle &&
+	    quota.real.cuMemRetainAllocationHandle(&memory, (void *)(uintptr_t)address) == CUDA_SUCCESS) {
+		bound = bind_begin(team, memory, offset, bytes, &to, &counts);
+		quota.real.cuMemRelease(memory);
+	}
+	if (counts && !bound)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	result = quota.real.cuMulticastBindAddr(team, offset, address, bytes, flags);
+	return bound ? bind_end(bound, to, result) : result;
+}
+
+static CUresult multicast_unbind(CUmemGenericAllocationHandle team, CUdevice device, size_t offset, size_t bytes)
+{
+	CUresult result = quota.real.cuMulticastUnbind(team, device, offset, bytes);
+	struct charge *object, **link, *bound;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&quota.lock);
+	object = *find(OBJECT, team);
+	for (link = object ? &object->bound : NULL; link && *link; link = &(*link)->next) {
+		bound = *link;
+		if (bound->device != device || bound->offset != offset || bound->bytes != bytes)
+			continue;
+		*link = bound->next;
+		object_drop(bound->object);
+		free(bound);
+		break;
 	}
 	pthread_mutex_unlock(&quota.lock);
 	return result;
@@ -959,6 +1105,10 @@ void server_quota_install(struct server *server, uint64_t limit)
 	INSTEAD(cuMemRetainAllocationHandle, mem_retain);
 	INSTEAD(cuMemMap, mem_map);
 	INSTEAD(cuMemUnmap, mem_unmap);
+	INSTEAD(cuMulticastCreate, multicast_create);
+	INSTEAD(cuMulticastBindMem, multicast_bind_mem);
+	INSTEAD(cuMulticastBindAddr, multicast_bind_addr);
+	INSTEAD(cuMulticastUnbind, multicast_unbind);
 	INSTEAD(cuArrayCreate_v2, array_create);
 	INSTEAD(cuArray3DCreate_v2, array_create_3d);
 	INSTEAD(cuArrayDestroy, array_destroy);

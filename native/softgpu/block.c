@@ -327,8 +327,12 @@ static void report(struct slot *slot, struct launch *launch, struct block *block
 		/* Every access notes where it is before it touches memory. */
 		if (slot->running)
 			ip = slot->running->ip;
+		/* What loads and stores do there is undefined (PTX ISA, "multimem"). */
 		snprintf(slot->why.text, sizeof(slot->why.text),
-			 "illegal address %#zx in " ENGINE_NAME " block (%u,%u,%u), PTX line %u",
+			 "%s %#zx in " ENGINE_NAME " block (%u,%u,%u), PTX line %u",
+			 multimem_is_at(launch, slot->fault_address)
+				 ? "only multimem may access the multicast address"
+				 : "illegal address",
 			 (size_t)slot->fault_address, name, block->index[0], block->index[1],
 			 block->index[2], ip ? ip->line : 0);
 	}

@@ -248,10 +248,6 @@ static void decode_unguarded(struct decoder *decoder)
 {
 	if (is_advice(decoder->statement))
 		return;
-	if (statement_is(decoder->statement, "multimem")) {
-		decode_emit(decoder, "@multicast");
-		return;
-	}
 	if (decode_cluster(decoder) || decode_memory(decoder) || decode_move(decoder) || decode_compare(decoder) ||
 	    decode_convert(decoder) || decode_matrix(decoder) || decode_texture(decoder))
 		return;

@@ -1,4 +1,4 @@
-/* decode_memory.c - loads, stores, atomics, fences. */
+/* decode_memory.c - loads, stores, atomics, multicast, fences. */
 #include "decode.h"
 
 #include "launch.h"
@@ -426,6 +426,90 @@ static void decode_atomic(struct decoder *decoder, bool returns)
 		    atomic_result(decoder, returns ? &operands[0] : NULL, type.bytes), first, second);
 }
 
+/* ---- multimem ---- */
+
+static const char *const multimem_operations[] = { "add", "and", "or", "xor", "min", "max" };
+
+/* The form's name for what is done to each element; pairs of 16-bit numbers are two. */
+static const char *multimem_element(struct decoder *decoder, const char *operation, struct ptx_type type)
+{
+	bool sums = !strcmp(operation, "add"), chooses = !strcmp(operation, "min") || !strcmp(operation, "max");
+
+	switch (type.kind) {
+	case 'f':
+		return type.bytes == 2 ? "f16" : type.bytes == 4 ? "f32" : "f64";
+	case 'x':
+		return "f16";
+	case 'h':
+	case 'y':
+		return "h16";
+	case 's':
+		if (chooses)
+			return type.bytes == 4 ? "s32" : "s64";
+		break;
+	case 'u':
+	case 'b':
+		if (type.kind == 'b' && (sums || chooses))
+			decode_unsupported(decoder, NULL);
+		break;
+	default:
+		decode_unsupported(decoder, NULL);
+	}
+	return type.bytes == 4 ? "u32" : "u64";
+}
+
+/* multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4.bf16x2 {d...}, [a]; */
+static void decode_multimem(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *operands = statement->operands, *elements;
+	bool loads = statement_has(statement, "ld_reduce"), stores = statement_has(statement, "st");
+	struct address address, buffer = { "", -1, 0, false };
+	const char *operation = NULL, *element;
+	struct instruction *instruction;
+	unsigned count = 1, whole;
+	struct ptx_type type;
+
+	if ((!loads && !stores && !statement_has(statement, "red")) || statement->operand_count < 2 ||
+	    !statement->type_count || statement_says_shared(statement))
+		decode_unsupported(decoder, NULL);
+	for (size_t k = 0; k < sizeof(multimem_operations) / sizeof(multimem_operations[0]); k++)
+		if (statement_has(statement, multimem_operations[k]))
+			operation = multimem_operations[k];
+	type = statement->types[statement->type_count - 1];
+	elements = &operands[loads ? 0 : 1];
+	if (elements->kind == OPERAND_VECTOR) {
+		count = elements->element_count;
+		elements = &statement->elements[elements->first_element];
+	}
+	whole = count * type.bytes;
+	if (stores == (operation != NULL) || (whole != 4 && whole != 8 && whole != 16))
+		decode_unsupported(decoder, NULL);
+	address = decode_address_in_register(decoder, decode_address(decoder, &operands[loads ? 1 : 0], false));
+	buffer.slot = decode_slot(decoder, 16);
+	if (!loads)
+		emit_order(decoder, "release");
+	for (unsigned k = 0; !loads && k < count; k++)
+		emit_store(decoder, "pack", &buffer, type, &elements[k], k * type.bytes);
+	if (stores) {
+		instruction = decode_emit(decoder, whole == 4 ? "@multimem.store.u32" : "@multimem.store.u64");
+	} else {
+		bool wide = loads && !strcmp(operation, "add") && statement_has(statement, "acc::f32");
+
+		element = multimem_element(decoder, operation, type);
+		instruction = decode_emitf(decoder, "@multimem.%s.%s.%s%s", loads ? "reduce" : "red", operation,
+					   element, wide ? "_wide" : "");
+	}
+	instruction->dst = buffer.slot;
+	instruction->a = address.slot;
+	instruction->imm = address.offset;
+	instruction->x = (int32_t)whole;
+	for (unsigned k = 0; loads && k < count; k++)
+		emit_load(decoder, "unpack", &buffer, type, &elements[k], k * type.bytes);
+	if (loads)
+		emit_order(decoder, "acquire");
+}
+
 /* ---- cp.async: done at issue, so that groups are always complete ---- */
 
 /* Nothing where the predicate says to ignore the source. */
@@ -497,6 +581,8 @@ bool decode_memory(struct decoder *decoder)
 		decode_atomic(decoder, true);
 	else if (statement_is(statement, "red"))
 		decode_atomic(decoder, false);
+	else if (statement_is(statement, "multimem"))
+		decode_multimem(decoder);
 	else if (statement_is(statement, "membar") || statement_is(statement, "fence")) {
 		if (pool_options.strict)
 			decode_emit(decoder, "@check.sync");

@@ -3,6 +3,7 @@
 #include "driver_graph.h"
 #include "driver_memory.h"
 #include "driver_stream.h"
+#include "driver_virtual.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,24 +34,30 @@ struct copy_operation {
 	unsigned char staged[];
 };
 
+static void put_row(const void *from, char *memory, size_t at, size_t bytes)
+{
+	memmove(memory, (const char *)from + at, bytes);
+	engine_strict_copy(memory, (const char *)from + at, bytes);
+}
+
 static CUresult run_copy(struct driver_operation *operation, CUresult state)
 {
 	const struct copy_operation *copy = (struct copy_operation *)operation;
+	CUresult result = CUDA_SUCCESS;
 
 	(void)state;
 	for (size_t z = 0; z < copy->box.depth; z++) {
 		for (size_t y = 0; y < copy->box.height; y++) {
-			void *to = (void *)(copy->to.address + z * copy->to.slice +
-					    y * copy->to.pitch);
+			uintptr_t to = copy->to.address + z * copy->to.slice + y * copy->to.pitch;
 			const void *from = (const void *)(copy->from.address +
 							  z * copy->from.slice +
 							  y * copy->from.pitch);
 
-			memmove(to, from, copy->box.width);
-			engine_strict_copy(to, from, copy->box.width);
+			if (!result)
+				result = driver_virtual_put(to, copy->box.width, put_row, from);
 		}
 	}
-	return CUDA_SUCCESS;
+	return result;
 }
 
 static void release_copy(struct driver_operation *operation)
@@ -71,15 +78,24 @@ static size_t span_of(const struct box *box, const struct side *side)
 	return span;
 }
 
+/* Is all of it memory, for the one side of a copy or for the other? */
+static CUresult check_memory(const struct box *box, const struct side *side, bool is_target)
+{
+	size_t span = span_of(box, side);
+
+	return is_target ? driver_memory_check_target(side->address, span)
+			 : driver_memory_check(side->address, span);
+}
+
 /* One side of a copy: is it where it was said to be, and all of it memory? */
-static CUresult check_side(const struct box *box, const struct side *side,
+static CUresult check_side(const struct box *box, const struct side *side, bool is_target,
 			   CUmemorytype expected, enum driver_memory_kind *kind)
 {
 	*kind = driver_memory_kind_of(side->address);
 	if (*kind == DRIVER_MEMORY_NONE)
 		return expected == CU_MEMORYTYPE_DEVICE || !side->address ?
 			CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-	return driver_memory_check(side->address, span_of(box, side));
+	return check_memory(box, side, is_target);
 }
 
 /* Copy the rows of a pageable source into the operation, one after another. */
@@ -115,7 +131,7 @@ struct place {
 static CUresult side_of_array(struct side *side, const struct place *place, const struct box *box)
 {
 	struct CUarray_st *array;
-	CUresult result = driver_array_of(place->array, &array);
+	CUresult result = driver_array_of_texels(place->array, &array);
 	size_t width;
 
 	if (result)
@@ -202,8 +218,8 @@ static CUresult settle_sides(const struct box *box, const struct place *to, cons
 	sides->is_empty = !box->width || !box->height || !box->depth;
 	if (sides->is_empty)
 		return CUDA_SUCCESS;
-	result = check_side(box, &sides->to, type_of(to), &sides->to_kind);
-	return result ? result : check_side(box, &sides->from, type_of(from), &sides->from_kind);
+	result = check_side(box, &sides->to, true, type_of(to), &sides->to_kind);
+	return result ? result : check_side(box, &sides->from, false, type_of(from), &sides->from_kind);
 }
 
 static struct copy_operation *copy_make(const struct box *box, const struct copy_sides *sides,
@@ -396,11 +412,11 @@ struct graph_copy {
 	struct copy_sides sides;
 };
 
-static bool side_is_still_there(const struct box *box, const struct side *side,
+static bool side_is_still_there(const struct box *box, const struct side *side, bool is_target,
 				enum driver_memory_kind kind)
 {
 	return driver_memory_kind_of(side->address) == kind &&
-	       (kind == DRIVER_MEMORY_NONE || !driver_memory_check(side->address, span_of(box, side)));
+	       (kind == DRIVER_MEMORY_NONE || !check_memory(box, side, is_target));
 }
 
 static CUresult run_graph_copy(struct driver_operation *operation, CUresult state)
@@ -410,8 +426,8 @@ static CUresult run_graph_copy(struct driver_operation *operation, CUresult stat
 		.box = copy->box, .to = copy->sides.to, .from = copy->sides.from,
 	};
 
-	if (!side_is_still_there(&copy->box, &copy->sides.to, copy->sides.to_kind) ||
-	    !side_is_still_there(&copy->box, &copy->sides.from, copy->sides.from_kind))
+	if (!side_is_still_there(&copy->box, &copy->sides.to, true, copy->sides.to_kind) ||
+	    !side_is_still_there(&copy->box, &copy->sides.from, false, copy->sides.from_kind))
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	return run_copy(&now.base, state);
 }
@@ -573,17 +589,24 @@ static void fill_row(uintptr_t to, unsigned element, uint32_t value, size_t coun
 	}
 }
 
+static void put_fill(const void *opaque, char *memory, size_t at, size_t bytes)
+{
+	const struct fill_operation *fill = opaque;
+
+	(void)at;
+	fill_row((uintptr_t)memory, fill->element, fill->value, bytes / fill->element);
+	engine_strict_mark(memory, bytes, ENGINE_MEMORY_WRITTEN);
+}
+
 static CUresult run_fill(struct driver_operation *operation, CUresult state)
 {
 	const struct fill_operation *fill = (struct fill_operation *)operation;
+	CUresult result = CUDA_SUCCESS;
 
 	(void)state;
-	for (size_t y = 0; y < fill->height; y++) {
-		fill_row(fill->to + y * fill->pitch, fill->element, fill->value, fill->width);
-		engine_strict_mark((const void *)(fill->to + y * fill->pitch),
-				   fill->width * fill->element, ENGINE_MEMORY_WRITTEN);
-	}
-	return CUDA_SUCCESS;
+	for (size_t y = 0; y < fill->height && !result; y++)
+		result = driver_virtual_put(fill->to + y * fill->pitch, fill->width * fill->element, put_fill, fill);
+	return result;
 }
 
 /* Is all that a fill says memory of a device? */
@@ -596,7 +619,7 @@ static CUresult fill_check(const CUDA_MEMSET_NODE_PARAMS *params)
 	    params->dst % params->elementSize ||
 	    (params->height > 1 && (params->pitch < box.width || params->pitch % params->elementSize)))
 		return CUDA_ERROR_INVALID_VALUE;
-	return driver_memory_check(params->dst, span_of(&box, &side));
+	return driver_memory_check_target(params->dst, span_of(&box, &side));
 }
 
 static struct fill_operation *fill_make(const CUDA_MEMSET_NODE_PARAMS *params)

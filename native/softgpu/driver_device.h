@@ -58,6 +58,12 @@ int driver_device_count(void);
 /* NULL when there is no such device. */
 struct driver_device *driver_device_at(CUdevice ordinal);
 
+/* Does it have multimem (PTX ISA: sm_90 or higher), and so multicast objects? */
+static inline bool driver_device_has_multicast(const struct driver_device *device)
+{
+	return device->capability->sm >= 90;
+}
+
 /* The prologue of every query about a device: CUDA_ERROR_INVALID_DEVICE. */
 CUresult driver_device_of(CUdevice ordinal, struct driver_device **device);
 

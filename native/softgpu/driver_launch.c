@@ -8,6 +8,7 @@
 #include "driver_peer.h"
 #include "driver_reference.h"
 #include "driver_stream.h"
+#include "driver_virtual.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +50,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 	const struct geometry *geometry = &launch->geometry;
 	struct board *board = launch->function->module->context->device->board;
 	struct engine_diagnostic why = { "" };
+	struct engine_multicast multicast;
 	struct engine_reach reach;
 	enum engine_status status;
 	struct engine_launch order = {
@@ -65,6 +67,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		.set_condition = set_condition,
 		.condition_opaque = launch->function->module->context,
 		.reach = driver_device_count() > 1 ? &reach : NULL,
+		.multicast = &multicast,
 	};
 
 	(void)state;
@@ -74,6 +77,7 @@ static CUresult run_launch(struct driver_operation *operation, CUresult state)
 		order.cluster[i] = geometry->cluster[i];
 	}
 	driver_peer_reach(launch->function->module->context, &reach);
+	driver_virtual_multicast(launch->function->module->context, &multicast);
 	board_busy_begin(board);
 	status = engine_launch(&order, &why);
 	board_busy_end(board);

@@ -203,7 +203,7 @@ bool driver_memory_is_on_device(enum driver_memory_kind kind)
 	       kind == DRIVER_MEMORY_IPC;
 }
 
-CUresult driver_memory_check(uintptr_t address, size_t bytes)
+static CUresult check(uintptr_t address, size_t bytes, bool is_target)
 {
 	struct driver_allocation allocation;
 
@@ -213,7 +213,8 @@ CUresult driver_memory_check(uintptr_t address, size_t bytes)
 		if (!driver_memory_find(address, &allocation))
 			return CUDA_ERROR_INVALID_VALUE;
 		rest = allocation.size - (address - allocation.base);
-		if (allocation.kind == DRIVER_MEMORY_VIRTUAL && !allocation.open)
+		if (allocation.kind == DRIVER_MEMORY_VIRTUAL &&
+		    (!allocation.open || (allocation.multicast && !is_target)))
 			return CUDA_ERROR_INVALID_VALUE;
 		if (bytes <= rest)
 			return CUDA_SUCCESS;
@@ -222,6 +223,16 @@ CUresult driver_memory_check(uintptr_t address, size_t bytes)
 		address += rest;
 		bytes -= rest;
 	}
+}
+
+CUresult driver_memory_check(uintptr_t address, size_t bytes)
+{
+	return check(address, bytes, false);
+}
+
+CUresult driver_memory_check_target(uintptr_t address, size_t bytes)
+{
+	return check(address, bytes, true);
 }
 
 void driver_memory_set_open(uintptr_t address, bool open)

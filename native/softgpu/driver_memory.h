@@ -25,6 +25,7 @@ struct driver_allocation {
 	enum driver_memory_kind kind;
 	unsigned flags;			/* of cuMemHostAlloc, cuMemHostRegister, cuMemAllocManaged */
 	bool open;			/* virtual: some device may use it */
+	bool multicast;			/* virtual: and only write to it, which goes to what is bound there */
 	bool freeing;			/* cuMemFreeAsync is queued */
 	uint64_t id;			/* CU_POINTER_ATTRIBUTE_BUFFER_ID */
 	struct CUctx_st *context;	/* that it was made in */
@@ -46,6 +47,8 @@ bool driver_memory_is_on_device(enum driver_memory_kind kind);
 /* CUDA_ERROR_INVALID_VALUE unless all bytes lie in one allocation, or in mapped
  * ones side by side, that the device can reach. */
 CUresult driver_memory_check(uintptr_t address, size_t bytes);
+/* The same for memory that is only written to, by driver_virtual_put. */
+CUresult driver_memory_check_target(uintptr_t address, size_t bytes);
 
 /* Enter an allocation into the table; what overlaps another one can only be
  * memory that the program registers: CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,

@@ -72,7 +72,7 @@ DRIVER_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *out,
 
 	if (result)
 		return result;
-	if (!out || !descriptor)
+	if (!out || !descriptor || driver_format_is_planar(descriptor->Format))
 		return CUDA_ERROR_INVALID_VALUE;
 	most = levels_possible(descriptor);
 	level_count = level_count < 1 ? 1 : level_count > most ? most : level_count;
@@ -143,6 +143,19 @@ DRIVER_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
 	free_levels(handle);
 	free(handle);
 	return driver_context_state(context);
+}
+
+/* None is sparse here. */
+DRIVER_EXPORT CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
+							   CUmipmappedArray handle)
+{
+	struct CUmipmappedArray_st *mipmap;
+	CUresult result = driver_ready();
+
+	(void)out;
+	if (!result)
+		result = driver_mipmap_of(handle, &mipmap);
+	return result ? result : CUDA_ERROR_INVALID_VALUE;
 }
 
 DRIVER_EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out,

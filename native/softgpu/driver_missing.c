@@ -4,8 +4,7 @@
  *
  * cuGetProcAddress answers "not found" for them, which is how the CUDA runtime
  * and its libraries learn what they can't use.  A program that was linked
- * against them by name still starts, and learns at the call.  Multicast is found, as with a driver whose devices have
- * none: PyTorch takes it for an error of its own next call when it is not. */
+ * against them by name still starts, and learns at the call. */
 #define MISSING(name)				\
 	DRIVER_EXPORT CUresult name(void);	\
 	DRIVER_EXPORT CUresult name(void)	\
@@ -59,9 +58,3 @@ MISSING(cuSubgridWorkerGridCreate)
 MISSING(cuSubgridWorksetCreate)
 MISSING(cuWaitExternalSemaphoresAsync)
 
-MISSING(cuMulticastAddDevice)
-MISSING(cuMulticastBindAddr)
-MISSING(cuMulticastBindMem)
-MISSING(cuMulticastCreate)
-MISSING(cuMulticastGetGranularity)
-MISSING(cuMulticastUnbind)

@@ -264,7 +264,7 @@ DRIVER_EXPORT CUresult cuTexRefSetArray(CUtexref reference, CUarray handle, unsi
 		.resType = CU_RESOURCE_TYPE_ARRAY, .res.array.hArray = handle,
 	};
 	struct CUarray_st *array;
-	CUresult result = driver_array_of(handle, &array);
+	CUresult result = driver_array_of_texels(handle, &array);
 
 	if (!result && flags != OVERRIDE_FORMAT)
 		result = CUDA_ERROR_INVALID_VALUE;

@@ -19,6 +19,8 @@
 	PLAIN(cuArrayDestroy, 2000, cuArrayDestroy) \
 	PLAIN(cuArrayGetDescriptor, 3020, cuArrayGetDescriptor_v2) \
 	PLAIN(cuArrayGetMemoryRequirements, 11060, cuArrayGetMemoryRequirements) \
+	PLAIN(cuArrayGetPlane, 11020, cuArrayGetPlane) \
+	PLAIN(cuArrayGetSparseProperties, 11010, cuArrayGetSparseProperties) \
 	PLAIN(cuCtxGetExecAffinity, 11040, cuCtxGetExecAffinity) \
 	PLAIN(cuCtxRecordEvent, 12050, cuCtxRecordEvent) \
 	PLAIN(cuCtxWaitEvent, 12050, cuCtxWaitEvent) \
@@ -324,6 +326,7 @@
 	PLAIN(cuMipmappedArrayDestroy, 5000, cuMipmappedArrayDestroy) \
 	PLAIN(cuMipmappedArrayGetLevel, 5000, cuMipmappedArrayGetLevel) \
 	PLAIN(cuMipmappedArrayGetMemoryRequirements, 11060, cuMipmappedArrayGetMemoryRequirements) \
+	PLAIN(cuMipmappedArrayGetSparseProperties, 11010, cuMipmappedArrayGetSparseProperties) \
 	PLAIN(cuModuleEnumerateFunctions, 12040, cuModuleEnumerateFunctions) \
 	PLAIN(cuModuleGetFunction, 2000, cuModuleGetFunction) \
 	PLAIN(cuModuleGetFunctionCount, 12040, cuModuleGetFunctionCount) \

@@ -36,7 +36,7 @@ static struct {
 static CUresult image_of_array(CUarray handle, struct engine_image *image)
 {
 	struct CUarray_st *array;
-	CUresult result = driver_array_of(handle, &array);
+	CUresult result = driver_array_of_texels(handle, &array);
 	bool layered;
 
 	if (result)
@@ -239,7 +239,7 @@ DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_D
 CUresult driver_surface_check(CUarray handle)
 {
 	struct CUarray_st *array;
-	CUresult result = driver_array_of(handle, &array);
+	CUresult result = driver_array_of_texels(handle, &array);
 
 	if (!result && !(array->descriptor.Flags & DRIVER_ARRAY_SURFACE))
 		result = CUDA_ERROR_INVALID_VALUE;

@@ -4,10 +4,12 @@
 #include "driver_arena.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
+#include "driver_multicast.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,10 @@
  * imports it can trust it.  A board's counts with the process that made it, as
  * long as that uses it.  The host's lies where it is first touched, whatever
  * NUMA node was asked for.
+ *
+ * A multicast object has a handle as memory does, and is mapped as memory is, but
+ * its addresses stay closed: multimem, copies and fills reach what is bound there
+ * (driver_multicast.c).
  */
 
 #define GRANULE DRIVER_ARENA_GRANULE
@@ -33,12 +39,14 @@
 #define ACCESS_ALL CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
 struct memory {
+	struct driver_team *team;	/* of a multicast object; NULL: of memory */
 	struct driver_device *device;	/* NULL: the host's */
 	CUmemLocation location;
 	size_t size;
 	int fd;
 	unsigned handles;		/* that the program may release */
 	unsigned mappings;
+	unsigned parts;			/* that are bound to multicast objects */
 	bool counted;			/* with the board, by this process */
 	CUmemAllocationHandleType shareable;
 };
@@ -64,6 +72,8 @@ static struct {
 	struct mapping *mappings;
 } space = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
+static _Atomic unsigned multicast_mappings;
+
 static CUresult begin(void)
 {
 	CUresult result = driver_ready();
@@ -77,6 +87,16 @@ static CUresult end(CUresult result)
 {
 	pthread_mutex_unlock(&space.lock);
 	return result;
+}
+
+CUresult driver_virtual_begin(void)
+{
+	return begin();
+}
+
+CUresult driver_virtual_end(CUresult result)
+{
+	return end(result);
 }
 
 /* ---- addresses; all with the lock ---- */
@@ -194,9 +214,11 @@ DRIVER_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 
 static void memory_drop(struct memory *memory)
 {
-	if (memory->handles || memory->mappings)
+	if (memory->handles || memory->mappings || memory->parts)
 		return;
-	if (memory->fd >= 0)
+	if (memory->team)
+		driver_team_drop(memory->team);
+	else if (memory->fd >= 0)
 		close(memory->fd);
 	if (memory->counted)
 		board_memory_give(memory->device->board, memory->size);
@@ -210,12 +232,80 @@ static struct memory *memory_of(CUmemGenericAllocationHandle handle)
 	return driver_handle_is(memory, DRIVER_KIND_MEMORY) ? memory : NULL;
 }
 
+struct driver_team *driver_virtual_team_of(CUmemGenericAllocationHandle handle)
+{
+	struct memory *memory = memory_of(handle);
+
+	return memory ? memory->team : NULL;
+}
+
 static CUresult memory_add_handle(struct memory *memory)
 {
 	if (!memory->handles && driver_handle_add(memory, DRIVER_KIND_MEMORY))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	memory->handles++;
 	return CUDA_SUCCESS;
+}
+
+CUresult driver_virtual_add_team(struct driver_team *team, CUmemGenericAllocationHandle *out)
+{
+	struct memory *memory = calloc(1, sizeof *memory);
+
+	if (!memory) {
+		driver_team_drop(team);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*memory = (struct memory){
+		.team = team, .size = driver_team_size(team), .fd = driver_team_file(team),
+		.shareable = driver_team_is_shareable(team) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+							    : CU_MEM_HANDLE_TYPE_NONE,
+	};
+	if (memory_add_handle(memory)) {
+		memory_drop(memory);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = (uintptr_t)memory;
+	return CUDA_SUCCESS;
+}
+
+static CUresult hold(struct memory *memory, size_t offset, size_t size, struct driver_part *part)
+{
+	if (memory->team || !memory->device || offset > memory->size || size > memory->size - offset)
+		return CUDA_ERROR_INVALID_VALUE;
+	*part = (struct driver_part){
+		.memory = memory, .device = memory->device, .offset = offset, .shareable = memory->shareable,
+		.fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0),
+	};
+	if (part->fd < 0)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	memory->parts++;
+	return CUDA_SUCCESS;
+}
+
+CUresult driver_virtual_hold(CUmemGenericAllocationHandle handle, size_t offset, size_t size,
+			     struct driver_part *part)
+{
+	struct memory *memory = memory_of(handle);
+
+	return memory ? hold(memory, offset, size, part) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult driver_virtual_hold_at(uintptr_t address, size_t size, struct driver_part *part)
+{
+	const struct mapping *mapping = mapping_within(address, 1);
+
+	if (!mapping || size > mapping->size - (address - mapping->address))
+		return CUDA_ERROR_INVALID_VALUE;
+	return hold(mapping->memory, mapping->offset + (address - mapping->address), size, part);
+}
+
+void driver_virtual_let_go(struct driver_part *part)
+{
+	close(part->fd);
+	if (!part->memory)
+		return;
+	part->memory->parts--;
+	memory_drop(part->memory);
 }
 
 static bool is_host(const CUmemLocation *location)
@@ -270,12 +360,19 @@ DRIVER_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity,
 
 int driver_virtual_file(const struct board_identity *identity, size_t size)
 {
-	char name[64] = MEMORY_NAME, uuid[41] = "GPU-" HOST_NAME;
-	int fd;
+	char uuid[41] = "GPU-" HOST_NAME;
 
 	if (identity)
 		board_uuid_format(identity->uuid, uuid);
-	strcat(name, uuid + 4);
+	return driver_virtual_file_of(uuid + 4, size);
+}
+
+int driver_virtual_file_of(const char *owner, size_t size)
+{
+	char name[64];
+	int fd;
+
+	snprintf(name, sizeof name, MEMORY_NAME "%s", owner);
 	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd >= 0 && (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, MEMORY_SEALS))) {
 		close(fd);
@@ -357,7 +454,7 @@ DRIVER_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationPro
 	if (result)
 		return result;
 	memory = memory_of(handle);
-	if (!properties || !memory)
+	if (!properties || !memory || memory->team)
 		return end(CUDA_ERROR_INVALID_VALUE);
 	*properties = (CUmemAllocationProp){
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = memory->shareable,
@@ -421,6 +518,20 @@ static struct driver_device *device_named(const char *owner)
 	return NULL;
 }
 
+bool driver_virtual_is_team(int fd)
+{
+	char owner[96];
+
+	return memory_name_of(fd, owner) && !strcmp(owner, DRIVER_VIRTUAL_TEAM);
+}
+
+bool driver_virtual_is_memory(int fd)
+{
+	char owner[96];
+
+	return memory_name_of(fd, owner) && strcmp(owner, DRIVER_VIRTUAL_TEAM) != 0;
+}
+
 struct driver_device *driver_virtual_device_of(int fd)
 {
 	char owner[96];
@@ -442,6 +553,13 @@ static bool locate(int fd, struct driver_device **device, CUmemLocation *locatio
 	return *device || !strcmp(owner, HOST_NAME);
 }
 
+static CUresult import_team(int fd, CUmemGenericAllocationHandle *out)
+{
+	struct driver_team *team = driver_team_import(fd);
+
+	return team ? driver_virtual_add_team(team, out) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out,
 						      void *handle,
 						      CUmemAllocationHandleType type)
@@ -455,6 +573,8 @@ DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHand
 		return result;
 	if (!out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return end(CUDA_ERROR_INVALID_VALUE);
+	if (driver_virtual_is_team(fd))
+		return end(import_team(fd, out));
 	memory = calloc(1, sizeof *memory);
 	if (!memory)
 		return end(CUDA_ERROR_OUT_OF_MEMORY);
@@ -477,6 +597,30 @@ DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHand
 
 /* ---- mapping ---- */
 
+/* A multicast object is mapped when all its devices are there. */
+static CUresult await_team(CUmemGenericAllocationHandle handle)
+{
+	CUresult result = begin();
+	struct driver_team *team;
+	struct memory *memory;
+
+	if (result)
+		return result;
+	memory = memory_of(handle);
+	team = memory ? memory->team : NULL;
+	if (team)
+		memory->mappings++;
+	end(CUDA_SUCCESS);
+	if (!team)
+		return CUDA_SUCCESS;
+	driver_team_wait(team);
+	begin();
+	memory->mappings--;
+	/* Another thread may have released it meanwhile. */
+	memory_drop(memory);
+	return end(CUDA_SUCCESS);
+}
+
 DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 				CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
@@ -484,8 +628,10 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 						.kind = DRIVER_MEMORY_VIRTUAL };
 	struct mapping *mapping;
 	struct memory *memory;
-	CUresult result = begin();
+	CUresult result = await_team(handle);
 
+	if (!result)
+		result = begin();
 	if (result)
 		return result;
 	memory = memory_of(handle);
@@ -496,12 +642,13 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 	mapping = calloc(1, sizeof *mapping);
 	if (!mapping)
 		return end(CUDA_ERROR_OUT_OF_MEMORY);
-	if (mmap((void *)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd,
-		 (off_t)offset) == MAP_FAILED) {
+	if (!memory->team && mmap((void *)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd,
+				  (off_t)offset) == MAP_FAILED) {
 		free(mapping);
 		return end(CUDA_ERROR_OUT_OF_MEMORY);
 	}
-	allocation.device = memory->device;
+	allocation.multicast = memory->team != NULL;
+	allocation.device = memory->team ? driver_team_device(memory->team) : memory->device;
 	result = driver_memory_remember(&allocation);
 	if (result) {
 		close_addresses(address, size);
@@ -512,6 +659,7 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 				     .offset = offset, .memory = memory };
 	space.mappings = mapping;
 	memory->mappings++;
+	multicast_mappings += memory->team != NULL;
 	return end(CUDA_SUCCESS);
 }
 
@@ -524,6 +672,7 @@ static void unmap(struct mapping *mapping)
 	*link = mapping->next;
 	driver_memory_give(mapping->address);
 	close_addresses(mapping->address, mapping->size);
+	multicast_mappings -= mapping->memory->team != NULL;
 	mapping->memory->mappings--;
 	memory_drop(mapping->memory);
 	free(mapping);
@@ -564,7 +713,8 @@ static void apply_access(struct mapping *mapping)
 	for (unsigned i = 0; i < BOARD_COUNT_MAX; i++)
 		open = open || mapping->access[i];
 	mapped = open || mapping->host_access;
-	mprotect((void *)mapping->address, mapping->size, mapped ? PROT_READ | PROT_WRITE : PROT_NONE);
+	if (!mapping->memory->team)
+		mprotect((void *)mapping->address, mapping->size, mapped ? PROT_READ | PROT_WRITE : PROT_NONE);
 	driver_memory_set_open(mapping->address, open);
 }
 
@@ -585,7 +735,7 @@ static CUresult check_access(const CUmemAccessDesc *list, size_t count)
 	return CUDA_SUCCESS;
 }
 
-/* With the lock.  The host has no access to memory of devices. */
+/* With the lock.  The host has no access to memory of devices, nor to a multicast object. */
 static CUresult check_host_access(uintptr_t address, size_t size, const CUmemAccessDesc *list,
 				  size_t count)
 {
@@ -596,7 +746,7 @@ static CUresult check_host_access(uintptr_t address, size_t size, const CUmemAcc
 	for (uintptr_t at = address; wanted && at < address + size; ) {
 		const struct mapping *mapping = mapping_within(at, 1);
 
-		if (mapping->memory->device)
+		if (mapping->memory->device || mapping->memory->team)
 			return driver_unsupported("access of the host to memory of a device in cuMemSetAccess");
 		at += mapping->size;
 	}
@@ -663,4 +813,78 @@ bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal)
 	may = mapping && mapping->access[ordinal];
 	pthread_mutex_unlock(&space.lock);
 	return may;
+}
+
+/* ---- multicast addresses ---- */
+
+/* With the lock: where an address leads, as far as its mapping goes. */
+static const char *find_within(const struct mapping *mapping, uint64_t address, struct engine_replicas *found)
+{
+	uint64_t last = mapping->offset + mapping->size;
+	const char *why = driver_team_find(mapping->memory->team, mapping->offset + (address - mapping->address), found);
+
+	if (why)
+		return why;
+	if (found->base < mapping->offset) {
+		for (unsigned i = 0; i < found->count; i++)
+			found->memory[i] += mapping->offset - found->base;
+		found->bytes -= mapping->offset - found->base;
+		found->base = mapping->offset;
+	}
+	if (found->bytes > last - found->base)
+		found->bytes = last - found->base;
+	found->base += mapping->address - mapping->offset;
+	return NULL;
+}
+
+static const char *find(void *opaque, uint64_t address, struct engine_replicas *found)
+{
+	const struct CUctx_st *context = opaque;
+	const char *why = "no multicast object is mapped there";
+	const struct mapping *mapping;
+
+	pthread_mutex_lock(&space.lock);
+	mapping = mapping_within(address, 1);
+	if (mapping && mapping->memory->team)
+		why = mapping->access[context->device->ordinal] ? find_within(mapping, address, found)
+								: "the device has no access to it (cuMemSetAccess)";
+	pthread_mutex_unlock(&space.lock);
+	return why;
+}
+
+void driver_virtual_multicast(struct CUctx_st *context, struct engine_multicast *multicast)
+{
+	*multicast = (struct engine_multicast){ .find = find, .opaque = context };
+}
+
+CUresult driver_virtual_put(uintptr_t to, size_t bytes,
+			    void (*put)(const void *opaque, char *memory, size_t at, size_t bytes),
+			    const void *opaque)
+{
+	struct engine_replicas found;
+	const struct mapping *mapping;
+	const char *why = NULL;
+	size_t now;
+
+	for (size_t at = 0; at < bytes; at += now) {
+		now = bytes - at;
+		found = (struct engine_replicas){ .base = to + at, .bytes = now, .count = 1,
+						  .memory = { (char *)(to + at) } };
+		if (atomic_load_explicit(&multicast_mappings, memory_order_relaxed)) {
+			pthread_mutex_lock(&space.lock);
+			mapping = mapping_within(to + at, 1);
+			if (mapping && mapping->memory->team)
+				why = find_within(mapping, to + at, &found);
+			pthread_mutex_unlock(&space.lock);
+		}
+		if (why) {
+			driver_say("a copy or fill to %#zx: %s", (size_t)(to + at), why);
+			return CUDA_ERROR_ILLEGAL_ADDRESS;
+		}
+		if (now > found.bytes - (to + at - found.base))
+			now = found.bytes - (to + at - found.base);
+		for (unsigned i = 0; i < found.count; i++)
+			put(opaque, found.memory[i] + (to + at - found.base), at, now);
+	}
+	return CUDA_SUCCESS;
 }

@@ -155,6 +155,21 @@ struct engine_reach {
 	void *opaque;
 };
 
+#define ENGINE_REPLICAS_MAX 16
+
+/* What lies behind multicast addresses: the memory that each device of the team has bound. */
+struct engine_replicas {
+	uint64_t base, bytes;		/* the addresses that this is the answer for */
+	unsigned count;
+	char *memory[ENGINE_REPLICAS_MAX];	/* behind `base`, in the order of the team's devices */
+};
+
+struct engine_multicast {
+	/* NULL, or why multimem can't be done there. */
+	const char *(*find)(void *opaque, uint64_t address, struct engine_replicas *found);
+	void *opaque;
+};
+
 struct engine_launch {
 	const struct engine_function *function;
 	uint32_t grid[3];
@@ -180,6 +195,7 @@ struct engine_launch {
 	bool (*set_condition)(void *opaque, uint64_t handle, uint32_t value);
 	void *condition_opaque;
 	const struct engine_reach *reach;	/* NULL: all memory */
+	const struct engine_multicast *multicast;	/* NULL: there are no such addresses */
 };
 
 /* Run the kernel to its end; blocks the calling thread, spreads the blocks

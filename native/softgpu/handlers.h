@@ -214,4 +214,29 @@ static inline u16 f32_to_bf16(f32 value)
 	return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* Of a number and NaN the number is less, and greater. */
+static inline f16 least_f16(f16 a, f16 b)
+{
+	return a != a || b < a ? b : a;
+}
+
+static inline f16 greatest_f16(f16 a, f16 b)
+{
+	return a != a || b > a ? b : a;
+}
+
+static inline u16 least_bf16(u16 a, u16 b)
+{
+	f32 x = bf16_to_f32(a), y = bf16_to_f32(b);
+
+	return x != x || y < x ? b : a;
+}
+
+static inline u16 greatest_bf16(u16 a, u16 b)
+{
+	f32 x = bf16_to_f32(a), y = bf16_to_f32(b);
+
+	return x != x || y > x ? b : a;
+}
+
 #endif

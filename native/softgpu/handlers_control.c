@@ -3,8 +3,8 @@
 #include "strict.h"
 
 extern const struct form_table LEVEL(forms_integer), LEVEL(forms_float), LEVEL(forms_half),
-	LEVEL(forms_convert), LEVEL(forms_memory), LEVEL(forms_warp), LEVEL(forms_matrix),
-	LEVEL(forms_control);
+	LEVEL(forms_convert), LEVEL(forms_memory), LEVEL(forms_multimem), LEVEL(forms_warp),
+	LEVEL(forms_matrix), LEVEL(forms_control);
 
 /* ---- control flow ---- */
 
@@ -91,13 +91,6 @@ HANDLER(exit_)
 HANDLER(trap)
 {
 	warp_fail(w, ENGINE_TRAP, "trap (PTX line %u)", i->line);
-}
-
-/* Multicast objects are none that the driver makes, so that no address is one of theirs. */
-HANDLER(multicast)
-{
-	warp_fail(w, ENGINE_ILLEGAL_ADDRESS, "multimem at an address of no multicast object (PTX line %u)",
-		  i->line);
 }
 
 HANDLER(barrier)
@@ -441,7 +434,6 @@ static const struct form forms[] = {
 	{ "ret", NULL, ret, NULL, 0, 0 },
 	{ "exit", NULL, exit_, NULL, 0, 0 },
 	{ "trap", NULL, trap, NULL, 0, 0 },
-	{ "@multicast", NULL, multicast, NULL, 0, 0 },
 	{ "@barrier", NULL, barrier, NULL, 0, 0 },
 	{ "@barrier.population", NULL, barrier_population, NULL, 0, 0 },
 	{ "@barrier.all", NULL, barrier_all, NULL, 0, 0 },
@@ -484,7 +476,8 @@ static void warp_run(struct warp *warp)
 
 static const struct form_table *const tables[] = {
 	&LEVEL(forms_integer), &LEVEL(forms_float), &LEVEL(forms_half), &LEVEL(forms_convert),
-	&LEVEL(forms_memory), &LEVEL(forms_warp), &LEVEL(forms_matrix), &LEVEL(forms_control),
+	&LEVEL(forms_memory), &LEVEL(forms_multimem), &LEVEL(forms_warp), &LEVEL(forms_matrix),
+	&LEVEL(forms_control),
 	&forms_cluster, &forms_mbarrier, &forms_narrow, &forms_video, &forms_wide,
 	&forms_texture, &forms_surface, &forms_strict, &forms_reach, NULL,
 };

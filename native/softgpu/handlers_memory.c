@@ -578,31 +578,6 @@ static inline u32 add_f16x2(u32 a, u32 b)
 	return a;
 }
 
-/* Of a number and NaN the number is less, and greater. */
-static inline f16 least_f16(f16 a, f16 b)
-{
-	return a != a || b < a ? b : a;
-}
-
-static inline f16 greatest_f16(f16 a, f16 b)
-{
-	return a != a || b > a ? b : a;
-}
-
-static inline u16 least_bf16(u16 a, u16 b)
-{
-	f32 x = bf16_to_f32(a), y = bf16_to_f32(b);
-
-	return x != x || y < x ? b : a;
-}
-
-static inline u16 greatest_bf16(u16 a, u16 b)
-{
-	f32 x = bf16_to_f32(a), y = bf16_to_f32(b);
-
-	return x != x || y > x ? b : a;
-}
-
 #define DEFINE_ON_BITS(name)                                                                   \
 	static inline u16 name##_bits(u16 a, u16 b)                                            \
 	{                                                                                      \

@@ -213,6 +213,13 @@ extern const struct form_table forms_cluster, forms_mbarrier, forms_narrow, form
 void reach_memory(struct warp *warp, const struct instruction *instruction, uint64_t pointer,
 		  uint64_t bytes);
 
+/* ---- multicast addresses (multimem.c) ---- */
+/* How far behind found->base an address lies, where `found` is what it last was: asks anew where that does not hold
+ * all of `bytes`.  Ends the launch when it is no address of a multicast object. */
+uint64_t multimem_offset(struct warp *warp, const struct instruction *instruction, uint64_t address, uint32_t bytes,
+			 struct engine_replicas *found);
+bool multimem_is_at(const struct launch *launch, uint64_t address);
+
 /* ---- functions that the engine provides (builtin.c) ---- */
 handler_fn builtin_handler(const char *name);
 

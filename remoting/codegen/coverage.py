@@ -22,8 +22,8 @@ def generate_coverage() -> str:
         "",
         "*test*: a program that calls the function through the shim, with success, and checks what it did"
         " (tests/remoting/calls, tests/softgpu/programs; tests/remoting/test_coverage.py runs them under a"
-        " recorder that notes the calls). A dash: implemented, but the software GPU lacks it, or no program"
-        " asks for it yet.",
+        " recorder that notes the calls), on the software GPU; call_sparse on a driver of the tests' own, which"
+        " knows properties of sparse arrays. A dash: implemented, but no program asks for it yet.",
         "",
         " ".join(f"{name}: {counts[name]}." for name in ("local", "posted", "called", "unsupported"))
         + f" Implemented: {len(ENTRIES) - counts['unsupported']} of {len(ENTRIES)},"

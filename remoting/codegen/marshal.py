@@ -90,6 +90,7 @@ class Call:
     parameters: tuple[Parameter, ...]
     drops: str
     wait: bool
+    passes: bool
     errors: bool
     hand: bool
 
@@ -110,7 +111,7 @@ def _call(entry: Entry) -> Call:
             if found[4]:
                 count = f"{count} - {found[4]}"
             ways[found[2]] = (found[1], count)
-    unknown = flags - {"wait", "errors", "hand"}
+    unknown = flags - {"wait", "pass", "errors", "hand"}
     if unknown:
         raise ValueError(f"{entry.symbol}: unknown words {sorted(unknown)}")
     parameters = []
@@ -129,7 +130,15 @@ def _call(entry: Entry) -> Call:
         parameters.append(Parameter(named[2], named[4], pointer, constant, way, count))
     if ways:
         raise ValueError(f"{entry.symbol}: no parameters {sorted(ways)}")
-    return Call(entry, tuple(parameters), drops, "wait" in flags, "errors" in flags, "hand" in flags)
+    return Call(
+        entry,
+        tuple(parameters),
+        drops,
+        wait="wait" in flags,
+        passes="pass" in flags,
+        errors="errors" in flags,
+        hand="hand" in flags,
+    )
 
 
 @cache
@@ -316,7 +325,9 @@ def generate_server_calls() -> str:
         number = entry.number
         arguments = ", ".join(f"a.{parameter.name}" for parameter in call.parameters)
         # Libraries and their kernels are found by who leads alone (native/server/hold.c).
-        if call.wait and {"CUfunction", "CUkernel", "CUlibrary", "CUmodule"} & {p.walk for p in call.parameters}:
+        if (call.wait or call.passes) and {"CUfunction", "CUkernel", "CUlibrary", "CUmodule"} & {
+            p.walk for p in call.parameters
+        }:
             raise ValueError(f"{entry.symbol} may wait, and what it names of a library is not held meanwhile")
         out += [
             f"static CUresult call_{number}(struct server_call *call, struct marshal *m)",
@@ -334,6 +345,8 @@ def generate_server_calls() -> str:
         if call.drops:
             kind = next(p.walk for p in call.parameters if p.name == call.drops)
             out.append(f"\tserver_marshal_dropping(m, SERVER_{kind}, (uint64_t)a.{call.drops});")
+        if call.passes:
+            out += ["\t/* Others are served meanwhile. */", "\tserver_pass(call);"]
         out += [
             f"\tresult = call->driver->{entry.symbol}({arguments});",
             f"\tif (!server_marshal_answer(m, result, {'true' if call.errors else 'false'}))",

@@ -1,4 +1,4 @@
-"""NCCL's collectives between two devices, and symmetric memory: python collectives.py processes|one|symmetric
+"""NCCL's collectives between two devices, and symmetric memory: python collectives.py processes|one|symmetric|multicast
 
 Prints "right" if all that they gave is; it needs no kernel of PyTorch's own wheel.
 """
@@ -86,6 +86,40 @@ def share(rank: int, port: int, results: Any) -> None:
     distributed.destroy_process_group()
 
 
+#: Each thread sums four numbers of all ranks.  A kernel of NVRTC takes integers of 32 bits.
+ADD_UP = """
+extern "C" __global__ void add_up(int high, int low, float *sum)
+{
+    unsigned long long multicast = (unsigned long long)high << 32 | (unsigned)low;
+    int k = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
+    asm volatile("{ .reg .f32 a, b, c, d;"
+                 "multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {a, b, c, d}, [%0];"
+                 "st.global.v4.f32 [%1], {a, b, c, d}; }"
+                 :: "l"(multicast + 4 * k), "l"(sum + k) : "memory");
+}
+"""
+
+
+def add_up(rank: int, port: int, results: Any) -> None:
+    """What all ranks have, by the multicast address that PyTorch has made."""
+    torch.cuda.set_device(rank)
+    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS)
+    threads, size = 256, 4096
+    tensor = symmetric_memory.empty(size, device=f"cuda:{rank}")
+    tensor.copy_(values(rank, size))
+    torch.cuda.synchronize()
+    address = symmetric_memory.rendezvous(tensor, distributed.group.WORLD).multicast_ptr
+    distributed.barrier()
+    low = address & 2**32 - 1
+    total = torch.empty(size, device="cuda")
+    torch.cuda._compile_kernel(ADD_UP, "add_up")(
+        grid=(size // 4 // threads, 1, 1), block=(threads, 1, 1), args=(address >> 32, low - (low >> 31 << 32), total)
+    )
+    results.put([address != 0, torch.equal(total.cpu(), sum(values(number, size) for number in range(RANKS)))])
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
 def processes(target: Callable[[int, int, Any], None] = work) -> bool:
     """A process for each device."""
     context = torch.multiprocessing.get_context("spawn")
@@ -120,6 +154,7 @@ CASES: dict[str, Callable[[], bool]] = {
     "processes": processes,
     "one": one,
     "symmetric": lambda: processes(share),
+    "multicast": lambda: processes(add_up),
 }
 
 if __name__ == "__main__":

@@ -78,9 +78,12 @@ def test_over_tcp_by_peers_where_pinned_memory_is_managed_memory(
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
-def test_symmetric_memory_needs_no_nccl(two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch, transport: str) -> None:
+@pytest.mark.parametrize("case", ["symmetric", "multicast"])
+def test_symmetric_memory_needs_no_nccl(
+    two_devices: PyTorch, monkeypatch: pytest.MonkeyPatch, transport: str, case: str
+) -> None:
     monkeypatch.setenv("FARBUS_TRANSPORT", transport)
-    done = two_devices.run(COLLECTIVES, "symmetric")
+    done = two_devices.run(COLLECTIVES, case)
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 

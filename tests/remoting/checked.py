@@ -15,7 +15,7 @@ from pathlib import Path
 from farbus.remoting.spec import ENTRIES, Answer
 from tests.remoting.harness import BUILD, PROGRAM_TIMEOUT_S, ROOT, remote_session
 from tests.remoting.record import build_recorder, called_entries
-from tests.remoting.test_coverage import OWN, build_any
+from tests.remoting.test_coverage import OWN, build_any, build_driver, recorded
 from tests.softgpu.driver_programs import PROGRAMS
 from tests.softgpu.test_driver_programs import HELPERS
 
@@ -43,13 +43,12 @@ def _record(name: str, recorder: Path, folder: Path) -> set[str]:
     program, options = build_any(name, folder)
     record = folder / "record"
     environment = {"FARBUS_SOFTGPU": options, "FARBUS_SOFTGPU_NODE": str(folder)}
-    with remote_session(libcuda=BUILD / "softgpu" / "libcuda.so.1", folder=folder, environment=environment) as remote:
+    driver = build_driver(name, BUILD / "softgpu" / "libcuda.so.1", folder)
+    with remote_session(libcuda=driver, folder=folder, environment=environment) as remote:
         try:
             done = subprocess.run(
                 [program],
-                env=remote.environment(
-                    LD_PRELOAD=str(recorder), LD_LIBRARY_PATH=str(recorder.parent), FARBUS_RECORD=str(record)
-                ),
+                env=remote.environment(**recorded(recorder, record)),
                 capture_output=True,
                 timeout=PROGRAM_TIMEOUT_S,
                 check=False,

@@ -18,8 +18,9 @@ def described(fields: tuple[Field, ...]) -> list[str]:
 
 
 def travelling(directions: str) -> str:
-    """The directions without the word that says on which side of the stub the client's code is: it does not travel."""
-    return " ".join(word for word in directions.split() if word != "hand")
+    """The directions without the words of one side alone, which do not travel: where the client's code is, and whether
+    the server goes on with others meanwhile."""
+    return " ".join(word for word in directions.split() if word not in {"hand", "pass"})
 
 
 def spec() -> dict[str, Any]:

@@ -315,6 +315,90 @@ def test_a_conditional_node_of_another_length_ends_the_session(open_session: Cal
     assert session.ended() == 0
 
 
+GRANULE = 2 << 20
+
+
+def made(session: Session, symbol: str, arguments: bytes) -> int:
+    result, payload = driver_call(session, symbol, arguments)
+    assert result == 0
+    return int(struct.unpack("<Q", payload)[0])
+
+
+def memory_of(session: Session) -> int:
+    location = struct.pack("<ii", 1, 0)
+    arguments = struct.pack("<QQBBii", GRANULE, 0, 1, 1, 1, 0) + location + bytes(16) + location + bytes(4)
+    return made(session, "cuMemCreate", arguments)
+
+
+def team_of(session: Session, devices: int) -> int:
+    return made(session, "cuMulticastCreate", struct.pack("<BBI4xQQQ", 1, 1, devices, GRANULE, 0, 0))
+
+
+def member(team: int, device: int) -> bytes:
+    return struct.pack("<Qi", team, device)
+
+
+def bound(team: int, memory: int, *, offset: int = 0, size: int = GRANULE, flags: int = 0) -> bytes:
+    return struct.pack("<QQQQQQ", offset, 0, size, flags, team, memory)
+
+
+def test_a_multicast_object_takes_what_is_memory(open_session: Callable[[], Session]) -> None:
+    session = with_context(open_session())
+    memory, old = memory_of(session), team_of(session, 1)
+    assert driver_call(session, "cuMemRelease", struct.pack("<Q", old))[0] == 0
+    team, pool = team_of(session, 1), 2 << 43 | 9 << 4
+    session.send("stream_create", struct.pack("<QIi", pool, 0, 0), context=CONTEXT)
+    names = (0, 1, old, memory + 1, pool, CONTEXT, (1 << 64) - 1)
+    for name in (*names, memory):
+        assert driver_call(session, "cuMulticastAddDevice", member(name, 0))[0] == 1, hex(name)
+    for device in (-1, 1, 1 << 30):
+        assert driver_call(session, "cuMulticastAddDevice", member(team, device))[0] == 101, device
+    assert driver_call(session, "cuMulticastAddDevice", member(team, 0))[0] == 0
+    for name in names:
+        assert driver_call(session, "cuMulticastBindMem", bound(name, memory))[0] == 1, hex(name)
+        assert driver_call(session, "cuMulticastBindMem", bound(team, name))[0] == 1, hex(name)
+        unbind = struct.pack("<QQQi", 0, GRANULE, name, 0)
+        assert driver_call(session, "cuMulticastUnbind", unbind)[0] == 1, hex(name)
+    for wrong in (
+        bound(team, team),
+        bound(memory, memory),
+        bound(team, memory, offset=GRANULE),
+        bound(team, memory, offset=(1 << 64) - GRANULE),
+        bound(team, memory, size=(1 << 64) - GRANULE),
+        bound(team, memory, size=0),
+        bound(team, memory, size=1),
+        bound(team, memory, flags=1 << 63),
+    ):
+        assert driver_call(session, "cuMulticastBindMem", wrong)[0] == 1, wrong.hex()
+    for address in (0, 8, 1 << 63, (1 << 64) - GRANULE):
+        where = struct.pack("<QQQQQ", 0, address, GRANULE, 0, team)
+        assert driver_call(session, "cuMulticastBindAddr", where)[0] == 1, hex(address)
+    assert driver_call(session, "cuMulticastBindMem", bound(team, memory))[0] == 0
+    for absent in (struct.pack("<BB", 1, 0), struct.pack("<BBI4xQQQ", 0, 1, 1, GRANULE, 0, 0)):
+        assert driver_call(session, "cuMulticastCreate", absent) == (1, b"")
+    assert session.call("memory_info", context=CONTEXT) == 0
+
+
+@pytest.mark.parametrize("symbol", ["cuMulticastBindMem", "cuMemMap"])
+def test_a_session_ends_while_a_multicast_object_waits_for_a_device(libcuda: Path, tmp_path: Path, symbol: str) -> None:
+    with raw_session(libcuda, FARBUS_SOFTGPU="count=2", FARBUS_SOFTGPU_NODE=str(tmp_path)) as opened:
+        session = with_context(opened)
+        memory, team = memory_of(session), team_of(session, 2)
+        assert driver_call(session, "cuMulticastAddDevice", member(team, 0))[0] == 0
+        reserve = struct.pack("<QQQQB", GRANULE, 0, 0, 0, 1)
+        result, payload = driver_call(session, "cuMemAddressReserve", reserve)
+        assert result == 0
+        (address,) = struct.unpack("<Q", payload)
+        mapped = struct.pack("<QQQQQ", address, GRANULE, 0, 0, team)
+        arguments = bound(team, memory) if symbol == "cuMulticastBindMem" else mapped
+        session.send("call", struct.pack("<II", NUMBER[symbol], 0), arguments, context=CONTEXT, lane=2)
+        # Other lanes are served, and hear nothing of it.
+        for _ in range(3):
+            assert session.call("memory_info", context=CONTEXT) == 0
+        session.connection.shutdown(socket.SHUT_WR)
+        session.ended()
+
+
 def test_malformed_image_is_refused(open_session: Callable[[], Session]) -> None:
     session = with_context(open_session())
     image = struct.pack("<IIIIQ", 2, 0, 1, 0, 64) + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 48) + b"\xff" * 48

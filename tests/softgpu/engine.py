@@ -121,7 +121,46 @@ class Launch(ctypes.Structure):
         ("set_condition", ctypes.c_void_p),
         ("condition_opaque", ctypes.c_void_p),
         ("reach", ctypes.c_void_p),
+        ("multicast", ctypes.c_void_p),
     ]
+
+
+class Replicas(ctypes.Structure):
+    """struct engine_replicas"""
+
+    _fields_ = [
+        ("base", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("count", ctypes.c_uint),
+        ("memory", ctypes.c_uint64 * 16),
+    ]
+
+
+FIND = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.POINTER(Replicas))
+
+
+class Multicast(ctypes.Structure):
+    """struct engine_multicast"""
+
+    _fields_ = [("find", FIND), ("opaque", ctypes.c_void_p)]
+
+
+MULTICAST_BASE = 1 << 45
+"""Where arrays begin that are given to a launch as those of several devices; nothing else lies there."""
+
+
+def multicast_of(replicas: np.ndarray) -> Multicast:
+    """Rows of an array, behind each other's back, as the memory of one device each."""
+
+    @FIND
+    def find(_opaque: int, address: int, found: Any) -> bytes | None:
+        if not 0 <= address - MULTICAST_BASE < replicas.strides[0]:
+            return b"nothing is there"
+        rows = (ctypes.c_uint64 * 16)(*(row.ctypes.data for row in replicas))
+        found[0] = Replicas(MULTICAST_BASE, replicas.strides[0], len(replicas), rows)
+        return None
+
+    return Multicast(find, None)
 
 
 class Image(ctypes.Structure):
@@ -327,6 +366,7 @@ class Module:
         on_print: Callable[[str], None] | None = None,
         multiprocessors: int = 0,
         partition: int = 0,
+        multicast: Multicast | None = None,
     ) -> None:
         """Run a kernel. Arrays are passed by address; numpy and ctypes scalars by value.
 
@@ -361,6 +401,7 @@ class Module:
             cancel=ctypes.addressof(cancel) if cancel is not None else None,
             timeout_ns=timeout_ns,
             print=emit,
+            multicast=ctypes.addressof(multicast) if multicast else None,
         )
         diagnostic = Diagnostic()
         status = self._lib.engine_launch(launch, diagnostic)

@@ -32,7 +32,7 @@ def test_missing_function_is_named_once(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(program)], env=environment(str(tmp_path)), capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     )
-    assert done.stderr.count("cuMulticastCreate") == 1
+    assert done.stderr.count("cuFlushGPUDirectRDMAWrites") == 1
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ parameters and from what the directions add to them, word by word:
     when the call succeeds, the object p is no more, nor what belonged to it
 ``wait``
     the driver may wait for the device
+``pass``
+    the driver may wait for what another thread or process of the program calls: others are
+    served meanwhile, as with ``wait``, and the operation on the wire stays what it was
 ``errors``
     results are written when the call fails, too
 ``hand``

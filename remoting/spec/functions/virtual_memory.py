@@ -73,7 +73,7 @@ ENTRIES: Final = (
         10020,
         "cuMemMap",
         "CUdeviceptr_v2 ptr, size_t size, size_t offset, CUmemGenericAllocationHandle_v1 handle, unsigned long long flags",
-        "hand",
+        "hand pass",
     ),
     missing(359, "cuMemMapArrayAsync", 11010, "cuMemMapArrayAsync", TEXTURES, per_thread=(11010, "_ptsz")),
     marshalled(
@@ -110,7 +110,7 @@ ENTRIES: Final = (
         12010,
         "cuMulticastBindAddr",
         "CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags",
-        "",
+        "pass",
     ),
     marshalled(
         467,
@@ -118,7 +118,7 @@ ENTRIES: Final = (
         12010,
         "cuMulticastBindMem",
         "CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags",
-        "",
+        "pass",
     ),
     marshalled(
         468,
@@ -126,7 +126,7 @@ ENTRIES: Final = (
         12010,
         "cuMulticastCreate",
         "CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop",
-        "",
+        "hand",
     ),
     marshalled(
         469,
@@ -142,6 +142,6 @@ ENTRIES: Final = (
         12010,
         "cuMulticastUnbind",
         "CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size",
-        "",
+        "pass",
     ),
 )

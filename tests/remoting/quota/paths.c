@@ -98,6 +98,57 @@ static void virtual(void)
 	CHECK(cuMemAddressFree(address, 40 * MIB));
 }
 
+/* Memory that is bound is there, too, once, and until the object has gone; which takes none itself. */
+static void multicast(void)
+{
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+	};
+	const CUmulticastObjectProp shape = { .numDevices = 1, .size = 128 * MIB };
+	CUmemGenericAllocationHandle memory, team;
+	CUdeviceptr address, multi;
+
+	CHECK(cuMulticastCreate(&team, &shape));
+	CHECK(cuMulticastAddDevice(team, 0));
+	CHECK(cuMemAddressReserve(&address, 40 * MIB, 0, 0, 0));
+	CHECK(cuMemAddressReserve(&multi, 40 * MIB, 0, 0, 0));
+	REQUIRE_EQUAL(left(), LIMIT);
+	CHECK(cuMemCreate(&memory, 40 * MIB, &prop, 0));
+	CHECK(cuMulticastBindMem(team, 0, memory, 20 * MIB, 20 * MIB, 0));
+	CHECK(cuMulticastBindMem(team, 40 * MIB, memory, 0, 40 * MIB, 0));
+	EXPECT(cuMulticastBindMem(team, 0, memory, 0, 40 * MIB, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemMap(multi, 40 * MIB, 0, team, 0));
+	CHECK(cuMemRelease(memory));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	CHECK(cuMulticastUnbind(team, 0, 0, 20 * MIB));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	EXPECT(cuMulticastUnbind(team, 0, 40 * MIB, 20 * MIB), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMulticastUnbind(team, 0, 40 * MIB, 40 * MIB));
+	REQUIRE_EQUAL(left(), LIMIT);
+	/* By its address, which may go. */
+	CHECK(cuMemCreate(&memory, 40 * MIB, &prop, 0));
+	CHECK(cuMemMap(address, 40 * MIB, 0, memory, 0));
+	CHECK(cuMulticastBindAddr(team, 0, address, 40 * MIB, 0));
+	CHECK(cuMemUnmap(address, 40 * MIB));
+	CHECK(cuMemRelease(memory));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	CHECK(cuMemRelease(team));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	CHECK(cuMemUnmap(multi, 40 * MIB));
+	REQUIRE_EQUAL(left(), LIMIT);
+	/* Addresses that are taken, by what is none: nothing is counted. */
+	CHECK(cuMemCreate(&memory, 40 * MIB, &prop, 0));
+	CHECK(cuMemMap(address, 40 * MIB, 0, memory, 0));
+	EXPECT(cuMemMap(address, 40 * MIB, 0, memory, 0), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuMemRelease(memory));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	CHECK(cuMemUnmap(address, 40 * MIB));
+	REQUIRE_EQUAL(left(), LIMIT);
+	CHECK(cuMemAddressFree(address, 40 * MIB));
+	CHECK(cuMemAddressFree(multi, 40 * MIB));
+}
+
 static void arrays(void)
 {
 	CUDA_ARRAY3D_DESCRIPTOR shape = {
@@ -301,6 +352,8 @@ int main(int argc, char **argv)
 	ordered();
 	REQUIRE_EQUAL(left(), LIMIT);
 	virtual();
+	REQUIRE_EQUAL(left(), LIMIT);
+	multicast();
 	REQUIRE_EQUAL(left(), LIMIT);
 	arrays();
 	REQUIRE_EQUAL(left(), LIMIT);

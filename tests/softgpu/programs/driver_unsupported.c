@@ -4,7 +4,7 @@
 int main(void)
 {
 	CHECK(cuInit(0));
-	EXPECT(cuMulticastCreate(), CUDA_ERROR_NOT_SUPPORTED);
-	EXPECT(cuMulticastCreate(), CUDA_ERROR_NOT_SUPPORTED);
+	EXPECT(cuFlushGPUDirectRDMAWrites(), CUDA_ERROR_NOT_SUPPORTED);
+	EXPECT(cuFlushGPUDirectRDMAWrites(), CUDA_ERROR_NOT_SUPPORTED);
 	return 0;
 }

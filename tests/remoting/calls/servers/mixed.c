@@ -202,6 +202,7 @@ static void names(void)
 
 static void addresses(void)
 {
+	CUmulticastObjectProp team = { .numDevices = 2 };
 	CUmemGenericAllocationHandle handle;
 	CUmemAllocationProp prop = { 0 };
 	CUmemAccessDesc access = { 0 };
@@ -229,6 +230,11 @@ static void addresses(void)
 	REQUIRE(value_at(reserved) == value_at(memory[0]));
 	CHECK(cuMemUnmap(reserved, granularity));
 	CHECK(cuMemAddressFree(reserved, granularity));
+	CHECK(cuMemRelease(handle));
+	CHECK(cuMulticastGetGranularity(&team.size, &team, CU_MULTICAST_GRANULARITY_MINIMUM));
+	CHECK(cuMulticastCreate(&handle, &team));
+	CHECK(cuMulticastAddDevice(handle, 0));
+	EXPECT(cuMulticastAddDevice(handle, 1), CUDA_ERROR_INVALID_DEVICE);
 	CHECK(cuMemRelease(handle));
 }
 
