@@ -6,6 +6,7 @@ import array
 import contextlib
 import fcntl
 import os
+import pty
 import re
 import socket
 import struct
@@ -740,6 +741,69 @@ def test_a_server_that_says_nonsense_is_heard_no_more(
         socket.send_fds(theirs, [message], [file.fileno()])
         assert not descriptors.serve(ours, 1)
     assert opened() == before
+
+
+@contextlib.contextmanager
+def lingering() -> Iterator[int]:
+    """The last descriptor of a connection whose end waits an hour for a peer that takes nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        peer, _ = listener.accept()
+    with peer:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+        ours.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(1 << 16))
+        # A close waits for what is unread, unless it is told to wait for nothing (O_NONBLOCK).
+        ours.setblocking(True)
+        yield ours.detach()
+        # A reset: who waits is woken.
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_a_server_that_sends_what_waits_when_it_is_closed_is_not_waited_for(
+    exchange: tuple[Descriptors, socket.socket, socket.socket], verb: Verb
+) -> None:
+    descriptors, ours, theirs = exchange
+    with lingering() as descriptor:
+        socket.send_fds(theirs, [said(verb)], [descriptor])
+        os.close(descriptor)
+        assert not descriptors.serve(ours, 1)
+        assert len(descriptors) == 0
+
+
+@pytest.fixture(params=["file of a disk", "terminal", "socket"])
+def foreign(request: pytest.FixtureRequest) -> Iterator[int]:
+    """What may wait for others when it is closed."""
+    screen, keyboard = pty.openpty()
+    with socket.socket() as connection, open(__file__, "rb") as file:
+        yield {"terminal": keyboard, "socket": connection.fileno()}.get(request.param, file.fileno())
+    os.close(screen)
+    os.close(keyboard)
+
+
+def test_what_no_driver_exports_is_not_kept(
+    exchange: tuple[Descriptors, socket.socket, socket.socket], foreign: int
+) -> None:
+    descriptors, ours, theirs = exchange
+    before = opened()
+    socket.send_fds(theirs, [said(KEEP)], [foreign])
+    assert not descriptors.serve(ours, 1)
+    assert len(descriptors) == 0
+    wait_until(lambda: opened() == before, "it is closed")
+
+
+def test_what_drivers_export_is_kept(exchange: tuple[Descriptors, socket.socket, socket.socket]) -> None:
+    """Files in memory, devices, and the kernel's objects without a name, as DMA buffers are."""
+    descriptors, ours, theirs = exchange
+    for made in (os.memfd_create("memory"), os.open("/dev/zero", os.O_RDWR), os.eventfd(0)):
+        socket.send_fds(theirs, [said(KEEP)], [made])
+        os.close(made)
+        assert descriptors.serve(ours, 1)
+        assert MESSAGE.unpack(theirs.recv(100))[3] == Refusal.GRANTED
+    assert len(descriptors) == 3
 
 
 def test_what_is_kept_is_found_by_its_token_and_kind_and_closed_by_its_session_alone(
