@@ -13,7 +13,7 @@ from farbus.api.authority import Credentials
 from farbus.cli.connection import Target, ask, find_credentials, find_target
 from farbus.cli.fabric_diagnosis import examine_fabric
 from farbus.cli.findings import Finding, Verdict
-from farbus.cli.node_settings import node_settings
+from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.rdma_diagnosis import examine_rdma
 from farbus.cli.runtime import find_running_cluster
@@ -47,7 +47,7 @@ def examine(*, config: str = "", socket: str = "", server: str = "", credentials
     ``config`` is the file of the agent's settings, where it is not the one that services have.  Raises
     :class:`farbus.errors.NotFound` and :class:`farbus.errors.InvalidInput` for one that can't be read.
     """
-    settings = node_settings(config, must_exist=True) if config else None
+    settings = node_settings(config, must_exist=True) if config else _settings()
     yield _python()
     if os.geteuid() == 0:
         yield reachable_by_others(
@@ -65,10 +65,7 @@ def examine(*, config: str = "", socket: str = "", server: str = "", credentials
     yield _managed_memory(facts)
     yield from _modules()
     yield from examine_pci()
-    yield from examine_fabric(settings=settings)
-    yield from examine_storage(settings=settings)
-    yield from examine_tls(settings=settings)
-    yield from examine_rdma(settings=settings)
+    yield from _as_set(settings)
     yield from _own_certificates()
     yield from _cluster(socket, server, credentials)
 
@@ -175,6 +172,26 @@ def _modules() -> Iterator[Finding]:
         yield _ok("kernel modules", ", ".join(there))
     if missing:
         yield _note("kernel modules", f"not there: {', '.join(missing)}", "not needed for GPUs by remoting")
+
+
+def _settings() -> NodeSettings | FarbusError:
+    """Return what this machine's agent is set to, read once for all checks; the error where its file can't be read."""
+    try:
+        return node_settings()
+    except FarbusError as error:
+        return error
+
+
+def _as_set(settings: NodeSettings | FarbusError) -> Iterator[Finding]:
+    """Check what the agent is set to do: of one whose settings can't be read, what any node may need."""
+    if isinstance(settings, FarbusError):
+        yield Finding(check="settings", verdict=Verdict.WARNING, found=settings.message, cure=settings.hint)
+        yield from examine_storage(NodeSettings())
+        return
+    yield from examine_fabric(settings)
+    yield from examine_storage(settings)
+    yield from examine_tls(settings)
+    yield from examine_rdma(settings)
 
 
 def _cluster(socket: str, server: str, credentials: str) -> Iterator[Finding]:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from farbus.cli import diagnosis
 from farbus.cli.diagnosis import _managed_memory, examine, reachable_by_others
 from farbus.cli.findings import Verdict
-from farbus.errors import NotFound
+from farbus.cli.node_settings import NodeSettings
+from farbus.errors import InvalidInput, NotFound
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
 
 
@@ -134,6 +136,34 @@ def test_the_agent_s_settings_may_lie_elsewhere(tmp_path: Path) -> None:
     file.write_text('remoting_tls = "off"\n')
     (finding,) = (finding for finding in examine(config=str(file)) if finding.check == "encryption")
     assert finding.found.startswith("remoting_tls is off")
+
+
+def test_the_agent_s_settings_are_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read: list[str] = []
+
+    def settings() -> NodeSettings:
+        read.append("once")
+        return NodeSettings(remoting_tls="off")
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(diagnosis, "node_settings", settings)
+    assert any(finding.found.startswith("remoting_tls is off") for finding in examine())
+    assert read == ["once"]
+
+
+def test_settings_that_can_t_be_read_are_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What any node may need is looked for all the same."""
+
+    def settings() -> NodeSettings:
+        raise InvalidInput("agent.toml: line 3", hint="correct it")
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(diagnosis, "node_settings", settings)
+    findings = list(examine())
+    assert [finding.cure for finding in findings if "agent.toml" in finding.found] == ["correct it"]
+    checks = {finding.check for finding in findings}
+    assert {"settings", "storage"} <= checks
+    assert not checks & {"encryption", "rdma", "fabric"}
 
 
 def test_settings_that_were_named_and_are_not_there_are_an_error(tmp_path: Path) -> None:
