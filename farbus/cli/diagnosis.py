@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import farbus
@@ -22,7 +22,9 @@ from farbus.cli.tls_diagnosis import examine_tls
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
+from farbus.model.node import Node, by_remoting_tls
 from farbus.model.quantity import format_bytes
+from farbus.model.states import NodeState
 from farbus.remoting.paths import CURE, native_parts
 
 WARN_DAYS = 30
@@ -257,3 +259,22 @@ def _reach(target: Target) -> Iterator[Finding]:
         f"version {info.scheduler_version}, {info.nodes} nodes, "
         f"{info.jobs_running} jobs running, {info.jobs_queued} waiting",
     )
+    try:
+        statuses = ask(target, lambda client: client.list_nodes())
+    except FarbusError as error:
+        yield _broken("scheduler", error)
+        return
+    yield from encrypted_alike(status.node for status in statuses if status.state is not NodeState.LOST)
+
+
+def encrypted_alike(nodes: Iterable[Node]) -> Iterator[Finding]:
+    """Yield a warning where nodes differ in ``remoting_tls``: their programs and GPUs refuse each other."""
+    settings = by_remoting_tls(nodes)
+    if len(settings) > 1:
+        told = ", and ".join(f"{setting} at {', '.join(names)}" for setting, names in settings.items())
+        yield Finding(
+            check="encryption",
+            verdict=Verdict.WARNING,
+            found=f"remoting_tls is {told}: programs of the ones can't use GPUs of the others",
+            cure="set it alike in agent.toml of all nodes, and restart their agents",
+        )

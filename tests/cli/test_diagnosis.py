@@ -17,6 +17,7 @@ from farbus.cli.findings import Verdict
 from farbus.cli.node_settings import NodeSettings
 from farbus.errors import InvalidInput, NotFound
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
+from farbus.model.node import Node, Resources
 
 
 @pytest.fixture
@@ -164,6 +165,26 @@ def test_settings_that_can_t_be_read_are_said_once(monkeypatch: pytest.MonkeyPat
     checks = {finding.check for finding in findings}
     assert {"settings", "storage"} <= checks
     assert not checks & {"encryption", "rdma", "fabric"}
+
+
+def told_by(name: str, remoting_tls: str) -> Node:
+    return Node(
+        name=name, address="", boot_id="", agent_version="", capacity=Resources(cpu_milli=1, memory_bytes=1),
+        remoting_tls=remoting_tls,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [(), ("on",), ("on", "on", ""), ("off", "off")])
+def test_nodes_that_encrypt_alike_are_not_named(settings: tuple[str, ...]) -> None:
+    assert not list(diagnosis.encrypted_alike(told_by(f"n{number}", each) for number, each in enumerate(settings)))
+
+
+def test_nodes_that_differ_in_encryption_are_named() -> None:
+    nodes = [told_by("gamma", "off"), told_by("beta", "on"), told_by("old", ""), told_by("alpha", "on")]
+    (finding,) = diagnosis.encrypted_alike(nodes)
+    assert finding.verdict is Verdict.WARNING
+    assert finding.found.startswith("remoting_tls is off at gamma, and on at alpha, beta: ")
+    assert "agent.toml of all nodes" in finding.cure
 
 
 def test_settings_that_were_named_and_are_not_there_are_an_error(tmp_path: Path) -> None:
