@@ -203,5 +203,6 @@ async def take_inventory(
         labels=config.labels,
         devices=tuple(devices),
         links=tuple(Link(name=link.name, speed_mbit_s=link.speed_mbit) for link in facts.links() if link.up),
+        remoting_tls=config.remoting_tls,
     )
     return Inventory(node=node, troubles=tuple(troubles))

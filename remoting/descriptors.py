@@ -10,12 +10,15 @@ tokens are drawn here, each session has a limit, and what a session exported end
 from __future__ import annotations
 
 import enum
+import fcntl
 import hashlib
 import os
 import resource
 import secrets
 import socket
+import stat
 import struct
+import threading
 
 #: What, the number of the question, the kind of object, why not, the token.
 MESSAGE = struct.Struct("=IIII32s")
@@ -54,6 +57,31 @@ def make_room() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def closes_at_once(descriptor: int) -> bool:
+    """Tell whether closing it waits for nothing: what drivers export does not, and much else does.
+
+    A socket may linger, a terminal drains, a block device and a file of FUSE or NFS wait for whoever serves
+    them. Drivers export files in memory, which have seals, devices of their own, and the kernel's objects
+    without a name (DMA buffers), which have no type.
+    """
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind == stat.S_IFREG:
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        except OSError:
+            return False
+        return True
+    return not kind or (kind == stat.S_IFCHR and not os.isatty(descriptor))
+
+
+def close(descriptor: int) -> None:
+    """Close what a server has sent, waiting for nothing."""
+    if closes_at_once(descriptor):
+        os.close(descriptor)
+    else:
+        threading.Thread(target=os.close, args=[descriptor], name="farbus-closes", daemon=True).start()
+
+
 class Descriptors:
     """What the sessions of one lease have exported, by token."""
 
@@ -76,7 +104,8 @@ class Descriptors:
         except OSError:
             return False
         try:
-            if len(data) != MESSAGE.size:
+            # What no driver exports could keep this process from its work when it is closed.
+            if len(data) != MESSAGE.size or not all(map(closes_at_once, came)):
                 return False
             verb, number, kind, _, token = MESSAGE.unpack(data)
             found, refusal = None, Refusal.UNKNOWN
@@ -97,7 +126,7 @@ class Descriptors:
             return True
         finally:
             for descriptor in came:
-                os.close(descriptor)
+                close(descriptor)
 
     def end(self, session: int) -> None:
         """Close all that a session has exported."""

@@ -72,7 +72,7 @@ def read_node(caller: Identity, message: types_pb2.Node) -> Node:
     report = _Report(node.name)
     for dimension, amount in zip(DIMENSIONS, amounts_of(node.capacity), strict=True):
         report.number(f"capacity.{dimension.name}", amount, 0, dimension.most)
-    for field in ("address", "boot_id", "agent_version", "peer_endpoint"):
+    for field in ("address", "boot_id", "agent_version", "peer_endpoint", "remoting_tls"):
         report.text(field, getattr(node, field), MAX_WORD)
     report.pairs("labels", node.labels)
     seen: set[str] = set()

@@ -17,6 +17,7 @@ from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import LogChunk
 from farbus.model.job import TaskStatus
+from farbus.model.node import Node, by_remoting_tls
 from farbus.model.quantity import MAX_BYTES
 from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
@@ -155,6 +156,19 @@ class Sessions(SessionHandler):
         _log.warning("session refused", node=caller.name, reason=reason)
         await send(session_pb2.SchedulerMessage(refused=session_pb2.Refused(reason=reason)))
 
+    def _warn_of_others_tls(self, node: Node) -> None:
+        """Say with which nodes this one can't share GPUs, as sessions between them would be refused."""
+        present = [
+            record.node
+            for record in self._engine.machine.nodes.values()
+            if record.connected and record.node is not None and record.name != node.name
+        ]
+        settings = by_remoting_tls([node, *present])
+        if len(settings) > 1 and node.remoting_tls:
+            settings.pop(node.remoting_tls)
+            others = ", ".join(name for names in settings.values() for name in names)
+            _log.warning("nodes differ in remoting_tls", node=node.name, remoting_tls=node.remoting_tls, others=others)
+
     def _read_hello(self, caller: Identity, message: session_pb2.NodeMessage) -> events.NodeJoined:
         check_elements(message, most=MAX_ELEMENTS, what=f"the hello of node {caller.name}")
         if not message.HasField("hello"):
@@ -218,6 +232,7 @@ class Sessions(SessionHandler):
                 _log.warning(
                     "chassis not served by this node", node=name, chassis=chassis, reason="chassis_servers has it not"
                 )
+        self._warn_of_others_tls(joined.node)
         self._engine.tell(joined)
         helpers = {
             asyncio.create_task(self._read(name, session, incoming), name=f"read {name}"),

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.harness.said import said_by_commands
+
 # Deterministic: the same examples in every run.  `make campaign` looks for new ones, others in every run.
 # No explanations of failures: they trace each line, and a failure is told only when its time limit has passed.
 settings.register_profile(
@@ -50,8 +52,12 @@ def pytest_configure() -> None:
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Tell where each task of asyncio's waits when a test's time is up: stacks of threads do not show that."""
+    """Tell what a command said that failed, and where each task of asyncio's waits when a test's time is up.
+
+    The errors of commands and the stacks of threads do not show it.
+    """
     report = yield
+    report.sections += said_by_commands(call.excinfo.value if call.excinfo is not None else None)
     if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
         loops = [one for one in gc.get_objects() if isinstance(one, asyncio.AbstractEventLoop) and not one.is_closed()]
         tasks = [task for loop in loops for task in asyncio.all_tasks(loop)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import farbus
@@ -13,7 +13,7 @@ from farbus.api.authority import Credentials
 from farbus.cli.connection import Target, ask, find_credentials, find_target
 from farbus.cli.fabric_diagnosis import examine_fabric
 from farbus.cli.findings import Finding, Verdict
-from farbus.cli.node_settings import node_settings
+from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.rdma_diagnosis import examine_rdma
 from farbus.cli.runtime import find_running_cluster
@@ -22,7 +22,9 @@ from farbus.cli.tls_diagnosis import examine_tls
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
+from farbus.model.node import Node, by_remoting_tls
 from farbus.model.quantity import format_bytes
+from farbus.model.states import NodeState
 from farbus.remoting.paths import CURE, native_parts
 
 WARN_DAYS = 30
@@ -47,7 +49,7 @@ def examine(*, config: str = "", socket: str = "", server: str = "", credentials
     ``config`` is the file of the agent's settings, where it is not the one that services have.  Raises
     :class:`farbus.errors.NotFound` and :class:`farbus.errors.InvalidInput` for one that can't be read.
     """
-    settings = node_settings(config, must_exist=True) if config else None
+    settings = node_settings(config, must_exist=True) if config else _settings()
     yield _python()
     if os.geteuid() == 0:
         yield reachable_by_others(
@@ -65,10 +67,7 @@ def examine(*, config: str = "", socket: str = "", server: str = "", credentials
     yield _managed_memory(facts)
     yield from _modules()
     yield from examine_pci()
-    yield from examine_fabric(settings=settings)
-    yield from examine_storage(settings=settings)
-    yield from examine_tls(settings=settings)
-    yield from examine_rdma(settings=settings)
+    yield from _as_set(settings)
     yield from _own_certificates()
     yield from _cluster(socket, server, credentials)
 
@@ -177,6 +176,26 @@ def _modules() -> Iterator[Finding]:
         yield _note("kernel modules", f"not there: {', '.join(missing)}", "not needed for GPUs by remoting")
 
 
+def _settings() -> NodeSettings | FarbusError:
+    """Return what this machine's agent is set to, read once for all checks; the error where its file can't be read."""
+    try:
+        return node_settings()
+    except FarbusError as error:
+        return error
+
+
+def _as_set(settings: NodeSettings | FarbusError) -> Iterator[Finding]:
+    """Check what the agent is set to do: of one whose settings can't be read, what any node may need."""
+    if isinstance(settings, FarbusError):
+        yield Finding(check="settings", verdict=Verdict.WARNING, found=settings.message, cure=settings.hint)
+        yield from examine_storage(NodeSettings())
+        return
+    yield from examine_fabric(settings)
+    yield from examine_storage(settings)
+    yield from examine_tls(settings)
+    yield from examine_rdma(settings)
+
+
 def _cluster(socket: str, server: str, credentials: str) -> Iterator[Finding]:
     try:
         target = find_target(socket=socket, server=server, credentials=credentials)
@@ -240,3 +259,22 @@ def _reach(target: Target) -> Iterator[Finding]:
         f"version {info.scheduler_version}, {info.nodes} nodes, "
         f"{info.jobs_running} jobs running, {info.jobs_queued} waiting",
     )
+    try:
+        statuses = ask(target, lambda client: client.list_nodes())
+    except FarbusError as error:
+        yield _broken("scheduler", error)
+        return
+    yield from encrypted_alike(status.node for status in statuses if status.state is not NodeState.LOST)
+
+
+def encrypted_alike(nodes: Iterable[Node]) -> Iterator[Finding]:
+    """Yield a warning where nodes differ in ``remoting_tls``: their programs and GPUs refuse each other."""
+    settings = by_remoting_tls(nodes)
+    if len(settings) > 1:
+        told = ", and ".join(f"{setting} at {', '.join(names)}" for setting, names in settings.items())
+        yield Finding(
+            check="encryption",
+            verdict=Verdict.WARNING,
+            found=f"remoting_tls is {told}: programs of the ones can't use GPUs of the others",
+            cure="set it alike in agent.toml of all nodes, and restart their agents",
+        )

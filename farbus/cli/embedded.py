@@ -91,6 +91,8 @@ class Plan(Value, frozen=True, kw_only=True):
     """Shares that each GPU is offered as; 1 for whole GPUs."""
     cdi_directory: str = ""
     """Where container engines are told of tasks' remote GPUs; empty for nowhere."""
+    rdma_address: str = ""
+    """Address of an RDMA device, at which nodes reach each other; empty for the loopback interface, without RDMA."""
     metrics_port: int = 0
     """Port of the loopback interface where the scheduler serves Prometheus, nodes on those after it; 0 for none."""
     scheduler: dict[str, Any] = {}
@@ -304,7 +306,8 @@ class EmbeddedCluster:
         settings: dict[str, object] = {
             "name": node.name,
             "scheduler": self.server,
-            "address": "127.0.0.1",
+            "address": self.plan.rdma_address or "127.0.0.1",
+            "remoting_rdma": "on" if self.plan.rdma_address else "off",
             "peer_port": 0,
             "state": str(home),
             "socket": str(self.socket_of(node.name)),

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator
 
 from farbus.cli.findings import Finding, Verdict
-from farbus.cli.node_settings import NodeSettings, readable_settings
+from farbus.cli.node_settings import NodeSettings
 from farbus.errors import FarbusError
 from farbus.linux.clock import SystemClock
 from farbus.linux.pci import KernelPci, Pci
@@ -19,14 +19,11 @@ from farbus.linux.pci import KernelPci, Pci
 CHECK = "fabric"
 
 
-def examine_fabric(*, settings: NodeSettings | None = None, pci: Pci | None = None) -> Iterator[Finding]:
+def examine_fabric(settings: NodeSettings, *, pci: Pci | None = None) -> Iterator[Finding]:
     """Yield what is wrong with the files of the chassis, and with the bridges that their ports are said to lead to.
 
     ``settings`` are those of this machine's agent.
     """
-    settings = settings or readable_settings()
-    if settings is None:
-        return
     if settings.fabric:
         yield from _files(settings.fabric)
     if settings.fabric_ports:

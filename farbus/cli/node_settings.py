@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farbus.cli.decoding import convert_fields, decode_fields, read_file
-from farbus.errors import FarbusError, NotFound
+from farbus.errors import NotFound
 from farbus.linux.lvm import GROUP
 from farbus.model.storage import check_group_name
 from farbus.model.value import Value
@@ -40,14 +40,6 @@ class NodeSettings(Value, frozen=True, kw_only=True):
     def offers_rdma(self) -> bool:
         """Whether the NVMe target is to listen by RDMA, too."""
         return any(one.startswith("rdma://") for one in (*self.nvmeof_addresses, *self.nvmeof_spare_addresses))
-
-
-def readable_settings() -> NodeSettings | None:
-    """Return those of this machine's agent; None where its file can't be read, which the checks of storage tell."""
-    try:
-        return node_settings()
-    except FarbusError:
-        return None
 
 
 def node_settings(path: str = AGENT_SETTINGS, *, must_exist: bool = False) -> NodeSettings:

@@ -8,8 +8,9 @@ import stat
 from collections.abc import Callable, Iterator
 
 from farbus.cli.findings import Finding, Verdict
-from farbus.cli.node_settings import NodeSettings, readable_settings
-from farbus.linux.rdma import rdma_devices
+from farbus.cli.node_settings import NodeSettings
+from farbus.linux.rdma import lockable_bytes, rdma_devices
+from farbus.model.quantity import format_bytes
 
 CHECK = "rdma"
 
@@ -17,21 +18,22 @@ LIBRARY = "libibverbs.so.1"
 LIBRARY_HINT = "install rdma-core's libraries (Debian: ibverbs-providers; Fedora: libibverbs)"
 ALL_MAY_OPEN = stat.S_IROTH | stat.S_IWOTH
 
+LOCKED_BYTES = 6 * 2**20
+"""What a session may have locked: 3 MiB (native/transport/rdma.c), and as much again while it resumes."""
+
 
 def examine_rdma(
+    settings: NodeSettings,
     *,
-    settings: NodeSettings | None = None,
     root: str = "/",
     loads: Callable[[str], object] = ctypes.CDLL,
+    lockable: Callable[[], int | None] = lockable_bytes,
 ) -> Iterator[Finding]:
     """Yield what keeps sessions of this node from RDMA; nothing where its agent does not let them.
 
     ``settings`` are those of this machine's agent, ``sys`` and ``dev`` are looked for below ``root``, ``loads`` opens a
-    library or raises OSError.
+    library or raises OSError, ``lockable`` says how many bytes programs may lock.
     """
-    settings = settings or readable_settings()
-    if settings is None:
-        return
     if settings.remoting_rdma != "on":
         return
     try:
@@ -56,6 +58,14 @@ def examine_rdma(
                     f"{node}: programs and remoting servers can't open it",
                     "install rdma-core, whose rules for udev let all users open it",
                 )
+    limit = lockable()
+    if limit is not None and limit < LOCKED_BYTES:
+        yield _warning(
+            f"programs that are started here may lock {format_bytes(limit)} of memory, and a session takes "
+            f"{format_bytes(LOCKED_BYTES)} to go by RDMA and to stay there behind a cut",
+            "ulimit -l 8192, or for good: memlock in /etc/security/limits.conf for users who log in, and for jobs and "
+            "remoting servers DefaultLimitMEMLOCK=8M in /etc/systemd/system.conf",
+        )
     told = {address for device in usable for address in device.addresses}
     if told:
         yield from _own(settings.address, told)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from farbus.cli.findings import Finding, Verdict
 from farbus.cli.installation import STORAGE_RULES, storage_rules
-from farbus.cli.node_settings import NodeSettings, node_settings
+from farbus.cli.node_settings import NodeSettings
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import KernelFactsReader
 from farbus.linux.lvm import KernelLvm, Lvm
@@ -48,12 +48,12 @@ RDMA_MODULE = "nvmet-rdma"
 
 
 def examine_storage(
+    settings: NodeSettings,
     *,
     lvm: Lvm | None = None,
     which: Callable[[str], str | None] = shutil.which,
     has_module: Callable[[str], bool] | None = None,
     is_root: bool | None = None,
-    settings: NodeSettings | None = None,
     root: str = "/",
     nvme: NvmeFabrics | None = None,
     proc: str = "/proc",
@@ -62,12 +62,6 @@ def examine_storage(
 
     ``settings`` are those of this machine's agent, ``root`` is where its units are looked for, ``proc`` where who runs.
     """
-    if settings is None:
-        try:
-            settings = node_settings()
-        except FarbusError as error:
-            yield Finding(check=CHECK, verdict=Verdict.WARNING, found=error.message, cure=error.hint)
-            settings = NodeSettings()
     yield from _unit(settings, Path(root))
     yield from _rules(settings, Path(root))
     module = has_module or KernelFactsReader().has_module

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 
 from farbus.cli.findings import Finding, Verdict
-from farbus.cli.node_settings import NodeSettings, readable_settings
+from farbus.cli.node_settings import NodeSettings
 
 CHECK = "encryption"
 
@@ -14,16 +14,11 @@ LIBRARIES = ("libssl.so.3", "libssl.so.1.1")
 """In the order in which shim and remoting server look for them (native/transport/openssl.c)."""
 
 
-def examine_tls(
-    *, settings: NodeSettings | None = None, loads: Callable[[str], object] = ctypes.CDLL
-) -> Iterator[Finding]:
+def examine_tls(settings: NodeSettings, *, loads: Callable[[str], object] = ctypes.CDLL) -> Iterator[Finding]:
     """Yield whether sessions between nodes can be encrypted here, as this machine's agent is set.
 
     ``loads`` opens a library or raises OSError.
     """
-    settings = settings or readable_settings()
-    if settings is None:
-        return
     if settings.remoting_tls == "off":
         yield Finding(
             check=CHECK,

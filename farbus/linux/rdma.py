@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,15 @@ def rdma_devices(root: str | Path = "/") -> list[RdmaDevice]:
         )
         for device in sorted(Path(root, "sys/class/infiniband").glob("*"))
     ]
+
+
+def lockable_bytes() -> int | None:
+    """Return how much memory a program that is started here may lock, as its adapters count it; None: any.
+
+    What is registered with an adapter counts with what is locked (RLIMIT_MEMLOCK, getrlimit(2)).
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
 
 
 def _addresses(device: Path) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from farbus.model.device import Device, PoolReach
 from farbus.model.quantity import (
@@ -150,6 +150,21 @@ class Node(Value, frozen=True, kw_only=True):
     """The fabric pools that devices can come from."""
     storage_attach_s: float = 0.0
     """Seconds that attaching storage of other nodes over the network took here; 0 where nobody has measured it."""
+    remoting_tls: str = ""
+    """Whether programs and remoting servers encrypt what they say over TCP, ``on`` or ``off``; empty where an older
+    agent does not tell it."""
+
+
+def by_remoting_tls(nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:
+    """Return the names of nodes by their ``remoting_tls``: with more than one, they can't use each other's GPUs.
+
+    Those that do not tell it are left out.
+    """
+    told: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.remoting_tls:
+            told.setdefault(node.remoting_tls, []).append(node.name)
+    return {setting: tuple(sorted(names)) for setting, names in sorted(told.items())}
 
 
 class NodeStatus(Value, frozen=True, kw_only=True):

@@ -34,7 +34,9 @@ struct export {
 
 /* Looked at and changed in sections of clofork.h alone: so a child finds it whole. */
 static struct export *exports;
-static _Atomic unsigned export_count;
+/* Of which nobody has the program's end any more, and which a supervisor that is stopped could not be told of yet. */
+static struct export *untold;
+static _Atomic unsigned export_count;	/* of both */
 
 static bool watch_is_ours(const struct export *export)
 {
@@ -77,10 +79,10 @@ static void unlink_export(struct export *export)
 	while (*link != export)
 		link = &(*link)->next;
 	*link = export->next;
-	atomic_fetch_sub(&export_count, 1);
 }
 
-static void server_drop(struct client_session *session, const uint64_t token[4])
+/* false: the supervisor has not answered an earlier question yet, and has to be told later. */
+static bool server_drop(struct client_session *session, const uint64_t token[4])
 {
 	struct wire_descriptor_drop fixed;
 	const struct client_request request = { WIRE_OP_DESCRIPTOR_DROP, &fixed, sizeof(fixed), NULL, 0 };
@@ -89,17 +91,41 @@ static void server_drop(struct client_session *session, const uint64_t token[4])
 
 	memcpy(fixed.token, token, sizeof(fixed.token));
 	/* Where the session is lost, the server has dropped it. */
-	client_call_own(&route, &request, &wait);
+	return client_call_own(&route, &request, &wait) != CUDA_ERROR_TIMEOUT;
+}
+
+/* Tell the servers, and return what could not be told. */
+static struct export *exports_drop(struct export *dropped)
+{
+	const struct client_session *silent = NULL;
+	struct export *later = NULL, *export;
+
+	while (dropped) {
+		export = dropped;
+		dropped = export->next;
+		if (export->session != silent && server_drop(export->session, export->token)) {
+			free(export);
+			atomic_fetch_sub(&export_count, 1);
+			continue;
+		}
+		/* Nor can it be told of the others now. */
+		silent = export->session;
+		export->next = later;
+		later = export;
+	}
+	return later;
 }
 
 void client_descriptors_look(void)
 {
 	struct clofork_section section;
-	struct export *dropped = NULL, *behind, *export;
+	struct export *dropped, *behind, *export;
 
 	if (!atomic_load_explicit(&export_count, memory_order_relaxed))
 		return;
 	clofork_begin(&section);
+	dropped = untold;
+	untold = NULL;
 	for (behind = exports; behind;) {
 		struct export *closed[LOOK_AT_ONCE];
 		unsigned count;
@@ -114,12 +140,15 @@ void client_descriptors_look(void)
 		}
 	}
 	clofork_end(&section);
-	while (dropped) {
-		export = dropped;
-		dropped = export->next;
-		server_drop(export->session, export->token);
-		free(export);
-	}
+	dropped = exports_drop(dropped);
+	if (!dropped)
+		return;
+	clofork_begin(&section);
+	for (export = dropped; export->next; export = export->next)
+		;
+	export->next = untold;
+	untold = dropped;
+	clofork_end(&section);
 }
 
 void client_descriptors_child(void)
@@ -127,6 +156,7 @@ void client_descriptors_child(void)
 	for (; exports; exports = exports->next)
 		if (exports->watch >= 0 && watch_is_ours(exports))
 			close(exports->watch);
+	untold = NULL;
 	atomic_store(&export_count, 0);
 }
 
@@ -179,6 +209,10 @@ static CUresult descriptor_refused(const struct client_session *session, unsigne
 	case WIRE_DESCRIPTOR_FULL:
 		client_message("%s keeps no more descriptors for this process or its lease: close some that are not "
 			       "needed any more", session->peer);
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	case WIRE_DESCRIPTOR_GARBLED:
+		client_message("the supervisor at %s has answered what is no answer: it is of another version, and a new "
+			       "lease gets one of this", session->peer);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	default:
 		client_message("the supervisor at %s does not answer: its machine is overloaded, or it is stopped",

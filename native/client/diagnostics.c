@@ -125,6 +125,9 @@ void client_log(const char *line, size_t length)
 	if (length >= LOG_LINE_BYTES)
 		length = LOG_LINE_BYTES - 1;
 	memcpy(copy, line, length);
+	/* The beginning of a longer one is a line, too. */
+	if (length == LOG_LINE_BYTES - 1)
+		copy[length - 1] = '\n';
 	copy[length] = '\0';
 	messages_lock();
 	memcpy(messages.lines[messages.count++ % LOG_LINES], copy, length + 1);

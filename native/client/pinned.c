@@ -26,6 +26,9 @@
 #define MAP_STEP_BYTES (64ull << 30)
 #define MAP_REACH_BYTES (MAP_STEP_BYTES << MAP_ATTEMPTS)
 
+/* Pieces that have a name at the server. */
+static _Atomic unsigned pieces;
+
 /* Over descriptors and their offers, which come in the same order.  Before outbox.append. */
 static pthread_mutex_t offer_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -147,6 +150,16 @@ static bool shared_map(uint64_t pinned, void **memory, size_t bytes)
 	return result == CUDA_SUCCESS;
 }
 
+/* A name for one more piece; false: the server has as many as it takes, or memory is short. */
+static bool piece_open(void *what, uint64_t *pinned)
+{
+	if (atomic_fetch_add(&pieces, 1) < WIRE_PINNED_PIECES &&
+	    handle_open(&farbus_client.handles, HANDLE_PINNED, what, pinned) == 0)
+		return true;
+	atomic_fetch_sub(&pieces, 1);
+	return false;
+}
+
 static bool shared_offer(struct client_session *session, int descriptor, const struct client_request *request)
 {
 	const struct client_route route = client_route_current();
@@ -171,7 +184,7 @@ static bool memory_share(size_t bytes, struct client_range *range)
 
 	if (!session || transport_memory_make("farbus-remoting-pinned", bytes, &memory, &descriptor))
 		return false;
-	if (handle_open(&farbus_client.handles, HANDLE_PINNED, memory, &pinned) == 0) {
+	if (piece_open(memory, &pinned)) {
 		fixed.pinned = pinned;
 		if (shared_offer(session, descriptor, &offer)) {
 			range->mapped = maps && shared_map(pinned, &memory, bytes);
@@ -214,7 +227,7 @@ static bool file_share(struct client_range *range)
 
 	if (descriptor < 0)
 		return false;
-	if (handle_open(&farbus_client.handles, HANDLE_PINNED, range, &fixed.pinned) == 0) {
+	if (piece_open(range, &fixed.pinned)) {
 		there.pinned = fixed.pinned;
 		/* The program has it where it is. */
 		range->mapped = shared_offer(session, descriptor, &offer) && shared_ask(&map) == CUDA_SUCCESS;
@@ -242,6 +255,7 @@ void client_pinned_release(uint64_t pinned)
 {
 	(void)shared_name(WIRE_OP_PINNED_RELEASE, pinned);
 	handle_close(&farbus_client.handles, HANDLE_PINNED, pinned);
+	atomic_fetch_sub(&pieces, 1);
 }
 
 /* Is anything of the range still to be written by this process, with bytes that come?  The

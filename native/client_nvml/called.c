@@ -6,6 +6,12 @@
 
 /* ---- called ---- */
 
+/* Of the current one and the pending one nvidia-smi (535) asks for one alone, without a place for the other. */
+static bool is_of_two_alone(enum nvml_query query)
+{
+	return query == QUERY_nvmlDeviceGetGpuOperationMode;
+}
+
 /* The values of an answer, as many as there are places for them. */
 static nvmlReturn_t ask_numbers(nvmlDevice_t device, enum nvml_query query, unsigned a, unsigned b,
 				unsigned *const out[], int count)
@@ -13,14 +19,17 @@ static nvmlReturn_t ask_numbers(nvmlDevice_t device, enum nvml_query query, unsi
 	const struct nvml_question question = { .query = query, .arguments = { a, b } };
 	struct nvml_answer answer;
 	nvmlReturn_t result = nvml_up();
+	int places = 0;
 
-	for (int i = 0; !result && i < count; i++)
-		if (!out[i])
-			result = NVML_ERROR_INVALID_ARGUMENT;
+	for (int i = 0; i < count; i++)
+		places += out[i] != NULL;
+	if (!result && places < (is_of_two_alone(query) ? 1 : count))
+		result = NVML_ERROR_INVALID_ARGUMENT;
 	if (!result)
 		result = nvml_ask(device, &question, &answer);
 	for (int i = 0; !result && i < count; i++)
-		*out[i] = (unsigned)answer.values[i];
+		if (out[i])
+			*out[i] = (unsigned)answer.values[i];
 	return result;
 }
 

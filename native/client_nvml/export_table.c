@@ -5,7 +5,9 @@
  * they are called: -L and no option call slot 81 (index, place for a handle) and slot 26
  * (before it prints), -q slot 165 too; each may answer that it is not supported, and the
  * public functions are used instead, or N/A is printed.  Processes are asked for in no
- * other way, so that none are shown.
+ * other way, so that none are shown.  dmon and pmon end where slot 72 (device, place, 2)
+ * supports nothing, topo -m where slot 23 (two records with PCI addresses, place) does:
+ * what they write there other versions of nvidia-smi may not have room for.
  */
 #include "nvml.h"
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../transport/clofork.h"
 
@@ -369,6 +370,19 @@ NVML_EXPORT nvmlReturn_t nvmlShutdown(void)
 		link_close();
 	link_unlock(cancel);
 	return result;
+}
+
+/* The library is closed (dlclose), or the process ends: whoever has not called nvmlShutdown leaves no server behind.
+ * Descriptors alone are closed, as OpenSSL may be over by now.  Where another thread still asks, the process ends. */
+static void __attribute__((destructor)) nvml_unload(void)
+{
+	if (pthread_mutex_trylock(&nvml.link))
+		return;
+	for (unsigned i = 0; nvml.connected && i < farbus_client.session_count; i++)
+		if (farbus_client.sessions[i].transport.descriptor >= 0)
+			close(farbus_client.sessions[i].transport.descriptor);
+	nvml.connected = false;
+	pthread_mutex_unlock(&nvml.link);
 }
 
 nvmlReturn_t nvml_devices(unsigned *count)

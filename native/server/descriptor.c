@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../transport/socket.h"
 #include "../wire/descriptor.h"
 
 /* The supervisor answers at once, but for when it starts a server. */
@@ -47,7 +48,7 @@ bool server_descriptor_op(unsigned op)
 
 /* ---- asking the supervisor ---- */
 
-/* 0, or -errno; *descriptor: what came with it, or -1. */
+/* 0, or -errno; *descriptor: what came with it, or -1.  -EPROTO: it is no message of ours; what came with it is closed. */
 static int exchange_receive(int socket, struct exchange_message *message, int *descriptor)
 {
 	union {
@@ -63,15 +64,17 @@ static int exchange_receive(int socket, struct exchange_message *message, int *d
 	};
 	ssize_t got = recvmsg(socket, &received, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	struct cmsghdr *header;
+	bool several;
 
 	*descriptor = -1;
-	if (got < 0)
-		return -errno;
+	if (got <= 0)
+		return got ? -errno : -EPIPE;
 	header = CMSG_FIRSTHDR(&received);
-	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-	    header->cmsg_len == CMSG_LEN(sizeof(int)))
-		memcpy(descriptor, CMSG_DATA(header), sizeof(int));
-	if (got == (ssize_t)sizeof(*message))
+	several = header && header->cmsg_len > CMSG_LEN(sizeof(int));
+	*descriptor = transport_descriptor_of(&received);
+	/* One that is cut off alone had no number left here. */
+	several = several || (*descriptor >= 0 && received.msg_flags & MSG_CTRUNC);
+	if (got == (ssize_t)sizeof(*message) && !(received.msg_flags & MSG_TRUNC) && !several)
 		return 0;
 	if (*descriptor >= 0)
 		close(*descriptor);
@@ -110,35 +113,50 @@ static void exchange_late(struct server *server, struct exchange_message *answer
 }
 
 /* Ask, sending a descriptor or -1, and wait for the answer: it replaces the message, and what came with it is
- * *received, or -1.  Where there is none in time, the message says so. */
-static void exchange_ask(struct server *server, struct exchange_message *message, int sent, int *received)
+ * *received, or -1.  Where there is none in time, the message says so.  A supervisor that has not answered the last
+ * question is asked nothing before it does, so that its answers are never more than it can send at once: 0, or -EAGAIN
+ * where it was not asked for that, which who is not patient does not wait for. */
+static int exchange_ask(struct server *server, struct exchange_message *message, int sent, int *received, bool patient)
 {
 	const uint64_t end = transport_now_ns() + EXCHANGE_TIMEOUT_MS * 1000000ull;
 	struct pollfd waited = { .fd = server->exchange, .events = POLLIN };
 	struct exchange_message answer;
-	uint32_t number;
-	int rc = 0;
+	bool asked = false;
+	int rc;
 
-	*received = -1;
-	pthread_mutex_lock(&server->exchange_lock);
-	while (exchange_receive(server->exchange, &answer, received) == 0)
-		exchange_late(server, &answer, *received);
-	number = message->number = ++server->exchange_number;
-	rc = exchange_send(server->exchange, message, sent);
 	message->refusal = WIRE_DESCRIPTOR_SILENT;
-	while (!rc && poll(&waited, 1, transport_left_ms(end)) != 0) {
+	pthread_mutex_lock(&server->exchange_lock);
+	message->number = ++server->exchange_number;
+	for (;;) {
 		rc = exchange_receive(server->exchange, &answer, received);
-		if (!rc && answer.number == number) {
-			*message = answer;
+		if (!rc) {
+			server->exchange_silent = false;
+			if (asked && answer.number == message->number) {
+				*message = answer;
+				break;
+			}
+			exchange_late(server, &answer, *received);
+			*received = -1;
+			continue;
+		}
+		if (rc == -EPROTO)
+			message->refusal = WIRE_DESCRIPTOR_GARBLED;
+		if (rc != -EAGAIN && rc != -EINTR)
+			break;
+		if (!asked && !server->exchange_silent) {
+			rc = exchange_send(server->exchange, message, sent);
+			if (rc)
+				break;
+			asked = true;
+			continue;
+		}
+		if ((!asked && !patient) || poll(&waited, 1, transport_left_ms(end)) == 0) {
+			server->exchange_silent = true;
 			break;
 		}
-		if (!rc)
-			exchange_late(server, &answer, *received);
-		*received = -1;
-		if (rc == -EAGAIN || rc == -EINTR)
-			rc = 0;
 	}
 	pthread_mutex_unlock(&server->exchange_lock);
+	return !asked && rc == -EAGAIN ? -EAGAIN : 0;
 }
 
 /* ---- what this session has exported ---- */
@@ -234,7 +252,7 @@ CUresult serve_descriptor_export(struct server_call *call)
 		return result;
 	}
 	server_pass(call);
-	exchange_ask(server, &message, descriptor, &none);
+	exchange_ask(server, &message, descriptor, &none, true);
 	close(descriptor);
 	if (none >= 0)
 		close(none);
@@ -258,7 +276,7 @@ CUresult serve_descriptor_drop(struct server_call *call)
 	struct exchange_message message = { .verb = EXCHANGE_DROP };
 	struct server *server = call->server;
 	struct server_export **link, *export;
-	int none;
+	int none, rc;
 
 	pthread_mutex_lock(&server->exports_lock);
 	link = export_find(server, request->token);
@@ -271,11 +289,19 @@ CUresult serve_descriptor_drop(struct server_call *call)
 	message.kind = export->kind;
 	memcpy(message.token, export->token, sizeof(message.token));
 	server_pass(call);
-	exchange_ask(server, &message, -1, &none);
+	rc = exchange_ask(server, &message, -1, &none, false);
 	if (none >= 0)
 		close(none);
-	export_free(server, export);
-	return CUDA_SUCCESS;
+	if (!rc) {
+		export_free(server, export);
+		return CUDA_SUCCESS;
+	}
+	/* The client asks again. */
+	pthread_mutex_lock(&server->exports_lock);
+	export->next = server->exports;
+	server->exports = export;
+	pthread_mutex_unlock(&server->exports_lock);
+	return CUDA_ERROR_TIMEOUT;
 }
 
 /* ---- what others have exported ---- */
@@ -337,7 +363,7 @@ CUresult serve_descriptor_import(struct server_call *call)
 	pthread_mutex_unlock(&server->exports_lock);
 	memcpy(message.token, request->token, sizeof(message.token));
 	server_pass(call);
-	exchange_ask(server, &message, -1, &descriptor);
+	exchange_ask(server, &message, -1, &descriptor, true);
 	reply->refusal = message.refusal;
 	if (message.refusal == WIRE_DESCRIPTOR_GRANTED && descriptor < 0)
 		reply->refusal = WIRE_DESCRIPTOR_FULL;	/* this process has no number left for it */

@@ -14,8 +14,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Most pieces of one session: a quarter of what Linux lets a process map (vm.max_map_count). */
-#define PINNED_COUNT 16384u
 /* Up to this size the lead is kept for a copy that the client waits for: a worker of the driver's and
  * another leader, one waked behind the other, cost as much as a good part of a MiB.  What is
  * larger would keep a thread that comes meanwhile waiting for longer than some 2 ms. */
@@ -51,7 +49,7 @@ static bool shared_room(struct server *server, uint64_t bytes)
 	bool room;
 
 	pthread_mutex_lock(&server->shared_lock);
-	room = server->shared_count < PINNED_COUNT && bytes && bytes <= pinned_limit() &&
+	room = server->shared_count < WIRE_PINNED_PIECES && bytes && bytes <= pinned_limit() &&
 	       server->shared_bytes <= pinned_limit() - bytes;
 	pthread_mutex_unlock(&server->shared_lock);
 	return room;

@@ -19,6 +19,7 @@
 
 #include "../transport/rdma.h"
 #include "../transport/resume.h"
+#include "../transport/socket.h"
 #include "../transport/tls.h"
 #include "../wire/proof.h"
 
@@ -47,19 +48,15 @@ static int descriptor_receive(int channel)
 		.msg_control = &control,
 		.msg_controllen = sizeof(control),
 	};
-	struct cmsghdr *header;
-	int descriptor = -EAGAIN;
+	int descriptor;
 	ssize_t got = recvmsg(channel, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
 	if (got < 0)
 		return errno == EAGAIN || errno == EINTR ? -EAGAIN : -EPIPE;
 	if (!got)
 		return -EPIPE;
-	header = CMSG_FIRSTHDR(&message);
-	if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
-	    header->cmsg_len == CMSG_LEN(sizeof(int)))
-		memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
-	return descriptor;
+	descriptor = transport_descriptor_of(&message);
+	return descriptor >= 0 ? descriptor : -EAGAIN;
 }
 
 static void resume_answer(struct transport *fresh, const struct server *server,

@@ -258,6 +258,7 @@ struct server {
 	int exchange;			/* see server_options */
 	pthread_mutex_t exchange_lock;	/* over asking there */
 	uint32_t exchange_number;	/* of the last question */
+	bool exchange_silent;		/* the last one was not answered in time, nor has anything come since */
 	pthread_mutex_t exports_lock;	/* over what follows (descriptor.c); before that of quota.c */
 	struct server_export *exports;
 	unsigned export_count;

@@ -34,6 +34,7 @@ enum wire_descriptor_refusal {
 	WIRE_DESCRIPTOR_UNKNOWN = 1,	/* no session of the lease keeps such a one (any more) */
 	WIRE_DESCRIPTOR_FULL = 2,	/* session or lease keep as many as they may */
 	WIRE_DESCRIPTOR_SILENT = 3,	/* the supervisor does not answer */
+	WIRE_DESCRIPTOR_GARBLED = 4,	/* the supervisor says what is no answer */
 };
 
 #endif

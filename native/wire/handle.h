@@ -29,6 +29,9 @@ enum handle_kind {
 	HANDLE_PINNED,			/* pinned memory that both share */
 };
 
+/* Most pieces of pinned memory that a session shares: a quarter of what Linux lets a process map (vm.max_map_count). */
+#define WIRE_PINNED_PIECES 16384u
+
 /* Most objects alive in one table: 1,048,576; a handle could name 8 times that. */
 #define HANDLE_CHUNK_SLOTS 1024u
 #define HANDLE_CHUNKS 1024u

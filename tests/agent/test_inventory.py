@@ -61,6 +61,14 @@ async def test_each_device_is_told_once_by_what_stays_the_same() -> None:
     assert found.troubles == ()
 
 
+@pytest.mark.parametrize("setting", ["on", "off"])
+async def test_whether_sessions_are_encrypted_is_told(setting: str) -> None:
+    found = await take_inventory(
+        changed(remoting_tls=setting), facts=FakeNodeFacts(), sysfs=FakeSysfs(), gpu_sources=[]
+    )
+    assert found.node.remoting_tls == setting
+
+
 async def test_links_that_are_up_are_told() -> None:
     facts = FakeNodeFacts()
     facts.link_list = (

@@ -62,7 +62,7 @@ DEVICE = Device(
 NODE = Node(
     name="alpha", address="127.0.0.1", boot_id="b", agent_version="1", capacity=RESOURCES, labels={"rack": "r1"},
     devices=(DEVICE,), links=(Link(name="eth0", speed_mbit_s=25000),), peer_endpoint="h:1",
-    pools=(PoolReach(pool="p", attach_s=4.5),), storage_attach_s=2.5,
+    pools=(PoolReach(pool="p", attach_s=4.5),), storage_attach_s=2.5, remoting_tls="off",
 )  # fmt: skip
 GROUP = TaskGroup(
     name="main", command=("./a", "b"), count=2, requests=Requests(gpus=1, gpu_model="H200"), node="alpha",

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from farbus.cli import diagnosis
 from farbus.cli.diagnosis import _managed_memory, examine, reachable_by_others
 from farbus.cli.findings import Verdict
-from farbus.errors import NotFound
+from farbus.cli.node_settings import NodeSettings
+from farbus.errors import InvalidInput, NotFound
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
+from farbus.model.node import Node, Resources
 
 
 @pytest.fixture
@@ -134,6 +137,54 @@ def test_the_agent_s_settings_may_lie_elsewhere(tmp_path: Path) -> None:
     file.write_text('remoting_tls = "off"\n')
     (finding,) = (finding for finding in examine(config=str(file)) if finding.check == "encryption")
     assert finding.found.startswith("remoting_tls is off")
+
+
+def test_the_agent_s_settings_are_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    read: list[str] = []
+
+    def settings() -> NodeSettings:
+        read.append("once")
+        return NodeSettings(remoting_tls="off")
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(diagnosis, "node_settings", settings)
+    assert any(finding.found.startswith("remoting_tls is off") for finding in examine())
+    assert read == ["once"]
+
+
+def test_settings_that_can_t_be_read_are_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What any node may need is looked for all the same."""
+
+    def settings() -> NodeSettings:
+        raise InvalidInput("agent.toml: line 3", hint="correct it")
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(diagnosis, "node_settings", settings)
+    findings = list(examine())
+    assert [finding.cure for finding in findings if "agent.toml" in finding.found] == ["correct it"]
+    checks = {finding.check for finding in findings}
+    assert {"settings", "storage"} <= checks
+    assert not checks & {"encryption", "rdma", "fabric"}
+
+
+def told_by(name: str, remoting_tls: str) -> Node:
+    return Node(
+        name=name, address="", boot_id="", agent_version="", capacity=Resources(cpu_milli=1, memory_bytes=1),
+        remoting_tls=remoting_tls,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [(), ("on",), ("on", "on", ""), ("off", "off")])
+def test_nodes_that_encrypt_alike_are_not_named(settings: tuple[str, ...]) -> None:
+    assert not list(diagnosis.encrypted_alike(told_by(f"n{number}", each) for number, each in enumerate(settings)))
+
+
+def test_nodes_that_differ_in_encryption_are_named() -> None:
+    nodes = [told_by("gamma", "off"), told_by("beta", "on"), told_by("old", ""), told_by("alpha", "on")]
+    (finding,) = diagnosis.encrypted_alike(nodes)
+    assert finding.verdict is Verdict.WARNING
+    assert finding.found.startswith("remoting_tls is off at gamma, and on at alpha, beta: ")
+    assert "agent.toml of all nodes" in finding.cure
 
 
 def test_settings_that_were_named_and_are_not_there_are_an_error(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def fabric(tmp_path: Path) -> Path:
 
 
 def found(fabric: Path) -> list[tuple[Verdict, str, str]]:
-    return [(each.verdict, each.found, each.cure) for each in examine_fabric(settings=NodeSettings(fabric=str(fabric)))]
+    return [(each.verdict, each.found, each.cure) for each in examine_fabric(NodeSettings(fabric=str(fabric)))]
 
 
 def test_chassis_whose_files_are_right_are_named_with_how_to_ask_them(fabric: Path) -> None:
@@ -54,7 +54,7 @@ def test_chassis_whose_files_are_right_are_named_with_how_to_ask_them(fabric: Pa
 
 
 def test_a_node_without_chassis_is_told_nothing() -> None:
-    assert list(examine_fabric(settings=NodeSettings())) == []
+    assert list(examine_fabric(NodeSettings())) == []
 
 
 def test_credentials_that_others_can_read_are_a_fault_and_hide_no_other_chassis(fabric: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_bridge_that_the_machine_has_not_is_told_with_its_port(tmp_path: Path)
     pci = KernelPci(sys=unpack("q35-6.1", tmp_path) / "sys", proc=tmp_path)
     there = pci.tree().functions[0].address
     settings = NodeSettings(fabric_ports={"falcon-1/30h": (there, "0000:3a:00.0")})
-    (finding,) = examine_fabric(settings=settings, pci=pci)
+    (finding,) = examine_fabric(settings, pci=pci)
     assert finding.verdict is Verdict.WARNING
     assert finding.found == "fabric_ports: falcon-1/30h: there is no bridge 0000:3a:00.0 on this node"
     assert finding.cure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from farbus.cli.findings import Verdict
 from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.rdma_diagnosis import examine_rdma
+from farbus.linux.rdma import lockable_bytes
 
 ON = NodeSettings(remoting_rdma="on")
 EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -40,12 +42,15 @@ GIDS = {
 }
 
 
-def lines(root: Path, settings: NodeSettings = ON, *, library: bool = True) -> list[tuple[Verdict, str]]:
+def lines(
+    root: Path, settings: NodeSettings = ON, *, library: bool = True, lockable: int | None = None
+) -> list[tuple[Verdict, str]]:
     def loads(_: str) -> None:
         if not library:
             raise OSError
 
-    return [(each.verdict, each.found) for each in examine_rdma(settings=settings, root=str(root), loads=loads)]
+    found = examine_rdma(settings, root=str(root), loads=loads, lockable=lambda: lockable)
+    return [(each.verdict, each.found) for each in found]
 
 
 def test_nothing_is_said_where_it_is_off(tmp_path: Path) -> None:
@@ -92,6 +97,32 @@ def test_a_device_that_users_can_t_open(tmp_path: Path) -> None:
     (verdict, found), _ = lines(tmp_path)
     assert verdict is Verdict.WARNING
     assert found == f"{tmp_path}/dev/infiniband/uverbs0: programs and remoting servers can't open it"
+
+
+@pytest.mark.parametrize("lockable", [6 << 20, 8 << 20, None])
+def test_as_much_memory_as_a_session_locks(tmp_path: Path, lockable: int | None) -> None:
+    device(tmp_path, gids=GIDS)
+    assert [verdict for verdict, _ in lines(tmp_path, lockable=lockable)] == [Verdict.OK]
+
+
+@pytest.mark.parametrize(("lockable", "told"), [(5 << 20, "5 MiB"), (64 << 10, "64 KiB"), (0, "0 B")])
+def test_less_memory_than_a_session_locks(tmp_path: Path, lockable: int, told: str) -> None:
+    device(tmp_path, gids=GIDS)
+    warning, _ = lines(tmp_path, lockable=lockable)
+    assert warning == (
+        Verdict.WARNING,
+        f"programs that are started here may lock {told} of memory, and a session takes 6 MiB to go by RDMA and to "
+        "stay there behind a cut",
+    )
+
+
+def test_what_may_be_locked_is_this_process_s_limit() -> None:
+    before = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, before[1]))
+    try:
+        assert lockable_bytes() == 4096
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, before)
 
 
 def test_the_agent_s_file_is_read(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def told(
     lvm: FakeLvm, *, programs: bool = True, modules: bool = True, root: bool = True, **settings: object
 ) -> list[tuple[Verdict, str]]:
     found = examine_storage(
-        lvm=lvm, which=lambda name: name if programs or name == "lvm" else None, has_module=lambda _: modules,
-        is_root=root, settings=msgspec.convert(settings, NodeSettings), root=str(lvm.directory),
+        msgspec.convert(settings, NodeSettings), lvm=lvm, has_module=lambda _: modules, is_root=root,
+        which=lambda name: name if programs or name == "lvm" else None, root=str(lvm.directory),
     )  # fmt: skip
     return [(finding.verdict, f"{finding.found}; {finding.cure}") for finding in found]
 
@@ -59,8 +59,8 @@ def test_doctor_asks_for_rdma_where_the_target_is_to_listen_by_it(tmp_path: Path
 
 def of_tls(tmp_path: Path, nvme: FakeNvme, *, modules: bool = True) -> list[tuple[Verdict, str, str]]:
     found = examine_storage(
-        lvm=FakeLvm(tmp_path), which=lambda name: name, has_module=lambda _: modules, is_root=False,
-        settings=NodeSettings(nvmeof_tls="on"), root=str(tmp_path), nvme=nvme, proc=str(nvme.directory / "proc"),
+        NodeSettings(nvmeof_tls="on"), lvm=FakeLvm(tmp_path), which=lambda name: name, has_module=lambda _: modules,
+        is_root=False, root=str(tmp_path), nvme=nvme, proc=str(nvme.directory / "proc"),
     )  # fmt: skip
     words = ("nvmeof_tls is on", "encrypt")
     return [(one.verdict, one.found, one.cure) for one in found if any(word in one.found for word in words)]
@@ -220,7 +220,7 @@ def test_the_group_is_that_of_the_settings(
     assert "volume group other: no drives" in capsys.readouterr().err
     monkeypatch.setattr(storage_diagnosis, "KernelLvm", lambda group: FakeLvm(machine.directory, group=group))
     settings = node_settings(str(machine.directory / "agent.toml"))
-    *_, last = examine_storage(which=str, has_module=bool, is_root=True, settings=settings)
+    *_, last = examine_storage(settings, which=str, has_module=bool, is_root=True)
     assert last.found.startswith("volume group fast: 1020 MiB")
     storage.remove([drive])
     assert "is in volume group fast no more" in capsys.readouterr().out

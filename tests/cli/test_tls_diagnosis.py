@@ -22,7 +22,7 @@ def test_the_library_that_encrypts(there: set[str], verdict: Verdict, found: str
         if library not in there:
             raise OSError
 
-    (finding,) = examine_tls(settings=NodeSettings(), loads=loads)
+    (finding,) = examine_tls(NodeSettings(), loads=loads)
     assert (finding.verdict, finding.found) == (verdict, found)
 
 
@@ -30,6 +30,6 @@ def test_no_library_is_looked_for_where_it_is_off() -> None:
     def loads(library: str) -> None:
         raise AssertionError(library)
 
-    (finding,) = examine_tls(settings=NodeSettings(remoting_tls="off"), loads=loads)
+    (finding,) = examine_tls(NodeSettings(remoting_tls="off"), loads=loads)
     assert finding.verdict is Verdict.NOTE
     assert finding.found.startswith("remoting_tls is off")

@@ -23,12 +23,14 @@ from farbus.cli.commands.up import (
     _check_gpu_settings,
     _further_gpu_settings,
     _read_scheduler_settings,
+    rdma_address,
     what_to_try,
 )
 from farbus.cli.embedded import EmbeddedCluster, Plan, parse_nodes, remove_leftovers
 from farbus.cli.runtime import RunningCluster
-from farbus.errors import Conflict, InvalidInput
+from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.linux.children import process_exists
+from farbus.linux.rdma import RdmaDevice
 from farbus.model.value import from_json
 from tests.cli.conftest import Farbus, clean_environment
 
@@ -60,6 +62,35 @@ def test_settings_that_gpus_refuse_are_refused_before_anything_is_started(settin
 def test_what_it_says_to_try_works_with_whole_gpus_and_with_shares(shares: int, asks: str) -> None:
     said = [line.split("   ")[0].strip() for line in what_to_try(shares)]
     assert {f"farbus run {asks} -- ./program", f"farbus submit {asks} -- ./program"} <= set(said)
+
+
+def adapter(name: str, *addresses: str) -> RdmaDevice:
+    return RdmaDevice(name=name, addresses=addresses, nodes=())
+
+
+def test_by_rdma_nodes_have_the_address_of_a_device(tmp_path: Path) -> None:
+    address = rdma_address(lambda: [adapter("mlx5_0"), adapter("rxe0", "10.0.0.7", "fd00::7")])
+    assert address == "10.0.0.7"
+    for rdma, settings in ((address, ("10.0.0.7", "on")), ("", ("127.0.0.1", "off"))):
+        plan = Plan(nodes=parse_nodes("left:0"), gpu_memory_bytes=2**30, rdma_address=rdma)
+        EmbeddedCluster(plan, state=tmp_path / "state", sockets=tmp_path / "sockets", tell=print)._prepare()
+        config = json.loads((tmp_path / "state" / "nodes" / "left" / "config.json").read_bytes())
+        assert (config["address"], config["remoting_rdma"]) == settings
+    assert any(line.strip().startswith("farbus run --gpus 1 --transport rdma") for line in what_to_try(1, rdma=True))
+    assert not any("rdma" in line for line in what_to_try(1))
+
+
+@pytest.mark.parametrize(
+    ("devices", "told", "cure"),
+    [
+        ([], "--rdma: this machine has no RDMA device", "rdma link show"),
+        ([adapter("mlx5_0"), adapter("mlx5_1")], "--rdma: mlx5_0, mlx5_1: no active port with an address", "interface"),
+    ],
+)
+def test_without_an_address_for_rdma_nothing_is_started(devices: list[RdmaDevice], told: str, cure: str) -> None:
+    with pytest.raises(NotFound, match=f"^{told}") as caught:
+        rdma_address(lambda: devices)
+    assert cure in caught.value.hint
 
 
 def test_the_memory_of_gpus_that_were_offered_in_shares_is_removed(

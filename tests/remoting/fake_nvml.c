@@ -109,6 +109,11 @@ NVML_EXPORT int nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *first, unsig
 	return 0;
 }
 
+NVML_EXPORT int nvmlDeviceGetGpuOperationMode(nvmlDevice_t device, unsigned *first, unsigned *second)
+{
+	return nvmlDeviceGetEccMode(device, first, second);
+}
+
 NVML_EXPORT int nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *a, unsigned *b, unsigned *c,
 					  unsigned *d)
 {

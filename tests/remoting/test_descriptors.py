@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import os
+import pty
 import re
 import socket
 import struct
 import subprocess
+import termios
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -127,6 +131,39 @@ def any_lease(request: pytest.FixtureRequest, lease: Callable[..., Remote]) -> C
         return lease()
 
     return start
+
+
+#: While a supervisor is stopped: how many questions lie before it.
+Stopped = Callable[[Remote], AbstractContextManager[Callable[[], int]]]
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
+    """A supervisor that reads no questions meanwhile, and then goes on as before."""
+
+    @contextlib.contextmanager
+    def stop(remote: Remote) -> Iterator[Callable[[], int]]:
+        serve, goes_on = remote.supervisor._descriptors.serve, threading.Event()
+        asked: list[socket.socket] = []
+
+        def wait(channel: socket.socket, session: int) -> bool:
+            asked.append(channel)
+            goes_on.wait()
+            return serve(channel, session)
+
+        def questions() -> int:
+            bytes_there = array.array("i", [0])
+            fcntl.ioctl(asked[0], termios.FIONREAD, bytes_there)
+            return bytes_there[0] // MESSAGE.size
+
+        monkeypatch.setattr(remote.supervisor._descriptors, "serve", wait)
+        try:
+            yield questions
+        finally:
+            monkeypatch.setattr(remote.supervisor._descriptors, "serve", serve)
+            goes_on.set()
+
+    return stop
 
 
 def kept() -> int:
@@ -504,25 +541,69 @@ def test_a_supervisor_that_is_stopped_is_not_waited_for_without_end(
 
 
 def test_what_a_supervisor_keeps_too_late_is_nobody_s_and_closed(
-    remote: Remote, worker: Start, monkeypatch: pytest.MonkeyPatch
+    remote: Remote, worker: Start, stopped: Stopped
 ) -> None:
-    serve, goes_on = remote.supervisor._descriptors.serve, threading.Event()
-
-    def stopped(channel: socket.socket, session: int) -> bool:
-        goes_on.wait()
-        return serve(channel, session)
-
     one = worker(remote)
     memory = one.do(f"make {BYTES}")
-    monkeypatch.setattr(remote.supervisor._descriptors, "serve", stopped)
-    try:
-        assert one.do(f"export {memory}") == "error 909"
-    finally:
-        goes_on.set()
+    with stopped(remote) as questions:
+        assert [one.do(f"export {memory}") for _ in range(2)] == ["error 909"] * 2
+        assert questions() == 1
     wait_until(lambda: len(remote.supervisor._descriptors) == 1, "the supervisor kept it")
     assert one.do(f"import {one.do(f'export {memory}')} {BYTES}") == "1"
     assert len(remote.supervisor._descriptors) == 1
     assert "does not answer" in one.finish()
+
+
+def test_a_supervisor_that_is_stopped_is_told_later_what_was_closed_meanwhile(
+    remote: Remote, worker: Start, stopped: Stopped
+) -> None:
+    """It is asked once, waited for once, and told all when it goes on, in as many questions as it can answer."""
+    count, before = 12, kept()
+    one = worker(remote)
+    memory = one.do(f"make {BYTES}")
+    available = one.do("available")
+    made = [one.do(f"export {memory}") for _ in range(count)]
+    with stopped(remote) as questions:
+        for descriptor in made:
+            assert one.do(f"close {descriptor}") == "0"
+        assert [one.do("available") for _ in range(2)] == [available] * 2
+        assert (questions(), kept()) == (1, before + count)
+    wait_until(lambda: kept() == before + count - 1, "the supervisor has answered the first")
+    assert one.do("available") == available
+    assert kept() == before
+    assert one.do(f"import {one.do(f'export {memory}')} {BYTES}") == "1"
+    assert one.do("ends") == "2"
+    assert one.finish() == ""
+
+
+@pytest.mark.parametrize("answered", ["two descriptors", "three descriptors", "too much", "too little"])
+def test_what_is_no_answer_is_an_error_and_leaves_nothing_behind(
+    remote: Remote, worker: Start, monkeypatch: pytest.MonkeyPatch, answered: str
+) -> None:
+    sent = {"two descriptors": 2, "three descriptors": 3}.get(answered, 1)
+    more = {"too much": b"x"}.get(answered, b"")
+
+    def serve(channel: socket.socket, session: int) -> bool:
+        asked = channel.recv(64)
+        if not asked:
+            return False
+        verb, number, kind, _, token = MESSAGE.unpack(asked)
+        data = MESSAGE.pack(verb, number, kind, Refusal.GRANTED, token) + more
+        with open(os.devnull, "rb") as file:
+            socket.send_fds(channel, [data[: -1 if answered == "too little" else None]], [file.fileno()] * sent)
+        return True
+
+    one = worker(remote)
+    memory = one.do(f"make {BYTES}")
+    descriptor = one.do(f"export {memory}")
+    (server,) = remote.supervisor.pids
+    before = len(os.listdir(f"/proc/{server}/fd"))
+    monkeypatch.setattr(remote.supervisor._descriptors, "serve", serve)
+    assert one.do(f"import {descriptor} {BYTES}") == OPERATING_SYSTEM
+    assert one.do(f"export {memory}") == OPERATING_SYSTEM
+    assert len(os.listdir(f"/proc/{server}/fd")) == before
+    for line in one.finish().splitlines():
+        assert re.fullmatch(r"farbus: the supervisor at \S+ has answered what is no answer: .*", line)
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
@@ -660,6 +741,69 @@ def test_a_server_that_says_nonsense_is_heard_no_more(
         socket.send_fds(theirs, [message], [file.fileno()])
         assert not descriptors.serve(ours, 1)
     assert opened() == before
+
+
+@contextlib.contextmanager
+def lingering() -> Iterator[int]:
+    """The last descriptor of a connection whose end waits an hour for a peer that takes nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        peer, _ = listener.accept()
+    with peer:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+        ours.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                ours.send(bytes(1 << 16))
+        # A close waits for what is unread, unless it is told to wait for nothing (O_NONBLOCK).
+        ours.setblocking(True)
+        yield ours.detach()
+        # A reset: who waits is woken.
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize("verb", Verb)
+def test_a_server_that_sends_what_waits_when_it_is_closed_is_not_waited_for(
+    exchange: tuple[Descriptors, socket.socket, socket.socket], verb: Verb
+) -> None:
+    descriptors, ours, theirs = exchange
+    with lingering() as descriptor:
+        socket.send_fds(theirs, [said(verb)], [descriptor])
+        os.close(descriptor)
+        assert not descriptors.serve(ours, 1)
+        assert len(descriptors) == 0
+
+
+@pytest.fixture(params=["file of a disk", "terminal", "socket"])
+def foreign(request: pytest.FixtureRequest) -> Iterator[int]:
+    """What may wait for others when it is closed."""
+    screen, keyboard = pty.openpty()
+    with socket.socket() as connection, open(__file__, "rb") as file:
+        yield {"terminal": keyboard, "socket": connection.fileno()}.get(request.param, file.fileno())
+    os.close(screen)
+    os.close(keyboard)
+
+
+def test_what_no_driver_exports_is_not_kept(
+    exchange: tuple[Descriptors, socket.socket, socket.socket], foreign: int
+) -> None:
+    descriptors, ours, theirs = exchange
+    before = opened()
+    socket.send_fds(theirs, [said(KEEP)], [foreign])
+    assert not descriptors.serve(ours, 1)
+    assert len(descriptors) == 0
+    wait_until(lambda: opened() == before, "it is closed")
+
+
+def test_what_drivers_export_is_kept(exchange: tuple[Descriptors, socket.socket, socket.socket]) -> None:
+    """Files in memory, devices, and the kernel's objects without a name, as DMA buffers are."""
+    descriptors, ours, theirs = exchange
+    for made in (os.memfd_create("memory"), os.open("/dev/zero", os.O_RDWR), os.eventfd(0)):
+        socket.send_fds(theirs, [said(KEEP)], [made])
+        os.close(made)
+        assert descriptors.serve(ours, 1)
+        assert MESSAGE.unpack(theirs.recv(100))[3] == Refusal.GRANTED
+    assert len(descriptors) == 3
 
 
 def test_what_is_kept_is_found_by_its_token_and_kind_and_closed_by_its_session_alone(

@@ -4,6 +4,7 @@ the program asks for it, managed memory."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.remoting.harness import ROOT, SANITIZED, Remote, lines_of_shim, remot
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_managed import Build, run_on_the_software_gpu
 from tests.remoting.test_resume import at_frames, at_random, run_cut
+from tests.remoting.test_trace import calls
 
 MAPPED = {"FARBUS_MAPPED_MEMORY": "managed"}
 #: How pages come, and whether the program may touch any while the GPU works.
@@ -22,6 +24,8 @@ MODES = {"paging": ("meanwhile",), "copies": ()}
 #: Random programs: seeds and steps.  All of these failed when copies within host memory were not waited for.
 SEEDS = ["1", "2", "5", "8"]
 STEPS = "600"
+#: WIRE_PINNED_PIECES of native/wire/handle.h.
+PIECES = 16384
 #: Software GPU and program use words of a page at once, of which what fetches or sends it reads all.
 no_race = pytest.mark.skipif("tsan" in Path(SANITIZED).name, reason="words of one page are used at once")
 #: What the sanitizer leaves to programs is what crowded_driver.c has reserved.
@@ -229,6 +233,31 @@ def test_who_is_held_to_a_limit_is_told_of_limits(remote: Remote, tmp_path: Path
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
     (line,) = lines_of_shim(done.stderr)
     assert "program and server could not both have it: by a limit of either (ulimit -n, -f, -v)" in line
+
+
+def test_what_is_beyond_the_pieces_that_a_server_takes_is_not_offered(remote: Remote, tmp_path: Path) -> None:
+    script = f"""
+import ctypes
+driver = ctypes.CDLL("libcuda.so.1")
+context, pieces = ctypes.c_void_p(), []
+assert not driver.cuInit(0)
+assert not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not driver.cuCtxSetCurrent(context)
+def make():
+    piece = ctypes.c_void_p()
+    assert not driver.cuMemHostAlloc(ctypes.byref(piece), 64, 0)
+    pieces.append(piece)
+for _ in range({PIECES} + 2):
+    make()
+assert not driver.cuMemFreeHost(pieces.pop(0))
+make()
+make()
+"""
+    trace = tmp_path / "trace"
+    done = remote.run(sys.executable, "-c", script, FARBUS_TRACE=str(trace), FARBUS_TRANSPORT="shm")
+    assert (done.returncode, done.stderr) == (0, "")
+    ways = [call.way for call in calls(trace) if call.name == "cuMemHostAlloc"]
+    assert ways == ["called"] * PIECES + ["local"] * 2 + ["called", "local"]
 
 
 def test_another_way_than_there_is_is_refused(remote: Remote, tmp_path: Path) -> None:

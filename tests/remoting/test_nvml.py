@@ -21,6 +21,7 @@ from farbus.remoting.codegen.management import exported
 from farbus.remoting.session import Server, write_session
 from farbus.remoting.supervisor import Supervisor
 from tests.remoting.harness import BUILD, PROGRAM_TIMEOUT_S, SHIM, Remote
+from tests.remoting.test_failures import wait_until
 
 pynvml = pytest.importorskip("pynvml")
 
@@ -224,6 +225,42 @@ def test_no_server_stays_where_only_identities_were_asked(some: Callable[..., Re
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert remote.supervisor.pids == ()
     program.communicate("\n", timeout=PROGRAM_TIMEOUT_S)
+    assert program.returncode == 0
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_a_library_that_is_closed_without_shutdown_leaves_no_server(
+    some: Callable[..., Remote], transport: str
+) -> None:
+    """As those do that look for devices by a library that they load and unload."""
+    script = """
+import _ctypes, ctypes
+for _ in range(2):
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+    assert not nvml.nvmlInit_v2()
+    assert not nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+    assert not nvml.nvmlDeviceGetMemoryInfo(device, memory)
+    print(memory[0], flush=True)
+    input()
+    _ctypes.dlclose(nvml._handle)
+    print("libnvidia-ml" in open("/proc/self/maps").read(), flush=True)
+    input()
+"""
+    remote = some()
+    program = remote.start(sys.executable, "-c", script, FARBUS_TRANSPORT=transport)
+    assert program.stdin is not None
+    assert program.stdout is not None
+    for _ in range(2):
+        assert program.stdout.readline() == f"{64 << 20}\n"
+        assert len(remote.supervisor.pids) == 1
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "False\n"
+        wait_until(lambda: not remote.supervisor.pids, "its server has ended")
+        program.stdin.write("\n")
+        program.stdin.flush()
+    assert program.communicate(timeout=PROGRAM_TIMEOUT_S)[1] in ("", None)
     assert program.returncode == 0
 
 

@@ -23,10 +23,14 @@ pynvml = pytest.importorskip("pynvml")
 SOURCE = Path(__file__).parent / "fake_nvml.c"
 
 ASK = """
-import json, os
+import ctypes, json, os
 import pynvml as n
 n.nvmlInit()
 h = n.nvmlDeviceGetHandleByIndex(1)
+def two(name, *places):
+    values = [ctypes.c_uint(7), ctypes.c_uint(7)]
+    given = [ctypes.byref(value) if place else None for value, place in zip(values, places)]
+    return [n._nvmlGetFunctionPointer("nvmlDeviceGet" + name)(h, *given), *(value.value for value in values)]
 """
 
 
@@ -65,6 +69,14 @@ def ask(remote: Remote, expression: str) -> Any:
     done = remote.run(sys.executable, "-c", f"{ASK}\nprint(json.dumps({expression}))")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_one_of_two_modes_is_told_alone_where_nvidia_smi_asks_so(remote: Remote) -> None:
+    """It prints gom.current and gom.pending each by a call without a place for the other."""
+    assert ask(remote, "[two('GpuOperationMode', *places) for places in ((1, 1), (1, 0), (0, 1), (0, 0))]") == [
+        [0, 11, 21], [0, 11, 7], [0, 7, 21], [2, 7, 7],
+    ]  # fmt: skip
+    assert ask(remote, "[two('EccMode', *places) for places in ((1, 0), (0, 1))]") == [[2, 7, 7], [2, 7, 7]]
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import Remote
+from tests.remoting.harness import Remote, remote_session
 
 pytestmark = pytest.mark.skipif("FARBUS_TEST_LIBCUDA" in os.environ, reason="NVIDIA's driver has other words")
 
@@ -80,6 +81,21 @@ sys.stderr.write(text.value.decode())
     line, logged = said(lease(), script)
     assert line == logged
     assert "illegal address 0x8" in line
+
+
+def test_a_line_that_is_too_long_for_the_log_is_one_line_there(
+    driver_before: Callable[[str], Path], tmp_path: Path
+) -> None:
+    script = """
+assert driver.cuCtxSynchronize() == 0
+text, size = ctypes.create_string_buffer(4096), ctypes.c_size_t(4096)
+assert not driver.cuLogsDumpToMemory(None, text, ctypes.byref(size), 0)
+sys.stderr.write(text.value.decode())
+"""
+    with remote_session(libcuda=driver_before("talking_driver"), folder=tmp_path, environment={}) as remote:
+        whole, short, *logged = said(remote, script)
+    assert (whole, short) == (f"softgpu: {'a' * 590}", f"softgpu: {'b' * 10}")
+    assert logged == [whole[:510], short]
 
 
 @WAYS

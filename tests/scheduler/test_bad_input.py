@@ -256,6 +256,7 @@ BAD_NODES: dict[str, list[Any]] = {
     "links.name": [LONG, "a\nb", ""],
     "links.speed_mbit_s": [-1, HUGE],
     "peer_endpoint": [LONG, "a\nb"],
+    "remoting_tls": [LONG, "a\nb"],
 }  # fmt: skip
 SHORTENED = {"trouble"}
 """Words for people: cut, since a node in trouble must be able to say so."""

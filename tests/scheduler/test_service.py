@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import structlog.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from farbus.api.client import ClusterClient
@@ -311,6 +312,26 @@ async def test_a_second_agent_of_the_same_name_is_refused(site: Site) -> None:
         twin = LightAgent(msgspec.structs.replace(node("a"), boot_id="boot-2"))
         async with twin.connected(site.address, site.credentials("a")):
             assert "another agent is connected as node a" in twin.welcome.result().refused.reason
+
+
+async def test_nodes_that_differ_in_encryption_are_named_when_they_join(site: Site) -> None:
+    """Those that do not tell it, being older, are no others."""
+
+    def encrypting(name: str, remoting_tls: str) -> LightAgent:
+        return LightAgent(msgspec.structs.replace(node(name), remoting_tls=remoting_tls))
+
+    with structlog.testing.capture_logs() as lines:
+        async with (
+            site.scheduler(),
+            site.agent(encrypting("a", "on")),
+            site.agent(encrypting("b", "on")),
+            site.agent(encrypting("c", "")),
+        ):
+            assert not [line for line in lines if line["event"].startswith("nodes differ")]
+            async with site.agent(encrypting("d", "off")):
+                pass
+    (line,) = [line for line in lines if line["event"] == "nodes differ in remoting_tls"]
+    assert (line["node"], line["remoting_tls"], line["others"]) == ("d", "off", "a, b")
 
 
 async def test_a_node_that_reports_nonsense_is_refused(site: Site) -> None:

@@ -105,7 +105,7 @@ class Link(_message.Message):
     def __init__(self, name: _Optional[str] = ..., speed_mbit_s: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links", "peer_endpoint", "trouble", "pools", "storage_attach_s")
+    __slots__ = ("name", "address", "boot_id", "agent_version", "capacity", "labels", "devices", "links", "peer_endpoint", "trouble", "pools", "storage_attach_s", "remoting_tls")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class Node(_message.Message):
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     POOLS_FIELD_NUMBER: _ClassVar[int]
     STORAGE_ATTACH_S_FIELD_NUMBER: _ClassVar[int]
+    REMOTING_TLS_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     boot_id: str
@@ -137,7 +138,8 @@ class Node(_message.Message):
     trouble: str
     pools: _containers.RepeatedCompositeFieldContainer[PoolReach]
     storage_attach_s: float
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., peer_endpoint: _Optional[str] = ..., trouble: _Optional[str] = ..., pools: _Optional[_Iterable[_Union[PoolReach, _Mapping]]] = ..., storage_attach_s: _Optional[float] = ...) -> None: ...
+    remoting_tls: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., capacity: _Optional[_Union[Resources, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., peer_endpoint: _Optional[str] = ..., trouble: _Optional[str] = ..., pools: _Optional[_Iterable[_Union[PoolReach, _Mapping]]] = ..., storage_attach_s: _Optional[float] = ..., remoting_tls: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("node", "state", "free", "seen_s", "cordon")

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -21,9 +22,10 @@ from farbus.cli.decoding import convert_fields
 from farbus.cli.embedded import DEFAULT_NODES, EmbeddedCluster, Plan, describe_gpus, parse_nodes, remove_leftovers
 from farbus.cli.following import say
 from farbus.cli.options import command_app, examples
-from farbus.errors import ExitCode, FarbusError, InvalidInput, TimedOut, Unavailable
+from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, TimedOut, Unavailable
 from farbus.linux.children import process_exists, start_detached
 from farbus.linux.nvml import WorkerNvml
+from farbus.linux.rdma import RdmaDevice, rdma_devices
 from farbus.model.device import MAX_SHARES, DeviceKind
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import parse_bytes
@@ -39,6 +41,7 @@ app = command_app()
         "farbus up --nodes head:0,big:4,small:1     other nodes: name and number of GPUs",
         "farbus up --config scheduler.toml          another policy, quotas: docs/cli.md shows a file",
         "farbus up --gpu-shares 4                   then farbus run --gpu-share 1/4 -- ./program",
+        "farbus up --rdma                           then farbus run --transport rdma -- ./program",
         "sudo farbus up --cdi /run/cdi              for containers: docs/install.md",
         "",
         "While it runs, other commands of yours find it by themselves.",
@@ -52,6 +55,9 @@ def up(
     gpu_shares: Annotated[
         int, typer.Option("--gpu-shares", metavar="N", min=1, max=MAX_SHARES, help="Offer each GPU in N equal shares.")
     ] = 1,
+    rdma: Annotated[
+        bool, typer.Option("--rdma", help="Let programs reach GPUs by this machine's RDMA device, unencrypted.")
+    ] = False,
     physical: Annotated[
         str,
         typer.Option(
@@ -115,6 +121,7 @@ def up(
         gpu_shares=gpu_shares,
         cdi_directory=str(Path(cdi).resolve()) if cdi else "",
         physical_node=_check_node(physical, nodes),
+        rdma_address=rdma_address() if rdma else "",
         metrics_port=metrics or 0,
         scheduler=_read_scheduler_settings(config),
     )
@@ -125,6 +132,7 @@ def up(
     if detach:
         options = [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"]
         options += [f"--gpu-shares={gpu_shares}"]
+        options += ["--rdma"] if rdma else []
         options += [f"--cdi={Path(cdi).resolve()}"] if cdi else []
         options += [f"--metrics={metrics}"] if metrics else []
         options += [f"--config={Path(config).resolve()}"] if config else []
@@ -204,6 +212,23 @@ def _check_node(name: str, nodes: str) -> str:
     return name
 
 
+def rdma_address(devices: Callable[[], list[RdmaDevice]] = rdma_devices) -> str:
+    """Return an address of the first RDMA device that has one; raise :class:`NotFound` where none has."""
+    found = devices()
+    for device in found:
+        if device.addresses:
+            return device.addresses[0]
+    names = ", ".join(device.name for device in found)
+    raise NotFound(
+        f"--rdma: {names}: no active port with an address of RoCE v2"
+        if found
+        else "--rdma: this machine has no RDMA device",
+        hint="give its network interface an address"
+        if found
+        else "rdma link show lists them; for a trial, soft-RoCE: rdma link add rxe0 type rxe netdev INTERFACE",
+    )
+
+
 async def _serve(plan: Plan, directory: Path, chosen_state: Path | None, *, quiet: bool) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -276,7 +301,7 @@ def _welcome(plan: Plan, cluster: EmbeddedCluster, seconds: float, *, quiet: boo
         if quiet
         else [
             "",
-            *what_to_try(plan.gpu_shares),
+            *what_to_try(plan.gpu_shares, rdma=bool(plan.rdma_address)),
             "",
             f"Logs: {cluster.state / 'logs'}",
             "Stop it with Ctrl-C, or farbus down.",
@@ -286,7 +311,7 @@ def _welcome(plan: Plan, cluster: EmbeddedCluster, seconds: float, *, quiet: boo
     sys.stdout.flush()
 
 
-def what_to_try(gpu_shares: int) -> list[str]:
+def what_to_try(gpu_shares: int, *, rdma: bool = False) -> list[str]:
     """Return lines of commands that work here; ``gpu_shares`` is how many shares each GPU is offered in."""
     gpu, article = (
         (f"--gpus 1 --gpu-share 1/{gpu_shares}", "a share of a GPU") if gpu_shares > 1 else ("--gpus 1", "a GPU")
@@ -295,6 +320,7 @@ def what_to_try(gpu_shares: int) -> list[str]:
         "farbus nodes": "what is there",
         f"farbus run {gpu} -- ./program": f"a CUDA program, with {article} of another node",
         f"farbus submit {gpu} -- ./program": "the same, as a job",
+        **({f"farbus run {gpu} --transport rdma -- ./program": "the same, by RDMA"} if rdma else {}),
         "farbus demo": "a guided tour, of a cluster of its own",
     }
     width = max(map(len, commands))
