@@ -315,6 +315,10 @@ static enum engine_status read_image(const void *image, size_t bytes, unsigned s
 		return read_container(image, bytes, sm, texts, why);
 	if (magic && object_is_elf(image, bytes))
 		return read_object(image, bytes, sm, texts, why);
+	if (magic && bytes >= sizeof(TILE_MAGIC) && !strncmp(image, TILE_MAGIC, sizeof(TILE_MAGIC))) {
+		snprintf(why->text, sizeof(why->text), "it is Tile IR, and a software GPU runs PTX");
+		return ENGINE_NO_BINARY;
+	}
 	if (bytes != FATBIN_BYTES_UNKNOWN && object_is_archive(image, bytes))
 		return read_archive(image, bytes, sm, texts, why);
 	text = bytes == FATBIN_BYTES_UNKNOWN ? strdup(image) : strndup(image, bytes);
