@@ -363,7 +363,7 @@ static CUresult library_load(const void *image, uint64_t left, bool module,
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (rc) {
 		client_message("a kernel image is not loaded: it is %s", rc == -EFBIG
-				       ? "larger than any that is sent" : "no fatbin, machine code or PTX that is whole");
+				       ? "larger than any that is sent" : "no fatbin, machine code, Tile IR or PTX that is whole");
 		return CUDA_ERROR_INVALID_IMAGE;
 	}
 	library = calloc(1, sizeof(*library));

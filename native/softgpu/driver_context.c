@@ -11,7 +11,6 @@
 #include "driver_stream.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 /* Guards activation, retain counts and flags; taken before the locks of
  * streams, modules and memory, never after them. */
@@ -130,13 +129,13 @@ void driver_context_hold(struct CUctx_st *context)
 void driver_context_drop(struct CUctx_st *context)
 {
 	if (!__atomic_sub_fetch(&context->references, 1, __ATOMIC_ACQ_REL))
-		free(context);
+		driver_handle_retire(context, sizeof *context);
 }
 
 static struct CUctx_st *context_make(struct driver_device *device)
 {
 	static uint64_t last_id;
-	struct CUctx_st *context = calloc(1, sizeof *context);
+	struct CUctx_st *context = driver_handle_allocate(sizeof *context);
 
 	if (!context)
 		return NULL;
@@ -144,7 +143,7 @@ static struct CUctx_st *context_make(struct driver_device *device)
 	context->references = 1;
 	context->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
 	if (driver_handle_add(context, DRIVER_KIND_CONTEXT)) {
-		free(context);
+		driver_handle_retire(context, sizeof *context);
 		return NULL;
 	}
 	list_add(context);

@@ -28,7 +28,7 @@ void driver_green_drop(struct CUgreenCtx_st *green)
 	if (!green || __atomic_sub_fetch(&green->references, 1, __ATOMIC_ACQ_REL))
 		return;
 	driver_context_drop(green->primary);
-	free(green);
+	driver_handle_retire(green, sizeof *green);
 }
 
 CUresult driver_context_named(CUcontext handle, struct CUctx_st **context,
@@ -114,7 +114,7 @@ DRIVER_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc resou
 	result = cuDevicePrimaryCtxRetain(&primary, ordinal);
 	if (result)
 		return result;
-	green = calloc(1, sizeof *green);
+	green = driver_handle_allocate(sizeof *green);
 	if (!green) {
 		cuDevicePrimaryCtxRelease_v2(ordinal);
 		return CUDA_ERROR_OUT_OF_MEMORY;

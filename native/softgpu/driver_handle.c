@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 /* Open addressing with linear probing; removal moves later entries back, so
  * that no tombstones gather. */
@@ -125,4 +126,18 @@ bool driver_handle_is(const void *object, enum driver_kind kind)
 	found = entry && entry->kind == kind;
 	pthread_rwlock_unlock(&handles.lock);
 	return found;
+}
+
+void *driver_handle_allocate(size_t bytes)
+{
+	void *object = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return object == MAP_FAILED ? NULL : object;
+}
+
+void driver_handle_retire(void *object, size_t bytes)
+{
+	/* A new mapping, as it lies in one with its retired neighbours; where there is no room for one,
+	 * the old one stays with its memory. */
+	mmap(object, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }

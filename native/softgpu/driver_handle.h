@@ -8,6 +8,7 @@
 #define FARBUS_SOFTGPU_DRIVER_HANDLE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 enum driver_kind {
 	DRIVER_KIND_CONTEXT = 1,
@@ -40,5 +41,13 @@ int driver_handle_add(const void *object, enum driver_kind kind);
  * the same object, one gets true. */
 bool driver_handle_remove(const void *object, enum driver_kind kind);
 bool driver_handle_is(const void *object, enum driver_kind kind);
+
+/* Zeroed memory whose address is never given out again, in pages of its own, or
+ * NULL.  For contexts: libraries keep things by a context's handle and do not
+ * learn that it was destroyed (cuFFT its tables on the device), so a new context
+ * with the handle of an old one would be served what went with that. */
+void *driver_handle_allocate(size_t bytes);
+/* Give the memory back, and keep the address. */
+void driver_handle_retire(void *object, size_t bytes);
 
 #endif

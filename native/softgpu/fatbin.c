@@ -133,23 +133,31 @@ static enum engine_status best_entry(const char *at, const char *end, unsigned s
 
 /* Newest that nvcc of CUDA 12.8 and later compiles for; a device with a number that no GPU has runs its PTX. */
 #define NEWEST_COMPILED 120u
+/* Behind as much of a long list as a line has room for. */
+#define MORE_CODE " and more"
 
 /* Say what a sound container has instead of PTX that this device runs. */
 static void explain_misfit(const char *at, const char *end, unsigned sm, struct engine_diagnostic *why)
 {
 	const unsigned target = sm < NEWEST_COMPILED ? sm : NEWEST_COMPILED;
-	char found[160] = "";
+	char found[256] = "";
 	size_t length = 0;
 
-	while ((size_t)(end - at) >= sizeof(struct entry) && length < sizeof(found)) {
+	while ((size_t)(end - at) >= sizeof(struct entry)) {
 		struct entry entry;
+		char one[48];
 
 		memcpy(&entry, at, sizeof(entry));
-		length += (size_t)snprintf(found + length, sizeof(found) - length, "%s%s%u", length ? ", " : "",
-					   entry.kind == ENTRY_KIND_PTX     ? "PTX for compute_"
-					   : entry.kind == ENTRY_KIND_CUBIN ? "machine code for sm_"
-									    : "something for sm_",
-					   entry.arch);
+		snprintf(one, sizeof(one), "%s%s%u", length ? ", " : "",
+			 entry.kind == ENTRY_KIND_PTX     ? "PTX for compute_"
+			 : entry.kind == ENTRY_KIND_CUBIN ? "machine code for sm_"
+							  : "something for sm_",
+			 entry.arch);
+		if (length + strlen(one) + strlen(MORE_CODE) >= sizeof(found)) {
+			strcpy(found + length, MORE_CODE);
+			break;
+		}
+		length = (size_t)(stpcpy(found + length, one) - found);
 		at += entry.header_bytes + entry.padded_bytes;
 	}
 	snprintf(why->text, sizeof(why->text),
@@ -315,6 +323,10 @@ static enum engine_status read_image(const void *image, size_t bytes, unsigned s
 		return read_container(image, bytes, sm, texts, why);
 	if (magic && object_is_elf(image, bytes))
 		return read_object(image, bytes, sm, texts, why);
+	if (magic && bytes >= sizeof(TILE_MAGIC) && !strncmp(image, TILE_MAGIC, sizeof(TILE_MAGIC))) {
+		snprintf(why->text, sizeof(why->text), "it is Tile IR, and a software GPU runs PTX");
+		return ENGINE_NO_BINARY;
+	}
 	if (bytes != FATBIN_BYTES_UNKNOWN && object_is_archive(image, bytes))
 		return read_archive(image, bytes, sm, texts, why);
 	text = bytes == FATBIN_BYTES_UNKNOWN ? strdup(image) : strndup(image, bytes);

@@ -10,6 +10,7 @@
 
 #define WRAPPER_MAGIC 0x466243b1u
 #define CONTAINER_MAGIC 0xba55ed50u
+#define TILE_MAGIC "\177TileIR"		/* Tile IR, with its NUL */
 #define ENTRY_KIND_PTX 1
 #define ENTRY_KIND_CUBIN 2
 #define ENTRY_LZ4 0x2000u

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
+#include "nvml_device.h"
+
 #include "driver_board.h"
-#include "../nvml/nvml_abi.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -87,7 +88,7 @@ NVML_EXPORT const char *nvmlErrorString(nvmlReturn_t result)
 	return nvml_return_text(result);
 }
 
-static nvmlReturn_t ready(void)
+nvmlReturn_t nvml_device_ready(void)
 {
 	nvmlReturn_t result;
 
@@ -111,7 +112,7 @@ static nvmlReturn_t give_text(char *out, unsigned length, const char *text)
 
 NVML_EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
-	nvmlReturn_t result = ready();
+	nvmlReturn_t result = nvml_device_ready();
 
 	return result ? result : give_text(version, length, DRIVER_VERSION_TEXT);
 }
@@ -137,7 +138,7 @@ NVML_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
 NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name,
 						  unsigned int length)
 {
-	nvmlReturn_t result = ready();
+	nvmlReturn_t result = nvml_device_ready();
 	char path[40];
 	ssize_t got;
 	int fd;
@@ -163,7 +164,7 @@ NVML_EXPORT nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name,
 
 static nvmlReturn_t check_device(nvmlDevice_t device)
 {
-	nvmlReturn_t result = ready();
+	nvmlReturn_t result = nvml_device_ready();
 
 	if (result)
 		return result;
@@ -176,7 +177,7 @@ static nvmlReturn_t check_device(nvmlDevice_t device)
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
 {
-	nvmlReturn_t result = ready();
+	nvmlReturn_t result = nvml_device_ready();
 
 	if (result)
 		return result;
@@ -193,7 +194,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetCount(unsigned int *count)
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
-	nvmlReturn_t result = ready();
+	nvmlReturn_t result = nvml_device_ready();
 
 	if (result)
 		return result;
@@ -210,7 +211,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevi
 
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
-	nvmlReturn_t result = ready();
+	nvmlReturn_t result = nvml_device_ready();
 	char text[41];
 
 	if (result)
@@ -230,7 +231,7 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_
 NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device)
 {
 	unsigned domain, bus, slot, function = 0;
-	nvmlReturn_t result = ready();
+	nvmlReturn_t result = nvml_device_ready();
 
 	if (result)
 		return result;
@@ -519,48 +520,3 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t
 							      NVML_P2P_STATUS_OK;
 	return NVML_SUCCESS;
 }
-
-/* ---- what a software GPU has none of ---- */
-
-#define NOT_SUPPORTED(name)						\
-	NVML_EXPORT nvmlReturn_t name(nvmlDevice_t device);	\
-	NVML_EXPORT nvmlReturn_t name(nvmlDevice_t device)	\
-	{							\
-		nvmlReturn_t result = check_device(device);	\
-								\
-		return result ? result : NVML_ERROR_NOT_SUPPORTED;	\
-	}
-
-NOT_SUPPORTED(nvmlDeviceGetPowerUsage)
-NOT_SUPPORTED(nvmlDeviceGetPowerManagementLimit)
-NOT_SUPPORTED(nvmlDeviceGetEnforcedPowerLimit)
-NOT_SUPPORTED(nvmlDeviceGetTotalEnergyConsumption)
-NOT_SUPPORTED(nvmlDeviceGetTemperature)
-NOT_SUPPORTED(nvmlDeviceGetTemperatureV)
-NOT_SUPPORTED(nvmlDeviceGetFanSpeed)
-NOT_SUPPORTED(nvmlDeviceGetClockInfo)
-NOT_SUPPORTED(nvmlDeviceGetMaxClockInfo)
-NOT_SUPPORTED(nvmlDeviceGetPerformanceState)
-NOT_SUPPORTED(nvmlDeviceGetPersistenceMode)
-NOT_SUPPORTED(nvmlDeviceGetSerial)
-NOT_SUPPORTED(nvmlDeviceGetBoardPartNumber)
-NOT_SUPPORTED(nvmlDeviceGetVbiosVersion)
-NOT_SUPPORTED(nvmlDeviceGetEccMode)
-NOT_SUPPORTED(nvmlDeviceGetTotalEccErrors)
-NOT_SUPPORTED(nvmlDeviceGetMemoryErrorCounter)
-NOT_SUPPORTED(nvmlDeviceGetMigMode)
-NOT_SUPPORTED(nvmlDeviceGetBAR1MemoryInfo)
-NOT_SUPPORTED(nvmlDeviceGetPcieThroughput)
-NOT_SUPPORTED(nvmlDeviceGetCurrPcieLinkGeneration)
-NOT_SUPPORTED(nvmlDeviceGetCurrPcieLinkWidth)
-NOT_SUPPORTED(nvmlDeviceGetMaxPcieLinkGeneration)
-NOT_SUPPORTED(nvmlDeviceGetMaxPcieLinkWidth)
-NOT_SUPPORTED(nvmlDeviceGetEncoderUtilization)
-NOT_SUPPORTED(nvmlDeviceGetDecoderUtilization)
-NOT_SUPPORTED(nvmlDeviceGetDisplayMode)
-NOT_SUPPORTED(nvmlDeviceGetDisplayActive)
-NOT_SUPPORTED(nvmlDeviceGetNumaNodeId)
-NOT_SUPPORTED(nvmlDeviceGetNvLinkState)
-/* PyTorch wants these before it says that memory has run out. */
-NOT_SUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
-NOT_SUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)

@@ -190,6 +190,38 @@ static void test_an_image_in_a_file_ends_with_the_file(void)
 	free(container);
 }
 
+static void test_tile_ir_travels_to_its_end(void)
+{
+	/* A section of 2 bytes at 16, which begin with what looks like the end, and one of 130 bytes. */
+	static const uint8_t head[] = "\177TileIR\0\15\1\0\0\202\2\10\313\0\7\1\202\1";
+	uint8_t tile[sizeof(head) - 1 + 130 + 1] = { 0 }, *cut;
+	const uint32_t device = 120;
+	struct image_unpacked unpacked;
+	uint8_t behind[sizeof(tile) + 64];
+	size_t packed_bytes;
+	void *packed;
+
+	memcpy(tile, head, sizeof(head) - 1);
+	memcpy(behind, tile, sizeof(tile));
+	memset(behind + sizeof(tile), 0xff, 64);
+	assert(image_pack(behind, WIRE_IMAGE_ENDLESS, &device, 1, &packed, &packed_bytes) == 0);
+	assert(packed_bytes == sizeof(struct wire_image) + 8 + (sizeof(tile) + 7) / 8 * 8);
+	assert(image_unpack(packed, packed_bytes, &unpacked) == 0);
+	assert(memcmp(unpacked.image, tile, sizeof(tile)) == 0);
+	image_unpacked_release(&unpacked);
+	/* A server reads no further than what was sent: one whose last section is longer is refused. */
+	((uint8_t *)packed)[sizeof(struct wire_image) + 8 + 19] = 0xff;
+	assert(image_unpack(packed, packed_bytes, &unpacked) == -EINVAL);
+	free(packed);
+	for (size_t left = 12; left < sizeof(tile); left++) {
+		cut = malloc(left);
+		assert(cut);
+		memcpy(cut, tile, left);
+		assert(image_pack(cut, left, &device, 1, &packed, &packed_bytes) == -EINVAL);
+		free(cut);
+	}
+}
+
 static void test_wrappers_keep_their_prelinked_parts(void)
 {
 	static const uint32_t entries[][2] = { { 1, 75 } };
@@ -308,6 +340,7 @@ int main(void)
 	test_bound_handles_need_a_free_slot();
 	test_only_fitting_code_travels();
 	test_code_for_one_device_or_family_leaves_the_common_code_to_others();
+	test_tile_ir_travels_to_its_end();
 	test_wrappers_keep_their_prelinked_parts();
 	test_which_of_equal_entries_is_taken_is_the_driver_s_affair();
 	test_an_image_in_a_file_ends_with_the_file();

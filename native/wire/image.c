@@ -15,6 +15,11 @@
 #define ENTRY_DEVICE 0x100000u	/* compute_90a; the bits are observed in nvcc 13.0's */
 #define ENTRY_FAMILY 0x200000u	/* compute_100f */
 #define ENTRY_CUBIN 2u
+#define TILE_MAGIC "\177TileIR"	/* its NUL included */
+#define TILE_HEADER 12u
+#define TILE_ALIGNED 0x80u
+#define TILE_ALIGNMENT (1u << 20)	/* the most that a section is believed to ask for */
+#define TILE_SECTIONS 127u
 
 struct wrapper {
 	uint32_t magic;
@@ -250,6 +255,61 @@ static int cubin_bytes(const uint8_t *image, uint64_t left, uint64_t *bytes)
 	return 0;
 }
 
+/* The number at *offset, of which all must lie within `left` bytes: seven bits in a byte, the lowest first. */
+static int tile_varint(const uint8_t *image, uint64_t left, uint64_t *offset, uint64_t *value)
+{
+	*value = 0;
+	for (unsigned shift = 0; shift < 63; shift += 7) {
+		uint8_t byte;
+
+		if (*offset >= left)
+			return -EINVAL;
+		byte = image[(*offset)++];
+		*value |= (uint64_t)(byte & 0x7f) << shift;
+		if (!(byte & 0x80))
+			return 0;
+	}
+	return -EINVAL;
+}
+
+static bool is_tile(const uint8_t *image, uint64_t left)
+{
+	/* What is no Tile IR may end before. */
+	return left >= TILE_HEADER && strncmp((const char *)image, TILE_MAGIC, sizeof(TILE_MAGIC)) == 0;
+}
+
+/* Bytes of Tile IR: its sections to the one that ends it.  Each is there once, so that what only looks like it
+ * leads not far beyond its end. */
+static int tile_bytes(const uint8_t *image, uint64_t left, uint64_t *bytes)
+{
+	uint64_t offset = TILE_HEADER;
+
+	for (unsigned count = 0; count <= TILE_SECTIONS; count++) {
+		uint64_t size, alignment = 1;
+		uint8_t number;
+
+		if (offset >= left)
+			return -EINVAL;
+		number = image[offset++];
+		if (number == 0) {
+			*bytes = offset;
+			return 0;
+		}
+		if (tile_varint(image, left, &offset, &size) ||
+		    (number & TILE_ALIGNED && tile_varint(image, left, &offset, &alignment)))
+			return -EINVAL;
+		if (!alignment || alignment > TILE_ALIGNMENT || alignment & (alignment - 1))
+			return -EINVAL;
+		offset = (offset + alignment - 1) & ~(alignment - 1);
+		if (size > WIRE_IMAGE_BYTES || offset + size > WIRE_IMAGE_BYTES)
+			return -EFBIG;
+		if (offset + size > left)
+			return -EINVAL;
+		offset += size;
+	}
+	return -EINVAL;
+}
+
 static bool is_elf(const uint8_t *image)
 {
 	return memcmp(image, ELFMAG, SELFMAG) == 0;
@@ -316,6 +376,11 @@ static int pack_plain(const uint8_t *image, uint64_t left, const uint32_t *devic
 	} else if (magic_of(image, left) == ELF_MAGIC) {
 		head->form = WIRE_IMAGE_CUBIN;
 		rc = cubin_bytes(image, left, &size);
+		if (rc)
+			return rc;
+	} else if (is_tile(image, left)) {
+		head->form = WIRE_IMAGE_TILE;
+		rc = tile_bytes(image, left, &size);
 		if (rc)
 			return rc;
 	} else {
@@ -427,6 +492,8 @@ static int part_check(uint32_t form, const uint8_t *part, uint64_t bytes)
 		return container_check(part, bytes);
 	case WIRE_IMAGE_CUBIN:
 		return bytes >= SELFMAG && is_elf(part) ? cubin_bytes(part, bytes, &size) : -EINVAL;
+	case WIRE_IMAGE_TILE:
+		return is_tile(part, bytes) && !tile_bytes(part, bytes, &size) && size == bytes ? 0 : -EINVAL;
 	case WIRE_IMAGE_PTX:
 		return bytes && part[bytes - 1] == 0 ? 0 : -EINVAL;
 	default:

@@ -6,7 +6,11 @@
  *	container  u32 magic 0xba55ed50, u16 version, u16 header bytes, u64 bytes behind it
  *	entry      u16 kind @0 (1 PTX, 2 cubin), u32 header bytes @4, u64 padded bytes @8,
  *	           u32 architecture @28, u64 flags @40
- *	or a bare ELF64 cubin, or NUL-terminated PTX.
+ *	or a bare ELF64 cubin, Tile IR, or NUL-terminated PTX.
+ * Tile IR ("Binary Format" of its specification; CUDA 13.1 and newer):
+ *	u8 magic[8], u8 major, u8 minor, u16 tag, then sections:
+ *	u8 number, varint bytes, its data; with bit 7 of the number set a varint alignment follows the bytes, and the
+ *	data begin at its next multiple from the magic on.  Section 0 is its number alone, and ends the image.
  *
  * On the wire an image is packed: struct wire_image, then its parts, each
  * aligned to 8 bytes: only the entries that the session's devices can use.
@@ -27,6 +31,7 @@ enum wire_image_form {
 	WIRE_IMAGE_CONTAINER = 2,	/* one part */
 	WIRE_IMAGE_CUBIN = 3,
 	WIRE_IMAGE_PTX = 4,		/* its NUL included */
+	WIRE_IMAGE_TILE = 5,		/* its end included; a server that does not know it refuses the image */
 };
 
 struct wire_image {

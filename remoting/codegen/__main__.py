@@ -26,6 +26,7 @@ OUTPUTS: dict[str, Callable[[], str]] = {
     "native/generated/server_calls.c": marshal.generate_server_calls,
     "native/generated/client.map": client.generate_exports,
     "native/generated/nvml_functions.h": management.generate_functions,
+    "native/generated/nvml_names.h": management.generate_names,
     "native/generated/nvml.map": management.generate_map,
     "docs/coverage.md": coverage.generate_coverage,
     "docs/coverage-nvml.md": management.generate_coverage,

@@ -1,4 +1,4 @@
-"""Generate NVML's tables: native/generated/nvml_functions.h, nvml.map and docs/coverage-nvml.md."""
+"""Generate NVML's tables: native/generated/nvml_functions.h, nvml_names.h, nvml.map and docs/coverage-nvml.md."""
 
 from __future__ import annotations
 
@@ -45,6 +45,21 @@ def generate_functions() -> str:
         "",
     ]
     return "\n".join(out)
+
+
+def generate_names() -> str:
+    """The text of nvml_names.h."""
+    return "\n".join(
+        [
+            BANNER,
+            "#ifndef FARBUS_GENERATED_NVML_NAMES_H",
+            "#define FARBUS_GENERATED_NVML_NAMES_H",
+            "",
+            *_table("NVML_NAMES", "What programs look for in NVML.", exported()),
+            "#endif",
+            "",
+        ]
+    )
 
 
 def generate_map() -> str:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,9 @@ def test_shim_loads_where_glibc_is_old(library: str) -> None:
 def test_a_library_by_its_name_without_a_number_is_the_same_library(remote: Remote, name: str, function: str) -> None:
     done = open_twice(remote, name, f"{name}.1", function)
     assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["cuda", "nvidia-ml"])
+def test_a_library_is_found_as_a_linker_finds_it(remote: Remote, name: str) -> None:
+    done = remote.run(sys.executable, "-c", f"import ctypes.util; print(ctypes.util.find_library({name!r}))")
+    assert (done.returncode, done.stdout) == (0, f"lib{name}.so\n"), done.stdout + done.stderr

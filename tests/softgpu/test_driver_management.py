@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from farbus.remoting.codegen.management import exported
 from tests.softgpu.driver_programs import TIMEOUT_S, build, environment, require_library
 
 pytest.importorskip("pynvml")
@@ -120,3 +121,30 @@ def test_processes_come_and_go(tmp_path: Path) -> None:
     after = look(str(tmp_path))["devices"][0]
     assert after["processes"] == []
     assert after["used"] == 0
+
+
+def test_every_function_is_there_by_name(tmp_path: Path) -> None:
+    library = require_library("libnvidia-ml.so.1") / "libnvidia-ml.so.1"
+    program = f"""
+import ctypes
+import pynvml as n
+library = ctypes.CDLL({str(library)!r})
+print([name for name in {exported()!r} if not hasattr(library, name)])
+print(library.nvmlDeviceGetTemperatureThreshold(None, 0, None) == n.NVML_ERROR_UNINITIALIZED)
+n.nvmlInit()
+device = n.nvmlDeviceGetHandleByIndex(0)
+for ask in n.nvmlDeviceGetTemperatureThreshold, n.nvmlDeviceGetProcessUtilization:
+    try:
+        ask(device, 0)
+    except n.NVMLError_NotSupported:
+        print("not supported")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(str(tmp_path), OPTIONS),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["[]", "True", "not supported", "not supported"], done.stderr

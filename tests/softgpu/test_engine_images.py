@@ -219,6 +219,14 @@ def test_ptx_of_a_container_for_one_device_or_family_is_passed_over_elsewhere(fl
         assert module.function_names() == ["special"]
 
 
+def test_code_for_other_devices_is_listed_as_far_as_the_line_goes() -> None:
+    image = container(b"".join(entry(b"code", arch=121 + number) for number in range(60)))
+    with pytest.raises(
+        EngineError, match=r"but (PTX for compute_1\d\d, )+PTX for compute_1\d\d and more; compile with"
+    ):
+        Module(image, sm=90)
+
+
 def many_registers(bounds: str) -> str:
     return kernel(".reg .b64 %q<1000>;" + "".join(f"mov.b64 %q{k}, {k};" for k in range(1000)) + "ret;").replace(
         ")\n{", f")\n{bounds}\n{{", 1

@@ -43,5 +43,7 @@ int main(void)
 				  ".visible .entry bad()\n{\n\tnot an instruction\n", 2,
 				  options, values), CUDA_ERROR_INVALID_PTX);
 	REQUIRE(strcmp(log, "untouched"));
+	/* Tile IR without a section but its end, as libraries of CUDA 13.1 and newer load it for new devices. */
+	EXPECT(cuModuleLoadData(&module, "\177TileIR\0\15\1\0\0\0"), CUDA_ERROR_NO_BINARY_FOR_GPU);
 	return 0;
 }
