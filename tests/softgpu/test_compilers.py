@@ -66,6 +66,12 @@ def test_ptxas_tells_a_version_as_nvidias_does(compilers: Path) -> None:
     assert "release 13.0" in told
 
 
+def test_ptxas_tells_the_release_that_an_older_triton_knows(compilers: Path) -> None:
+    environment = {**os.environ, "FARBUS_PTXAS_RELEASE": "12.8"}
+    told = subprocess.run([compilers / "ptxas", "-V"], check=True, capture_output=True, text=True, env=environment)
+    assert told.stdout == "Cuda compilation tools, release 12.8, V12.8.0\n"
+
+
 def test_ptxas_without_an_input_fails(compilers: Path) -> None:
     assert subprocess.run([compilers / "ptxas", "-v"], check=False, capture_output=True).returncode == 1
 
