@@ -22,6 +22,7 @@
 
 #include "../transport/rdma.h"
 #include "../transport/tls.h"
+#include "../transport/zerocopy.h"
 #include "../wire/proof.h"
 
 /* The supervisor has seen the whole hello before it starts this process. */
@@ -58,6 +59,7 @@ int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t 
 	pthread_mutex_lock(&server->write);
 	rc = server->transport.ops->write(&server->transport, vector, parts);
 	count(&server->status->sent_bytes, sizeof(header) + header.length);
+	atomic_store_explicit(&server->status->uncopied_mib, (uint32_t)(zerocopy_bytes(false) >> 20), memory_order_relaxed);
 	pthread_mutex_unlock(&server->write);
 	return rc;
 }
