@@ -31,8 +31,8 @@ HEAD = struct.Struct("=IIQ5Q")
 #: server's pid (0: the slot is free), client's pid, program; the rest is the server's: calls, bytes
 #: received, bytes sent, nanoseconds busy, what carries its frames, bytes of device memory, since when
 #: a call waits for the device and since when it has frames to serve (CLOCK_MONOTONIC, nanoseconds; 0: none
-#: does, it has none), and what the call does that it took last.
-SLOT = struct.Struct("=II48s4Q8sQQQI4x")
+#: does, it has none), what the call does that it took last, and MiB sent without a copy.
+SLOT = struct.Struct("=II48s4Q8sQQQII")
 COUNTERS = struct.Struct("=4Q")
 WAITING = struct.Struct("=Q")
 WAITING_OFFSET = struct.calcsize("=II48s4Q8sQ")
@@ -63,6 +63,8 @@ class Session:
     """For how long without a pause a call waits for the device, or frames are served; 0 while neither is so."""
     operation: int = 0
     """Of the call that was taken last: see :func:`farbus.remoting.spec.operation_name`."""
+    uncopied_bytes: int = 0
+    """Of those sent, that the kernel has sent from where they lay (MSG_ZEROCOPY), in whole MiB; told with a reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ def parse(data: bytes, *, now_ns: int = 0) -> Status:
     sessions = []
     for at in range(SLOT_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES):
         server_pid, client_pid, program, *rest = SLOT.unpack_from(data, at)
-        *counters, transport, _, waiting_since, reading_since, operation = rest
+        *counters, transport, _, waiting_since, reading_since, operation, uncopied_mib = rest
         if server_pid:
             sessions.append(
                 Session(
@@ -113,6 +115,7 @@ def parse(data: bytes, *, now_ns: int = 0) -> Status:
                     transport=_text(transport),
                     working_ns=max(_waited(waiting_since, now_ns), _waited(reading_since, now_ns)),
                     operation=operation,
+                    uncopied_bytes=uncopied_mib * 2**20,
                 )
             )
     return Status(

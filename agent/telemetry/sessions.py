@@ -120,6 +120,8 @@ class SessionCollector:
                         found[series("session_waiting_seconds", *labels)] = waiting_s
                 if session.transport:
                     found[series("transport_of_session", *labels, session.transport)] = 1.0
+                if session.uncopied_bytes:
+                    found[series("session_uncopied_bytes_total", *labels)] = float(session.uncopied_bytes)
                 memory = self._memory.of(session.server_pid)
                 if memory is not None:
                     found[series("session_memory_bytes", *labels)] = float(memory)

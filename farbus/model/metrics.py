@@ -254,6 +254,11 @@ _REMOTING = (
         "session_stopped", "Always 1: somebody has stopped its server (SIGSTOP); absent while it runs.",
         *SESSION, step=1.0,
     ),
+    _counter(
+        "session_uncopied_bytes_total",
+        "Bytes sent to the program that the kernel has not copied (MSG_ZEROCOPY), in whole MiB; absent without any.",
+        *SESSION,
+    ),
     # Told to the scheduler under a name of its own: session_... has the labels of SESSION and no others, everywhere.
     _gauge(
         "transport_of_session", "Always 1: what carries its calls.", *SESSION, "transport",

@@ -14,6 +14,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "../transport/zerocopy.h"
+
 /* Add to a counter that has one writer at a time: no lock, and readers see whole numbers. */
 static void count(_Atomic uint64_t *counter, uint64_t more)
 {
@@ -43,6 +45,7 @@ int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t 
 	pthread_mutex_lock(&server->write);
 	rc = server->transport.ops->write(&server->transport, vector, parts);
 	count(&server->status->sent_bytes, sizeof(header) + header.length);
+	atomic_store_explicit(&server->status->uncopied_mib, (uint32_t)(zerocopy_bytes(false) >> 20), memory_order_relaxed);
 	pthread_mutex_unlock(&server->write);
 	return rc;
 }

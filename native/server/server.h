@@ -29,7 +29,7 @@ struct server_status {
 	_Atomic uint64_t reading_since_ns;	/* since when it has frames to serve; 0: it waits for the client's next */
 	_Atomic uint32_t operation;	/* of the call taken last: its opcode, and above it, where that serves many functions,
 					 * 1 + the function's number */
-	uint32_t reserved;
+	_Atomic uint32_t uncopied_mib;	/* of what was sent, without a copy of the kernel's (zerocopy.h), as far as that has told */
 };
 _Static_assert(sizeof(struct server_status) == 128, "layout of remoting/status.py");
 

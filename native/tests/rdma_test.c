@@ -1,5 +1,6 @@
 /* RDMA as a transport: order, room, ends, hostile peers, cuts.  Over whatever libibverbs.so.1 there is and has 127.0.0.1:
  * soft-RoCE, or the tests' own (tests/verbs). */
+#include "../transport/rdma_rings.c"
 #include "../transport/rdma.c"
 
 #include <arpa/inet.h>

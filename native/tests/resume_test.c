@@ -14,6 +14,8 @@
 #include "../transport/bundle.h"
 #include "../transport/crew.h"
 #include "../transport/resume.h"
+#include "../transport/socket.h"
+#include "../transport/zerocopy.h"
 
 #undef NDEBUG
 
@@ -30,7 +32,30 @@ struct pair {
 	unsigned refusals;	/* dials to come that fail */
 	bool away;		/* nobody answers any more */
 	unsigned connections;	/* that a stream is to have */
+	bool tcp;
 };
+
+/* Two connected sockets, of TCP over the loopback or of the Unix family. */
+static void ends_make(bool tcp, int ends[2])
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t bytes = sizeof(address);
+	int listening;
+
+	if (!tcp) {
+		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		return;
+	}
+	listening = socket(AF_INET, SOCK_STREAM, 0);
+	ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+	assert(listening >= 0 && ends[0] >= 0);
+	assert(bind(listening, (struct sockaddr *)&address, bytes) == 0 && listen(listening, 1) == 0);
+	assert(getsockname(listening, (struct sockaddr *)&address, &bytes) == 0);
+	assert(connect(ends[0], (struct sockaddr *)&address, bytes) == 0);
+	ends[1] = accept(listening, NULL, NULL);
+	assert(ends[1] >= 0);
+	close(listening);
+}
 
 /* Give both ends further connections, as client and server do: the server first. */
 static void pair_join(struct pair *pair, uint64_t client, uint64_t server)
@@ -39,7 +64,7 @@ static void pair_join(struct pair *pair, uint64_t client, uint64_t server)
 		struct transport near, far;
 		int ends[2], number;
 
-		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		ends_make(pair->tcp, ends);
 		assert(transport_socket_init(&near, ends[0]) == 0);
 		assert(transport_socket_init(&far, ends[1]) == 0);
 		number = transport_resume_join(&pair->server, &far, server, 0);
@@ -82,7 +107,7 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	rc = pair->away || (pair->refusals && pair->refusals--) ? -EAGAIN : 0;
 	if (!rc) {
 		pair->dials++;
-		assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+		ends_make(pair->tcp, ends);
 		assert(transport_socket_init(fresh, ends[0]) == 0);
 		assert(transport_socket_init(&other, ends[1]) == 0);
 		rc = transport_resume_hold(&pair->server, received, peer_received);
@@ -97,7 +122,7 @@ static int dial(void *opaque, uint64_t received, int left_ms, struct transport *
 	return rc;
 }
 
-static void bundle_make(struct pair *pair, uint32_t grace_ms, bool grows, bool prompt, unsigned connections)
+static void bundle_make_over(bool tcp, struct pair *pair, uint32_t grace_ms, bool grows, bool prompt, unsigned connections)
 {
 	struct resume_options options = {
 		.grace_ms = grace_ms, .closed_grace_ms = grace_ms, .grows = grows, .prompt = prompt, .dial = dial,
@@ -107,14 +132,20 @@ static void bundle_make(struct pair *pair, uint32_t grace_ms, bool grows, bool p
 
 	memset(pair, 0, sizeof(*pair));
 	pair->connections = connections;
+	pair->tcp = tcp;
 	pthread_mutex_init(&pair->lock, NULL);
-	assert(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+	ends_make(tcp, ends);
 	assert(transport_socket_init(&pair->client, ends[0]) == 0);
 	assert(transport_socket_init(&pair->server, ends[1]) == 0);
 	assert(transport_resume_wrap(&pair->client, &options) == 0);
 	options.dial = NULL;
 	assert(transport_resume_wrap(&pair->server, &options) == 0);
 	pair_join(pair, 0, 0);
+}
+
+static void bundle_make(struct pair *pair, uint32_t grace_ms, bool grows, bool prompt, unsigned connections)
+{
+	bundle_make_over(false, pair, grace_ms, grows, prompt, connections);
 }
 
 static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
@@ -124,7 +155,7 @@ static void pair_make(struct pair *pair, uint32_t grace_ms, bool grows)
 
 static uint8_t pattern(size_t at)
 {
-	return (uint8_t)(at * 2654435761u >> 11);
+	return (uint8_t)(at * 2654435761u >> 27);
 }
 
 static uint32_t random_next(uint32_t *state)
@@ -202,7 +233,7 @@ static void *read_all(void *opaque)
 	return NULL;
 }
 
-static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows, unsigned connections)
+static void both_streams_arrive_whole_however_often_they_are_cut(bool tcp, bool grows, unsigned connections)
 {
 	_Atomic bool done[2] = { false, false };
 	/* Never freed: the thread that dials may still be at it when all has arrived. */
@@ -216,7 +247,7 @@ static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows
 	uint32_t seed = 5;
 
 	assert(pair);
-	bundle_make(pair, PATIENCE_MS, grows, grows, connections);
+	bundle_make_over(tcp, pair, PATIENCE_MS, grows, grows, connections);
 	for (int i = 0; i < 4; i++)
 		assert(pthread_create(&threads[i], NULL, i < 2 ? write_all : read_all, &ends[i]) == 0);
 	while (!atomic_load(&done[0]) || !atomic_load(&done[1])) {
@@ -243,6 +274,23 @@ static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows
 	fprintf(stderr, "%u cuts, %u connections\n", cuts, dials);
 	pair->client.ops->shutdown(&pair->client);
 	pair->server.ops->shutdown(&pair->server);
+}
+
+static void test_both_streams_arrive_whole_however_often_they_are_cut(bool grows, unsigned connections)
+{
+	both_streams_arrive_whole_however_often_they_are_cut(false, grows, connections);
+}
+
+/* What the kernel of a connection that was cut still has of the ring is sent over the next one, and what is then written there is
+ * not taken for it. */
+static void test_the_same_of_what_the_kernel_sends_from_where_it_lies(bool grows, unsigned connections)
+{
+	uint64_t before = zerocopy_bytes(true);
+
+	zerocopy_set_stubborn(true);
+	both_streams_arrive_whole_however_often_they_are_cut(true, grows, connections);
+	zerocopy_set_stubborn(false);
+	assert(zerocopy_bytes(true) - before > STREAM_BYTES / 4);
 }
 
 struct bytes_read {
@@ -550,6 +598,30 @@ static void exchange(struct pair *pair, const uint8_t *bytes, size_t count)
 	assert(transport_read_all(&pair->client, &answer, 1, PATIENCE_MS) == 0);
 }
 
+/* Nor is it an end, or something to read, when the kernel tells of what it has sent. */
+static void test_who_waits_waits_on_when_the_kernel_tells_of_sends(unsigned connections)
+{
+	const size_t count = 4 << 20;
+	uint8_t *bytes = calloc(1, count);
+	struct pair pair;
+	char byte;
+
+	zerocopy_set_stubborn(true);
+	bundle_make_over(true, &pair, PATIENCE_MS, true, false, connections);
+	for (int round = 0; round < 3; round++) {
+		exchange(&pair, bytes, count);
+		assert(pair.client.ops->wait(&pair.client, 20) == -ETIMEDOUT);
+		/* Who sleeps would only be woken again. */
+		assert(transport_poll(pair.client.descriptor, 0, 0) == -ETIMEDOUT);
+		assert(pair.client.ops->read(&pair.client, &byte, 1) == -EAGAIN);
+	}
+	assert(pair.dials == 0);
+	zerocopy_set_stubborn(false);
+	free(bytes);
+	pair.client.ops->shutdown(&pair.client);
+	pair.server.ops->shutdown(&pair.server);
+}
+
 /* Where everything is acknowledged, there is room for a whole window. */
 static size_t window_of(struct transport *transport)
 {
@@ -562,7 +634,9 @@ static void test_a_window_grows_with_what_the_network_holds(void)
 {
 	const size_t bytes = RESUME_WINDOW_FIRST - (RESUME_WINDOW_FIRST >> 2);
 	uint8_t *sent = malloc(4 * RESUME_WINDOW_FIRST);
-	struct reading reading = { .count = RESUME_WINDOW_FIRST };
+	/* What is left is not acknowledged, whatever is. */
+	const size_t left = 4096;
+	struct reading reading = { .count = RESUME_WINDOW_FIRST - left };
 	uint8_t *first, *second;
 	pthread_t thread;
 	struct pair pair;
@@ -582,9 +656,10 @@ static void test_a_window_grows_with_what_the_network_holds(void)
 	pthread_join(thread, NULL);
 	assert(memcmp(reading.bytes, sent, reading.count) == 0);
 	free(reading.bytes);
-	/* No acknowledgement has been read, and there is room for as much behind it. */
+	/* There is room for as much behind it. */
 	assert(pair.client.ops->room(&pair.client, (void **)&second, SIZE_MAX / 2) == RESUME_WINDOW_FIRST);
 	assert(second - first == RESUME_WINDOW_FIRST);
+	assert(transport_read_all(&pair.server, sent, left, PATIENCE_MS) == 0);
 	exchange(&pair, sent, 4 * RESUME_WINDOW_FIRST);
 	pair.client.ops->shutdown(&pair.client);
 	pair.server.ops->shutdown(&pair.server);
@@ -1223,6 +1298,11 @@ int main(void)
 	test_both_streams_arrive_whole_however_often_they_are_cut(false, 1);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, 3);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, BUNDLE_CONNECTIONS);
+	test_the_same_of_what_the_kernel_sends_from_where_it_lies(false, 0);
+	test_the_same_of_what_the_kernel_sends_from_where_it_lies(true, 0);
+	test_the_same_of_what_the_kernel_sends_from_where_it_lies(true, 3);
+	test_who_waits_waits_on_when_the_kernel_tells_of_sends(0);
+	test_who_waits_waits_on_when_the_kernel_tells_of_sends(3);
 	/* From here on several threads carry what is large, on any machine. */
 	crew_set_processors(0);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, 2);
@@ -1232,6 +1312,7 @@ int main(void)
 	test_a_wide_write_ends_with_one_of_its_connections();
 	test_both_streams_arrive_whole_however_often_they_are_cut(false, 4);
 	test_both_streams_arrive_whole_however_often_they_are_cut(true, BUNDLE_CONNECTIONS);
+	test_the_same_of_what_the_kernel_sends_from_where_it_lies(true, 4);
 	test_a_chunk_that_lies_is_the_end();
 	test_a_connection_is_added_to_the_one_that_it_was_made_for();
 	test_a_window_grows_with_what_the_network_holds();

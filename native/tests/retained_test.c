@@ -25,7 +25,7 @@ static uint32_t random_below(uint32_t limit)
 
 static uint8_t pattern(uint64_t at)
 {
-	return (uint8_t)(at * 2654435761u >> 11);
+	return (uint8_t)(at * 2654435761u >> 27);
 }
 
 static void fill(uint8_t *to, uint64_t offset, size_t bytes)
@@ -134,11 +134,69 @@ static void test_more_is_lent_than_the_list_has_places(void)
 	retained_drop(&retained);
 }
 
+static void add(size_t bytes)
+{
+	uint8_t *place = malloc(bytes);
+
+	fill(place, atomic_load(&retained.written), bytes);
+	retained_add(&retained, place, bytes, false);
+	free(place);
+}
+
+/* The kernel may have been given what was not acknowledged before the window grew, to send it from where it was. */
+static void test_what_has_moved_stays_where_it_was_until_it_is_acknowledged(void)
+{
+	const size_t half = RESUME_WINDOW_RING / 2;
+	const uint8_t *before;
+
+	assert(retained_make(&retained, 2 * half, 8 * half, RESUME_WINDOW_RING, 8) == 0);
+	add(2 * half);
+	retained_acknowledge(&retained, half);
+	add(half);
+	assert(retained_piece(&retained, 2 * half, half, &before) == half && retained_keeps(&retained, before));
+	atomic_store(&retained.window_wanted, 4 * half);
+	while (atomic_load(&retained.acknowledged) < 3 * half) {
+		retained_rewind(&retained);
+		assert(retained.window == 4 * half);
+		add((size_t)retained_room(&retained));
+		for (size_t i = 0; i < half; i++)
+			if (2 * half + i >= atomic_load(&retained.acknowledged))
+				assert(before[i] == pattern(2 * half + i));
+		check();
+		retained_acknowledge(&retained, atomic_load(&retained.acknowledged) + half / 4);
+	}
+	/* From then on the window is as large as it is. */
+	retained_rewind(&retained);
+	assert(retained_room(&retained) > 2 * half);
+	add((size_t)retained_room(&retained));
+	check();
+	retained_drop(&retained);
+}
+
+static void test_only_what_is_lent_may_change_before_it_is_acknowledged(void)
+{
+	const uint8_t *at;
+	uint8_t *place;
+
+	assert(retained_make(&retained, RESUME_WINDOW_RING, RESUME_WINDOW_RING, RESUME_WINDOW_RING, 8) == 0);
+	retained_add(&retained, lent, RETAINED_LOAN_BYTES, true);
+	add(1);
+	assert(retained_place(&retained, &place, LENT_BYTES / 8) == LENT_BYTES / 8);
+	retained_made(&retained, LENT_BYTES / 8);
+	assert(retained_piece(&retained, 0, 1, &at) == 1 && !retained_keeps(&retained, at));
+	assert(retained_piece(&retained, RETAINED_LOAN_BYTES, 1, &at) == 1 && retained_keeps(&retained, at));
+	assert(retained_piece(&retained, RETAINED_LOAN_BYTES + 1, 1, &at) == 1 && at == place &&
+	       retained_keeps(&retained, at));
+	retained_drop(&retained);
+}
+
 int main(void)
 {
 	test_what_is_not_acknowledged_is_there(false);
 	test_what_is_not_acknowledged_is_there(true);
 	test_more_is_lent_than_the_list_has_places();
+	test_what_has_moved_stays_where_it_was_until_it_is_acknowledged();
+	test_only_what_is_lent_may_change_before_it_is_acknowledged();
 	puts("ok");
 	return 0;
 }

@@ -86,6 +86,7 @@ static void bundle_end(struct bundle *bundle)
 /* What is written next: chunks in the order of the stream. */
 struct plan {
 	struct bundle *bundle;
+	bool kept;			/* what it is made of (transport_ops.write_kept) */
 	unsigned count;
 	unsigned used;			/* connections, a bit each */
 	struct {
@@ -192,7 +193,8 @@ static int plan_write(struct plan *plan, unsigned connections)
 		struct transport *transport = &plan->bundle->each[plan->each[i].connection].transport;
 
 		if (connections & 1u << plan->each[i].connection)
-			rc = transport->ops->write(transport, plan->each[i].vector, plan->each[i].parts);
+			rc = (plan->kept ? transport->ops->write_kept : transport->ops->write)(transport, plan->each[i].vector,
+											       plan->each[i].parts);
 	}
 	return rc;
 }
@@ -236,7 +238,7 @@ static int plan_write_wide(struct plan *plan)
 	return rc ? rc : others;
 }
 
-static int bundle_write(struct transport *transport, struct iovec *vector, int count)
+static int chunks_write(struct transport *transport, struct iovec *vector, int count, bool kept)
 {
 	size_t total = 0, share;
 	struct plan plan;
@@ -244,6 +246,7 @@ static int bundle_write(struct transport *transport, struct iovec *vector, int c
 
 	/* Nothing else of it: most writes are short. */
 	plan.bundle = transport->bundle;
+	plan.kept = kept;
 	for (int i = 0; i < count; i++)
 		total += vector[i].iov_len;
 	share = share_of(transport, total);
@@ -255,6 +258,16 @@ static int bundle_write(struct transport *transport, struct iovec *vector, int c
 		total -= planned;
 	}
 	return rc;
+}
+
+static int bundle_write(struct transport *transport, struct iovec *vector, int count)
+{
+	return chunks_write(transport, vector, count, false);
+}
+
+static int bundle_write_kept(struct transport *transport, struct iovec *vector, int count)
+{
+	return chunks_write(transport, vector, count, true);
 }
 
 /* ---- reading ---- */
@@ -472,6 +485,18 @@ static int bundle_wait(struct transport *transport, int timeout_ms)
 
 /* ---- */
 
+static bool bundle_hear(struct transport *transport)
+{
+	struct bundle *bundle = transport->bundle;
+	unsigned present = atomic_load(&bundle->present);
+	bool any = false;
+
+	for (unsigned i = 0; i < BUNDLE_CONNECTIONS; i++)
+		if (present & 1u << i)
+			any |= bundle->each[i].transport.ops->hear(&bundle->each[i].transport);
+	return any;
+}
+
 static void bundle_shutdown(struct transport *transport)
 {
 	bundle_end(transport->bundle);
@@ -486,6 +511,8 @@ int transport_bundle_wrap(struct transport *transport, bool names)
 	bundle->ops = (struct transport_ops){
 		.name = transport->ops->name,
 		.write = bundle_write,
+		.write_kept = transport->ops->write_kept ? bundle_write_kept : NULL,
+		.hear = transport->ops->hear ? bundle_hear : NULL,
 		.read = bundle_read,
 		.wait = bundle_wait,
 		.wide = bundle_is_wide,

@@ -37,6 +37,7 @@
 #include "sleeper.h"
 #include "socket.h"
 #include "thread.h"
+#include "zerocopy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -96,6 +97,7 @@ struct resume {
 	_Atomic int reading;		/* the descriptor from which the next byte comes */
 	_Atomic int writing;		/* the one to which the next one goes; -1: the other tells of room, too */
 	_Atomic bool buffers;		/* the lower transport holds bytes that the kernel has not */
+	_Atomic bool hears;		/* the kernel tells of what it has sent (zerocopy.h) */
 
 	size_t most;			/* bytes that a window of either side may ever have */
 	size_t acknowledge;		/* read bytes that are worth a record */
@@ -271,6 +273,7 @@ static bool record_send(struct resume *resume, bool bare)
 	uint64_t consumed = atomic_load(&resume->consumed);
 	uint64_t generation = atomic_load(&resume->generation);
 	uint64_t at = resume->sent, end = atomic_load(&resume->kept.written);
+	bool kept = !bare && resume->lower.ops->write_kept;
 	struct iovec vector[1 + RESUME_PIECES];
 	struct record record;
 	int count = 1, rc;
@@ -279,6 +282,7 @@ static bool record_send(struct resume *resume, bool bare)
 		const uint8_t *from;
 		size_t bytes = retained_piece(&resume->kept, at, (size_t)(end - at), &from);
 
+		kept = kept && retained_keeps(&resume->kept, from);
 		vector[count++] = (struct iovec){ .iov_base = (void *)from, .iov_len = bytes };
 		at += bytes;
 	}
@@ -288,7 +292,7 @@ static bool record_send(struct resume *resume, bool bare)
 	atomic_store(&resume->due, false);
 	if (!bare)
 		retained_round_begin(&resume->kept, record.length >= RESUME_BULK_BYTES, at);
-	rc = resume->lower.ops->write(&resume->lower, vector, count);
+	rc = (kept ? resume->lower.ops->write_kept : resume->lower.ops->write)(&resume->lower, vector, count);
 	if (resume->lower.bundle)
 		atomic_store(&resume->writing, transport_bundle_writing(&resume->lower));
 	if (rc) {
@@ -315,9 +319,12 @@ static int stream_flush(struct resume *resume)
 
 static bool lower_writable(struct resume *resume)
 {
+	struct pollfd on = { .fd = atomic_load(&resume->writing), .events = POLLOUT };
+
 	if (resume->lower.ops->writable)
 		return resume->lower.ops->writable(&resume->lower);
-	return transport_poll(atomic_load(&resume->writing), POLLOUT, 0) == 0;
+	/* Nor is it room what the kernel may have to say of what it has sent; of an end it tells as of room. */
+	return transport_poll_all(&on, 1, 0) == 0 && on.revents & POLLOUT;
 }
 
 /* Acknowledge if that is due, and if nobody writes: who does, does it, here, afterwards.  It
@@ -571,8 +578,18 @@ static unsigned others(struct resume *resume, struct pollfd *on)
 	return count;
 }
 
+/* Take what the kernel has told of what it has sent, if nobody else has by now. */
+static void lower_hear(struct resume *resume)
+{
+	/* Under this lock no other connection takes its place. */
+	pthread_mutex_lock(&resume->state_lock);
+	if (is_up(resume) && resume->lower.ops->hear)
+		(void)resume->lower.ops->hear(&resume->lower);
+	pthread_mutex_unlock(&resume->state_lock);
+}
+
 /* Sleep until the descriptor has something, the connection is cut, or the other has taken what
- * this one `has` then. */
+ * this one `has` then.  -EAGAIN: nothing of that; the kernel has told of what it has sent. */
 static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*has)(struct resume *),
 			    int timeout_ms)
 {
@@ -580,8 +597,11 @@ static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*
 		{ .events = POLLIN },
 		{ .fd = self->wake, .events = POLLIN },
 	};
+	/* Where the kernel tells of sends, that alone is no error: one of TCP ends the connection, and is POLLHUP, too. */
+	const short quiet = atomic_load(&resume->hears) ? POLLERR : 0;
 	uint64_t generation = atomic_load(&resume->generation);
 	unsigned count = 2, lost;
+	short told = 0;
 	int rc = 0;
 
 	/* Counted before the state is looked at, as transport_resume_adopt looks after it was set:
@@ -596,8 +616,14 @@ static int descriptor_sleep(struct resume *resume, struct sleeper *self, bool (*
 		count += others(resume, poll_on + count);
 	if (is_up(resume) && !has(resume))
 		rc = transport_poll_all(poll_on, count, timeout_ms);
+	for (unsigned i = 0; i < count; i++)
+		told |= poll_on[i].revents;
+	if (told & quiet)
+		lower_hear(resume);
+	if (told && told == quiet)
+		rc = -EAGAIN;
 	for (unsigned i = lost; i < count && !poll_on[0].revents; i++)
-		if (poll_on[i].revents)
+		if (poll_on[i].revents & ~quiet)
 			cut(resume, generation, -ECONNRESET);
 	sleeper_awake(self, poll_on[1].revents);
 	if (atomic_fetch_sub(&resume->sleepers, 1) == 1 && !is_up(resume)) {
@@ -647,7 +673,7 @@ static int stream_wait(struct resume *resume, int timeout_ms)
 		/* The last acknowledgement found the socket full. */
 		rc = descriptor_sleep(resume, &resume->reader, reader_has, left);
 		acknowledge(resume);
-		if (rc != -ETIMEDOUT)
+		if (rc != -ETIMEDOUT && rc != -EAGAIN)
 			return 0;
 		look(resume);
 		if (timeout_ms >= 0 && transport_now_ns() >= end)
@@ -867,8 +893,9 @@ static void resume_shutdown(struct transport *transport)
 /* ---- from one connection to the next ---- */
 
 /* Have a connection be the first of several, where that was agreed upon and it is no pair of rings. */
-static int bundle_begin(const struct resume_options *options, struct transport *fresh)
+static int lower_begin(const struct resume_options *options, struct transport *fresh)
 {
+	transport_zerocopy_begin(fresh);
 	return options->bundles && !fresh->rdma ? transport_bundle_wrap(fresh, options->dial) : 0;
 }
 
@@ -877,6 +904,7 @@ static void descriptors_set(struct resume *resume)
 {
 	atomic_store(&resume->reading, resume->descriptor);
 	atomic_store(&resume->writing, resume->lower.ops->writable ? -1 : resume->descriptor);
+	atomic_store(&resume->hears, resume->lower.ops->hear != NULL);
 	atomic_store(&resume->buffers, resume->options.bundles || strcmp(resume->lower.ops->name, "tcp") != 0);
 }
 
@@ -922,7 +950,7 @@ int transport_resume_adopt(struct transport *transport, struct transport *fresh,
 {
 	struct resume *resume = transport->resume;
 	bool replay = false;
-	int rc = bundle_begin(&resume->options, fresh);
+	int rc = lower_begin(&resume->options, fresh);
 
 	if (rc) {
 		transport_release(fresh);
@@ -999,6 +1027,7 @@ int transport_resume_join(struct transport *transport, struct transport *fresh, 
 	struct resume *resume = transport->resume;
 	int rc = -ESTALE;
 
+	transport_zerocopy_begin(fresh);
 	/* It has the connections' bundle, and not the streams: who writes may wait for long. */
 	pthread_mutex_lock(&resume->state_lock);
 	if (is_up(resume) && !resume->ending && resume->lower.bundle &&
@@ -1149,7 +1178,8 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 	}
 	resume->lower = *transport;
 	resume->options = *options;
-	if (bundle_begin(options, &resume->lower)) {
+	if (lower_begin(options, &resume->lower)) {
+		transport_zerocopy_drop(resume->lower.zerocopy);
 		resume_free(resume);
 		return -ENOMEM;
 	}

@@ -55,11 +55,16 @@ static void ring_put(struct retained *retained, uint64_t offset, const uint8_t *
 	memcpy(retained->ring, from + first, bytes - first);
 }
 
-/* What is not acknowledged moves to its place in a ring of that size. */
+/* What is not acknowledged moves to its place in a ring of that size.  The kernel may still send it from where it was
+ * (zerocopy.h): until all of it is acknowledged no more is written than the window before had room for, and so none of these places
+ * is another's, as there the byte to come a window later would be. */
 void retained_grow(struct retained *retained)
 {
 	size_t wanted = atomic_load(&retained->window_wanted);
 
+	if (retained->limit < retained->window && atomic_load(&retained->acknowledged) < retained->moved_end)
+		return;
+	retained->limit = retained->window;
 	while (retained->window < wanted) {
 		size_t window = retained->window;
 		uint64_t at = atomic_load(&retained->acknowledged), end = atomic_load(&retained->written);
@@ -76,6 +81,9 @@ void retained_grow(struct retained *retained)
 		}
 		retained->window = 2 * window;
 	}
+	retained->moved_end = atomic_load(&retained->written);
+	if (atomic_load(&retained->acknowledged) == retained->moved_end)
+		retained->limit = retained->window;
 }
 
 void retained_rewind(struct retained *retained)
@@ -124,6 +132,11 @@ size_t retained_piece(struct retained *retained, uint64_t offset, size_t most, c
 	}
 	*at = retained->ring + index;
 	return most < retained->window - index ? most : retained->window - index;
+}
+
+bool retained_keeps(const struct retained *retained, const void *at)
+{
+	return (uintptr_t)at - (uintptr_t)retained->staging < retained->staging_bytes + retained->most;
 }
 
 /* What the peer has not acknowledged goes to the place that the ring has for it. */
@@ -289,6 +302,7 @@ int retained_make(struct retained *retained, size_t window, size_t most, size_t 
 	retained->staging = memory;
 	retained->ring = memory + staging_bytes;
 	retained->window = window;
+	retained->limit = window;
 	atomic_store(&retained->window_wanted, window);
 	return 0;
 }

@@ -43,6 +43,8 @@ struct retained {
 	uint8_t *making;		/* what was last given to make something in place, if it is there */
 	uint8_t *ring;
 	size_t window;			/* changed and asked for by w */
+	size_t limit;			/* of what is not acknowledged: it, or the one before until what has moved is */
+	uint64_t moved_end;
 	uint64_t base;			/* the offset that lies at the ring's beginning */
 	struct retained_loan loans[RETAINED_LOANS];
 	unsigned loan_first;
@@ -66,7 +68,7 @@ void retained_drop(struct retained *retained);
 /* Bytes that may be written before more is acknowledged (w). */
 static inline uint64_t retained_room(struct retained *retained)
 {
-	return retained->window - (atomic_load(&retained->written) - atomic_load(&retained->acknowledged));
+	return retained->limit - (atomic_load(&retained->written) - atomic_load(&retained->acknowledged));
 }
 
 /* Before anything is added: have the window as large as it is wanted, and begin the ring anew where all is acknowledged,
@@ -87,6 +89,9 @@ void retained_memory(struct retained *retained, void **at, size_t *bytes);
 
 /* Where a byte of the stream lies, and how many, at most `most`, lie behind it (w). */
 size_t retained_piece(struct retained *retained, uint64_t offset, size_t most, const uint8_t **at);
+
+/* Does it stay as it is until it is acknowledged?  What is lent may be its owner's again before. */
+bool retained_keeps(const struct retained *retained, const void *at);
 
 /* What is lent of that memory is its owner's again (w). */
 void retained_settle(struct retained *retained, const void *at, size_t bytes);

@@ -5,6 +5,7 @@
 #include "resume.h"
 #include "socket.h"
 #include "tls.h"
+#include "zerocopy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -81,29 +82,40 @@ int transport_poll(int descriptor, short events, int timeout_ms)
 
 /* One part by the call that is for one: the kernel fetches no vector then, which takes as long as a fifth of
  * a system call that finds nothing to read. */
-static ssize_t socket_send(int descriptor, struct iovec *vector, int count)
+static ssize_t socket_send(int descriptor, struct iovec *vector, int count, int flags)
 {
 	struct msghdr message = { .msg_iov = vector, .msg_iovlen = (size_t)count };
 
-	return count == 1 ? send(descriptor, vector->iov_base, vector->iov_len, MSG_NOSIGNAL)
-			  : sendmsg(descriptor, &message, MSG_NOSIGNAL);
+	return count == 1 ? send(descriptor, vector->iov_base, vector->iov_len, MSG_NOSIGNAL | flags)
+			  : sendmsg(descriptor, &message, MSG_NOSIGNAL | flags);
 }
 
-static int socket_write_all(struct transport *transport, struct iovec *vector, int count)
+static bool socket_hear(struct transport *transport)
+{
+	return transport->zerocopy && zerocopy_take(transport->zerocopy, transport->descriptor);
+}
+
+/* A send has failed (errno): wait where it would have had to.  0: once more, or -errno. */
+static int socket_send_failed(struct transport *transport)
+{
+	if (errno == EINTR)
+		return 0;
+	if (errno != EAGAIN)
+		return -errno;
+	(void)socket_hear(transport);
+	return transport_poll(transport->descriptor, POLLOUT, -1);
+}
+
+static int socket_write_all(struct transport *transport, struct iovec *vector, int count, int flags)
 {
 	while (count) {
 		ssize_t sent;
 
 		TRANSPORT_SENDS(transport);
-		sent = socket_send(transport->descriptor, vector, count);
+		sent = socket_send(transport->descriptor, vector, count, flags);
 		if (sent < 0) {
-			int rc;
+			int rc = socket_send_failed(transport);
 
-			if (errno == EINTR)
-				continue;
-			if (errno != EAGAIN)
-				return -errno;
-			rc = transport_poll(transport->descriptor, POLLOUT, -1);
 			if (rc)
 				return rc;
 			continue;
@@ -141,8 +153,53 @@ static int socket_write(struct transport *transport, struct iovec *vector, int c
 	size_t bytes = count > 1 ? socket_gather(whole, vector, count) : 0;
 	struct iovec gathered = { .iov_base = whole, .iov_len = bytes };
 	int cancel = transport_cancel_disable();
-	int rc = socket_write_all(transport, bytes ? &gathered : vector, bytes ? 1 : count);
+	int rc = socket_write_all(transport, bytes ? &gathered : vector, bytes ? 1 : count, 0);
 
+	transport_cancel_restore(cancel);
+	return rc;
+}
+
+static int socket_write_in_place(struct transport *transport, const struct iovec *part)
+{
+	for (size_t at = 0; at < part->iov_len;) {
+		ssize_t sent;
+
+		TRANSPORT_SENDS(transport);
+		sent = zerocopy_send(transport->zerocopy, transport->descriptor, (char *)part->iov_base + at,
+				     part->iov_len - at);
+		if (sent < 0) {
+			int rc = socket_send_failed(transport);
+
+			if (rc)
+				return rc;
+			continue;
+		}
+		at += (size_t)sent;
+	}
+	return 0;
+}
+
+/* What is small lies where it may change: it is copied, and leaves together with what follows. */
+static int socket_write_kept(struct transport *transport, struct iovec *vector, int count)
+{
+	int cancel = transport_cancel_disable(), rc = 0;
+
+	while (count && !rc && zerocopy_is_on(transport->zerocopy)) {
+		int small = 0;
+
+		while (small < count && vector[small].iov_len < TRANSPORT_KEPT_BYTES)
+			small++;
+		if (small)
+			rc = socket_write_all(transport, vector, small, small < count ? MSG_MORE : 0);
+		vector += small;
+		count -= small;
+		if (count && !rc) {
+			rc = socket_write_in_place(transport, vector++);
+			count--;
+		}
+	}
+	if (count && !rc)
+		rc = socket_write(transport, vector, count);
 	transport_cancel_restore(cancel);
 	return rc;
 }
@@ -209,7 +266,20 @@ static ssize_t socket_scatter(struct transport *transport, void *buffer, size_t 
 
 static int socket_wait(struct transport *transport, int timeout_ms)
 {
-	return transport_poll(transport->descriptor, POLLIN, timeout_ms);
+	struct pollfd on = { .fd = transport->descriptor, .events = POLLIN };
+	uint64_t end;
+	int rc;
+
+	if (!transport->zerocopy)
+		return transport_poll(transport->descriptor, POLLIN, timeout_ms);
+	end = transport_now_ns() + (uint64_t)(timeout_ms > 0 ? timeout_ms : 0) * 1000000u;
+	for (;;) {
+		rc = transport_poll_all(&on, 1, timeout_ms);
+		if (rc || on.revents != POLLERR || !socket_hear(transport))
+			return rc;
+		if (timeout_ms > 0)
+			timeout_ms = transport_left_ms(end);
+	}
 }
 
 static void socket_shutdown(struct transport *transport)
@@ -220,6 +290,8 @@ static void socket_shutdown(struct transport *transport)
 static const struct transport_ops tcp_ops = {
 	.name = "tcp",
 	.write = socket_write,
+	.write_kept = socket_write_kept,
+	.hear = socket_hear,
 	.read = socket_read,
 	.wait = socket_wait,
 	.shutdown = socket_shutdown,
@@ -286,6 +358,7 @@ int transport_socket_init(struct transport *transport, int descriptor)
 	transport->tls = NULL;
 	transport->bundle = NULL;
 	transport->rdma = NULL;
+	transport->zerocopy = NULL;
 	return 0;
 }
 
@@ -416,6 +489,8 @@ void transport_release(struct transport *transport)
 	transport->bundle = NULL;
 	transport_rdma_drop(transport->rdma);
 	transport->rdma = NULL;
+	transport_zerocopy_drop(transport->zerocopy);
+	transport->zerocopy = NULL;
 }
 
 int transport_write_all(struct transport *transport, const void *data, size_t bytes)

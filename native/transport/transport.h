@@ -18,6 +18,9 @@ struct transport;
 /* How often who waits looks whether the network is still there. */
 #define TRANSPORT_LOOK_MS 5000
 
+/* Less is copied sooner than its pages are held (docs/performance.md). */
+#define TRANSPORT_KEPT_BYTES (64u << 10)
+
 /* What is sent happens before what is then received: the peer answers, and orders its streams.
  * ThreadSanitizer sees nothing of the peer: what it orders is told to it here, by who writes
  * and by who has read. */
@@ -73,6 +76,12 @@ struct transport_ops {
 	/* Like write, but it may leave together with what is written next, which follows at once;
 	 * NULL where that saves nothing. */
 	int (*append)(struct transport *transport, struct iovec *vector, int count);
+	/* Like write, but parts of TRANSPORT_KEPT_BYTES and more stay as they are until the peer's reader has them, so that they
+	 * need not be copied; the others are the caller's again.  NULL: they would be, all the same. */
+	int (*write_kept)(struct transport *transport, struct iovec *vector, int count);
+	/* Take what poll(2) has told of by POLLERR, if that is no error of a connection but the kernel's word of what it has sent.
+	 * false: it was not.  From any thread.  NULL: it never is. */
+	bool (*hear)(struct transport *transport);
 	/* Did the peer write what came last on another processor than this thread's?  Where that is so,
 	 * to spin for an answer keeps it from nothing.  NULL, and false: not known. */
 	bool (*apart)(struct transport *transport);
@@ -101,6 +110,7 @@ struct resume;
 struct tls;
 struct bundle;
 struct rdma;
+struct zerocopy;
 
 struct transport {
 	const struct transport_ops *ops;
@@ -110,6 +120,7 @@ struct transport {
 	struct tls *tls;		/* of one that encrypts */
 	struct bundle *bundle;		/* of one over several connections */
 	struct rdma *rdma;		/* of one by RDMA */
+	struct zerocopy *zerocopy;	/* of one whose kernel sends from where it lies */
 };
 
 /* Take over a connected socket (TCP or Unix). */

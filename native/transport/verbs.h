@@ -1,4 +1,4 @@
-/* verbs.h - the functions of libibverbs that rdma.c calls, found when the first session needs them.
+/* verbs.h - the functions of libibverbs that rdma.c and rdma_rings.c call, found when the first session needs them.
  *
  * The shim is a guest in somebody's program and links nothing but libc.  Structures and
  * constants are rdma-core's own (<infiniband/verbs.h>): its library has kept them since 2006.

@@ -320,11 +320,13 @@ LEASE = Lease(
 )  # fmt: skip
 
 
-def status_bytes(*, calls: int = 5, waiting_since: int = 0, reading_since: int = 0, operation: int = 0) -> bytes:
+def status_bytes(
+    *, calls: int = 5, waiting_since: int = 0, reading_since: int = 0, operation: int = 0, uncopied_mib: int = 0
+) -> bytes:
     """A lease's status: one session has ended, one runs."""
     head = status.HEAD.pack(status.MAGIC, status.VERSION, 2, 1, 10, 1000, 2000, 1_000_000_000)
-    times = (waiting_since, reading_since, operation)
-    slot = status.SLOT.pack(500, 77, b"train", calls, 300, 400, 500_000_000, b"shm", 0, *times)
+    rest = (waiting_since, reading_since, operation, uncopied_mib)
+    slot = status.SLOT.pack(500, 77, b"train", calls, 300, 400, 500_000_000, b"shm", 0, *rest)
     return head.ljust(status.SLOT_BYTES, b"\0") + slot.ljust(status.SLOT_BYTES, b"\0") + bytes(status.SLOT_BYTES)
 
 
@@ -332,12 +334,13 @@ async def test_sessions_and_their_lease_are_told() -> None:
     memory = ProcessMemory()
     memory.tell("gpu", {500: 2**20})
     memory.tell("software gpu", {500: 2**20, 501: 1})
-    shared = FakeSharedMemory({(900, status.MEMORY_NAME): status_bytes()})
+    shared = FakeSharedMemory({(900, status.MEMORY_NAME): status_bytes(uncopied_mib=3)})
     collector = SessionCollector(
         served=lambda: ((LEASE, 900),), shared=shared, states=FakeProcessStates(), memory=memory, clock=FakeClock()
     )
     found = await collector.sample()
     session = ("l1", 500, 77, "train")
+    assert found[series("session_uncopied_bytes_total", *session)] == 3.0 * 2**20
     assert found[series("lease_info", "l1", "j1", "main.0", "ada", "gamma", "remote")] == 1.0
     assert found[series("session_calls_total", *session)] == 5.0
     assert found[series("session_send_bytes_total", *session)] == 400.0

@@ -159,6 +159,8 @@ class Machine:
     processors: int = 2
     ports: tuple[str, ...] = PORTS
     cables: int = 0
+    adapter: str = "virtio-net-pci"
+    """QEMU's device at the end of each cable."""
     shares: tuple[str, ...] = ()
     """Names under which directories of this machine can be mounted."""
     devices: tuple[str, ...] = ()
@@ -253,7 +255,7 @@ class Guest:
         self.boot_id = ""
         self.boot_s = 0.0
         """How long its last boot took, from power on or the order to reboot to the first command, in seconds."""
-        # virtio-net-pci in the given slots: systemd names an interface after its slot (systemd.net-naming-scheme(7)).
+        # Network devices in the given slots: systemd names an interface after its slot (systemd.net-naming-scheme(7)).
         self.cables = tuple(f"enp0s{FIRST_CABLE_SLOT + number}" for number in range(len(join)))
         """Names of the network interfaces in the guest, in the order of ``join``."""
         self.identity = (snapshot.identity if snapshot else None) or uuid.uuid4()
@@ -369,7 +371,7 @@ class Guest:
         for number, end in enumerate(ends):
             address, slot = self._mac(number), FIRST_CABLE_SLOT + number
             command += ["-netdev", f"socket,id=net{number},fd={end.fileno()}"]
-            command += ["-device", f"virtio-net-pci,netdev=net{number},mac={address},addr={slot:#x}"]
+            command += ["-device", f"{self.machine.adapter},netdev=net{number},mac={address},addr={slot:#x}"]
         size = f"id=ram,size={self.machine.memory_mib}M"
         descriptors = [opened.fileno() for opened in (control[1], qmp[1], self._disk, self._disk_to_read, *ends)]
         state: BinaryIO | None = None
