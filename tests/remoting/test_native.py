@@ -63,4 +63,20 @@ def test_a_library_by_its_name_without_a_number_is_the_same_library(remote: Remo
 @pytest.mark.parametrize("name", ["cuda", "nvidia-ml"])
 def test_a_library_is_found_as_a_linker_finds_it(remote: Remote, name: str) -> None:
     done = remote.run(sys.executable, "-c", f"import ctypes.util; print(ctypes.util.find_library({name!r}))")
-    assert (done.returncode, done.stdout) == (0, f"lib{name}.so\n"), done.stdout + done.stderr
+    assert (done.returncode, done.stdout) == (0, f"lib{name}.so.1\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("name", "function"), [("cuda", "cuInit(0)"), ("nvidia-ml", "nvmlInit_v2()")])
+def test_a_program_is_linked_with_a_library_by_its_name_without_a_number(
+    remote: Remote, tmp_path: Path, name: str, function: str
+) -> None:
+    """A program, and a library without whose own word for it nobody loads that one: Triton before 3.5 makes such."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    source = tmp_path / "linked.c"
+    source.write_text(f"int {function.replace('0', 'unsigned')}; int main(void) {{ return {function}; }}")
+    linked = tmp_path / "linked"
+    subprocess.run(["cc", source, "-o", linked, f"-L{SHIM}", f"-l{name}"], check=True)
+    assert f"[lib{name}.so.1]" in subprocess.run(["readelf", "-d", linked], check=True, stdout=-1, text=True).stdout
+    done = remote.run(str(linked))
+    assert done.returncode == 0, done.stdout + done.stderr
