@@ -63,7 +63,7 @@ def find_target(
         return Target(socket=_existing_socket(socket), name=socket)
     if server:
         host, colon, port = server.rpartition(":")
-        if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
             raise InvalidInput(f"--server {server}: not HOST:PORT", hint="for example --server scheduler:7411")
         if not credentials:
             raise InvalidInput("--server needs --credentials DIR", hint="make a user certificate with farbus ca issue")

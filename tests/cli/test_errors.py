@@ -121,6 +121,43 @@ CASES = {
         "invalid value for '--role': 'king' is not one of 'scheduler', 'node', 'user', 'operator'; "
         "farbus ca issue --help shows how it is used",
     ),
+    "further name with a port": (
+        ("ca", "issue", "n1", "--role", "node", "--out", "d", "--address", "n1.example.org:7412"),
+        2,
+        "--address: 'n1.example.org:7412' is neither an IP address nor a DNS name; "
+        "write for example 10.0.0.7 or node7.example.org, without a port",
+    ),
+    "further name of other letters": (
+        ("ca", "issue", "n1", "--role", "node", "--out", "d", "--address", "käse.example.org"),
+        2,
+        "--address: 'käse.example.org' is neither an IP address nor a DNS name; "
+        "write for example 10.0.0.7 or node7.example.org, without a port",
+    ),
+    "cluster whose name has no room": (
+        ("ca", "init", "--authority", "d", "--cluster", "c" * 55),
+        2,
+        f"--cluster: '{'c' * 55}' can't name a cluster; use 1 to 54 printable characters",
+    ),
+    "log of an authority that is not there": (
+        ("audit", "--authority", "none"),
+        3,
+        "none: no authority here; give the directory that farbus ca init made",
+    ),
+    "files that are named by a variable that is not set": (
+        ("submit", "--stage-in", "", "--", "true"),
+        2,
+        "--stage-in '': names no file; give its path; . is this directory",
+    ),
+    "files that are only named for their place": (
+        ("submit", "--stage-in", ":there", "--", "true"),
+        2,
+        "--stage-in ':there': names no file; give its path; . is this directory",
+    ),
+    "port that is no number": (
+        ("nodes", "--server", "a:²", "--credentials", "/x"),
+        2,
+        "--server a:²: not HOST:PORT; for example --server scheduler:7411",
+    ),
     "authority that is not there": (
         ("ca", "issue", "ada", "--role", "user", "--out", "d", "--authority", "none"),
         3,

@@ -58,7 +58,7 @@ def join(
     The key is made here and stays here.
     """
     host, colon, port = where.rpartition(":")
-    if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
         raise InvalidInput(f"{where}: not HOST:PORT", hint="for example farbus join control:7413")
     parsed = Token.parse(typer.get_text_stream("stdin").readline() if token == "-" else token)  # noqa: S105
     directory, settings = Path(out).absolute(), Path(config)
