@@ -95,6 +95,11 @@ CASES = {
         2,
         "--nodes: a:1,a:2: a name stands twice; give each node a name of its own",
     ),
+    "container engines' directory that is a device": (
+        ("up", "--cdi", "/dev/null"),
+        2,
+        "--cdi /dev/null: not a directory; name one that container engines look in",
+    ),
     "too many GPUs on a node": (
         ("up", "--nodes", "a:17"),
         2,
@@ -280,6 +285,22 @@ def test_a_directory_that_others_may_enter_is_no_runtime_directory(here: Farbus,
     done = here("up")
     assert done.returncode == 5
     assert "not a private directory" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("nodes",), ("down",), ("up", "--detach")])
+def test_a_runtime_directory_of_somebody_else_is_named(here: Farbus, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """As after su, which leaves XDG_RUNTIME_DIR as it was."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0)
+    # Root may enter it.
+    user = os.geteuid()
+    os.seteuid(user or 65534)
+    try:
+        done = here(*words, environment={"XDG_RUNTIME_DIR": str(theirs)})
+    finally:
+        os.seteuid(user)
+    told = f"farbus: {theirs}/farbus: Permission denied; set XDG_RUNTIME_DIR to a directory of your own\n"
+    assert (done.returncode, done.stderr) == (5, told)
 
 
 def test_a_user_without_a_name_is_told_so(here: Farbus, monkeypatch: pytest.MonkeyPatch) -> None:
