@@ -136,6 +136,22 @@ def test_an_evicted_job_that_runs_is_cancelled_with_the_reason() -> None:
     assert not cluster.agents["a"].device_side
 
 
+def test_an_evicted_job_that_may_begin_anew_does_so_elsewhere() -> None:
+    cluster = Cluster(node("a", 1), node("b", 1))
+    cluster.join()
+    cluster.submit(msgspec.structs.replace(job(gpus=1), moveable=True))
+    cluster.settle()
+    first = cluster.machine.jobs["j1"].progress.runs[0].node
+    cordon(cluster, first)
+    cluster.tell(events.JobEvicted(job_id="j1", reason=f"evicted from node {first} by ann"))
+    cluster.settle()
+    cluster.pass_time(10)
+    cluster.settle()
+    moved = cluster.machine.jobs["j1"]
+    assert (cluster.state_of("j1"), moved.progress.failures) == ("running", 0)
+    assert moved.progress.runs[0].node != first
+
+
 def test_an_evicted_job_that_does_not_run_yet_is_placed_elsewhere() -> None:
     cluster = Cluster(node("a", 1), node("b", 1))
     cluster.join()
