@@ -158,6 +158,22 @@ CASES = {
         2,
         "--stage-in ':there': names no file; give its path; . is this directory",
     ),
+    "scheduler by a URL": (
+        ("nodes", "--server", "https://control:7411", "--credentials", "/x"),
+        2,
+        "--server https://control:7411: not HOST:PORT; for example --server scheduler:7411",
+    ),
+    "scheduler without a port for a new node": (
+        ("install", "agent", "--root", "/", "--dry-run", "--scheduler", "control"),
+        2,
+        "--scheduler control: not HOST:PORT; for example --scheduler control:7411",
+    ),
+    "address with a port for a new node": (
+        ("join", "control:7413", "--token", "-", "--address", "10.0.0.7:7412"),
+        2,
+        "--address: '10.0.0.7:7412' is neither an IP address nor a DNS name; "
+        "write for example 10.0.0.7 or node7.example.org, without a port",
+    ),
     "port that is no number": (
         ("nodes", "--server", "a:²", "--credentials", "/x"),
         2,
