@@ -72,6 +72,7 @@ class Operations(Liveness):
             device.device, device.present = None, False
             self._uncordon(CordonKind.DEVICE, device_id)
             self._effects.append(persist_device(device))
+            self._effects += self.settle_claims([device_id])
         self._uncordon(CordonKind.NODE, event.node)
         record.node = None
         self.links.pop(event.node, None)
