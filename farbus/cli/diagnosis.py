@@ -17,6 +17,7 @@ from farbus.cli.node_settings import node_settings
 from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.rdma_diagnosis import examine_rdma
 from farbus.cli.runtime import find_running_cluster
+from farbus.cli.settings_diagnosis import examine_settings
 from farbus.cli.storage_diagnosis import examine_storage
 from farbus.cli.tls_diagnosis import examine_tls
 from farbus.cli.toolchain import find_toolchain
@@ -64,6 +65,7 @@ def examine(*, config: str = "", socket: str = "", server: str = "", credentials
     yield _cgroups(facts.cgroup_version, facts.cgroup_writable)
     yield _managed_memory(facts)
     yield from _modules()
+    yield from examine_settings(config)
     yield from examine_pci()
     yield from examine_fabric(settings=settings)
     yield from examine_storage(settings=settings)
