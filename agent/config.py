@@ -11,7 +11,7 @@ from farbus.api.authority import Credentials
 from farbus.api.exposition import EXAMPLE_ADDRESS
 from farbus.api.identity import valid_name
 from farbus.errors import InvalidInput
-from farbus.model.address import split_address
+from farbus.model.address import check_host, is_endpoint, split_address
 from farbus.model.device import MAX_SHARES
 from farbus.model.nvmeof import (
     DEFAULT_SERVICE,
@@ -163,14 +163,16 @@ class AgentConfig(Value, frozen=True, kw_only=True):
         """Raise :class:`InvalidInput` naming the setting that can't be."""
         if not valid_name(self.name):
             raise InvalidInput(f"name: {self.name!r} can't name a node", hint="use 1 to 63 letters, digits and -._@")
-        host, _, port = self.scheduler.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise InvalidInput(f"scheduler: {self.scheduler!r} is not HOST:PORT")
+        if not is_endpoint(self.scheduler):
+            raise InvalidInput(f"scheduler: {self.scheduler!r} is not HOST:PORT", hint="for example control:7411")
         if not 0 <= self.peer_port < 65536:
             raise InvalidInput(f"peer_port: {self.peer_port} is no port", hint="use 1 to 65535, or 0 for any free one")
         self.user_rules.check()
         if not self.address:
             raise InvalidInput("address: it is empty", hint="give the name or IP address that other nodes reach")
+        if self.address != self.name:
+            # With a port behind it, only the first lease between two nodes would show it.
+            check_host(self.address, field="address")
         if self.metrics_listen:
             split_address(self.metrics_listen, field="metrics_listen", example=EXAMPLE_ADDRESS)
         if len(self.socket.encode()) > SOCKET_PATH_LIMIT:

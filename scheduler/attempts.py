@@ -599,6 +599,7 @@ class Attempts(Commander):
         self.leases_of_node[lease.device_node].discard(lease.id)
         for verb in (Verb.PREPARE_DEVICES, Verb.UNPREPARE_DEVICES):
             self.steps.drop(f"{lease.id}.{verb}")
+        self._effects += self.settle_claims(leased.device for leased in lease.devices)
         self._touch(lease.job)
         self._want_round()
 

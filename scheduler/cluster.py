@@ -448,6 +448,19 @@ class ClusterState:
             return move.move.node == node
         return not record.lease and not (record.present and self._connected(record.node))
 
+    def settle_claims(self, device_ids: Iterable[str]) -> list[PersistDevice]:
+        """Give those of the devices that became free to whoever has reported them; return what the ledger must learn.
+
+        As where a node was given another name while a lease had its device: it reports that once.
+        """
+        changed: list[PersistDevice] = []
+        for device_id in sorted(self._claims.keys() & set(device_ids)):
+            changed += self._settle_claims(device_id)
+        if changed:
+            self.generation += 1
+            self.shape += 1
+        return changed
+
     def _settle_claims(self, device_id: str) -> list[PersistDevice]:
         """Give a device that nobody has any more to a node that reported it meanwhile and still does."""
         for name in sorted(self._claims.pop(device_id, ())):

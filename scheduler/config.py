@@ -21,6 +21,16 @@ EXAMPLE_ADDRESS = "0.0.0.0:7411"
 HEARTBEATS_PER_LEASE = 5.0
 """Heartbeats in a lease time, so that a lost one or two end no lease."""
 
+MAX_WHOLE = 2**63 - 1
+"""What messages have room for (int64)."""
+
+
+def _check_whole(number: int, *, field: str, hint: str = "") -> None:
+    if number < 0:
+        raise InvalidInput(f"{field}: {number} is less than zero", hint=hint)
+    if number > MAX_WHOLE:
+        raise InvalidInput(f"{field}: more than {MAX_WHOLE}", hint=hint)
+
 
 class SchedulerConfig(Rules, frozen=True, kw_only=True):
     """The settings of a scheduler; those of :class:`Rules` it takes in while it runs."""
@@ -99,8 +109,7 @@ class SchedulerConfig(Rules, frozen=True, kw_only=True):
             "staging_files_per_user",
             "staging_bytes_per_job",
         ):
-            if getattr(self, field) < 0:
-                raise InvalidInput(f"{field}: {getattr(self, field)} is less than zero")
+            _check_whole(getattr(self, field), field=field)
         # Those of nodes stay theirs: without them there is no cluster.
         known = {method.rpartition("/")[2] for method, roles in METHOD_ROLES.items() if Role.OPERATOR in roles}
         for name in self.operator_only:
@@ -140,8 +149,8 @@ class SchedulerConfig(Rules, frozen=True, kw_only=True):
         for field, quota in (("quota", self.quota), *((f"quotas.{user}", each) for user, each in self.quotas.items())):
             for part in ("devices", "jobs", "volume_bytes"):
                 value = getattr(quota, part)
-                if value is not None and value < 0:
-                    raise InvalidInput(f"{field}.{part}: {value} is less than zero", hint="leave it out for no limit")
+                if value is not None:
+                    _check_whole(value, field=f"{field}.{part}", hint="leave it out for no limit")
         for user in self.quotas:
             if not valid_name(user):
                 raise InvalidInput(f"quotas: {user!r} is no user's name")
@@ -153,6 +162,7 @@ class SchedulerConfig(Rules, frozen=True, kw_only=True):
             )
         if self.defragment_jobs < 1:
             raise InvalidInput(f"defragment_jobs: {self.defragment_jobs} is less than 1")
+        _check_whole(self.defragment_jobs, field="defragment_jobs")
         if 0 < self.defragment_interval_s < MIN_DEFRAGMENT_INTERVAL_S:
             raise InvalidInput(
                 f"defragment_interval_s: {self.defragment_interval_s:g} is less than {MIN_DEFRAGMENT_INTERVAL_S:g}",

@@ -235,6 +235,7 @@ class Liveness(Attempts):
                 if self.leases[lease_id].lease.device_node == record.name:
                     self._fail_lease(self.leases[lease_id], reason)
             self._touch(job_id)
+        self._effects += self.settle_claims(self.devices_of_node[record.name])
         self.generation += 1
 
     def _kept_until(self, job: JobRecord, record: NodeRecord) -> float:

@@ -43,15 +43,16 @@ class Operations(Liveness):
             self._effects.append(events.ForgetProfile(application=event.application, user=event.user))
 
     def _job_evicted(self, event: events.JobEvicted) -> None:
-        """Have a job leave a node: one that runs ends, one that does not run yet may start elsewhere."""
+        """Have a job leave a node: one that runs ends, one that does not run yet or may begin anew starts elsewhere."""
         job = self.jobs.get(event.job_id)
         if job is None:
             return
         begun = self._has_begun(job) or (job.state is JobState.RUNNING and not job.job.attachment)
+        moves = job.state is JobState.RUNNING and job.job.moveable
         # A volume is attached again once the node takes something new.
-        state = JobState.CANCELLED if begun else JobState.QUEUED
+        state = JobState.CANCELLED if begun and not moves else JobState.QUEUED
         if job.state in (JobState.PREPARING, JobState.RUNNING):
-            self._undo(job, state, event.reason)
+            self._undo(job, state, event.reason, moved=moves)
 
     def _node_forgotten(self, event: events.NodeForgotten) -> None:
         """Release what only the node could confirm; its devices keep their epochs in the ledger."""
@@ -71,6 +72,7 @@ class Operations(Liveness):
             device.device, device.present = None, False
             self._uncordon(CordonKind.DEVICE, device_id)
             self._effects.append(persist_device(device))
+            self._effects += self.settle_claims([device_id])
         self._uncordon(CordonKind.NODE, event.node)
         record.node = None
         self.links.pop(event.node, None)

@@ -118,6 +118,7 @@ class ClusterService(ClusterHandler):
             job = self._templates.expand(job)
             validate_job(job)
         self._check_routes(job)
+        self._check_beside(job)
         job = with_storage_settled(self._engine.machine, caller, job)
         job = with_remote_network(job, rules.remote_network_mbit_s)
         check_rules(job, rules, by_operator=caller.is_operator)
@@ -155,6 +156,15 @@ class ClusterService(ClusterHandler):
             raise InvalidInput(
                 "routes: recomposed: no agent serves a chassis whose devices could be moved",
                 hint="farbus fabric ports shows chassis; use local, remote or both",
+            )
+
+    def _check_beside(self, job: Job) -> None:
+        """Refuse a neighbour that its user has not: nothing could be near to it."""
+        other = self._engine.machine.jobs.get(job.beside)
+        if job.beside and (other is None or other.job.user != job.user):
+            raise NotFound(
+                f"beside: {job.user} has no job {job.beside} that waits or runs",
+                hint="farbus jobs lists them; correct it or leave it out",
             )
 
     def _in_turn(self, job: Job) -> Job:

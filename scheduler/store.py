@@ -55,7 +55,7 @@ class Store:
         try:
             if begun:
                 _check_there(path)
-            self._connection = _open(path, schema, upgrades)
+            self._connection = _open(path, schema, upgrades, begun=begun)
             _note_begun(self._lock)
         except BaseException:
             os.close(self._lock)
@@ -181,14 +181,18 @@ def _check_there(path: Path) -> None:
     except FileNotFoundError:
         lost = "is gone"
     if lost:
-        raise FarbusError(
-            f"the ledger {path} {lost}, though a scheduler has used this directory",
-            hint=f"restore it from a backup; to count the devices' epochs from zero instead, "
-            f"remove {path.with_suffix('.lock')}",
-        )
+        raise _lost(path, lost)
 
 
-def _open(path: Path, schema: str, upgrades: Sequence[str]) -> sqlite3.Connection:
+def _lost(path: Path, how: str) -> FarbusError:
+    return FarbusError(
+        f"the ledger {path} {how}, though a scheduler has used this directory",
+        hint=f"restore it from a backup; to count the devices' epochs from zero instead, "
+        f"remove {path.with_suffix('.lock')}",
+    )
+
+
+def _open(path: Path, schema: str, upgrades: Sequence[str], *, begun: bool) -> sqlite3.Connection:
     try:
         # The secrets of leases are in it: the mode is set before the first byte is written,
         # and SQLite gives its -wal and -shm files the same.
@@ -211,6 +215,9 @@ def _open(path: Path, schema: str, upgrades: Sequence[str]) -> sqlite3.Connectio
                 f"the ledger {path} was written by a newer version of Farbus (format {version})",
                 hint="upgrade this scheduler",
             )
+        if version == 0 and begun:
+            # What it held stood in the -wal file, which a copy of the database alone leaves behind.
+            raise _lost(path, "holds nothing without its -wal file")
         if version == 0:
             connection.executescript(f"BEGIN; {schema}; PRAGMA user_version = {current}; COMMIT;")
         for older in range(version or current, current):

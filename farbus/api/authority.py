@@ -51,6 +51,9 @@ MAX_TOLD = 5
 REVOCATIONS = "ca.crl"
 """Name of the revocation list, beside ``ca.crt``."""
 
+_AUTHORITY = " authority"
+"""Behind the cluster's name in the certificate of its authority."""
+
 _NEXT = ".next"
 """Ends the name of a certificate whose key is being put in place."""
 
@@ -291,6 +294,15 @@ def identity_of(certificate_pem: bytes) -> Identity:
     return Identity(name=name, role=role)
 
 
+def check_cluster_name(name: str, *, field: str) -> None:
+    """Raise :class:`InvalidInput` naming ``field`` where no authority can have ``name`` in its certificate."""
+    # The subject's common name, which says "authority" too, has 64 characters at most (RFC 5280, ub-common-name).
+    if not 1 <= len(name) <= 64 - len(_AUTHORITY) or not name.isprintable():
+        raise InvalidInput(
+            f"{field}: {name[:80]!r} can't name a cluster", hint=f"use 1 to {64 - len(_AUTHORITY)} printable characters"
+        )
+
+
 class Authority:
     """The key that signs a cluster's certificates, in a directory of its own."""
 
@@ -310,7 +322,7 @@ class Authority:
         if (base / "ca.key").exists():
             raise Conflict(f"{base / 'ca.key'}: there is an authority already", hint="choose another directory")
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{cluster} authority")])
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{cluster}{_AUTHORITY}")])
         certificate = _self_signed(name, key)
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(base / "ca.key", _key_pem(key))

@@ -14,6 +14,7 @@ import enum
 import logging
 import os
 import socket as sockets
+import stat
 import struct
 import tempfile
 from collections import Counter, OrderedDict
@@ -128,8 +129,16 @@ class LocalFront:
         self._path.chmod(0o666)
 
     async def _clear_stale_socket(self) -> None:
-        if not self._path.exists():
+        try:
+            if not stat.S_ISSOCK(self._path.stat().st_mode):
+                # Somebody's file: a wrong path is not to cost it.
+                raise InvalidInput(
+                    f"{self._path}: is there, and no socket", hint="choose another path, or remove what is there"
+                )
+        except FileNotFoundError:
             return
+        except OSError as error:
+            raise InvalidInput(f"{self._path}: can't make the socket: {error.strerror}") from error
         try:
             _, writer = await asyncio.open_unix_connection(str(self._path))
         except OSError:

@@ -7,6 +7,7 @@ overview shows, so that ``farbus --help`` loads none of them.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -14,13 +15,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 import farbus
-from farbus.errors import ExitCode, FarbusError, first_error
+from farbus.cli.faults import as_farbus_error
+from farbus.errors import ExitCode, FarbusError
 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     # command: module, chapter of the overview, one line
@@ -136,25 +138,49 @@ def overview(
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; print an error as one line; return the exit code."""
+    _open_closed_streams()
+    code = int(ExitCode.OK)
     try:
         code = _invoke(list(sys.argv[1:] if arguments is None else arguments))
         # What is still buffered must meet its error here, not in the interpreter's exit.
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of a pipe went away (`farbus jobs | head`): that ends a command as it ends cat.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop(sys.stdout)
         code = 128 + signal.SIGPIPE
+    except OSError as error:
+        # A full disk; what the command itself met there was told.
+        _drop(sys.stdout)
+        code = code or _fail(error)
     except KeyboardInterrupt:
         code = 128 + signal.SIGINT
     return code
 
 
+def _open_closed_streams() -> None:
+    """Give a command that was started without a standard stream (``>&-``) an empty one.
+
+    Otherwise the next file or connection would be its standard output.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        with contextlib.suppress(OSError):
+            os.fstat(descriptor)
+            continue
+        # The lowest that is free, which is this one.
+        os.open(os.devnull, os.O_RDWR)
+        setattr(sys, name, open(descriptor, "w" if descriptor else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _drop(stream: TextIO) -> None:
+    """Have what is still buffered go nowhere, and all that follows it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _invoke(arguments: list[str]) -> int:
     try:
         outcome = typer.main.get_command(app).main(arguments, prog_name="farbus", standalone_mode=False)
-    except FarbusError as error:
-        _report(str(error), error)
-        return int(error.exit_code)
     except SystemExit as ended:
         # Typer answers EPIPE by sys.exit(1).
         if isinstance(ended.__context__, BrokenPipeError):
@@ -165,14 +191,6 @@ def _invoke(arguments: list[str]) -> int:
         return int(ExitCode.FAILED)
     except (BrokenPipeError, KeyboardInterrupt):
         raise
-    except ExceptionGroup as group:
-        # A task group wraps what its tasks raise; the first error of Farbus says what failed.
-        known = group.subgroup(FarbusError)
-        if known is None:
-            return _fault(group)
-        first = first_error(known)
-        _report(str(first), group)
-        return int(first.exit_code)
     except Exception as error:
         # Typer brings its own copy of click or uses the installed one, by version: go by what a usage error can do.
         describe = getattr(error, "format_message", None)
@@ -182,13 +200,14 @@ def _invoke(arguments: list[str]) -> int:
         if describe is not None:
             _report(_usage_line(error, str(describe())), error)
             return int(getattr(error, "exit_code", ExitCode.USAGE))
-        return _fault(error)
+        return _fail(error)
     return outcome if isinstance(outcome, int) else int(ExitCode.OK)
 
 
-def _fault(error: Exception) -> int:
-    _report(f"{type(error).__name__}: {error}; this is a fault of farbus: FARBUS_DEBUG=1 shows where", error)
-    return int(ExitCode.FAILED)
+def _fail(error: Exception) -> int:
+    known = as_farbus_error(error)
+    _report(str(known), error)
+    return int(known.exit_code)
 
 
 _PARSERS_WORDS = {
@@ -214,4 +233,8 @@ def _report(message: str, error: BaseException) -> None:
         traceback.print_exception(error)
     # What others wrote (names, file contents) stays text: it moves no cursor and sets no colour.
     line = " ".join("".join(each if each.isprintable() else " " for each in message).split())
-    print(f"farbus: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the one place that errors are printed
+    try:
+        print(f"farbus: {line}", file=sys.stderr, flush=True)  # noqa: T201 - the one place that errors are printed
+    except OSError:
+        # The exit code tells it.
+        _drop(sys.stderr)

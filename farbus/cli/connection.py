@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from farbus.cli.runtime import RunningCluster, find_running_cluster
 from farbus.errors import InvalidInput, NotFound, Unavailable
+from farbus.model.address import is_endpoint
 from farbus.model.value import Value
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ def find_target(
     if socket:
         return Target(socket=_existing_socket(socket), name=socket)
     if server:
-        host, colon, port = server.rpartition(":")
-        if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+        if not is_endpoint(server):
             raise InvalidInput(f"--server {server}: not HOST:PORT", hint="for example --server scheduler:7411")
         if not credentials:
             raise InvalidInput("--server needs --credentials DIR", hint="make a user certificate with farbus ca issue")

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from farbus.cli.connection import find_credentials
+from farbus.cli.connection import AGENT_SOCKET, find_credentials
 from farbus.cli.decoding import convert_fields, decode_fields, read_file
 from farbus.cli.options import CREDENTIALS_VARIABLE
 from farbus.errors import ExitCode, InvalidInput
@@ -28,6 +28,12 @@ from farbus.remoting.paths import package_root
 
 PARENT_VARIABLE = "FARBUS_UP_PID"
 """Set by ``farbus up`` for its daemons: they end with the process of this id."""
+
+METRICS_LISTEN = "127.0.0.1:9465"
+"""Where an agent serves Prometheus unless it is told otherwise.
+
+Next to the ports of dcgm-exporter (9400) and node_exporter (9100), and not known to be anybody's.
+"""
 
 
 def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) -> dict[str, Any]:
@@ -72,16 +78,7 @@ def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source
     if parent.isdigit():
         die_with_parent(int(parent))
     config_type = getattr(importlib.import_module(f"farbus.{package}.config"), kind)
-    missing = [
-        field.name for field in msgspec.structs.fields(config_type) if field.required and field.name not in settings
-    ]
-    for field in missing:
-        # TOML gives a line behind [table] to the table, whoever wrote it for the file's own.
-        for table, held in settings.items():
-            if isinstance(held, dict) and field in held:
-                raise InvalidInput(
-                    f"{source}: {field} stands in the table [{table}]", hint="put it above the first [table]"
-                )
+    missing = missing_settings(config_type, settings, source=source)
     if missing:
         options = ", ".join(f"--{field.replace('_', '-')}" for field in missing)
         raise InvalidInput(
@@ -98,6 +95,35 @@ def serve_daemon(package: str, kind: str, settings: Mapping[str, Any], *, source
         [sys.executable, "-P", "-m", f"farbus.{package}", str(_in_memory(to_json(config))), *sys.argv[1:]],
         environment={**os.environ, "PYTHONPATH": path},
     )
+
+
+def missing_settings(config_type: type[msgspec.Struct], settings: Mapping[str, Any], *, source: str) -> list[str]:
+    """Return what has to be set and is not; raise :class:`InvalidInput` where it stands in the wrong place."""
+    missing = [
+        field.name for field in msgspec.structs.fields(config_type) if field.required and field.name not in settings
+    ]
+    for field in missing:
+        # TOML gives a line behind [table] to the table, whoever wrote it for the file's own.
+        for table, held in settings.items():
+            if isinstance(held, dict) and field in held:
+                raise InvalidInput(
+                    f"{source}: {field} stands in the table [{table}]", hint="put it above the first [table]"
+                )
+    return missing
+
+
+def with_agent_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an agent with what holds where they are silent."""
+    name = settings.get("name", os.uname().nodename)
+    defaults = {
+        "name": name,
+        "address": name,
+        "state": "/var/lib/farbus/agent",
+        "socket": AGENT_SOCKET,
+        "metrics_listen": METRICS_LISTEN,
+    }
+    whole = {**defaults, **settings}
+    return {**whole, "metrics_listen": ""} if whole["metrics_listen"] == "off" else whole
 
 
 def _in_memory(data: bytes) -> int:

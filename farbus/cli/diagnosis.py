@@ -17,6 +17,7 @@ from farbus.cli.node_settings import NodeSettings, node_settings
 from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.rdma_diagnosis import examine_rdma
 from farbus.cli.runtime import find_running_cluster
+from farbus.cli.settings_diagnosis import examine_settings
 from farbus.cli.storage_diagnosis import examine_storage
 from farbus.cli.tls_diagnosis import examine_tls
 from farbus.cli.toolchain import find_toolchain
@@ -66,6 +67,10 @@ def examine(*, config: str = "", socket: str = "", server: str = "", credentials
     yield _cgroups(facts.cgroup_version, facts.cgroup_writable)
     yield _managed_memory(facts)
     yield from _modules()
+    said = list(examine_settings(config))
+    yield from said
+    if isinstance(settings, FarbusError) and not said:
+        yield Finding(check="settings", verdict=Verdict.WARNING, found=settings.message, cure=settings.hint)
     yield from examine_pci()
     yield from _as_set(settings)
     yield from _own_certificates()
@@ -187,7 +192,6 @@ def _settings() -> NodeSettings | FarbusError:
 def _as_set(settings: NodeSettings | FarbusError) -> Iterator[Finding]:
     """Check what the agent is set to do: of one whose settings can't be read, what any node may need."""
     if isinstance(settings, FarbusError):
-        yield Finding(check="settings", verdict=Verdict.WARNING, found=settings.message, cure=settings.hint)
         yield from examine_storage(NodeSettings())
         return
     yield from examine_fabric(settings)

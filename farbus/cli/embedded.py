@@ -117,7 +117,7 @@ def parse_nodes(text: str) -> tuple[NodePlan, ...]:
         name, colon, count = word.strip().partition(":")
         if not valid_name(name) or not re.fullmatch(r"[A-Za-z0-9-]{1,32}", name):
             raise InvalidInput(f"--nodes: {word!r} names no node", hint=f"write for example --nodes {DEFAULT_NODES}")
-        if colon and not (count.isdigit() and int(count) <= MAX_GPUS_OF_NODE):
+        if colon and not (count.isdecimal() and int(count) <= MAX_GPUS_OF_NODE):
             raise InvalidInput(
                 f"--nodes: {word}: {count!r} is not a number of GPUs", hint=f"use 0 to {MAX_GPUS_OF_NODE}"
             )

@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Meta
 
 from farbus.cli.decoding import decode_file, read_file
-from farbus.errors import InvalidInput, NotFound
+from farbus.cli.faults import current_directory
+from farbus.errors import InvalidInput
 from farbus.model.device import Route
 from farbus.model.flavour import MAX_DECISIONS
 from farbus.model.job import (
@@ -284,14 +285,6 @@ def read_job(path: str) -> Job:
     """
     table, name, directory = read_table(path)
     return convert_table(table, name=name, directory=directory, fallback=name_from(name))
-
-
-def current_directory() -> Path:
-    """Return the working directory of this command; raise :class:`NotFound` where it was removed."""
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise NotFound(f"the working directory: {error.strerror}", hint="cd to one that exists") from error
 
 
 def read_table(path: str) -> tuple[JobTable, str, Path]:

@@ -23,6 +23,8 @@ from pathlib import Path
 from farbus.errors import Conflict, InvalidInput, NotPermitted
 from farbus.model.value import Value, from_json, to_json
 
+_ANOTHER = "set XDG_RUNTIME_DIR to a directory of your own"
+
 
 class RunningNode(Value, frozen=True, kw_only=True):
     """One node of a running ``farbus up``."""
@@ -59,22 +61,31 @@ def open_runtime_directory() -> Path:
     """Make the runtime directory if need be, check that it is this user's alone, and return it.
 
     The name under /tmp can be taken by anybody: a directory that belongs to
-    somebody else, or that others may write to, raises :class:`NotPermitted`.
+    somebody else, or that others may write to, raises :class:`NotPermitted`,
+    and so does one that can't be made.
     """
     path = runtime_directory()
-    with contextlib.suppress(FileExistsError):
+    try:
         path.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise NotPermitted(f"{path}: {error.strerror}", hint=_ANOTHER) from error
     check_private(path)
     return path
 
 
 def check_private(path: Path) -> None:
     """Raise :class:`NotPermitted` unless ``path`` is a directory of this user that nobody else may enter."""
-    facts = os.lstat(path)
+    try:
+        facts = os.lstat(path)
+    except PermissionError as error:
+        # As after su, which leaves the variable of whoever was there before.
+        raise NotPermitted(f"{path}: {error.strerror}", hint=_ANOTHER) from error
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
         raise NotPermitted(
             f"{path}: not a private directory of user {os.getuid()}",
-            hint="remove it, or set XDG_RUNTIME_DIR to a directory of your own",
+            hint=f"remove it, or {_ANOTHER}",
         )
 
 

@@ -57,10 +57,13 @@ class Progress:
 
 
 def parse_stage_in(word: str) -> StageTable:
-    """Read ``FILE[:DEST]`` of the command line."""
+    """Read ``FILE[:DEST]`` of the command line; raise :class:`InvalidInput` where it names no file."""
     source, colon, target = word.rpartition(":")
     if not colon or os.path.lexists(word):
-        return StageTable(source=word)
+        source, target = word, ""
+    if not source:
+        # As a variable that is not set leaves it: the whole directory is meant by nobody who does not say so.
+        raise InvalidInput(f"--stage-in {word!r}: names no file", hint="give its path; . is this directory")
     return StageTable(source=source, to=target)
 
 

@@ -230,7 +230,8 @@ class Job(Value, frozen=True, kw_only=True):
     unreachable_limit_s: float = 0.0
     """How long it is kept while one of its nodes can't be reached; 0 for as long as the cluster has set."""
     moveable: bool = False
-    """It may be ended while it runs and be queued again, to make room: its programs can begin anew at any time."""
+    """It may be ended while it runs and be queued again, to make room or to empty a node: its programs can begin anew
+    at any time."""
 
     alternatives: tuple[Alternative, ...] = ()
     """Other ways to run it; one of them or the job as it stands is placed, never two."""

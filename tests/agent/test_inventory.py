@@ -124,7 +124,10 @@ async def test_software_gpus_that_are_not_there_are_a_trouble_and_real_ones_are_
     [
         ("name", "a/b"),
         ("scheduler", "head"),
+        ("scheduler", "http://head:7411"),
         ("address", ""),
+        ("address", "10.0.0.7:7412"),
+        ("address", "http://node7"),
         ("socket", "/s" * 60),
         ("memory_bytes", -1),
         ("network_mbit_s", -1),

@@ -20,7 +20,7 @@ from farbus.api.identity import Identity, Role
 from farbus.api.server import ClusterHandler, SendToNode, SessionHandler, serve_local, serve_scheduler
 from farbus.api.session import open_session
 from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, session_pb2, types_pb2
-from farbus.errors import Conflict, FarbusError, NotFound, NotPermitted, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
@@ -498,6 +498,19 @@ async def test_second_agent_on_one_socket_is_refused(agent_socket) -> None:
     _, path, _ = agent_socket
     with pytest.raises(Conflict, match="another agent serves this socket"):
         await serve_local(cluster=Recorder(), socket=path, identify=name_by_uid)
+
+
+async def test_a_file_in_place_of_the_socket_is_kept(tmp_path) -> None:
+    path = tmp_path / "agent.toml"
+    path.write_text("mine")
+    with pytest.raises(InvalidInput, match=r"agent\.toml: is there, and no socket"):
+        await serve_local(cluster=Recorder(), socket=str(path), identify=name_by_uid)
+    assert path.read_text() == "mine"
+
+
+async def test_a_directory_in_place_of_the_socket_is_named(tmp_path) -> None:
+    with pytest.raises(InvalidInput, match="is there, and no socket"):
+        await serve_local(cluster=Recorder(), socket=str(tmp_path), identify=name_by_uid)
 
 
 async def test_socket_of_a_killed_agent_is_replaced(tmp_path) -> None:

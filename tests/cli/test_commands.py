@@ -187,6 +187,90 @@ def test_a_reader_that_goes_away_is_no_error(shared_cluster: Cluster, tmp_path: 
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.parametrize(
+    ("redirection", "code", "told"),
+    [
+        (">/dev/full", 1, "farbus: can't write: No space left on device; make room where the output goes\n"),
+        ("2>/dev/full", 0, ""),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("<&-", 0, ""),
+    ],
+)
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_output_without_a_place_to_go_to_is_one_line_at_most(
+    shared_cluster: Cluster, tmp_path: Path, redirection: str, code: int, told: str, output: str
+) -> None:
+    words = [sys.executable, "-m", "farbus.cli", "nodes", "--socket", shared_cluster.socket, "-o", output]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *words],
+        env=clean_environment(tmp_path), cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+def test_an_error_that_nobody_can_be_told_keeps_its_code(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>/dev/full', "sh", sys.executable, "-m", "farbus.cli", "nodes"],
+        env=clean_environment(tmp_path), cwd=ROOT, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (6, b"", b"")
+
+
+def test_a_program_is_started_with_the_streams_that_its_command_was_started_with(
+    shared_cluster: Cluster, tmp_path: Path
+) -> None:
+    words = [sys.executable, "-m", "farbus.cli", "run", "--gpus", "0", "--socket", shared_cluster.socket]
+    program = [
+        "--",
+        sys.executable,
+        "-c",
+        "import os, sys; sys.exit(f'{sys.stdin and 0},{sys.stdout and 1},{sys.stderr and 2}')",
+    ]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *words, *program],
+        env=clean_environment(tmp_path), cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stderr.splitlines()[-1:] == ["0,None,2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("jobs", "a\udcff"), 2),
+        (("submit", "--", "a\udcff"), 2),
+        (("run", "--application", "a\udcff", "--", "true"), 125),
+    ],
+)
+def test_words_that_are_no_text_are_named(ask, words: tuple[str, ...], code: int) -> None:
+    done = ask(*words)
+    told = "farbus: a?: not UTF-8 text; clusters know no other: write or rename it so\n"
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("fetch", "j-1"), 3), (("ca", "list", "--authority", "x"), 3), (("run", "--trace", "x", "--", "true"), 125)],
+)
+def test_a_working_directory_that_was_removed_is_named(
+    ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], code: int
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    done = ask(*words)
+    told = "farbus: the working directory: No such file or directory; cd to one that exists\n"
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+def test_devices_of_a_node_that_is_not_there_are_an_error(ask) -> None:
+    done = ask("devices", "--node", "alpa")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "farbus: there is no node alpa; did you mean alpha?\n"
+    assert ask("devices", "--node", "gamma").stderr == "the cluster has no such device\n"
+
+
 def test_job_ids_are_completed_from_the_cluster(
     here: Farbus,
     shared_cluster: Cluster,

@@ -187,6 +187,30 @@ def test_nodes_that_differ_in_encryption_are_named() -> None:
     assert "agent.toml of all nodes" in finding.cure
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("gpu_shares = 3", "gpu_shares: expected a table, got an integer"),
+        ('remoting_grace = "1"', "remoting_grace: unknown field"),
+        ('address = "10.0.0.7:7412"', "address: '10.0.0.7:7412' is neither an IP address nor a DNS name"),
+        ('[labels]\nscheduler = "a:1"', "scheduler stands in the table [labels]"),
+    ],
+)
+def test_settings_that_no_agent_starts_with_are_broken(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(text)
+    (finding,) = (finding for finding in examine(config=str(file)) if finding.check == "settings")
+    assert (finding.verdict, finding.found) == (Verdict.BROKEN, f"{file}: {told}")
+    assert finding.cure
+
+
+def test_settings_that_leave_something_to_options_are_right(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('remoting_tls = "off"\nmetrics_listen = "off"\ncredentials = "/nowhere"\n')
+    (finding,) = (finding for finding in examine(config=str(file)) if finding.check == "settings")
+    assert (finding.verdict, finding.found) == (Verdict.OK, str(file))
+
+
 def test_settings_that_were_named_and_are_not_there_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=re.escape(str(tmp_path / "none.toml"))):
         list(examine(config=str(tmp_path / "none.toml")))

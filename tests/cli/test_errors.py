@@ -95,6 +95,11 @@ CASES = {
         2,
         "--nodes: a:1,a:2: a name stands twice; give each node a name of its own",
     ),
+    "container engines' directory that is a device": (
+        ("up", "--cdi", "/dev/null"),
+        2,
+        "--cdi /dev/null: not a directory; name one that container engines look in",
+    ),
     "too many GPUs on a node": (
         ("up", "--nodes", "a:17"),
         2,
@@ -120,6 +125,59 @@ CASES = {
         2,
         "invalid value for '--role': 'king' is not one of 'scheduler', 'node', 'user', 'operator'; "
         "farbus ca issue --help shows how it is used",
+    ),
+    "further name with a port": (
+        ("ca", "issue", "n1", "--role", "node", "--out", "d", "--address", "n1.example.org:7412"),
+        2,
+        "--address: 'n1.example.org:7412' is neither an IP address nor a DNS name; "
+        "write for example 10.0.0.7 or node7.example.org, without a port",
+    ),
+    "further name of other letters": (
+        ("ca", "issue", "n1", "--role", "node", "--out", "d", "--address", "käse.example.org"),
+        2,
+        "--address: 'käse.example.org' is neither an IP address nor a DNS name; "
+        "write for example 10.0.0.7 or node7.example.org, without a port",
+    ),
+    "cluster whose name has no room": (
+        ("ca", "init", "--authority", "d", "--cluster", "c" * 55),
+        2,
+        f"--cluster: '{'c' * 55}' can't name a cluster; use 1 to 54 printable characters",
+    ),
+    "log of an authority that is not there": (
+        ("audit", "--authority", "none"),
+        3,
+        "none: no authority here; give the directory that farbus ca init made",
+    ),
+    "files that are named by a variable that is not set": (
+        ("submit", "--stage-in", "", "--", "true"),
+        2,
+        "--stage-in '': names no file; give its path; . is this directory",
+    ),
+    "files that are only named for their place": (
+        ("submit", "--stage-in", ":there", "--", "true"),
+        2,
+        "--stage-in ':there': names no file; give its path; . is this directory",
+    ),
+    "scheduler by a URL": (
+        ("nodes", "--server", "https://control:7411", "--credentials", "/x"),
+        2,
+        "--server https://control:7411: not HOST:PORT; for example --server scheduler:7411",
+    ),
+    "scheduler without a port for a new node": (
+        ("install", "agent", "--root", "/", "--dry-run", "--scheduler", "control"),
+        2,
+        "--scheduler control: not HOST:PORT; for example --scheduler control:7411",
+    ),
+    "address with a port for a new node": (
+        ("join", "control:7413", "--token", "-", "--address", "10.0.0.7:7412"),
+        2,
+        "--address: '10.0.0.7:7412' is neither an IP address nor a DNS name; "
+        "write for example 10.0.0.7 or node7.example.org, without a port",
+    ),
+    "port that is no number": (
+        ("nodes", "--server", "a:²", "--credentials", "/x"),
+        2,
+        "--server a:²: not HOST:PORT; for example --server scheduler:7411",
     ),
     "authority that is not there": (
         ("ca", "issue", "ada", "--role", "user", "--out", "d", "--authority", "none"),
@@ -243,6 +301,22 @@ def test_a_directory_that_others_may_enter_is_no_runtime_directory(here: Farbus,
     done = here("up")
     assert done.returncode == 5
     assert "not a private directory" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("nodes",), ("down",), ("up", "--detach")])
+def test_a_runtime_directory_of_somebody_else_is_named(here: Farbus, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """As after su, which leaves XDG_RUNTIME_DIR as it was."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir(mode=0)
+    # Root may enter it.
+    user = os.geteuid()
+    os.seteuid(user or 65534)
+    try:
+        done = here(*words, environment={"XDG_RUNTIME_DIR": str(theirs)})
+    finally:
+        os.seteuid(user)
+    told = f"farbus: {theirs}/farbus: Permission denied; set XDG_RUNTIME_DIR to a directory of your own\n"
+    assert (done.returncode, done.stderr) == (5, told)
 
 
 def test_a_user_without_a_name_is_told_so(here: Farbus, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from farbus.api.authority import Credentials
 from farbus.errors import InvalidInput
+from farbus.model.rules import Quota
 from farbus.scheduler.config import SchedulerConfig
 
 FILES = Credentials(authority="ca.crt", certificate="s.crt", key="s.key")
@@ -26,6 +27,10 @@ FILES = Credentials(authority="ca.crt", certificate="s.crt", key="s.key")
         ({"chassis_servers": {"": ("a",)}}, "chassis_servers: a name of a chassis or of a node of '' is empty"),
         ({"staging_bytes": -1}, "staging_bytes: -1 is less than zero"),
         ({"staging_files_per_user": -1}, "staging_files_per_user: -1 is less than zero"),
+        ({"staging_bytes": 2**63}, "staging_bytes: more than 9223372036854775807"),
+        ({"quota": Quota(devices=2**63)}, "quota.devices: more than 9223372036854775807; leave it out for no limit"),
+        ({"defragment_jobs": 2**63}, "defragment_jobs: more than 9223372036854775807"),
+        ({"listen": "0.0.0.0:²"}, "--listen: '0.0.0.0:²' is not ADDRESS:PORT"),
     ],
 )
 def test_impossible_setting_is_named(settings: dict[str, object], told: str) -> None:

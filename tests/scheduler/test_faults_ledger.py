@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,6 +116,20 @@ async def test_a_ledger_that_was_removed_beside_its_lock_is_refused(site: Site) 
         async with site.scheduler():
             pass
     assert "remove" in refused.value.hint
+
+
+async def test_a_ledger_that_was_copied_without_its_wal_is_refused(site: Site, tmp_path: Path) -> None:
+    """A young ledger is in its -wal file alone: begun anew, it would grant devices that are in use."""
+    async with site.scheduler(), site.client() as client:
+        await client.submit(job("", gpus=1))
+        copy = tmp_path / "copied.db"
+        shutil.copy(ledger(site), copy)
+    ledger(site).unlink()
+    copy.rename(ledger(site))
+    with pytest.raises(FarbusError, match="holds nothing without its -wal file") as refused:
+        async with site.scheduler():
+            pass
+    assert "restore it from a backup" in refused.value.hint
 
 
 async def test_a_full_disk_ends_the_scheduler_and_loses_no_job_that_it_took(site: Site, disk: SmallDisk) -> None:

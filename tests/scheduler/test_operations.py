@@ -136,6 +136,22 @@ def test_an_evicted_job_that_runs_is_cancelled_with_the_reason() -> None:
     assert not cluster.agents["a"].device_side
 
 
+def test_an_evicted_job_that_may_begin_anew_does_so_elsewhere() -> None:
+    cluster = Cluster(node("a", 1), node("b", 1))
+    cluster.join()
+    cluster.submit(msgspec.structs.replace(job(gpus=1), moveable=True))
+    cluster.settle()
+    first = cluster.machine.jobs["j1"].progress.runs[0].node
+    cordon(cluster, first)
+    cluster.tell(events.JobEvicted(job_id="j1", reason=f"evicted from node {first} by ann"))
+    cluster.settle()
+    cluster.pass_time(10)
+    cluster.settle()
+    moved = cluster.machine.jobs["j1"]
+    assert (cluster.state_of("j1"), moved.progress.failures) == ("running", 0)
+    assert moved.progress.runs[0].node != first
+
+
 def test_an_evicted_job_that_does_not_run_yet_is_placed_elsewhere() -> None:
     cluster = Cluster(node("a", 1), node("b", 1))
     cluster.join()
@@ -148,6 +164,50 @@ def test_an_evicted_job_that_does_not_run_yet_is_placed_elsewhere() -> None:
     cluster.settle()
     assert cluster.state_of("j1") == "running"
     assert cluster.machine.jobs["j1"].progress.runs[0].node == "b"
+
+
+def renamed_while_leased() -> Cluster:
+    """The machine that was node a calls itself b now, while a job on node c has its GPU."""
+    cluster = Cluster(node("a", 1), msgspec.structs.replace(node("b"), devices=node("a", 1).devices), node("c"))
+    cluster.join("a", "c")
+    cluster.submit(job(gpus=1, on="c"))
+    cluster.settle()
+    cluster.agents["a"].die()
+    cluster.lose("a")
+    cluster.join("b")
+    cluster.settle()
+    assert owner_of(cluster) == ("a", "leased")
+    return cluster
+
+
+def owner_of(cluster: Cluster) -> tuple[str, str]:
+    (status,) = cluster.machine.device_statuses()
+    return status.node, str(status.state)
+
+
+def test_a_device_of_a_forgotten_node_is_at_once_that_of_who_reports_it() -> None:
+    cluster = renamed_while_leased()
+    cluster.pass_time(TTL_S)
+    forget(cluster, "a")
+    cluster.settle()
+    assert owner_of(cluster) == ("b", "free")
+
+
+def test_a_device_whose_lease_ends_is_at_once_that_of_who_reports_it() -> None:
+    cluster = renamed_while_leased()
+    cluster.agents["a"].node = node("a")
+    cluster.join("a")
+    cluster.settle()
+    assert owner_of(cluster) == ("b", "free")
+
+
+def test_a_device_of_a_lost_node_is_that_of_who_reports_it() -> None:
+    cluster = Cluster(node("a", 1), msgspec.structs.replace(node("b"), devices=node("a", 1).devices))
+    cluster.join()
+    cluster.lose("a")
+    assert owner_of(cluster) == ("a", "lost")
+    cluster.pass_time(TTL_S)
+    assert owner_of(cluster) == ("b", "free")
 
 
 def test_a_forgotten_device_node_frees_its_leases_and_keeps_its_epochs() -> None:

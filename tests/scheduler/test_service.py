@@ -260,6 +260,16 @@ async def test_a_user_sees_only_his_own(site: Site) -> None:
         assert states[-1].reason == "cancelled by root"
 
 
+async def test_a_job_is_beside_one_that_its_user_has(site: Site) -> None:
+    async with site.scheduler(), site.client("ada") as ada, site.client("bob") as bob:
+        first, _ = await ada.submit(asked(user=""))
+        second, _ = await ada.submit(msgspec.structs.replace(asked(user=""), beside=first))
+        assert (await ada.get_job(second)).job.beside == first
+        for client, user, other in ((ada, "ada", "j99"), (bob, "bob", first)):
+            with pytest.raises(NotFound, match=f"beside: {user} has no job {other} that waits or runs"):
+                await client.submit(msgspec.structs.replace(asked(user=""), beside=other))
+
+
 async def test_only_the_agent_of_the_node_submits_interactive_jobs(site: Site) -> None:
     async with site.scheduler(), site.agent(LightAgent(node("c"))):
         wanted = asked(interactive=True, on="c")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
 from farbus.cli.connection import AGENT_SOCKET
-from farbus.cli.daemons import read_settings, serve_daemon
+from farbus.cli.daemons import METRICS_LISTEN, read_settings, serve_daemon, with_agent_defaults
 from farbus.cli.options import CredentialsOption, command_app, examples
 from farbus.errors import InvalidInput
 
 app = command_app()
-
-METRICS_LISTEN = "127.0.0.1:9465"
-"""Next to the ports of dcgm-exporter (9400) and node_exporter (9100), and not known to be anybody's."""
 
 
 @app.command(
@@ -103,14 +99,7 @@ def agent(
         "metrics_listen": metrics_listen,
         "labels": _read_labels(label or []) or None,
     }
-    settings = read_settings(config, options, credentials=credentials)
-    settings.setdefault("name", os.uname().nodename)
-    settings.setdefault("address", settings["name"])
-    settings.setdefault("state", "/var/lib/farbus/agent")
-    settings.setdefault("socket", AGENT_SOCKET)
-    settings.setdefault("metrics_listen", METRICS_LISTEN)
-    if settings["metrics_listen"] == "off":
-        settings["metrics_listen"] = ""
+    settings = with_agent_defaults(read_settings(config, options, credentials=credentials))
     serve_daemon("agent", "AgentConfig", settings, source=config or "farbus agent")
 
 

@@ -20,7 +20,7 @@ from farbus.cli.options import (
     command_app,
     examples,
 )
-from farbus.errors import InvalidInput
+from farbus.errors import InvalidInput, NotFound
 from farbus.linux.ownership import acting_for_owner
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def audit(
         from farbus.api.audit import FILE_NAME, read_records  # noqa: PLC0415 - loads quickly only without gRPC
 
         with acting_for_owner(authority):
+            if not any((Path(authority) / name).exists() for name in ("ca.crt", FILE_NAME)):
+                raise NotFound(f"{authority}: no authority here", hint="give the directory that farbus ca init made")
             records = list(read_records(Path(authority) / FILE_NAME, since=begin))
     else:
 

@@ -25,6 +25,7 @@ from farbus.api.authority import (
     REVOCATIONS,
     Authority,
     Credentials,
+    check_cluster_name,
     identity_of,
     replace_pair,
     write_credentials,
@@ -38,6 +39,7 @@ from farbus.cli.listing import Column, print_json, print_listing
 from farbus.cli.options import Output, OutputOption, command_app, examples
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound
 from farbus.linux.ownership import acting_for_owner, make_directory
+from farbus.model.address import check_host
 from farbus.model.quantity import parse_seconds
 from farbus.model.value import Value
 
@@ -106,6 +108,7 @@ def init(
     cluster: Annotated[str, typer.Option("--cluster", metavar="NAME", help="Name in the certificate.")] = "farbus",
 ) -> None:
     """Make a new authority."""
+    check_cluster_name(cluster, field="--cluster")
     with acting_for_owner(authority):
         try:
             make_directory(authority)
@@ -142,6 +145,8 @@ def issue(
 
     It is written as ca.crt, NAME.crt and NAME.key (readable by you alone) into one directory.
     """
+    for host in address or ():
+        check_host(host, field="--address")
     with acting_for_owner(out):
         there = sorted(path.stem for path in Path(out).glob("*.crt") if path.stem != "ca")
     if there and there != [name]:

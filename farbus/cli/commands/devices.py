@@ -66,6 +66,9 @@ def devices(
         return
     target = find_target(socket=socket, server=server, credentials=credentials)
     statuses = ask(target, lambda client: client.list_devices())
+    if node and not any(status.node == node for status in statuses):
+        # It may be a node without devices, or none at all.
+        choose(ask(target, lambda client: client.list_nodes()), [node], key=lambda each: each.node.name, noun="node")
     statuses = choose(statuses, names, key=lambda status: status.device.id, noun="device")
     statuses = tuple(
         status

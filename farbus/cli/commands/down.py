@@ -41,7 +41,7 @@ def down(
 
 
 def _stop(directory: Path, *, force: bool) -> int:
-    if directory.exists():
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         runtime.check_private(directory)
     pid = runtime.lock_holder(directory)
     if pid is None:

@@ -40,7 +40,7 @@ app = command_app()
 def drain(
     node: Annotated[str, typer.Argument(metavar="NODE", help="The node to empty.", autocompletion=complete_node)],
     evict: Annotated[
-        bool, typer.Option("--evict", help="End what runs; what does not run yet goes back into the queue.")
+        bool, typer.Option("--evict", help="End what runs; what does not run yet, or is moveable, is queued again.")
     ] = False,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Do not wait: list who uses it now.")] = False,
     reason: ReasonOption = "",

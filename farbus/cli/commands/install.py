@@ -17,6 +17,7 @@ from farbus.cli.options import command_app, examples
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from farbus.linux.service_manager import Systemd
 from farbus.linux.users import SystemUsers
+from farbus.model.address import is_endpoint
 from farbus.model.nvmeof import MODEL, STRIPE_PREFIX
 
 app = command_app()
@@ -78,6 +79,8 @@ def install(
     """
     if (purge or force) and not uninstall:
         raise InvalidInput(f"{'--purge' if purge else '--force'} has no meaning without --uninstall", hint="add it")
+    if scheduler and not is_endpoint(scheduler):
+        raise InvalidInput(f"--scheduler {scheduler}: not HOST:PORT", hint="for example --scheduler control:7411")
     if root and not Path(root).is_dir():
         raise InvalidInput(f"--root {root}: no such directory", hint="make it first")
     if not root and not dry_run and os.geteuid() != 0:

@@ -15,6 +15,7 @@ from farbus.api.joining import Token
 from farbus.api.joining import join as join_cluster
 from farbus.cli.options import command_app, examples
 from farbus.errors import Conflict, InvalidInput, NotPermitted
+from farbus.model.address import check_host, is_endpoint
 
 app = command_app()
 
@@ -57,9 +58,11 @@ def join(
 
     The key is made here and stays here.
     """
-    host, colon, port = where.rpartition(":")
-    if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
+    host, _, port = where.rpartition(":")
+    if not is_endpoint(where):
         raise InvalidInput(f"{where}: not HOST:PORT", hint="for example farbus join control:7413")
+    if address:
+        check_host(address, field="--address")
     parsed = Token.parse(typer.get_text_stream("stdin").readline() if token == "-" else token)  # noqa: S105
     directory, settings = Path(out).absolute(), Path(config)
     if not force:

@@ -15,6 +15,7 @@ import typer
 
 from farbus.cli.completion import complete_up_node
 from farbus.cli.connection import Target, connect, find_target
+from farbus.cli.faults import as_farbus_error
 from farbus.cli.following import AGAIN_S, closing, resumed, say
 from farbus.cli.jobfile import convert_requests, name_from
 from farbus.cli.options import (
@@ -222,13 +223,18 @@ def run(
 
 @contextlib.contextmanager
 def _errors_of_run() -> Iterator[None]:
-    """Let errors of Farbus end with 125, which no program uses for itself, unless they have a code of this kind."""
+    """Let errors end with 125, which no program uses for itself, unless they have a code of this kind."""
     try:
         yield
-    except FarbusError as error:
-        if error.exit_code not in (ExitCode.NOT_EXECUTABLE, ExitCode.COMMAND_NOT_FOUND):
-            error.with_exit_code(ExitCode.RUN_FAILED)
+    except BrokenPipeError:
         raise
+    except Exception as error:
+        known = as_farbus_error(error)
+        if known.exit_code not in (ExitCode.NOT_EXECUTABLE, ExitCode.COMMAND_NOT_FOUND):
+            known.with_exit_code(ExitCode.RUN_FAILED)
+        if known is error:
+            raise
+        raise known from error
 
 
 async def _run(target: Target, child: ForegroundProgram, listener: SignalListener, wish: Wish) -> int:

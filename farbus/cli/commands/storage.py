@@ -28,7 +28,7 @@ GroupOption = Annotated[
 ]
 
 DrivesArgument = Annotated[
-    list[str], typer.Argument(metavar="DRIVE...", help="Its id, as farbus devices shows it, or a path: /dev/nvme0n1.")
+    list[str], typer.Argument(metavar="DRIVE", help="Its id, as farbus devices shows it, or a path: /dev/nvme0n1.")
 ]
 
 COLUMNS: tuple[Column[StorageDrive], ...] = (

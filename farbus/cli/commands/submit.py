@@ -16,6 +16,7 @@ from farbus.cli import jobfile
 from farbus.cli.completion import complete_node
 from farbus.cli.connection import Target, connect, find_target
 from farbus.cli.decoding import convert_fields
+from farbus.cli.faults import current_directory
 from farbus.cli.following import exit_code_of_job, follow_job, job_error, say
 from farbus.cli.listing import print_json, printable
 from farbus.cli.options import (
@@ -146,7 +147,7 @@ def submit(
     """Queue a job: what a file describes, or a command.  Prints the job's id."""
     variables = _read_variables(environment or [])
     carried = [parse_stage_in(word) for word in stage_in or []]
-    tables, directory = carried, jobfile.current_directory()
+    tables, directory = carried, current_directory()
     goal = read_goal(slo=slo, importance=importance, deadline=deadline)
     given: dict[str, Any] = {"gpus": gpus, "gpu_memory": gpu_memory, "gpu_model": gpu_model, "gpu_share": gpu_share}
     given |= {"gpu_span": gpu_span, "remote_network": remote_network}
@@ -236,7 +237,7 @@ def _command_job(
     job_table.resources = resources
     job_table.stage_in, job_table.stage_out = carried, kept
     return jobfile.convert_table(
-        job_table, name="the command", directory=jobfile.current_directory(), fallback=jobfile.name_from(command[0])
+        job_table, name="the command", directory=current_directory(), fallback=jobfile.name_from(command[0])
     )
 
 
@@ -269,7 +270,7 @@ def _file_job(
         table.priority = priority
     for given in carried:
         # Those of the command line begin where the command does.
-        given.source = str(jobfile.current_directory() / given.source)
+        given.source = str(current_directory() / given.source)
     table.stage_in, table.stage_out = [*table.stage_in, *carried], [*table.stage_out, *kept]
     job = jobfile.convert_table(table, name=shown, directory=directory, fallback=jobfile.name_from(shown))
     return job, table.stage_in, directory

@@ -119,7 +119,7 @@ def up(
         gpu_memory_bytes=_read_gpu_memory(gpu_memory),
         options=_further_gpu_settings(os.environ.get("FARBUS_SOFTGPU", "")),
         gpu_shares=gpu_shares,
-        cdi_directory=str(Path(cdi).resolve()) if cdi else "",
+        cdi_directory=_check_cdi_directory(cdi),
         physical_node=_check_node(physical, nodes),
         rdma_address=rdma_address() if rdma else "",
         metrics_port=metrics or 0,
@@ -193,6 +193,15 @@ def _read_scheduler_settings(path: str) -> dict[str, Any]:
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error.message}", hint=error.hint) from error
     return settings
+
+
+def _check_cdi_directory(path: str) -> str:
+    if not path:
+        return ""
+    resolved = Path(path).resolve()
+    if resolved.exists() and not resolved.is_dir():
+        raise InvalidInput(f"--cdi {path}: not a directory", hint="name one that container engines look in")
+    return str(resolved)
 
 
 def _check_user() -> None:

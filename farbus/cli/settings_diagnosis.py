@@ -1,0 +1,38 @@
+"""Checks of ``farbus doctor`` on the agent's settings as a whole: whether an agent starts with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from farbus.cli.daemons import missing_settings, read_settings, with_agent_defaults
+from farbus.cli.decoding import convert_fields
+from farbus.cli.findings import Finding, Verdict
+from farbus.cli.node_settings import AGENT_SETTINGS
+from farbus.errors import FarbusError
+
+
+def examine_settings(path: str = "") -> Iterator[Finding]:
+    """Yield whether an agent would take the file at ``path``, or the one that services have, if that is there."""
+    path = path or AGENT_SETTINGS
+    if not os.access(path, os.R_OK):
+        # There is none, or it is not for this user to know.
+        return
+    try:
+        _check(path)
+    except FarbusError as error:
+        told = error.message if path in error.message else f"{path}: {error.message}"
+        yield Finding(check="settings", verdict=Verdict.BROKEN, found=told, cure=error.hint or "correct it there")
+    else:
+        yield Finding(check="settings", verdict=Verdict.OK, found=path)
+
+
+def _check(path: str) -> None:
+    from farbus.agent.config import AgentConfig  # noqa: PLC0415 - takes a while to load
+
+    # Certificates have checks of their own, and only root reads them all.
+    files = {"authority": path, "certificate": path, "key": path}
+    settings = with_agent_defaults(read_settings(path, {"credentials": files}, credentials=""))
+    # What is not set may be given as an option.
+    given = dict.fromkeys(missing_settings(AgentConfig, settings, source=path), "scheduler:7411")
+    convert_fields({**settings, **given}, AgentConfig, name=path).check()
