@@ -519,20 +519,6 @@ static CUresult mem_retain(CUmemGenericAllocationHandle *handle, void *address)
 	return result;
 }
 
-/* With the lock.  It may be gone already, by a call for the same addresses. */
-static void mapping_drop(struct charge *mapping)
-{
-	struct charge **link = bucket_of(MAPPING, mapping->key), *object = mapping->object;
-
-	while (*link && *link != mapping)
-		link = &(*link)->next;
-	if (!*link)
-		return;
-	*link = mapping->next;
-	free(mapping);
-	object_drop(object);
-}
-
 /* Mapping a multicast object waits for its devices, which other threads may add: the lock is not held meanwhile. */
 static CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset,
 			CUmemGenericAllocationHandle handle, unsigned long long flags)
@@ -544,24 +530,24 @@ static CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset,
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&quota.lock);
 	object = *find(OBJECT, handle);
-	if (object) {
+	if (object)
+		object->references++;
+	pthread_mutex_unlock(&quota.lock);
+	result = quota.real.cuMemMap(address, bytes, offset, handle, flags);
+	pthread_mutex_lock(&quota.lock);
+	if (object && result == CUDA_SUCCESS) {
 		mapping->kind = MAPPING;
 		mapping->key = address;
 		mapping->object = object;
-		object->references++;
 		link = bucket_of(MAPPING, address);
 		mapping->next = *link;
 		*link = mapping;
 	} else {
 		free(mapping);
+		if (object)
+			object_drop(object);
 	}
 	pthread_mutex_unlock(&quota.lock);
-	result = quota.real.cuMemMap(address, bytes, offset, handle, flags);
-	if (object && result != CUDA_SUCCESS) {
-		pthread_mutex_lock(&quota.lock);
-		mapping_drop(mapping);
-		pthread_mutex_unlock(&quota.lock);
-	}
 	return result;
 }
 
