@@ -178,7 +178,6 @@ def _usable(need: DeviceNeed, there: Integers) -> Integers:
 
 
 def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: bool, permanent: bool) -> Miss | None:
-    suited = "" if permanent else " that suit and are free"
     usable = _usable(need, there)
     where = "the cluster"
     if need.site >= 0 and not need.remote:
@@ -187,6 +186,7 @@ def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: 
         where = f"the cluster beside node {cluster.names[need.site]}"
     wanted = need.count * need.tasks
     amount = int(usable.sum())
+    suited = "" if permanent else " that suits and is free" if amount == 1 else " that suit and are free"
 
     def miss(message: str, short_by: int) -> Miss:
         return Miss(

@@ -130,7 +130,9 @@ def explain_job(
         if len(lost) > MAX_CORDONS:
             lines.append(f"{len(lost) - MAX_CORDONS} more nodes are lost")
         if status.rounds_waited:
-            lines.append("the cluster could serve it if nothing else ran")
+            away = [what for what, there in (("cordoned", cordons), ("in trouble", troubled), ("lost", lost)) if there]
+            and_back = f" and what is {' or '.join(away)} took work again" if away else ""
+            lines.append(f"the cluster could serve it if nothing else ran{and_back}")
             lines.append(f"rounds that left it waiting: {status.rounds_waited}")
     else:
         lines.append(

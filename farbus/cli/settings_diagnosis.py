@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ from farbus.cli.daemons import missing_settings, read_settings, with_agent_defau
 from farbus.cli.decoding import convert_fields
 from farbus.cli.findings import Finding, Verdict
 from farbus.cli.node_settings import AGENT_SETTINGS
+from farbus.cli.softgpu_settings import refused_settings
 from farbus.errors import FarbusError
 
 
@@ -19,15 +21,24 @@ def examine_settings(path: str = "") -> Iterator[Finding]:
         # There is none, or it is not for this user to know.
         return
     try:
-        _check(path)
+        softgpu = _check(path)
     except FarbusError as error:
         told = error.message if path in error.message else f"{path}: {error.message}"
         yield Finding(check="settings", verdict=Verdict.BROKEN, found=told, cure=error.hint or "correct it there")
     else:
         yield Finding(check="settings", verdict=Verdict.OK, found=path)
+        if softgpu and (reason := asyncio.run(refused_settings(softgpu))):
+            # The agent starts all the same, and serves what else it has.
+            yield Finding(
+                check="software gpus",
+                verdict=Verdict.WARNING,
+                found=f"{path}: softgpu: {reason}: the node would offer none",
+                cure="docs/softgpu.md lists its settings",
+            )
 
 
-def _check(path: str) -> None:
+def _check(path: str) -> str:
+    """Return the settings of the software GPUs; raise :class:`FarbusError` where no agent starts with the file."""
     from farbus.agent.config import AgentConfig  # noqa: PLC0415 - takes a while to load
 
     # Certificates have checks of their own, and only root reads them all.
@@ -35,4 +46,6 @@ def _check(path: str) -> None:
     settings = with_agent_defaults(read_settings(path, {"credentials": files}, credentials=""))
     # What is not set may be given as an option.
     given = dict.fromkeys(missing_settings(AgentConfig, settings, source=path), "scheduler:7411")
-    convert_fields({**settings, **given}, AgentConfig, name=path).check()
+    config = convert_fields({**settings, **given}, AgentConfig, name=path)
+    config.check()
+    return config.softgpu

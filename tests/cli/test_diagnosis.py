@@ -211,6 +211,15 @@ def test_settings_that_leave_something_to_options_are_right(tmp_path: Path) -> N
     assert (finding.verdict, finding.found) == (Verdict.OK, str(file))
 
 
+@pytest.mark.parametrize(("softgpu", "warned"), [("count=2,mem=1GiB", False), ("count=2,mem=lots", True)])
+def test_software_gpus_that_an_agent_would_not_have_are_told(tmp_path: Path, softgpu: str, warned: bool) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(f'softgpu = "{softgpu}"\n')
+    findings = [finding for finding in examine(config=str(file)) if finding.check == "software gpus"]
+    assert [finding.verdict for finding in findings] == [Verdict.WARNING] * warned
+    assert all(f"{file}: softgpu: mem=lots is not a value" in finding.found for finding in findings)
+
+
 def test_settings_that_were_named_and_are_not_there_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=re.escape(str(tmp_path / "none.toml"))):
         list(examine(config=str(tmp_path / "none.toml")))

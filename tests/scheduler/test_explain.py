@@ -88,7 +88,7 @@ def miss(pending: PendingJob, snapshot: Snapshot = DEMO) -> Miss:
         (job("j", gpus=1, node="gamma", routes=(Route.LOCAL,)), "1 GPU wanted; node gamma has 0: 1 short", 1, True),
         (
             job("j", gpus=2, gpu_model="a100"),
-            "2 GPUs wanted; the cluster has 1 that suit and are free: 1 short",
+            "2 GPUs wanted; the cluster has 1 that suits and is free: 1 short",
             1,
             False,
         ),

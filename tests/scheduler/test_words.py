@@ -6,6 +6,7 @@ import pytest
 
 from farbus.model.explanation import Holder, Opening
 from farbus.model.job import JobStatus, TaskPlacement
+from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import JobState
 from farbus.scheduler.words import COSTS, MAX_CORDONS, describe_opening, explain_job
 from tests.scheduler.worlds import group, job
@@ -59,3 +60,23 @@ def test_nodes_that_are_lost_are_named_to_who_waits() -> None:
     assert "node b is lost: until it is back nothing of it is free" in lines
     lines = explain_job(status, ahead=0, nodes=1, now=0.0, lost=[f"n{number}" for number in range(MAX_CORDONS + 2)])
     assert lines[-1] == "2 more nodes are lost"
+
+
+@pytest.mark.parametrize(
+    ("lost", "cordoned", "told"),
+    [
+        ((), (), "the cluster could serve it if nothing else ran"),
+        (("a",), (), "the cluster could serve it if nothing else ran and what is lost took work again"),
+        (
+            ("a",),
+            (Cordon(kind=CordonKind.NODE, name="b", by="root", at=0.0),),
+            "the cluster could serve it if nothing else ran and what is cordoned or lost took work again",
+        ),
+    ],
+)
+def test_what_takes_no_work_is_a_condition_of_serving_a_job(
+    lost: tuple[str, ...], cordoned: tuple[Cordon, ...], told: str
+) -> None:
+    status = JobStatus(job=job("j", group()).job, state=JobState.QUEUED, rounds_waited=1)
+    lines = explain_job(status, ahead=0, nodes=1, now=0.0, lost=lost, cordons=cordoned)
+    assert told in lines

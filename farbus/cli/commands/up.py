@@ -22,9 +22,9 @@ from farbus.cli.decoding import convert_fields
 from farbus.cli.embedded import DEFAULT_NODES, EmbeddedCluster, Plan, describe_gpus, parse_nodes, remove_leftovers
 from farbus.cli.following import say
 from farbus.cli.options import command_app, examples
-from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, TimedOut, Unavailable
+from farbus.cli.softgpu_settings import refused_settings
+from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, TimedOut
 from farbus.linux.children import process_exists, start_detached
-from farbus.linux.nvml import WorkerNvml
 from farbus.linux.rdma import RdmaDevice, rdma_devices
 from farbus.model.device import MAX_SHARES, DeviceKind
 from farbus.model.node import NodeStatus
@@ -154,20 +154,9 @@ def _further_gpu_settings(settings: str) -> str:
 
 
 async def _check_gpu_settings(settings: str) -> None:
-    """Raise :class:`InvalidInput` where software GPUs refuse ``settings``: else nodes have none, and only logs say why.
-
-    Their own library is asked, for no device, so that nothing of them is made.
-    """
-    folder = str(paths.software_gpu_directory())
-    nvml = WorkerNvml(environment={"LD_LIBRARY_PATH": folder, "FARBUS_SOFTGPU": f"{settings},count=0"})
-    try:
-        await nvml.list()
-    except Unavailable as error:
-        _, named, reason = error.message.partition("FARBUS_SOFTGPU: ")
-        if named:
-            raise InvalidInput(f"FARBUS_SOFTGPU: {reason}", hint="docs/softgpu.md lists its settings") from error
-    finally:
-        await nvml.stop()
+    """Raise :class:`InvalidInput` where software GPUs refuse ``settings``: nodes would have none, as only logs say."""
+    if reason := await refused_settings(settings):
+        raise InvalidInput(f"FARBUS_SOFTGPU: {reason}", hint="docs/softgpu.md lists its settings")
 
 
 def _read_scheduler_settings(path: str) -> dict[str, Any]:
