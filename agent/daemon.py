@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
-import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import structlog
 
 from farbus.agent.actions import Report
 from farbus.agent.bus import BusWatch
-from farbus.agent.chassis import ChassisDesk, driver_of
+from farbus.agent.chassis import ChassisDesk
 from farbus.agent.config import AgentConfig
-from farbus.agent.events import DeviceClosed, DeviceOpened, DevicesVanished, Event, LeasesVoided
+from farbus.agent.doors import Doors, real_doors
+from farbus.agent.events import DevicesVanished, LeasesVoided
 from farbus.agent.executor import Executor
-from farbus.agent.inventory import GpuSource, Inventory, take_inventory
 from farbus.agent.jobs import TaskRunner, no_limits
 from farbus.agent.journal import Journal
 from farbus.agent.local import Identifier, LocalCluster
@@ -29,19 +28,19 @@ from farbus.agent.local_moves import LocalMoves
 from farbus.agent.logs import LogStore
 from farbus.agent.machine import NodeMachine
 from farbus.agent.membership import Membership
-from farbus.agent.moves import AgentGate, Moves
+from farbus.agent.moves import Moves
 from farbus.agent.moving import Moving
+from farbus.agent.node_devices import NodeDevices
+from farbus.agent.node_moves import make_moving
 from farbus.agent.orders import Orders
-from farbus.agent.orphans import Orphans
 from farbus.agent.peers import Peers
-from farbus.agent.ports import bridges_of, names_by_chassis
-from farbus.agent.remoting_host import RemotingHost, SupervisorProgram, software_gpu_directory, software_gpu_environment
+from farbus.agent.remoting_host import RemotingHost
 from farbus.agent.service import AgentService
 from farbus.agent.session import SessionRunner
 from farbus.agent.staging import Staging
 from farbus.agent.state_disk import StateDisk
 from farbus.agent.steps import StepRunner
-from farbus.agent.storage import NodeStorage, StorageDoors, storage_doors
+from farbus.agent.storage import NodeStorage
 from farbus.agent.telemetry.collectors import Sources, make_collectors
 from farbus.agent.telemetry.export import Exporter
 from farbus.agent.telemetry.gpu import ProcessMemory
@@ -54,54 +53,20 @@ from farbus.api.peer import PeerClient, serve_peers
 from farbus.api.server import RunningServer, serve_local
 from farbus.api.session import SessionDialer
 from farbus.api.staging import NodeStaging, StagingForwarder, add_staging
-from farbus.errors import Conflict, ExitCode, FarbusError, NotFound, NotPermitted, first_error
-from farbus.hotplug.fabric.config import ChassisAccess, read_config
-from farbus.hotplug.fabric.driver import Driver
-from farbus.hotplug.parts import Move, Parts
-from farbus.hotplug.sequences import HotScan
-from farbus.hotplug.times import BusHistory, BusTimes
-from farbus.linux.cgroups import Cgroups, KernelCgroups
-from farbus.linux.clock import Clock, SystemClock
+from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
+from farbus.hotplug.fabric.config import read_config
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.files import FileLock, make_directory, make_state_directory, write_owned
-from farbus.linux.holders import Holders, KernelHolders
-from farbus.linux.kept import KeptProcesses
 from farbus.linux.limits import raise_descriptor_limit
-from farbus.linux.node_facts import KernelNodeFacts, NodeFacts
-from farbus.linux.notify import Notifier, SystemdNotifier
-from farbus.linux.nvidia import DriverNvidia, Nvidia
-from farbus.linux.nvml import WorkerNvml
-from farbus.linux.pci import KernelPci, Pci
-from farbus.linux.process_states import KernelProcessStates, ProcessStates
-from farbus.linux.processes import Processes
-from farbus.linux.rdma import RdmaDevice, rdma_devices
 from farbus.linux.settings import keep_reloading, reload_requests
-from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
 from farbus.linux.staging import TaskDirectories
-from farbus.linux.sysfs import KernelSysfs, Sysfs
-from farbus.linux.uevents import KernelUevents, Uevents
-from farbus.linux.users import SystemUsers, Users
 from farbus.model.address import host_and_port
-from farbus.model.device import Device, DeviceKind, whole_of
-from farbus.model.fabric import ChassisView, FabricDevice
-from farbus.model.holders import Holder, HolderKind
 from farbus.model.node import Node
-from farbus.model.pci import PciTree
-from farbus.model.value import from_json, to_json
-from farbus.remoting import paths
 
 _log = structlog.get_logger()
 
-INVENTORY_INTERVAL_S = 30.0
-"""How often the node's devices are listed again."""
-
 CERTIFICATE_INTERVAL_S = 60.0
 """How often the agent looks whether its certificate should be renewed, or was replaced."""
-
-MARKS = ("FARBUS_UP_STATE",)
-"""Variables by which a command that runs this agent finds all that belongs to it."""
-
-SYSTEMD = Path("/run/systemd/system")
 
 STOP_GRACE_S = 10.0
 """Between SIGTERM and SIGKILL for tasks when the agent is stopped."""
@@ -124,80 +89,6 @@ Reread = Callable[[], Awaitable[AgentConfig]]
 RECOVERY_LIMIT_S = 20.0
 """How long the first session waits for what an earlier agent left and is not there any more: the scheduler may ask for
 it anew, and would hear that it is being given up."""
-
-
-class Doors(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything through which an agent touches its machine."""
-
-    processes: Processes
-    cgroups: Cgroups
-    users: Users
-    clock: Clock
-    facts: NodeFacts
-    sysfs: Sysfs
-    notifier: Notifier
-    gpu_sources: tuple[GpuSource, ...]
-    shared: SharedMemory
-    states: ProcessStates = KernelProcessStates()
-    remoting: SupervisorProgram = SupervisorProgram()
-    rdma: Callable[[], Sequence[RdmaDevice]] = rdma_devices
-    pci: Pci | None = None
-    uevents: Uevents | None = None
-    """Both where the machine's own devices are offered: what comes and goes is listed at once."""
-    holders: Holders | None = None
-    nvidia: Nvidia | None = None
-    """Both where devices can be moved."""
-    storage: StorageDoors | None = None
-    """Where this node stores for others, or uses what they store."""
-    chassis_driver: Callable[[ChassisAccess, Clock], Driver] = driver_of
-
-
-def real_doors(config: AgentConfig) -> Doors:
-    """Return the doors to this machine."""
-    sources = []
-    if config.physical_devices:
-        sources.append(GpuSource(WorkerNvml(), False))
-    if config.softgpu:
-        directory = software_gpu_directory(config)
-        paths.require(directory / "libnvidia-ml.so.1", what="the software GPU's management library")
-        environment = {"LD_LIBRARY_PATH": str(directory), **software_gpu_environment(config)}
-        sources.append(GpuSource(WorkerNvml(environment=environment), True))
-    return Doors(
-        processes=KeptProcesses(
-            config.programs_directory,
-            owner=agent_identity(config),
-            mark={name: os.environ[name] for name in MARKS if name in os.environ},
-            units=wants_units(config),
-        ),
-        # By its whole identity: another cluster on this machine may have a node of this name.
-        cgroups=KernelCgroups(agent=agent_identity(config).replace(":", "-")),
-        users=SystemUsers(),
-        clock=SystemClock(),
-        facts=KernelNodeFacts(),
-        sysfs=KernelSysfs(),
-        notifier=SystemdNotifier(),
-        gpu_sources=tuple(sources),
-        shared=KernelSharedMemory(),
-        pci=KernelPci() if config.physical_devices else None,
-        uevents=KernelUevents() if config.physical_devices else None,
-        holders=KernelHolders(clock=SystemClock()) if config.physical_devices else None,
-        nvidia=DriverNvidia() if config.physical_devices else None,
-        storage=storage_doors(config),
-    )
-
-
-def wants_units(config: AgentConfig) -> bool:
-    """Say whether programs get units of their own: as it is set, else where this agent is a service of systemd."""
-    if config.program_units != "auto":
-        return config.program_units == "service"
-    # sd_booted(3); INVOCATION_ID is in the environment of units (systemd.exec(5)).
-    return SYSTEMD.is_dir() and "INVOCATION_ID" in os.environ and os.geteuid() == 0
-
-
-def agent_identity(config: AgentConfig) -> str:
-    """Return what marks this agent's processes: its name and state directory, not the life of one process."""
-    digest = hashlib.sha256(str(Path(config.state).resolve()).encode()).hexdigest()[:12]
-    return f"agent:{config.name}:{digest}"
 
 
 def main(config: AgentConfig, *, reread: Reread | None = None) -> int:
@@ -304,32 +195,6 @@ async def _dial(service: AgentService, session: SessionRunner, moving: Moving | 
     await session.run()
 
 
-def _gpus_of(devices: Sequence[Device]) -> dict[str, str]:
-    """Return the UUIDs of real GPUs by their PCI addresses."""
-    return {
-        device.pci_address: whole_of(device.id)
-        for device in devices
-        if device.kind is DeviceKind.GPU and not device.software and device.pci_address
-    }
-
-
-def _read_times(path: Path) -> BusHistory:
-    try:
-        return from_json(path.read_bytes(), BusHistory)
-    except FileNotFoundError:
-        return BusHistory()
-    except (OSError, FarbusError) as error:
-        _log.warning("times of the bus not read; they are learned anew", file=str(path), error=str(error))
-        return BusHistory()
-
-
-def _keep_times(path: Path, history: BusHistory) -> None:
-    try:
-        write_owned(path, to_json(history), account=None)
-    except OSError as error:
-        _log.error("times of the bus not written", file=str(path), error=error.strerror)
-
-
 class _StoppedError(Exception):
     """Ends the agent's task group: all is done."""
 
@@ -342,22 +207,10 @@ class Agent:
         self._reread = reread
         self._doors = doors
         self._journal = journal
-        self._disk = StateDisk(Path(config.state), journal=journal, clock=doors.clock)
+        self._state = Path(config.state)
+        self._disk = StateDisk(self._state, journal=journal, clock=doors.clock)
         self._boot_id = doors.facts.boot_id()
-        self._inventory: Inventory | None = None
-        self._devices: dict[str, Device] = {}
-        self._looking = asyncio.Lock()
-        self._look_soon = asyncio.Event()
-        """Set when devices are to be listed before their time."""
         self._peer_endpoint = ""
-        self._gate = AgentGate()
-        self._gpus: dict[str, str] = {}
-        """UUIDs of this node's GPUs, by PCI address."""
-        self._desk: ChassisDesk | None = None
-        self._moves: Moves | None = None
-        self._storage: NodeStorage | None = None
-        self._tell_devices: Callable[[], Awaitable[None]] = self._look_silently
-        self._parts = self._make_parts()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Start, serve until ``stop`` is set, end what was started."""
@@ -381,36 +234,16 @@ class Agent:
 
     async def _serve(self, group: asyncio.TaskGroup, stop: asyncio.Event) -> None:
         config, doors = self._config, self._doors
-        state = Path(config.state)
-        accesses = {one.name: one for one in read_config(config.fabric).chassis} if config.fabric else {}
         peer_client = PeerClient(config.credentials)
-        desk = self._desk = ChassisDesk(
-            node=config.name,
-            accesses=accesses,
-            asker=peer_client,
-            clock=doors.clock,
-            group=group,
-            directory=state / "fabric",
-            driver=doors.chassis_driver,
-        )
-        step_runner = StepRunner(journal=self._journal, clock=doors.clock, group=group)
-        if self._parts is not None:
-            self._moves = Moves(parts=self._parts, gate=self._gate, journal=self._journal, runner=step_runner)
-            # What is gone from here, or on its way, is offered to nobody.
-            await self._moves.remember()
         machine = NodeMachine(node=config.name)
-        service = AgentService(
-            machine=machine,
-            journal=self._journal,
-            clock=doors.clock,
-        )
-        storage = self._storage = self._make_storage(service, step_runner)
-        await self._look()
+        service = AgentService(machine=machine, journal=self._journal, clock=doors.clock)
+        desk = self._make_desk(peer_client, group)
+        devices = await self._make_devices(desk, service, group)
+        storage = devices.storage
         logs = LogStore(
             config.logs_directory, limit_bytes_per_task=config.log_bytes_per_task, limit_bytes=config.log_bytes
         )
-        dialer = SessionDialer(address=config.scheduler, credentials=config.credentials)
-        membership = Membership(Path(config.state) / "membership.json")
+        membership = Membership(self._state / "membership.json")
         peers = Peers(
             machine=machine,
             membership=membership,
@@ -423,36 +256,29 @@ class Agent:
             config=config,
             processes=doors.processes,
             users=doors.users,
-            devices=lambda: self._devices,
+            devices=lambda: devices.here,
             group=group,
             died=service.post,
             supervisor=doors.remoting,
             rdma=doors.rdma,
         )
-        sources = Sources(
-            facts=doors.facts,
-            gpus=doors.gpu_sources,
-            served=host.served,
-            shared=doors.shared,
-            states=doors.states,
-            memory=ProcessMemory(),
-            clock=doors.clock,
-            storage=storage.collector if storage is not None else None,
-        )
-        pipeline = Pipeline(make_collectors(sources), clock=doors.clock)
+        pipeline = self._make_pipeline(host, storage)
+        dialer = SessionDialer(address=config.scheduler, credentials=config.credentials)
         session = SessionRunner(
             open_stream=dialer.open,
             machine=machine,
-            node=self._node,
+            node=lambda: self._node(devices),
             telemetry=pipeline.update,
             logs=logs,
             clock=doors.clock,
             post=service.post,
             membership=membership,
-            instance=instance_id(state / "instance", boot_id=self._boot_id),
+            instance=instance_id(self._state / "instance", boot_id=self._boot_id),
         )
-        moving = self._make_moving(service, session, group)
-        desk.told = session.chassis_changed
+        moving = make_moving(
+            devices, boot_id=self._boot_id, service=service, session=session, group=group, clock=doors.clock
+        )
+        self._tell(session, devices, service)
         session.orders = Orders(
             moving=moving,
             why=NO_MOVES,
@@ -463,37 +289,7 @@ class Agent:
             answer_volume=session.volume_ended,
             grow=storage.grow if storage is not None else None,
         )
-        if storage is not None:
-            storage.overused = session.lease_overused
-            storage.paths_told = session.lease_paths
-        self._tell_devices = lambda: self._look_again(session, service.post)
-        exporter = Exporter(
-            pipeline=pipeline,
-            facts=doors.facts,
-            node=self._node,
-            connected=lambda: not session.error,
-            clock=doors.clock,
-        )
-        runner = TaskRunner(
-            processes=doors.processes,
-            cgroups=doors.cgroups,
-            users=doors.users,
-            logs=logs,
-            clock=doors.clock,
-            group=group,
-            told=service.post,
-            run_as_self=config.run_as_self,
-            allow_root=config.allow_root,
-            rules=config.user_rules,
-            staging=Staging(
-                directories=TaskDirectories(config.tasks_directory),
-                transfers=NodeStaging(address=config.scheduler, credentials=config.credentials),
-                clock=doors.clock,
-                group=group,
-            ),
-            orphan_limit_s=config.orphan_limit_s,
-            io_limits=storage.io_limits if storage is not None else no_limits,
-        )
+        runner = self._make_runner(logs, service, storage, group)
         if storage is not None:
             await storage.host.start()
         executor = Executor(
@@ -514,19 +310,10 @@ class Agent:
             term=membership.term,
             lease_ttl_s=membership.lease_ttl_s,
         )
-        restored = msgspec.structs.replace(restored, closed=self._gate.closed())
+        restored = msgspec.structs.replace(restored, closed=devices.gate.closed())
         group.create_task(logs.look(), name="look for logs")
-        local = LocalCluster(
-            node=config.name,
-            connect=lambda caller: ClusterClient.remote(
-                address=config.scheduler, credentials=config.credentials, on_behalf_of=caller
-            ),
-            scheduler=session,
-            service=service,
-            group=group,
-            clock=doors.clock,
-        )
-        audit = AuditLog(state / FILE_NAME)
+        local = self._make_local(session, service, group)
+        audit = AuditLog(self._state / FILE_NAME)
         local.moves = LocalMoves(
             node=config.name,
             moving=moving,
@@ -538,7 +325,6 @@ class Agent:
             clock=doors.clock,
         )
         session.on_lost = local.reconnect
-        self._disk.changed = lambda: session.inventory_changed(self._node())
         identifier = Identifier(node=config.name, users=doors.users, operators=self._operators())
         server = await serve_local(
             cluster=local,
@@ -557,42 +343,20 @@ class Agent:
             group.create_task(peers.run(service.until), name="peers")
             group.create_task(service.watch_expiry(), name="expiry")
             group.create_task(_dial(service, session, moving), name="session")
-            if moving is not None and self._moves is not None:
-                group.create_task(moving.recover(), name="moves")
-                group.create_task(self._moves.keep_trying(boot_id=self._boot_id), name="stuck moves")
-            if storage is not None:
-                group.create_task(storage.run(), name="storage")
-            group.create_task(desk.keep_reading(self._has_ports), name="chassis")
-            group.create_task(self._keep_looking(session, service.post), name="inventory")
-            if doors.pci is not None and doors.uevents is not None:
-                bus = BusWatch(
-                    pci=doors.pci,
-                    uevents=doors.uevents,
-                    changed=lambda: self._look_again(session, service.post),
-                    expected=self._moves.is_expected if self._moves is not None else lambda _: False,
-                )
-                group.create_task(bus.run(), name="bus")
+            self._keep_devices(devices, moving, group)
             group.create_task(self._disk.watch(), name="disk")
             group.create_task(pipeline.run(), name="telemetry")
             if config.metrics_listen:
+                exporter = Exporter(
+                    pipeline=pipeline,
+                    facts=doors.facts,
+                    node=lambda: self._node(devices),
+                    connected=lambda: not session.error,
+                    clock=doors.clock,
+                )
                 group.create_task(exporter.serve(config.metrics_listen), name="metrics")
             if self._reread is not None:
-
-                async def take(settings: AgentConfig) -> None:
-                    self._config = settings
-                    identifier.operators = frozenset(self._operators())
-                    await self._look_again(session, service.post)
-
-                reloader = keep_reloading(
-                    reload_requests(),
-                    config,
-                    reread=self._reread,
-                    check=_check,
-                    changeable=RELOADABLE,
-                    take=take,
-                    notifier=doors.notifier,
-                )
-                group.create_task(reloader, name="reload")
+                group.create_task(self._keep_reloading(self._reread, identifier, devices), name="reload")
             group.create_task(self._keep_certificate(dialer, local), name="certificate")
             if doors.notifier.watchdog_s:
                 group.create_task(self._feed_watchdog(), name="watchdog")
@@ -616,68 +380,40 @@ class Agent:
         if config.end_on_stop:
             await self._end(service, session, runner)
         else:
-            goes_on = service.machine.running(), service.machine.held(), service.machine.clients()
+            goes_on = machine.running(), machine.held(), machine.clients()
             _log.info("what runs goes on", tasks=len(goes_on[0]), leases=len(goes_on[1]))
             if any(goes_on):
                 session.leaving()
         await session.flush()
 
-    async def _end(self, service: AgentService, session: SessionRunner, runner: TaskRunner) -> None:
-        """End what runs and give up what is held, each reported while there is a session."""
-        try:
-            async with asyncio.timeout(STOP_GRACE_S + STOP_MARGIN_S):
-                await runner.stop_all(grace_s=STOP_GRACE_S)
-                held = tuple(sorted({held.lease.id for held in service.machine.held()}))
-                service.post(LeasesVoided(lease_ids=held, reason="the agent was stopped"))
-                await service.until(lambda machine: not machine.held() and not machine.running())
-        except TimeoutError:
-            _log.error("not everything ended in time; the next agent ends it", seconds=STOP_GRACE_S + STOP_MARGIN_S)
+    # The parts.
 
-    async def _serve_peers(self, peers: Peers, membership: Membership) -> RunningServer:
-        """Serve other agents, where an earlier process of this one did if any port will do: they know that one."""
+    def _make_desk(self, asker: PeerClient, group: asyncio.TaskGroup) -> ChassisDesk:
         config = self._config
-        ports = [config.peer_port] if config.peer_port else dict.fromkeys((membership.peer_port, 0))
-        for port in ports:
-            try:
-                server = await serve_peers(
-                    handler=peers, address=config.address, port=port, credentials=config.credentials
-                )
-            except Conflict:
-                if port == config.peer_port:
-                    raise
-            else:
-                break
-        membership.serve_on(server.port)
-        peers.endpoint = self._peer_endpoint = host_and_port(config.address, server.port)
-        return server
-
-    # Devices that come and go.
-
-    def _make_parts(self) -> Parts | None:
-        """Return what moves work with; None where this agent offers no devices of the machine."""
-        doors = self._doors
-        nvml = next((source.nvml for source in doors.gpu_sources if not source.software), None)
-        if not self._config.physical_devices or nvml is None:
-            return None
-        if doors.pci is None or doors.uevents is None or doors.holders is None or doors.nvidia is None:
-            return None
-        times = Path(self._config.state) / "bus_times.json"
-        return Parts(
-            pci=doors.pci,
-            holders=doors.holders,
-            nvidia=doors.nvidia,
-            nvml=nvml,
-            uevents=doors.uevents,
-            clock=doors.clock,
-            gate=self._gate,
-            drives=doors.sysfs.nvme_controllers,
-            gpus=lambda: self._gpus,
-            fabrics=lambda name: self._chassis().of(name),
-            called=self._called,
-            times=BusTimes(_read_times(times), keep=functools.partial(_keep_times, times)),
+        accesses = {one.name: one for one in read_config(config.fabric).chassis} if config.fabric else {}
+        return ChassisDesk(
+            node=config.name,
+            accesses=accesses,
+            asker=asker,
+            clock=self._doors.clock,
+            group=group,
+            directory=self._state / "fabric",
+            driver=self._doors.chassis_driver,
         )
 
-    def _make_storage(self, service: AgentService, runner: StepRunner) -> NodeStorage | None:
+    async def _make_devices(self, desk: ChassisDesk, service: AgentService, group: asyncio.TaskGroup) -> NodeDevices:
+        """Return the node's devices, listed once."""
+        runner = StepRunner(journal=self._journal, clock=self._doors.clock, group=group)
+        devices = NodeDevices(self._config, self._doors, desk)
+        if devices.parts is not None:
+            devices.moves = Moves(parts=devices.parts, gate=devices.gate, journal=self._journal, runner=runner)
+            # What is gone from here, or on its way, is offered to nobody.
+            await devices.moves.remember()
+        devices.storage = self._make_storage(service, runner, devices)
+        await devices.look()
+        return devices
+
+    def _make_storage(self, service: AgentService, runner: StepRunner, devices: NodeDevices) -> NodeStorage | None:
         config, doors = self._config, self._doors
         if doors.storage is None or doors.holders is None or doors.uevents is None:
             if config.storage:
@@ -697,149 +433,95 @@ class Agent:
             runner=runner,
             boot_id=self._boot_id,
             service=service,
-            look=self._look_and_tell,
+            look=devices.look_again,
         )
 
-    def _make_moving(self, service: AgentService, session: SessionRunner, group: asyncio.TaskGroup) -> Moving | None:
-        if self._parts is None or self._moves is None:
-            return None
-        config, machine = self._config, service.machine
+    def _make_pipeline(self, host: RemotingHost, storage: NodeStorage | None) -> Pipeline:
+        doors = self._doors
+        sources = Sources(
+            facts=doors.facts,
+            gpus=doors.gpu_sources,
+            served=host.served,
+            shared=doors.shared,
+            states=doors.states,
+            memory=ProcessMemory(),
+            clock=doors.clock,
+            storage=storage.collector if storage is not None else None,
+        )
+        return Pipeline(make_collectors(sources), clock=doors.clock)
 
-        def sessions(device: str) -> tuple[Holder, ...]:
-            return tuple(
-                Holder(
-                    kind=HolderKind.SESSION,
-                    name=held.lease.id,
-                    user=held.lease.user,
-                    cure=f"farbus cancel {held.lease.job}",
-                )
-                for held in machine.held()
-                if held.device_side and any(whole_of(one.device) == device for one in held.lease.devices)
-            )
-
-        async def end_session(holder: Holder) -> None:
-            reason = f"evicted from node {config.name}: its device is moved"
-            service.post(LeasesVoided(lease_ids=(holder.name,), reason=reason))
-            # One that can't be given up is told by the next look at who holds the device.
-            await service.until(
-                lambda machine: all(
-                    held.lease.id != holder.name or not held.device_side or held.trouble for held in machine.held()
-                )
-            )
-
-        async def told(device: str, reason: str) -> None:
-            if reason:
-                service.post(DeviceClosed(device=device, reason=reason))
-            else:
-                service.post(DeviceOpened(device=device))
-            # Requests that came before it are answered by then: who looks at holders afterwards sees theirs.
-            await service.until(lambda machine: machine.is_closed(device) == bool(reason))
-            self._look_soon.set()
-
-        self._gate.sessions, self._gate.end_session, self._gate.told = sessions, end_session, told
-        self._moves.changed = self._look_soon.set
-        moving = Moving(
-            node=config.name,
-            boot_id=self._boot_id,
-            moves=self._moves,
-            gate=self._gate,
-            parts=self._parts,
-            ports=config.fabric_ports,
+    def _make_runner(
+        self, logs: LogStore, service: AgentService, storage: NodeStorage | None, group: asyncio.TaskGroup
+    ) -> TaskRunner:
+        config, doors = self._config, self._doors
+        return TaskRunner(
+            processes=doors.processes,
+            cgroups=doors.cgroups,
+            users=doors.users,
+            logs=logs,
+            clock=doors.clock,
             group=group,
-            told=session.move_progress,
+            told=service.post,
+            run_as_self=config.run_as_self,
+            allow_root=config.allow_root,
+            rules=config.user_rules,
+            staging=Staging(
+                directories=TaskDirectories(config.tasks_directory),
+                transfers=NodeStaging(address=config.scheduler, credentials=config.credentials),
+                clock=doors.clock,
+                group=group,
+            ),
+            orphan_limit_s=config.orphan_limit_s,
+            io_limits=storage.io_limits if storage is not None else no_limits,
         )
-        orphans = Orphans(
-            Path(config.state) / "orphans.json",
+
+    def _make_local(self, session: SessionRunner, service: AgentService, group: asyncio.TaskGroup) -> LocalCluster:
+        config = self._config
+        return LocalCluster(
             node=config.name,
-            ports=config.fabric_ports,
+            connect=lambda caller: ClusterClient.remote(
+                address=config.scheduler, credentials=config.credentials, on_behalf_of=caller
+            ),
+            scheduler=session,
+            service=service,
+            group=group,
             clock=self._doors.clock,
-            tree=self._parts.pci.tree,
-            names=self._parts.names,
-            busy=self._is_moved,
-            scan=self._scan_for,
         )
-        moving.orphans = orphans.troubles
-        looks: set[str] = set()
 
-        async def look(view: ChassisView) -> None:
+    def _tell(self, session: SessionRunner, devices: NodeDevices, service: AgentService) -> None:
+        """Have the scheduler told of what changes on this node."""
+
+        def changed() -> None:
+            session.inventory_changed(self._node(devices))
+
+        devices.changed = self._disk.changed = changed
+        devices.vanished = lambda gone: service.post(DevicesVanished(devices=gone))
+        devices.desk.told = session.chassis_changed
+        if devices.storage is not None:
+            devices.storage.overused = session.lease_overused
+            devices.storage.paths_told = session.lease_paths
+
+    async def _serve_peers(self, peers: Peers, membership: Membership) -> RunningServer:
+        """Serve other agents, where an earlier process of this one did if any port will do: they know that one."""
+        config = self._config
+        ports = [config.peer_port] if config.peer_port else dict.fromkeys((membership.peer_port, 0))
+        for port in ports:
             try:
-                await moving.recovered.wait()
-                await orphans.look(view)
-            finally:
-                looks.discard(view.chassis)
+                server = await serve_peers(
+                    handler=peers, address=config.address, port=port, credentials=config.credentials
+                )
+            except Conflict:
+                if port == config.peer_port:
+                    raise
+            else:
+                break
+        membership.serve_on(server.port)
+        peers.endpoint = self._peer_endpoint = host_and_port(config.address, server.port)
+        return server
 
-        def read(view: ChassisView) -> None:
-            # One at a time: a scan for what is missing takes a while, and leads to readings of its own.
-            if view.chassis not in looks:
-                looks.add(view.chassis)
-                group.create_task(look(view), name=f"orphans of chassis {view.chassis}")
-
-        self._chassis().read = read
-        return moving
-
-    def _chassis(self) -> ChassisDesk:
-        assert self._desk is not None
-        return self._desk
-
-    def _has_ports(self, chassis: str) -> bool:
-        """Say whether cables of a chassis are known to lead to this node."""
-        return any(port.partition("/")[0] == chassis for port in self._config.fabric_ports)
-
-    def _called(self, tree: PciTree) -> dict[str, str]:
-        """Return what moves and chassis call devices that have no name of their own, by address."""
-        views = [chassis.view for chassis in self._chassis().known if chassis.view is not None] if self._desk else []
-        found = names_by_chassis(tree, self._config.fabric_ports, views, node=self._config.name)
-        attached = self._moves.attached if self._moves is not None else {}
-        return {**found, **{result["address"]: device for device, result in attached.items() if "address" in result}}
-
-    def _is_moved(self, device: FabricDevice) -> bool:
-        moves = self._moves
-        return moves is not None and any(device.answers_to(name) for name in (*moves.under_way, *moves.stuck))
-
-    async def _scan_for(self, device: FabricDevice, view: ChassisView) -> None:
-        """Look for a device that a chassis has assigned to this node, below each bridge where it may be."""
-        assert self._parts is not None
-        assert self._moves is not None
-        tree = self._parts.pci.tree()
-        bridges = bridges_of(tree, self._config.fabric_ports, chassis=view.chassis, port=device.port)
-        for bridge in bridges:
-            if tree.below(bridge):
-                continue
-            move = Move(
-                device=device.id,
-                bridge=bridge,
-                chassis=view.chassis,
-                port=device.port,
-                kind=device.kind,
-                uuid=device.uuid,
-                serial=device.serial,
-                vendor=device.vendor_id,
-                device_id=device.device_id,
-                asked_at=self._doors.clock.wall(),
-            )
-            async with self._moves.turn(device.id):
-                try:
-                    await self._moves.perform(HotScan(move=move))
-                except FarbusError as error:
-                    _log.warning("not there", device=device.id, bridge=bridge, error=str(error))
-                else:
-                    return
-        where = (
-            f"not below {', '.join(bridges)}" if bridges else f"no bridge here is known to lead to port {device.port}"
-        )
-        raise NotFound(f"device {device.id}: {where}", hint="see dmesg, and fabric_ports of the agent")
-
-    def _named(self, devices: Sequence[Device]) -> dict[str, str]:
-        """Return what devices are called wherever they are, by the address of their first function."""
-        if self._parts is None:
-            return {}
-        self._gpus = _gpus_of(devices)
-        names = self._parts.names(self._parts.pci.tree())
-        return {address: identity.name for address, identity in names.items()}
-
-    def _node(self) -> Node:
+    def _node(self, devices: NodeDevices) -> Node:
         return msgspec.structs.replace(
-            self._known().node, peer_endpoint=self._peer_endpoint, trouble=self._disk.trouble
+            devices.known.node, peer_endpoint=self._peer_endpoint, trouble=self._disk.trouble
         )
 
     def _operators(self) -> tuple[str, ...]:
@@ -847,79 +529,50 @@ class Agent:
         own = (self._doors.users.myself().name,) if self._config.run_as_self else ()
         return (*self._config.operators, *own)
 
+    def _has_ports(self, chassis: str) -> bool:
+        """Say whether cables of a chassis are known to lead to this node."""
+        return any(port.partition("/")[0] == chassis for port in self._config.fabric_ports)
+
     # What goes on all the time.
 
-    def _known(self) -> Inventory:
-        assert self._inventory is not None
-        return self._inventory
+    def _keep_devices(self, devices: NodeDevices, moving: Moving | None, group: asyncio.TaskGroup) -> None:
+        """Start what follows the node's devices as they come and go."""
+        doors, moves = self._doors, devices.moves
+        if moving is not None and moves is not None:
+            group.create_task(moving.recover(), name="moves")
+            group.create_task(moves.keep_trying(boot_id=self._boot_id), name="stuck moves")
+        if devices.storage is not None:
+            group.create_task(devices.storage.run(), name="storage")
+        group.create_task(devices.desk.keep_reading(self._has_ports), name="chassis")
+        group.create_task(devices.keep_looking(), name="inventory")
+        if doors.pci is not None and doors.uevents is not None:
+            bus = BusWatch(
+                pci=doors.pci,
+                uevents=doors.uevents,
+                changed=devices.look_again,
+                expected=moves.is_expected if moves is not None else lambda _: False,
+            )
+            group.create_task(bus.run(), name="bus")
 
-    async def _look(self) -> bool:
-        """List the node's devices; say whether anything has changed."""
-        doors = self._doors
-        found = await take_inventory(
+    def _keep_reloading(
+        self, reread: Reread, identifier: Identifier, devices: NodeDevices
+    ) -> Coroutine[Any, Any, None]:
+        """Return what takes in settings anew; SIGHUP ends nobody from here on."""
+
+        async def take(settings: AgentConfig) -> None:
+            self._config = devices.config = settings
+            identifier.operators = frozenset(self._operators())
+            await devices.look_again()
+
+        return keep_reloading(
+            reload_requests(),
             self._config,
-            facts=doors.facts,
-            sysfs=doors.sysfs,
-            gpu_sources=doors.gpu_sources,
-            names=self._named,
-            storage=self._storage.offer if self._storage is not None else None,
-            moved={result.get("address", "") for result in self._moves.attached.values()} if self._moves else (),
+            reread=reread,
+            check=_check,
+            changeable=RELOADABLE,
+            take=take,
+            notifier=self._doors.notifier,
         )
-        self._devices = {device.id: device for device in found.node.devices}
-        self._gpus = _gpus_of(found.node.devices)
-        # What is closed is here, and offered to nobody.
-        closed = self._gate.closed()
-        coming = self._coming()
-        offered = tuple(
-            device
-            for device in found.node.devices
-            if whole_of(device.id) not in closed and device.pci_address not in coming
-        )
-        attach_s = self._storage.attach_s if self._storage is not None else 0.0
-        known = msgspec.structs.replace(found.node, devices=offered, storage_attach_s=attach_s)
-        found = msgspec.structs.replace(found, node=known)
-        before, self._inventory = self._inventory, found
-        for trouble in found.troubles:
-            if before is None or trouble not in before.troubles:
-                _log.error("devices not listed", reason=trouble)
-        return before is None or before.node != found.node
-
-    def _coming(self) -> frozenset[str]:
-        """Return the addresses of what is being attached: it is offered once it is verified and opened."""
-        if self._moves is None or self._parts is None:
-            return frozenset()
-        return self._moves.coming(self._parts.pci.tree())
-
-    async def _look_and_tell(self) -> None:
-        await self._tell_devices()
-
-    async def _look_silently(self) -> None:
-        """Where there is nobody yet to be told."""
-        await self._look()
-
-    async def _keep_looking(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
-        while True:
-            timer = asyncio.create_task(self._doors.clock.sleep(INVENTORY_INTERVAL_S), name="next inventory")
-            soon = asyncio.create_task(self._look_soon.wait(), name="inventory soon")
-            try:
-                await asyncio.wait({timer, soon}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                timer.cancel()
-                soon.cancel()
-            self._look_soon.clear()
-            await self._look_again(session, post)
-
-    async def _look_again(self, session: SessionRunner, post: Callable[[Event], None]) -> None:
-        # Of two looks at a time the one that began first might end last, and bring back what is gone.
-        async with self._looking:
-            before = set(self._devices)
-            changed = await self._look()
-            # A driver that does not answer has not lost its devices.
-            if not self._known().troubles and (gone := before - set(self._devices)):
-                post(DevicesVanished(devices=tuple(sorted(gone))))
-            if changed:
-                _log.info("inventory changed", devices=sorted(device.id for device in self._known().node.devices))
-                session.inventory_changed(self._node())
 
     async def _keep_certificate(self, dialer: SessionDialer, local: LocalCluster) -> None:
         """Have the certificate renewed in time, and use the one that is there, whoever put it there."""
@@ -947,3 +600,14 @@ class Agent:
         while True:
             self._doors.notifier.tell("WATCHDOG=1")
             await self._doors.clock.sleep(self._doors.notifier.watchdog_s)
+
+    async def _end(self, service: AgentService, session: SessionRunner, runner: TaskRunner) -> None:
+        """End what runs and give up what is held, each reported while there is a session."""
+        try:
+            async with asyncio.timeout(STOP_GRACE_S + STOP_MARGIN_S):
+                await runner.stop_all(grace_s=STOP_GRACE_S)
+                held = tuple(sorted({held.lease.id for held in service.machine.held()}))
+                service.post(LeasesVoided(lease_ids=held, reason="the agent was stopped"))
+                await service.until(lambda machine: not machine.held() and not machine.running())
+        except TimeoutError:
+            _log.error("not everything ended in time; the next agent ends it", seconds=STOP_GRACE_S + STOP_MARGIN_S)

@@ -19,8 +19,8 @@ from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.cluster import persist_device
 from farbus.scheduler.commander import RETRY_S, Commander
-from farbus.scheduler.costs.inference import ends_of, observed_run
 from farbus.scheduler.events import Verb
+from farbus.scheduler.inference import ends_of, observed_run
 from farbus.scheduler.queue import task_names
 from farbus.scheduler.quotas import devices_of_lease
 from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program, TaskRun, Verdict

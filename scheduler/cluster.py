@@ -20,8 +20,8 @@ from farbus.model.node import Node, NodeStatus, Resources
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
-from farbus.scheduler.costs.inference import InferenceEngine
 from farbus.scheduler.events import PersistDevice
+from farbus.scheduler.inference import InferenceEngine
 from farbus.scheduler.loads import RunLoads
 from farbus.scheduler.move_records import ChassisRecord, MoveRecord, Slots
 from farbus.scheduler.queue import JobQueue, task_names

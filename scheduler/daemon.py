@@ -34,12 +34,12 @@ from farbus.model.rules import Rules
 from farbus.scheduler import events
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.contents import Limits
+from farbus.scheduler.decision_maker import Decide, DecisionMaker, DecisionThread, decision_maker
 from farbus.scheduler.decision_process import DecisionProcess
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import LEDGER_NAME, Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.metrics import serve_metrics
-from farbus.scheduler.rounds import Decide, DecisionMaker, DecisionThread, decision_maker
 from farbus.scheduler.service import ClusterService
 from farbus.scheduler.sessions import Sessions
 from farbus.scheduler.staging import StagingService

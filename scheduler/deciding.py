@@ -18,10 +18,10 @@ from farbus.model.rules import Rules
 from farbus.model.states import JobState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
+from farbus.scheduler.decision_maker import FAULT, fault_miss
 from farbus.scheduler.late import Late
 from farbus.scheduler.quotas import Admitted
 from farbus.scheduler.records import JobRecord
-from farbus.scheduler.rounds import FAULT, fault_miss
 from farbus.scheduler.situations import FLAVOUR, MAX_COMPANIONS, ROUTE
 from farbus.scheduler.words import describe_time
 

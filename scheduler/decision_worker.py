@@ -7,8 +7,8 @@ import sys
 
 from farbus.errors import Unavailable
 from farbus.linux.answerer import serve
+from farbus.scheduler.decision_maker import plan_maker
 from farbus.scheduler.decision_process import Reader
-from farbus.scheduler.rounds import plan_maker
 
 if __name__ == "__main__":
     # Nobody is there any more who could be told that its parent has ended.

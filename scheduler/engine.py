@@ -27,11 +27,11 @@ from farbus.model.move import MoveStatus
 from farbus.model.volume import VolumeStatus
 from farbus.scheduler import events
 from farbus.scheduler.deciding import MAX_ROUND_JOBS
+from farbus.scheduler.decision_maker import DecisionMaker, fault_miss
 from farbus.scheduler.events import Effect, Event
 from farbus.scheduler.ledger import Contents, Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.room_planner import RoomPlanner
-from farbus.scheduler.rounds import DecisionMaker, fault_miss
 
 _log = structlog.get_logger()
 

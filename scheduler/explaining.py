@@ -19,11 +19,11 @@ from farbus.model.decision import Decision, PendingJob, Snapshot
 from farbus.model.explanation import Explanation, Holder, Opening
 from farbus.model.job import JobStatus
 from farbus.model.states import JobState
+from farbus.scheduler.decision_maker import FAULT
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.openings import Found, Holding, find_opening, holding_of, left_behind
 from farbus.scheduler.quotas import QUOTA
 from farbus.scheduler.records import JobRecord
-from farbus.scheduler.rounds import FAULT
 from farbus.scheduler.words import describe_opening, describe_quota, explain_job
 
 SEARCH_LIMIT_S = 10.0

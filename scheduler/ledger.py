@@ -25,7 +25,6 @@ from farbus.model.operation import Cordon
 from farbus.model.profile import ApplicationProfile, ObservedRun
 from farbus.model.states import JOB_STATES, JobState, LeaseState
 from farbus.model.value import Value
-from farbus.scheduler.costs.inference import WINDOW
 from farbus.scheduler.events import (
     ForgetNode,
     ForgetProfile,
@@ -42,6 +41,7 @@ from farbus.scheduler.events import (
     PersistVolume,
     PersistWaits,
 )
+from farbus.scheduler.inference import WINDOW
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.records import StoredProgress, job_status
 from farbus.scheduler.store import Store

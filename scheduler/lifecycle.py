@@ -37,9 +37,9 @@ from farbus.model.rules import Rules
 from farbus.model.states import JobState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
-from farbus.scheduler.costs.inference import ends_of
 from farbus.scheduler.deciding import NO_RULES
 from farbus.scheduler.events import Effect, Event, Verb
+from farbus.scheduler.inference import ends_of
 from farbus.scheduler.making_room import MakingRoom
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.quotas import devices_of_lease

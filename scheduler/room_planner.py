@@ -22,11 +22,11 @@ from farbus.model.node import DIMENSIONS, Resources
 from farbus.model.operation import MovedJob, RoomPlan
 from farbus.model.states import JobState
 from farbus.scheduler import events
+from farbus.scheduler.decision_maker import FAULT, DecisionMaker
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.openings import Found, Holding, find_opening, holding_of, without
 from farbus.scheduler.quotas import QUOTA
 from farbus.scheduler.records import JobRecord
-from farbus.scheduler.rounds import FAULT, DecisionMaker
 
 _log = structlog.get_logger()
 

@@ -44,7 +44,7 @@ from farbus.scheduler import events
 from farbus.scheduler.engine import Engine, no_such_job
 from farbus.scheduler.explaining import Explaining
 from farbus.scheduler.ledger import job_id_of, job_number
-from farbus.scheduler.operating import Operating
+from farbus.scheduler.operator_service import OperatorService
 from farbus.scheduler.phases.volume import VolumePhase
 from farbus.scheduler.queue import validate_job, with_remote_network
 from farbus.scheduler.quotas import check_rules
@@ -93,7 +93,7 @@ class ClusterService(ClusterHandler):
         self._now = now
         live = (record.job.submitted_at for record in engine.machine.jobs.values())
         self._latest_submission = max(live, default=0.0)
-        self._operating = Operating(engine)
+        self._operator_service = OperatorService(engine)
         self._volumes = VolumeService(engine, policy=policy, in_turn=self._in_turn)
         self._explaining = Explaining(engine, now)
         self._templates = TemplateStore()
@@ -401,21 +401,23 @@ class ClusterService(ClusterHandler):
 
     async def cordon(self, caller: Identity, name: str, *, reason: str) -> CordonResult:
         """Give a node or device nothing new."""
-        return await self._operating.cordon(caller, name, reason=reason)
+        return await self._operator_service.cordon(caller, name, reason=reason)
 
     async def uncordon(self, caller: Identity, name: str) -> CordonResult:
         """Take a cordon back."""
-        return await self._operating.uncordon(caller, name)
+        return await self._operator_service.uncordon(caller, name)
 
     async def drain(self, caller: Identity, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
         """Cordon a node and yield the jobs that use it until none does."""
-        async with contextlib.aclosing(self._operating.drain(caller, node, evict=evict, reason=reason)) as statuses:
+        async with contextlib.aclosing(
+            self._operator_service.drain(caller, node, evict=evict, reason=reason)
+        ) as statuses:
             async for status in statuses:
                 yield status
 
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         """Release what a node holds that is off for good."""
-        return await self._operating.forget(caller, node)
+        return await self._operator_service.forget(caller, node)
 
     async def move_device(
         self, caller: Identity, request: MoveRequest, *, local: bool = False
@@ -423,17 +425,17 @@ class ClusterService(ClusterHandler):
         """Have a device moved and yield how far it is, until it has ended."""
         if local:
             raise InvalidInput("the scheduler moves no device without itself", hint="use --local on the device's node")
-        async with contextlib.aclosing(self._operating.move_device(caller, request)) as statuses:
+        async with contextlib.aclosing(self._operator_service.move_device(caller, request)) as statuses:
             async for status in statuses:
                 yield status
 
     async def list_moves(self, caller: Identity, *, include_ended: bool) -> tuple[MoveStatus, ...]:
         """Return moves of devices."""
-        return await self._operating.list_moves(include_ended=include_ended)
+        return await self._operator_service.list_moves(include_ended=include_ended)
 
     async def cancel_move(self, caller: Identity, move: str) -> MoveStatus:
         """Call a move of a device off."""
-        return await self._operating.cancel_move(caller, move)
+        return await self._operator_service.cancel_move(caller, move)
 
     async def create_volume(self, caller: Identity, request: VolumeRequest) -> AsyncIterator[VolumeStatus]:
         """Have a volume made and yield how far it is, until it is there."""
@@ -482,17 +484,17 @@ class ClusterService(ClusterHandler):
 
     async def set_profile(self, caller: Identity, profile: ApplicationProfile) -> ApplicationProfile:
         """Have a profile count before what is learned."""
-        return await self._operating.set_profile(caller, profile)
+        return await self._operator_service.set_profile(caller, profile)
 
     async def forget_profile(
         self, caller: Identity, application: str, *, user: str | None
     ) -> tuple[ApplicationProfile, ...]:
         """Forget an application."""
-        return await self._operating.forget_profile(caller, application, user=user)
+        return await self._operator_service.forget_profile(caller, application, user=user)
 
     async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
         """Move moveable jobs so that a waiting one has room."""
-        return await self._operating.defragment(caller, job_id, dry_run=dry_run)
+        return await self._operator_service.defragment(caller, job_id, dry_run=dry_run)
 
     async def hold(
         self,

@@ -21,7 +21,6 @@ from farbus.model.decision import PendingJob
 from farbus.model.job import Miss, TaskGroup
 from farbus.model.node import amounts_of
 from farbus.scheduler.costs.policy import FORBIDDEN, Choice, Policy
-from farbus.scheduler.explain import compute_miss
 from farbus.scheduler.phases.base import (
     ANYWHERE,
     FAR,
@@ -42,6 +41,7 @@ from farbus.scheduler.phases.base import (
 )
 from farbus.scheduler.phases.cluster import MAX_UNITS, NETWORK, NEVER, Cluster, fitting
 from farbus.scheduler.phases.jobs import Form, Jobs, both
+from farbus.scheduler.phases.misses import compute_miss
 from farbus.scheduler.phases.reasons import Reasons, told
 from farbus.scheduler.phases.tables import ARC, WANT, Integers, Table, distinct, ranges, table
 

@@ -13,7 +13,6 @@ from farbus.model.decision import PendingJob
 from farbus.model.device import Route
 from farbus.model.job import Miss, TaskGroup
 from farbus.scheduler.costs.policy import FORBIDDEN, Policy
-from farbus.scheduler.explain import DeviceNeed, device_miss
 from farbus.scheduler.phases.base import (
     FAR,
     MIXED,
@@ -34,6 +33,7 @@ from farbus.scheduler.phases.base import (
 from farbus.scheduler.phases.cluster import NEVER, Changes, Cluster
 from farbus.scheduler.phases.device_outlook import DeviceOutlook
 from farbus.scheduler.phases.jobs import Jobs, both
+from farbus.scheduler.phases.misses import DeviceNeed, device_miss
 from farbus.scheduler.phases.moving import MovingOutlook, moving_miss
 from farbus.scheduler.phases.reasons import Reasons, literal, told
 from farbus.scheduler.phases.remote_network import RemoteNetwork

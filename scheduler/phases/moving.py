@@ -15,9 +15,9 @@ import numpy as np
 
 from farbus.model.job import Miss
 from farbus.scheduler.costs.policy import Policy
-from farbus.scheduler.explain import DeviceNeed
 from farbus.scheduler.phases.base import NO_ARC, Flags
 from farbus.scheduler.phases.cluster import NEVER, Cluster
+from farbus.scheduler.phases.misses import DeviceNeed
 from farbus.scheduler.phases.tables import Integers
 
 

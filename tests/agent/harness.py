@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from farbus.agent.config import AgentConfig
-from farbus.agent.daemon import Doors, real_doors, serve
+from farbus.agent.daemon import serve
+from farbus.agent.doors import Doors, real_doors
 from farbus.agent.inventory import GpuSource
 from farbus.agent.remoting_host import SupervisorProgram
 from farbus.api.authority import Authority, write_credentials

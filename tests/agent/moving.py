@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from farbus.agent.config import AgentConfig
-from farbus.agent.daemon import Doors, real_doors
+from farbus.agent.doors import Doors, real_doors
 from farbus.agent.inventory import GpuSource
 from farbus.api.v1 import session_pb2
 from farbus.hotplug.fabric.config import ChassisAccess

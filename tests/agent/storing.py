@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from farbus.agent.config import AgentConfig
-from farbus.agent.daemon import Doors, real_doors
+from farbus.agent.doors import Doors, real_doors
 from farbus.agent.inventory import GpuSource
 from farbus.agent.storage import StorageDoors
 from farbus.api.conversion import to_message

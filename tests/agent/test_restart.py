@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from farbus.agent.config import AgentConfig
-from farbus.agent.daemon import Doors
+from farbus.agent.doors import Doors
 from farbus.api.conversion import to_message
 from farbus.api.v1 import session_pb2, staging_pb2, staging_pb2_grpc, types_pb2
 from farbus.linux.node_facts import KernelNodeFacts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from farbus.agent import daemon, storage
+from farbus.agent import node_devices, storage
 from farbus.agent.events import PreparedLease
 from farbus.agent.journal import Journal
 from farbus.agent.steps import Result, StepRunner, Steps
@@ -146,7 +146,7 @@ async def test_a_node_tells_what_it_has_measured_and_goes_on_with_it_after_a_res
 
     monkeypatch.setattr(SystemClock, "monotonic", lambda _: now[0])
     monkeypatch.setattr(FakeNvme, "_connect", slow)
-    monkeypatch.setattr(daemon, "INVENTORY_INTERVAL_S", 0.01)
+    monkeypatch.setattr(node_devices, "INVENTORY_INTERVAL_S", 0.01)
     async with (
         node(tmp_path / "one", authority, "n1") as storing,
         node(tmp_path / "two", authority, "n2", storage=False) as using,

@@ -25,6 +25,7 @@ import msgspec
 from farbus.agent import chassis
 from farbus.agent import daemon as agent_daemon
 from farbus.agent.config import AgentConfig
+from farbus.agent.doors import Doors, real_doors
 from farbus.agent.inventory import GpuSource
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
@@ -69,7 +70,7 @@ READ_INTERVAL_S = 2.0
 """Between two readings of the chassis by who serves it: more often than elsewhere."""
 
 EMULATOR = """
-state = "state"
+state = "chassis.state"
 seed = {seed}
 speed = 0.0
 credentials = "emulator.credentials"
@@ -128,7 +129,7 @@ ports = {{ {ports} }}
 {more}
 """
 
-ONLY_REDFISH = 'certificate = "state/redfish.crt"\ncredentials = "emulator.credentials"'
+ONLY_REDFISH = 'certificate = "chassis.state/redfish.crt"\ncredentials = "emulator.credentials"'
 ONLY_H3 = f"""
 devices.{DRIVE} = {{ serial = "S1", kind = "nvme" }}
 devices.{PLAIN} = {{ vendor_id = 0x1234, device_id = 0x11e8 }}
@@ -221,11 +222,10 @@ def run_agent(config: bytes, directory: str, log: str) -> None:
     """Be the agent of a node, on a bus of files in ``directory``."""
     _say_to(log)
     node, settings = Node(Path(directory)), from_json(config, AgentConfig)
-    real = agent_daemon.real_doors
 
-    def doors(config: AgentConfig) -> agent_daemon.Doors:
+    def doors(config: AgentConfig) -> Doors:
         return msgspec.structs.replace(
-            real(config), gpu_sources=(GpuSource(BusNvml(node.pci), False),), pci=node.pci, uevents=node.uevents,
+            real_doors(config), gpu_sources=(GpuSource(BusNvml(node.pci), False),), pci=node.pci, uevents=node.uevents,
             holders=node.holders, nvidia=BusNvidia(node.pci), sysfs=node.sysfs,
         )  # fmt: skip
 
@@ -357,7 +357,7 @@ class FabricSite:
 
     def in_chassis(self) -> dict[str, tuple[str, str, bool]]:
         """Return by device the node that it is assigned to, the one that has it, and whether all of that is done."""
-        file = self.directory / "state" / STATE_FILE
+        file = self.directory / "chassis.state" / STATE_FILE
         with contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
             rows = connection.execute("SELECT id, port, holder, pending FROM device").fetchall()
         return {id: (PORTS.get(port, ""), PORTS.get(holder, ""), pending is None) for id, port, holder, pending in rows}

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from farbus.agent.config import AgentConfig
-from farbus.agent.daemon import Doors, real_doors, serve
+from farbus.agent.daemon import serve
+from farbus.agent.doors import Doors, real_doors
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.model.cluster import HoldReady

@@ -8,7 +8,7 @@ prints them.
 import sys
 from pathlib import Path
 
-from farbus.agent import daemon
+from farbus.agent import daemon, doors
 from farbus.agent.config import AgentConfig
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList
 from farbus.model.value import from_json
@@ -34,5 +34,5 @@ class CardNvml(FakeNvml):
 
 
 if __name__ == "__main__":
-    daemon.WorkerNvml = CardNvml
+    doors.WorkerNvml = CardNvml
     sys.exit(daemon.main(from_json(Path(sys.argv[1]).read_bytes(), AgentConfig)))

@@ -12,7 +12,7 @@ from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.daemon import serve
-from farbus.scheduler.rounds import Decide
+from farbus.scheduler.decision_maker import Decide
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import first_fit
 

@@ -15,10 +15,10 @@ from farbus.model.decision import Decision, PendingJob, RoundGap, RoundReport, S
 from farbus.model.rules import Quota, Rules
 from farbus.model.states import JobState
 from farbus.scheduler import events
+from farbus.scheduler.decision_maker import FAULT, DecisionMaker, DecisionThread
 from farbus.scheduler.engine import Counters, Engine
 from farbus.scheduler.ledger import Ledger
 from farbus.scheduler.lifecycle import ClusterMachine
-from farbus.scheduler.rounds import FAULT, DecisionMaker, DecisionThread
 from tests.scheduler.scripted import TTL_S, first_fit, job, node
 
 pytestmark = pytest.mark.timeout(60)

@@ -20,10 +20,10 @@ from farbus.model.quantity import MAX_SECONDS
 from farbus.model.states import JobState
 from farbus.scheduler import events
 from farbus.scheduler.costs import drmaestro, inference
-from farbus.scheduler.costs.inference import WINDOW, InferenceEngine, observed_run
+from farbus.scheduler.decision_maker import decision_maker
+from farbus.scheduler.inference import WINDOW, InferenceEngine, observed_run
 from farbus.scheduler.loads import RunLoads
 from farbus.scheduler.round import decide
-from farbus.scheduler.rounds import decision_maker
 from tests.scheduler import scripted
 from tests.scheduler.worlds import gpu, job, node
 

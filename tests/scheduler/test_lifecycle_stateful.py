@@ -19,8 +19,8 @@ from farbus.model.operation import Cordon, CordonKind
 from farbus.model.rules import Quota, Rules
 from farbus.model.states import DeviceState
 from farbus.scheduler import events
+from farbus.scheduler.decision_maker import DecisionMaker, DecisionThread
 from farbus.scheduler.room_planner import RoomPlanner
-from farbus.scheduler.rounds import DecisionMaker, DecisionThread
 from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, first_fit, job, node
 
 ROUTES = (Route.LOCAL, Route.REMOTE, Route.RECOMPOSED)

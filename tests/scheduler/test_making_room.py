@@ -15,10 +15,10 @@ from farbus.model.node import Node
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events
+from farbus.scheduler.decision_maker import DecisionMaker, DecisionThread
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.making_room import RESERVATION_S
 from farbus.scheduler.room_planner import RoomPlanner
-from farbus.scheduler.rounds import DecisionMaker, DecisionThread
 from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, first_fit, job, node
 
 MIN_RUN_S = 60.0

@@ -27,7 +27,7 @@ from farbus.api.session import PROTOCOL_VERSION
 from farbus.api.status import HINT_METADATA
 from farbus.api.v1 import cluster_pb2, enrollment_pb2, session_pb2, staging_pb2, types_pb2
 from farbus.model.states import JOB_STATES, NodeState
-from farbus.scheduler.rounds import decision_maker
+from farbus.scheduler.decision_maker import decision_maker
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.nonsense import Nonsense
 from tests.scheduler.scripted import job, node

@@ -18,8 +18,8 @@ from farbus.model.job import Goal, Job, JobStatus
 from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
 from farbus.model.states import JobState
 from farbus.scheduler import events, ledger
+from farbus.scheduler.decision_maker import DecisionMaker, DecisionThread
 from farbus.scheduler.ledger import Ledger
-from farbus.scheduler.rounds import DecisionMaker, DecisionThread
 from farbus.scheduler.words import describe_wishes
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import first_fit, job, node

@@ -18,10 +18,10 @@ from farbus.model.device import Route
 from farbus.model.node import Resources
 from farbus.scheduler.collector import collector_paused
 from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.decision_maker import CERTIFY_EVERY, decision_maker
 from farbus.scheduler.phases import cluster as columns
 from farbus.scheduler.phases.compute import MAX_KEPT_SHAPES
 from farbus.scheduler.round import HOLD_ROUNDS, decide, decide_on
-from farbus.scheduler.rounds import CERTIFY_EVERY, decision_maker
 from tests.scheduler.worlds import after, check_decision, gpu, group, job, node, node_of, pending_jobs, snapshots
 
 POLICY = DefaultPolicy()

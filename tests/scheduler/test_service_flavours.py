@@ -13,7 +13,7 @@ from farbus.model.device import Route
 from farbus.model.job import Alternative, GroupVariant, Job, JobStatus, Requests
 from farbus.model.states import JobState
 from farbus.scheduler import events
-from farbus.scheduler.rounds import decision_maker
+from farbus.scheduler.decision_maker import decision_maker
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import job, node
 from tests.scheduler.site import Site

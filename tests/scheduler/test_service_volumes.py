@@ -23,8 +23,8 @@ from farbus.model.rules import Quota
 from farbus.model.states import JobState, VolumeState
 from farbus.model.volume import AdoptRequest, AttachRequest, StorageUse, VolumePart, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
+from farbus.scheduler.decision_maker import decision_maker
 from farbus.scheduler.engine import Engine
-from farbus.scheduler.rounds import decision_maker
 from farbus.scheduler.volume_service import VolumeService
 from tests.scheduler.light_agent import LightAgent
 from tests.scheduler.scripted import GIB, Cluster, job, node, storing

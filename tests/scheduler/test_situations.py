@@ -13,8 +13,8 @@ from farbus.model.node import DIMENSIONS, Node, Resources
 from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events, round, situations
 from farbus.scheduler.deciding import LOAD_LOOK_S, LOAD_PATIENCE, MAX_ROUND_SHAPES, SET_ASIDE_S
+from farbus.scheduler.decision_maker import fault_miss
 from farbus.scheduler.quotas import QUOTA, devices_of
-from farbus.scheduler.rounds import fault_miss
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS, Situations
 from farbus.scheduler.views import Gains
 from tests.scheduler.scripted import Cluster, ScriptedAgent, first_fit, job, node

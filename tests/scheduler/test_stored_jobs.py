@@ -22,9 +22,9 @@ from farbus.model.rules import Quota, Rules
 from farbus.model.volume import StorageUse
 from farbus.scheduler import events
 from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.decision_maker import decision_maker
 from farbus.scheduler.openings import find_opening, holding_of, without
 from farbus.scheduler.round import decide
-from farbus.scheduler.rounds import decision_maker
 from tests.scheduler.scripted import GIB, Cluster, job, node, storing
 
 TEMPORARY = StorageRequest(name="tmp", size_bytes=60 * GIB, routes=(Route.LOCAL, Route.REMOTE))

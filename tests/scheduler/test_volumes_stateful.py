@@ -13,7 +13,7 @@ from farbus.model.device import Route
 from farbus.model.job import StorageRequest, TaskState
 from farbus.model.states import JobState, VolumeState
 from farbus.scheduler import events
-from farbus.scheduler.rounds import decision_maker
+from farbus.scheduler.decision_maker import decision_maker
 from farbus.scheduler.volume_plans import check_resize
 from tests.scheduler.scripted import GIB, TTL_S, Cluster, node, storing
 from tests.scheduler.test_stored_jobs import stored

@@ -17,9 +17,9 @@ from farbus.model.cluster import LinkLoad
 from farbus.model.decision import Decision, PendingJob, RoundReport, Snapshot
 from farbus.model.profile import ObservedRun
 from farbus.scheduler import decision_process
-from farbus.scheduler.costs.inference import InferenceEngine
+from farbus.scheduler.decision_maker import FAULT, MAX_FAULTY, DecisionMaker, DecisionThread, decision_maker
 from farbus.scheduler.decision_process import MAX_KNOWN_JOBS, DecisionFault, DecisionProcess, Reader
-from farbus.scheduler.rounds import FAULT, MAX_FAULTY, DecisionMaker, DecisionThread, decision_maker
+from farbus.scheduler.inference import InferenceEngine
 from tests.scheduler.scripted import first_fit
 from tests.scheduler.worlds import gpu, job, node
 

@@ -28,7 +28,7 @@ MAX_REASON = 256
 """Characters of the reason that an operator gives for a cordon."""
 
 
-class Operating:
+class OperatorService:
     """The operators' calls, on one engine.
 
     Roles have been checked; not which node it is of one who operates only the
