@@ -488,7 +488,7 @@ def test_a_tile_at_the_wrong_place(kernels: Module) -> None:
     with pytest.raises(EngineError, match="no multiple of 128") as caught:
         load(kernels, matrix(), (0, 0), 128, offset=64)
     assert caught.value.status == Status.MISALIGNED
-    with pytest.raises(EngineError, match="a tile of 8 rows of 32 bytes at .* leaves the shared memory") as caught:
+    with pytest.raises(EngineError, match=r"a tile of 8 rows of 32 bytes at .* leaves the shared memory") as caught:
         load(kernels, matrix(box=(8, 8)), (0, 0), 256, offset=ROOM - 128)
     assert caught.value.status == Status.LAUNCH_FAILED
 
