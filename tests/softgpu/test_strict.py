@@ -23,11 +23,11 @@ FINDINGS = {
 
 # With copies by tensor maps.
 TENSOR_FINDINGS = {
-    "no_wait": "race with a write by warp 0 of the block: read of 4 bytes at shared",
-    "next_tile": "race",
-    "early_store": "race",
-    "overlap": "race with a write by block",
-    "beyond_the_end": "outside of every allocation: read of",
+    "no_wait": "race with a read by warp 1 of the block: write of 1024 bytes at shared 0 by thread (0,0,0)",
+    "next_tile": "race with a read by warp 0 of the block: write of 1024 bytes at shared 0 by thread (63,0,0)",
+    "early_store": "race with a read by warp 0 of the block: write of 4 bytes at shared 0x80 by thread (32,0,0)",
+    "overlap": "race with a write by block 0: write of 128 bytes at global",
+    "beyond_the_end": "outside of every allocation: read of 128 bytes at global",
     "unwritten": "not initialised: read of 128 bytes at global",
 }
 

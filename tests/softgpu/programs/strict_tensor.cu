@@ -16,32 +16,34 @@ struct Maps {
 
 struct Tile {
 	alignas(128) int values[8][SIDE];
-	uint64_t barrier;
+	uint64_t barriers[2];
 };
 
 __device__ static void start(Tile &tile)
 {
 	if (threadIdx.x == 0) {
-		ptx::mbarrier_init(&tile.barrier, 1);
+		ptx::mbarrier_init(&tile.barriers[0], 1);
+		ptx::mbarrier_init(&tile.barriers[1], 1);
 		ptx::fence_proxy_async(ptx::space_shared);
 	}
 	__syncthreads();
 }
 
-__device__ static void fetch(Tile &tile, const CUtensorMap *map, int row)
+__device__ static void fetch(Tile &tile, const CUtensorMap *map, int row, int round = 0)
 {
 	const int32_t at[2] = { 0, row };
 
-	if (threadIdx.x)
+	if (threadIdx.x != (round ? THREADS - 1 : 0))
 		return;
-	ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, tile.values, map, at, &tile.barrier);
-	ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, &tile.barrier,
+	ptx::cp_async_bulk_tensor(ptx::space_cluster, ptx::space_global, tile.values, map, at,
+				  &tile.barriers[round]);
+	ptx::mbarrier_arrive_expect_tx(ptx::sem_release, ptx::scope_cta, ptx::space_shared, &tile.barriers[round],
 				       sizeof(tile.values));
 }
 
-__device__ static void wait(Tile &tile, int parity)
+__device__ static void wait(Tile &tile, int round = 0)
 {
-	while (!ptx::mbarrier_try_wait_parity(&tile.barrier, parity))
+	while (!ptx::mbarrier_try_wait_parity(&tile.barriers[round], 0))
 		;
 }
 
@@ -64,20 +66,20 @@ template <bool RIGHT> __global__ void no_wait(const __grid_constant__ Maps maps,
 	start(tile);
 	fetch(tile, &maps.in, 0);
 	if (RIGHT || threadIdx.x < 32)
-		wait(tile, 0);
+		wait(tile);
 	out[threadIdx.x] = tile.values[threadIdx.x / SIDE][threadIdx.x % SIDE];
 }
 
-// The next tile overwrites what a slower warp still reads.
+// The next tile, which another warp fetches, overwrites what a slower one still reads.
 template <bool RIGHT> __global__ void next_tile(const __grid_constant__ Maps maps, int *out)
 {
 	__shared__ Tile tile;
 	int sum = 0;
 
 	start(tile);
-	for (int round = 0; round < 3; round++) {
-		fetch(tile, &maps.in, 8 * round);
-		wait(tile, round & 1);
+	for (int round = 0; round < 2; round++) {
+		fetch(tile, &maps.in, 8 * round, round);
+		wait(tile, round);
 		sum += tile.values[threadIdx.x / SIDE][threadIdx.x % SIDE];
 		if (RIGHT)
 			__syncthreads();
@@ -119,7 +121,7 @@ template <bool RIGHT> __global__ void beyond_the_end(const __grid_constant__ Map
 
 	start(tile);
 	fetch(tile, RIGHT ? &maps.in : &maps.short_of_memory, SIDE - 4);
-	wait(tile, 0);
+	wait(tile);
 }
 
 template <bool RIGHT> __global__ void unwritten(const __grid_constant__ Maps maps, int *)
@@ -128,7 +130,7 @@ template <bool RIGHT> __global__ void unwritten(const __grid_constant__ Maps map
 
 	start(tile);
 	fetch(tile, RIGHT ? &maps.in : &maps.unwritten, 0);
-	wait(tile, 0);
+	wait(tile);
 }
 
 #define CASE(name) { #name, name<false>, name<true> }
