@@ -248,8 +248,8 @@ static void decode_unguarded(struct decoder *decoder)
 {
 	if (is_advice(decoder->statement))
 		return;
-	if (decode_cluster(decoder) || decode_memory(decoder) || decode_move(decoder) || decode_compare(decoder) ||
-	    decode_convert(decoder) || decode_matrix(decoder) || decode_texture(decoder))
+	if (decode_tensor(decoder) || decode_cluster(decoder) || decode_memory(decoder) || decode_move(decoder) ||
+	    decode_compare(decoder) || decode_convert(decoder) || decode_matrix(decoder) || decode_texture(decoder))
 		return;
 	decode_plain(decoder);
 }
@@ -360,6 +360,7 @@ static void declare_objects(struct decoder *decoder, enum symbol_kind kind)
 			symbol->slot = place_local(decoder, declarator.bytes, declarator.align);
 		} else if (declarator.is_unsized) {
 			symbol->kind = SYMBOL_DYNAMIC_SHARED;
+			module_align_dynamic(function->module, declarator.align);
 			function->uses_dynamic_shared = true;
 		} else {
 			uint32_t align = declarator.align;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "mbarrier.h"
 #include "ptx_parse.h"
 #include "warp.h"
 
@@ -176,12 +177,16 @@ struct address decode_address(struct decoder *decoder, const struct operand *ope
 /* The address in a register, for accesses with no form of their own for it. */
 struct address decode_address_in_register(struct decoder *decoder, struct address address);
 bool statement_says_shared(struct statement *statement);
-/* An address of .shared::cluster as a pointer to `bytes` of memory. */
 /* In strict mode: the step that looks at an access first (enum strict_access). */
 void decode_check(struct decoder *decoder, const struct address *address, unsigned bytes,
 		  unsigned access);
+/* An address of .shared::cluster as a pointer to `bytes` of memory. */
 struct address decode_cluster_pointer(struct decoder *decoder, struct address address,
 				      unsigned bytes);
+/* The slot of a pointer to `bytes` of shared memory (`shared`) or of any memory. */
+int32_t decode_pointer(struct decoder *decoder, const struct operand *operand, bool shared, unsigned bytes);
+/* What the modifiers of a bulk reduction say. */
+enum bulk_operation decode_bulk_operation(struct decoder *decoder);
 
 /* ---- the groups of instructions that need more than a form's operand list ---- */
 /* Each returns false when the opcode is not of its group. */
@@ -192,6 +197,7 @@ bool decode_compare(struct decoder *decoder);
 bool decode_convert(struct decoder *decoder);
 bool decode_matrix(struct decoder *decoder);
 bool decode_cluster(struct decoder *decoder);
+bool decode_tensor(struct decoder *decoder);
 bool decode_texture(struct decoder *decoder);
 /* Needs all lanes of the warp together. */
 bool statement_is_matrix(const struct statement *statement);

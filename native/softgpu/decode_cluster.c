@@ -20,9 +20,7 @@ struct address decode_cluster_pointer(struct decoder *decoder, struct address ad
 	return (struct address){ "pointer", slot, 0, false };
 }
 
-/* The slot of a pointer to `bytes` of shared memory (`shared`) or of any memory. */
-static int32_t take_pointer(struct decoder *decoder, const struct operand *operand, bool shared,
-			    unsigned bytes)
+int32_t decode_pointer(struct decoder *decoder, const struct operand *operand, bool shared, unsigned bytes)
 {
 	struct address address = decode_address(decoder, operand, shared);
 	struct instruction *add;
@@ -109,7 +107,7 @@ static void decode_arrive(struct decoder *decoder)
 		at = 0;
 	if (statement->operand_count <= at)
 		decode_unsupported(decoder, "too few operands");
-	pointer = take_pointer(decoder, &statement->operands[at], statement_says_shared(statement), 8);
+	pointer = decode_pointer(decoder, &statement->operands[at], statement_says_shared(statement), 8);
 	if (expects) {
 		tx = count_operand(decoder, at + 1);
 		count = decode_constant(decoder, 4, 1);
@@ -134,7 +132,7 @@ static void decode_wait(struct decoder *decoder)
 
 	if (statement->operand_count < 3)
 		decode_unsupported(decoder, "too few operands");
-	pointer = take_pointer(decoder, &statement->operands[1], statement_says_shared(statement), 8);
+	pointer = decode_pointer(decoder, &statement->operands[1], statement_says_shared(statement), 8);
 	state = decode_source(decoder, &statement->operands[2], parity ? 4 : 8);
 	dst = decode_destination(decoder, &statement->operands[0], 0);
 	test = decode_emit(decoder, parity ? "mbarrier.test_wait.parity.b64"
@@ -175,7 +173,7 @@ static void decode_mbarrier(struct decoder *decoder)
 	if (!statement->operand_count ||
 	    (statement->operand_count < 2 && !statement_has(statement, "inval")))
 		decode_unsupported(decoder, "too few operands");
-	pointer = take_pointer(decoder, &statement->operands[0], statement_says_shared(statement), 8);
+	pointer = decode_pointer(decoder, &statement->operands[0], statement_says_shared(statement), 8);
 	count = count_operand(decoder, 1);
 	instruction = decode_emit(decoder, form);
 	instruction->a = pointer;
@@ -194,7 +192,7 @@ static void decode_copy_arrive(struct decoder *decoder)
 		decode_unsupported(decoder, NULL);
 	if (!statement_has(statement, "noinc"))
 		return;
-	pointer = take_pointer(decoder, &statement->operands[0], statement_says_shared(statement), 8);
+	pointer = decode_pointer(decoder, &statement->operands[0], statement_says_shared(statement), 8);
 	arrive = decode_emit(decoder, "mbarrier.arrive.b64");
 	arrive->a = pointer;
 	arrive->b = decode_constant(decoder, 4, 1);
@@ -202,7 +200,7 @@ static void decode_copy_arrive(struct decoder *decoder)
 
 /* ---- bulk copies ---- */
 
-static void take_reduction(struct decoder *decoder, struct bulk_copy *copy)
+enum bulk_operation decode_bulk_operation(struct decoder *decoder)
 {
 	static const struct {
 		const char *name;
@@ -211,20 +209,27 @@ static void take_reduction(struct decoder *decoder, struct bulk_copy *copy)
 		{ "add", BULK_ADD }, { "min", BULK_MIN }, { "max", BULK_MAX }, { "inc", BULK_INC },
 		{ "dec", BULK_DEC }, { "and", BULK_AND }, { "or", BULK_OR },   { "xor", BULK_XOR },
 	};
+
+	for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++)
+		if (statement_has(decoder->statement, names[k].name))
+			return names[k].operation;
+	decode_unsupported(decoder, NULL);
+}
+
+static void take_reduction(struct decoder *decoder, struct bulk_copy *copy)
+{
 	struct statement *statement = decoder->statement;
 	struct ptx_type type;
 
-	for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++)
-		if (statement_has(statement, names[k].name))
-			copy->operation = names[k].operation;
-	if (copy->operation == BULK_COPY || !statement->type_count)
+	copy->reduction.operation = decode_bulk_operation(decoder);
+	if (!statement->type_count)
 		decode_unsupported(decoder, NULL);
 	type = statement->types[statement->type_count - 1];
 	if (!strchr("busfh", type.kind) || type.bytes < 2 || type.bytes > 8 ||
-	    (strchr("fh", type.kind) && copy->operation > BULK_MAX))
+	    (strchr("fh", type.kind) && copy->reduction.operation > BULK_MAX))
 		decode_unsupported(decoder, NULL);
-	copy->element_bytes = type.bytes;
-	copy->element_kind = type.kind;
+	copy->reduction.element_bytes = type.bytes;
+	copy->reduction.element_kind = type.kind;
 }
 
 /* Whether the n-th modifier behind "bulk" says shared memory. */
@@ -250,19 +255,19 @@ static void decode_bulk_copy(struct decoder *decoder)
 	if (statement_has(statement, "commit_group") || statement_has(statement, "wait_group") ||
 	    statement_has(statement, "prefetch"))
 		return;
-	if (statement_has(statement, "tensor") || statement->operand_count < 3)
+	if (statement->operand_count < 3)
 		decode_unsupported(decoder, NULL);
 	copy = ARENA_NEW(decoder->arena, struct bulk_copy);
 	*copy = (struct bulk_copy){ .barrier = -1, .ranks = -1, .bytes_mask = -1 };
 	if (statement_has(statement, "reduce"))
 		take_reduction(decoder, copy);
-	copy->to = take_pointer(decoder, &operands[0], bulk_side_is_shared(statement, 1), 1);
-	copy->from = take_pointer(decoder, &operands[1], bulk_side_is_shared(statement, 2), 1);
+	copy->to = decode_pointer(decoder, &operands[0], bulk_side_is_shared(statement, 1), 1);
+	copy->from = decode_pointer(decoder, &operands[1], bulk_side_is_shared(statement, 2), 1);
 	copy->size = decode_source(decoder, &operands[2], 4);
 	if (statement_has_prefix(statement, "mbarrier::complete_tx")) {
 		if (at >= statement->operand_count)
 			decode_unsupported(decoder, "too few operands");
-		copy->barrier = take_pointer(decoder, &operands[at++], true, 8);
+		copy->barrier = decode_pointer(decoder, &operands[at++], true, 8);
 	}
 	if (statement_has(statement, "multicast::cluster")) {
 		if (at >= statement->operand_count || copy->barrier < 0)
@@ -298,8 +303,8 @@ static void decode_async_store(struct decoder *decoder, bool reduces)
 		elements = &statement->elements[value->first_element];
 		count = value->element_count;
 	}
-	to = take_pointer(decoder, &statement->operands[0], true, count * type.bytes);
-	barrier = take_pointer(decoder, &statement->operands[2], true, 8);
+	to = decode_pointer(decoder, &statement->operands[0], true, count * type.bytes);
+	barrier = decode_pointer(decoder, &statement->operands[2], true, 8);
 	for (unsigned k = 0; k < count; k++) {
 		struct bulk_copy *copy = ARENA_NEW(decoder->arena, struct bulk_copy);
 		int32_t slot = decode_source(decoder, &elements[k], type.bytes);

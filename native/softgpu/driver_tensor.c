@@ -1,76 +1,108 @@
 /* Tensor maps: a description of a tensor in memory and of the boxes that are copied out of
- * it, made by the host alone.  The layout is this driver's own: cuda.h calls it opaque. */
+ * it, made by the host alone.  Their rules are those of cuTensorMapEncode* in the driver API. */
 #include "driver_device.h"
+#include "tensor_map.h"
 
 #include <string.h>
 
-#define RANK_MAX 5u
 #define BOX_MAX 256u
+#define PIXELS_MAX 1024u
+#define STEP_MAX 8u
 #define STRIDE_MAX (UINT64_C(1) << 40)
 #define EXTENT_MAX (UINT64_C(1) << 32)
+#define MAP_ALIGN 64u
 
-struct tensor_map {
-	uint64_t address;
-	uint32_t extents[RANK_MAX];	/* less one */
-	uint32_t strides[RANK_MAX - 1];	/* in 16 bytes */
-	uint8_t boxes[RANK_MAX];	/* less one */
-	uint8_t steps[RANK_MAX];
-	int8_t lower[3], upper[3];
-	uint8_t kind, rank, type, interleave, swizzle, promotion, fill, mode;
-	uint16_t channels, pixels;
+static const uint8_t types[] = {
+	[CU_TENSOR_MAP_DATA_TYPE_UINT8] = TENSOR_U8,
+	[CU_TENSOR_MAP_DATA_TYPE_UINT16] = TENSOR_U16,
+	[CU_TENSOR_MAP_DATA_TYPE_UINT32] = TENSOR_U32,
+	[CU_TENSOR_MAP_DATA_TYPE_INT32] = TENSOR_S32,
+	[CU_TENSOR_MAP_DATA_TYPE_UINT64] = TENSOR_U64,
+	[CU_TENSOR_MAP_DATA_TYPE_INT64] = TENSOR_S64,
+	[CU_TENSOR_MAP_DATA_TYPE_FLOAT16] = TENSOR_F16,
+	[CU_TENSOR_MAP_DATA_TYPE_FLOAT32] = TENSOR_F32,
+	[CU_TENSOR_MAP_DATA_TYPE_FLOAT64] = TENSOR_F64,
+	[CU_TENSOR_MAP_DATA_TYPE_BFLOAT16] = TENSOR_BF16,
+	[CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ] = TENSOR_F32_FTZ,
+	[CU_TENSOR_MAP_DATA_TYPE_TFLOAT32] = TENSOR_TF32,
+	[CU_TENSOR_MAP_DATA_TYPE_TFLOAT32_FTZ] = TENSOR_TF32_FTZ,
 };
 
-_Static_assert(sizeof(struct tensor_map) <= sizeof(CUtensorMap), "it has room for 128 bytes");
-
-static const uint8_t element_bytes[] = { 1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4 };
-
-enum { TILED = 1, IM2COL, IM2COL_WIDE };
-
-/* What all kinds have; the limits are those of cuTensorMapEncodeTiled in the driver API. */
+/* What all kinds have.  Strides need not grow from one dimension to the next, nor hold what is
+ * before them: libraries describe transposed and repeated tensors so. */
 static CUresult encode(struct tensor_map *map, CUtensorMapDataType type, unsigned rank,
 		       const void *address, const cuuint64_t *extents, const cuuint64_t *strides,
 		       const cuuint32_t *steps, CUtensorMapInterleave interleave)
 {
 	uint64_t align = interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 32 : 16;
 
-	if (!extents || !steps || !rank || rank > RANK_MAX || (rank > 1 && !strides) ||
+	if (!extents || !steps || !rank || rank > TENSOR_RANK_MAX || (rank > 1 && !strides) ||
 	    (unsigned)interleave > CU_TENSOR_MAP_INTERLEAVE_32B || (uintptr_t)address % align ||
 	    (interleave && rank < 3))
 		return CUDA_ERROR_INVALID_VALUE;
-	if ((unsigned)type >= sizeof element_bytes)
+	if ((unsigned)type >= sizeof types)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	*map = (struct tensor_map){
-		.address = (uintptr_t)address, .rank = (uint8_t)rank, .type = (uint8_t)type,
-		.interleave = (uint8_t)interleave,
+		.magic = TENSOR_MAP_MAGIC, .address = (uintptr_t)address, .type = types[type],
+		.last_dimension = (uint8_t)(rank - 1), .interleave = (uint8_t)interleave,
 	};
 	for (unsigned k = 0; k < rank; k++) {
-		if (!extents[k] || extents[k] > EXTENT_MAX || !steps[k] || steps[k] > 8)
+		if (!extents[k] || extents[k] > EXTENT_MAX || !steps[k] || steps[k] > STEP_MAX)
 			return CUDA_ERROR_INVALID_VALUE;
-		map->extents[k] = (uint32_t)(extents[k] - 1);
-		map->steps[k] = (uint8_t)steps[k];
+		map->last[k] = (uint32_t)(extents[k] - 1);
+		/* That of dimension 0 counts in interleaved layouts alone. */
+		map->skipped[k] = k || interleave ? (uint8_t)(steps[k] - 1) : 0;
 		if (k + 1 == rank)
 			break;
-		if (strides[k] % align || strides[k] >= STRIDE_MAX ||
-		    strides[k] < (k ? strides[k - 1] : extents[0] * element_bytes[type]))
+		if (strides[k] % align || strides[k] >= STRIDE_MAX)
 			return CUDA_ERROR_INVALID_VALUE;
-		map->strides[k] = (uint32_t)(strides[k] / 16);
+		map->strides[k] = strides[k];
 	}
 	return CUDA_SUCCESS;
 }
 
-static CUresult finish(CUtensorMap *out, struct tensor_map *map, CUtensorMapSwizzle swizzle,
-		       CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
+static CUresult take_swizzle(struct tensor_map *map, CUtensorMapSwizzle swizzle)
 {
-	if (!out || (unsigned)swizzle > CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B ||
+	static const struct {
+		uint8_t swizzle, atom;
+	} modes[] = {
+		[CU_TENSOR_MAP_SWIZZLE_NONE] = { TENSOR_SWIZZLE_NONE, TENSOR_ATOM_16 },
+		[CU_TENSOR_MAP_SWIZZLE_32B] = { TENSOR_SWIZZLE_32, TENSOR_ATOM_16 },
+		[CU_TENSOR_MAP_SWIZZLE_64B] = { TENSOR_SWIZZLE_64, TENSOR_ATOM_16 },
+		[CU_TENSOR_MAP_SWIZZLE_128B] = { TENSOR_SWIZZLE_128, TENSOR_ATOM_16 },
+		[CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B] = { TENSOR_SWIZZLE_128, TENSOR_ATOM_32 },
+		[CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B] = { TENSOR_SWIZZLE_128,
+								   TENSOR_ATOM_32_FLIP_8 },
+		[CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B] = { TENSOR_SWIZZLE_128, TENSOR_ATOM_64 },
+	};
+
+	if ((unsigned)swizzle >= sizeof modes / sizeof *modes)
+		return CUDA_ERROR_INVALID_VALUE;
+	map->swizzle = modes[swizzle].swizzle;
+	map->atom = modes[swizzle].atom;
+	return CUDA_SUCCESS;
+}
+
+/* `inner`: elements of dimension 0 that a copy takes. */
+static CUresult finish(CUtensorMap *out, struct tensor_map *map, unsigned inner,
+		       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+		       CUtensorMapFloatOOBfill fill)
+{
+	uint32_t row = inner * tensor_element_bytes[map->type];
+
+	if (!out || (uintptr_t)out % MAP_ALIGN || take_swizzle(map, swizzle) ||
 	    (unsigned)promotion > CU_TENSOR_MAP_L2_PROMOTION_L2_256B ||
 	    (unsigned)fill > CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA)
 		return CUDA_ERROR_INVALID_VALUE;
 	/* What is no number has no such value to fill with. */
-	if (fill && map->type < CU_TENSOR_MAP_DATA_TYPE_FLOAT16)
+	if (fill && map->type < TENSOR_F16)
 		return CUDA_ERROR_INVALID_VALUE;
-	map->swizzle = (uint8_t)swizzle;
-	map->promotion = (uint8_t)promotion;
-	map->fill = (uint8_t)fill;
+	if (map->interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
+	    (row % 16 || (map->swizzle && row > tensor_swizzle_span(map))))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (map->interleave == CU_TENSOR_MAP_INTERLEAVE_32B && swizzle != CU_TENSOR_MAP_SWIZZLE_32B)
+		return CUDA_ERROR_INVALID_VALUE;
+	map->fills_nan = fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
 	memset(out, 0, sizeof *out);
 	memcpy(out, map, sizeof *map);
 	return CUDA_SUCCESS;
@@ -92,12 +124,30 @@ DRIVER_EXPORT CUresult cuTensorMapEncodeTiled(
 	for (unsigned k = 0; k < rank; k++) {
 		if (!box[k] || box[k] > BOX_MAX)
 			return CUDA_ERROR_INVALID_VALUE;
-		map.boxes[k] = (uint8_t)(box[k] - 1);
+		map.last_in_box[k] = (uint8_t)(box[k] - 1);
 	}
-	if (!interleave && box[0] * element_bytes[type] % 16)
+	map.kind = TENSOR_TILED;
+	return finish(out, &map, box[0], swizzle, promotion, fill);
+}
+
+/* Corners are told from the innermost dimension outwards, as all else is: width, height, depth. */
+static CUresult take_corner(struct tensor_map *map, unsigned k, int lower, int upper, int limit)
+{
+	if (lower < -limit || lower >= limit || upper < -limit || upper >= limit ||
+	    (int64_t)map->last[k + 1] + upper < lower)
 		return CUDA_ERROR_INVALID_VALUE;
-	map.kind = TILED;
-	return finish(out, &map, swizzle, promotion, fill);
+	map->lower[k] = (int16_t)lower;
+	map->upper[k] = (int16_t)upper;
+	return CUDA_SUCCESS;
+}
+
+static CUresult take_pixels(struct tensor_map *map, cuuint32_t channels, cuuint32_t pixels)
+{
+	if (!channels || channels > BOX_MAX || !pixels || pixels > PIXELS_MAX)
+		return CUDA_ERROR_INVALID_VALUE;
+	map->channels = (uint16_t)channels;
+	map->pixels = (uint16_t)pixels;
+	return CUDA_SUCCESS;
 }
 
 DRIVER_EXPORT CUresult cuTensorMapEncodeIm2col(
@@ -107,24 +157,19 @@ DRIVER_EXPORT CUresult cuTensorMapEncodeIm2col(
 	CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
 	CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
 {
+	static const int limits[] = { [3] = 1 << 15, [4] = 1 << 7, [5] = 1 << 4 };
 	struct tensor_map map;
 	CUresult result = encode(&map, type, rank, address, extents, strides, steps, interleave);
 
 	if (result)
 		return result;
-	if (rank < 3 || !lower || !upper || channels > BOX_MAX || pixels > 1024)
+	if (rank < 3 || !lower || !upper || take_pixels(&map, channels, pixels))
 		return CUDA_ERROR_INVALID_VALUE;
-	for (unsigned k = 0; k + 2 < rank; k++) {
-		if (lower[k] < INT8_MIN || lower[k] > INT8_MAX || upper[k] < INT8_MIN ||
-		    upper[k] > INT8_MAX)
+	for (unsigned k = 0; k + 2 < rank; k++)
+		if (take_corner(&map, k, lower[k], upper[k], limits[rank]))
 			return CUDA_ERROR_INVALID_VALUE;
-		map.lower[k] = (int8_t)lower[k];
-		map.upper[k] = (int8_t)upper[k];
-	}
-	map.channels = (uint16_t)channels;
-	map.pixels = (uint16_t)pixels;
-	map.kind = IM2COL;
-	return finish(out, &map, swizzle, promotion, fill);
+	map.kind = TENSOR_IM2COL;
+	return finish(out, &map, channels, swizzle, promotion, fill);
 }
 
 DRIVER_EXPORT CUresult cuTensorMapEncodeIm2colWide(
@@ -139,27 +184,28 @@ DRIVER_EXPORT CUresult cuTensorMapEncodeIm2colWide(
 
 	if (result)
 		return result;
-	if (rank < 3 || channels > BOX_MAX || pixels > 1024 || lower < INT8_MIN ||
-	    lower > INT8_MAX || upper < INT8_MIN || upper > INT8_MAX ||
-	    (unsigned)mode > CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128)
+	/* W128 takes 128 pixels, whatever `pixels` is. */
+	if (mode == CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128)
+		pixels = 128;
+	if (rank < 3 || take_pixels(&map, channels, pixels) ||
+	    take_corner(&map, 0, lower, upper, 1 << 15) ||
+	    (unsigned)mode > CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128 ||
+	    (swizzle != CU_TENSOR_MAP_SWIZZLE_64B && swizzle != CU_TENSOR_MAP_SWIZZLE_128B &&
+	     swizzle != CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B))
 		return CUDA_ERROR_INVALID_VALUE;
-	map.lower[0] = (int8_t)lower;
-	map.upper[0] = (int8_t)upper;
-	map.channels = (uint16_t)channels;
-	map.pixels = (uint16_t)pixels;
-	map.mode = (uint8_t)mode;
-	map.kind = IM2COL_WIDE;
-	return finish(out, &map, swizzle, promotion, fill);
+	map.wide_mode = (uint8_t)mode;
+	map.kind = TENSOR_IM2COL_WIDE;
+	return finish(out, &map, channels, swizzle, promotion, fill);
 }
 
 DRIVER_EXPORT CUresult cuTensorMapReplaceAddress(CUtensorMap *out, void *address)
 {
 	struct tensor_map map;
 
-	if (!out)
+	if (!out || (uintptr_t)out % MAP_ALIGN)
 		return CUDA_ERROR_INVALID_VALUE;
 	memcpy(&map, out, sizeof map);
-	if (map.kind < TILED || map.kind > IM2COL_WIDE ||
+	if (map.magic != TENSOR_MAP_MAGIC ||
 	    (uintptr_t)address % (map.interleave == CU_TENSOR_MAP_INTERLEAVE_32B ? 32 : 16))
 		return CUDA_ERROR_INVALID_VALUE;
 	map.address = (uintptr_t)address;

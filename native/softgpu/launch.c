@@ -24,6 +24,7 @@ static void plan_memory(struct launch *launch)
 {
 	const struct engine_function *function = launch->function;
 	uint32_t local = function->local_bytes;
+	uint32_t dynamic_align = function->module->dynamic_align < 16 ? 16 : function->module->dynamic_align;
 
 	launch->register_bytes = function->frame_bytes;
 	if (function->has_calls) {
@@ -34,7 +35,7 @@ static void plan_memory(struct launch *launch)
 	if (local)
 		launch->local_stride = ((local + 127) & ~127u) + 64;
 	launch->register_bytes = (launch->register_bytes + 63) & ~(size_t)63;
-	launch->dynamic_offset = (function->shared_bytes + 15) & ~15u;
+	launch->dynamic_offset = (function->shared_bytes + dynamic_align - 1) & ~(dynamic_align - 1);
 	launch->shared_bytes = launch->dynamic_offset + launch->request->dynamic_shared_bytes;
 }
 

@@ -227,35 +227,35 @@ static f64 apply_float(enum bulk_operation operation, f64 a, f64 b)
 	}
 }
 
-static u64 apply(const struct bulk_copy *copy, u64 a, u64 b)
+static u64 apply(const struct bulk_reduction *reduction, u64 a, u64 b)
 {
 	f16 half_a, half_b;
 	f32 single_a, single_b;
 	f64 double_a, double_b;
 
-	if (copy->element_kind == 'h')
-		return f32_to_bf16((f32)apply_float(copy->operation, (f64)bf16_to_f32((u16)a),
+	if (reduction->element_kind == 'h')
+		return f32_to_bf16((f32)apply_float(reduction->operation, (f64)bf16_to_f32((u16)a),
 						    (f64)bf16_to_f32((u16)b)));
-	if (copy->element_kind != 'f')
-		return apply_integer(copy->operation, copy->element_kind == 's', copy->element_bytes,
-				     a, b);
-	switch (copy->element_bytes) {
+	if (reduction->element_kind != 'f')
+		return apply_integer(reduction->operation, reduction->element_kind == 's',
+				     reduction->element_bytes, a, b);
+	switch (reduction->element_bytes) {
 	case 2:
 		memcpy(&half_a, &a, 2);
 		memcpy(&half_b, &b, 2);
-		half_a = (f16)apply_float(copy->operation, (f64)half_a, (f64)half_b);
+		half_a = (f16)apply_float(reduction->operation, (f64)half_a, (f64)half_b);
 		memcpy(&a, &half_a, 2);
 		return a;
 	case 4:
 		memcpy(&single_a, &a, 4);
 		memcpy(&single_b, &b, 4);
-		single_a = (f32)apply_float(copy->operation, (f64)single_a, (f64)single_b);
+		single_a = (f32)apply_float(reduction->operation, (f64)single_a, (f64)single_b);
 		memcpy(&a, &single_a, 4);
 		return a;
 	default:
 		memcpy(&double_a, &a, 8);
 		memcpy(&double_b, &b, 8);
-		double_a = apply_float(copy->operation, double_a, double_b);
+		double_a = apply_float(reduction->operation, double_a, double_b);
 		memcpy(&a, &double_a, 8);
 		return a;
 	}
@@ -267,29 +267,42 @@ static u64 apply(const struct bulk_copy *copy, u64 a, u64 b)
 		memcpy(&value_, from + at, sizeof(value_));                                    \
 		old_ = __atomic_load_n(memory_, __ATOMIC_RELAXED);                             \
 		do                                                                             \
-			new_ = (T)apply(copy, old_, value_);                                   \
+			new_ = (T)apply(reduction, old_, value_);                              \
 		while (!__atomic_compare_exchange_n(memory_, &old_, new_, false,               \
 						    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));      \
 	} while (0)
 
-static void reduce(const struct bulk_copy *copy, char *to, const char *from, u32 size)
+void bulk_reduce(const struct bulk_reduction *reduction, char *to, const char *from, uint32_t size)
 {
-	for (u32 at = 0; at + copy->element_bytes <= size; at += copy->element_bytes) {
-		if (copy->element_bytes == 2)
+	for (u32 at = 0; at + reduction->element_bytes <= size; at += reduction->element_bytes) {
+		if (reduction->element_bytes == 2)
 			REDUCE_ELEMENT(u16);
-		else if (copy->element_bytes == 4)
+		else if (reduction->element_bytes == 4)
 			REDUCE_ELEMENT(u32);
 		else
 			REDUCE_ELEMENT(u64);
 	}
 }
 
-static void move(struct warp *w, const struct bulk_copy *copy, char *to, const char *from, u32 size, u32 mask)
+void bulk_note(struct warp *w, const struct instruction *i, unsigned lane, const char *to, const char *from,
+	       uint32_t size, bool reduces)
 {
-	if (w->block->strict)
-		strict_written(w, (u64)(uintptr_t)to, size);
-	if (copy->operation != BULK_COPY) {
-		reduce(copy, to, from, size);
+	if (!w->block->strict || !size)
+		return;
+	strict_pointer_access(w, i, lane, (u64)(uintptr_t)from, size, STRICT_READ);
+	if (reduces)
+		strict_sync(w);
+	strict_pointer_access(w, i, lane, (u64)(uintptr_t)to, size, STRICT_WRITE | (reduces ? STRICT_READ : 0));
+	if (reduces)
+		strict_sync(w);
+}
+
+static void move(struct warp *w, const struct instruction *i, u32 l, const struct bulk_copy *copy, char *to,
+		 const char *from, u32 size, u32 mask)
+{
+	bulk_note(w, i, l, to, from, size, copy->reduction.operation != BULK_COPY);
+	if (copy->reduction.operation != BULK_COPY) {
+		bulk_reduce(&copy->reduction, to, from, size);
 	} else if (copy->bytes_mask < 0) {
 		memmove(to, from, size);
 	} else {
@@ -301,7 +314,7 @@ static void move(struct warp *w, const struct bulk_copy *copy, char *to, const c
 
 /* Shared memory is checked here, since only the first byte was when the pointer was made. A
  * value of st.async lies in a register, which is everybody's. */
-static void check_range(struct warp *w, const struct instruction *i, u64 pointer, u32 size)
+void bulk_check_range(struct warp *w, const struct instruction *i, uint64_t pointer, uint32_t size)
 {
 	const struct block *block = cluster_block_at(w, pointer);
 
@@ -312,7 +325,7 @@ static void check_range(struct warp *w, const struct instruction *i, u64 pointer
 		reach_memory(w, i, pointer, size);
 }
 
-static u64 in_block(struct warp *w, const struct instruction *i, u64 pointer, u32 rank)
+uint64_t bulk_in_block(struct warp *w, const struct instruction *i, uint64_t pointer, uint32_t rank)
 {
 	const struct cluster *cluster = w->block->cluster;
 	const struct block *home = cluster_block_at(w, pointer);
@@ -323,7 +336,7 @@ static u64 in_block(struct warp *w, const struct instruction *i, u64 pointer, u3
 	return pointer - (u64)(uintptr_t)home->shared + (u64)(uintptr_t)cluster->blocks[rank]->shared;
 }
 
-static void signal_barrier(struct warp *w, const struct instruction *i, u64 pointer, u32 size)
+void bulk_signal(struct warp *w, const struct instruction *i, uint64_t pointer, uint32_t size)
 {
 	struct mbarrier barrier = load(w, i, pointer);
 
@@ -345,20 +358,20 @@ static void copy_lane(struct warp *w, const struct instruction *i, const struct 
 			  "bulk copy of %#x bytes from %#llx to %#llx, which are not all multiples of 16 "
 			  "(PTX line %u)", size, (unsigned long long)from, (unsigned long long)to,
 			  i->line);
-	check_range(w, i, from, size);
-	check_range(w, i, to, size);
+	bulk_check_range(w, i, from, size);
+	bulk_check_range(w, i, to, size);
 	if (copy->ranks < 0) {
-		move(w, copy, (char *)(uintptr_t)to, (const char *)(uintptr_t)from, size, mask);
+		move(w, i, l, copy, (char *)(uintptr_t)to, (const char *)(uintptr_t)from, size, mask);
 		if (barrier)
-			signal_barrier(w, i, barrier, size);
+			bulk_signal(w, i, barrier, size);
 		return;
 	}
 	for (; ranks; ranks &= ranks - 1) {
 		u32 rank = (u32)__builtin_ctz(ranks);
 
-		move(w, copy, (char *)(uintptr_t)in_block(w, i, to, rank),
+		move(w, i, l, copy, (char *)(uintptr_t)bulk_in_block(w, i, to, rank),
 		     (const char *)(uintptr_t)from, size, mask);
-		signal_barrier(w, i, in_block(w, i, barrier, rank), size);
+		bulk_signal(w, i, bulk_in_block(w, i, barrier, rank), size);
 	}
 }
 

@@ -119,6 +119,7 @@ struct engine_module {
 	struct initializer_fix *fixes;
 	size_t fix_count;
 	uint32_t shared_bytes;	/* of variables at module level */
+	uint32_t dynamic_align;	/* of dynamic shared memory, the most that any name of it asks for */
 	uint32_t const_bytes;
 	bool asks_reach;
 	uint64_t generation;	/* never reused: tells a cached frame that its code is gone */
@@ -130,6 +131,12 @@ struct fatbin_texts;
 enum engine_status module_load_texts(struct engine_module **out, const struct fatbin_texts *texts,
 				     const struct engine_load_options *options,
 				     struct engine_diagnostic *why);
+static inline void module_align_dynamic(struct engine_module *module, uint32_t align)
+{
+	if (module->dynamic_align < align)
+		module->dynamic_align = align;
+}
+
 struct engine_function *unit_function(const struct module_unit *unit, const char *name,
 				      uint32_t length);
 struct variable *unit_variable(const struct module_unit *unit, const char *name, uint32_t length);

@@ -176,8 +176,10 @@ static void place_variable(struct ptx_parser *parser, struct variable *variable)
 	if (variable->space == SPACE_SHARED) {
 		uint32_t align = (uint32_t)variable->align;
 
-		if (variable->is_dynamic)
+		if (variable->is_dynamic) {
+			module_align_dynamic(module, align);
 			return;
+		}
 		module->shared_bytes = (module->shared_bytes + align - 1) & ~(align - 1);
 		variable->address = module->shared_bytes;
 		if (variable->size > 1 << 30)

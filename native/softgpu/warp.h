@@ -206,7 +206,7 @@ char *cluster_memory(struct warp *warp, const struct instruction *instruction, u
 /* The block of the cluster whose shared memory holds `pointer`, or NULL. */
 struct block *cluster_block_at(const struct warp *warp, uint64_t pointer);
 extern const struct form_table forms_cluster, forms_mbarrier, forms_narrow, forms_video, forms_wide,
-	forms_texture, forms_surface, forms_reach;
+	forms_texture, forms_surface, forms_reach, forms_tensor;
 
 /* ---- memory of other devices (reach.c) ---- */
 /* Ends the launch when the device may not use all of it. */

@@ -193,6 +193,36 @@ class Sampler(ctypes.Structure):
     ]
 
 
+class TensorMap(ctypes.Structure):
+    """struct tensor_map of native/softgpu/tensor_map.h, in the 128 bytes of a CUtensorMap"""
+
+    _fields_ = [
+        ("magic", ctypes.c_uint32),
+        ("kind", ctypes.c_uint8),
+        ("type", ctypes.c_uint8),
+        ("interleave", ctypes.c_uint8),
+        ("swizzle", ctypes.c_uint8),
+        ("atom", ctypes.c_uint8),
+        ("fills_nan", ctypes.c_uint8),
+        ("last_dimension", ctypes.c_uint8),
+        ("wide_mode", ctypes.c_uint8),
+        ("address", ctypes.c_uint64),
+        ("strides", ctypes.c_uint64 * 4),
+        ("last", ctypes.c_uint32 * 5),
+        ("last_in_box", ctypes.c_uint8 * 5),
+        ("skipped", ctypes.c_uint8 * 5),
+        ("lower", ctypes.c_int16 * 3),
+        ("upper", ctypes.c_int16 * 3),
+        ("channels", ctypes.c_uint16),
+        ("pixels", ctypes.c_uint16),
+        ("rest", ctypes.c_uint8 * 26),
+    ]
+
+
+assert ctypes.sizeof(TensorMap) == 128
+TENSOR_MAP_MAGIC = 0x70616D74
+
+
 TEXELS = ("u1", "u2", "u4", "i1", "i2", "i4", "f2", "f4")
 WRAP, CLAMP, MIRROR, BORDER = range(4)
 
