@@ -12,7 +12,15 @@
 #define CHUNK_BYTES 16		/* shared memory is read in rows of a core matrix */
 #define LINES 8			/* rows of A or columns of B in a core matrix */
 
-typedef f64 eight __attribute__((vector_size(64)));
+/* As much of a tile's row as a register of the processor holds. */
+#if defined(__AVX512F__)
+#define PIECE 8
+#elif defined(__AVX__)
+#define PIECE 4
+#else
+#define PIECE 2
+#endif
+typedef f64 piece __attribute__((vector_size(PIECE * sizeof(f64))));
 
 /* Rows of A, or columns of B, from shared memory. */
 struct lines {
@@ -156,6 +164,11 @@ struct tile {
 	f64 at[WARPGROUP_WARP_ROWS][LINES] __attribute__((aligned(64)));
 };
 
+/* Eight columns of B, as rows. */
+struct columns {
+	f64 at[DEPTH_MAX][LINES] __attribute__((aligned(64)));
+};
+
 /* The registers of the `column`th eight columns.  Those of 32 bits go in pairs: each has one of two neighbours in a row,
  * for four lanes a row; the second pair, or the second register of f16, has the rows eight below. */
 #define FOR_TILE(half, group) for (u32 half = 0; half < 2; half++) for (u32 group = 0; group < 8; group++)
@@ -172,10 +185,10 @@ static void tile_load(const char *registers, const struct warpgroup_product *pro
 		f64 *row = tile->at[8 * half + group];
 
 		if (product->d == ELEMENT_F16) {
-			const f16 *values = (const f16 *)tile_register(registers, product, column, half) + 8 * group;
+			const u16 *values = (const u16 *)tile_register(registers, product, column, half) + 8 * group;
 
 			for (u32 k = 0; k < LINES; k++)
-				row[k] = (f64)values[k];
+				row[k] = f64_of_f16(values[k]);
 			continue;
 		}
 		for (u32 part = 0; part < 2; part++) {
@@ -201,7 +214,7 @@ static void tile_store(char *registers, const struct warpgroup_product *product,
 			f16 *values = (f16 *)tile_register(registers, product, column, half) + 8 * group;
 
 			for (u32 k = 0; k < LINES; k++)
-				values[k] = (f16)row[k];
+				values[k] = f16_of_f64(row[k]);
 			continue;
 		}
 		for (u32 part = 0; part < 2; part++) {
@@ -218,21 +231,22 @@ static void tile_store(char *registers, const struct warpgroup_product *product,
 	}
 }
 
-static void tile_add(struct tile *tile, const struct rows *rows, const eight *b, u32 depth)
-{
-	for (u32 row = 0; row < WARPGROUP_WARP_ROWS; row += 4) {
-		eight *sums = (eight *)tile->at[row], s0 = sums[0], s1 = sums[1], s2 = sums[2], s3 = sums[3];
+#define ROWS_AT_ONCE 8
 
-		for (u32 k = 0; k < depth; k++) {
-			s0 += rows->at[row][k] * b[k];
-			s1 += rows->at[row + 1][k] * b[k];
-			s2 += rows->at[row + 2][k] * b[k];
-			s3 += rows->at[row + 3][k] * b[k];
+static void tile_add(struct tile *tile, const struct rows *rows, const struct columns *b, u32 depth)
+{
+	for (u32 first = 0; first < WARPGROUP_WARP_ROWS; first += ROWS_AT_ONCE) {
+		for (u32 column = 0; column < LINES; column += PIECE) {
+			piece sums[ROWS_AT_ONCE];
+
+			for (u32 row = 0; row < ROWS_AT_ONCE; row++)
+				sums[row] = *(const piece *)&tile->at[first + row][column];
+			for (u32 k = 0; k < depth; k++)
+				for (u32 row = 0; row < ROWS_AT_ONCE; row++)
+					sums[row] += rows->at[first + row][k] * *(const piece *)&b->at[k][column];
+			for (u32 row = 0; row < ROWS_AT_ONCE; row++)
+				*(piece *)&tile->at[first + row][column] = sums[row];
 		}
-		sums[0] = s0;
-		sums[1] = s1;
-		sums[2] = s2;
-		sums[3] = s3;
 	}
 }
 
@@ -269,15 +283,14 @@ static void read_a(const struct warpgroup *group, const struct instruction *i, s
 	}
 }
 
-/* Eight columns of B as rows of doubles. */
-static void columns_to_doubles(const struct warpgroup_product *product, const struct lines *lines, eight b[DEPTH_MAX])
+static void columns_to_doubles(const struct warpgroup_product *product, const struct lines *lines, struct columns *b)
 {
 	f64 values[DEPTH_MAX];
 
 	for (u32 column = 0; column < LINES; column++) {
 		read_line(product->b, lines->at[column], values);
 		for (u32 k = 0; k < WARPGROUP_LINE_BYTES / bytes_of(product->b); k++)
-			b[k][column] = values[k];
+			b->at[k][column] = values[k];
 	}
 }
 
@@ -291,13 +304,13 @@ static void multiply_group(const struct warpgroup *group, const struct instructi
 	struct rows rows[WARPGROUP_WARPS];
 	struct lines lines;
 	struct tile tile;
-	eight b[DEPTH_MAX];
+	struct columns b;
 
 	read_a(group, i, rows);
 	for (u32 column = 0; column < product->columns / LINES; column++) {
 		(product->b_is_transposed ? read_transposed : read_lines)(i, &view, column, &lines);
 		if (!product->is_bits)
-			columns_to_doubles(product, &lines, b);
+			columns_to_doubles(product, &lines, &b);
 		for (u32 k = 0; k < WARPGROUP_WARPS; k++) {
 			if (adds)
 				tile_load(group->registers[k], product, column, &tile);
@@ -306,7 +319,7 @@ static void multiply_group(const struct warpgroup *group, const struct instructi
 			if (product->is_bits)
 				tile_add_bits(&tile, &rows[k], &lines);
 			else
-				tile_add(&tile, &rows[k], b, WARPGROUP_LINE_BYTES / bytes_of(product->b));
+				tile_add(&tile, &rows[k], &b, WARPGROUP_LINE_BYTES / bytes_of(product->b));
 			tile_store(group->registers[k], product, column, &tile);
 		}
 	}

@@ -5,7 +5,6 @@
 #include "handlers.h"
 
 #include "matrix.h"
-#include "narrow.h"
 
 static inline u32 bytes_of(enum matrix_element element)
 {
@@ -14,9 +13,33 @@ static inline u32 bytes_of(enum matrix_element element)
 	return bytes[element];
 }
 
+/* Rounded once, by way of f32, which processors convert: what that loses is kept in its last bit. */
+static inline f16 f16_of_f64(f64 value)
+{
+	f32 narrow = (f32)value;
+	u32 bits;
+
+	memcpy(&bits, &narrow, sizeof(bits));
+	bits -= fabs((f64)narrow) > fabs(value);
+	bits |= (f64)narrow != value;
+	memcpy(&narrow, &bits, sizeof(narrow));
+	return (f16)narrow;
+}
+
+/* The compiler calls a function for this; the difference of the exponents' biases is a factor. */
+static inline f64 f64_of_f16(u16 bits)
+{
+	u64 wide = (u64)(bits & 0x7fff) << 42;
+	f64 value;
+
+	wide |= (bits & 0x7c00) == 0x7c00 ? 0x7ff0000000000000u : 0;
+	memcpy(&value, &wide, sizeof(value));
+	value *= 0x1p1008;
+	return bits & 0x8000 ? -value : value;
+}
+
 static inline f64 read_element(enum matrix_element element, const char *at)
 {
-	f16 half;
 	u16 bits;
 	u32 word;
 	f32 value;
@@ -28,12 +51,15 @@ static inline f64 read_element(enum matrix_element element, const char *at)
 		memcpy(&wide, at, sizeof(wide));
 		return wide;
 	case ELEMENT_E4M3:
-		return narrow_decode(NARROW_E4M3, *(const u8 *)at);
+		/* Half an f16 with another bias, and one NaN but no infinities. */
+		bits = *(const u8 *)at;
+		value = 0x1p8f * (f32)f64_of_f16((u16)((bits & 0x80) << 8 | (bits & 0x7f) << 7));
+		return (bits & 0x7f) == 0x7f ? (f64)NAN : (f64)value;
 	case ELEMENT_E5M2:
-		return narrow_decode(NARROW_E5M2, *(const u8 *)at);
+		return f64_of_f16((u16)(*(const u8 *)at << 8));
 	case ELEMENT_F16:
-		memcpy(&half, at, sizeof(half));
-		return (f64)half;
+		memcpy(&bits, at, sizeof(bits));
+		return f64_of_f16(bits);
 	case ELEMENT_BF16:
 		memcpy(&bits, at, sizeof(bits));
 		return (f64)bf16_to_f32(bits);
@@ -64,7 +90,7 @@ static inline void write_element(enum matrix_element element, char *at, f64 valu
 
 	switch (element) {
 	case ELEMENT_F16:
-		half = (f16)value;
+		half = f16_of_f64(value);
 		memcpy(at, &half, sizeof(half));
 		break;
 	case ELEMENT_F64:

@@ -342,6 +342,48 @@ def test_scales() -> None:
     check(".s32.s8.s8", 16, adds=False)
 
 
+def every_value(kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+    """All codes of a format, and what they are, by PTX ISA's tables of its fields."""
+    codes = np.arange(256 if kind.bytes == 1 else 65536).astype(np.uint8 if kind.bytes == 1 else np.uint16)
+    if kind.name == "f16":
+        return codes, codes.view(np.float16).astype(np.float64)
+    fraction_bits, bias = (3, 7) if kind.name == "e4m3" else (2, 15)
+    exponent, fraction = (codes & 127) >> fraction_bits, codes & (1 << fraction_bits) - 1
+    part = fraction / (1 << fraction_bits)
+    values = np.where(exponent, (1 + part) * 2.0 ** (exponent - float(bias)), part * 2.0 ** (1 - bias))
+    if kind.name == "e4m3":
+        values = np.where(codes & 127 == 127, np.nan, values)
+    else:
+        values = np.where(exponent == 31, np.where(fraction, np.nan, np.inf), values)
+    return codes, np.where(codes & 128, -values, values)
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e5m2", "f16"])
+def test_every_value_of_a_format(name: str) -> None:
+    """A times the identity; where K has what is no number, the whole row is none."""
+    kind = KINDS[name]
+    n, depth = 32, kind.depth
+    codes, values = every_value(kind)
+    tail = TAIL if kind.bytes == 2 else ", 1, 1"
+    text = kernel(multiplication(f".f32.{name}.{name}", n, depth, tail, results=n // 2), n // 2)
+    memory, identity = np.zeros(SHARED_BYTES, np.uint8), np.eye(n, depth)
+    a_place, b_place = packed(3, 64, 0), packed(3, n, 8192)
+    b_place.write(memory, kind.encode(identity))
+    with Module(text, sm=90) as module:
+        for start in range(0, len(codes), 64 * depth):
+            part = np.arange(start, start + 64 * depth).reshape(64, depth) % len(codes)
+            a_place.write(memory, codes[part])
+            out = np.zeros((n // 2, THREADS), np.uint32)
+            places = a_place.descriptor(), b_place.descriptor()
+            module.launch("product", 1, THREADS, memory, NO_REGISTERS, out, *places, 0)
+            with np.errstate(invalid="ignore"):
+                expected = values[part] @ identity.T
+            np.testing.assert_array_equal(from_fragments(out, n, "f32"), expected)
+
+
+TAIL = ", 1, 1, 0, 0"
+
+
 def launch(
     text: str,
     memory: np.ndarray,
@@ -411,7 +453,6 @@ def two_steps(memory: np.ndarray) -> tuple[np.ndarray, Place, Place]:
     return (a @ b.T).astype(np.float64), a_place, b_place
 
 
-TAIL = ", 1, 1, 0, 0"
 NEXT_STEP = "add.u64 %q10, %q8, 2; add.u64 %q11, %q9, 2; mov.pred %p1, 1;"
 
 
