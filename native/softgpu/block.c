@@ -10,6 +10,7 @@
 
 #include "launch.h"
 #include "strict.h"
+#include "warpgroup.h"
 
 /* While no helper has been called the turns are short, so that a long first
  * block does not keep the others waiting. */
@@ -27,6 +28,7 @@ void slot_release(struct slot *slot)
 	for (uint32_t k = 0; k < slot->warp_capacity; k++) {
 		struct frame *frame = slot->warps[k].owned_frames;
 
+		warpgroup_forget(&slot->warps[k]);
 		while (frame) {
 			struct frame *next = frame->next_owned;
 
@@ -218,6 +220,7 @@ void block_start(struct block *block, const struct launch *launch, uint64_t numb
 	for (uint32_t k = 0; k < block->warp_count; k++) {
 		uint32_t rest = threads - k * WARP_LANES;
 
+		warpgroup_forget(&block->warps[k]);
 		warp_start(&block->warps[k], rest >= WARP_LANES ? ~0u : (1u << rest) - 1);
 	}
 }

@@ -9,7 +9,7 @@
 #include "warp.h"
 
 #define OPERANDS_MAX 8
-#define ELEMENTS_MAX 96		/* of all vectors and argument lists of one instruction */
+#define ELEMENTS_MAX 160		/* of all vectors and argument lists of one instruction */
 #define MODIFIERS_MAX 24
 
 enum symbol_kind {

@@ -1,13 +1,16 @@
-/* decode_matrix.c - mma, wmma, ldmatrix, stmatrix, movmatrix. */
+/* decode_matrix.c - mma, wmma, ldmatrix, stmatrix, movmatrix, wgmma. */
 #include "decode.h"
 
-#include "matrix.h"
+#include <stdio.h>
+
+#include "launch.h"
+#include "warpgroup.h"
 
 bool statement_is_matrix(const struct statement *statement)
 {
 	return statement_is(statement, "mma") || statement_is(statement, "wmma") ||
 	       statement_is(statement, "ldmatrix") || statement_is(statement, "stmatrix") ||
-	       statement_is(statement, "movmatrix");
+	       statement_is(statement, "movmatrix") || statement_is(statement, "wgmma");
 }
 
 struct shape {
@@ -230,13 +233,172 @@ static void decode_transpose(struct decoder *decoder)
 	move->a = source;
 }
 
+/* ---- wgmma ---- */
+
+/* "m64n128k16": M is always 64. */
+static bool take_warpgroup_shape(const struct statement *statement, unsigned *n, unsigned *k)
+{
+	for (unsigned index = 0; index < statement->modifier_count; index++) {
+		const struct modifier *modifier = &statement->modifiers[index];
+		int end = 0;
+		char text[16];
+
+		if (modifier->length >= sizeof(text))
+			continue;
+		memcpy(text, modifier->text, modifier->length);
+		text[modifier->length] = 0;
+		if (sscanf(text, "m64n%3uk%3u%n", n, k, &end) == 2 && end == (int)modifier->length)
+			return *n >= 8 && *n <= 256 && *n % 8 == 0;
+	}
+	return false;
+}
+
+/* The types and the K that belong together: K elements take 32 bytes. */
+static void take_warpgroup_types(struct decoder *decoder, struct warpgroup_product *product, unsigned k)
+{
+	struct statement *statement = decoder->statement;
+	const struct ptx_type *types = statement->types;
+	bool fits;
+
+	if (!statement->type_count)
+		decode_unsupported(decoder, "these types");
+	product->d = element_of(decoder, types[0]);
+	product->is_bits = statement_has(statement, "b1");
+	if (product->is_bits) {
+		if (k != 256 || product->d != ELEMENT_S32 || !statement_has(statement, "and") ||
+		    !statement_has(statement, "popc"))
+			decode_unsupported(decoder, "these types");
+		return;
+	}
+	if (statement->type_count != 3)
+		decode_unsupported(decoder, "these types");
+	product->a = element_of(decoder, types[1]);
+	product->b = element_of(decoder, types[2]);
+	switch (product->a) {
+	case ELEMENT_F16:
+		fits = product->b == product->a && (product->d == ELEMENT_F16 || product->d == ELEMENT_F32);
+		break;
+	case ELEMENT_BF16:
+	case ELEMENT_TF32:
+		fits = product->b == product->a && product->d == ELEMENT_F32;
+		break;
+	case ELEMENT_E4M3:
+	case ELEMENT_E5M2:
+		fits = (product->b == ELEMENT_E4M3 || product->b == ELEMENT_E5M2) &&
+		       (product->d == ELEMENT_F16 || product->d == ELEMENT_F32);
+		break;
+	case ELEMENT_S8:
+	case ELEMENT_U8:
+		fits = (product->b == ELEMENT_S8 || product->b == ELEMENT_U8) && product->d == ELEMENT_S32;
+		break;
+	default:
+		fits = false;
+	}
+	if (!fits || k * element_bytes(product->a) != WARPGROUP_LINE_BYTES)
+		decode_unsupported(decoder, "these types");
+}
+
+/* A register of 32 bits that is read and written. */
+static int32_t result_slot(struct decoder *decoder, const struct operand *operand)
+{
+	if (operand->kind != OPERAND_REGISTER || operand->bytes != 4)
+		decode_unsupported(decoder, "registers of 32 bits are needed");
+	return operand->slot;
+}
+
+static int take_sign(struct decoder *decoder, const struct operand *operand)
+{
+	int64_t value = (int64_t)operand->value;
+
+	if (operand->kind != OPERAND_INTEGER || (value != 1 && value != -1))
+		decode_unsupported(decoder, "a scale is 1 or -1");
+	return (int)value;
+}
+
+static bool take_transposition(struct decoder *decoder, const struct operand *operand)
+{
+	if (operand->kind != OPERAND_INTEGER || operand->value > 1)
+		decode_unsupported(decoder, "a transposition is 0 or 1");
+	return operand->value;
+}
+
+/* wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {d...}, a, b, scale-d, scale-a, scale-b, trans-a, trans-b
+ * where a is a descriptor or {a...}, which has no trans-a; only 16-bit elements have the last two, and only floats
+ * the last four. */
+static void decode_warpgroup_product(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *operands = statement->operands;
+	struct warpgroup_product *product = ARENA_NEW(decoder->arena, struct warpgroup_product);
+	unsigned n, k, at = 4, scales, transpositions;
+
+	if (statement_has(statement, "sp") || !take_warpgroup_shape(statement, &n, &k) ||
+	    statement->operand_count < 4 || operands[0].kind != OPERAND_VECTOR)
+		decode_unsupported(decoder, NULL);
+	take_warpgroup_types(decoder, product, k);
+	product->columns = n;
+	product->result_count = product->d == ELEMENT_F16 ? n / 4 : n / 2;
+	product->a_is_in_registers = operands[1].kind == OPERAND_VECTOR;
+	product->saturates = statement_has(statement, "satfinite");
+	scales = product->d == ELEMENT_S32 ? 0 : 2;
+	transpositions = product->is_bits || element_bytes(product->a) != 2 ? 0
+			 : product->a_is_in_registers			     ? 1
+									     : 2;
+	if (operands[0].element_count != product->result_count ||
+	    (product->a_is_in_registers && operands[1].element_count != 4) ||
+	    statement->operand_count != 4 + scales + transpositions)
+		decode_unsupported(decoder, "operands");
+	if (scales) {
+		product->negates = take_sign(decoder, &operands[at]) != take_sign(decoder, &operands[at + 1]);
+		at += 2;
+	}
+	if (transpositions == 2)
+		product->a_is_transposed = take_transposition(decoder, &operands[at++]);
+	if (transpositions)
+		product->b_is_transposed = take_transposition(decoder, &operands[at]);
+	for (unsigned index = 0; index < product->result_count; index++)
+		product->results[index] =
+			result_slot(decoder, &statement->elements[operands[0].first_element + index]);
+	for (unsigned index = 0; product->a_is_in_registers && index < 4; index++)
+		product->a_slots[index] =
+			decode_source(decoder, &statement->elements[operands[1].first_element + index], 4);
+	if (!product->a_is_in_registers)
+		product->a_slots[0] = decode_source(decoder, &operands[1], 8);
+	product->b_slot = decode_source(decoder, &operands[2], 8);
+	product->scale_slot = decode_predicate_source(decoder, &operands[3]);
+	decode_emit(decoder, "@warpgroup.multiply")->target = product;
+}
+
+/* Fences change nothing here, groups something in strict mode alone (warpgroup.h). */
+static void decode_warpgroup(struct decoder *decoder)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *pending = &statement->operands[0];
+
+	if (statement_has(statement, "mma_async")) {
+		decode_warpgroup_product(decoder);
+	} else if (statement_has(statement, "wait_group")) {
+		if (statement->operand_count != 1 || pending->kind != OPERAND_INTEGER)
+			decode_unsupported(decoder, "a constant operand is needed");
+		if (pool_options.strict)
+			decode_emit(decoder, "@warpgroup.wait")->imm = (int64_t)pending->value;
+	} else if (statement_has(statement, "commit_group")) {
+		if (pool_options.strict)
+			decode_emit(decoder, "@warpgroup.commit");
+	} else if (!statement_has(statement, "fence")) {
+		decode_unsupported(decoder, NULL);
+	}
+}
+
 bool decode_matrix(struct decoder *decoder)
 {
 	struct statement *statement = decoder->statement;
 
 	if (!statement_is_matrix(statement))
 		return false;
-	if (statement_is(statement, "mma"))
+	if (statement_is(statement, "wgmma"))
+		decode_warpgroup(decoder);
+	else if (statement_is(statement, "mma"))
 		decode_multiply(decoder, false);
 	else if (statement_is(statement, "wmma") && statement_has(statement, "mma"))
 		decode_multiply(decoder, true);

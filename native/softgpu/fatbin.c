@@ -99,7 +99,14 @@ static bool entry_runs(const struct entry *entry, unsigned sm)
 	return fatbin_target_runs(entry->arch, suffix, sm);
 }
 
-/* The PTX of the newest target that the device can run, with its header copied, for
+/* Of what runs, the newest is best; of one age what is for this device alone (compute_90a), and then for its family:
+ * that may use more of it. */
+static unsigned entry_rank(const struct entry *entry)
+{
+	return entry->arch * 4 + (entry->flags & ENTRY_DEVICE ? 2 : entry->flags & ENTRY_FAMILY ? 1 : 0);
+}
+
+/* The PTX of the best target that the device can run, with its header copied, for
  * entries of a damaged container stand anywhere; *best_data is NULL if there is none.
  * *entry_count says whether there was anything at all. */
 static enum engine_status best_entry(const char *at, const char *end, unsigned sm,
@@ -122,7 +129,7 @@ static enum engine_status best_entry(const char *at, const char *end, unsigned s
 		}
 		(*entry_count)++;
 		if (entry.kind == ENTRY_KIND_PTX && entry_runs(&entry, sm) &&
-		    (!*best_data || entry.arch > best->arch)) {
+		    (!*best_data || entry_rank(&entry) > entry_rank(best))) {
 			*best = entry;
 			*best_data = at + entry.header_bytes;
 		}

@@ -64,6 +64,14 @@ typedef __int128 s128;
 	     rest_ &= rest_ - 1)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
+/* At the start of a handler that needs all lanes of the warp together. */
+#define WAIT_FOR_WARP                                                                          \
+	do {                                                                                   \
+		const struct instruction *next_;                                               \
+		if ((w->live & ~w->mask) && !warp_sync(w, i, ALL_LANES, &next_))               \
+			return next_;                                                          \
+	} while (0)
+
 /* d[l] = expression for the active lanes.  gcc 12 crashes on masked loops over
  * 16-bit lanes for x86-64-v4: one by one there. */
 #define STORE(T, expression)                                                                   \

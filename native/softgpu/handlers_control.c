@@ -4,7 +4,7 @@
 
 extern const struct form_table LEVEL(forms_integer), LEVEL(forms_float), LEVEL(forms_half),
 	LEVEL(forms_convert), LEVEL(forms_memory), LEVEL(forms_multimem), LEVEL(forms_warp),
-	LEVEL(forms_matrix), LEVEL(forms_control);
+	LEVEL(forms_matrix), LEVEL(forms_warpgroup), LEVEL(forms_control);
 
 /* ---- control flow ---- */
 
@@ -477,6 +477,7 @@ static void warp_run(struct warp *warp)
 static const struct form_table *const tables[] = {
 	&LEVEL(forms_integer), &LEVEL(forms_float), &LEVEL(forms_half), &LEVEL(forms_convert),
 	&LEVEL(forms_memory), &LEVEL(forms_multimem), &LEVEL(forms_warp), &LEVEL(forms_matrix),
+	&LEVEL(forms_warpgroup),
 	&LEVEL(forms_control),
 	&forms_cluster, &forms_mbarrier, &forms_tensor, &forms_narrow, &forms_video, &forms_wide,
 	&forms_texture, &forms_surface, &forms_strict, &forms_reach, NULL,

@@ -9,8 +9,10 @@
 
 #include "handlers.h"
 #include "launch.h"
+#include "warpgroup.h"
 
 #define WARPS_MAX 32		/* 1024 threads */
+#define READERS_MAX (WARPS_MAX + WARPS_MAX / WARPGROUP_WARPS)	/* warps, and the wgmma of each warpgroup */
 #define WORD 4			/* bytes: accesses are remembered by the word */
 #define REGIONS_MAX 16
 #define RELEASE_SLOTS 4096	/* blocks share counters beyond this: races are missed, none made up */
@@ -41,9 +43,10 @@ struct region {
 };
 
 struct strict_block {
-	uint32_t clocks[WARPS_MAX][WARPS_MAX];	/* what each warp knows of each */
-	uint32_t released[WARPS_MAX];		/* what every sync point has made known */
-	uint32_t barriers[BLOCK_BARRIERS][WARPS_MAX];
+	uint32_t clocks[WARPS_MAX][READERS_MAX];	/* what each warp knows of each; wgmma: groups that are complete */
+	uint32_t released[READERS_MAX];		/* what every sync point has made known */
+	uint32_t barriers[BLOCK_BARRIERS][READERS_MAX];
+	uint32_t committed[WARPS_MAX];		/* groups of wgmma */
 	uint32_t launch, number;
 	bool acquired;
 	uint32_t shared_bytes;
@@ -165,6 +168,7 @@ void strict_block_start(struct block *block, uint32_t launch_number)
 	memset(own->clocks, 0, sizeof(own->clocks));
 	memset(own->released, 0, sizeof(own->released));
 	memset(own->barriers, 0, sizeof(own->barriers));
+	memset(own->committed, 0, sizeof(own->committed));
 	memset(own->written, 0, own->shared_bytes);
 	memset(own->records, 0, ((size_t)own->shared_bytes / WORD + 1) * sizeof(*own->records));
 	for (unsigned k = 0; k < WARPS_MAX; k++)
@@ -174,9 +178,9 @@ void strict_block_start(struct block *block, uint32_t launch_number)
 	own->acquired = false;
 }
 
-static void join(uint32_t to[WARPS_MAX], const uint32_t from[WARPS_MAX])
+static void join(uint32_t to[READERS_MAX], const uint32_t from[READERS_MAX])
 {
-	for (unsigned k = 0; k < WARPS_MAX; k++)
+	for (unsigned k = 0; k < READERS_MAX; k++)
 		to[k] = to[k] > from[k] ? to[k] : from[k];
 }
 
@@ -241,6 +245,7 @@ struct access {
 	uint64_t address;
 	uint32_t bytes;
 	bool writes;
+	bool is_group;		/* a read of wgmma, which goes on */
 };
 
 static _Noreturn void report(const struct access *at, enum engine_status status, const char *what)
@@ -257,7 +262,11 @@ static _Noreturn void report_race(const struct access *at, bool other_writes, ui
 {
 	char what[96];
 
-	if (block < 0)
+	if (warp >= WARPS_MAX) {
+		warp = (warp - WARPS_MAX) * WARPGROUP_WARPS;
+		snprintf(what, sizeof(what), "race with a read by wgmma of warps %u to %u that nothing has waited for",
+			 warp, warp + WARPGROUP_WARPS - 1);
+	} else if (block < 0)
 		snprintf(what, sizeof(what), "race with a %s by warp %u of the block",
 			 other_writes ? "write" : "read", warp);
 	else if (block == MANY_BLOCKS)
@@ -309,6 +318,10 @@ static void shared_word(const struct access *at, uint32_t word, uint8_t bytes)
 	struct shared_record *record = &own->records[word];
 	uint32_t self = at->w->index, clock = own->clocks[self][self];
 
+	if (at->is_group) {
+		clock = strict_group_number(at->w);
+		self = WARPS_MAX + self / WARPGROUP_WARPS;
+	}
 	if (record->write_clock && (record->write_bytes & bytes) &&
 	    !is_before(own, at->w, record->write_warp, record->write_clock))
 		report_race(at, true, record->write_warp, -1);
@@ -494,6 +507,39 @@ void strict_written(struct warp *w, uint64_t pointer, uint32_t bytes)
 	if (offset + bytes <= block->strict->shared_bytes)
 		memset(block->strict->written + offset, 1, bytes);
 }
+
+/* ---- wgmma ---- */
+
+void strict_group_read(struct warp *w, const struct instruction *i, uint32_t address, uint32_t bytes)
+{
+	struct access at = { .w = w, .i = i, .address = address, .bytes = bytes, .is_group = true };
+
+	shared_access(&at, STRICT_READ);
+}
+
+uint32_t strict_group_number(const struct warp *w)
+{
+	return w->block->strict->committed[w->index] + 1;
+}
+
+void strict_group_commit(struct warp *w)
+{
+	w->block->strict->committed[w->index]++;
+}
+
+uint32_t strict_group_wait(struct warp *w, uint32_t pending)
+{
+	struct strict_block *own = w->block->strict;
+	uint32_t committed = own->committed[w->index];
+	uint32_t complete = committed > pending ? committed - pending : 0;
+	uint32_t *known = &own->clocks[w->index][WARPS_MAX + w->index / WARPGROUP_WARPS];
+
+	if (*known < complete)
+		*known = complete;
+	return complete;
+}
+
+/* ---- steps in front of accesses ---- */
 
 /* a: address or -1; imm: offset; x: bytes; y: enum strict_access */
 HANDLER(check)

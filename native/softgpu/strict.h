@@ -39,6 +39,12 @@ void strict_pointer_access(struct warp *warp, const struct instruction *instruct
 void strict_written(struct warp *warp, uint64_t pointer, uint32_t bytes);
 /* Orders what this warp did with what others do behind their own such point. */
 void strict_sync(struct warp *warp);
+/* wgmma reads shared memory until its threads have waited for the group that it belongs to. */
+void strict_group_read(struct warp *warp, const struct instruction *instruction, uint32_t address, uint32_t bytes);
+uint32_t strict_group_number(const struct warp *warp);	/* of the group that is not committed yet, from 1 on */
+void strict_group_commit(struct warp *warp);
+/* All groups but the `pending` latest: the number of the last one. */
+uint32_t strict_group_wait(struct warp *warp, uint32_t pending);
 void strict_barrier_arrive(struct block *block, uint32_t warp, unsigned barrier);
 void strict_barrier_complete(struct block *block, unsigned barrier);
 

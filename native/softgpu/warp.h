@@ -18,6 +18,7 @@
 #define WARP_FUEL 2000			/* back edges a turn: tens of microseconds */
 #define BLOCK_BARRIERS 16		/* PTX: barrier resources of a block */
 #define CLUSTER_BARRIER BLOCK_BARRIERS	/* the number under which barrier.cluster waits */
+#define WARPGROUP_BARRIER (CLUSTER_BARRIER + 1)	/* the same of wgmma */
 #define CLUSTER_BLOCKS_MAX 16		/* CUDA: with the non-portable cluster size allowed */
 #define CALL_DEPTH_MAX 4096		/* frames; the local stack usually ends before */
 #define LOCAL_STACK_BYTES (64u << 10)	/* per lane, beyond the kernel's own frame */
@@ -104,6 +105,7 @@ struct warp {
 	bool force_sync;		/* let an incomplete warp-wide operation proceed */
 	bool rotate;			/* the oldest fragment is next, not the deepest */
 	bool preempted;
+	struct warpgroup_results *unfinished;	/* in strict mode: of wgmma (warpgroup.h) */
 	struct frame *free_frames, *owned_frames;
 	struct frame *top_window;
 	char *register_base;

@@ -30,7 +30,15 @@ class Program:
     features: tuple[str, ...]
     flags: tuple[str, ...]
     compute: int  # the least compute capability, 75 for 7.5
+    exact: bool  # PTX for that compute capability alone, as compute_90a
     category: str  # `class` in suite.toml, which explains it
+
+    def architecture(self, compute: int = 0) -> str:
+        """nvcc's option for PTX of `compute`, or of the least that will do."""
+        if self.exact:
+            # -arch=compute_90a brings code for compute_90 as well, which can't have what this is for.
+            return f"-gencode=arch=compute_{self.compute}a,code=compute_{self.compute}a"
+        return f"-arch=compute_{max(compute, self.compute)}"
 
     def compile(self, *, compute: int = 0, flags: tuple[str, ...] = ()) -> Path:
         """Compile with nvcc into PTX of `compute` (or the least that will do) and return the executable's path.
@@ -38,7 +46,7 @@ class Program:
         Skips the test where there is no nvcc; fails it with the compiler's words where nvcc does.
         """
         compiler, version = nvcc()
-        options = [*self.flags, f"-arch=compute_{max(compute, self.compute)}", *flags]
+        options = [*self.flags, self.architecture(compute), *flags]
         digest = hashlib.sha256()
         headers = sorted(HERE.glob("*/*.h"))
         for part in (version, *options, *(path.read_text() for path in (self.source, *headers))):
@@ -80,6 +88,7 @@ def _read() -> tuple[Program, ...]:
             features=tuple(entry["features"]),
             flags=(*defaults["flags"], *entry.get("flags", ())),
             compute=entry.get("compute", defaults["compute"]),
+            exact=entry.get("exact", False),
             category=entry["class"],
         )
         for entry in manifest["program"]

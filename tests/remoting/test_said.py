@@ -61,12 +61,13 @@ def test_a_kernel_that_can_not_run_says_why_before_its_launch_returns(
     lease: Callable[..., Remote], transport: str
 ) -> None:
     script = """
-assert load(kernel("wgmma.fence.sync.aligned; ret;")) == 0
+assert load(kernel("tcgen05.fence::after_thread_sync; ret;")) == 0
 launch()
 say(f"error {driver.cuCtxSynchronize()}")
 """
     lines = said(lease(), script, FARBUS_TRANSPORT=transport)
-    named = "softgpu: kernel k can't run: PTX line 4: wgmma.fence.sync.aligned is not implemented by the software GPU"
+    missing = "tcgen05.fence::after_thread_sync is not implemented by the software GPU"
+    named = f"softgpu: kernel k can't run: PTX line 4: {missing}"
     assert named in lines[: lines.index("error 801")]
 
 

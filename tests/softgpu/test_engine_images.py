@@ -165,7 +165,7 @@ def test_a_missing_instruction_disables_only_its_function() -> None:
     text = HEADER + (
         ".visible .entry good(.param .u64 p)\n"
         "{ .reg .b64 %rd<3>; ld.param.u64 %rd1, [p]; st.global.u32 [%rd1], 7; ret; }\n"
-        ".visible .entry bad() { .reg .b32 %r<3>; wgmma.fence.sync.aligned; ret; }\n"
+        ".visible .entry bad() { .reg .b32 %r<3>; tcgen05.fence::after_thread_sync; ret; }\n"
     )
     out = np.zeros(1, np.uint32)
     with Module(text) as module:
@@ -173,7 +173,7 @@ def test_a_missing_instruction_disables_only_its_function() -> None:
         assert out[0] == 7
         info = module.info("bad")
         assert info.status == Status.UNSUPPORTED
-        assert b"wgmma.fence" in info.unsupported
+        assert b"tcgen05.fence" in info.unsupported
         with pytest.raises(EngineError) as caught:
             module.launch("bad", 1, 1)
         assert caught.value.status == Status.UNSUPPORTED
@@ -217,6 +217,18 @@ def test_ptx_of_a_container_for_one_device_or_family_is_passed_over_elsewhere(fl
         assert module.function_names() == ["common"]
     with Module(image, sm=90) as module:
         assert module.function_names() == ["special"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_of_one_age_the_code_for_this_device_alone_is_best(order: tuple[int, ...]) -> None:
+    """compute_90a before compute_90f, and that before compute_90, wherever they stand."""
+    names = ("common", "family", "alone")
+    entries = [
+        entry(kernel("ret;").replace(" k(", f" {name}(").encode() + b"\0", arch=90, flags=flags)
+        for name, flags in zip(names, (0, 0x200000, 0x100000), strict=True)
+    ]
+    with Module(container(b"".join(entries[k] for k in order)), sm=90) as module:
+        assert module.function_names() == ["alone"]
 
 
 def test_code_for_other_devices_is_listed_as_far_as_the_line_goes() -> None:

@@ -1,0 +1,370 @@
+/* handlers_warpgroup.c - wgmma: the product of a warpgroup (PTX ISA, "Asynchronous warpgroup level matrix
+ * instructions"; where elements lie in shared memory: its "Canonical layouts").
+ *
+ * Eight columns of B at a time become doubles, which serve all four warps.  Sums are kept as those of mma are: in
+ * double, rounded once.
+ */
+#include "matrix_element.h"
+#include "strict.h"
+#include "warpgroup.h"
+
+#define DEPTH_MAX 32		/* K of 8-bit elements */
+#define CHUNK_BYTES 16		/* shared memory is read in rows of a core matrix */
+#define LINES 8			/* rows of A or columns of B in a core matrix */
+
+/* As much of a tile's row as a register of the processor holds. */
+#if defined(__AVX512F__)
+#define PIECE 8
+#elif defined(__AVX__)
+#define PIECE 4
+#else
+#define PIECE 2
+#endif
+typedef f64 piece __attribute__((vector_size(PIECE * sizeof(f64))));
+
+/* Rows of A, or columns of B, from shared memory. */
+struct lines {
+	u8 at[LINES][WARPGROUP_LINE_BYTES];
+};
+
+/* What a matrix descriptor says, in bytes. */
+struct view {
+	u32 start, leading, stride;
+	u32 width;		/* of the swizzled rows: 16 is none */
+	u32 phase_mask, phase;	/* of the pattern, which is repeated every eight rows or less */
+	struct warp *const *readers;	/* for strict mode */
+	u32 reader_count;
+};
+
+static struct view view_of(u64 descriptor, struct warp *const *readers, u32 reader_count)
+{
+	static const u8 widths[] = { 16, 128, 64, 32 };
+	u32 width = widths[descriptor >> 62];
+
+	return (struct view){
+		.start = (u32)(descriptor & 0x3fff) << 4,
+		.leading = (u32)(descriptor >> 16 & 0x3fff) << 4,
+		.stride = (u32)(descriptor >> 32 & 0x3fff) << 4,
+		.width = width,
+		.phase_mask = width / 16 - 1,
+		.phase = (u32)(descriptor >> 49 & 7),
+		.readers = readers,
+		.reader_count = reader_count,
+	};
+}
+
+/* 16 bytes; swizzling exchanges those of a row by the row's number in the pattern. */
+static const u8 *chunk_at(const struct instruction *i, const struct view *view, u32 distance)
+{
+	struct warp *w = view->readers[0];
+	u32 address = view->start + distance;
+
+	address ^= (((address >> 7) - view->phase) & view->phase_mask) * CHUNK_BYTES;
+	if ((u64)address + CHUNK_BYTES > w->shared_bytes)
+		warp_fail(w, ENGINE_LAUNCH_FAILED,
+			  "shared memory access at %#x of %#x bytes by a matrix descriptor (PTX line %u)", address,
+			  w->shared_bytes, i->line);
+	for (u32 k = 0; UNLIKELY(w->block->strict) && k < view->reader_count; k++)
+		strict_group_read(view->readers[k], i, address, CHUNK_BYTES);
+	return (const u8 *)w->shared + address;
+}
+
+/* The `index`th eight lines.  K runs fastest in memory: both halves of a line in one piece, or `leading` apart. */
+static void read_lines(const struct instruction *i, const struct view *view, u32 index, struct lines *lines)
+{
+	u32 half = view->width == CHUNK_BYTES ? view->leading : CHUNK_BYTES;
+
+	for (u32 line = 0; line < LINES; line++) {
+		u32 row = index * view->stride + line * view->width;
+
+		memcpy(lines->at[line], chunk_at(i, view, row), CHUNK_BYTES);
+		memcpy(lines->at[line] + CHUNK_BYTES, chunk_at(i, view, row + half), CHUNK_BYTES);
+	}
+}
+
+/* The same where M or N runs fastest: a chunk has one element, of 16 bits, of each of the eight lines. */
+static void read_transposed(const struct instruction *i, const struct view *view, u32 index, struct lines *lines)
+{
+	u32 chunks = view->width / CHUNK_BYTES;		/* lines that a swizzled row has, by eights */
+	bool is_swizzled = chunks > 1;
+	u32 column = index / chunks * (is_swizzled ? view->leading : view->stride) + index % chunks * CHUNK_BYTES;
+	u32 next = is_swizzled ? view->stride : view->leading;
+
+	for (u32 k = 0; k < WARPGROUP_LINE_BYTES / 2; k++) {
+		const u8 *chunk = chunk_at(i, view, column + k / LINES * next + k % LINES * view->width);
+
+		for (u32 line = 0; line < LINES; line++)
+			memcpy(&lines->at[line][2 * k], chunk + 2 * line, 2);
+	}
+}
+
+#define READ_LINE(element)                                                                     \
+	case element:                                                                          \
+		for (u32 k = 0; k < WARPGROUP_LINE_BYTES / bytes_of(element); k++)             \
+			values[k] = read_element(element, (const char *)line + k * bytes_of(element)); \
+		break
+
+static void read_line(enum matrix_element element, const u8 *line, f64 *values)
+{
+	switch (element) {
+	READ_LINE(ELEMENT_F16);
+	READ_LINE(ELEMENT_BF16);
+	READ_LINE(ELEMENT_TF32);
+	READ_LINE(ELEMENT_E4M3);
+	READ_LINE(ELEMENT_E5M2);
+	READ_LINE(ELEMENT_S8);
+	default:
+	READ_LINE(ELEMENT_U8);
+	}
+}
+
+/* ---- A: the sixteen rows of a warp ---- */
+
+struct rows {
+	u8 bytes[WARPGROUP_WARP_ROWS][WARPGROUP_LINE_BYTES];
+	f64 at[WARPGROUP_WARP_ROWS][DEPTH_MAX];
+};
+
+/* As fragments of mma: four bytes of a row in each register. */
+static void rows_of_registers(const char *registers, const struct warpgroup_product *product, struct rows *rows)
+{
+	for (u32 k = 0; k < 4; k++) {
+		const char *values = registers + product->a_slots[k];
+
+		for (u32 lane = 0; lane < WARP_LANES; lane++)
+			memcpy(&rows->bytes[lane / 4 + 8 * (k & 1)][lane % 4 * 4 + 16 * (k >> 1)], values + 4 * lane, 4);
+	}
+}
+
+static void rows_of_memory(const struct instruction *i, const struct view *view, u32 first, struct rows *rows)
+{
+	const struct warpgroup_product *product = i->target;
+	struct lines lines;
+
+	for (u32 k = 0; k < WARPGROUP_WARP_ROWS / LINES; k++) {
+		(product->a_is_transposed ? read_transposed : read_lines)(i, view, first / LINES + k, &lines);
+		memcpy(rows->bytes[LINES * k], lines.at, sizeof(lines.at));
+	}
+}
+
+static void rows_to_doubles(const struct warpgroup_product *product, struct rows *rows)
+{
+	f64 sign = product->negates ? -1 : 1;
+
+	for (u32 row = 0; row < WARPGROUP_WARP_ROWS; row++) {
+		read_line(product->a, rows->bytes[row], rows->at[row]);
+		for (u32 k = 0; k < WARPGROUP_LINE_BYTES / bytes_of(product->a); k++)
+			rows->at[row][k] *= sign;
+	}
+}
+
+/* ---- D: sixteen rows and eight columns of it ---- */
+
+struct tile {
+	f64 at[WARPGROUP_WARP_ROWS][LINES] __attribute__((aligned(64)));
+};
+
+/* Eight columns of B, as rows. */
+struct columns {
+	f64 at[DEPTH_MAX][LINES] __attribute__((aligned(64)));
+};
+
+/* The registers of the `column`th eight columns.  Those of 32 bits go in pairs: each has one of two neighbours in a row,
+ * for four lanes a row; the second pair, or the second register of f16, has the rows eight below. */
+#define FOR_TILE(half, group) for (u32 half = 0; half < 2; half++) for (u32 group = 0; group < 8; group++)
+
+static const char *tile_register(const char *registers, const struct warpgroup_product *product, u32 column, u32 k)
+{
+	return registers + product->results[column * (product->d == ELEMENT_F16 ? 2 : 4) + k];
+}
+
+static void tile_load(const char *registers, const struct warpgroup_product *product, u32 column, struct tile *tile)
+{
+	FOR_TILE(half, group)
+	{
+		f64 *row = tile->at[8 * half + group];
+
+		if (product->d == ELEMENT_F16) {
+			const u16 *values = (const u16 *)tile_register(registers, product, column, half) + 8 * group;
+
+			for (u32 k = 0; k < LINES; k++)
+				row[k] = f64_of_f16(values[k]);
+			continue;
+		}
+		for (u32 part = 0; part < 2; part++) {
+			const char *values = tile_register(registers, product, column, 2 * half + part) + 16 * group;
+
+			if (product->d == ELEMENT_F32)
+				for (u32 k = 0; k < 4; k++)
+					row[2 * k + part] = (f64)((const f32 *)values)[k];
+			else
+				for (u32 k = 0; k < 4; k++)
+					row[2 * k + part] = (f64)((const s32 *)values)[k];
+		}
+	}
+}
+
+static void tile_store(char *registers, const struct warpgroup_product *product, u32 column, const struct tile *tile)
+{
+	FOR_TILE(half, group)
+	{
+		const f64 *row = tile->at[8 * half + group];
+
+		if (product->d == ELEMENT_F16) {
+			f16 *values = (f16 *)tile_register(registers, product, column, half) + 8 * group;
+
+			for (u32 k = 0; k < LINES; k++)
+				values[k] = f16_of_f64(row[k]);
+			continue;
+		}
+		for (u32 part = 0; part < 2; part++) {
+			char *values = (char *)tile_register(registers, product, column, 2 * half + part) + 16 * group;
+
+			if (product->d == ELEMENT_F32)
+				for (u32 k = 0; k < 4; k++)
+					((f32 *)values)[k] = (f32)row[2 * k + part];
+			else
+				for (u32 k = 0; k < 4; k++)
+					write_element(ELEMENT_S32, values + 4 * k, row[2 * k + part],
+						      product->saturates);
+		}
+	}
+}
+
+#define ROWS_AT_ONCE 8
+
+static void tile_add(struct tile *tile, const struct rows *rows, const struct columns *b, u32 depth)
+{
+	for (u32 first = 0; first < WARPGROUP_WARP_ROWS; first += ROWS_AT_ONCE) {
+		for (u32 column = 0; column < LINES; column += PIECE) {
+			piece sums[ROWS_AT_ONCE];
+
+			for (u32 row = 0; row < ROWS_AT_ONCE; row++)
+				sums[row] = *(const piece *)&tile->at[first + row][column];
+			for (u32 k = 0; k < depth; k++)
+				for (u32 row = 0; row < ROWS_AT_ONCE; row++)
+					sums[row] += rows->at[first + row][k] * *(const piece *)&b->at[k][column];
+			for (u32 row = 0; row < ROWS_AT_ONCE; row++)
+				*(piece *)&tile->at[first + row][column] = sums[row];
+		}
+	}
+}
+
+static void tile_add_bits(struct tile *tile, const struct rows *rows, const struct lines *b)
+{
+	for (u32 row = 0; row < WARPGROUP_WARP_ROWS; row++) {
+		for (u32 column = 0; column < LINES; column++) {
+			u32 both = 0;
+
+			for (u32 k = 0; k < WARPGROUP_LINE_BYTES; k++)
+				both += (u32)__builtin_popcount(rows->bytes[row][k] & b->at[column][k]);
+			tile->at[row][column] += both;
+		}
+	}
+}
+
+/* ---- the instruction ---- */
+
+static void read_a(const struct warpgroup *group, const struct instruction *i, struct rows rows[WARPGROUP_WARPS])
+{
+	const struct warpgroup_product *product = i->target;
+
+	for (u32 k = 0; k < WARPGROUP_WARPS; k++) {
+		if (product->a_is_in_registers) {
+			rows_of_registers(group->registers[k], product, &rows[k]);
+		} else {
+			struct view view = view_of(*(const u64 *)(group->registers[k] + product->a_slots[0]),
+						   &group->warps[k], 1);
+
+			rows_of_memory(i, &view, WARPGROUP_WARP_ROWS * k, &rows[k]);
+		}
+		if (!product->is_bits)
+			rows_to_doubles(product, &rows[k]);
+	}
+}
+
+static void columns_to_doubles(const struct warpgroup_product *product, const struct lines *lines, struct columns *b)
+{
+	f64 values[DEPTH_MAX];
+
+	for (u32 column = 0; column < LINES; column++) {
+		read_line(product->b, lines->at[column], values);
+		for (u32 k = 0; k < WARPGROUP_LINE_BYTES / bytes_of(product->b); k++)
+			b->at[k][column] = values[k];
+	}
+}
+
+/* What all threads of the group give alike is taken from the first. */
+static void multiply_group(const struct warpgroup *group, const struct instruction *i)
+{
+	const struct warpgroup_product *product = i->target;
+	struct view view = view_of(*(const u64 *)(group->registers[0] + product->b_slot), group->warps,
+				   WARPGROUP_WARPS);
+	bool adds = *(const u32 *)(group->registers[0] + product->scale_slot) & 1;
+	struct rows rows[WARPGROUP_WARPS];
+	struct lines lines;
+	struct tile tile;
+	struct columns b;
+
+	read_a(group, i, rows);
+	for (u32 column = 0; column < product->columns / LINES; column++) {
+		(product->b_is_transposed ? read_transposed : read_lines)(i, &view, column, &lines);
+		if (!product->is_bits)
+			columns_to_doubles(product, &lines, &b);
+		for (u32 k = 0; k < WARPGROUP_WARPS; k++) {
+			if (adds)
+				tile_load(group->registers[k], product, column, &tile);
+			else
+				memset(&tile, 0, sizeof(tile));
+			if (product->is_bits)
+				tile_add_bits(&tile, &rows[k], &lines);
+			else
+				tile_add(&tile, &rows[k], &b, WARPGROUP_LINE_BYTES / bytes_of(product->b));
+			tile_store(group->registers[k], product, column, &tile);
+		}
+	}
+}
+
+HANDLER(multiply)
+{
+	const struct warpgroup_product *product = i->target;
+	const struct instruction *next;
+	struct warpgroup group;
+
+	WAIT_FOR_WARP;
+	w->ip = i;
+	if (!warpgroup_meet(w, i, &group, &next))
+		return next;
+	if (UNLIKELY(w->block->strict))
+		warpgroup_take_back(&group, product);
+	multiply_group(&group, i);
+	if (UNLIKELY(w->block->strict))
+		warpgroup_hold(&group, product);
+	warpgroup_part(w, &group);
+	return i + 1;
+}
+
+/* These two are in strict mode's code alone. */
+HANDLER(commit)
+{
+	WAIT_FOR_WARP;
+	if (w->block->strict)
+		strict_group_commit(w);
+	return i + 1;
+}
+
+HANDLER(wait)
+{
+	WAIT_FOR_WARP;
+	if (w->block->strict)
+		warpgroup_release(w, strict_group_wait(w, (u32)i->imm));
+	return i + 1;
+}
+
+static const struct form forms[] = {
+	{ "@warpgroup.multiply", NULL, multiply, NULL, 0, true },
+	{ "@warpgroup.commit", NULL, commit, NULL, 0, true },
+	{ "@warpgroup.wait", NULL, wait, NULL, 0, true },
+};
+
+TABLE(forms_warpgroup, forms);
