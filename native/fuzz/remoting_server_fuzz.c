@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../generated/cuda_abi.h"
 #include "../generated/wire_ops.h"
 #include "../server/server.h"
 #include "../transport/clofork.h"
@@ -328,8 +329,8 @@ static struct wire_copy_pinned random_pinned_copy(void)
 	return copy;
 }
 
-/* Where nothing is, as a rule. */
-#define MAPPED_AT 0x600000000000ull
+/* Where nothing is, as a rule: AddressSanitizer's memory begins at 0x600000000000. */
+#define MAPPED_AT 0x200000000000ull
 
 /* Some of its life, in any order: offered with a descriptor or without, pinned, mapped, copied from and
  * to, and let go of. */
@@ -395,6 +396,202 @@ static bool pinned_send(int descriptor)
 	return true;
 }
 
+/* ---- memory apart from addresses, and multicast objects ---- */
+
+/* Functions by their numbers, which never change (remoting/spec/functions/virtual_memory.py). */
+enum virtual_call {
+	ADDRESS_FREE = 317, ADDRESS_RESERVE = 318, CREATE = 331, MAP = 358, RELEASE = 376, RETAIN = 377, SET_ACCESS = 378,
+	UNMAP = 380, ADD_DEVICE = 465, BIND_ADDRESS = 466, BIND_MEMORY = 467, CREATE_TEAM = 468, UNBIND = 470,
+};
+
+#define GRANULE (2ull << 20)
+/* Where nothing is, as a rule; so much is reserved there. */
+#define VIRTUAL_AT 0x210000000000ull
+#define VIRTUAL_BYTES (8 * GRANULE)
+
+/* Arguments as they travel, one behind the other. */
+struct arguments {
+	uint8_t bytes[128];
+	size_t count;
+};
+
+static void put(struct arguments *to, const void *value, size_t bytes)
+{
+	memcpy(to->bytes + to->count, value, bytes);
+	to->count += bytes;
+}
+
+static void put_word(struct arguments *to, uint64_t word)
+{
+	put(to, &word, sizeof(word));
+}
+
+static void put_number(struct arguments *to, uint32_t number)
+{
+	put(to, &number, sizeof(number));
+}
+
+/* For a result there is a place, most of the time. */
+static void put_place(struct arguments *to)
+{
+	put(to, &(uint8_t){ random_below(32) > 0 }, 1);
+}
+
+static void put_named(struct arguments *to)
+{
+	put_word(to, random_of_kind(HANDLE_NAMED));
+}
+
+static void put_address(struct arguments *to)
+{
+	put_word(to, random_below(16) ? VIRTUAL_AT + GRANULE * random_below(VIRTUAL_BYTES / GRANULE) : random_word());
+}
+
+static void put_offset(struct arguments *to)
+{
+	put_word(to, random_below(16) ? GRANULE * random_below(3) : random_word());
+}
+
+static void put_size(struct arguments *to)
+{
+	put_word(to, random_below(16) ? GRANULE * (1 + random_below(2)) : random_word());
+}
+
+static void put_device(struct arguments *to)
+{
+	put_number(to, random_below(16) ? 0 : (uint32_t)random_word());
+}
+
+static void put_flags(struct arguments *to)
+{
+	put_word(to, random_below(32) ? 0 : random_word());
+}
+
+static void arguments_make(struct arguments *to, enum virtual_call call)
+{
+	const uint32_t location[2] = { CU_MEM_LOCATION_TYPE_DEVICE, 0 };
+
+	switch (call) {
+	case ADDRESS_RESERVE:
+		put_word(to, random_below(16) ? VIRTUAL_BYTES : random_word());
+		put_word(to, 0);
+		put_word(to, random_below(16) ? VIRTUAL_AT : random_word());
+		put_flags(to);
+		put_place(to);
+		break;
+	case CREATE:
+		put_size(to);
+		put_flags(to);
+		put_place(to);
+		put(to, &(uint8_t){ 1 }, 1);
+		put_number(to, CU_MEM_ALLOCATION_TYPE_PINNED);
+		put_number(to, (uint32_t)random_below(2));
+		put(to, location, sizeof(location));
+		put_word(to, 0);
+		put_word(to, 0);
+		put(to, location, sizeof(location));
+		put_device(to);
+		break;
+	case CREATE_TEAM:
+		put_place(to);
+		put(to, &(uint8_t){ 1 }, 1);
+		/* One of two waits for the other without end. */
+		put_word(to, random_below(16) ? 1 : random_below(4));
+		put_size(to);
+		put_word(to, random_below(2));
+		put_flags(to);
+		break;
+	case MAP:
+		put_address(to);
+		put_size(to);
+		put_offset(to);
+		put_flags(to);
+		put_named(to);
+		break;
+	case RETAIN:
+		put_place(to);
+		put_address(to);
+		break;
+	case SET_ACCESS:
+		put_address(to);
+		put_size(to);
+		put_word(to, 1);
+		put(to, &(uint8_t){ 1 }, 1);
+		put(to, location, sizeof(location));
+		put_number(to, random_below(8) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : (uint32_t)random_word());
+		put(to, location, sizeof(location));
+		put_device(to);
+		break;
+	case ADDRESS_FREE:
+		put_word(to, random_below(16) ? VIRTUAL_AT : random_word());
+		put_word(to, random_below(16) ? VIRTUAL_BYTES : random_word());
+		break;
+	case UNMAP:
+		put_address(to);
+		put_size(to);
+		break;
+	case RELEASE:
+		put_named(to);
+		break;
+	case ADD_DEVICE:
+		put_named(to);
+		put_device(to);
+		break;
+	case BIND_ADDRESS:
+		put_offset(to);
+		put_address(to);
+		put_size(to);
+		put_flags(to);
+		put_named(to);
+		break;
+	case BIND_MEMORY:
+		put_offset(to);
+		put_offset(to);
+		put_size(to);
+		put_flags(to);
+		put_named(to);
+		put_named(to);
+		break;
+	case UNBIND:
+		put_offset(to);
+		put_size(to);
+		put_named(to);
+		put_device(to);
+		break;
+	}
+}
+
+static bool virtual_call_send(int descriptor, enum virtual_call call)
+{
+	const bool waits = call == UNMAP || call == ADDRESS_FREE;
+	struct arguments arguments = { 0 };
+
+	put_word(&arguments, call);
+	arguments_make(&arguments, call);
+	while (!random_below(64))
+		arguments.bytes[random_below(arguments.count)] ^= (uint8_t)random_next();
+	return frame_write(descriptor, waits ? WIRE_OP_CALL_WAITING : WIRE_OP_CALL, arguments.bytes, arguments.count);
+}
+
+/* Some of the life of such memory, in any order, on several lanes at once, behind what most of it begins with. */
+static bool virtual_send(int descriptor)
+{
+	static const enum virtual_call first[] = { ADDRESS_RESERVE, CREATE, CREATE_TEAM, ADD_DEVICE, ADD_DEVICE, CREATE, ADD_DEVICE };
+	static const enum virtual_call calls[] = {
+		CREATE, CREATE_TEAM, ADD_DEVICE, ADD_DEVICE, ADDRESS_RESERVE, MAP, MAP, MAP, SET_ACCESS, BIND_ADDRESS, BIND_ADDRESS,
+		BIND_MEMORY, BIND_MEMORY, BIND_MEMORY, BIND_MEMORY, UNBIND, UNBIND, UNMAP, RETAIN, RELEASE, ADDRESS_FREE,
+	};
+	unsigned steps = (unsigned)(1 + random_below(96));
+
+	for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++)
+		if (!virtual_call_send(descriptor, first[i]))
+			return false;
+	while (steps--)
+		if (!virtual_call_send(descriptor, calls[random_below(sizeof(calls) / sizeof(calls[0]))]))
+			return false;
+	return true;
+}
+
 /* ---- images ---- */
 
 /* What a client with managed memory asks an image for: a variable that is managed, one that is not,
@@ -420,7 +617,29 @@ static bool variables_send(int descriptor, uint64_t library)
 	return true;
 }
 
-/* PTX or a container, whole but for some bytes: sent, loaded, and loaded again by its digest, which
+/* Tile IR of some sections, at most 1,500 bytes; how many. */
+static uint64_t tile_make(uint8_t *at)
+{
+	static const uint8_t header[] = "\177TileIR\0\15\1\0";
+	uint64_t bytes = sizeof(header);
+
+	memcpy(at, header, sizeof(header));
+	for (unsigned i = (unsigned)random_below(8); i; i--) {
+		const uint8_t size = (uint8_t)random_below(128);
+		const bool aligned = random_below(2);
+
+		at[bytes++] = (uint8_t)(1 + random_below(8)) | (aligned ? 0x80 : 0);
+		at[bytes++] = size;
+		if (aligned) {
+			at[bytes++] = 8;
+			bytes = (bytes + 7) & ~7ull;
+		}
+		bytes += size;
+	}
+	return bytes + 1;
+}
+
+/* PTX, Tile IR or a container, whole but for some bytes: sent, loaded, and loaded again by its digest, which
  * may be another's.  Some are large enough to be kept. */
 static bool image_send(int descriptor)
 {
@@ -437,10 +656,15 @@ static bool image_send(int descriptor)
 	uint8_t *image = frame + sizeof(header) + sizeof(part);
 
 	memset(frame, 0, sizeof(frame));
+	if (random_below(4)) {
+		memset(image + sizeof(head) + 8, 'x', size - 1);
+		memcpy(image + sizeof(head) + 8, text, sizeof(text) - 1);
+	} else {
+		head.form = WIRE_IMAGE_TILE;
+		size = tile_make(image + sizeof(head) + 8);
+	}
 	memcpy(image, &head, sizeof(head));
 	memcpy(image + sizeof(head), &size, sizeof(size));
-	memset(image + sizeof(head) + 8, 'x', size - 1);
-	memcpy(image + sizeof(head) + 8, text, sizeof(text) - 1);
 	load.bytes = part.total = sizeof(head) + 8 + ((size + 7) & ~7ull);
 	while (!random_below(3))
 		/* PTX has a fuzzer of its own (softgpu_ptx_fuzz.c), and says what it refuses. */
@@ -567,6 +791,9 @@ static bool something_send(int descriptor)
 		return pinned_send(descriptor);
 	case 2:
 		return libraries_send(descriptor);
+	case 3:
+	case 4:
+		return virtual_send(descriptor);
 	default:
 		return frame_send(descriptor);
 	}
@@ -622,6 +849,8 @@ static int session(uint64_t number)
 			.tls = is_preface(number),
 			.image_directory = getenv("FARBUS_FUZZ_IMAGES"),
 			.image_bytes = 64 << 10,
+			/* Every third of those with a lease's account. */
+			.memory_limit = number % 3 ? 0 : 32 << 20,
 		};
 		char why[256];
 		int rc;

@@ -87,14 +87,17 @@ static struct charge **bucket_of(enum charge_kind kind, uint64_t key)
 	return &quota.buckets[mixed >> 40 & (BUCKETS - 1)];
 }
 
-/* With the lock. */
-static struct charge **find(enum charge_kind kind, uint64_t key)
+/* With the lock: the first from there on; what was put last comes first. */
+static struct charge **find_behind(struct charge **link, enum charge_kind kind, uint64_t key)
 {
-	struct charge **link = bucket_of(kind, key);
-
 	while (*link && ((*link)->key != key || (*link)->kind != kind))
 		link = &(*link)->next;
 	return link;
+}
+
+static struct charge **find(enum charge_kind kind, uint64_t key)
+{
+	return find_behind(bucket_of(kind, key), kind, key);
 }
 
 static void put(struct charge *charge)
@@ -422,25 +425,24 @@ static CUresult mem_create(CUmemGenericAllocationHandle *handle, size_t bytes,
 /* With the lock; `object` may be gone afterwards. */
 static void object_drop(struct charge *object)
 {
-	struct charge **link;
+	while (object && !--object->references) {
+		struct charge **link, *first = object->object;
 
-	if (--object->references)
-		return;
-	for (link = bucket_of(OBJECT, object->key); *link && *link != object; link = &(*link)->next)
-		;
-	if (*link)
-		*link = object->next;
-	give(object->bytes);
-	while (object->bound) {
-		struct charge *bound = object->bound;
+		for (link = bucket_of(OBJECT, object->key); *link && *link != object; link = &(*link)->next)
+			;
+		if (*link)
+			*link = object->next;
+		give(object->bytes);
+		while (object->bound) {
+			struct charge *bound = object->bound;
 
-		object->bound = bound->next;
-		object_drop(bound->object);
-		free(bound);
+			object->bound = bound->next;
+			object_drop(bound->object);
+			free(bound);
+		}
+		free(object);
+		object = first;
 	}
-	if (object->object)
-		object_drop(object->object);
-	free(object);
 }
 
 struct charge *server_quota_hold_again(struct charge *charge)
@@ -484,10 +486,19 @@ void server_quota_share(struct charge *charge, CUmemGenericAllocationHandle hand
 
 	if (!also)
 		return;
+	pthread_mutex_lock(&quota.lock);
+	if (charge && charge->object) {
+		/* Exported by a handle that was imported itself: the first one's memory all the same. */
+		charge->object->references++;
+		also->object = charge->object;
+		object_drop(charge);
+	} else {
+		also->object = charge;
+	}
+	pthread_mutex_unlock(&quota.lock);
 	also->kind = OBJECT;
 	also->key = handle;
 	also->references = 1;
-	also->object = charge;
 	put(also);
 }
 
@@ -551,29 +562,45 @@ static CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset,
 	return result;
 }
 
-static CUresult mem_unmap(CUdeviceptr address, size_t bytes)
+/* With the lock: take out what was mapped in these addresses, as a list.  Of two at one address it is the older, as the driver
+ * has no other by then: that has gone from there before the other came. */
+static struct charge *mappings_out(CUdeviceptr address, size_t bytes)
 {
-	CUresult result;
+	struct charge *gone = NULL;
 
-	pthread_mutex_lock(&quota.lock);
-	result = quota.real.cuMemUnmap(address, bytes);
-	for (unsigned i = 0; i < BUCKETS && result == CUDA_SUCCESS; i++) {
+	for (unsigned i = 0; i < BUCKETS; i++) {
 		struct charge **link = &quota.buckets[i];
 
 		while (*link) {
-			struct charge *mapping = *link, *object;
+			struct charge *mapping = *link;
 
-			if (mapping->kind != MAPPING || mapping->key - address >= bytes) {
+			if (mapping->kind != MAPPING || mapping->key - address >= bytes ||
+			    *find_behind(&mapping->next, MAPPING, mapping->key)) {
 				link = &mapping->next;
 				continue;
 			}
 			*link = mapping->next;
-			object = mapping->object;
-			free(mapping);
-			object_drop(object);
-			/* That may have been what the link lies in. */
-			link = &quota.buckets[i];
+			mapping->next = gone;
+			gone = mapping;
 		}
+	}
+	return gone;
+}
+
+/* It waits for what is queued, which may wait for calls of other threads: the lock is not held meanwhile. */
+static CUresult mem_unmap(CUdeviceptr address, size_t bytes)
+{
+	CUresult result = quota.real.cuMemUnmap(address, bytes);
+	struct charge *gone, *mapping;
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	pthread_mutex_lock(&quota.lock);
+	gone = mappings_out(address, bytes);
+	while ((mapping = gone)) {
+		gone = mapping->next;
+		object_drop(mapping->object);
+		free(mapping);
 	}
 	pthread_mutex_unlock(&quota.lock);
 	return result;
@@ -595,6 +622,14 @@ static CUresult multicast_create(CUmemGenericAllocationHandle *handle, const CUm
 	return charge_end(charge, result, *handle);
 }
 
+/* With the lock.  What is bound by one handle for an object may be unbound by another. */
+static struct charge *team_find(CUmemGenericAllocationHandle handle)
+{
+	struct charge *team = *find(OBJECT, handle);
+
+	return team && team->object ? team->object : team;
+}
+
 /* What a call that binds will have bound; NULL: memory is short, or it is bound to nothing, or is nothing, that counts
  * here (*counts). */
 static struct charge *bind_begin(CUmemGenericAllocationHandle team, CUmemGenericAllocationHandle memory,
@@ -604,7 +639,7 @@ static struct charge *bind_begin(CUmemGenericAllocationHandle team, CUmemGeneric
 	struct charge *bound = NULL, *object;
 
 	pthread_mutex_lock(&quota.lock);
-	*to = *find(OBJECT, team);
+	*to = team_find(team);
 	object = *find(OBJECT, memory);
 	*counts = *to && object;
 	if (*counts)
@@ -662,9 +697,9 @@ static CUresult multicast_bind_addr(CUmemGenericAllocationHandle team, size_t of
 
 	/* What was mapped there, if anything was: a pool's memory goes when it is freed. */
 	if (quota.real.cuMemRetainAllocationHandle &&
-	    quota.real.cuMemRetainAllocationHandle(&memory, (void *)(uintptr_t)address) == CUDA_SUCCESS) {
+	    mem_retain(&memory, (void *)(uintptr_t)address) == CUDA_SUCCESS) {
 		bound = bind_begin(team, memory, offset, bytes, &to, &counts);
-		quota.real.cuMemRelease(memory);
+		mem_release(memory);
 	}
 	if (counts && !bound)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -672,24 +707,33 @@ static CUresult multicast_bind_addr(CUmemGenericAllocationHandle team, size_t of
 	return bound ? bind_end(bound, to, result) : result;
 }
 
+/* With the lock: take out what was bound there, or NULL.  Of two it is the older, as of mappings. */
+static struct charge *bound_out(struct charge *team, CUdevice device, uint64_t offset, uint64_t bytes)
+{
+	struct charge **found = NULL, *bound;
+
+	for (struct charge **link = &team->bound; *link; link = &(*link)->next)
+		if ((*link)->device == device && (*link)->offset == offset && (*link)->bytes == bytes)
+			found = link;
+	bound = found ? *found : NULL;
+	if (bound)
+		*found = bound->next;
+	return bound;
+}
+
 static CUresult multicast_unbind(CUmemGenericAllocationHandle team, CUdevice device, size_t offset, size_t bytes)
 {
 	CUresult result = quota.real.cuMulticastUnbind(team, device, offset, bytes);
-	struct charge *object, **link, *bound;
+	struct charge *object, *bound;
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	pthread_mutex_lock(&quota.lock);
-	object = *find(OBJECT, team);
-	for (link = object ? &object->bound : NULL; link && *link; link = &(*link)->next) {
-		bound = *link;
-		if (bound->device != device || bound->offset != offset || bound->bytes != bytes)
-			continue;
-		*link = bound->next;
+	object = team_find(team);
+	bound = object ? bound_out(object, device, offset, bytes) : NULL;
+	if (bound)
 		object_drop(bound->object);
-		free(bound);
-		break;
-	}
+	free(bound);
 	pthread_mutex_unlock(&quota.lock);
 	return result;
 }

@@ -66,6 +66,25 @@ int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
 		return next(object);				\
 	}
 
+/* These wait when they are over. */
+int cuMemUnmap(unsigned long long address, size_t bytes)
+{
+	int (*next)(unsigned long long, size_t) = dlsym(RTLD_NEXT, "cuMemUnmap");
+	int result = next(address, bytes);
+
+	begin("cuMemUnmap");
+	return result;
+}
+
+int cuMulticastUnbind(unsigned long long team, int device, size_t offset, size_t bytes)
+{
+	int (*next)(unsigned long long, int, size_t, size_t) = dlsym(RTLD_NEXT, "cuMulticastUnbind");
+	int result = next(team, device, offset, bytes);
+
+	begin("cuMulticastUnbind");
+	return result;
+}
+
 TOLD(cuEventSynchronize)
 TOLD(cuEventDestroy_v2)
 TOLD(cuStreamSynchronize)

@@ -16,7 +16,19 @@ from typing import TextIO
 import pytest
 
 from farbus.remoting.spec import ENTRIES
-from tests.remoting.test_hostile import CONTEXT, OPCODE, Session, raw_session, with_context
+from tests.remoting.test_hostile import (
+    CONTEXT,
+    GRANULE,
+    OPCODE,
+    Session,
+    bound,
+    driver_call,
+    member,
+    memory_of,
+    raw_session,
+    team_of,
+    with_context,
+)
 
 SECOND = 1 << 43 | 2 << 4
 THIRD = SECOND + (1 << 4)
@@ -58,16 +70,16 @@ class Held:
 
 
 @pytest.fixture
-def held(driver_before: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[[str], Held]]:
+def held(driver_before: Callable[[str], Path], tmp_path: Path) -> Iterator[Callable[..., Held]]:
     pytest.importorskip("farbus.remoting._server", reason="run python native/ffi_build.py")
     driver, log = driver_before("held_driver"), tmp_path / "log"
     os.mkfifo(log)
     with contextlib.ExitStack() as stack:
 
-        def start(call: str) -> Held:
+        def start(call: str, memory_limit: int = 0) -> Held:
             # Both ends, so that neither side's opening waits for the other.
             read = stack.enter_context(os.fdopen(os.open(log, os.O_RDWR), "r"))
-            session = raw_session(driver, HELD_DRIVER_CALL=call, HELD_DRIVER_LOG=str(log))
+            session = raw_session(driver, memory_limit=memory_limit, HELD_DRIVER_CALL=call, HELD_DRIVER_LOG=str(log))
             return Held(session=with_context(stack.enter_context(session)), log=read)
 
         yield start
@@ -202,3 +214,49 @@ def test_the_end_of_a_user_object_is_answered_when_it_has_come(held: Callable[[s
     assert session.receive()[1] == 0
     send(session, "host_done", TOKEN)
     assert session.ended() == 0
+
+
+LIMIT = 1 << 30
+
+
+def left(session: Session) -> int:
+    """What the lease has left; an allocation let the held call go."""
+    session.send("memory_info", context=CONTEXT)
+    return int(struct.unpack("<QQ", session.receive()[2])[0]) + 512
+
+
+def release(session: Session, *memory: int) -> None:
+    for each in memory:
+        assert driver_call(session, "cuMemRelease", struct.pack("<Q", each))[0] == 0
+
+
+def test_memory_is_mapped_and_counted_where_other_memory_is_just_unmapped(held: Callable[..., Held]) -> None:
+    """The driver waits for what is queued: for a host function, perhaps, which waits for another thread's call."""
+    held_ = held("cuMemUnmap", memory_limit=LIMIT)
+    session = held_.session
+    first, second = memory_of(session), memory_of(session, 2 * GRANULE)
+    reserve = struct.pack("<QQQQB", GRANULE, 0, 0, 0, 1)
+    (address,) = struct.unpack("<Q", driver_call(session, "cuMemAddressReserve", reserve)[1])
+    assert driver_call(session, "cuMemMap", struct.pack("<QQQQQ", address, GRANULE, 0, 0, first))[0] == 0
+    unmap = struct.pack("<II", NUMBER["cuMemUnmap"], 0)
+    session.send("call_waiting", unmap, struct.pack("<QQ", address, GRANULE), context=CONTEXT, lane=2)
+    held_.until("cuMemUnmap")
+    assert driver_call(session, "cuMemMap", struct.pack("<QQQQQ", address, GRANULE, 0, 0, second))[0] == 0
+    release(session, first, second)
+    held_.let_go("call_waiting")
+    assert left(session) == LIMIT - 2 * GRANULE
+
+
+def test_memory_is_bound_and_counted_where_other_memory_is_just_unbound(held: Callable[..., Held]) -> None:
+    held_ = held("cuMulticastUnbind", memory_limit=LIMIT)
+    session = held_.session
+    team, first, second = team_of(session, 1), memory_of(session), memory_of(session, 2 * GRANULE)
+    assert driver_call(session, "cuMulticastAddDevice", member(team, 0))[0] == 0
+    assert driver_call(session, "cuMulticastBindMem", bound(team, first))[0] == 0
+    unbind = struct.pack("<II", NUMBER["cuMulticastUnbind"], 0)
+    session.send("call", unbind, struct.pack("<QQQi", 0, GRANULE, team, 0), context=CONTEXT, lane=2)
+    held_.until("cuMulticastUnbind")
+    assert driver_call(session, "cuMulticastBindMem", bound(team, second))[0] == 0
+    release(session, first, second)
+    held_.let_go("call")
+    assert left(session) == LIMIT - 2 * GRANULE

@@ -75,7 +75,7 @@ class Session:
 
 
 @contextlib.contextmanager
-def raw_session(libcuda: Path, **environment: str) -> Iterator[Session]:
+def raw_session(libcuda: Path, *, memory_limit: int = 0, **environment: str) -> Iterator[Session]:
     """A server in `environment`, whose driver is `libcuda`, and a session with it that speaks bytes."""
     ours, theirs = socket.socketpair()
     secret_read, secret_write = os.pipe()
@@ -87,7 +87,7 @@ def raw_session(libcuda: Path, **environment: str) -> Iterator[Session]:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "farbus.remoting.server", f"--libcuda={libcuda}"),
-                    f"--channel-fd={its_channel.fileno()}",
+                    *(f"--channel-fd={its_channel.fileno()}", f"--memory-limit={memory_limit}"),
                 ],
                 pass_fds=(its_channel.fileno(),),
                 cwd=ROOT,
@@ -324,9 +324,9 @@ def made(session: Session, symbol: str, arguments: bytes) -> int:
     return int(struct.unpack("<Q", payload)[0])
 
 
-def memory_of(session: Session) -> int:
+def memory_of(session: Session, size: int = GRANULE) -> int:
     location = struct.pack("<ii", 1, 0)
-    arguments = struct.pack("<QQBBii", GRANULE, 0, 1, 1, 1, 0) + location + bytes(16) + location + bytes(4)
+    arguments = struct.pack("<QQBBii", size, 0, 1, 1, 1, 0) + location + bytes(16) + location + bytes(4)
     return made(session, "cuMemCreate", arguments)
 
 

@@ -2,6 +2,8 @@
  * given back. */
 #include "../calls/calls.h"
 
+#include <unistd.h>
+
 #define MIB ((size_t)1 << 20)
 #define LIMIT (64 * MIB)
 
@@ -147,6 +149,53 @@ static void multicast(void)
 	REQUIRE_EQUAL(left(), LIMIT);
 	CHECK(cuMemAddressFree(address, 40 * MIB));
 	CHECK(cuMemAddressFree(multi, 40 * MIB));
+}
+
+/* A handle for what a descriptor leads to: the same memory, the same object. */
+static CUmemGenericAllocationHandle another_for(CUmemGenericAllocationHandle handle)
+{
+	CUmemGenericAllocationHandle other;
+	int descriptor;
+
+	CHECK(cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+	CHECK(cuMemImportFromShareableHandle(&other, (void *)(intptr_t)descriptor,
+					     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	close(descriptor);
+	return other;
+}
+
+/* What is bound by one handle is unbound by any other. */
+static void multicast_by_several_handles(void)
+{
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	};
+	const CUmulticastObjectProp shape = {
+		.numDevices = 1, .size = 40 * MIB, .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+	};
+	CUmemGenericAllocationHandle memory, team, second, third;
+
+	CHECK(cuMulticastCreate(&team, &shape));
+	CHECK(cuMulticastAddDevice(team, 0));
+	second = another_for(team);
+	third = another_for(second);
+	CHECK(cuMemCreate(&memory, 40 * MIB, &prop, 0));
+	CHECK(cuMulticastBindMem(team, 0, memory, 0, 40 * MIB, 0));
+	CHECK(cuMemRelease(memory));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	CHECK(cuMulticastUnbind(third, 0, 0, 40 * MIB));
+	REQUIRE_EQUAL(left(), LIMIT);
+	CHECK(cuMemCreate(&memory, 40 * MIB, &prop, 0));
+	CHECK(cuMulticastBindMem(third, 0, memory, 0, 40 * MIB, 0));
+	CHECK(cuMemRelease(memory));
+	CHECK(cuMemRelease(third));
+	REQUIRE_EQUAL(left(), 24 * MIB);
+	CHECK(cuMulticastUnbind(second, 0, 0, 40 * MIB));
+	REQUIRE_EQUAL(left(), LIMIT);
+	CHECK(cuMemRelease(second));
+	CHECK(cuMemRelease(team));
 }
 
 static void arrays(void)
@@ -354,6 +403,8 @@ int main(int argc, char **argv)
 	virtual();
 	REQUIRE_EQUAL(left(), LIMIT);
 	multicast();
+	REQUIRE_EQUAL(left(), LIMIT);
+	multicast_by_several_handles();
 	REQUIRE_EQUAL(left(), LIMIT);
 	arrays();
 	REQUIRE_EQUAL(left(), LIMIT);
