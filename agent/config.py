@@ -37,6 +37,9 @@ NVMEOF_TLS = ("on", "off")
 MAX_TARGET_ADDRESSES = 8
 """Of one node: whoever uses its storage has a controller with queues at each."""
 
+STATE_MARKS = ("lock", "journal.db")
+"""Files of which one is in each directory that an agent has had for its state."""
+
 REMOTING_TLS = REMOTING_RDMA = ("on", "off")
 
 PEER_PORT = 7412

@@ -17,7 +17,7 @@ import structlog
 from farbus.agent.actions import Report
 from farbus.agent.bus import BusWatch
 from farbus.agent.chassis import ChassisDesk
-from farbus.agent.config import AgentConfig
+from farbus.agent.config import STATE_MARKS, AgentConfig
 from farbus.agent.doors import Doors, real_doors
 from farbus.agent.events import DevicesVanished, LeasesVoided
 from farbus.agent.executor import Executor
@@ -125,8 +125,7 @@ async def serve(
     state = Path(config.state)
     # Where tasks run as others, those may pass through to their session files, and no further.
     passage = 0o700 if config.run_as_self else 0o711
-    # farbus up leaves the settings there.
-    make_state_directory(state, mode=passage, marks=("lock", "journal.db", "config.json"), what="an agent's state")
+    make_state_directory(state, mode=passage, marks=STATE_MARKS, what="an agent's state")
     # At once: without it, what a killed agent leaves there would be taken for somebody else's.
     lock = FileLock(state / "lock", what=f"state directory {state}")
     try:

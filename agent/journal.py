@@ -407,7 +407,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, str]:
         return _connect(path), ""
     except sqlite3.DatabaseError as error:
         # OperationalError (disk, permission) is one too; only damage is worth a new start.
-        if isinstance(error, sqlite3.OperationalError):
+        if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such "):
             raise Unavailable(
                 f"journal {path}: {error}", hint="is its directory writable, and room on its disk?"
             ) from error
@@ -436,6 +436,8 @@ def _connect(path: Path) -> sqlite3.Connection:
                 f"journal {path}: of a newer version of Farbus ({version} > {SCHEMA_VERSION})",
                 hint="run that version, or move the file away",
             )
+        if version == 0 and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            raise sqlite3.DatabaseError("it is a database of something else")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()

@@ -95,6 +95,8 @@ def check_program(program: str, *, path: str | None = None, machine: str | None 
     machine = machine or platform.machine()
     found = shutil.which(program, path=path)
     if found is None:
+        if os.path.sep in program and Path(program).is_dir():
+            raise UnusableProgram(f"{program}: a directory, not a program; name a program in it")
         if os.path.sep in program and Path(program).exists():
             raise UnusableProgram(f"{program}: not executable; chmod +x it, or name its interpreter")
         raise UnusableProgram(f"{program}: no such program")

@@ -331,8 +331,7 @@ class Attempts(Commander):
             if outcome.ok or step.tries >= MAX_STOP_TRIES:
                 self.steps.drop(key)
                 if run.is_alive:
-                    run.program = Program.EXITED
-                    run.reason = run.reason or ("stopped" if outcome.ok else f"not stopped: {outcome.error}")
+                    run.lose(run.reason or ("stopped" if outcome.ok else f"not stopped: {outcome.error}"))
             else:
                 self._retry(key, f"task {run.task} is not stopped on node {step.node}: {outcome.error}")
             return
@@ -568,7 +567,7 @@ class Attempts(Commander):
     def _abandon(self, job: JobRecord, run: TaskRun) -> None:
         """Let go of a task on a node that is gone; should the node return, it is told to clear it."""
         if run.is_alive:
-            run.program, run.reason = Program.EXITED, f"lost with node {run.node}"
+            run.lose(f"lost with node {run.node}")
         if run.client is not ClientSide.NONE:
             run.client = ClientSide.NONE
             self._persist.add(job.job.id)

@@ -16,7 +16,7 @@ from farbus.model.device import Device, DeviceKind, DeviceStatus, PoolReach, Rou
 from farbus.model.job import add_room, room_of
 from farbus.model.lease import LeaseStatus
 from farbus.model.move import MoveState
-from farbus.model.node import Node, NodeStatus, Resources
+from farbus.model.node import Node, NodeStatus, Resources, by_remoting_tls
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.states import DeviceState, JobState, NodeState
 from farbus.model.value import to_json
@@ -339,6 +339,8 @@ class ClusterState:
                     return f"device {place.device} is not what task {task.task} asks for"
                 if place.route not in group.routes or (place.route is Route.LOCAL) != (place.node == task.node):
                     return f"device {place.device} can't reach task {task.task} by route {place.route}"
+                if place.route is Route.REMOTE and len(by_remoting_tls(self._reported(task.node, place.node))) > 1:
+                    return f"nodes {task.node} and {place.node} differ in remoting_tls"
                 if place.route is Route.RECOMPOSED and (problem := self._moving_problem(place.device, task.node)):
                     return problem
                 taken.add(place.device)
@@ -348,6 +350,11 @@ class ClusterState:
             if node.node is None or free.lacks(taking, node.node.capacity):
                 return f"node {name} has no room"
         return ""
+
+    def _reported(self, *names: str) -> list[Node]:
+        """Return what those of the nodes have reported of themselves that are known."""
+        records = [self.nodes[name] for name in names if name in self.nodes]
+        return [record.node for record in records if record.node is not None]
 
     def _moving_problem(self, device_id: str, node: str) -> str:
         """Say why a device can't be moved to a node now; an empty string where it can."""

@@ -21,6 +21,9 @@ EXAMPLE_ADDRESS = "0.0.0.0:7411"
 HEARTBEATS_PER_LEASE = 5.0
 """Heartbeats in a lease time, so that a lost one or two end no lease."""
 
+STATE_MARKS = ("ledger.lock", "ledger.db", "audit.jsonl")
+"""Files of which one is in each directory that a scheduler has had for its state, also once its ledger was removed."""
+
 MAX_WHOLE = 2**63 - 1
 """What messages have room for (int64)."""
 

@@ -26,13 +26,14 @@ from farbus.api.staging import add_staging
 from farbus.api.trust import Trust
 from farbus.errors import FarbusError, InvalidInput, first_error
 from farbus.linux.daemon_log import configure_logging
+from farbus.linux.files import check_state_directory
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts
 from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.model.rules import Rules
 from farbus.scheduler import events
-from farbus.scheduler.config import SchedulerConfig
+from farbus.scheduler.config import STATE_MARKS, SchedulerConfig
 from farbus.scheduler.contents import Limits
 from farbus.scheduler.decision_maker import Decide, DecisionMaker, DecisionThread, decision_maker
 from farbus.scheduler.decision_process import DecisionProcess
@@ -158,6 +159,7 @@ async def serve(
     check_credentials(config)
     # For its error: the process that decides would tell it too late.
     decision_maker(config.policy)
+    check_state_directory(Path(config.state), marks=STATE_MARKS, what="a scheduler's state")
     ledger = Ledger(config.state)
     maker = DecisionMaker(
         DecisionThread(decide) if decide is not None else DecisionProcess(config.policy), limit_s=config.round_limit_s

@@ -80,7 +80,7 @@ class Deciding(Late):
     def _pending(self, now: float, most: int) -> tuple[PendingJob, ...]:
         """Return the jobs that the round considers, first to be served first."""
         self._over, self._behind = {}, set()
-        admitted = Admitted()
+        promised, admitted = self._promised(), self._promised()
         wall = self._wall + (now - self._now)
         awake = [job_id for job_id in self.situations.awake if self._may_be_placed(job_id, now)]
         if not awake:
@@ -119,7 +119,7 @@ class Deciding(Late):
                 )
                 if len(pending) >= most:
                     break
-            elif self.accounts.miss(record.job, self.rules) is not None:
+            elif self.accounts.miss(record.job, self.rules, promised) is not None:
                 self._over[job_id] = miss
             else:
                 self._behind.add(job_id)
@@ -127,6 +127,10 @@ class Deciding(Late):
         if len(pending) < most:
             pending += map(self._late_entry, self._late_pending(now, admitted)[: most - len(pending)])
         return tuple(pending)
+
+    def _promised(self) -> Admitted:
+        """Return what waiting jobs are sure to be granted without a round."""
+        return Admitted()
 
     def _neighbours(self, job: Job) -> tuple[Neighbour, ...]:
         """Return where the tasks run that ``job`` is to be near: those of another job of its user."""
@@ -161,7 +165,7 @@ class Deciding(Late):
             return
         # Whoever was looked at sleeps now or is placed: those behind have their turn.
         self._round_wanted |= self._round_truncated
-        refused, unchanged = False, self.generation == event.generation
+        refused, unchanged, promised = False, self.generation == event.generation, self._promised()
         for placement in event.decision.placements:
             if placement.job in self.late_jobs:
                 refused |= not self._grant_late(placement)
@@ -174,7 +178,7 @@ class Deciding(Late):
                 # A defect: it would be decided so again and again.  Nobody is to wait without a word for that.
                 fault = fault_miss(job.job.id, f"the decision can't be carried out: {problem}")
                 self._miss(fault)
-            elif problem or self.accounts.miss(job.job, self.rules) is not None:
+            elif problem or self.accounts.miss(job.job, self.rules, promised) is not None:
                 refused = True
             else:
                 self._grant(job, placement)

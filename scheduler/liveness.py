@@ -131,12 +131,12 @@ class Liveness(Attempts):
                 if status is not None and run.is_alive:
                     self._apply_report(job, run, status)
                 elif run.is_spare and run.program is Program.RUNNING:
-                    run.program, run.reason = Program.EXITED, lost
+                    run.lose(lost)
                     self._persist.add(job_id)
                     self._drop(job, run, lost)
                 elif run.program is Program.RUNNING or (run.is_alive and job.state is JobState.FINISHING):
                     state = self._after_loss(job)
-                    run.program, run.reason = Program.EXITED, lost
+                    run.lose(lost)
                     self._persist.add(job_id)
                     self._undo(job, state, f"task {run.task} was lost: {lost}")
                 if run.client is ClientSide.PREPARED and job.state is not JobState.FINISHING:

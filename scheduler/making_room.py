@@ -23,6 +23,7 @@ from farbus.scheduler.agenda import Look
 from farbus.scheduler.deciding import Deciding
 from farbus.scheduler.openings import holding_of
 from farbus.scheduler.queue import requests_of
+from farbus.scheduler.quotas import Admitted
 from farbus.scheduler.records import JobRecord
 
 RESERVATION_S = 120.0
@@ -63,6 +64,16 @@ class MakingRoom(Deciding):
             )
         )
 
+    def _promised(self) -> Admitted:
+        """Jobs for which room is kept: it is theirs once it is free, and then they count for their users' quotas."""
+        promised = Admitted()
+        for job_id in self.reservations:
+            job = self.jobs.get(job_id)
+            # One that is being moved itself counts until its end is confirmed.
+            if job is not None and job.state is JobState.QUEUED:
+                promised.add(job.job)
+        return promised
+
     def _may_be_placed(self, job_id: str, now: float) -> bool:
         """A job for which room is kept needs no round."""
         return job_id not in self.reservations and super()._may_be_placed(job_id, now)
@@ -84,7 +95,9 @@ class MakingRoom(Deciding):
             return
         if event.preempts and any(each.job.priority >= job.job.priority for each in moved):
             return
-        if self.accounts.miss(job.job, self.rules) is not None or self._problem(job, event.placement, moved):
+        if self.accounts.miss(job.job, self.rules, self._promised()) is not None:
+            return
+        if self._problem(job, event.placement, moved):
             return
         for placement in (event.placement, *event.again):
             self._reserve(placement)

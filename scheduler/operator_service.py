@@ -108,7 +108,7 @@ class OperatorService:
             # Nothing new comes: who uses it now is all that can change.
             with self._engine.watching(self._machine.jobs_of_node[node]) as changed:
                 jobs = tuple(self._machine.jobs[job_id].status() for job_id in sorted(self._machine.jobs_of_node[node]))
-                status = DrainStatus(node=node, jobs=jobs)
+                status = DrainStatus(node=node, jobs=jobs, lost=not self._machine.nodes[node].connected)
                 if status != last:
                     last = status
                     yield status

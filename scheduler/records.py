@@ -99,6 +99,8 @@ class TaskRun(msgspec.Struct, kw_only=True):
     arriving: bool = False
     """Its node runs it, but its program waits for its files, or never began."""
     exit_code: int = 0
+    exit_unknown: bool = False
+    """Nobody knows how its program ended: ``exit_code`` says nothing."""
     reason: str = ""
     path: str = ""
     """Of an attachment, where its node has put the volume."""
@@ -142,7 +144,11 @@ class TaskRun(msgspec.Struct, kw_only=True):
     @property
     def succeeded(self) -> bool:
         """Whether its program ended well by itself: one that was ended for a reason did not, whatever its exit code."""
-        return self.program is Program.EXITED and self.exit_code == 0 and not self.reason
+        return self.program is Program.EXITED and self.exit_code == 0 and not self.reason and not self.exit_unknown
+
+    def lose(self, reason: str) -> None:
+        """Note that its program is gone, and nobody knows how it ended."""
+        self.program, self.exit_unknown, self.reason = Program.EXITED, True, reason
 
     def status(self) -> TaskStatus:
         """Return the task as people see it."""
@@ -152,7 +158,14 @@ class TaskRun(msgspec.Struct, kw_only=True):
             Program.RUNNING: TaskState.RUNNING,
             Program.EXITED: TaskState.EXITED,
         }[self.program]
-        return TaskStatus(task=self.task, state=state, node=self.node, exit_code=self.exit_code, reason=self.reason)
+        return TaskStatus(
+            task=self.task,
+            state=state,
+            node=self.node,
+            exit_code=self.exit_code,
+            reason=self.reason,
+            exit_unknown=self.exit_unknown,
+        )
 
 
 class StoredProgress(msgspec.Struct, kw_only=True):

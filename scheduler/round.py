@@ -571,7 +571,7 @@ class _Round:
         if verdict is Verdict.NONE:
             message = "each part of the job fits the cluster by itself, but not all of them together"
             # What a policy never does, such as lending devices, no state of the cluster brings.
-            message += f" under policy {self.policy.name}"
+            message += f" under policy {self.policy.name}{self._apart(pending)}"
             misses.append(Miss(phase=ROUND, resource="job", message=message, permanent=True))
         elif verdict is Verdict.UNKNOWN:
             message = "each part of the job fits the cluster by itself; no place was found for all of them together, "
@@ -582,8 +582,14 @@ class _Round:
             if self.holding:
                 names = ", ".join(self.jobs.pending[row].job.id for row in self.holding)
                 message = f"what is free is kept for {names}, which waited longer"
+            else:
+                message += self._apart(pending)
             misses.append(Miss(phase=ROUND, resource="job", message=message))
         return tuple(misses), feasible
+
+    def _apart(self, pending: PendingJob) -> str:
+        """Say what keeps nodes apart, for the end of a message."""
+        return "".join(f"; {apart}" for desk in self.desks if (apart := desk.apart(pending)))
 
     def _verdict(self, pending: PendingJob) -> Verdict | None:
         """Return None where the phases find a place on the idle cluster, else what is found by looking at all at once.

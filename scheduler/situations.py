@@ -153,6 +153,8 @@ def _gains(phases: frozenset[str], wants: tuple[_Want, ...], gains: Gains) -> bo
         return True
     if GPU not in phases:
         return False
+    if gains.lending and any(want[0].gpus and Route.REMOTE in want[3] for want in wants):
+        return True
     # A node that reaches a pool as of now can have devices that were free all the time.
     movable = [want for want in wants if want[0].gpus and Route.RECOMPOSED in want[3]]
     return any(_suits(view, want[0]) for want in wants for view in gains.devices) or any(

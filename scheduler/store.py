@@ -150,9 +150,14 @@ def _lock(path: Path) -> tuple[int, bool]:
     lock_path = path.with_suffix(".lock")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Not through a link: it is written to.
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise FarbusError(f"can't open {lock_path}: {error.strerror}", hint="choose another --state") from error
+        linked = os.path.islink(lock_path)
+        raise FarbusError(
+            f"can't open {lock_path}: {'it is a link' if linked else error.strerror}",
+            hint="remove it" if linked else "choose another --state",
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -197,24 +202,28 @@ def _open(path: Path, schema: str, upgrades: Sequence[str], *, begun: bool) -> s
         # The secrets of leases are in it: the mode is set before the first byte is written,
         # and SQLite gives its -wal and -shm files the same.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        path.chmod(0o600)
     except OSError as error:
         raise FarbusError(f"can't open the ledger {path}: {error.strerror}", hint="choose another --state") from error
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
+        # First of all: what is not ours, or not yet, is not to be touched.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if health != "ok":
-            raise sqlite3.DatabaseError(" ".join(health.split()))
         current = len(upgrades) + 1
         if version > current:
             raise FarbusError(
                 f"the ledger {path} was written by a newer version of Farbus (format {version})",
                 hint="upgrade this scheduler",
             )
+        if version == 0 and connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+            raise FarbusError(f"{path} is a database of something else than a scheduler", hint="choose another --state")
+        with contextlib.suppress(PermissionError):
+            path.chmod(0o600)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        (health,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if health != "ok":
+            raise sqlite3.DatabaseError(" ".join(health.split()))
         if version == 0 and begun:
             # What it held stood in the -wal file, which a copy of the database alone leaves behind.
             raise _lost(path, "holds nothing without its -wal file")
@@ -231,7 +240,7 @@ def _open(path: Path, schema: str, upgrades: Sequence[str], *, begun: bool) -> s
 def _as_farbus_error(error: BaseException, path: Path) -> FarbusError:
     if isinstance(error, FarbusError):
         return error
-    if isinstance(error, sqlite3.OperationalError):
+    if isinstance(error, sqlite3.OperationalError) and not str(error).startswith("no such "):
         return FarbusError(f"can't use the ledger {path}: {error}", hint="see that its disk has room and is writable")
     if isinstance(error, sqlite3.DatabaseError):
         return FarbusError(

@@ -38,6 +38,8 @@ class Gains:
     devices: tuple[DeviceView, ...] = ()
     reaching: tuple[NodeView, ...] = ()
     """Those of the nodes that reach a fabric pool which they did not reach before."""
+    lending: bool = False
+    """Whether nodes may lend to others than before."""
 
 
 def in_steps(attach_s: float) -> float:
@@ -126,6 +128,7 @@ class Views:
         self._gained_nodes: dict[str, NodeView] = {}
         self._gained_devices: dict[str, DeviceView] = {}
         self._reaching: set[str] = set()
+        self._lending = False
 
     def take_gains(self) -> Gains:
         """Return what snapshots have shown since the last call to have more to give than before, as it is now."""
@@ -135,7 +138,8 @@ class Views:
         self._gained_nodes.clear()
         self._gained_devices.clear()
         self._reaching.clear()
-        return Gains(nodes, devices, reaching)
+        lending, self._lending = self._lending, False
+        return Gains(nodes, devices, reaching, lending)
 
     def snapshot(self, now: float) -> Snapshot:
         """Return the cluster at ``now``, monotonic seconds.
@@ -195,6 +199,7 @@ class Views:
                 rack=record.node.labels.get("rack", ""),
                 pools=self._pools(record),
                 storage_attach_s=in_steps(record.node.storage_attach_s),
+                remoting_tls=record.node.remoting_tls,
             )
         before = self._nodes.get(record.name)
         if view is not None and _has_more(before, view):
@@ -202,6 +207,7 @@ class Views:
             known = {reach.pool for reach in before.pools} if before is not None else set()
             if any(reach.pool not in known for reach in view.pools):
                 self._reaching.add(record.name)
+            self._lending |= before is not None and before.remoting_tls != view.remoting_tls
         self._put(self._nodes, record.name, view)
 
     def _look_at_device(self, record: DeviceRecord) -> None:
@@ -265,6 +271,7 @@ def _has_more(before: NodeView | None, now: NodeView) -> bool:
         or now.rack != before.rack
         or now.pools != before.pools
         or now.storage_attach_s != before.storage_attach_s
+        or now.remoting_tls != before.remoting_tls
     )
 
 

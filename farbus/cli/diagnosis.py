@@ -23,7 +23,7 @@ from farbus.cli.tls_diagnosis import examine_tls
 from farbus.cli.toolchain import find_toolchain
 from farbus.errors import FarbusError
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
-from farbus.model.node import Node, by_remoting_tls
+from farbus.model.node import Node, by_remoting_tls, describe_remoting_tls
 from farbus.model.quantity import format_bytes
 from farbus.model.states import NodeState
 from farbus.remoting.paths import CURE, native_parts
@@ -275,10 +275,9 @@ def encrypted_alike(nodes: Iterable[Node]) -> Iterator[Finding]:
     """Yield a warning where nodes differ in ``remoting_tls``: their programs and GPUs refuse each other."""
     settings = by_remoting_tls(nodes)
     if len(settings) > 1:
-        told = ", and ".join(f"{setting} at {', '.join(names)}" for setting, names in settings.items())
         yield Finding(
             check="encryption",
             verdict=Verdict.WARNING,
-            found=f"remoting_tls is {told}: programs of the ones can't use GPUs of the others",
+            found=describe_remoting_tls(settings),
             cure="set it alike in agent.toml of all nodes, and restart their agents",
         )

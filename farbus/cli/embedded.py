@@ -65,6 +65,12 @@ LONGEST_PAUSE_S = 10.0
 CALM_AFTER_S = 30.0
 """A daemon that ran this long begins again with the first pause."""
 
+STATE_LOCK = "up.lock"
+"""In the state: locked for as long as a ``farbus up`` has it."""
+
+STATE_MARKS = (STATE_LOCK, "scheduler/config.json")
+"""Files of which one is in each directory that a ``farbus up`` has had for its state."""
+
 MARK = "FARBUS_UP_STATE"
 """In the environment of every daemon: tells processes that a killed ``farbus up`` left from those of others."""
 
@@ -297,7 +303,7 @@ class EmbeddedCluster:
             # They are this user's own.
             "operator_nodes": [node.name for node in self.plan.nodes],
         }
-        return self._daemon("scheduler", "scheduler", home, settings)
+        return self._daemon("scheduler", "scheduler", home, settings, mark="ledger.lock")
 
     def _agent(self, authority: Authority, node: NodePlan) -> Daemon:
         home = self.state / "nodes" / node.name
@@ -336,13 +342,15 @@ class EmbeddedCluster:
                 settings["gpu_shares"] = {"*": self.plan.gpu_shares}
             # Whose GPUs they are: another user's farbus up has nodes of the same names.
             settings["softgpu_node"] = f"farbus-up-{os.getuid()}-{node.name}"
-        return self._daemon(f"node {node.name}", "agent", home, settings)
+        return self._daemon(f"node {node.name}", "agent", home, settings, mark="lock")
 
     def _metrics_address(self, number: int) -> str:
         return f"127.0.0.1:{self.plan.metrics_port + number}" if self.plan.metrics_port else ""
 
-    def _daemon(self, name: str, command: str, home: Path, settings: Mapping[str, object]) -> Daemon:
+    def _daemon(self, name: str, command: str, home: Path, settings: Mapping[str, object], *, mark: str) -> Daemon:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # By which it takes the directory for its own, though there are its settings in it.
+        (home / mark).touch(mode=0o600)
         path = home / "config.json"
         path.write_bytes(msgspec.json.format(msgspec.json.encode(settings), indent=2))
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("FARBUS_", "CUDA_"))}

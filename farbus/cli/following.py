@@ -125,16 +125,21 @@ def exit_code_of_job(status: JobStatus) -> int:
     return failed[0] if failed else int(ExitCode.RUN_FAILED)
 
 
-def write_chunk(data: bytes, stream: int, prefix: bytes) -> None:
-    """Write part of a task's output to where the task wrote it; with several tasks each line begins with its name."""
-    out = sys.stderr.buffer if stream == 2 else sys.stdout.buffer
+def write_chunk(data: bytes, stream: int, prefix: bytes, *, aside: bool = False) -> None:
+    """Write part of a task's output to where the task wrote it; with several tasks each line begins with its name.
+
+    What it wrote to standard output goes to standard error where it is to stand ``aside`` of something else.
+    """
+    out = sys.stderr.buffer if stream == 2 or aside else sys.stdout.buffer
     if prefix:
         data = b"".join(prefix + line for line in data.splitlines(keepends=True))
     out.write(data)
     out.flush()
 
 
-async def copy_logs(client: ClusterClient, job_id: str, *, task: str, follow: bool, prefix: str = "") -> None:
+async def copy_logs(
+    client: ClusterClient, job_id: str, *, task: str, follow: bool, prefix: str = "", aside: bool = False
+) -> None:
     """Copy a task's output to this process's, until it ends or, without ``follow``, what there is.
 
     The job is known: what breaks before its first output is begun again too.
@@ -161,13 +166,18 @@ async def copy_logs(client: ClusterClient, job_id: str, *, task: str, follow: bo
             if tail:
                 rest[chunk.stream] = tail
         if data:
-            write_chunk(data, chunk.stream, label)
+            write_chunk(data, chunk.stream, label, aside=aside)
     for stream, data in rest.items():
-        write_chunk(data + b"\n", stream, label)
+        write_chunk(data + b"\n", stream, label, aside=aside)
 
 
-async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet: bool = False) -> JobStatus:
-    """Watch a job to its end, telling on stderr what becomes of it; with ``output`` copy its output too."""
+async def follow_job(
+    client: ClusterClient, job_id: str, *, output: bool, quiet: bool = False, aside: bool = False
+) -> JobStatus:
+    """Watch a job to its end, telling on stderr what becomes of it; with ``output`` copy its output too.
+
+    All of it goes to stderr where it is to stand ``aside``.
+    """
     told = ""
     copies: list[asyncio.Task[None]] = []
     last: JobStatus | None = None
@@ -182,7 +192,7 @@ async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet:
                     told = line
                 started = {task.task for task in status.tasks if task.state is not TaskState.PENDING}
                 if output and not copies and started:
-                    copies = _start_copies(client, status)
+                    copies = _start_copies(client, status, aside=aside)
         if last is None or not is_ended(last):
             raise Unavailable(
                 f"the watch on job {job_id} ended before the job", hint=f"farbus jobs {job_id} shows how it is"
@@ -198,11 +208,13 @@ async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet:
     return last
 
 
-def _start_copies(client: ClusterClient, status: JobStatus) -> list[asyncio.Task[None]]:
+def _start_copies(client: ClusterClient, status: JobStatus, *, aside: bool) -> list[asyncio.Task[None]]:
     names = [task.task for task in status.tasks]
     return [
         asyncio.create_task(
-            copy_logs(client, status.job.id, task=name, follow=True, prefix=name if len(names) > 1 else ""),
+            copy_logs(
+                client, status.job.id, task=name, follow=True, prefix=name if len(names) > 1 else "", aside=aside
+            ),
             name=f"output of {name}",
         )
         for name in names

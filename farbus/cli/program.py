@@ -51,7 +51,9 @@ def find_program(name: str, *, path: str | None = None, machine: str = "") -> st
             ExitCode.COMMAND_NOT_FOUND
         ) from error
     if stat.S_ISDIR(facts.st_mode):
-        raise InvalidInput(f"{name}: a directory, not a program").with_exit_code(ExitCode.NOT_EXECUTABLE)
+        raise InvalidInput(f"{name}: a directory, not a program", hint="name a program in it").with_exit_code(
+            ExitCode.NOT_EXECUTABLE
+        )
     if not os.access(name, os.X_OK):
         raise InvalidInput(f"{name}: not executable", hint=f"chmod +x {name}").with_exit_code(ExitCode.NOT_EXECUTABLE)
     _check_format(name, machine or os.uname().machine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from farbus.cli.daemons import missing_settings, read_settings, with_agent_defaults
 from farbus.cli.decoding import convert_fields
@@ -12,6 +13,7 @@ from farbus.cli.findings import Finding, Verdict
 from farbus.cli.node_settings import AGENT_SETTINGS
 from farbus.cli.softgpu_settings import refused_settings
 from farbus.errors import FarbusError
+from farbus.linux.files import check_state_directory
 
 
 def examine_settings(path: str = "") -> Iterator[Finding]:
@@ -39,7 +41,7 @@ def examine_settings(path: str = "") -> Iterator[Finding]:
 
 def _check(path: str) -> str:
     """Return the settings of the software GPUs; raise :class:`FarbusError` where no agent starts with the file."""
-    from farbus.agent.config import AgentConfig  # noqa: PLC0415 - takes a while to load
+    from farbus.agent.config import STATE_MARKS, AgentConfig  # noqa: PLC0415 - takes a while to load
 
     # Certificates have checks of their own, and only root reads them all.
     files = {"authority": path, "certificate": path, "key": path}
@@ -48,4 +50,6 @@ def _check(path: str) -> str:
     given = dict.fromkeys(missing_settings(AgentConfig, settings, source=path), "scheduler:7411")
     config = convert_fields({**settings, **given}, AgentConfig, name=path)
     config.check()
+    if os.access(config.state, os.R_OK):
+        check_state_directory(Path(config.state), marks=STATE_MARKS, what="an agent's state")
     return config.softgpu

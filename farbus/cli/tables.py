@@ -52,9 +52,14 @@ def format_placement(placement: TaskPlacement) -> str:
 
 
 def format_exit(tasks: Sequence[TaskStatus]) -> str:
-    """Write the exit codes of the tasks that have ended; a signal is written as one."""
-    ended = [task.exit_code for task in tasks if task.state is TaskState.EXITED]
-    return ",".join(dict.fromkeys(f"signal {-code}" if code < 0 else str(code) for code in ended))
+    """Write the exit codes of the tasks that have ended; a signal is written as one, and what nobody knows as such."""
+    return ",".join(dict.fromkeys(_exit(task) for task in tasks if task.state is TaskState.EXITED))
+
+
+def _exit(task: TaskStatus) -> str:
+    if task.exit_unknown:
+        return "unknown"
+    return f"signal {-task.exit_code}" if task.exit_code < 0 else str(task.exit_code)
 
 
 def _job_seconds(status: JobStatus) -> float:
@@ -95,7 +100,7 @@ def describe_job(status: JobStatus) -> list[str]:
         if name in tasks:
             words.append(tasks[name].state.value)
             if tasks[name].state is TaskState.EXITED:
-                words.append(f"({'' if tasks[name].exit_code < 0 else 'code '}{format_exit([tasks[name]])})")
+                words.append(f"({'' if tasks[name].exit_code < 0 else 'code '}{_exit(tasks[name])})")
         if name in placements:
             words.append(f"on {format_placement(placements[name])}")
             if placements[name].why and not status.story:
@@ -148,6 +153,14 @@ def _gpu_count(status: NodeStatus) -> str:
     return str(sum(device.kind is DeviceKind.GPU for device in status.node.devices))
 
 
+def _memory(status: NodeStatus) -> str:
+    free, free_unit = format_bytes(status.free.memory_bytes).split(" ")
+    whole, unit = format_bytes(status.node.capacity.memory_bytes).split(" ")
+    # Once, where it is the same.
+    shown = "" if free_unit == unit or free == "0" else f" {free_unit}"
+    return f"{free}{shown} of {whole} {unit}"
+
+
 def _network(status: NodeStatus) -> str:
     whole = status.node.capacity.network_mbit_s
     return f"{format_network(status.free.network_mbit_s)} of {format_network(whole)}" if whole else "not counted"
@@ -162,13 +175,10 @@ NODE_COLUMNS: tuple[Column[NodeStatus], ...] = (
     Column("STATE", lambda status: status.state.value, state=True),
     Column("GPUS", _gpu_count, right=True),
     Column("CPUS FREE", lambda s: f"{format_cpu(s.free.cpu_milli)} of {format_cpu(s.node.capacity.cpu_milli)}"),
-    Column(
-        "MEMORY FREE",
-        lambda s: f"{format_bytes(s.free.memory_bytes)} of {format_bytes(s.node.capacity.memory_bytes)}",
-    ),
-    Column("NETWORK FREE", _network),
+    Column("MEMORY FREE", _memory),
     Column("ADDRESS", lambda status: status.node.address),
     Column("SEEN", lambda status: f"{format_age(status.seen_s)} ago"),
+    Column("NETWORK FREE", _network, wide=True),
     Column("VERSION", lambda status: status.node.agent_version, wide=True),
     Column("LABELS", _labels, wide=True),
     Column("CORDONED BY", lambda status: status.cordon, wide=True),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from farbus.cli.listing import printable
 from farbus.cli.tables import format_age
+from farbus.model.node import name_some
 from farbus.model.quantity import format_cpu
-from farbus.model.states import NodeState
+from farbus.model.states import DeviceState, NodeState
 from farbus.model.telemetry import ClusterTelemetry, GpuTelemetry, NodeTelemetry, SessionTelemetry
 
 if TYPE_CHECKING:
@@ -134,6 +135,10 @@ class _Gpu:
         self.node = node
         self.gpu = gpu
         self.name = name
+
+
+def _is_wedged(row: _Gpu) -> bool:
+    return row.gpu.state == DeviceState.WEDGED
 
 
 def _user(gpu: GpuTelemetry) -> str:
@@ -294,7 +299,15 @@ def picture(
     head = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
     if error:
         head.append(Text(printable(error), style="red", no_wrap=True, overflow="ellipsis"))
-    told = [_says_stopped(row) for row in sessions if row.session.stopped]
+    told = [
+        f"{state}: {name_some(sorted(found))}"
+        for state in (NodeState.LOST, NodeState.CORDONED)
+        if (found := [node.node for node in nodes if node.state is state])
+    ]
+    told += [
+        f"{row.node.node}: {row.name} is wedged; farbus devices -o wide says why" for row in gpus if _is_wedged(row)
+    ]
+    told += [_says_stopped(row) for row in sessions if row.session.stopped]
     told += [_says_hangs(row) for row in sessions if row.session.waiting_s >= HANGS_S]
     told += [f"{node.node}: {state.name} telemetry is old: {state.reason}" for node in nodes for state in node.stale]
     troubles = [Text(printable(line), style="yellow", no_wrap=True, overflow="ellipsis") for line in told]

@@ -27,10 +27,7 @@ class FileLock:
 
     def __init__(self, path: str | Path, *, what: str) -> None:
         """Take the lock; raise :class:`Conflict` naming ``what`` when another process has it."""
-        try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise Unavailable(f"{path}: {error.strerror}", hint="is its directory there and writable?") from error
+        self._descriptor = open_lock(path)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -48,6 +45,22 @@ class FileLock:
     def release(self) -> None:
         """Let go; the file stays, so that no two processes ever lock different files of one name."""
         os.close(self._descriptor)
+
+
+def open_lock(path: str | Path) -> int:
+    """Open a file to be locked, made where it is not there; raise :class:`Unavailable` where it can't be.
+
+    It is written to: a link in its place would have somebody else's file overwritten.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        reason, hint = error.strerror, "is its directory there and writable?"
+        if os.path.islink(path):
+            reason, hint = "it is a link, and no lock", "remove it"
+        elif os.path.isdir(path):
+            hint = "remove it"
+        raise Unavailable(f"{path}: {reason}", hint=hint) from error
 
 
 def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int = 0o600, durable: bool = False) -> None:
@@ -93,19 +106,28 @@ def make_owned_directory(path: Path, *, account: Account | None) -> None:
 
 
 def make_state_directory(path: Path, *, mode: int, marks: Collection[str], what: str) -> None:
-    """Like :func:`make_directory`, for a directory to be ours alone: what lies there is written and removed.
-
-    Raises :class:`Conflict` in one line, and changes nothing, where something lies there and nothing of ``marks``:
-    names of which one is in each directory that ``what`` has used.
-    """
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        there = {name for name in os.listdir(path) if name != "lost+found"}
-        if there and there.isdisjoint(marks):
-            raise Conflict(
-                f"{path} can't be the directory of {what}: it holds other things, {min(there)!r} among them",
-                hint="name one that is empty or not there",
-            )
+    """Like :func:`make_directory`, for a directory to be ours alone, as :func:`check_state_directory` has it."""
+    check_state_directory(path, marks=marks, what=what)
     make_directory(path, mode=mode)
+
+
+def check_state_directory(path: Path, *, marks: Collection[str], what: str) -> None:
+    """Look whether a directory may be ours alone, where what lies there is written and removed, and change nothing.
+
+    Raises :class:`Conflict` in one line where something lies there and nothing of ``marks``: names, or paths below
+    it, of which one is in each directory that ``what`` has used.
+    """
+    try:
+        there = {name for name in os.listdir(path) if name != "lost+found"}
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}", hint=f"name a directory for {what}") from error
+    if there and not any(os.path.lexists(path / mark) for mark in marks):
+        raise Conflict(
+            f"{path} can't be the directory of {what}: it holds other things, {min(there)!r} among them",
+            hint="name one that is empty or not there",
+        )
 
 
 def make_directory(path: Path, *, mode: int) -> None:

@@ -37,6 +37,7 @@ from __future__ import annotations
 import _socket
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -369,7 +370,11 @@ def become(specification: dict[str, Any], keeper_pid: int, report: int, streams:
         stage = "program"
         os.execvpe(specification["argv"][0], specification["argv"], specification["environment"])  # noqa: S606
     except OSError as error:
-        os.write(report, json.dumps({"stage": stage, "errno": error.errno or 0}).encode())
+        number = error.errno or 0
+        if stage == "program" and "/" in specification["argv"][0] and os.path.isdir(specification["argv"][0]):
+            # The kernel's word is EACCES, as for a file without the right to execute it.
+            number = errno.EISDIR
+        os.write(report, json.dumps({"stage": stage, "errno": number}).encode())
     except Exception as error:
         os.write(report, json.dumps({"stage": stage, "errno": 0, "text": str(error)}).encode())
     finally:

@@ -198,6 +198,9 @@ def start_error(program: Program, *, stage: str, number: int, text: str = "") ->
                 f"{name}: built for another architecture than {os.uname().machine}, or a script without #!"
             )
             return error.with_exit_code(ExitCode.NOT_EXECUTABLE)
+        if number == errno.EISDIR:
+            error = InvalidInput(f"{name}: a directory, not a program", hint="name a program in it")
+            return error.with_exit_code(ExitCode.NOT_EXECUTABLE)
         if number in (errno.EACCES, errno.EPERM):
             error = InvalidInput(f"{name}: not executable", hint="chmod +x it, and check the directories on its path")
             return error.with_exit_code(ExitCode.NOT_EXECUTABLE)

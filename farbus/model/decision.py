@@ -24,6 +24,8 @@ class NodeView(Value, frozen=True, kw_only=True):
     """The fabric pools that devices can be moved from to this node."""
     storage_attach_s: float = STORAGE_ATTACH_S
     """Seconds in which storage of other nodes is attached to it over the network."""
+    remoting_tls: str = ""
+    """As :attr:`farbus.model.node.Node.remoting_tls`."""
 
 
 class StorageShare(Value, frozen=True, kw_only=True):

@@ -392,6 +392,8 @@ class TaskStatus(Value, frozen=True, kw_only=True):
     reason: str = ""
     unstarted: bool = False
     """It has ended before its program began, through no fault of the job's: another attempt may do better."""
+    exit_unknown: bool = False
+    """Nobody knows how its program ended, as of one that was lost with its node: ``exit_code`` says nothing."""
 
 
 GPU_SHARE = "gpu share"

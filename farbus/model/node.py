@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from farbus.model.device import Device, PoolReach
 from farbus.model.quantity import (
@@ -16,6 +16,11 @@ from farbus.model.quantity import (
 )
 from farbus.model.states import NodeState
 from farbus.model.value import Value
+
+REMOTING_TLS = "on"
+"""What ``remoting_tls`` of an agent is where nobody has set it."""
+MAX_NAMED = 8
+"""Nodes named in one breath."""
 
 
 class Resources(Value, frozen=True, kw_only=True):
@@ -155,6 +160,12 @@ class Node(Value, frozen=True, kw_only=True):
     agent does not tell it."""
 
 
+def name_some(names: Sequence[str]) -> str:
+    """Write the first of some nodes, and how many more there are."""
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def by_remoting_tls(nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:
     """Return the names of nodes by their ``remoting_tls``: with more than one, they can't use each other's GPUs.
 
@@ -165,6 +176,13 @@ def by_remoting_tls(nodes: Iterable[Node]) -> dict[str, tuple[str, ...]]:
         if node.remoting_tls:
             told.setdefault(node.remoting_tls, []).append(node.name)
     return {setting: tuple(sorted(names)) for setting, names in sorted(told.items())}
+
+
+def describe_remoting_tls(names: Mapping[str, Sequence[str]]) -> str:
+    """Say that nodes differ in ``remoting_tls``, which ``names`` are by, and what comes of it."""
+
+    told = ", and ".join(f"{setting} at {name_some(of)}" for setting, of in sorted(names.items()))
+    return f"remoting_tls is {told}: programs of the ones can't use GPUs of the others"
 
 
 class NodeStatus(Value, frozen=True, kw_only=True):

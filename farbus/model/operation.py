@@ -38,6 +38,8 @@ class DrainStatus(Value, frozen=True, kw_only=True):
 
     node: str
     jobs: tuple[JobStatus, ...] = ()
+    lost: bool = False
+    """The node can't be reached: its jobs let go of it once it is back, or is forgotten."""
 
 
 class ForgottenNode(Value, frozen=True, kw_only=True):

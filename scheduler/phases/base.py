@@ -308,6 +308,14 @@ class Desk(abc.ABC):
     def end_holds(self, *, release: bool) -> None:
         """Forget all holds: ``release`` what they kept, or leave it taken."""
 
+    def apart(self, pending: PendingJob) -> str:
+        """Say what keeps nodes from each other of which one could have what the job wants from the other, if anything.
+
+        Where a job finds no place though all its parts do, it may be what it misses.
+        """
+        del pending
+        return ""
+
     # What is scarce, for the bound of a round (:mod:`farbus.scheduler.phases.bound`).
 
     def room(self, places: Integers) -> Integers:

@@ -20,7 +20,7 @@ from farbus.model.cluster import LinkLoad, network_load
 from farbus.model.decision import DeviceView, NodeView, Snapshot, StorageShare
 from farbus.model.device import ATTACH_S, Device
 from farbus.model.job import ServiceRequest
-from farbus.model.node import DIMENSIONS, STORAGE_ATTACH_S, Resources, amounts_of
+from farbus.model.node import DIMENSIONS, REMOTING_TLS, STORAGE_ATTACH_S, Resources, amounts_of
 from farbus.scheduler.phases.room import Room
 from farbus.scheduler.phases.tables import distinct
 
@@ -197,6 +197,8 @@ class Cluster:
     """Who can have devices moved to it, and from where."""
     storage_attach_s: Floats
     """Shape (M,): seconds in which storage of others is attached to each node, at least what is typical."""
+    remoting_tls: tuple[str, ...]
+    """Of each node, whether sessions with its GPUs are encrypted: those between nodes that differ can't be made."""
 
     @property
     def size(self) -> int:
@@ -268,6 +270,7 @@ class Cluster:
             kept=self.kept.idle(),
             fabric=self.fabric,
             storage_attach_s=self.storage_attach_s,
+            remoting_tls=self.remoting_tls,
         )
 
 
@@ -331,6 +334,7 @@ def from_snapshot(snapshot: Snapshot) -> Cluster:
         racks=tuple(racks),
         fabric=_fabric(pools, index, views, devices, device_node),
         storage_attach_s=_attach_s(views),
+        remoting_tls=_remoting_tls(views),
     )
 
 
@@ -366,6 +370,13 @@ def _attach_s(views: Sequence[NodeView]) -> Floats:
     seconds = np.fromiter((view.storage_attach_s for view in views), np.float64, len(views))
     # What is quicker is not told apart, and what is reported may be nonsense.
     return np.where((seconds > STORAGE_ATTACH_S) & (seconds < np.inf), seconds, STORAGE_ATTACH_S)
+
+
+def _remoting_tls(views: Sequence[NodeView]) -> tuple[str, ...]:
+    told = {view.remoting_tls for view in views if view.remoting_tls}
+    # An older agent does not tell it: it is taken for one of the others where these agree.
+    silent = told.pop() if len(told) == 1 else REMOTING_TLS
+    return tuple([view.remoting_tls or silent for view in views])
 
 
 def _is_free(view: DeviceView) -> bool:
@@ -461,6 +472,7 @@ class Columns:
             or old.rack != new.rack
             or old.pools != new.pools
             or old.storage_attach_s != new.storage_attach_s
+            or old.remoting_tls != new.remoting_tls
             for old, new in nodes
         ) or any(
             old.node != new.node or old.device != new.device or old.destination != new.destination

@@ -65,6 +65,11 @@ class DevicePhase(Phase):
         """Return, shape (M,), which nodes can lend to each other: those of one zone; a negative zone lends nothing."""
         return np.zeros(cluster.size, np.int64)
 
+    def explain_zones(self, cluster: Cluster) -> str:
+        """Say which zones there are, and why; nothing where that explains itself."""
+        del cluster
+        return ""
+
     def open(self, cluster: Cluster, policy: Policy, later: Sequence[Desk]) -> Desk:
         """Return the desk of the last round, brought up to date, or a new one."""
         del later

@@ -585,6 +585,13 @@ class DeviceDesk(Desk):
         kinds = (shapes * len(_WHENCE) + whence) * len(_ENDS) + kind
         return told(kinds, text, place=place, cost=cost, other=other, other_cost=dearer)
 
+    def apart(self, pending: PendingJob) -> str:
+        """Say which zones there are, where the job would be lent something."""
+        requests = [self.kind.request(pending, group) for group in pending.job.groups]
+        if not any(request is not None and Route.REMOTE in request.routes for request in requests):
+            return ""
+        return self.kind.explain_zones(self.cluster)
+
     def misses(self, pending: PendingJob) -> list[Miss]:
         """Return why the groups of a job find no devices."""
         found = []
@@ -596,15 +603,19 @@ class DeviceDesk(Desk):
             if not stock.total.any():
                 miss = self.kind.explain_filter(self.cluster, request.filter)
             else:
+                site = self.cluster.index.get(group.node, -1)
+                apart = site >= 0 and bool((stock.total * ~self._reach(site)).any())
                 need = DeviceNeed(
                     phase=self.phase,
                     noun=self.kind.noun,
                     count=request.count,
                     tasks=group.count,
-                    site=self.cluster.index.get(group.node, -1),
+                    site=site,
                     local=Route.LOCAL in request.routes,
                     remote=Route.REMOTE in request.routes,
                     may_span=request.may_span,
+                    apart=apart,
+                    why_apart=self.apart(pending) if apart else "",
                 )
                 miss = self._miss(request, need) or self._held_back(pending, group, request, need.site)
             if miss is not None:
@@ -613,7 +624,7 @@ class DeviceDesk(Desk):
 
     def _miss(self, request: DeviceRequest, need: DeviceNeed) -> Miss | None:
         """Say why no route serves ``need``: of several routes, the one that may do so later."""
-        stock, nodes = self.stock(request.filter), ~self.cluster.fabric.is_pool
+        stock, nodes = self.stock(request.filter), ~self.cluster.fabric.is_pool & self._reach(need.site)
         found = []
         if need.local or need.remote:
             found.append(device_miss(self.cluster, need, stock.total * nodes, stock.free * nodes))
@@ -622,6 +633,14 @@ class DeviceDesk(Desk):
         misses = [miss for miss in found if miss is not None]
         return min(misses, key=lambda miss: miss.permanent) if len(misses) == len(found) else None
 
+    def _reach(self, site: int) -> Flags:
+        """Return whose devices a task at ``site`` could be given at all, shape (M,): its own and those of its zone."""
+        if site < 0:
+            return np.ones(self.cluster.size, bool)
+        reach: Flags = (self._zones == self._zones[site]) & (self._zones >= 0)
+        reach[site] = True
+        return reach
+
     def _held_back(self, pending: PendingJob, group: TaskGroup, request: DeviceRequest, site: int) -> Miss | None:
         """Say when there are free devices, but no arc leads to any of them."""
         look = self.outlook(self.outlook_key(pending, group))
@@ -629,11 +648,10 @@ class DeviceDesk(Desk):
         miss = self.network.miss(request, group, served)
         if miss is not None or (served[site] if site >= 0 else served.any()):
             return miss
-        return Miss(
-            phase=self.phase,
-            resource="route",
-            message=(
-                f"{self.kind.noun}s that suit are free, but on no node from which group {group.name} may use them now "
-                f"(routes {', '.join(group.routes)}; policy {self.policy.name})"
-            ),
+        message = (
+            f"{self.kind.noun}s that suit are free, but on no node from which group {group.name} may use them now "
+            f"(routes {', '.join(group.routes)}; policy {self.policy.name})"
         )
+        if apart := self.apart(pending):
+            message += f"; {apart}"
+        return Miss(phase=self.phase, resource="route", message=message)

@@ -10,10 +10,12 @@ import numpy as np
 from farbus.model.decision import PendingJob
 from farbus.model.device import Device, DeviceKind, GpuFilter, Route
 from farbus.model.job import GPU_SHARE, Miss, TaskGroup
+from farbus.model.node import describe_remoting_tls
 from farbus.model.quantity import format_bytes
 from farbus.scheduler.phases.base import Flags
 from farbus.scheduler.phases.cluster import Cluster
 from farbus.scheduler.phases.device import DevicePhase, DeviceRequest
+from farbus.scheduler.phases.tables import Integers
 
 
 class GpuPhase(DevicePhase):
@@ -39,6 +41,19 @@ class GpuPhase(DevicePhase):
             [wanted.takes(device) for device in cluster.devices],
             bool,
         )
+
+    def zones(self, cluster: Cluster) -> Integers:
+        """Let those lend to each other that agree whether sessions are encrypted: others refuse each other's."""
+        number = {setting: row for row, setting in enumerate(sorted(set(cluster.remoting_tls)))}
+        return np.array([number[setting] for setting in cluster.remoting_tls], np.int64)
+
+    def explain_zones(self, cluster: Cluster) -> str:
+        """Say which nodes differ in ``remoting_tls``."""
+        nodes: dict[str, list[str]] = {}
+        for name, setting, is_pool in zip(cluster.names, cluster.remoting_tls, cluster.fabric.is_pool, strict=True):
+            if not is_pool:
+                nodes.setdefault(setting, []).append(name)
+        return describe_remoting_tls(nodes) if len(nodes) > 1 else ""
 
     def explain_filter(self, cluster: Cluster, wanted: Hashable) -> Miss | None:
         """Say whether there is no GPU at all, none of the model, or none with memory enough."""

@@ -140,6 +140,9 @@ class DeviceNeed:
     local: bool
     remote: bool
     may_span: bool
+    apart: bool = False
+    """Whether some nodes that have such devices can't lend to the site: these are not counted."""
+    why_apart: str = ""
 
 
 def device_miss(cluster: Cluster, need: DeviceNeed, total: Integers, free: Integers) -> Miss | None:
@@ -184,14 +187,15 @@ def _device_miss(cluster: Cluster, need: DeviceNeed, there: Integers, *, spans: 
         where = f"node {cluster.names[need.site]}"
     elif need.site >= 0 and not need.local:
         where = f"the cluster beside node {cluster.names[need.site]}"
+    if need.apart and need.remote:
+        where = f"what may lend to node {cluster.names[need.site]}{' with that node' if need.local else ''}"
     wanted = need.count * need.tasks
     amount = int(usable.sum())
     suited = "" if permanent else " that suits and is free" if amount == 1 else " that suit and are free"
 
     def miss(message: str, short_by: int) -> Miss:
-        return Miss(
-            phase=need.phase, resource=need.noun.lower(), message=message, short_by=short_by, permanent=permanent
-        )
+        told = f"{message}; {need.why_apart}" if need.apart and need.remote and need.why_apart else message
+        return Miss(phase=need.phase, resource=need.noun.lower(), message=told, short_by=short_by, permanent=permanent)
 
     # What the cluster has but no node: only GPUs by remoting may be of several.
     span = "; gpu_span (--gpu-span) takes them of several" if permanent and need.noun == "GPU" and need.remote else ""

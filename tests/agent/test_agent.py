@@ -75,6 +75,7 @@ async def test_a_task_runs_and_its_output_and_exit_code_come_back(
     [
         (("/no/such/program",), 127, "no such program"),
         (("/etc/passwd",), 126, "not executable"),
+        (("/etc",), 126, "/etc: a directory, not a program; name a program in it"),
     ],
 )
 async def test_a_program_that_cannot_run_ends_its_task_as_a_shell_would(

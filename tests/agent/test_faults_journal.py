@@ -66,7 +66,22 @@ def put_a_directory(path: Path) -> None:
     (path / "something").mkdir(parents=True)
 
 
-@pytest.mark.parametrize("spoil", [overwrite, damage_a_page, put_a_directory])
+def put_something_else(path: Path) -> None:
+    overwrite(path)
+    path.unlink()
+    with sqlite3.connect(path) as connection:
+        # Of the name that ours has.
+        connection.execute("CREATE TABLE step (name TEXT)")
+    connection.close()
+
+
+def drop_a_column(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.executescript("DROP TABLE step; CREATE TABLE step (name TEXT)")
+    connection.close()
+
+
+@pytest.mark.parametrize("spoil", [overwrite, damage_a_page, put_a_directory, put_something_else, drop_a_column])
 async def test_a_damaged_journal_is_set_aside_whole(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     path = tmp_path / "journal.db"
     await record(path)

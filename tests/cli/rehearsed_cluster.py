@@ -281,7 +281,9 @@ class RehearsedCluster(ClusterHandler):
         if node == "alpha":
             yield DrainStatus(node=node, jobs=(self.jobs["j-1"],))
             yield DrainStatus(node=node, jobs=(msgspec.structs.replace(self.jobs["j-1"], reason="it goes on"),))
-        yield DrainStatus(node=node)
+        if node == "lost":
+            yield DrainStatus(node=node, jobs=(self.jobs["j-1"],), lost=True)
+        yield DrainStatus(node=node, lost=node == "lost")
 
     async def forget(self, caller: Identity, node: str) -> ForgottenNode:
         if node == "gamma":

@@ -36,7 +36,7 @@ def test_tables_are_plain_text_into_a_pipe(ask) -> None:
     assert done.returncode == 0
     assert done.stderr == ""
     assert done.stdout.splitlines()[0].split()[:3] == ["NAME", "STATE", "GPUS"]
-    assert done.stdout.splitlines()[1].startswith("alpha  ready     1  3.5 of 4   7 GiB of 8 GiB")
+    assert done.stdout.splitlines()[1].startswith("alpha  ready     1  3.5 of 4   7 of 8 GiB")
     assert "\x1b" not in done.stdout
 
 
@@ -161,6 +161,13 @@ def test_follow_shows_output_and_tells_of_waiting_and_placement(ask) -> None:
         "to standard error",
         "farbus: j-9 failed: task main.0 ended with exit code 3",
     ]
+
+
+def test_what_programs_read_of_a_job_that_is_followed_is_its_json_alone(ask) -> None:
+    done = ask("submit", "--follow", "-o", "json", "--", "exits", "3")
+    assert done.returncode == 3
+    assert [task.exit_code for task in msgspec.json.decode(done.stdout, type=JobStatus).tasks] == [3]
+    assert {"to standard output", "to standard error"} <= set(done.stderr.splitlines())
 
 
 def test_ctrl_c_ends_the_watching_not_the_job(cluster: Cluster, tmp_path: Path) -> None:

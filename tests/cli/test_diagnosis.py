@@ -204,6 +204,16 @@ def test_settings_that_no_agent_starts_with_are_broken(tmp_path: Path, text: str
     assert finding.cure
 
 
+def test_a_state_that_holds_other_things_is_broken(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(f'state = "{tmp_path}"\n')
+    (finding,) = (finding for finding in examine(config=str(file)) if finding.check == "settings")
+    told = f"{file}: {tmp_path} can't be the directory of an agent's state: it holds other things, "
+    assert finding.verdict is Verdict.BROKEN
+    assert finding.found.startswith(told)
+    assert finding.cure == "name one that is empty or not there"
+
+
 def test_settings_that_leave_something_to_options_are_right(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
     file.write_text('remoting_tls = "off"\nmetrics_listen = "off"\ncredentials = "/nowhere"\n')

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from farbus.cli.listing import plain_table, printable, terminal_table
-from farbus.cli.tables import DEVICE_COLUMNS, JOB_COLUMNS, LEASE_COLUMNS, NODE_COLUMNS
+from farbus.cli.tables import DEVICE_COLUMNS, JOB_COLUMNS, LEASE_COLUMNS, NODE_COLUMNS, describe_job, format_exit
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
+from farbus.model.job import Job, JobStatus, Requests, TaskGroup, TaskState, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
-from farbus.model.states import DeviceState, LeaseState, NodeState
+from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
 
 UUIDS = [f"GPU-8f2d6c1e-0000-4000-8000-00000000000{number}" for number in range(3)]
 
@@ -98,3 +100,42 @@ def test_the_network_of_a_node_is_listed(capacity: int, free: int, cell: str) ->
     status = NodeStatus(node=node, state=NodeState.READY, free=Resources(network_mbit_s=free))
     (column,) = (column for column in NODE_COLUMNS if column.title == "NETWORK FREE")
     assert column.cell(status) == cell
+
+
+def test_nodes_have_a_line_each_at_80_columns() -> None:
+    capacity = Resources(cpu_milli=64_000, memory_bytes=503 * 2**30 + 2**29, network_mbit_s=100_000)
+    nodes = [
+        NodeStatus(
+            node=Node(name=f"gpu-node-{number}", address=f"10.20.30.{number}", boot_id="b", agent_version="1",
+                      capacity=capacity),
+            state=NodeState.CORDONED, free=msgspec.structs.replace(capacity, cpu_milli=12_500), seen_s=3.0,
+        )
+        for number in (17, 18)
+    ]  # fmt: skip
+    lines = text(nodes, NODE_COLUMNS, 80)
+    assert len(lines) == 3
+    assert lines[1] == "gpu-node-17  cordoned     0  12.5 of 64  503.5 of 503.5 GiB  10.20.30.17  3s ago"
+
+
+@pytest.mark.parametrize(
+    ("free", "whole", "cell"),
+    [(2**29, 2**30, "512 MiB of 1 GiB"), (2**31, 2**33, "2 of 8 GiB"), (0, 2**33, "0 of 8 GiB"), (0, 0, "0 of 0 B")],
+)
+def test_the_memory_of_a_node_is_listed_with_its_unit_once(free: int, whole: int, cell: str) -> None:
+    node = Node(name="a", address="a", boot_id="b", agent_version="1", capacity=Resources(memory_bytes=whole))
+    status = NodeStatus(node=node, state=NodeState.READY, free=Resources(memory_bytes=free))
+    (column,) = (column for column in NODE_COLUMNS if column.title == "MEMORY FREE")
+    assert column.cell(status) == cell
+
+
+def test_of_a_task_that_was_lost_no_exit_code_is_listed() -> None:
+    tasks = (
+        TaskStatus(task="main.0", state=TaskState.EXITED, exit_unknown=True, reason="lost with node c"),
+        TaskStatus(task="main.1", state=TaskState.EXITED, exit_code=-9),
+        TaskStatus(task="main.2", state=TaskState.RUNNING),
+    )
+    assert format_exit(tasks) == "unknown,signal 9"
+    group = TaskGroup(name="main", command=("x",), requests=Requests(), count=3)
+    job = Job(id="j1", name="n", user="u", groups=(group,))
+    lines = describe_job(JobStatus(job=job, state=JobState.FAILED, tasks=tasks))
+    assert lines[1] == "  task main.0: exited (code unknown) - lost with node c"

@@ -50,6 +50,16 @@ def test_drain_tells_who_it_waits_for_and_ends_when_nobody_is_left(ask) -> None:
     assert done.stderr == "farbus: node alpha is used by j-1 (running)\n"
 
 
+LOST = "farbus: node lost is lost: its jobs let go of it once it is back; if it is off for good, farbus forget lost"
+
+
+def test_drain_tells_of_a_node_that_it_is_lost(ask) -> None:
+    done = ask("drain", "lost")
+    assert (done.returncode, done.stdout) == (0, "node lost is drained\n")
+    assert done.stderr.splitlines() == [LOST, "farbus: node lost is used by j-1 (running)"]
+    assert ask("drain", "lost", "--no-wait", "-o", "json").stderr.splitlines() == [LOST]
+
+
 def test_drain_lists_without_waiting(ask) -> None:
     done = ask("drain", "alpha", "--no-wait", "-o", "json")
     assert [status.job.id for status in msgspec.json.decode(done.stdout, type=list[JobStatus])] == ["j-1"]

@@ -419,5 +419,11 @@ def test_a_program_that_may_not_be_executed(tmp_path: Path) -> None:
         find_program(path)
 
 
+def test_a_directory_is_no_program(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="a directory, not a program; name a program in it") as caught:
+        find_program(str(tmp_path))
+    assert caught.value.exit_code == ExitCode.NOT_EXECUTABLE
+
+
 def test_a_program_of_this_architecture_is_found() -> None:
     assert find_program("sh", path="/nowhere:/bin:/usr/bin").endswith("/sh")

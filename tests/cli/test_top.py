@@ -48,6 +48,7 @@ GPU-0001     alpha       97%  512M of 1.0G    -   - j-1     ada on gamma
 PROGRAM      JOB     USER     FROM      ON        VIA  CALLS/s  IN/s OUT/s  BUSY
 train        j-1     ada      gamma     alpha     tls     1.2k  2.9M  3.9K   90%
 
+lost: gamma
 alpha: network telemetry is old: no answer after 5 s
 """
 
@@ -56,6 +57,20 @@ def test_the_picture_has_nodes_gpus_sessions_and_troubles() -> None:
     title, _, rest = drawn(ClusterTelemetry(nodes=TELEMETRY)).partition("\n\n")
     assert title.split("  ", 1)[1] == "2 nodes (1 lost), 1 GPU (1 in use), 1 session, by name"
     assert rest == REHEARSED
+
+
+def test_what_takes_nothing_new_is_told() -> None:
+    gpu = GpuTelemetry(device="GPU-0001", state="wedged", user="ada", client_node="gamma")
+    nodes = (
+        NodeTelemetry(node="alpha", state=NodeState.CORDONED),
+        NodeTelemetry(node="beta", state=NodeState.READY, gpus=(gpu,)),
+        *(NodeTelemetry(node=f"n{number:02}", state=NodeState.LOST) for number in range(10)),
+    )
+    assert drawn(ClusterTelemetry(nodes=nodes)).splitlines()[-3:] == [
+        "lost: n00, n01, n02, n03, n04, n05, n06, n07 and 2 more",
+        "cordoned: alpha",
+        "beta: GPU-0001 is wedged; farbus devices -o wide says why",
+    ]
 
 
 def test_a_lost_node_is_grey() -> None:

@@ -30,8 +30,9 @@ from farbus.cli.embedded import EmbeddedCluster, Plan, parse_nodes, remove_lefto
 from farbus.cli.runtime import RunningCluster
 from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.linux.children import process_exists
+from farbus.linux.files import FileLock
 from farbus.linux.rdma import RdmaDevice
-from farbus.model.value import from_json
+from farbus.model.value import from_json, to_json
 from tests.cli.conftest import Farbus, clean_environment
 
 NODES = "--nodes=left:0,right:0"
@@ -264,6 +265,43 @@ def test_a_chosen_state_is_kept_and_used_again(farbus: Farbus, tmp_path: Path) -
         assert farbus("down").returncode == 0
     assert len(jobs) == 2
     assert sorted(os.listdir(tmp_path)) == ["kept"]
+
+
+def test_a_state_that_holds_other_things_is_refused_and_left_as_it_is(here: Farbus, tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    (others / "scheduler").mkdir(parents=True)
+    (others / "scheduler" / "ledger.lock").touch()
+    for more in ((), ("--detach",)):
+        done = here("up", NODES, "--state", str(others), *more)
+        assert (done.returncode, done.stderr) == (
+            7,
+            f"farbus: {others} can't be the directory of a farbus up: it holds other things, 'scheduler' among them; "
+            "name one that is empty or not there\n",
+        )
+    assert [path.name for path in others.rglob("*")] == ["scheduler", "ledger.lock"]
+
+
+def test_a_state_is_of_one_at_a_time_and_nobody_else_ends_what_runs_there(farbus: Farbus, tmp_path: Path) -> None:
+    state = tmp_path / "kept"
+    state.mkdir()
+    lock = FileLock(state / "up.lock", what="the state")
+    done = farbus("up", NODES, "--state", str(state))
+    assert (done.returncode, done.stderr) == (
+        7, f"farbus: --state {state} is in use by process {os.getpid()}; stop it or choose another\n"
+    )  # fmt: skip
+    # What a killed one had told of itself, before another took its state.
+    runtime = tmp_path / "farbus"
+    runtime.mkdir(mode=0o700)
+    told = RunningCluster(pid=1, server="", credentials="", default_node="left", nodes=(), state=str(state), devices=())
+    (runtime / "up.json").write_bytes(to_json(told))
+    with subprocess.Popen(["sleep", "1000"], env={"FARBUS_UP_STATE": str(state), "PATH": os.defpath}) as daemon:
+        farbus("down")
+        assert daemon.poll() is None
+        lock.release()
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        (runtime / "up.json").write_bytes(to_json(told))
+        farbus("down")
+        assert daemon.wait(timeout=30) == -signal.SIGKILL
 
 
 @pytest.fixture(scope="module")

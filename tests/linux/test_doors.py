@@ -20,7 +20,7 @@ from farbus.linux import links, nvml
 from farbus.linux.blocking import BlockingCaller
 from farbus.linux.cgroups import Cgroups, FakeCgroups, KernelCgroups
 from farbus.linux.clock import Clock, FakeClock, SystemClock
-from farbus.linux.files import FileLock, make_directory, make_state_directory, write_owned
+from farbus.linux.files import FileLock, check_state_directory, make_directory, make_state_directory, write_owned
 from farbus.linux.links import LinkTable, NetworkLink
 from farbus.linux.node_facts import FakeNodeFacts, KernelNodeFacts, NodeFacts
 from farbus.linux.notify import SystemdNotifier
@@ -724,6 +724,30 @@ def test_a_directory_that_is_ours_gets_its_mode(tmp_path: Path, there: tuple[str
         (tmp_path / name).touch()
     make_state_directory(tmp_path, mode=0o711, marks=("lock",), what="an agent's state")
     assert tmp_path.stat().st_mode & 0o777 == 0o711
+
+
+def test_a_directory_is_ours_by_a_path_below_it(tmp_path: Path) -> None:
+    (tmp_path / "scheduler").mkdir()
+    with pytest.raises(Conflict, match="'scheduler' among them; name one that is empty or not there"):
+        check_state_directory(tmp_path, marks=("scheduler/config.json",), what="a farbus up")
+    (tmp_path / "scheduler" / "config.json").touch()
+    check_state_directory(tmp_path, marks=("scheduler/config.json",), what="a farbus up")
+
+
+def test_a_file_or_a_link_to_itself_is_no_state_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("link")
+    for name, reason in (("file", "Not a directory"), ("link", "Too many levels of symbolic links")):
+        with pytest.raises(Unavailable, match=f"{name}: {reason}; name a directory for a farbus up"):
+            check_state_directory(tmp_path / name, marks=("lock",), what="a farbus up")
+
+
+def test_no_lock_is_taken_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "others").write_text("something of theirs")
+    (tmp_path / "lock").symlink_to("others")
+    with pytest.raises(Unavailable, match="lock: it is a link, and no lock; remove it"):
+        FileLock(tmp_path / "lock", what="state directory")
+    assert (tmp_path / "others").read_text() == "something of theirs"
 
 
 # Service notification.

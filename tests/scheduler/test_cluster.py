@@ -79,6 +79,19 @@ def test_a_plan_for_a_device_that_is_leased_is_refused(cluster: Cluster) -> None
     assert "is not free" in cluster.machine.placement_problem(cluster.machine.jobs["j3"], plan)
 
 
+@pytest.mark.parametrize(
+    ("lender", "client", "problem"),
+    [("on", "off", "nodes c and a differ in remoting_tls"), ("off", "off", ""), ("on", "", "")],
+)
+def test_a_plan_for_a_session_that_would_be_refused_is_refused(
+    cluster: Cluster, lender: str, client: str, problem: str
+) -> None:
+    for told, setting in ((node("a", 1), lender), (node("c"), client)):
+        announced = replace(told, remoting_tls=setting)
+        cluster.tell(events.InventoryChanged(node=announced, session=cluster.agents[told.name].session))
+    assert cluster.machine.placement_problem(cluster.machine.jobs["j2"], placed("c", GOOD)) == problem
+
+
 def test_a_plan_that_overcommits_a_node_is_refused(cluster: Cluster) -> None:
     cluster.submit(job("j4", count=2, cpu_milli=3000))
     tasks = tuple(TaskPlacement(task=f"main.{number}", node="c") for number in (0, 1))

@@ -48,7 +48,7 @@ def assert_equal(kept: Cluster | Fabric, fresh: Cluster | Fabric) -> None:
 RESOURCES = st.builds(Resources, cpu_milli=st.integers(-1, 9000), memory_bytes=st.integers(-1, 2**36))
 
 
-WHOLE = ("capacity", "labels", "rack", "pools", "attaching", "gone")
+WHOLE = ("capacity", "labels", "rack", "pools", "attaching", "encryption", "gone")
 """What makes other columns of them."""
 
 
@@ -65,6 +65,7 @@ def changed(draw: st.DrawFn, before: Snapshot) -> Snapshot:
             "labels": {"labels": {"zone": "z2"}},
             "rack": {"rack": "r9"},
             "pools": {"pools": (PoolReach(pool="p"),)},
+            "encryption": {"remoting_tls": draw(st.sampled_from(["", "on", "off"]))},
             "attaching": {"storage_attach_s": draw(st.sampled_from([0.0, 4.0, float("nan")]))},
         }.get(change, {})
         if change != "gone":

@@ -7,7 +7,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from farbus.model.decision import Decision, PendingJob, Snapshot
+from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Snapshot
 from farbus.model.device import Route
 from farbus.model.job import Miss
 from farbus.scheduler.costs.baselines import FirstFitPolicy
@@ -15,7 +15,7 @@ from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.costs.firmament import FirmamentPolicy
 from farbus.scheduler.round import HOLD_ROUNDS, decide
 from tests.scheduler.test_never import ring
-from tests.scheduler.worlds import GIB, gpu, group, job, node
+from tests.scheduler.worlds import GIB, gpu, group, job, node, node_of, world
 
 DEMO = Snapshot(
     nodes=(node("alpha"), node("beta", cpus=4, free_cpus=1), node("gamma", labels={"disk": "ssd"})),
@@ -189,3 +189,66 @@ def test_what_a_policy_never_does_is_told_with_its_name() -> None:
     world = Snapshot(nodes=(node("a"), node("b")), devices=(gpu("g", "b"),))
     (found,) = decide(world, [job("j", group(gpus=1, node="a"))], policy=FirmamentPolicy()).misses
     assert found.misses[-1].message.endswith("not all of them together under policy firmament")
+
+
+def apart(*parts: NodeView | DeviceView) -> Snapshot:
+    """Nodes a and b that encrypt, and c, which does not and is larger; only a has a GPU."""
+    nodes = [node(name, remoting_tls="on") for name in ("a", "b")]
+    return world(*nodes, node("c", cpus=16, remoting_tls="off"), gpu("g", "a"), *parts)
+
+
+DIFFER = "remoting_tls is off at c, and on at a, b: programs of the ones can't use GPUs of the others"
+
+
+def test_a_job_does_not_go_where_the_gpu_would_refuse_its_session() -> None:
+    decision = decide(apart(), [job("j", cpus=2, gpus=1, routes=(Route.REMOTE,))], policy=DefaultPolicy())
+    assert node_of(decision, "j") == ["b"]
+
+
+@pytest.mark.parametrize("free", [True, False])
+@pytest.mark.parametrize(
+    ("routes", "who"),
+    [
+        ((Route.LOCAL, Route.REMOTE), "what may lend to node c with that node"),
+        ((Route.REMOTE,), "what may lend to node c"),
+    ],
+)
+def test_a_job_that_must_run_where_no_gpu_takes_its_session_is_told_why(
+    free: bool, routes: tuple[Route, ...], who: str
+) -> None:
+    snapshot = replace(apart(), devices=(gpu("g", "a", free=free),))
+    found = miss(job("j", gpus=1, node="c", routes=routes), snapshot)
+    assert found.message == f"1 GPU wanted; {who} has 0: 1 short; {DIFFER}"
+    assert found.permanent
+
+
+def test_a_job_that_needs_a_node_whose_sessions_the_gpu_refuses_is_told_why() -> None:
+    found = miss(job("j", cpus=12, gpus=1), apart())
+    assert found.permanent
+    assert found.message.endswith(f"; {DIFFER}")
+    assert DIFFER not in miss(job("j", cpus=12, gpus=1, routes=(Route.LOCAL,)), apart()).message
+
+
+def test_a_job_whose_gpus_may_come_later_waits_for_those_that_take_its_session() -> None:
+    snapshot = apart(gpu("h", "c", free=False))
+    found = miss(job("j", gpus=1, node="c"), snapshot)
+    told = f"what may lend to node c with that node has 0 that suit and are free: 1 short; {DIFFER}"
+    assert (found.message, found.permanent) == (f"1 GPU wanted; {told}", False)
+    # Whoever is put at c by another job's GPU is told of the free one, and why it is none for him.
+    (found,) = misses(job("j", group(cpus=12, gpus=1)), snapshot)
+    assert found.message.endswith(DIFFER)
+
+
+@pytest.mark.parametrize("others", ["on", "off", ""])
+def test_an_older_agent_that_does_not_tell_whether_it_encrypts_is_taken_for_one_of_the_others(others: str) -> None:
+    snapshot = world(node("a", remoting_tls=others), node("old"), gpu("g", "a"))
+    decision = decide(snapshot, [job("j", gpus=1, node="old")], policy=DefaultPolicy())
+    assert decision.placements
+
+
+@pytest.mark.parametrize(("lender", "placed"), [("on", True), ("off", False)])
+def test_where_the_others_differ_an_older_agent_is_taken_to_encrypt(lender: str, placed: bool) -> None:
+    other = "off" if lender == "on" else "on"
+    snapshot = world(node("a", remoting_tls=lender), node("b", remoting_tls=other), node("old"), gpu("g", "a"))
+    decision = decide(snapshot, [job("j", gpus=1, node="old")], policy=DefaultPolicy())
+    assert bool(decision.placements) is placed

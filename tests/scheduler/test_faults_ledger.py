@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from farbus.errors import FarbusError
+from farbus.errors import Conflict, FarbusError
 from farbus.model.states import JobState
 from farbus.scheduler import events
 from tests.disks import SmallDisk, small_disk
@@ -98,6 +98,35 @@ async def test_a_ledger_whose_rows_do_not_fit_together_is_refused_in_one_line(si
             pass
     assert str(ledger(site)) in str(refused.value)
     assert str(refused.value).isprintable()
+
+
+async def test_a_ledger_without_a_table_is_told_to_be_damaged(site: Site) -> None:
+    await submit(site, 1)
+    drop_a_table(ledger(site))
+    with pytest.raises(FarbusError, match="is damaged: no such table: leases; restore it from a backup"):
+        async with site.scheduler():
+            pass
+
+
+async def test_a_directory_of_others_is_no_state_directory(site: Site) -> None:
+    others = ledger(site).parent
+    others.mkdir(mode=0o755)
+    (others / "passwd").touch()
+    with pytest.raises(
+        Conflict, match="can't be the directory of a scheduler's state: it holds other things, 'passwd'"
+    ):
+        async with site.scheduler():
+            pass
+    assert os.listdir(others) == ["passwd"]
+    assert others.stat().st_mode & 0o777 == 0o755
+
+
+async def test_a_ledger_is_begun_anew_where_an_operator_has_removed_it_and_its_lock(site: Site) -> None:
+    await submit(site, 1)
+    for name in ("ledger.db", "ledger.lock"):
+        (ledger(site).parent / name).unlink()
+    assert os.listdir(ledger(site).parent)
+    await submit(site, 1)
 
 
 async def test_an_empty_ledger_is_refused_where_there_was_one(site: Site) -> None:

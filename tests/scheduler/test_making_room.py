@@ -216,6 +216,39 @@ def test_a_plan_that_no_longer_holds_ends_nobody() -> None:
     assert cluster.states("j1", "j2") == ["running", "queued"]
 
 
+def test_who_has_room_made_for_a_job_is_not_given_more_than_its_quota_beside_it() -> None:
+    cluster = Planned(node("a", 2), node("b", 1), quotas={"ada": Quota(devices=2)})
+    cluster.work(moveable("j1", gpus=2, on="a", user="bob"))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=2, on="a", priority=5))
+    cluster.decide()
+    assert cluster.states("j1", "j2") == ["finishing", "queued"]
+    cluster.submit(job("j3", gpus=1, on="b"))
+    cluster.decide()
+    # It sleeps: no round after the other for as long as room is made.
+    assert (cluster.state_of("j3"), cluster.round_asked) == ("queued", False)
+    (miss,) = cluster.machine.jobs["j3"].misses
+    assert miss.message == "ada has 0 of 2 devices, 2 more go to jobs ahead of this one; this job takes 1"
+    cluster.settle()
+    assert cluster.states("j2", "j3") == ["running", "queued"]
+    cluster.tell(events.JobCancelled(job_id="j2", reason="done"))
+    cluster.settle()
+    assert cluster.state_of("j3") == "running"
+
+
+def test_who_room_is_no_longer_made_for_leaves_his_quota_to_his_other_jobs() -> None:
+    cluster = Planned(node("a", 2), node("b", 1), quotas={"ada": Quota(devices=2)})
+    cluster.work(moveable("j1", gpus=2, on="a", user="bob"))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j2", gpus=2, on="a", priority=5))
+    cluster.decide()
+    cluster.submit(job("j3", gpus=1, on="b"))
+    cluster.decide()
+    cluster.tell(events.JobCancelled(job_id="j2", reason="no more"))
+    cluster.settle()
+    assert cluster.states("j2", "j3") == ["cancelled", "running"]
+
+
 @pytest.mark.parametrize("moving", [False, True], ids=["preempted", "moved"])
 def test_who_ends_while_the_plan_is_made_disturbs_nobody(moving: bool) -> None:
     cluster = Planned(node("a", 2), preemption=False)

@@ -413,6 +413,21 @@ def test_a_node_that_reaches_a_pool_as_of_now_wakes_whom_devices_may_be_moved_fo
     assert waiting.is_asleep("j1") is not wakes
 
 
+@pytest.mark.parametrize("route", [Route.LOCAL, Route.REMOTE])
+def test_a_node_whose_sessions_are_taken_as_of_now_wakes_whom_gpus_may_be_lent(route: Route) -> None:
+    cluster = Cluster(msgspec.structs.replace(node("a", 1), remoting_tls="on"))
+    cluster.join()
+    views, waiting = cluster.machine._views, sleeping(route)
+    cluster.machine.snapshot(cluster.now)
+    views.take_gains()
+    changed = msgspec.structs.replace(cluster.agents["a"].node, remoting_tls="off")
+    cluster.tell(events.InventoryChanged(node=changed, session=cluster.agents["a"].session))
+    cluster.machine.snapshot(cluster.now)
+    waiting.wake_for_gains(views.take_gains())
+    assert waiting.is_asleep("j1") is (route is Route.LOCAL)
+    assert not views.take_gains().lending
+
+
 def test_what_a_node_reaches_is_gained_once() -> None:
     cluster = Cluster(node("a", 1))
     cluster.join()

@@ -83,7 +83,7 @@ def test_a_failed_write_takes_its_whole_transaction_back_and_breaks_the_store(pa
     store.submit(slow)
     begun.wait()
     good = store.submit(put("a"))
-    bad = store.submit(lambda connection: connection.execute("INSERT INTO nowhere VALUES (1)"))
+    bad = store.submit(lambda connection: connection.execute("INSERT INTO things VALUES (1, 2, 3)"))
     go_on.set()
     for future in (good, bad):
         with pytest.raises(FarbusError, match="can't use the ledger"):
@@ -158,6 +158,27 @@ def test_a_newer_format_is_refused(path: Path) -> None:
     connection.close()
     with pytest.raises(FarbusError, match="a newer version of Farbus"):
         Store(path, SCHEMA)
+
+
+def test_a_database_of_something_else_is_left_as_it_is(path: Path) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE others (name TEXT)")
+    connection.close()
+    path.chmod(0o644)
+    before = path.read_bytes()
+    with pytest.raises(FarbusError, match="is a database of something else than a scheduler; choose another --state"):
+        Store(path, SCHEMA)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (before, 0o644)
+
+
+def test_no_lock_is_taken_through_a_link(path: Path) -> None:
+    path.parent.mkdir()
+    (path.parent / "others").write_text("something of theirs")
+    path.with_suffix(".lock").symlink_to("others")
+    with pytest.raises(FarbusError, match="it is a link; remove it"):
+        Store(path, SCHEMA)
+    assert (path.parent / "others").read_text() == "something of theirs"
 
 
 def test_a_directory_that_can_not_be_made_is_told(tmp_path: Path) -> None:

@@ -70,6 +70,18 @@ def test_a_job_is_given_up_at_its_limit(name: str) -> None:
     assert f"node {name} was lost: its agent has not been heard for 100 s" in cluster.reason_of("j1")
 
 
+def test_nobody_knows_how_a_program_ended_that_was_lost() -> None:
+    cluster = remote()
+    cluster.lose("c")
+    cluster.pass_time(LIMIT_S)
+    cluster.settle()
+    cluster.tell(events.NodeForgotten(node="c", reason="node c is off"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "failed"
+    (task,) = cluster.ended["j1"].tasks
+    assert (task.state, task.exit_unknown, task.reason) == ("exited", True, "lost with node c")
+
+
 @pytest.mark.parametrize("own_limit_s", [1.0, 3 * LIMIT_S])
 def test_a_jobs_own_limit_goes_first(own_limit_s: float) -> None:
     cluster = remote(own_limit_s=own_limit_s)

@@ -611,12 +611,14 @@ class DrainRequest(_message.Message):
     def __init__(self, node: _Optional[str] = ..., evict: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DrainStatus(_message.Message):
-    __slots__ = ("node", "jobs")
+    __slots__ = ("node", "jobs", "lost")
     NODE_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     node: str
     jobs: _containers.RepeatedCompositeFieldContainer[_types_pb2.JobStatus]
-    def __init__(self, node: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_types_pb2.JobStatus, _Mapping]]] = ...) -> None: ...
+    lost: bool
+    def __init__(self, node: _Optional[str] = ..., jobs: _Optional[_Iterable[_Union[_types_pb2.JobStatus, _Mapping]]] = ..., lost: _Optional[bool] = ...) -> None: ...
 
 class ForgetRequest(_message.Message):
     __slots__ = ("node",)

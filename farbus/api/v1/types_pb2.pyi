@@ -410,20 +410,22 @@ class TaskPlacement(_message.Message):
     def __init__(self, task: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DevicePlacement, _Mapping]]] = ..., cost: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task", "state", "node", "exit_code", "reason", "unstarted")
+    __slots__ = ("task", "state", "node", "exit_code", "reason", "unstarted", "exit_unknown")
     TASK_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     UNSTARTED_FIELD_NUMBER: _ClassVar[int]
+    EXIT_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     task: str
     state: str
     node: str
     exit_code: int
     reason: str
     unstarted: bool
-    def __init__(self, task: _Optional[str] = ..., state: _Optional[str] = ..., node: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., unstarted: _Optional[bool] = ...) -> None: ...
+    exit_unknown: bool
+    def __init__(self, task: _Optional[str] = ..., state: _Optional[str] = ..., node: _Optional[str] = ..., exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., unstarted: _Optional[bool] = ..., exit_unknown: _Optional[bool] = ...) -> None: ...
 
 class Miss(_message.Message):
     __slots__ = ("phase", "resource", "message", "short_by", "permanent", "nodes", "nodes_short", "closest", "closest_short_by")

@@ -55,8 +55,15 @@ def drain(
     """
 
     async def question(client: ClusterClient) -> tuple[JobStatus, ...]:
-        told = ""
+        told, lost = "", False
         async for status in client.drain(node, evict=evict, reason=reason):
+            if status.lost and status.jobs and not lost:
+                typer.echo(
+                    f"farbus: node {node} is lost: its jobs let go of it once it is back; "
+                    f"if it is off for good, farbus forget {node}",
+                    err=True,
+                )
+            lost = status.lost
             if no_wait or not status.jobs:
                 return status.jobs
             names = ", ".join(f"{job.job.id} ({job.state})" for job in status.jobs)

@@ -344,15 +344,17 @@ async def _submit(
                     say(f"queued{bare}; farbus logs -f {job_id} follows it", quiet=quiet)
             return 0
         say(f"{job_id} queued", quiet=quiet)
-        status = await _follow(client, job_id, follow=follow, quiet=quiet)
-        if output is Output.JSON and not follow:
+        # What programs read is the JSON alone.
+        aside = output is Output.JSON
+        status = await _follow(client, job_id, follow=follow, quiet=quiet, aside=aside)
+        if aside:
             print_json(status)
         return exit_code_of_job(status)
 
 
-async def _follow(client: ClusterClient, job_id: str, *, follow: bool, quiet: bool) -> JobStatus:
+async def _follow(client: ClusterClient, job_id: str, *, follow: bool, quiet: bool, aside: bool) -> JobStatus:
     try:
-        return await follow_job(client, job_id, output=follow, quiet=quiet)
+        return await follow_job(client, job_id, output=follow, quiet=quiet, aside=aside)
     except FarbusError as error:
         raise job_error(error, job_id) from error
     except asyncio.CancelledError:

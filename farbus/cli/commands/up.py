@@ -25,6 +25,7 @@ from farbus.cli.options import command_app, examples
 from farbus.cli.softgpu_settings import refused_settings
 from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, TimedOut
 from farbus.linux.children import process_exists, start_detached
+from farbus.linux.files import FileLock, check_state_directory
 from farbus.linux.rdma import RdmaDevice, rdma_devices
 from farbus.model.device import MAX_SHARES, DeviceKind
 from farbus.model.node import NodeStatus
@@ -128,6 +129,8 @@ def up(
     _check_user()
     if plan.options:
         asyncio.run(_check_gpu_settings(plan.options))
+    if state:
+        check_state_directory(Path(state).resolve(), marks=embedded.STATE_MARKS, what="a farbus up")
     directory = runtime.open_runtime_directory()
     if detach:
         options = [f"--nodes={nodes}", f"--gpu-memory={gpu_memory}", f"--physical={physical}"]
@@ -238,6 +241,8 @@ async def _serve(plan: Plan, directory: Path, chosen_state: Path | None, *, quie
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"--state {state}: {error.strerror}", hint="choose another directory") from error
+    # Another one of this user's, who has told it of another runtime directory, or of somebody else's.
+    lock = FileLock(state / embedded.STATE_LOCK, what=f"--state {state}")
     cluster = EmbeddedCluster(plan, state=state, sockets=directory / "up" / "sockets", tell=say)
     started = time.monotonic()
     try:
@@ -262,6 +267,7 @@ async def _serve(plan: Plan, directory: Path, chosen_state: Path | None, *, quie
         return int(ExitCode.OK)
     finally:
         await cluster.stop()
+        lock.release()
         clean_up(directory)
 
 
@@ -277,6 +283,10 @@ def _software_gpus(nodes: tuple[NodeStatus, ...]) -> tuple[str, ...]:
 def clean_up(directory: Path) -> None:
     """Remove what this ``farbus up``, or an earlier one that was killed, has made; not a state that was chosen."""
     previous = runtime.read_published(directory)
+    with contextlib.suppress(OSError):
+        if previous is not None and runtime.lock_holder(Path(previous.state)) is not None:
+            # Another one has that state since, and all that is of it.
+            previous = None
     remove_leftovers(
         directory=directory / "up",
         state=Path(previous.state) if previous else None,
