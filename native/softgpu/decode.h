@@ -174,6 +174,8 @@ struct address {
 };
 /* `shared`: the instruction says .shared, so that a register holds an offset. */
 struct address decode_address(struct decoder *decoder, const struct operand *operand, bool shared);
+/* The pointer, 64 bits, of a local address in 32 bits. */
+int32_t decode_local_pointer(struct decoder *decoder, int32_t slot);
 /* The address in a register, for accesses with no form of their own for it. */
 struct address decode_address_in_register(struct decoder *decoder, struct address address);
 bool statement_says_shared(struct statement *statement);

@@ -49,6 +49,14 @@ static struct address variable_address(struct decoder *decoder, const struct ope
 	};
 }
 
+int32_t decode_local_pointer(struct decoder *decoder, int32_t slot)
+{
+	struct instruction *pointer = decode_emit(decoder, "@local_pointer");
+
+	pointer->a = slot;
+	return pointer->dst = decode_slot(decoder, 8);
+}
+
 /* `shared`: the instruction says .shared, so that a register holds an offset. */
 struct address decode_address(struct decoder *decoder, const struct operand *operand,
 				   bool shared)
@@ -63,6 +71,10 @@ struct address decode_address(struct decoder *decoder, const struct operand *ope
 		if (shared)
 			return shared_register_address(decoder, operand->slot, operand->bytes,
 						       operand->addend);
+		if (operand->bytes == 4 && statement_has(decoder->statement, "local"))
+			return (struct address){
+				"pointer", decode_local_pointer(decoder, operand->slot), operand->addend, false,
+			};
 		return (struct address){
 			"pointer", decode_resize(decoder, operand->slot, operand->bytes, 8, false),
 			operand->addend, false,

@@ -169,6 +169,9 @@ static void decode_cvta(struct decoder *decoder)
 		convert->x = 1;
 		return;
 	}
+	/* It may have been widened from 32 bits. */
+	if (!to_space && statement_has(statement, "local"))
+		source = decode_local_pointer(decoder, decode_resize(decoder, source, 8, 4, false));
 	convert = decode_emit(decoder, !is_shared ? "mov.b64"
 				       : to_space ? "@generic_to_shared"
 						  : "@shared_to_generic");

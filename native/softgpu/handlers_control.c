@@ -366,6 +366,19 @@ HANDLER(local_address)
 	NEXT;
 }
 
+/* A local address in 32 bits, as compilers for short pointers write it: the other bits are those of the lane's own
+ * memory, where it lies. */
+HANDLER(local_pointer)
+{
+	u64 *d = REGISTER(u64, i->dst);
+	const u32 *a = REGISTER(u32, i->a);
+	u64 base = (u64)(uintptr_t)w->local;
+	u64 stride = w->local_stride;
+
+	STORE(u64, base + (u64)l * stride + (u32)(a[l] - (u32)(base + (u64)l * stride)));
+	NEXT;
+}
+
 HANDLER(parameter_address)
 {
 	u64 *d = REGISTER(u64, i->dst);
@@ -458,6 +471,7 @@ static const struct form forms[] = {
 	{ "@special.predicate", NULL, special_predicate, NULL, 0, 0 },
 	{ "@dynamic_shared", NULL, dynamic_shared, NULL, 0, 0 },
 	{ "@local_address", NULL, local_address, NULL, 0, 0 },
+	{ "@local_pointer", NULL, local_pointer, NULL, 0, 0 },
 	{ "@parameter_address", NULL, parameter_address, NULL, 0, 0 },
 	{ "@shared_to_generic", NULL, shared_to_generic, NULL, 0, 0 },
 	{ "@generic_to_shared", NULL, generic_to_shared, NULL, 0, 0 },

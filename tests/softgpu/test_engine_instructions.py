@@ -639,3 +639,40 @@ next:
     with Module(ptx) as module:
         module.launch("k", 2, 32, vectors, torn)
     assert torn.tolist() == [0] * 32
+
+
+def test_short_local_pointers() -> None:
+    """Compilers with short pointers (Triton's) keep local addresses in 32 bits."""
+    ptx = """.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+  .local .align 8 .b8 depot[64];
+  .reg .b64 %SP, %SPL, %rd<6>;
+  .reg .b32 %r<8>;
+  mov.b64 %SPL, depot;
+  cvta.local.u64 %SP, %SPL;
+  cvt.u32.u64 %r1, %SPL;
+  mov.u32 %r2, %tid.x;
+  st.local.v2.b32 [%r1], {%r2, 7};
+  add.s32 %r3, %r1, 16;
+  mul.lo.u32 %r4, %r2, 3;
+  st.local.b32 [%r3+4], %r4;
+  ld.local.b32 %r5, [%r1];
+  cvt.u64.u32 %rd1, %r3;
+  cvta.local.u64 %rd2, %rd1;
+  ld.b32 %r6, [%rd2+4];
+  ld.b32 %r7, [%SP+4];
+  add.u32 %r5, %r5, %r6;
+  add.u32 %r5, %r5, %r7;
+  ld.param.u64 %rd3, [out];
+  mad.wide.u32 %rd3, %r2, 4, %rd3;
+  st.global.u32 [%rd3], %r5;
+  ret;
+}
+"""
+    out = np.zeros(64, np.uint32)
+    with Module(ptx) as module:
+        module.launch("k", 1, 64, out)
+    np.testing.assert_array_equal(out, np.arange(64) * 4 + 7)
