@@ -59,6 +59,7 @@ struct operand {
 	enum operand_kind kind;
 	enum operand_kind base;		/* of an address: register, integer, symbol, variable */
 	bool negated;
+	bool is_element;		/* of an array, by its index: loads and stores take it as an address */
 	uint8_t bytes;			/* of a register */
 	uint8_t float_bytes;
 	int32_t slot;

@@ -63,10 +63,11 @@ struct address decode_address(struct decoder *decoder, const struct operand *ope
 {
 	struct operand base = *operand;
 
-	if (operand->kind != OPERAND_ADDRESS)
+	if (operand->kind != OPERAND_ADDRESS && !operand->is_element)
 		decode_unsupported(decoder, "the address is not in []");
-	base.kind = operand->base;
-	switch (operand->base) {
+	if (operand->kind == OPERAND_ADDRESS)
+		base.kind = operand->base;
+	switch (base.kind) {
 	case OPERAND_REGISTER:
 		if (shared)
 			return shared_register_address(decoder, operand->slot, operand->bytes,

@@ -74,7 +74,33 @@ static void take_addend(struct decoder *decoder, struct operand *operand)
 	}
 }
 
-/* "mov.u64 %rd1, table[3]": the address of an element, which takes no addend. */
+/* "table[%r1 + 2]": the register behind the bracket counts elements. */
+static void take_element_by_register(struct decoder *decoder, struct operand *operand, unsigned bytes)
+{
+	struct operand index = { .text = decoder->parser->lexer.token.text };
+	int32_t address, count, size;
+	struct instruction *element;
+
+	index.text = ptx_take_name(decoder->parser, &index.length);
+	index.symbol = decode_find_symbol(decoder, index.text, index.length, &index.slot);
+	if (!index.symbol || (index.symbol->bytes != 4 && index.symbol->bytes != 8) ||
+	    (index.symbol->kind != SYMBOL_REGISTER && index.symbol->kind != SYMBOL_REGISTER_ARRAY))
+		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "'%.*s' is no index", (int)index.length, index.text);
+	take_addend(decoder, &index);
+	operand->addend += index.addend * bytes;
+	address = decode_source(decoder, operand, 8);
+	count = decode_resize(decoder, index.slot, index.symbol->bytes, 8, false);
+	size = decode_constant(decoder, 8, bytes);
+	element = decode_emit(decoder, "mad.lo.u64");
+	element->dst = decode_slot(decoder, 8);
+	element->a = count;
+	element->b = size;
+	element->c = address;
+	*operand = (struct operand){ .kind = OPERAND_REGISTER, .bytes = 8, .slot = element->dst };
+}
+
+/* "mov.u64 %rd1, table[3]": the address of an element, which takes no addend; "ld.global.u32 %r1, table[3]": the
+ * element. */
 static void take_element_or_addend(struct decoder *decoder, struct operand *operand)
 {
 	unsigned bytes = operand->kind == OPERAND_VARIABLE ? operand->variable->element_bytes
@@ -84,7 +110,11 @@ static void take_element_or_addend(struct decoder *decoder, struct operand *oper
 		take_addend(decoder, operand);
 		return;
 	}
-	operand->addend = (int64_t)(ptx_take_integer(decoder->parser) * bytes);
+	if (decoder->parser->lexer.token.kind == PTX_INTEGER)
+		operand->addend = (int64_t)(ptx_take_constant(decoder->parser, false) * bytes);
+	else
+		take_element_by_register(decoder, operand, bytes);
+	operand->is_element = true;
 	ptx_expect(decoder->parser, "]");
 }
 
@@ -153,10 +183,9 @@ static void scalar_operand(struct decoder *decoder, struct operand *operand)
 	*operand = (struct operand){ .text = token->text, .length = token->length };
 	operand->negated = ptx_accept(parser, "!");
 	minus = ptx_accept(parser, "-");
-	if (token->kind == PTX_INTEGER) {
+	if (token->kind == PTX_INTEGER || ptx_is(parser, "~") || (minus && ptx_is(parser, "("))) {
 		operand->kind = OPERAND_INTEGER;
-		operand->value = minus ? 0 - token->value : token->value;
-		ptx_advance(parser);
+		operand->value = ptx_take_constant(parser, minus);
 	} else if (token->kind == PTX_FLOAT) {
 		operand->kind = OPERAND_FLOAT;
 		operand->float_bytes = token->float_bytes;

@@ -58,6 +58,164 @@ uint64_t ptx_take_integer(struct ptx_parser *parser)
 	return value;
 }
 
+/* ---- constant expressions (PTX ISA, "Constants") ---- */
+
+#define CONSTANT_DEPTH_MAX 64	/* of what stands in another: it is read by calls */
+
+/* 64 bits; what has been written with U, or is the result of that, is compared, divided and shifted as unsigned. */
+struct constant_value {
+	uint64_t bits;
+	bool is_unsigned;
+};
+
+/* Longer ones stand before those that they begin with. */
+enum constant_operator {
+	CONSTANT_OR, CONSTANT_AND, CONSTANT_EQUAL, CONSTANT_UNEQUAL, CONSTANT_AT_MOST, CONSTANT_AT_LEAST,
+	CONSTANT_SHIFT_LEFT, CONSTANT_SHIFT_RIGHT, CONSTANT_BITS_OR, CONSTANT_BITS_XOR, CONSTANT_BITS_AND,
+	CONSTANT_LESS, CONSTANT_MORE, CONSTANT_ADD, CONSTANT_SUBTRACT, CONSTANT_MULTIPLY, CONSTANT_DIVIDE,
+	CONSTANT_REMAINDER, CONSTANT_OPERATORS,
+};
+
+static const struct {
+	const char *text;
+	unsigned precedence;
+} constant_operators[CONSTANT_OPERATORS] = {
+	{ "||", 1 }, { "&&", 2 }, { "==", 6 }, { "!=", 6 }, { "<=", 7 }, { ">=", 7 }, { "<<", 8 }, { ">>", 8 },
+	{ "|", 3 },  { "^", 4 },  { "&", 5 },  { "<", 7 },  { ">", 7 },  { "+", 9 },  { "-", 9 },  { "*", 10 },
+	{ "/", 10 }, { "%", 10 },
+};
+
+/* The operator that stands here, or CONSTANT_OPERATORS.  Each of its characters is a token. */
+static enum constant_operator constant_operator(const struct ptx_parser *parser)
+{
+	const struct ptx_token *token = &parser->lexer.token;
+	unsigned k = 0;
+
+	if (token->kind == PTX_END || token->length != 1)
+		return CONSTANT_OPERATORS;
+	while (k < CONSTANT_OPERATORS &&
+	       strncmp(token->text, constant_operators[k].text, strlen(constant_operators[k].text)))
+		k++;
+	return (enum constant_operator)k;
+}
+
+static struct constant_value constant_quotient(struct ptx_parser *parser, bool remainder, struct constant_value a,
+					       struct constant_value b)
+{
+	int64_t x = (int64_t)a.bits, y = (int64_t)b.bits;
+
+	if (!y)
+		ptx_fail(parser, ENGINE_INVALID_PTX, "a constant is divided by zero");
+	if (a.is_unsigned || b.is_unsigned)
+		return (struct constant_value){ remainder ? a.bits % b.bits : a.bits / b.bits, true };
+	if (y == -1)	/* the least number has no opposite */
+		return (struct constant_value){ remainder ? 0 : 0 - a.bits, false };
+	return (struct constant_value){ (uint64_t)(remainder ? x % y : x / y), false };
+}
+
+static struct constant_value constant_apply(struct ptx_parser *parser, enum constant_operator operator,
+					    struct constant_value a, struct constant_value b)
+{
+	bool is_unsigned = a.is_unsigned || b.is_unsigned;
+	bool less = is_unsigned ? a.bits < b.bits : (int64_t)a.bits < (int64_t)b.bits;
+	uint64_t x = a.bits, y = b.bits;
+	struct constant_value result = { 0, is_unsigned };
+
+	switch (operator) {
+	case CONSTANT_ADD: result.bits = x + y; return result;
+	case CONSTANT_SUBTRACT: result.bits = x - y; return result;
+	case CONSTANT_MULTIPLY: result.bits = x * y; return result;
+	case CONSTANT_DIVIDE: return constant_quotient(parser, false, a, b);
+	case CONSTANT_REMAINDER: return constant_quotient(parser, true, a, b);
+	case CONSTANT_BITS_OR: result.bits = x | y; return result;
+	case CONSTANT_BITS_XOR: result.bits = x ^ y; return result;
+	case CONSTANT_BITS_AND: result.bits = x & y; return result;
+	case CONSTANT_SHIFT_LEFT: return (struct constant_value){ y > 63 ? 0 : x << y, a.is_unsigned };
+	case CONSTANT_SHIFT_RIGHT:
+		if (a.is_unsigned)
+			return (struct constant_value){ y > 63 ? 0 : x >> y, true };
+		return (struct constant_value){ (uint64_t)((int64_t)x >> (y > 63 ? 63 : y)), false };
+	case CONSTANT_OR: result.bits = x || y; break;
+	case CONSTANT_AND: result.bits = x && y; break;
+	case CONSTANT_EQUAL: result.bits = x == y; break;
+	case CONSTANT_UNEQUAL: result.bits = x != y; break;
+	case CONSTANT_AT_MOST: result.bits = less || x == y; break;
+	case CONSTANT_AT_LEAST: result.bits = !less; break;
+	case CONSTANT_LESS: result.bits = less; break;
+	default: result.bits = !less && x != y; break;
+	}
+	result.is_unsigned = false;
+	return result;
+}
+
+static struct constant_value constant_binary(struct ptx_parser *parser, unsigned least, unsigned depth);
+
+static struct constant_value constant_unary(struct ptx_parser *parser, unsigned depth)
+{
+	const struct ptx_token *token = &parser->lexer.token;
+	struct constant_value value;
+
+	if (depth > CONSTANT_DEPTH_MAX)
+		ptx_fail(parser, ENGINE_INVALID_PTX, "a constant with more than %d levels", CONSTANT_DEPTH_MAX);
+	if (ptx_accept(parser, "~")) {
+		value = constant_unary(parser, depth + 1);
+		value.bits = ~value.bits;
+	} else if (ptx_accept(parser, "-")) {
+		value = constant_unary(parser, depth + 1);
+		value.bits = 0 - value.bits;
+	} else if (ptx_accept(parser, "!")) {
+		value = constant_unary(parser, depth + 1);
+		value = (struct constant_value){ !value.bits, false };
+	} else if (ptx_accept(parser, "+")) {
+		value = constant_unary(parser, depth + 1);
+	} else if (ptx_accept(parser, "(")) {
+		if (ptx_is(parser, ".s64") || ptx_is(parser, ".u64")) {
+			bool is_unsigned = token->text[1] == 'u';
+
+			ptx_advance(parser);
+			ptx_expect(parser, ")");
+			value = constant_unary(parser, depth + 1);
+			value.is_unsigned = is_unsigned;
+			return value;
+		}
+		value = constant_binary(parser, 1, depth + 1);
+		ptx_expect(parser, ")");
+	} else {
+		value.is_unsigned = token->kind == PTX_INTEGER && token->text[token->length - 1] == 'U';
+		value.bits = ptx_take_integer(parser);
+		value.is_unsigned |= (int64_t)value.bits < 0;
+	}
+	return value;
+}
+
+static struct constant_value constant_rest(struct ptx_parser *parser, struct constant_value value, unsigned least,
+					   unsigned depth)
+{
+	enum constant_operator k;
+
+	while ((k = constant_operator(parser)) < CONSTANT_OPERATORS && constant_operators[k].precedence >= least) {
+		for (const char *c = constant_operators[k].text; *c; c++)
+			ptx_advance(parser);
+		value = constant_apply(parser, k, value,
+				       constant_binary(parser, constant_operators[k].precedence + 1, depth + 1));
+	}
+	return value;
+}
+
+static struct constant_value constant_binary(struct ptx_parser *parser, unsigned least, unsigned depth)
+{
+	return constant_rest(parser, constant_unary(parser, depth), least, depth);
+}
+
+uint64_t ptx_take_constant(struct ptx_parser *parser, bool negative)
+{
+	struct constant_value value = constant_unary(parser, 0);
+
+	if (negative)
+		value.bits = 0 - value.bits;
+	return constant_rest(parser, value, 1, 0).bits;
+}
+
 const char *ptx_take_name(struct ptx_parser *parser, uint32_t *length)
 {
 	const char *name = parser->lexer.token.text;

@@ -34,6 +34,8 @@ bool ptx_accept(struct ptx_parser *parser, const char *text);
 void ptx_expect(struct ptx_parser *parser, const char *text);
 void ptx_advance(struct ptx_parser *parser);
 uint64_t ptx_take_integer(struct ptx_parser *parser);
+/* A constant expression of integers (no ?:); `negative`: behind a '-' that was taken. */
+uint64_t ptx_take_constant(struct ptx_parser *parser, bool negative);
 const char *ptx_take_name(struct ptx_parser *parser, uint32_t *length);
 
 bool ptx_type_named(const char *name, size_t length, struct ptx_type *type);

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.softgpu.engine import Module
+from tests.softgpu.engine import EngineError, Module
 
 REGISTER = {"16": ".b16", "32": ".b32", "64": ".b64"}
 NUMPY = {
@@ -676,3 +676,95 @@ def test_short_local_pointers() -> None:
     with Module(ptx) as module:
         module.launch("k", 1, 64, out)
     np.testing.assert_array_equal(out, np.arange(64) * 4 + 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("~0x2", ~2),
+        ("-~0", 1),
+        ("1 << 4 | 3", 19),
+        ("7 - 2 - 1", 4),
+        ("2 + 3 * 4", 14),
+        ("-8 / 3", -2),
+        ("-8 % 3", -2),
+        ("-8 >> 1", -4),
+        ("0xFFFFFFFFFFFFFFFFU >> 60", 15),
+        ("3 * (2 + 4)", 18),
+        ("5 > 3 && 2 <= 2", 1),
+        ("0 + !7 == 0", 1),
+        ("6 & 3 ^ 1", 3),
+        ("-(4)", -4),
+        ("0 - 1 < 0U", 0),
+        ("0 + (.u64) -1 / 0x4000000000000000", 3),
+    ],
+)
+def test_constant_expressions(text: str, value: int) -> None:
+    """Dr.Jit writes and.b64 %rd3, %rd3, ~0x2."""
+    ptx = f""".version 8.0
+.target sm_75
+.address_size 64
+.visible .entry k(.param .u64 out)
+{{
+  .reg .b64 %rd<3>;
+  ld.param.u64 %rd1, [out];
+  mov.b64 %rd2, -1;
+  and.b64 %rd2, %rd2, {text};
+  st.global.b64 [%rd1], %rd2;
+  ret;
+}}
+"""
+    out = np.zeros(1, np.int64)
+    with Module(ptx) as module:
+        module.launch("k", 1, 1, out)
+    assert out[0] == value
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "~", "1 <<", "~" * 100 + "1", "1 + (1 + 2"])
+def test_constants_that_are_none(text: str) -> None:
+    ptx = f""".version 8.0
+.target sm_75
+.address_size 64
+.visible .entry k() {{ .reg .b32 %r<2>; mov.b32 %r1, 0; and.b32 %r1, %r1, {text}; ret; }}
+"""
+    with pytest.raises(EngineError):
+        Module(ptx)
+
+
+def test_elements_of_arrays_by_their_index() -> None:
+    """Dr.Jit reads its table of functions by ld.global.u64 %rd2, callables[%r3]."""
+    ptx = """.version 8.0
+.target sm_75
+.address_size 64
+.visible .global .align 8 .u64 table[6] = {10, 11, 12, 13, 14, 15};
+.visible .entry k(.param .u64 out)
+{
+  .shared .align 4 .u32 shared[40];
+  .reg .b64 %rd<8>;
+  .reg .b32 %r<8>;
+  mov.u32 %r1, %tid.x;
+  and.b32 %r2, %r1, 3;
+  ld.global.u64 %rd1, table[%r2];
+  ld.global.u64 %rd2, table[%r2 + 2];
+  ld.global.u64 %rd3, table[1];
+  mov.u64 %rd4, table[%r2];
+  ld.u64 %rd4, [%rd4+8];
+  st.shared.u32 shared[%r1], %r1;
+  bar.sync 0;
+  ld.shared.u32 %r3, shared[%r1+1];
+  cvt.u64.u32 %rd5, %r3;
+  mad.lo.u64 %rd1, %rd1, 100, %rd2;
+  mad.lo.u64 %rd1, %rd1, 100, %rd3;
+  mad.lo.u64 %rd1, %rd1, 100, %rd4;
+  mad.lo.u64 %rd1, %rd1, 100, %rd5;
+  ld.param.u64 %rd6, [out];
+  mad.wide.u32 %rd6, %r1, 8, %rd6;
+  st.global.u64 [%rd6], %rd1;
+  ret;
+}
+"""
+    out = np.zeros(32, np.uint64)
+    with Module(ptx) as module:
+        module.launch("k", 1, 32, out)
+    for k, got in enumerate(out.tolist()[:31]):
+        assert got == ((((10 + k % 4) * 100 + 12 + k % 4) * 100 + 11) * 100 + 11 + k % 4) * 100 + k + 1
