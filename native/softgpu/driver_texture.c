@@ -132,6 +132,20 @@ static CUresult levels_of(const CUDA_RESOURCE_DESC *resource, const CUDA_RESOURC
 	return result;
 }
 
+/* Whether a view has the array's own format: nothing is taken for what it is not. */
+static bool view_keeps_format(const CUDA_RESOURCE_VIEW_DESC *view, const struct engine_image *image)
+{
+	static const int of_one_channel[] = {
+		[ENGINE_TEXEL_U8] = CU_RES_VIEW_FORMAT_UINT_1X8, [ENGINE_TEXEL_S8] = CU_RES_VIEW_FORMAT_SINT_1X8,
+		[ENGINE_TEXEL_U16] = CU_RES_VIEW_FORMAT_UINT_1X16, [ENGINE_TEXEL_S16] = CU_RES_VIEW_FORMAT_SINT_1X16,
+		[ENGINE_TEXEL_U32] = CU_RES_VIEW_FORMAT_UINT_1X32, [ENGINE_TEXEL_S32] = CU_RES_VIEW_FORMAT_SINT_1X32,
+		[ENGINE_TEXEL_F16] = CU_RES_VIEW_FORMAT_FLOAT_1X16, [ENGINE_TEXEL_F32] = CU_RES_VIEW_FORMAT_FLOAT_1X32,
+	};
+
+	/* With two and four channels they follow each other. */
+	return !view->format || (int)view->format == of_one_channel[image->texel] + (int)(image->channels / 2);
+}
+
 static bool texel_is_float(enum engine_texel texel)
 {
 	return texel == ENGINE_TEXEL_F16 || texel == ENGINE_TEXEL_F32;
@@ -176,6 +190,8 @@ CUresult driver_texture_make(const CUDA_RESOURCE_DESC *resource, const CUDA_TEXT
 
 	if (result)
 		return result;
+	if (view && !view_keeps_format(view, &levels[0]))
+		return driver_unsupported("resource views that change the format");
 	if (texture) {
 		result = sampler_of(texture, &levels[0], &sampler);
 		if (!result && ((unsigned)texture->mipmapFilterMode > CU_TR_FILTER_MODE_LINEAR ||
@@ -226,8 +242,6 @@ DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_D
 		return result;
 	if (!out || !resource || !texture)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (view && view->format)
-		return driver_unsupported("resource views that change the format");
 	object.resource = *resource;
 	object.texture = *texture;
 	object.has_view = view;

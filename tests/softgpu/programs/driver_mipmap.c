@@ -126,6 +126,9 @@ int main(void)
 	REQUIRE(fetch("level", texture(BLENDS, 0, 0, 99, &view), 0) == 20);
 	REQUIRE(fetch("level", texture(BLENDS, 0, 0, 99, &view), 9) == 30);
 	REQUIRE(fetch("levels", texture(BLENDS, 0, 0, 99, &view), 0) == 2);
+	/* It may name the format that there is. */
+	view.format = CU_RES_VIEW_FORMAT_FLOAT_1X32;
+	REQUIRE(fetch("level", texture(BLENDS, 0, 0, 99, &view), 0) == 20);
 
 	CHECK(cuMipmappedArrayDestroy(mipmap));
 	EXPECT(cuMipmappedArrayDestroy(mipmap), CUDA_ERROR_INVALID_HANDLE);
