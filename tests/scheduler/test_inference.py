@@ -18,8 +18,8 @@ from farbus.model.job import DevicePlacement, Goal, Job, JobStatus, TaskPlacemen
 from farbus.model.profile import ApplicationProfile, FlavourTime, ObservedRun
 from farbus.model.quantity import MAX_SECONDS
 from farbus.model.states import JobState
-from farbus.scheduler import events
-from farbus.scheduler.costs import drmaestro, inference
+from farbus.scheduler import events, inference
+from farbus.scheduler.costs import drmaestro
 from farbus.scheduler.decision_maker import decision_maker
 from farbus.scheduler.inference import WINDOW, InferenceEngine, observed_run
 from farbus.scheduler.loads import RunLoads
