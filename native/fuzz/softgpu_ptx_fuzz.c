@@ -11,6 +11,7 @@ const struct fuzz_seed fuzz_seeds[] = {
 	{ ptx_control, sizeof(ptx_control) - 1 },
 	{ ptx_arithmetic, sizeof(ptx_arithmetic) - 1 },
 	{ ptx_cluster, sizeof(ptx_cluster) - 1 },
+	{ ptx_tensor, sizeof(ptx_tensor) - 1 },
 	{ ptx_texture, sizeof(ptx_texture) - 1 },
 	{ NULL, 0 },
 };

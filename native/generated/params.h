@@ -4019,15 +4019,15 @@ static void request_539(struct marshal *m, struct args_539 *a)
 	a->globalDim = marshal_pointer(m, a->globalDim, a->tensorRank, sizeof(*a->globalDim));
 	if (a->globalDim)
 		marshal_plain(m, a->globalDim, (a->tensorRank) * sizeof(*a->globalDim));
-	a->globalStrides = marshal_pointer(m, a->globalStrides, a->tensorRank - 1, sizeof(*a->globalStrides));
+	a->globalStrides = marshal_pointer(m, a->globalStrides, marshal_less(a->tensorRank, 1), sizeof(*a->globalStrides));
 	if (a->globalStrides)
-		marshal_plain(m, a->globalStrides, (a->tensorRank - 1) * sizeof(*a->globalStrides));
-	a->pixelBoxLowerCorner = marshal_pointer(m, a->pixelBoxLowerCorner, a->tensorRank - 2, sizeof(*a->pixelBoxLowerCorner));
+		marshal_plain(m, a->globalStrides, (marshal_less(a->tensorRank, 1)) * sizeof(*a->globalStrides));
+	a->pixelBoxLowerCorner = marshal_pointer(m, a->pixelBoxLowerCorner, marshal_less(a->tensorRank, 2), sizeof(*a->pixelBoxLowerCorner));
 	if (a->pixelBoxLowerCorner)
-		marshal_plain(m, a->pixelBoxLowerCorner, (a->tensorRank - 2) * sizeof(*a->pixelBoxLowerCorner));
-	a->pixelBoxUpperCorner = marshal_pointer(m, a->pixelBoxUpperCorner, a->tensorRank - 2, sizeof(*a->pixelBoxUpperCorner));
+		marshal_plain(m, a->pixelBoxLowerCorner, (marshal_less(a->tensorRank, 2)) * sizeof(*a->pixelBoxLowerCorner));
+	a->pixelBoxUpperCorner = marshal_pointer(m, a->pixelBoxUpperCorner, marshal_less(a->tensorRank, 2), sizeof(*a->pixelBoxUpperCorner));
 	if (a->pixelBoxUpperCorner)
-		marshal_plain(m, a->pixelBoxUpperCorner, (a->tensorRank - 2) * sizeof(*a->pixelBoxUpperCorner));
+		marshal_plain(m, a->pixelBoxUpperCorner, (marshal_less(a->tensorRank, 2)) * sizeof(*a->pixelBoxUpperCorner));
 	a->elementStrides = marshal_pointer(m, a->elementStrides, a->tensorRank, sizeof(*a->elementStrides));
 	if (a->elementStrides)
 		marshal_plain(m, a->elementStrides, (a->tensorRank) * sizeof(*a->elementStrides));
@@ -4077,9 +4077,9 @@ static void request_540(struct marshal *m, struct args_540 *a)
 	a->globalDim = marshal_pointer(m, a->globalDim, a->tensorRank, sizeof(*a->globalDim));
 	if (a->globalDim)
 		marshal_plain(m, a->globalDim, (a->tensorRank) * sizeof(*a->globalDim));
-	a->globalStrides = marshal_pointer(m, a->globalStrides, a->tensorRank - 1, sizeof(*a->globalStrides));
+	a->globalStrides = marshal_pointer(m, a->globalStrides, marshal_less(a->tensorRank, 1), sizeof(*a->globalStrides));
 	if (a->globalStrides)
-		marshal_plain(m, a->globalStrides, (a->tensorRank - 1) * sizeof(*a->globalStrides));
+		marshal_plain(m, a->globalStrides, (marshal_less(a->tensorRank, 1)) * sizeof(*a->globalStrides));
 	a->elementStrides = marshal_pointer(m, a->elementStrides, a->tensorRank, sizeof(*a->elementStrides));
 	if (a->elementStrides)
 		marshal_plain(m, a->elementStrides, (a->tensorRank) * sizeof(*a->elementStrides));
@@ -4120,9 +4120,9 @@ static void request_541(struct marshal *m, struct args_541 *a)
 	a->globalDim = marshal_pointer(m, a->globalDim, a->tensorRank, sizeof(*a->globalDim));
 	if (a->globalDim)
 		marshal_plain(m, a->globalDim, (a->tensorRank) * sizeof(*a->globalDim));
-	a->globalStrides = marshal_pointer(m, a->globalStrides, a->tensorRank - 1, sizeof(*a->globalStrides));
+	a->globalStrides = marshal_pointer(m, a->globalStrides, marshal_less(a->tensorRank, 1), sizeof(*a->globalStrides));
 	if (a->globalStrides)
-		marshal_plain(m, a->globalStrides, (a->tensorRank - 1) * sizeof(*a->globalStrides));
+		marshal_plain(m, a->globalStrides, (marshal_less(a->tensorRank, 1)) * sizeof(*a->globalStrides));
 	a->boxDim = marshal_pointer(m, a->boxDim, a->tensorRank, sizeof(*a->boxDim));
 	if (a->boxDim)
 		marshal_plain(m, a->boxDim, (a->tensorRank) * sizeof(*a->boxDim));

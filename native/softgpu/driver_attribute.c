@@ -14,7 +14,7 @@ enum attribute_source {
 	SHARED_PER_SM,
 	SHARED_OPTIN,
 	SHARED_RESERVED,
-	MULTICAST,
+	SINCE_9_0,
 	PCI_DOMAIN,
 	PCI_BUS,
 	PCI_DEVICE,
@@ -79,7 +79,9 @@ static const struct {
 	ATTRIBUTE(MEMORY_POOLS_SUPPORTED) = { CONSTANT, 1 },
 	ATTRIBUTE(MEMPOOL_SUPPORTED_HANDLE_TYPES) = { CONSTANT, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR },
 	ATTRIBUTE(MEM_SYNC_DOMAIN_COUNT) = { CONSTANT, 1 },
-	ATTRIBUTE(MULTICAST_SUPPORTED) = { MULTICAST, 0 },
+	ATTRIBUTE(CLUSTER_LAUNCH) = { SINCE_9_0, 0 },
+	ATTRIBUTE(TENSOR_MAP_ACCESS_SUPPORTED) = { SINCE_9_0, 0 },
+	ATTRIBUTE(MULTICAST_SUPPORTED) = { SINCE_9_0, 0 },
 	ATTRIBUTE(NUMA_ID) = { CONSTANT, -1 },
 	ATTRIBUTE(HOST_NUMA_ID) = { CONSTANT, -1 },
 };
@@ -107,8 +109,8 @@ static int attribute_value(const struct driver_device *device, CUdevice_attribut
 		return (int)capability->shared_per_block_optin;
 	case SHARED_RESERVED:
 		return (int)capability->shared_reserved_per_block;
-	case MULTICAST:
-		return driver_device_has_multicast(device);
+	case SINCE_9_0:
+		return device->capability->sm >= 90;
 	case PCI_DOMAIN:
 		return (int)device->identity->pci_domain;
 	case PCI_BUS:

@@ -61,7 +61,7 @@ static const char *map_fault(const struct tensor_map *map, const struct tensor_c
 	if (copy->mode == TENSOR_MODE_ROWS && map->last_in_box[1])
 		return "its box has more than one row";
 	row = row_elements(map) * tensor_element_bytes[map->type];
-	if (row % CHUNK || row > ROW_BYTES_MAX)
+	if (!row || row % CHUNK || row > ROW_BYTES_MAX)
 		return "its rows are no multiple of 16 bytes";
 	if (map->swizzle && row > tensor_swizzle_span(map))
 		return "its rows are longer than its swizzle";

@@ -67,6 +67,12 @@ char *marshal_string(struct marshal *m, char *text);
  * unsigned int of `bytes`, or NULL. */
 size_t marshal_room(struct marshal *m, void *count, size_t bytes);
 
+/* What a list lacks of a count of the program's, which may be less than that. */
+static inline size_t marshal_less(size_t count, size_t less)
+{
+	return count > less ? count - less : 0;
+}
+
 /* How many elements a list holds once the call has told its length. */
 static inline size_t marshal_filled(size_t count, size_t room)
 {

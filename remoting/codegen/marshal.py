@@ -178,8 +178,10 @@ def _size(parameter: Parameter) -> str:
 
 
 def _expression(call: Call, count: str) -> str:
-    first = count.split(" ", maxsplit=1)[0]
-    return "a->" + count if first in {p.name for p in call.parameters} else count
+    first, _, less = count.partition(" - ")
+    if first in {p.name for p in call.parameters}:
+        first = f"a->{first}"
+    return f"marshal_less({first}, {less})" if less else first
 
 
 def _request(call: Call) -> list[str]:

@@ -418,6 +418,19 @@ def test_external_shared_memory_with_a_size_has_it_without_a_launch_s() -> None:
     assert memory.tolist() == [63]
 
 
+@pytest.mark.parametrize("of_the_module", [True, False])
+def test_dynamic_shared_memory_has_the_alignment_that_it_asks_for(of_the_module: bool) -> None:
+    """Copies by tensor maps need it."""
+    dynamic = ".shared .align 1024 .b8 s[];\n"
+    body = "mov.u64 %rd2, s; mov.u64 %rd3, own; add.u64 %rd2, %rd2, %rd3; st.global.u64 [%rd1], %rd2;"
+    own = ".shared .align 8 .b64 first; .shared .align 8 .b64 own;"
+    image = kernel(own + ("" if of_the_module else dynamic) + body)
+    memory = np.zeros(1, np.uint64)
+    with Module(image.replace(".visible", f".extern {dynamic}.visible", 1) if of_the_module else image) as module:
+        module.launch("k", 1, 1, memory, shared=64)
+    assert memory.tolist() == [1024 + 8]
+
+
 def test_a_kernel_has_the_shared_variables_of_its_module_that_it_names() -> None:
     """All of them together may be more than a block can have."""
     variables = "".join(f".shared .align 4 .b8 {name}[40000];\n" for name in "abcdwxyh")

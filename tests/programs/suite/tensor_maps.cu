@@ -500,9 +500,10 @@ static void check_pixels()
 
 int main()
 {
-	cudaDeviceProp properties;
-	CUDA(cudaGetDeviceProperties(&properties, 0));
-	if (properties.major < 9) {
+	int supported = 0;
+	CUDA(cudaFree(nullptr));
+	DRIVER(cuDeviceGetAttribute, &supported, CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED, 0);
+	if (!supported) {
 		std::puts("ok tensor_maps: not what this device has");
 		return 0;
 	}

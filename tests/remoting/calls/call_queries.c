@@ -82,6 +82,11 @@ static void tensor_maps(void)
 	REQUIRE(!memcmp(&moved, &there, sizeof(moved)));
 	EXPECT(cuTensorMapEncodeTiled(&moved, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, memory + 1, extents,
 				      strides, box, steps, 0, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuTensorMapEncodeTiled(&moved, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 0, memory, extents,
+				      strides, box, steps, 0, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuTensorMapEncodeIm2col(&moved, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 1, memory, extents,
+				       strides, lower, upper, 16, 32, steps, 0, 0, 0, 0),
+	       CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuTensorMapEncodeIm2col(&there, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, memory, extents,
 				      strides, lower, upper, 16, 32, steps, 0, 0, 0, 0));
 	REQUIRE(memcmp(&here, &there, sizeof(here)));

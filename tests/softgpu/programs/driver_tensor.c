@@ -118,7 +118,11 @@ static void pixels(void)
 
 int main(void)
 {
+	int has = 0;
+
 	CHECK(cuInit(0));
+	CHECK(cuDeviceGetAttribute(&has, CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED, 0));
+	REQUIRE_EQUAL(has, 1);
 	what_both_have();
 	boxes();
 	pixels();
