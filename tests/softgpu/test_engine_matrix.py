@@ -189,3 +189,63 @@ def test_shapes_of_mma(m: int, k: int, types: str) -> None:
     if types.startswith("satfinite"):
         expected = np.minimum(expected, 2**31 - 1)
     np.testing.assert_array_equal(registers["d"], sum_registers(expected, d_kind))
+
+
+TILES = """
+.version 8.4
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 values, .param .u64 out)
+{{
+    .reg .b32 %r<8>, %lane, %at;
+    .reg .b64 %q<4>;
+    .shared .align 16 .b8 tiles[512];
+    ld.param.u64 %q0, [values];
+    ld.param.u64 %q1, [out];
+    mov.u32 %lane, %tid.x;
+    mul.wide.u32 %q2, %lane, 16;
+    add.u64 %q0, %q0, %q2;
+    add.u64 %q1, %q1, %q2;
+    cvt.u32.u64 %at, %q2;
+    mov.u32 %r4, tiles;
+    add.u32 %at, %at, %r4;
+    {body}
+    ret;
+}}
+"""
+INTO_SHARED = "ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%q0]; st.shared.v4.u32 [%at], {%r0, %r1, %r2, %r3};"
+OUT_OF_SHARED = "ld.shared.v4.u32 {%r0, %r1, %r2, %r3}, [%at]; st.global.v4.u32 [%q1], {%r0, %r1, %r2, %r3};"
+MATRIX = "sync.aligned.m8n8"
+
+
+@pytest.mark.parametrize(
+    ("body", "loads", "transposes"),
+    [
+        (f"{INTO_SHARED} ldmatrix.{MATRIX}.x4.shared.b16 {{%r0, %r1, %r2, %r3}}, [%at];", True, False),
+        (f"{INTO_SHARED} ldmatrix.{MATRIX}.x4.trans.shared.b16 {{%r0, %r1, %r2, %r3}}, [%at];", True, True),
+        (f"stmatrix.{MATRIX}.x4.shared.b16 [%at], {{%r0, %r1, %r2, %r3}}; {OUT_OF_SHARED}", False, False),
+        (f"stmatrix.{MATRIX}.x4.trans.shared.b16 [%at], {{%r0, %r1, %r2, %r3}}; {OUT_OF_SHARED}", False, True),
+    ],
+)
+def test_tiles_of_shared_memory(body: str, loads: bool, transposes: bool) -> None:
+    """Row r of tile t lies where lane 8 t + r points; register t has it, two elements a lane."""
+    in_registers = "st.global.v4.u32 [%q1], {%r0, %r1, %r2, %r3};"
+    from_registers = "ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%q0];"
+    values = np.arange(256, dtype=np.uint16)
+    out = np.zeros(256, np.uint16)
+    with Module(TILES.format(body=f"{body} {in_registers}" if loads else f"{from_registers} {body}"), sm=90) as module:
+        module.launch("k", 1, 32, values, out)
+    memory, lanes = (values, out) if loads else (out, values)
+    # by lane and register, to tile, row and column
+    tiles = lanes.reshape(32, 4, 2).transpose(1, 0, 2).reshape(4, 8, 8)
+    np.testing.assert_array_equal(memory.reshape(4, 8, 8), tiles.swapaxes(1, 2) if transposes else tiles)
+
+
+def test_a_tile_is_transposed_in_registers() -> None:
+    body = f"""ld.global.v4.u32 {{%r0, %r1, %r2, %r3}}, [%q0]; movmatrix.{MATRIX}.trans.b16 %r0, %r0;
+    st.global.v4.u32 [%q1], {{%r0, %r1, %r2, %r3}};"""
+    values, out = np.arange(256, dtype=np.uint16), np.zeros(256, np.uint16)
+    with Module(TILES.format(body=body), sm=90) as module:
+        module.launch("k", 1, 32, values, out)
+    before, after = (array.reshape(32, 4, 2)[:, 0].reshape(8, 8) for array in (values, out))
+    np.testing.assert_array_equal(after, before.T)
