@@ -1,6 +1,7 @@
 /* handlers_matrix.c - matrix multiply-accumulate of a warp (PTX ISA 9.7.14).
  *
- * Fragments are gathered into plain matrices, multiplied, and scattered.  Sums
+ * Most products of mma are made by tiles (matrix_tile.h).  Other fragments are
+ * gathered into plain matrices, multiplied, and scattered.  Sums
  * of floats are kept in double and rounded once, which is at least as close to
  * the exact result as the hardware's own order of additions.
  */
