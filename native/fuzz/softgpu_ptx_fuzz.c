@@ -13,6 +13,7 @@ const struct fuzz_seed fuzz_seeds[] = {
 	{ ptx_cluster, sizeof(ptx_cluster) - 1 },
 	{ ptx_tensor, sizeof(ptx_tensor) - 1 },
 	{ ptx_texture, sizeof(ptx_texture) - 1 },
+	{ ptx_warpgroup, sizeof(ptx_warpgroup) - 1 },
 	{ NULL, 0 },
 };
 const char *const fuzz_words[] = { PTX_WORDS, NULL };

@@ -90,6 +90,15 @@ static const char ptx_texture[] = PTX_HEADER
 	"suld.b.2d.v4.b8.trap {%h1, %h2, %h3, %h4}, [%rd2, {%r1, %r2}];\n"
 	"sust.b.3d.v2.b32.clamp [%rd2, {%r1, %r2, %r3, %r3}], {%r4, %r5}; ret;\n}\n";
 
+static const char ptx_warpgroup[] = ".version 8.0\n.target sm_90\n.address_size 64\n"
+	".visible .entry k()\n{\n.reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<4>;\n"
+	"wgmma.fence.sync.aligned; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4},"
+	" %rd1, %rd2, %p1, 1, -1, 0, 1;\n"
+	"wgmma.mma_async.sync.aligned.m64n16k32.f16.e4m3.e5m2 {%r5, %r6, %r7, %r8}, {%r1, %r2, %r3, %r4},"
+	" %rd2, 1, 1, 1;\n"
+	"@%p2 wgmma.mma_async.sync.aligned.m64n8k256.s32.b1.b1.and.popc {%r1, %r2, %r3, %r4}, %rd1, %rd2, %p1;\n"
+	"wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; ret;\n}\n";
+
 #define PTX_WORDS                                                                              \
 	".global ", ".shared ", ".param ", ".local ", ".const ", ".reg ", ".entry ", ".func ",         \
 	".align ", ".b8 ", ".b16 ", ".b32 ", ".b64 ", ".u32", ".s64", ".f32", ".f64", ".pred ",        \
@@ -100,6 +109,7 @@ static const char ptx_texture[] = PTX_HEADER
 	".pragma \"nounroll\";", ".extern ", ".weak ", ".visible ", ".version 8.0\n", ".target sm_80",  \
 	".alias ", ".b128 ", "%q1", "_", "mbarrier.", "cp.async.bulk.", "mapa.", "tex.", "suld.b.",   \
 	"sust.b.", ".shared::cluster", ".reqnctapercluster ", "barrier.cluster.", "%cluster_ctarank", \
-	".e4m3x2", ".multicast::cluster", ".mbarrier::complete_tx::bytes", "redux.sync.", "vadd2."
+	".e4m3x2", ".multicast::cluster", ".mbarrier::complete_tx::bytes", "redux.sync.", "vadd2.",  \
+	"wgmma.mma_async.", ".m64n16k16"
 
 #endif

@@ -119,6 +119,23 @@ static bool rounds(struct statement *statement)
 	       statement_has(statement, "rp");
 }
 
+static unsigned tile_registers(const struct matrix_fragment *fragment)
+{
+	return fragment->rows / 8u * (fragment->element == ELEMENT_F16 ? 1 : 2);
+}
+
+/* All of mma but f64, where no registers are left over. */
+static bool is_tile(const struct matrix_operation *operation)
+{
+	const struct matrix_fragment *a = &operation->a, *b = &operation->b;
+
+	return a->element != ELEMENT_F64 && element_bytes(a->element) == element_bytes(b->element) &&
+	       b->rows * element_bytes(b->element) == 16u * b->register_count &&
+	       a->register_count == a->rows / 8 * b->register_count &&
+	       operation->c.register_count == tile_registers(&operation->c) &&
+	       operation->d.register_count == tile_registers(&operation->d);
+}
+
 /* mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c */
 static void decode_multiply(struct decoder *decoder, bool is_wmma)
 {
@@ -155,6 +172,7 @@ static void decode_multiply(struct decoder *decoder, bool is_wmma)
 	bind_fragment(decoder, &operation->b, &statement->operands[2], false);
 	bind_fragment(decoder, &operation->c, &statement->operands[3], false);
 	bind_fragment(decoder, &operation->d, &statement->operands[0], true);
+	operation->is_tile = !is_wmma && is_tile(operation);
 	decode_emit(decoder, "@matrix.multiply")->target = operation;
 }
 
@@ -294,7 +312,7 @@ static void take_warpgroup_types(struct decoder *decoder, struct warpgroup_produ
 	default:
 		fits = false;
 	}
-	if (!fits || k * element_bytes(product->a) != WARPGROUP_LINE_BYTES)
+	if (!fits || k * element_bytes(product->a) != WARPGROUP_DEPTH_BYTES)
 		decode_unsupported(decoder, "these types");
 }
 

@@ -1,10 +1,11 @@
 /* handlers_matrix.c - matrix multiply-accumulate of a warp (PTX ISA 9.7.14).
  *
- * Fragments are gathered into plain matrices, multiplied, and scattered.  Sums
+ * Most products of mma are made by tiles (matrix_tile.h).  Other fragments are
+ * gathered into plain matrices, multiplied, and scattered.  Sums
  * of floats are kept in double and rounded once, which is at least as close to
  * the exact result as the hardware's own order of additions.
  */
-#include "matrix_element.h"
+#include "matrix_tile.h"
 #include "strict.h"
 
 #define ROWS_MAX 32
@@ -70,6 +71,27 @@ static void gather(const struct warp *w, const struct matrix_fragment *fragment,
 	}
 }
 
+/* Fragments of mma, of all but f64: by tiles. */
+static void multiply_tile(const struct warp *w, const struct matrix_operation *operation)
+{
+	const struct matrix_fragment *a = &operation->a, *b = &operation->b;
+	u32 bytes = b->register_count * 16u;
+	struct rows rows;
+	struct lines lines;
+	struct columns columns;
+	struct tile tile;
+
+	if (a->rows < TILE_ROWS)
+		memset(rows.bytes, 0, sizeof(rows.bytes));
+	rows_load(&rows, w->registers, a->slots, a->register_count);
+	rows_widen(&rows, a->element, bytes, 1);
+	lines_load(&lines, w->registers, b->slots, b->register_count);
+	columns_widen(&columns, &lines, b->element, bytes);
+	tile_load(&tile, w->registers, operation->c.slots, operation->c.element, a->rows);
+	tile_add(&tile, &rows, &columns, bytes / bytes_of(b->element), a->rows);
+	tile_store(&tile, w->registers, operation->d.slots, operation->d.element, a->rows, operation->saturates);
+}
+
 HANDLER(multiply)
 {
 	const struct matrix_operation *operation = i->target;
@@ -78,6 +100,10 @@ HANDLER(multiply)
 	u32 m = operation->a.rows, k = operation->a.columns, n = operation->b.columns;
 
 	WAIT_FOR_WARP;
+	if (operation->is_tile && w->mask == ALL_LANES) {
+		multiply_tile(w, operation);
+		return i + 1;
+	}
 	gather(w, &operation->a, &a);
 	gather(w, &operation->b, &b);
 	gather(w, &operation->c, &c);
@@ -170,8 +196,19 @@ HANDLER(store)
 	return i + 1;
 }
 
-/* Tile t of 8 x 8 16-bit elements has its rows where lanes 8t to 8t+7 point;
- * lane l holds elements 2 (l mod 4) and the next one of row l / 4. */
+/* Lane l has elements 2 (l mod 4) and the next one of row l / 4: rows one behind the other, or columns. */
+static void transpose_tile(u32 tile[WARP_LANES])
+{
+	u16 from[8][8], to[8][8];
+
+	memcpy(from, tile, sizeof(from));
+	for (u32 row = 0; row < 8; row++)
+		for (u32 column = 0; column < 8; column++)
+			to[row][column] = from[column][row];
+	memcpy(tile, to, sizeof(to));
+}
+
+/* Tile t of 8 x 8 16-bit elements has its rows where lanes 8t to 8t+7 point. */
 static void transfer_tiles(struct warp *w, const struct instruction *i, bool stores)
 {
 	const struct matrix_transfer *transfer = i->target;
@@ -179,22 +216,20 @@ static void transfer_tiles(struct warp *w, const struct instruction *i, bool sto
 	u32 tiles = transfer->fragment.register_count;
 
 	w->ip = i;
-	for (u32 tile = 0; tile < tiles && stores; tile++)
-		memcpy(registers[tile], REGISTER(u32, transfer->fragment.slots[tile]),
-		       sizeof(registers[tile]));
 	for (u32 tile = 0; tile < tiles; tile++) {
-		for (u32 lane = 0; lane < WARP_LANES; lane++) {
-			for (u32 k = 0; k < 2; k++) {
-				u32 row = lane / 4, column = 2 * (lane % 4) + k;
-				u32 line = transfer->column_major ? column : row;
-				u32 place = transfer->column_major ? row : column;
-				char *memory = checked_address(w, i, transfer, tile * 8 + line,
-							       place * 2, 2, stores);
-				char *value = (char *)&registers[tile][lane] + 2 * k;
+		if (stores)
+			memcpy(registers[tile], REGISTER(u32, transfer->fragment.slots[tile]),
+			       sizeof(registers[tile]));
+		if (stores && transfer->column_major)
+			transpose_tile(registers[tile]);
+		for (u32 row = 0; row < 8; row++) {
+			char *memory = checked_address(w, i, transfer, tile * 8 + row, 0, 16, stores);
+			char *values = (char *)&registers[tile][4 * row];
 
-				memcpy(stores ? memory : value, stores ? value : memory, 2);
-			}
+			memcpy(stores ? memory : values, stores ? values : memory, 16);
 		}
+		if (!stores && transfer->column_major)
+			transpose_tile(registers[tile]);
 	}
 	for (u32 tile = 0; tile < tiles && !stores; tile++) {
 		u32 *d = REGISTER(u32, transfer->fragment.slots[tile]);
@@ -219,12 +254,12 @@ HANDLER(store_tiles)
 
 HANDLER(transpose)
 {
-	u16 values[8][8];
-	u32 *d = REGISTER(u32, i->dst);
+	u32 tile[WARP_LANES], *d = REGISTER(u32, i->dst);
 
 	WAIT_FOR_WARP;
-	memcpy(values, REGISTER(u32, i->a), sizeof(values));
-	STORE(u32, (u32)values[2 * (l % 4) + 1][l / 4] << 16 | values[2 * (l % 4)][l / 4]);
+	memcpy(tile, REGISTER(u32, i->a), sizeof(tile));
+	transpose_tile(tile);
+	STORE(u32, tile[l]);
 	return i + 1;
 }
 

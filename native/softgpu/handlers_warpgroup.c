@@ -4,28 +4,11 @@
  * Eight columns of B at a time become doubles, which serve all four warps.  Sums are kept as those of mma are: in
  * double, rounded once.
  */
-#include "matrix_element.h"
+#include "matrix_tile.h"
 #include "strict.h"
 #include "warpgroup.h"
 
-#define DEPTH_MAX 32		/* K of 8-bit elements */
 #define CHUNK_BYTES 16		/* shared memory is read in rows of a core matrix */
-#define LINES 8			/* rows of A or columns of B in a core matrix */
-
-/* As much of a tile's row as a register of the processor holds. */
-#if defined(__AVX512F__)
-#define PIECE 8
-#elif defined(__AVX__)
-#define PIECE 4
-#else
-#define PIECE 2
-#endif
-typedef f64 piece __attribute__((vector_size(PIECE * sizeof(f64))));
-
-/* Rows of A, or columns of B, from shared memory. */
-struct lines {
-	u8 at[LINES][WARPGROUP_LINE_BYTES];
-};
 
 /* What a matrix descriptor says, in bytes. */
 struct view {
@@ -90,49 +73,11 @@ static void read_transposed(const struct instruction *i, const struct view *view
 	u32 column = index / chunks * (is_swizzled ? view->leading : view->stride) + index % chunks * CHUNK_BYTES;
 	u32 next = is_swizzled ? view->stride : view->leading;
 
-	for (u32 k = 0; k < WARPGROUP_LINE_BYTES / 2; k++) {
+	for (u32 k = 0; k < LINE_BYTES / 2; k++) {
 		const u8 *chunk = chunk_at(i, view, column + k / LINES * next + k % LINES * view->width);
 
 		for (u32 line = 0; line < LINES; line++)
 			memcpy(&lines->at[line][2 * k], chunk + 2 * line, 2);
-	}
-}
-
-#define READ_LINE(element)                                                                     \
-	case element:                                                                          \
-		for (u32 k = 0; k < WARPGROUP_LINE_BYTES / bytes_of(element); k++)             \
-			values[k] = read_element(element, (const char *)line + k * bytes_of(element)); \
-		break
-
-static void read_line(enum matrix_element element, const u8 *line, f64 *values)
-{
-	switch (element) {
-	READ_LINE(ELEMENT_F16);
-	READ_LINE(ELEMENT_BF16);
-	READ_LINE(ELEMENT_TF32);
-	READ_LINE(ELEMENT_E4M3);
-	READ_LINE(ELEMENT_E5M2);
-	READ_LINE(ELEMENT_S8);
-	default:
-	READ_LINE(ELEMENT_U8);
-	}
-}
-
-/* ---- A: the sixteen rows of a warp ---- */
-
-struct rows {
-	u8 bytes[WARPGROUP_WARP_ROWS][WARPGROUP_LINE_BYTES];
-	f64 at[WARPGROUP_WARP_ROWS][DEPTH_MAX];
-};
-
-/* As fragments of mma: four bytes of a row in each register. */
-static void rows_of_registers(const char *registers, const struct warpgroup_product *product, struct rows *rows)
-{
-	for (u32 k = 0; k < 4; k++) {
-		const char *values = registers + product->a_slots[k];
-
-		for (u32 lane = 0; lane < WARP_LANES; lane++)
-			memcpy(&rows->bytes[lane / 4 + 8 * (k & 1)][lane % 4 * 4 + 16 * (k >> 1)], values + 4 * lane, 4);
 	}
 }
 
@@ -141,122 +86,19 @@ static void rows_of_memory(const struct instruction *i, const struct view *view,
 	const struct warpgroup_product *product = i->target;
 	struct lines lines;
 
-	for (u32 k = 0; k < WARPGROUP_WARP_ROWS / LINES; k++) {
+	for (u32 k = 0; k < TILE_ROWS / LINES; k++) {
 		(product->a_is_transposed ? read_transposed : read_lines)(i, view, first / LINES + k, &lines);
 		memcpy(rows->bytes[LINES * k], lines.at, sizeof(lines.at));
 	}
 }
 
-static void rows_to_doubles(const struct warpgroup_product *product, struct rows *rows)
-{
-	f64 sign = product->negates ? -1 : 1;
-
-	for (u32 row = 0; row < WARPGROUP_WARP_ROWS; row++) {
-		read_line(product->a, rows->bytes[row], rows->at[row]);
-		for (u32 k = 0; k < WARPGROUP_LINE_BYTES / bytes_of(product->a); k++)
-			rows->at[row][k] *= sign;
-	}
-}
-
-/* ---- D: sixteen rows and eight columns of it ---- */
-
-struct tile {
-	f64 at[WARPGROUP_WARP_ROWS][LINES] __attribute__((aligned(64)));
-};
-
-/* Eight columns of B, as rows. */
-struct columns {
-	f64 at[DEPTH_MAX][LINES] __attribute__((aligned(64)));
-};
-
-/* The registers of the `column`th eight columns.  Those of 32 bits go in pairs: each has one of two neighbours in a row,
- * for four lanes a row; the second pair, or the second register of f16, has the rows eight below. */
-#define FOR_TILE(half, group) for (u32 half = 0; half < 2; half++) for (u32 group = 0; group < 8; group++)
-
-static const char *tile_register(const char *registers, const struct warpgroup_product *product, u32 column, u32 k)
-{
-	return registers + product->results[column * (product->d == ELEMENT_F16 ? 2 : 4) + k];
-}
-
-static void tile_load(const char *registers, const struct warpgroup_product *product, u32 column, struct tile *tile)
-{
-	FOR_TILE(half, group)
-	{
-		f64 *row = tile->at[8 * half + group];
-
-		if (product->d == ELEMENT_F16) {
-			const u16 *values = (const u16 *)tile_register(registers, product, column, half) + 8 * group;
-
-			for (u32 k = 0; k < LINES; k++)
-				row[k] = f64_of_f16(values[k]);
-			continue;
-		}
-		for (u32 part = 0; part < 2; part++) {
-			const char *values = tile_register(registers, product, column, 2 * half + part) + 16 * group;
-
-			if (product->d == ELEMENT_F32)
-				for (u32 k = 0; k < 4; k++)
-					row[2 * k + part] = (f64)((const f32 *)values)[k];
-			else
-				for (u32 k = 0; k < 4; k++)
-					row[2 * k + part] = (f64)((const s32 *)values)[k];
-		}
-	}
-}
-
-static void tile_store(char *registers, const struct warpgroup_product *product, u32 column, const struct tile *tile)
-{
-	FOR_TILE(half, group)
-	{
-		const f64 *row = tile->at[8 * half + group];
-
-		if (product->d == ELEMENT_F16) {
-			f16 *values = (f16 *)tile_register(registers, product, column, half) + 8 * group;
-
-			for (u32 k = 0; k < LINES; k++)
-				values[k] = f16_of_f64(row[k]);
-			continue;
-		}
-		for (u32 part = 0; part < 2; part++) {
-			char *values = (char *)tile_register(registers, product, column, 2 * half + part) + 16 * group;
-
-			if (product->d == ELEMENT_F32)
-				for (u32 k = 0; k < 4; k++)
-					((f32 *)values)[k] = (f32)row[2 * k + part];
-			else
-				for (u32 k = 0; k < 4; k++)
-					write_element(ELEMENT_S32, values + 4 * k, row[2 * k + part],
-						      product->saturates);
-		}
-	}
-}
-
-#define ROWS_AT_ONCE 8
-
-static void tile_add(struct tile *tile, const struct rows *rows, const struct columns *b, u32 depth)
-{
-	for (u32 first = 0; first < WARPGROUP_WARP_ROWS; first += ROWS_AT_ONCE) {
-		for (u32 column = 0; column < LINES; column += PIECE) {
-			piece sums[ROWS_AT_ONCE];
-
-			for (u32 row = 0; row < ROWS_AT_ONCE; row++)
-				sums[row] = *(const piece *)&tile->at[first + row][column];
-			for (u32 k = 0; k < depth; k++)
-				for (u32 row = 0; row < ROWS_AT_ONCE; row++)
-					sums[row] += rows->at[first + row][k] * *(const piece *)&b->at[k][column];
-			for (u32 row = 0; row < ROWS_AT_ONCE; row++)
-				*(piece *)&tile->at[first + row][column] = sums[row];
-		}
-	}
-}
-
 static void tile_add_bits(struct tile *tile, const struct rows *rows, const struct lines *b)
 {
-	for (u32 row = 0; row < WARPGROUP_WARP_ROWS; row++) {
+	for (u32 row = 0; row < TILE_ROWS; row++) {
 		for (u32 column = 0; column < LINES; column++) {
 			u32 both = 0;
 
-			for (u32 k = 0; k < WARPGROUP_LINE_BYTES; k++)
+			for (u32 k = 0; k < LINE_BYTES; k++)
 				both += (u32)__builtin_popcount(rows->bytes[row][k] & b->at[column][k]);
 			tile->at[row][column] += both;
 		}
@@ -271,26 +113,15 @@ static void read_a(const struct warpgroup *group, const struct instruction *i, s
 
 	for (u32 k = 0; k < WARPGROUP_WARPS; k++) {
 		if (product->a_is_in_registers) {
-			rows_of_registers(group->registers[k], product, &rows[k]);
+			rows_load(&rows[k], group->registers[k], product->a_slots, 4);
 		} else {
 			struct view view = view_of(*(const u64 *)(group->registers[k] + product->a_slots[0]),
 						   &group->warps[k], 1);
 
-			rows_of_memory(i, &view, WARPGROUP_WARP_ROWS * k, &rows[k]);
+			rows_of_memory(i, &view, TILE_ROWS * k, &rows[k]);
 		}
 		if (!product->is_bits)
-			rows_to_doubles(product, &rows[k]);
-	}
-}
-
-static void columns_to_doubles(const struct warpgroup_product *product, const struct lines *lines, struct columns *b)
-{
-	f64 values[DEPTH_MAX];
-
-	for (u32 column = 0; column < LINES; column++) {
-		read_line(product->b, lines->at[column], values);
-		for (u32 k = 0; k < WARPGROUP_LINE_BYTES / bytes_of(product->b); k++)
-			b->at[k][column] = values[k];
+			rows_widen(&rows[k], product->a, LINE_BYTES, product->negates ? -1 : 1);
 	}
 }
 
@@ -308,19 +139,21 @@ static void multiply_group(const struct warpgroup *group, const struct instructi
 
 	read_a(group, i, rows);
 	for (u32 column = 0; column < product->columns / LINES; column++) {
+		const s32 *results = product->results + column * (product->d == ELEMENT_F16 ? 2 : 4);
+
 		(product->b_is_transposed ? read_transposed : read_lines)(i, &view, column, &lines);
 		if (!product->is_bits)
-			columns_to_doubles(product, &lines, &b);
+			columns_widen(&b, &lines, product->b, LINE_BYTES);
 		for (u32 k = 0; k < WARPGROUP_WARPS; k++) {
 			if (adds)
-				tile_load(group->registers[k], product, column, &tile);
+				tile_load(&tile, group->registers[k], results, product->d, TILE_ROWS);
 			else
 				memset(&tile, 0, sizeof(tile));
 			if (product->is_bits)
 				tile_add_bits(&tile, &rows[k], &lines);
 			else
-				tile_add(&tile, &rows[k], &b, WARPGROUP_LINE_BYTES / bytes_of(product->b));
-			tile_store(group->registers[k], product, column, &tile);
+				tile_add(&tile, &rows[k], &b, LINE_BYTES / bytes_of(product->b), TILE_ROWS);
+			tile_store(&tile, group->registers[k], results, product->d, TILE_ROWS, product->saturates);
 		}
 	}
 }

@@ -29,6 +29,7 @@ struct matrix_fragment {
 struct matrix_operation {
 	struct matrix_fragment a, b, c, d;
 	bool saturates;		/* .satfinite of integers */
+	bool is_tile;		/* fragments of mma that matrix_tile.h knows */
 };
 
 /* wmma.load and wmma.store */

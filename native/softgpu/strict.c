@@ -262,11 +262,11 @@ static _Noreturn void report_race(const struct access *at, bool other_writes, ui
 {
 	char what[96];
 
-	if (warp >= WARPS_MAX) {
-		warp = (warp - WARPS_MAX) * WARPGROUP_WARPS;
+	if (warp >= WARPS_MAX)
 		snprintf(what, sizeof(what), "race with a read by wgmma of warps %u to %u that nothing has waited for",
-			 warp, warp + WARPGROUP_WARPS - 1);
-	} else if (block < 0)
+			 (warp - WARPS_MAX) * WARPGROUP_WARPS,
+			 (warp - WARPS_MAX) * WARPGROUP_WARPS + WARPGROUP_WARPS - 1);
+	else if (block < 0)
 		snprintf(what, sizeof(what), "race with a %s by warp %u of the block",
 			 other_writes ? "write" : "read", warp);
 	else if (block == MANY_BLOCKS)

@@ -12,8 +12,7 @@
 #include "warp.h"
 
 #define WARPGROUP_WARPS 4
-#define WARPGROUP_WARP_ROWS 16		/* of the 64 of A and D */
-#define WARPGROUP_LINE_BYTES 32		/* of a row of A, or a column of B: K elements */
+#define WARPGROUP_DEPTH_BYTES 32	/* of K in a row of A, or a column of B */
 #define WARPGROUP_RESULTS_MAX 128	/* registers of D: 256 columns of 32 bits */
 
 struct warpgroup_product {

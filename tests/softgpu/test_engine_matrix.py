@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.softgpu.elements import KINDS
 from tests.softgpu.engine import Module, compile_cuda, nvcc
 
 pytestmark = pytest.mark.skipif(nvcc() is None, reason="kernels are compiled with nvcc, which is not installed")
@@ -114,3 +115,137 @@ def test_bfloat_pairs(kernels: Module) -> None:
     got = from_bfloat(out)
     for k, expected in enumerate((a + b, a * b, np.maximum(a, b))):
         np.testing.assert_array_equal(got[:, k], expected)
+
+
+def operand_registers(lines: np.ndarray) -> np.ndarray:
+    """Rows of A or columns of B: four lanes have sixteen bytes of one, every second register is eight rows below."""
+    rows = np.ascontiguousarray(lines).view(np.uint8)
+    parts = rows.reshape(len(rows) // 8, 8, -1, 4, 4).transpose(2, 0, 1, 3, 4)
+    return np.ascontiguousarray(parts).reshape(-1, 32, 4).view(np.uint32)[..., 0].copy()
+
+
+def sum_registers(values: np.ndarray, kind: str) -> np.ndarray:
+    """C or D of eight columns: two neighbours for a lane, in a register or in two."""
+    parts = values.reshape(len(values) // 8, 8, 4, 2)
+    if kind == "f16":
+        return np.ascontiguousarray(parts.astype(np.float16)).view(np.uint32).reshape(-1, 32)
+    words = parts.astype(np.float32 if kind == "f32" else np.int32).transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(words).view(np.uint32).reshape(-1, 32)
+
+
+def mma_kernel(name: str, counts: dict[str, int]) -> str:
+    """`k` takes an array of registers for each operand, by register and lane."""
+    vectors = {part: "{" + ", ".join(f"%{part}{k}" for k in range(count)) + "}" for part, count in counts.items()}
+    lines = [f".reg .b32 {', '.join(f'%{part}<{count}>' for part, count in counts.items())}, %lane;"]
+    lines += [f".reg .b64 {', '.join(f'%at_{part}' for part in counts)}, %offset;"]
+    lines += ["mov.u32 %lane, %tid.x;", "mul.wide.u32 %offset, %lane, 4;"]
+    for part, count in counts.items():
+        lines += [f"ld.param.u64 %at_{part}, [{part}];", f"add.u64 %at_{part}, %at_{part}, %offset;"]
+        lines += [f"ld.global.u32 %{part}{k}, [%at_{part}+{128 * k}];" for k in range(count)]
+    lines += [f"{name} {vectors['d']}, {vectors['a']}, {vectors['b']}, {vectors['c']};"]
+    lines += [f"st.global.u32 [%at_d+{128 * k}], %d{k};" for k in range(counts["d"])]
+    parameters = ", ".join(f".param .u64 {part}" for part in counts)
+    body = "\n".join(lines)
+    return f".version 8.4\n.target sm_89\n.address_size 64\n.visible .entry k({parameters})\n{{\n{body}\nret;\n}}\n"
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "types"),
+    [
+        (16, 8, "f32.f16.f16.f32"),
+        (16, 8, "f16.f16.f16.f16"),
+        (16, 16, "f32.f16.f16.f32"),
+        (16, 16, "f16.f16.f16.f16"),
+        (16, 8, "f32.bf16.bf16.f32"),
+        (16, 16, "f32.bf16.bf16.f32"),
+        (16, 4, "f32.tf32.tf32.f32"),
+        (16, 8, "f32.tf32.tf32.f32"),
+        (16, 32, "f32.e4m3.e5m2.f32"),
+        (16, 32, "f16.e5m2.e4m3.f16"),
+        (8, 16, "s32.u8.s8.s32"),
+        (16, 16, "s32.s8.u8.s32"),
+        (16, 32, "s32.u8.u8.s32"),
+        (16, 32, "satfinite.s32.s8.s8.s32"),
+    ],
+)
+def test_shapes_of_mma(m: int, k: int, types: str) -> None:
+    d_kind, a_name, b_name, _ = types.removeprefix("satfinite.").split(".")
+    a_kind, b_kind = KINDS[a_name], KINDS[b_name]
+    rng = np.random.default_rng(m * k)
+    a, b = a_kind.random(rng, m, k), b_kind.random(rng, 8, k)
+    c = rng.integers(-50, 51, (m, 8)).astype(np.float64)
+    if types.startswith("satfinite"):
+        c[:] = 2**31 - 1
+    registers = {
+        "d": np.zeros_like(sum_registers(c, d_kind)),
+        "a": operand_registers(a_kind.encode(a)),
+        "b": operand_registers(b_kind.encode(b)),
+        "c": sum_registers(c, d_kind),
+    }
+    name = f"mma.sync.aligned.m{m}n8k{k}.row.col.{types}"
+    with Module(mma_kernel(name, {part: len(rows) for part, rows in registers.items()})) as module:
+        module.launch("k", 1, 32, *registers.values())
+    expected = a @ b.T + c
+    if types.startswith("satfinite"):
+        expected = np.minimum(expected, 2**31 - 1)
+    np.testing.assert_array_equal(registers["d"], sum_registers(expected, d_kind))
+
+
+TILES = """
+.version 8.4
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 values, .param .u64 out)
+{{
+    .reg .b32 %r<8>, %lane, %at;
+    .reg .b64 %q<4>;
+    .shared .align 16 .b8 tiles[512];
+    ld.param.u64 %q0, [values];
+    ld.param.u64 %q1, [out];
+    mov.u32 %lane, %tid.x;
+    mul.wide.u32 %q2, %lane, 16;
+    add.u64 %q0, %q0, %q2;
+    add.u64 %q1, %q1, %q2;
+    cvt.u32.u64 %at, %q2;
+    mov.u32 %r4, tiles;
+    add.u32 %at, %at, %r4;
+    {body}
+    ret;
+}}
+"""
+INTO_SHARED = "ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%q0]; st.shared.v4.u32 [%at], {%r0, %r1, %r2, %r3};"
+OUT_OF_SHARED = "ld.shared.v4.u32 {%r0, %r1, %r2, %r3}, [%at]; st.global.v4.u32 [%q1], {%r0, %r1, %r2, %r3};"
+MATRIX = "sync.aligned.m8n8"
+
+
+@pytest.mark.parametrize(
+    ("body", "loads", "transposes"),
+    [
+        (f"{INTO_SHARED} ldmatrix.{MATRIX}.x4.shared.b16 {{%r0, %r1, %r2, %r3}}, [%at];", True, False),
+        (f"{INTO_SHARED} ldmatrix.{MATRIX}.x4.trans.shared.b16 {{%r0, %r1, %r2, %r3}}, [%at];", True, True),
+        (f"stmatrix.{MATRIX}.x4.shared.b16 [%at], {{%r0, %r1, %r2, %r3}}; {OUT_OF_SHARED}", False, False),
+        (f"stmatrix.{MATRIX}.x4.trans.shared.b16 [%at], {{%r0, %r1, %r2, %r3}}; {OUT_OF_SHARED}", False, True),
+    ],
+)
+def test_tiles_of_shared_memory(body: str, loads: bool, transposes: bool) -> None:
+    """Row r of tile t lies where lane 8 t + r points; register t has it, two elements a lane."""
+    in_registers = "st.global.v4.u32 [%q1], {%r0, %r1, %r2, %r3};"
+    from_registers = "ld.global.v4.u32 {%r0, %r1, %r2, %r3}, [%q0];"
+    values = np.arange(256, dtype=np.uint16)
+    out = np.zeros(256, np.uint16)
+    with Module(TILES.format(body=f"{body} {in_registers}" if loads else f"{from_registers} {body}"), sm=90) as module:
+        module.launch("k", 1, 32, values, out)
+    memory, lanes = (values, out) if loads else (out, values)
+    # by lane and register, to tile, row and column
+    tiles = lanes.reshape(32, 4, 2).transpose(1, 0, 2).reshape(4, 8, 8)
+    np.testing.assert_array_equal(memory.reshape(4, 8, 8), tiles.swapaxes(1, 2) if transposes else tiles)
+
+
+def test_a_tile_is_transposed_in_registers() -> None:
+    body = f"""ld.global.v4.u32 {{%r0, %r1, %r2, %r3}}, [%q0]; movmatrix.{MATRIX}.trans.b16 %r0, %r0;
+    st.global.v4.u32 [%q1], {{%r0, %r1, %r2, %r3}};"""
+    values, out = np.arange(256, dtype=np.uint16), np.zeros(256, np.uint16)
+    with Module(TILES.format(body=body), sm=90) as module:
+        module.launch("k", 1, 32, values, out)
+    before, after = (array.reshape(32, 4, 2)[:, 0].reshape(8, 8) for array in (values, out))
+    np.testing.assert_array_equal(after, before.T)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
+from tests.softgpu.elements import KINDS, Kind
 from tests.softgpu.engine import ROOT, EngineError, Module, Status
 
 THREADS = 128
@@ -18,50 +18,6 @@ LINE_BYTES = 32
 """Of a row of A, or a column of B, that an instruction takes."""
 WIDTHS = {0: 16, 1: 128, 2: 64, 3: 32}
 """Bytes of a row that is swizzled, by the descriptor's mode; without swizzling rows are as wide as a core matrix."""
-
-E4M3 = {0: 0x00, 1: 0x38, 2: 0x40, 3: 0x44, 4: 0x48}
-E5M2 = {0: 0x00, 1: 0x3C, 2: 0x40, 3: 0x42, 4: 0x44}
-
-
-def encode_eight(table: dict[int, int]) -> Callable[[np.ndarray], np.ndarray]:
-    def encode(values: np.ndarray) -> np.ndarray:
-        sizes = np.array([table[k] for k in range(5)], np.uint8)[np.abs(values).astype(int)]
-        return sizes | np.where(values < 0, 128, 0).astype(np.uint8)
-
-    return encode
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Elements: how they are written into memory, and the numbers that products are exact for."""
-
-    name: str
-    bytes: int
-    encode: Callable[[np.ndarray], np.ndarray]
-    low: int = -4
-    high: int = 4
-
-    @property
-    def depth(self) -> int:
-        return LINE_BYTES // self.bytes
-
-    def random(self, rng: np.random.Generator, rows: int, depth: int = 0) -> np.ndarray:
-        return rng.integers(self.low, self.high + 1, (rows, depth or self.depth)).astype(np.float64)
-
-
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("f16", 2, lambda values: values.astype(np.float16)),
-        Kind("bf16", 2, lambda values: (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)),
-        # The thirteen lowest bits are not looked at.
-        Kind("tf32", 4, lambda values: values.astype(np.float32).view(np.uint32) | 0x1FFF),
-        Kind("e4m3", 1, encode_eight(E4M3)),
-        Kind("e5m2", 1, encode_eight(E5M2)),
-        Kind("s8", 1, lambda values: values.astype(np.int8), -128, 127),
-        Kind("u8", 1, lambda values: values.astype(np.uint8), 0, 255),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -459,10 +415,8 @@ NEXT_STEP = "add.u64 %q10, %q8, 2; add.u64 %q11, %q9, 2; mov.pred %p1, 1;"
 def test_products_of_a_group_add_up() -> None:
     memory = memory_of_noise(np.random.default_rng(5))
     expected, a_place, b_place = two_steps(memory)
-    first = multiplication(".f32.f16.f16", 8, 16, TAIL, results=4)
-    second = multiplication(".f32.f16.f16", 8, 16, TAIL, a="%q10", b="%q11", results=4)
     out = np.full((4, THREADS), 0x7FC00000, np.uint32)
-    launch(kernel(f"{first} {NEXT_STEP} {second}", 4), memory, out, a_place.descriptor(), b_place.descriptor(), 0)
+    launch(kernel(BOTH, 4), memory, out, a_place.descriptor(), b_place.descriptor(), 0)
     np.testing.assert_array_equal(from_fragments(out, 8, "f32"), expected)
 
 
@@ -495,10 +449,8 @@ done:
 def test_who_has_waited_knows_that_all_four_warps_have_read() -> None:
     memory = memory_of_noise(np.random.default_rng(6))
     expected, a_place, b_place = two_steps(memory)
-    first = multiplication(".f32.f16.f16", 8, 16, TAIL, results=4)
-    second = multiplication(".f32.f16.f16", 8, 16, TAIL, a="%q10", b="%q11", results=4)
     out = np.zeros((4, THREADS), np.uint32)
-    text = kernel(f"{first} {NEXT_STEP} {second} {OVERWRITE}", 4, before=LATE)
+    text = kernel(f"{BOTH} {OVERWRITE}", 4, before=LATE)
     launch(text, memory, out, a_place.descriptor(), b_place.descriptor())
     np.testing.assert_array_equal(from_fragments(out, 8, "f32"), expected)
 
@@ -512,14 +464,13 @@ def test_warpgroups_of_a_block_go_their_own_ways() -> None:
         place.write(memory, rows.astype(np.float16))
     b_place = packed(3, 8, 16384)
     b_place.write(memory, b.astype(np.float16))
-    product = multiplication(".f32.f16.f16", 8, 16, TAIL, results=4)
     body = f"""
     setp.lt.u32 %p2, %t0, {THREADS};
     @%p2 bra once;
     add.u64 %q8, %q8, {8192 >> 4};
-    {product}
+    {PRODUCT}
 once:
-    {product}
+    {PRODUCT}
 """
     out = np.zeros((4, 2 * THREADS), np.uint32)
     launch(kernel(body, 4, threads=256), memory, out, places[0].descriptor(), b_place.descriptor(), threads=256)
@@ -528,6 +479,92 @@ once:
 
 
 PRODUCT = multiplication(".f32.f16.f16", 8, 16, TAIL, results=4)
+SECOND = multiplication(".f32.f16.f16", 8, 16, TAIL, a="%q10", b="%q11", results=4)
+BOTH = f"{PRODUCT} {NEXT_STEP} {SECOND}"
+
+FUNCTION = f"""
+.func multiply(.param .b64 a_at, .param .b64 b_at, .param .b64 d_at)
+{{
+    .reg .b32 %d<4>;
+    .reg .b64 %q<16>;
+    .reg .pred %p<2>;
+    ld.param.b64 %q8, [a_at];
+    ld.param.b64 %q9, [b_at];
+    ld.param.b64 %q6, [d_at];
+    ld.global.u32 %d0, [%q6];
+    ld.global.u32 %d1, [%q6+512];
+    ld.global.u32 %d2, [%q6+1024];
+    ld.global.u32 %d3, [%q6+1536];
+    mov.pred %p1, 1;
+    {PRODUCT}
+    wgmma.commit_group.sync.aligned;
+    wgmma.wait_group.sync.aligned 0;
+    st.global.u32 [%q6], %d0;
+    st.global.u32 [%q6+512], %d1;
+    st.global.u32 [%q6+1024], %d2;
+    st.global.u32 [%q6+1536], %d3;
+    ret;
+}}
+"""
+
+
+def calls(*descriptors: tuple[str, str]) -> str:
+    """A kernel that has a function multiply, once for each pair of descriptors, and takes D from it at last."""
+    lines = []
+    for a, b in descriptors:
+        lines += [
+            "{ .param .b64 a_at; .param .b64 b_at; .param .b64 d_at;",
+            f"st.param.b64 [a_at], {a}; st.param.b64 [b_at], {b}; st.param.b64 [d_at], %q6;",
+            "call multiply, (a_at, b_at, d_at); }",
+        ]
+    loads = [f"ld.global.u32 %d{k}, [%q6+{512 * k}];" for k in range(4)]
+    text = kernel("\n    ".join([NEXT_STEP, *lines, *loads]), 4)
+    return text.replace(".visible .entry", f"{FUNCTION}.visible .entry", 1)
+
+
+def test_a_function_that_multiplies() -> None:
+    memory = memory_of_noise(np.random.default_rng(9))
+    expected, a_place, b_place = two_steps(memory)
+    out = np.zeros((4, THREADS), np.uint32)
+    text = calls(("%q8", "%q9"), ("%q10", "%q11"))
+    launch(text, memory, out, a_place.descriptor(), b_place.descriptor())
+    np.testing.assert_array_equal(from_fragments(out, 8, "f32"), expected)
+
+
+@pytest.mark.parametrize("guard", ["@%p2", "@!%p3"])
+def test_a_guard_that_holds_for_all(guard: str) -> None:
+    memory = memory_of_noise(np.random.default_rng(10))
+    expected, a_place, b_place = two_steps(memory)
+    out = np.zeros((4, THREADS), np.uint32)
+    text = kernel(f"mov.pred %p2, 1; mov.pred %p3, 0; {guard} {PRODUCT} {NEXT_STEP} {guard} {SECOND}", 4)
+    launch(text, memory, out, a_place.descriptor(), b_place.descriptor())
+    np.testing.assert_array_equal(from_fragments(out, 8, "f32"), expected)
+
+
+def test_blocks_of_a_cluster_multiply_beside_each_other() -> None:
+    """The first block waits for the second one before it multiplies, which does so before it goes there."""
+    memory = memory_of_noise(np.random.default_rng(11))
+    expected, a_place, b_place = two_steps(memory)
+    meeting = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    body = f"""
+    mov.u32 %t9, %cluster_ctarank;
+    mul.wide.u32 %q12, %t9, {16 * THREADS};
+    add.u64 %q6, %q6, %q12;
+    setp.eq.u32 %p2, %t9, 0;
+    @!%p2 bra second;
+    {meeting}
+second:
+    {BOTH}
+    @%p2 bra done;
+    {meeting}
+done:
+"""
+    out = np.zeros((2, 4, THREADS), np.uint32)
+    with Module(kernel(body, 4), sm=90) as module:
+        places = a_place.descriptor(), b_place.descriptor()
+        module.launch("product", 2, THREADS, memory, NO_REGISTERS, out, *places, 1, cluster=2)
+    for block in out:
+        np.testing.assert_array_equal(from_fragments(block, 8, "f32"), expected)
 
 
 @pytest.mark.parametrize(
@@ -608,14 +645,14 @@ else:
     print("right" if np.array_equal(got, expected) else "NaN" if np.isnan(got).all() else "wrong")
 """
 
-SECOND = multiplication(".f32.f16.f16", 8, 16, TAIL, a="%q10", b="%q11", results=4)
-BOTH = f"{PRODUCT} {NEXT_STEP} {SECOND}"
 IN_TWO_GROUPS = f"{PRODUCT} wgmma.commit_group.sync.aligned; {NEXT_STEP} {SECOND}"
 WIPE = "bar.sync 0; setp.eq.u32 %p3, %t0, 0; @%p3 st.shared.u32 [tile + 8224], 0;"  # what the second product reads
 UNTIL_NOW = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned"
 
 STRICT_KERNELS = {
     "right": kernel(BOTH, 4),
+    "function": calls(("%q8", "%q9"), ("%q10", "%q11")),
+    "function that does not wait": calls(("%q8", "%q9")).replace("    wgmma.wait_group.sync.aligned 0;\n", "", 1),
     "two groups": kernel(f"{IN_TWO_GROUPS} {UNTIL_NOW} 0; {WIPE}", 4),
     "results too early": kernel(BOTH, 4).replace("    wgmma.wait_group.sync.aligned 0;\n", ""),
     "one group too early": kernel(BOTH, 4).replace("wait_group.sync.aligned 0;", "wait_group.sync.aligned 1;"),
@@ -629,6 +666,8 @@ STRICT_KERNELS = {
     ("name", "told"),
     [
         ("right", "right\n"),
+        ("function", "right\n"),
+        ("function that does not wait", "NaN\n"),
         ("two groups", "right\n"),
         ("results too early", "NaN\n"),
         ("one group too early", "NaN\n"),
