@@ -2250,6 +2250,8 @@ static CUresult call_273(struct server_call *call, struct marshal *m)
 	result = server_marshal_taken(m);
 	if (result != CUDA_SUCCESS)
 		return result;
+	/* Others are served meanwhile. */
+	server_pass(call);
 	result = call->driver->cuIpcGetMemHandle(a.pHandle, a.dptr);
 	if (!server_marshal_answer(m, result, false))
 		return result;
@@ -2632,6 +2634,8 @@ static CUresult call_368(struct server_call *call, struct marshal *m)
 	result = server_marshal_taken(m);
 	if (result != CUDA_SUCCESS)
 		return result;
+	/* Others are served meanwhile. */
+	server_pass(call);
 	result = call->driver->cuMemPoolSetAccess(a.pool, a.map, a.count);
 	if (!server_marshal_answer(m, result, false))
 		return result;
@@ -2759,6 +2763,8 @@ static CUresult call_378(struct server_call *call, struct marshal *m)
 	result = server_marshal_taken(m);
 	if (result != CUDA_SUCCESS)
 		return result;
+	/* Others are served meanwhile. */
+	server_pass(call);
 	result = call->driver->cuMemSetAccess(a.ptr, a.size, a.desc, a.count);
 	if (!server_marshal_answer(m, result, false))
 		return result;

@@ -66,24 +66,24 @@ int cuMemAlloc_v2(unsigned long long *address, size_t bytes)
 		return next(object);				\
 	}
 
-/* These wait when they are over. */
-int cuMemUnmap(unsigned long long address, size_t bytes)
-{
-	int (*next)(unsigned long long, size_t) = dlsym(RTLD_NEXT, "cuMemUnmap");
-	int result = next(address, bytes);
+/* These wait when the driver has done it. */
+#define TOLD_BEHIND(name, parameters, arguments)		\
+	int name parameters					\
+	{							\
+		int (*next)parameters = dlsym(RTLD_NEXT, #name);	\
+		int result = next arguments;			\
+								\
+		begin(#name);					\
+		return result;					\
+	}
 
-	begin("cuMemUnmap");
-	return result;
-}
-
-int cuMulticastUnbind(unsigned long long team, int device, size_t offset, size_t bytes)
-{
-	int (*next)(unsigned long long, int, size_t, size_t) = dlsym(RTLD_NEXT, "cuMulticastUnbind");
-	int result = next(team, device, offset, bytes);
-
-	begin("cuMulticastUnbind");
-	return result;
-}
+TOLD_BEHIND(cuMemUnmap, (unsigned long long address, size_t bytes), (address, bytes))
+TOLD_BEHIND(cuMemSetAccess, (unsigned long long address, size_t bytes, const void *list, size_t count),
+	    (address, bytes, list, count))
+TOLD_BEHIND(cuMemPoolSetAccess, (void *pool, const void *list, size_t count), (pool, list, count))
+TOLD_BEHIND(cuIpcGetMemHandle, (void *handle, unsigned long long address), (handle, address))
+TOLD_BEHIND(cuMulticastUnbind, (unsigned long long team, int device, size_t offset, size_t bytes),
+	    (team, device, offset, bytes))
 
 TOLD(cuEventSynchronize)
 TOLD(cuEventDestroy_v2)

@@ -230,14 +230,20 @@ def release(session: Session, *memory: int) -> None:
         assert driver_call(session, "cuMemRelease", struct.pack("<Q", each))[0] == 0
 
 
+def mapped(session: Session, memory: int) -> int:
+    """Where it is mapped."""
+    reserve = struct.pack("<QQQQB", GRANULE, 0, 0, 0, 1)
+    (address,) = struct.unpack("<Q", driver_call(session, "cuMemAddressReserve", reserve)[1])
+    assert driver_call(session, "cuMemMap", struct.pack("<QQQQQ", address, GRANULE, 0, 0, memory))[0] == 0
+    return int(address)
+
+
 def test_memory_is_mapped_and_counted_where_other_memory_is_just_unmapped(held: Callable[..., Held]) -> None:
     """The driver waits for what is queued: for a host function, perhaps, which waits for another thread's call."""
     held_ = held("cuMemUnmap", memory_limit=LIMIT)
     session = held_.session
     first, second = memory_of(session), memory_of(session, 2 * GRANULE)
-    reserve = struct.pack("<QQQQB", GRANULE, 0, 0, 0, 1)
-    (address,) = struct.unpack("<Q", driver_call(session, "cuMemAddressReserve", reserve)[1])
-    assert driver_call(session, "cuMemMap", struct.pack("<QQQQQ", address, GRANULE, 0, 0, first))[0] == 0
+    address = mapped(session, first)
     unmap = struct.pack("<II", NUMBER["cuMemUnmap"], 0)
     session.send("call_waiting", unmap, struct.pack("<QQ", address, GRANULE), context=CONTEXT, lane=2)
     held_.until("cuMemUnmap")
@@ -260,3 +266,40 @@ def test_memory_is_bound_and_counted_where_other_memory_is_just_unbound(held: Ca
     release(session, first, second)
     held_.let_go("call")
     assert left(session) == LIMIT - 2 * GRANULE
+
+
+def access_arguments(session: Session) -> bytes:
+    device = struct.pack("<ii", 1, 0)
+    access = struct.pack("<QB", 1, 1) + device + struct.pack("<i", 3) + device + struct.pack("<i", 0)
+    return struct.pack("<QQ", mapped(session, memory_of(session)), GRANULE) + access
+
+
+def pool_access_arguments(session: Session) -> bytes:
+    access = access_arguments(session)[16:]
+    pool = driver_call(session, "cuDeviceGetDefaultMemPool", struct.pack("<Bi", 1, 0))[1]
+    return access[:8] + pool + access[8:]
+
+
+def ipc_arguments(session: Session) -> bytes:
+    session.send("memory_alloc", struct.pack("<Q", GRANULE), context=CONTEXT)
+    return session.receive()[2][:8] + b"\1"
+
+
+@pytest.mark.parametrize(
+    ("symbol", "arguments"),
+    [
+        ("cuMemSetAccess", access_arguments),
+        ("cuMemPoolSetAccess", pool_access_arguments),
+        ("cuIpcGetMemHandle", ipc_arguments),
+    ],
+)
+def test_other_calls_are_served_while_the_driver_waits_for_what_is_queued(
+    held: Callable[[str], Held], symbol: str, arguments: Callable[[Session], bytes]
+) -> None:
+    held_ = held(symbol)
+    session = held_.session
+    call = struct.pack("<II", NUMBER[symbol], 0)
+    session.send("call", call, arguments(session), context=CONTEXT, lane=2)
+    held_.until(symbol)
+    assert session.call("memory_info", context=CONTEXT) == 0
+    held_.let_go("call")

@@ -19,8 +19,9 @@ parameters and from what the directions add to them, word by word:
 ``wait``
     the driver may wait for the device
 ``pass``
-    the driver may wait for what another thread or process of the program calls: others are
-    served meanwhile, as with ``wait``, and the operation on the wire stays what it was
+    the driver may wait for what another thread or process of the program calls, or for the
+    device: others are served meanwhile, as with ``wait``, and the operation on the wire stays what
+    it was
 ``errors``
     results are written when the call fails, too
 ``hand``

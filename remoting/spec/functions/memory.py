@@ -12,7 +12,9 @@ from farbus.remoting.spec.functions.reasons import BATCH, DMABUF, NARROW
 ENTRIES: Final = (
     marshalled(271, "cuIpcCloseMemHandle", 4010, "cuIpcCloseMemHandle", "CUdeviceptr dptr", "wait hand"),
     entry(272, "cuIpcGetEventHandle", 4010, "cuIpcGetEventHandle", CALLED, "CUipcEventHandle *pHandle, CUevent event"),
-    marshalled(273, "cuIpcGetMemHandle", 4010, "cuIpcGetMemHandle", "CUipcMemHandle *pHandle, CUdeviceptr dptr", ""),
+    marshalled(
+        273, "cuIpcGetMemHandle", 4010, "cuIpcGetMemHandle", "CUipcMemHandle *pHandle, CUdeviceptr dptr", "pass"
+    ),
     entry(
         274, "cuIpcOpenEventHandle", 4010, "cuIpcOpenEventHandle", CALLED, "CUevent *phEvent, CUipcEventHandle handle"
     ),

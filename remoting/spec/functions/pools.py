@@ -113,7 +113,7 @@ ENTRIES: Final = (
         11020,
         "cuMemPoolSetAccess",
         "CUmemoryPool pool, const CUmemAccessDesc_v1 *map, size_t count",
-        "in:map[count]",
+        "in:map[count] pass",
     ),
     marshalled(
         369,

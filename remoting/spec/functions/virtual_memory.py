@@ -93,7 +93,7 @@ ENTRIES: Final = (
         10020,
         "cuMemSetAccess",
         "CUdeviceptr_v2 ptr, size_t size, const CUmemAccessDesc_v1 *desc, size_t count",
-        "in:desc[count] hand",
+        "in:desc[count] hand pass",
     ),
     marshalled(380, "cuMemUnmap", 10020, "cuMemUnmap", "CUdeviceptr_v2 ptr, size_t size", "wait hand"),
     marshalled(
