@@ -37,6 +37,26 @@ static const char ptx_arithmetic[] = PTX_HEADER
 	"mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f5, %f6, %f7, %f8}, {%r1, %r2}, {%r3},"
 	" {%f9, %f10, %f11, %f12};\n"
 	"ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1, %r2}, [%r3]; ret;\n}\n";
+static const char ptx_tensor[] = ".version 8.6\n.target sm_90\n.address_size 64\n"
+	".visible .global .align 8 .u64 table[4];\n"
+	".visible .entry k(.param .align 64 .b8 map[128], .param .u64 p)\n{\n"
+	".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .pred %p<4>; .reg .b16 %h<4>;\n"
+	".shared .align 128 .b8 tile[256]; .shared .align 8 .b64 barrier; .local .align 8 .b8 depot[32];\n"
+	"mov.b64 %rd1, map; mov.u32 %r1, barrier; ld.param.u64 %rd2, [p];\n"
+	"tensormap.replace.tile.global_dim.shared::cta.b1024.b32 [tile], 1, %r2;\n"
+	"tensormap.replace.tile.rank.shared::cta.b1024.b32 [tile], 1;\n"
+	"tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%rd2], [tile], 128;\n"
+	"fence.proxy.tensormap::generic.acquire.gpu [%rd2], 128;\n"
+	"cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+	" [tile], [%rd1, {%r2, 3}], [%r1], %h1;\n"
+	"cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [map, {%r2}], [tile];\n"
+	"cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%rd2, {%r2, %r3, %r4}], [tile];\n"
+	"wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, %p1, 1, -1, 0, 1;\n"
+	"wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8.satfinite {%r1, %r2, %r3, %r4}, {%r5, %r6, %r7, %r8}, %rd2, 1;\n"
+	"wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n"
+	"and.b32 %r5, %r6, ~0x2 & (1 << 4 | -3) / 7; ld.global.u64 %rd3, table[%r1 + 1]; ld.global.u64 %rd4, table[2];\n"
+	"mov.b64 %rd5, depot; cvt.u32.u64 %r7, %rd5; st.local.v2.b32 [%r7+8], {%r1, %r2}; cvta.local.u64 %rd6, %rd5;\n"
+	"ret;\n}\n";
 static const char ptx_cluster[] = ".version 8.8\n.target sm_100\n.address_size 64\n"
 	".func (.param .b32 r) twin(.param .b32 a);\n"
 	".func (.param .b32 r) f(.param .b32 a) { .reg .b32 %r<2>; ld.param.b32 %r1, [a];\n"
@@ -110,6 +130,6 @@ static const char ptx_warpgroup[] = ".version 8.0\n.target sm_90\n.address_size 
 	".alias ", ".b128 ", "%q1", "_", "mbarrier.", "cp.async.bulk.", "mapa.", "tex.", "suld.b.",   \
 	"sust.b.", ".shared::cluster", ".reqnctapercluster ", "barrier.cluster.", "%cluster_ctarank", \
 	".e4m3x2", ".multicast::cluster", ".mbarrier::complete_tx::bytes", "redux.sync.", "vadd2.",  \
-	"wgmma.mma_async.", ".m64n16k16"
+	"wgmma.mma_async.", ".m64n16k16", "tensormap.replace.tile.", ".tensor.2d", "~", "table["
 
 #endif

@@ -124,16 +124,45 @@ static unsigned tile_registers(const struct matrix_fragment *fragment)
 	return fragment->rows / 8u * (fragment->element == ELEMENT_F16 ? 1 : 2);
 }
 
-/* All of mma but f64, where no registers are left over. */
+/* All of mma but f64 and scales, where no registers are left over. */
 static bool is_tile(const struct matrix_operation *operation)
 {
 	const struct matrix_fragment *a = &operation->a, *b = &operation->b;
 
-	return a->element != ELEMENT_F64 && element_bytes(a->element) == element_bytes(b->element) &&
+	return a->element != ELEMENT_F64 && operation->scale_a.data < 0 &&
+	       element_bytes(a->element) == element_bytes(b->element) &&
 	       b->rows * element_bytes(b->element) == 16u * b->register_count &&
 	       a->register_count == a->rows / 8 * b->register_count &&
 	       operation->c.register_count == tile_registers(&operation->c) &&
 	       operation->d.register_count == tile_registers(&operation->d);
+}
+
+/* scale, {byte, thread} */
+static struct matrix_scale take_scale(struct decoder *decoder, unsigned at)
+{
+	struct statement *statement = decoder->statement;
+	const struct operand *selector = &statement->operands[at + 1];
+	const struct operand *elements = &statement->elements[selector->first_element];
+
+	if (at + 1 >= statement->operand_count || selector->kind != OPERAND_VECTOR || selector->element_count != 2)
+		decode_unsupported(decoder, "too few operands");
+	return (struct matrix_scale){
+		.data = decode_source(decoder, &statement->operands[at], 4),
+		.byte = decode_source(decoder, &elements[0], 2),
+		.thread = decode_source(decoder, &elements[1], 2),
+	};
+}
+
+/* Products of eight-bit floats with a scale for each row of A and each column of B (compute_120a). */
+static void take_scales(struct decoder *decoder, struct matrix_operation *operation)
+{
+	struct statement *statement = decoder->statement;
+
+	if (!statement_has(statement, "kind::mxf8f6f4") || !statement_has(statement, "ue8m0") ||
+	    statement_has(statement, "scale_vec::2X") || statement_has(statement, "scale_vec::4X"))
+		decode_unsupported(decoder, NULL);
+	operation->scale_a = take_scale(decoder, 4);
+	operation->scale_b = take_scale(decoder, 6);
 }
 
 /* mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 d, a, b, c */
@@ -144,6 +173,7 @@ static void decode_multiply(struct decoder *decoder, bool is_wmma)
 	const struct ptx_type *types = statement->types;
 	struct shape shape = take_shape(decoder);
 	struct ptx_type d = types[0], a, b, c;
+	bool has_scales = statement_has(statement, "block_scale");
 
 	if (is_wmma && statement->type_count == 2 && types[0].bytes <= 4) {
 		/* wmma.mma...f32.f16: the types of d and c; a and b are f16 */
@@ -156,7 +186,7 @@ static void decode_multiply(struct decoder *decoder, bool is_wmma)
 	} else {
 		decode_unsupported(decoder, "these types");
 	}
-	if (statement->operand_count != 4 || statement_has(statement, "sp") ||
+	if (statement->operand_count != (has_scales ? 8 : 4) || statement_has(statement, "sp") ||
 	    (!is_wmma && shape.n != 8) || shape_is_wrong(shape, a, d) || rounds(statement))
 		decode_unsupported(decoder, NULL);
 	operation->a = fragment_of(element_of(decoder, a), is_wmma ? LAYOUT_LINEAR : LAYOUT_MMA_A,
@@ -168,6 +198,9 @@ static void decode_multiply(struct decoder *decoder, bool is_wmma)
 	operation->d = operation->c;
 	operation->d.element = element_of(decoder, d);
 	operation->saturates = statement_has(statement, "satfinite");
+	operation->scale_a.data = operation->scale_b.data = -1;
+	if (has_scales)
+		take_scales(decoder, operation);
 	bind_fragment(decoder, &operation->a, &statement->operands[1], false);
 	bind_fragment(decoder, &operation->b, &statement->operands[2], false);
 	bind_fragment(decoder, &operation->c, &statement->operands[3], false);

@@ -92,6 +92,30 @@ static void multiply_tile(const struct warp *w, const struct matrix_operation *o
 	tile_store(&tile, w->registers, operation->d.slots, operation->d.element, a->rows, operation->saturates);
 }
 
+/* The scale of a line (PTX ISA, "Block scaling for mma.sync"): of A two lanes of the four have those of row r and r + 8,
+ * of B one has that of the column. */
+static f64 scale_of(const struct warp *w, const struct matrix_scale *scale, u32 line, bool of_rows)
+{
+	u32 thread = REGISTER(u16, scale->thread)[0], byte = REGISTER(u16, scale->byte)[0] & 3;
+	u32 lane = line % 8 * 4 + (of_rows ? (thread & 1) * 2 + line / 8 : thread & 3);
+	u32 exponent = REGISTER(u32, scale->data)[lane] >> 8 * byte & 0xff;
+
+	return exponent == 0xff ? (f64)NAN : ldexp(1, (int)exponent - 127);
+}
+
+static void apply_scales(const struct warp *w, const struct matrix_operation *operation, struct matrix *a,
+			 struct matrix *b)
+{
+	if (operation->scale_a.data < 0)
+		return;
+	for (u32 k = 0; k < operation->a.columns; k++) {
+		for (u32 row = 0; row < operation->a.rows; row++)
+			a->at[row][k] *= scale_of(w, &operation->scale_a, row, true);
+		for (u32 column = 0; column < operation->b.columns; column++)
+			b->at[k][column] *= scale_of(w, &operation->scale_b, column, false);
+	}
+}
+
 HANDLER(multiply)
 {
 	const struct matrix_operation *operation = i->target;
@@ -107,6 +131,7 @@ HANDLER(multiply)
 	gather(w, &operation->a, &a);
 	gather(w, &operation->b, &b);
 	gather(w, &operation->c, &c);
+	apply_scales(w, operation, &a, &b);
 	/* Products are exact in a double, except those of doubles. */
 	for (u32 row = 0; row < m; row++)
 		for (u32 inner = 0; inner < k; inner++)

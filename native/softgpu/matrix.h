@@ -26,8 +26,14 @@ struct matrix_fragment {
 	int32_t slots[MATRIX_REGISTERS_MAX];
 };
 
+/* The scales of an operand, powers of two (ue8m0): which byte of a register, of which lanes of each four. */
+struct matrix_scale {
+	int32_t data, byte, thread;	/* slots; data -1: none */
+};
+
 struct matrix_operation {
 	struct matrix_fragment a, b, c, d;
+	struct matrix_scale scale_a, scale_b;
 	bool saturates;		/* .satfinite of integers */
 	bool is_tile;		/* fragments of mma that matrix_tile.h knows */
 };

@@ -249,3 +249,56 @@ def test_a_tile_is_transposed_in_registers() -> None:
         module.launch("k", 1, 32, values, out)
     before, after = (array.reshape(32, 4, 2)[:, 0].reshape(8, 8) for array in (values, out))
     np.testing.assert_array_equal(after, before.T)
+
+
+@pytest.mark.parametrize(("byte", "pair", "thread"), [(0, 0, 0), (2, 1, 3)])
+def test_scaled_mma(byte: int, pair: int, thread: int) -> None:
+    """Each row of A and each column of B has a power of two, in one byte of a register of some lanes."""
+    instruction = "mma.sync.aligned.m16n8k32.row.col.kind::mxf8f6f4.block_scale.scale_vec::1X.f32.e4m3.e4m3.f32.ue8m0"
+    ptx = f""".version 8.8
+.target sm_120a
+.address_size 64
+.visible .entry k(.param .u64 in, .param .u64 out)
+{{
+  .reg .b64 %rd<4>;
+  .reg .b32 %r<12>;
+  .reg .f32 %f<9>;
+  ld.param.u64 %rd1, [in];
+  ld.param.u64 %rd2, [out];
+  mov.u32 %r1, %tid.x;
+  mad.wide.u32 %rd1, %r1, 32, %rd1;
+  ld.global.v4.b32 {{%r2, %r3, %r4, %r5}}, [%rd1];
+  ld.global.v4.b32 {{%r6, %r7, %r8, %r9}}, [%rd1+16];
+  mov.f32 %f5, 0f3F800000;
+  {instruction} {{%f1, %f2, %f3, %f4}}, {{%r2, %r3, %r4, %r5}}, {{%r6, %r7}}, {{%f5, %f5, %f5, %f5}},
+    %r8, {{{byte}, {pair}}}, %r9, {{{byte}, {thread}}};
+  mad.wide.u32 %rd2, %r1, 16, %rd2;
+  st.global.v4.f32 [%rd2], {{%f1, %f2, %f3, %f4}};
+  ret;
+}}
+"""
+    a, b = small_integers(16, 32, np.float64), small_integers(32, 8, np.float64)
+    codes = np.array([0x00, 0x38, 0x40, 0x44, 0x48], np.uint8)
+    encoded_a, encoded_b = (codes[np.abs(v).astype(int)] | np.where(v < 0, 128, 0).astype(np.uint8) for v in (a, b))
+    rng = np.random.default_rng(byte)
+    powers_a, powers_b = rng.integers(-9, 9, 16), rng.integers(-9, 9, 8)
+    words = np.full((32, 32), 99, np.uint8)  # scales that nobody asks for are there, too
+    for lane in range(32):
+        group, within = divmod(lane, 4)
+        for register in range(4):
+            row, column = group + 8 * (register % 2), 4 * within + 16 * (register // 2)
+            words[lane, 4 * register :][:4] = encoded_a[row, column : column + 4]
+        for register in range(2):
+            row = 4 * within + 16 * register
+            words[lane, 16 + 4 * register :][:4] = encoded_b[row : row + 4, group]
+        if within // 2 == pair:
+            words[lane, 24 + byte] = 127 + powers_a[group + 8 * (within % 2)]
+        if within == thread:
+            words[lane, 28 + byte] = 127 + powers_b[group]
+    out = np.zeros((32, 4), np.float32)
+    with Module(ptx, sm=120) as module:
+        module.launch("k", 1, 32, words, out)
+    expected = a * 2.0 ** powers_a[:, None] @ (b * 2.0**powers_b) + 1
+    for lane in range(32):
+        for k in range(4):
+            assert out[lane, k] == np.float32(expected[lane // 4 + 8 * (k // 2), lane % 4 * 2 + k % 2])
