@@ -385,3 +385,11 @@ def test_the_version_loads_neither_grpc_nor_the_solver(farbus: Farbus) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "typer" in loaded
     assert not loaded & {"grpc", "ortools", "numpy", "rich", "cryptography", "asyncio"}
+
+
+@pytest.mark.parametrize("arguments", [("submit", "loop"), ("up", "--cdi", "loop"), ("up", "--state", "loop")])
+def test_links_that_lead_in_a_circle_are_told(here: Farbus, arguments: tuple[str, ...]) -> None:
+    os.symlink("loop", "loop")
+    done = here(*arguments)
+    told = f"farbus: {Path.cwd() / 'loop'}: its symbolic links lead in a circle; name another path\n"
+    assert (done.returncode, done.stderr) == (ExitCode.USAGE, told)
