@@ -54,7 +54,7 @@ from farbus.api.peer import PeerClient, serve_peers
 from farbus.api.server import RunningServer, serve_local
 from farbus.api.session import SessionDialer
 from farbus.api.staging import NodeStaging, StagingForwarder, add_staging
-from farbus.errors import Conflict, ExitCode, FarbusError, NotFound, NotPermitted, first_error
+from farbus.errors import Conflict, ExitCode, FarbusError, NotFound, NotPermitted, file_error, first_error
 from farbus.hotplug.fabric.config import ChassisAccess, read_config
 from farbus.hotplug.fabric.driver import Driver
 from farbus.hotplug.parts import Move, Parts
@@ -213,6 +213,12 @@ def main(config: AgentConfig, *, reread: Reread | None = None) -> int:
     except FarbusError as error:
         sys.stderr.write(f"farbus agent: {error}\n")
         return int(error.exit_code)
+    except (OSError, ExceptionGroup) as error:
+        known = file_error(error)
+        if known is None:
+            raise
+        sys.stderr.write(f"farbus agent: {known}\n")
+        return int(known.exit_code)
     except KeyboardInterrupt:
         return int(ExitCode.OK)
     return int(ExitCode.OK)
