@@ -251,7 +251,7 @@ class EmbeddedCluster:
         except OSError as error:
             raise InvalidInput(
                 f"{error.filename or self.state}: {error.strerror}",
-                hint="remove what is in the way, or choose another directory with --state",
+                hint="see that nothing is in the way and its disk has room, or choose another directory with --state",
             ) from error
         for daemon in self._daemons:
             self._tasks.append(asyncio.create_task(daemon.run(self._tell_later, self._first_end), name=daemon.name))

@@ -293,7 +293,7 @@ def test_what_is_in_the_way_in_a_state_is_named(here: Farbus, tmp_path: Path, na
         way.mkdir()
     done = here("up", NODES, "--state", str(tmp_path / "kept"))
     assert done.returncode == InvalidInput.exit_code
-    assert re.fullmatch(rf"farbus: {way}: [A-Z][a-z ]+; remove what is in the way, or choose .* --state\n", done.stderr)
+    assert re.fullmatch(rf"farbus: {way}: [A-Z][a-z ]+; see that nothing is in the way and .* --state\n", done.stderr)
 
 
 async def test_why_a_daemon_ended_is_told_also_where_it_was_started_again(
