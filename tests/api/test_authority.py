@@ -107,14 +107,18 @@ def test_user_may_not_open_a_node_session() -> None:
         resolve_caller(Identity(name="eve", role=Role.USER), {}, "/farbus.v1.NodeSession/Session")
 
 
+def issue_many(authority: Authority) -> None:
+    """Issue until what a file has room for is used up, too."""
+    for number in range(100):
+        authority.issue(f"n{number}", Role.NODE)
+
+
 def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", size_bytes=2**20) as disk:
         authority = Authority.create(disk.path / "ca")
         authority.issue("a", Role.NODE)
         disk.fill()
-        # Until what its file has room for is used up, too.
         with pytest.raises(Conflict, match="database or disk is full; see that its disk has room"):
-            for number in range(100):
-                authority.issue(f"n{number}", Role.NODE)
+            issue_many(authority)
         disk.make_room()
         authority.issue("b", Role.NODE)
