@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import os
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -80,6 +81,7 @@ from farbus.linux.shared_memory import KernelSharedMemory, SharedMemory
 from farbus.linux.staging import TaskDirectories
 from farbus.linux.sysfs import KernelSysfs, Sysfs
 from farbus.linux.uevents import KernelUevents, Uevents
+from farbus.linux.unix_sockets import hold_name
 from farbus.linux.users import SystemUsers, Users
 from farbus.model.address import host_and_port
 from farbus.model.device import Device, DeviceKind, whole_of
@@ -247,11 +249,13 @@ async def serve(
         make_directory(config.logs_directory, mode=0o700)
         make_directory(config.sessions_directory, mode=passage)
         doors = doors or real_doors(config)
-        journal, aside = await Journal.open(state / "journal.db", boot_id=doors.facts.boot_id())
+        boot_id = doors.facts.boot_id()
+        journal, aside = await Journal.open(state / "journal.db", boot_id=boot_id)
         if aside:
             _log.error("journal was damaged; a new one is begun", kept_as=aside)
         try:
-            await Agent(config, doors, journal, reread).run(stop or _stop_signals())
+            with _sole_instance(state, instance_id(state / "instance", boot_id=boot_id)):
+                await Agent(config, doors, journal, reread).run(stop or _stop_signals())
         finally:
             await journal.close()
     finally:
@@ -294,6 +298,36 @@ def instance_id(path: Path, *, boot_id: str) -> str:
         instance = secrets.token_hex(16)
         write_owned(path, f"{boot_id} {instance}\n".encode(), account=None)
     return instance
+
+
+@contextlib.contextmanager
+def _sole_instance(state: Path, instance: str) -> Iterator[None]:
+    """Be the one agent of this name; raise :class:`Conflict` where another is.
+
+    A copy of a state directory names what runs for the agent of the other one: all of it would be found without its
+    keepers, and be ended.
+    """
+    name = hashlib.sha256(instance.encode()).hexdigest()[:32]
+    held = hold_name(
+        f"farbus-agent-{name}",
+        what=f"state directory {state} is a copy of one that another agent uses",
+        hint="stop that agent, or name an empty directory",
+    )
+    if held is None:
+        yield
+        return
+
+    def let_go() -> None:
+        with contextlib.suppress(OSError):
+            held.accept()[0].close()
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(held, let_go)
+    try:
+        yield
+    finally:
+        loop.remove_reader(held)
+        held.close()
 
 
 async def _dial(service: AgentService, session: SessionRunner, moving: Moving | None) -> None:
