@@ -42,4 +42,8 @@ def as_farbus_error(error: Exception) -> FarbusError:
                 current_directory()
             except NotFound as gone:
                 return gone
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        return FarbusError(
+            f"{error.filename}: {error.strerror}", hint="look at what is there; FARBUS_DEBUG=1 shows who wanted it"
+        )
     return FarbusError(f"{type(error).__name__}: {error}", hint="this is a fault of farbus: FARBUS_DEBUG=1 shows where")

@@ -249,6 +249,19 @@ def test_down_ends_what_a_killed_one_has_left(up: Up, farbus: Farbus, tmp_path: 
     assert farbus("down").stdout == "no farbus up of yours runs\n"
 
 
+def test_down_removes_what_one_has_left_that_was_killed_while_it_began(farbus: Farbus, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "farbus.cli", "up", NODES], env=clean_environment(tmp_path), cwd=tmp_path
+    )
+    lock = tmp_path / "farbus" / "up" / "state" / "up.lock"
+    while not lock.exists():
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    assert farbus("down").stdout == "no farbus up of yours runs; ended what a killed one had left\n"
+    assert left_in(tmp_path) == []
+
+
 def test_detached_it_returns_when_it_is_ready(farbus: Farbus, tmp_path: Path) -> None:
     done = farbus("up", NODES, "--detach")
     assert (done.returncode, done.stderr) == (0, "")
