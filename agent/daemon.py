@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import hashlib
 import secrets
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +55,14 @@ from farbus.api.peer import PeerClient, serve_peers
 from farbus.api.server import RunningServer, serve_local
 from farbus.api.session import SessionDialer
 from farbus.api.staging import NodeStaging, StagingForwarder, add_staging
-from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
+from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, file_error, first_error
 from farbus.hotplug.fabric.config import read_config
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.files import FileLock, make_directory, make_state_directory, write_owned
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.linux.staging import TaskDirectories
+from farbus.linux.unix_sockets import hold_name
 from farbus.model.address import host_and_port
 from farbus.model.node import Node
 
@@ -104,6 +107,12 @@ def main(config: AgentConfig, *, reread: Reread | None = None) -> int:
     except FarbusError as error:
         sys.stderr.write(f"farbus agent: {error}\n")
         return int(error.exit_code)
+    except (OSError, ExceptionGroup) as error:
+        known = file_error(error)
+        if known is None:
+            raise
+        sys.stderr.write(f"farbus agent: {known}\n")
+        return int(known.exit_code)
     except KeyboardInterrupt:
         return int(ExitCode.OK)
     return int(ExitCode.OK)
@@ -132,11 +141,13 @@ async def serve(
         make_directory(config.logs_directory, mode=0o700)
         make_directory(config.sessions_directory, mode=passage)
         doors = doors or real_doors(config)
-        journal, aside = await Journal.open(state / "journal.db", boot_id=doors.facts.boot_id())
+        boot_id = doors.facts.boot_id()
+        journal, aside = await Journal.open(state / "journal.db", boot_id=boot_id)
         if aside:
             _log.error("journal was damaged; a new one is begun", kept_as=aside)
         try:
-            await Agent(config, doors, journal, reread).run(stop or _stop_signals())
+            with _sole_instance(state, instance_id(state / "instance", boot_id=boot_id)):
+                await Agent(config, doors, journal, reread).run(stop or _stop_signals())
         finally:
             await journal.close()
     finally:
@@ -179,6 +190,36 @@ def instance_id(path: Path, *, boot_id: str) -> str:
         instance = secrets.token_hex(16)
         write_owned(path, f"{boot_id} {instance}\n".encode(), account=None)
     return instance
+
+
+@contextlib.contextmanager
+def _sole_instance(state: Path, instance: str) -> Iterator[None]:
+    """Be the one agent of this name; raise :class:`Conflict` where another is.
+
+    A copy of a state directory names what runs for the agent of the other one: all of it would be found without its
+    keepers, and be ended.
+    """
+    name = hashlib.sha256(instance.encode()).hexdigest()[:32]
+    held = hold_name(
+        f"farbus-agent-{name}",
+        what=f"state directory {state} is a copy of one that another agent uses",
+        hint="stop that agent, or name an empty directory",
+    )
+    if held is None:
+        yield
+        return
+
+    def let_go() -> None:
+        with contextlib.suppress(OSError):
+            held.accept()[0].close()
+
+    loop = asyncio.get_running_loop()
+    loop.add_reader(held, let_go)
+    try:
+        yield
+    finally:
+        loop.remove_reader(held)
+        held.close()
 
 
 async def _dial(service: AgentService, session: SessionRunner, moving: Moving | None) -> None:

@@ -112,3 +112,12 @@ def first_error(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def file_error(error: BaseException) -> FarbusError | None:
+    """Return in one line which file the system refused a daemon, where that is what ended it; None for all else."""
+    first = first_error(error)
+    if not isinstance(first, OSError) or first.filename is None:
+        return None
+    name = first.filename.decode(errors="replace") if isinstance(first.filename, bytes) else first.filename
+    return Unavailable(f"{name}: {first.strerror}", hint="see that it is what Farbus has put there, and can be written")

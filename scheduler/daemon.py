@@ -24,7 +24,7 @@ from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
 from farbus.api.staging import add_staging
 from farbus.api.trust import Trust
-from farbus.errors import FarbusError, InvalidInput, first_error
+from farbus.errors import FarbusError, InvalidInput, file_error, first_error
 from farbus.linux.daemon_log import configure_logging
 from farbus.linux.files import check_state_directory
 from farbus.linux.limits import raise_descriptor_limit
@@ -74,6 +74,12 @@ def main(config: SchedulerConfig, *, reread: Reread | None = None) -> int:
     except FarbusError as error:
         sys.stderr.write(f"farbus scheduler: {error}\n")
         return int(error.exit_code)
+    except (OSError, ExceptionGroup) as error:
+        known = file_error(error)
+        if known is None:
+            raise
+        sys.stderr.write(f"farbus scheduler: {known}\n")
+        return int(known.exit_code)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return 0

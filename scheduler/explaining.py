@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -23,7 +23,7 @@ from farbus.scheduler.decision_maker import FAULT
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.openings import Found, Holding, find_opening, holding_of, left_behind
 from farbus.scheduler.quotas import QUOTA
-from farbus.scheduler.records import JobRecord
+from farbus.scheduler.records import JobRecord, NodeRecord
 from farbus.scheduler.words import describe_opening, describe_quota, explain_job
 
 SEARCH_LIMIT_S = 10.0
@@ -33,6 +33,11 @@ BATCH = 1_000
 MAX_KEPT = 256
 """Answers that are kept: who watches an explanation asks again and again."""
 BY_LIMIT, BY_RUNS, BY_END = "time limit", "earlier runs", "it is ending"
+
+
+def _lost(nodes: Iterable[NodeRecord]) -> list[str]:
+    """Return the nodes that may come back: of one that was forgotten nobody waits for anything."""
+    return sorted(record.name for record in nodes if not record.connected and record.node is not None)
 
 
 class Explaining:
@@ -59,7 +64,7 @@ class Explaining:
             expected_s=machine.inference.expected_s(status.job),
             cordons=machine.cordons(),
             troubled=[record for record in connected if record.trouble],
-            lost=sorted(name for name, record in machine.nodes.items() if not record.connected) if connected else (),
+            lost=_lost(machine.nodes.values()) if connected else (),
         )
         opening = None
         phases = {miss.phase for miss in status.misses}

@@ -344,7 +344,9 @@ class Authority:
         except NotFound as error:
             raise NotFound(f"{base}: no authority here", hint="make one with farbus ca init") from error
         except (ValueError, TypeError) as error:
-            raise InvalidInput(f"{base}: ca.crt or {key_path.name} is malformed") from error
+            raise InvalidInput(
+                f"{base}: ca.crt or {key_path.name} is malformed", hint="restore the directory from a backup"
+            ) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise InvalidInput(f"{key_path}: not an elliptic-curve key")
         for certificate in authorities:

@@ -125,8 +125,13 @@ class LocalFront:
             self._directory = tempfile.TemporaryDirectory(prefix=".farbus-", dir=self._path.parent)
             self._front = await asyncio.start_unix_server(self._accept, str(self._path))
         except OSError as error:
-            raise InvalidInput(f"{self._path}: can't make the socket: {error.strerror}") from error
+            raise self._impossible(error) from error
         self._path.chmod(0o666)
+
+    def _impossible(self, error: OSError) -> InvalidInput:
+        return InvalidInput(
+            f"{self._path}: can't make the socket: {error.strerror}", hint="choose a path where this user may write"
+        )
 
     async def _clear_stale_socket(self) -> None:
         try:
@@ -136,9 +141,11 @@ class LocalFront:
                     f"{self._path}: is there, and no socket", hint="choose another path, or remove what is there"
                 )
         except FileNotFoundError:
+            if self._path.is_symlink():
+                raise InvalidInput(f"{self._path}: is a link that leads nowhere", hint="remove it") from None
             return
         except OSError as error:
-            raise InvalidInput(f"{self._path}: can't make the socket: {error.strerror}") from error
+            raise self._impossible(error) from error
         try:
             _, writer = await asyncio.open_unix_connection(str(self._path))
         except OSError:

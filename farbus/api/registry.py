@@ -90,7 +90,9 @@ class Registry:
                 try:
                     yield connection
                 except BaseException:
-                    connection.execute("ROLLBACK")
+                    # A full disk has ended it already (sqlite.org/lang_transaction.html).
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
                     raise
                 connection.execute("COMMIT")
         except OSError as error:

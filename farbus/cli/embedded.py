@@ -30,7 +30,7 @@ from farbus.api.client import ClusterClient
 from farbus.api.identity import Role, valid_name
 from farbus.cli.daemons import PARENT_VARIABLE
 from farbus.cli.runtime import RunningCluster, RunningNode
-from farbus.errors import FarbusError, InvalidInput, TimedOut
+from farbus.errors import ExitCode, FarbusError, InvalidInput, TimedOut
 from farbus.linux.children import Service, processes_naming, start_service
 from farbus.linux.remnants import end_programs
 from farbus.model.device import whole_of
@@ -152,6 +152,8 @@ class Daemon:
         self._command = command
         self._environment = environment
         self.service: Service | None = None
+        self.first_end: tuple[ExitCode, str] | None = None
+        """What it ended with for the first time, and its last words then."""
 
     async def run(self, tell: Callable[[str], None], first_end: asyncio.Event) -> None:
         """Start it, and start it again whenever it ends, until cancelled.  ``first_end`` tells of the first end."""
@@ -160,6 +162,9 @@ class Daemon:
             started = time.monotonic()
             self.service = await start_service(self._command, environment=self._environment, log=self.log)
             code = await self.service.wait()
+            if self.first_end is None:
+                # What it says once it was started again is something else.
+                self.first_end = self.service.exit_code, self.last_words()
             first_end.set()
             if time.monotonic() - started > CALM_AFTER_S:
                 pause = FIRST_PAUSE_S
@@ -241,7 +246,13 @@ class EmbeddedCluster:
 
         Raises :class:`FarbusError` with the daemon's own last words where one ends instead.
         """
-        self._prepare()
+        try:
+            self._prepare()
+        except OSError as error:
+            raise InvalidInput(
+                f"{error.filename or self.state}: {error.strerror}",
+                hint="see that nothing is in the way and its disk has room, or choose another directory with --state",
+            ) from error
         for daemon in self._daemons:
             self._tasks.append(asyncio.create_task(daemon.run(self._tell_later, self._first_end), name=daemon.name))
         try:
@@ -397,9 +408,10 @@ class EmbeddedCluster:
 
     def _failure(self) -> FarbusError:
         for daemon in self._daemons:
-            if daemon.service is not None and not daemon.service.running:
-                words = re.sub(r"^farbus( \w+)?: ", "", daemon.last_words())
-                return FarbusError(f"{daemon.name} does not start: {words}").with_exit_code(daemon.service.exit_code)
+            if daemon.first_end is not None:
+                code, said = daemon.first_end
+                words = re.sub(r"^farbus( \w+)?: ", "", said)
+                return FarbusError(f"{daemon.name} does not start: {words}").with_exit_code(code)
         return FarbusError(f"a daemon does not start; its log is in {self.state / 'logs'}")
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from farbus.errors import FarbusError, InvalidInput, NotFound, first_error
 
+_LOOP = "Symlink loop from "
+"""How pathlib tells that a path can't be resolved."""
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -28,6 +30,10 @@ def as_farbus_error(error: Exception) -> FarbusError:
         # Python keeps bytes of arguments, variables and paths that are no UTF-8 as halves of surrogate pairs.
         shown = error.object[max(0, error.start - 20) : error.end].encode(errors="replace").decode()
         return InvalidInput(f"{shown}: not UTF-8 text", hint="clusters know no other: write or rename it so")
+    if isinstance(error, RuntimeError) and str(error).startswith(_LOOP):
+        # Python before 3.13 has no OSError for it.
+        path = str(error).removeprefix(_LOOP).strip("'\"")
+        return InvalidInput(f"{path}: its symbolic links lead in a circle", hint="name another path")
     if isinstance(error, OSError) and error.filename is None:
         if error.errno in _NO_ROOM:
             return FarbusError(f"can't write: {error.strerror}", hint="make room where the output goes")
@@ -36,4 +42,8 @@ def as_farbus_error(error: Exception) -> FarbusError:
                 current_directory()
             except NotFound as gone:
                 return gone
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        return FarbusError(
+            f"{error.filename}: {error.strerror}", hint="look at what is there; FARBUS_DEBUG=1 shows who wanted it"
+        )
     return FarbusError(f"{type(error).__name__}: {error}", hint="this is a fault of farbus: FARBUS_DEBUG=1 shows where")

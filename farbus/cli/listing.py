@@ -14,7 +14,7 @@ import difflib
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -69,12 +69,16 @@ NOTHING = "-"
 NARROWEST = 6
 """Characters to which a column is made narrower where a table does not fit; its cells are broken then."""
 
+PROSE_LEAST = 24
+"""Characters that sentences need beside the other columns: with fewer they stand beneath their row."""
+
 
 class Column(Generic[V]):
     """One column: its title, how a cell is made of a value, and whether only ``-o wide`` shows it.
 
     The cells of an ``identity`` column name something that commands take, or
-    several with commas between.
+    several with commas between; those of a ``prose`` column are sentences, and
+    those of a ``state`` column single words, which are never broken.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Column(Generic[V]):
         right: bool = False,
         state: bool = False,
         identity: bool = False,
+        prose: bool = False,
     ) -> None:
         self.title = title
         self.cell = cell
@@ -93,6 +98,7 @@ class Column(Generic[V]):
         self.right = right
         self.state = state
         self.identity = identity
+        self.prose = prose
 
 
 def has_colours() -> bool:
@@ -178,19 +184,26 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
     table = [[column.title for column in columns], *rows]
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
     identities = [index for index, column in enumerate(columns) if column.identity]
-    beneath = set(identities) if sum(widths) + len(GAP) * (len(widths) - 1) > width else set()
-    for index in sorted(beneath):
+    prose = [index for index, column in enumerate(columns) if column.prose]
+    beneath = {*identities, *prose} if sum(widths) + len(GAP) * (len(widths) - 1) > width else set()
+    for index in sorted(beneath, key=lambda each: (each in prose, each)):
         # Beside the others, as far as there is room.
         taken = sum(widths[other] + len(GAP) for other in range(len(columns)) if other not in beneath)
+        if index in prose:
+            if width - taken >= min(widths[index], PROSE_LEAST):
+                widths[index] = min(widths[index], width - taken)
+                beneath.remove(index)
+            continue
         fitting = [len(row[index]) for row in table if len(row[index]) <= width - taken]
         if len(table[0][index]) in fitting and 2 * len(fitting) > len(table):
             widths[index] = max(fitting)
             beneath.remove(index)
     beside = [index for index in range(len(columns)) if index not in beneath]
-    _narrow(widths, beside, width)
+    _narrow(widths, beside, width, whole={index for index in beside if columns[index].state})
     lines: list[Line] = []
     for number, row in enumerate(table):
         apart = [index for index in identities if index in beneath or len(row[index]) > widths[index]]
+        apart += [index for index in prose if index in beneath]
         pieces = {index: [""] if index in apart else _fold(row[index], widths[index]) for index in beside}
         for part in range(max((len(cell) for cell in pieces.values()), default=0)):
             line: Line = []
@@ -204,15 +217,19 @@ def terminal_table(rows: Sequence[Sequence[str]], columns: Sequence[Column[V]], 
             lines.append(line)
         for index in apart:
             told = [] if row[index] == NOTHING else row[index].split(",")
+            if columns[index].prose and told:
+                told = _fold(row[index], max(width - len(GAP), NARROWEST))
             lines += [[(GAP + identity.strip(), "" if number else "bold")] for identity in told]
     return lines
 
 
-def _narrow(widths: list[int], shown: Sequence[int], width: int) -> None:
-    """Make the widest of the ``shown`` columns narrower until all fit, or none can be narrower still."""
+def _narrow(widths: list[int], shown: Sequence[int], width: int, *, whole: Collection[int]) -> None:
+    """Make the widest of the ``shown`` columns, but the ``whole`` ones, narrower until all fit or none can be so."""
     room = width - len(GAP) * (len(shown) - 1)
     while sum(widths[index] for index in shown) > room:
-        widest = max(shown, key=lambda index: widths[index])
+        widest = max((index for index in shown if index not in whole), key=lambda index: widths[index], default=-1)
+        if widest < 0:
+            return
         if widths[widest] <= NARROWEST:
             return
         widths[widest] -= 1

@@ -145,7 +145,7 @@ JOB_COLUMNS: tuple[Column[JobStatus], ...] = (
     Column("DEVICES", lambda s: _unique([d.device for p in s.placements for d in p.devices]), wide=True, identity=True),
     Column("ALTERNATIVE", lambda status: status.alternative, wide=True),
     Column("SUBMITTED", lambda status: format_moment(status.job.submitted_at), wide=True),
-    Column("REASON", _job_reason, wide=True),
+    Column("REASON", _job_reason, wide=True, prose=True),
 )
 
 
@@ -181,7 +181,7 @@ NODE_COLUMNS: tuple[Column[NodeStatus], ...] = (
     Column("NETWORK FREE", _network, wide=True),
     Column("VERSION", lambda status: status.node.agent_version, wide=True),
     Column("LABELS", _labels, wide=True),
-    Column("CORDONED BY", lambda status: status.cordon, wide=True),
+    Column("CORDONED BY", lambda status: status.cordon, wide=True, prose=True),
     Column("BOOT", lambda status: status.node.boot_id, wide=True),
 )
 
@@ -200,10 +200,10 @@ DEVICE_COLUMNS: tuple[Column[DeviceStatus], ...] = (
     Column("PCI", lambda status: status.device.pci_address, wide=True),
     Column("CHASSIS", lambda status: status.chassis, wide=True),
     Column("MOVE", lambda status: status.move, wide=True),
-    Column("CORDONED BY", lambda status: status.cordon, wide=True),
+    Column("CORDONED BY", lambda status: status.cordon, wide=True, prose=True),
     Column("SHARE", lambda s: f"{s.device.share_milli / 10:g} %" if s.device.share_milli else "", wide=True),
     Column("SOFTWARE", lambda status: "yes" if status.device.software else "no", wide=True),
-    Column("TROUBLE", lambda status: status.trouble, wide=True),
+    Column("TROUBLE", lambda status: status.trouble, wide=True, prose=True),
 )
 
 MOVE_COLUMNS: tuple[Column[MoveStatus], ...] = (
@@ -216,12 +216,12 @@ MOVE_COLUMNS: tuple[Column[MoveStatus], ...] = (
     Column("TOOK", lambda status: format_age(status.took_s), right=True),
     Column("USUALLY", lambda status: format_age(status.expected_s) if status.expected_s else "", right=True),
     Column("BY", lambda status: status.by),
-    Column("SAYS", lambda status: status.error or status.says),
+    Column("SAYS", lambda status: status.error or status.says, prose=True),
     Column("CHASSIS", lambda status: status.chassis, wide=True),
     Column("PORT", lambda status: status.port, wide=True),
     Column("PATH", lambda status: status.path, wide=True),
     Column("BEGUN", lambda status: format_moment(status.at), wide=True),
-    Column("HINT", lambda status: status.hint, wide=True),
+    Column("HINT", lambda status: status.hint, wide=True, prose=True),
 )
 
 
@@ -247,7 +247,7 @@ VOLUME_COLUMNS: tuple[Column[VolumeStatus], ...] = (
     Column("STORED ON", lambda status: _unique(status.nodes)),
     Column("ATTACHED TO", lambda status: status.attached_to),
     Column("HEALTH", _volume_health, state=True),
-    Column("SAYS", lambda status: status.says or status.error or next(iter(status.troubles), "")),
+    Column("SAYS", lambda status: status.says or status.error or next(iter(status.troubles), ""), prose=True),
     Column(
         "BANDWIDTH",
         lambda s: f"{format_bytes(s.bandwidth_bytes_per_s)}/s" if s.bandwidth_bytes_per_s else "",
@@ -262,7 +262,7 @@ VOLUME_COLUMNS: tuple[Column[VolumeStatus], ...] = (
     Column(
         "ON DRIVES", lambda s: _unique([drive for part in s.parts for drive in part.drives]), wide=True, identity=True
     ),
-    Column("TROUBLES", lambda status: "; ".join(status.troubles), wide=True),
+    Column("TROUBLES", lambda status: "; ".join(status.troubles), wide=True, prose=True),
 )
 
 
@@ -270,7 +270,7 @@ ORPHAN_COLUMNS: tuple[Column[VolumeStatus], ...] = (
     Column("VOLUME", lambda status: status.name),
     Column("SIZE", lambda status: format_bytes(status.size_bytes), right=True),
     Column("NODE", lambda status: _unique(status.nodes)),
-    Column("SAYS", lambda status: "; ".join(status.troubles)),
+    Column("SAYS", lambda status: "; ".join(status.troubles), prose=True),
 )
 
 
@@ -297,5 +297,5 @@ LEASE_COLUMNS: tuple[Column[LeaseStatus], ...] = (
     Column("EPOCH", lambda s: _unique([str(device.epoch) for device in s.lease.devices]), wide=True),
     Column("TERM", lambda status: str(status.lease.term), wide=True, right=True),
     Column("ENDPOINT", lambda status: status.endpoint, wide=True),
-    Column("TROUBLE", lambda status: status.trouble, wide=True),
+    Column("TROUBLE", lambda status: status.trouble, wide=True, prose=True),
 )

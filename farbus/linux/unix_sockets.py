@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import socket
+import struct
 from pathlib import Path
+
+from farbus.errors import Conflict
 
 _UNCONNECTED = "01"
 """State of a socket that listens, or is about to; one that was accepted has the listener's path, and another state."""
@@ -30,6 +35,35 @@ def bind_file(directory: Path, name: str) -> socket.socket:
     finally:
         os.close(descriptor)
     return made
+
+
+def hold_name(name: str, *, what: str, hint: str) -> socket.socket | None:
+    """Hold a name that no file has (unix(7), abstract) until the socket is closed or this process ends.
+
+    One network namespace has it once.  The socket listens, so that the kernel says whose it is: who connects is to be
+    accepted and let go.  Raises :class:`Conflict` with ``what`` and ``hint`` where another process of this user has it;
+    one of somebody else's, who may take any name, keeps nobody from anything: then there is no socket.
+    """
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        held.bind(f"\0{name}")
+        held.listen()
+    except OSError as error:
+        held.close()
+        if error.errno == errno.EADDRINUSE and _owner(name) == os.geteuid():
+            raise Conflict(what, hint=hint) from error
+        return None
+    return held
+
+
+def _owner(name: str) -> int | None:
+    """Return the user of the process that holds a name; None where nobody listens there any more."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+        asked.setblocking(False)
+        asked.connect(f"\0{name}")
+        _, uid, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(uid)
+    return None
 
 
 def remove_unheard(directory: Path, *, prefix: str) -> tuple[str, ...]:

@@ -509,6 +509,29 @@ async def test_a_directory_of_others_is_no_state_directory(config: AgentConfig, 
     assert others.stat().st_mode & 0o777 == 0o755
 
 
+def put_in_the_way(state: Path, name: str) -> None:
+    """Make a state directory in which a file is a directory, or a directory a file."""
+    state.mkdir()
+    (state / "lock").touch()
+    if name == "instance":
+        (state / name).mkdir()
+    else:
+        (state / name).touch()
+
+
+@pytest.mark.parametrize("name", ["instance", "programs"])
+async def test_what_is_in_the_way_in_a_state_directory_is_told_in_one_line(
+    config: AgentConfig, tmp_path: Path, name: str
+) -> None:
+    state = Path(config.state)
+    put_in_the_way(state, name)
+    said = (await (await AgentProcess.start(config, tmp_path)).output()).splitlines()
+    told = [line for line in said if not line.startswith("{")]
+    assert len(told) == 1
+    assert told[0].startswith(f"farbus agent: {state / name}")
+    assert "; see that it is what Farbus has put there" in told[0]
+
+
 async def test_two_agents_never_share_a_state_directory(
     agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path
 ) -> None:

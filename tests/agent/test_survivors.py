@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -115,6 +116,27 @@ async def test_a_task_goes_on_and_ends_with_its_right_status(
     await asyncio.to_thread(fifo.write_text, "\n")
     assert (await sessions.exited("j1")).status.exit_code == 3
     assert await following == (b"one\ntwo\n", b"", "")
+
+
+async def test_an_agent_on_a_copy_of_a_state_that_is_in_use_does_not_start_and_ends_nothing(
+    agents: Agents, leaving: AgentConfig, scheduler: ScriptedScheduler, tmp_path: Path
+) -> None:
+    sessions = scheduler.sessions
+    await agents.start()
+    await sessions.connected()
+    await sessions.command(start_task=start_task("j1", "sh", "-c", "echo $$; exec sleep 1000"))
+    program = int(await sessions.log_has("j1", b"\n"))
+    copy = tmp_path / "copy"
+    await asyncio.to_thread(subprocess.run, ["cp", "-a", leaving.state, str(copy)], check=True)
+    elsewhere = msgspec.structs.replace(leaving, state=str(copy), socket=str(tmp_path / "copy.sock"))
+    # However often it is tried.
+    for _ in range(2):
+        said = await (await AgentProcess.start(elsewhere, tmp_path)).output()
+        assert said.splitlines()[-1] == (
+            f"farbus agent: state directory {copy} is a copy of one that another agent uses; "
+            "stop that agent, or name an empty directory"
+        )
+    assert process_exists(program)
 
 
 async def test_a_task_that_ended_while_no_agent_was_there_is_reported(

@@ -10,6 +10,7 @@ import pytest
 from farbus.api.authority import Authority, Credentials, write_credentials
 from farbus.api.identity import Identity, Role, resolve_caller
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
+from tests.disks import small_disk
 
 
 @pytest.fixture
@@ -104,3 +105,20 @@ def test_user_may_not_vouch_for_another() -> None:
 def test_user_may_not_open_a_node_session() -> None:
     with pytest.raises(NotPermitted, match="may not call Session"):
         resolve_caller(Identity(name="eve", role=Role.USER), {}, "/farbus.v1.NodeSession/Session")
+
+
+def issue_many(authority: Authority) -> None:
+    """Issue until what a file has room for is used up, too."""
+    for number in range(100):
+        authority.issue(f"n{number}", Role.NODE)
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", size_bytes=2**20) as disk:
+        authority = Authority.create(disk.path / "ca")
+        authority.issue("a", Role.NODE)
+        disk.fill()
+        with pytest.raises(Conflict, match="database or disk is full; see that its disk has room"):
+            issue_many(authority)
+        disk.make_room()
+        authority.issue("b", Role.NODE)

@@ -508,6 +508,12 @@ async def test_a_file_in_place_of_the_socket_is_kept(tmp_path) -> None:
     assert path.read_text() == "mine"
 
 
+async def test_a_link_that_leads_nowhere_in_place_of_the_socket_is_named(tmp_path) -> None:
+    (tmp_path / "agent.sock").symlink_to("nowhere")
+    with pytest.raises(InvalidInput, match=r"agent\.sock: is a link that leads nowhere; remove it"):
+        await serve_local(cluster=Recorder(), socket=str(tmp_path / "agent.sock"), identify=name_by_uid)
+
+
 async def test_a_directory_in_place_of_the_socket_is_named(tmp_path) -> None:
     with pytest.raises(InvalidInput, match="is there, and no socket"):
         await serve_local(cluster=Recorder(), socket=str(tmp_path), identify=name_by_uid)

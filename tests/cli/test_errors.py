@@ -385,3 +385,20 @@ def test_the_version_loads_neither_grpc_nor_the_solver(farbus: Farbus) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "typer" in loaded
     assert not loaded & {"grpc", "ortools", "numpy", "rich", "cryptography", "asyncio"}
+
+
+@pytest.mark.parametrize("arguments", [("submit", "loop"), ("up", "--cdi", "loop"), ("up", "--state", "loop")])
+def test_links_that_lead_in_a_circle_are_told(here: Farbus, arguments: tuple[str, ...]) -> None:
+    os.symlink("loop", "loop")
+    done = here(*arguments)
+    told = f"farbus: {Path.cwd() / 'loop'}: its symbolic links lead in a circle; name another path\n"
+    assert (done.returncode, done.stderr) == (ExitCode.USAGE, told)
+
+
+@pytest.mark.parametrize("command", ["nodes", "down", "up"])
+def test_what_is_in_the_way_is_named(here: Farbus, tmp_path: Path, command: str) -> None:
+    (tmp_path / "farbus" / "up.json").mkdir(parents=True)
+    (tmp_path / "farbus").chmod(0o700)
+    done = here(command)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"farbus: {tmp_path}/farbus/up.json: Is a directory; look at what is there; ")

@@ -8,12 +8,21 @@ import msgspec
 import pytest
 
 from farbus.cli.listing import plain_table, printable, terminal_table
-from farbus.cli.tables import DEVICE_COLUMNS, JOB_COLUMNS, LEASE_COLUMNS, NODE_COLUMNS, describe_job, format_exit
+from farbus.cli.tables import (
+    DEVICE_COLUMNS,
+    JOB_COLUMNS,
+    LEASE_COLUMNS,
+    NODE_COLUMNS,
+    VOLUME_COLUMNS,
+    describe_job,
+    format_exit,
+)
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup, TaskState, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
 from farbus.model.node import Node, NodeStatus, Resources
-from farbus.model.states import DeviceState, JobState, LeaseState, NodeState
+from farbus.model.states import DeviceState, JobState, LeaseState, NodeState, VolumeState
+from farbus.model.volume import VolumePart, VolumeStatus
 
 UUIDS = [f"GPU-8f2d6c1e-0000-4000-8000-00000000000{number}" for number in range(3)]
 
@@ -139,3 +148,22 @@ def test_of_a_task_that_was_lost_no_exit_code_is_listed() -> None:
     job = Job(id="j1", name="n", user="u", groups=(group,))
     lines = describe_job(JobStatus(job=job, state=JobState.FAILED, tasks=tasks))
     assert lines[1] == "  task main.0: exited (code unknown) - lost with node c"
+
+
+def test_sentences_stand_beneath_their_row_where_they_have_no_room_and_states_are_never_broken() -> None:
+    part = VolumePart(volume="scratch", size_bytes=100 * 2**30, drives=("NVME-1", "NVME-2"))
+    says = "node beta is asked to make its part, which takes a while on drives so large"
+    about = {"user": "ada", "parts": (part,), "nodes": ("beta",), "size_bytes": 100 * 2**30}
+    volumes = [
+        VolumeStatus(name="scratch", state=VolumeState.AVAILABLE, **about),
+        VolumeStatus(name="results", state=VolumeState.CREATING, says=says, **about),
+    ]
+    assert text(volumes, VOLUME_COLUMNS, 80) == [
+        "NAME     USER  STATE         SIZE  DRIVES  STORED ON  ATTACHED TO  HEALTH",
+        "  SAYS",
+        "scratch  ada   available  100 GiB       2  beta       -            ok",
+        "results  ada   creating   100 GiB       2  beta       -            ok",
+        "  node beta is asked to make its part, which takes a while on drives so large",
+    ]
+    # With room for most of a line they are folded beside the others.
+    assert text(volumes[1:], VOLUME_COLUMNS, 110)[2:] == [f"{'':74}which takes a while on drives so", f"{'':74}large"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from farbus.cli.commands.up import (
     rdma_address,
     what_to_try,
 )
-from farbus.cli.embedded import EmbeddedCluster, Plan, parse_nodes, remove_leftovers
+from farbus.cli.embedded import Daemon, EmbeddedCluster, Plan, parse_nodes, remove_leftovers
 from farbus.cli.runtime import RunningCluster
 from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.linux.children import process_exists
@@ -248,6 +249,19 @@ def test_down_ends_what_a_killed_one_has_left(up: Up, farbus: Farbus, tmp_path: 
     assert farbus("down").stdout == "no farbus up of yours runs\n"
 
 
+def test_down_removes_what_one_has_left_that_was_killed_while_it_began(farbus: Farbus, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "farbus.cli", "up", NODES], env=clean_environment(tmp_path), cwd=tmp_path
+    )
+    lock = tmp_path / "farbus" / "up" / "state" / "up.lock"
+    while not lock.exists():
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    assert farbus("down").stdout == "no farbus up of yours runs; ended what a killed one had left\n"
+    assert left_in(tmp_path) == []
+
+
 def test_detached_it_returns_when_it_is_ready(farbus: Farbus, tmp_path: Path) -> None:
     done = farbus("up", NODES, "--detach")
     assert (done.returncode, done.stderr) == (0, "")
@@ -279,6 +293,42 @@ def test_a_state_that_holds_other_things_is_refused_and_left_as_it_is(here: Farb
             "name one that is empty or not there\n",
         )
     assert [path.name for path in others.rglob("*")] == ["scheduler", "ledger.lock"]
+
+
+@pytest.mark.parametrize("name", ["logs", "scheduler/config.json"])
+def test_what_is_in_the_way_in_a_state_is_named(here: Farbus, tmp_path: Path, name: str) -> None:
+    way = tmp_path / "kept" / name
+    way.parent.mkdir(parents=True)
+    (tmp_path / "kept" / "up.lock").touch()
+    if name == "logs":
+        way.touch()
+    else:
+        way.mkdir()
+    done = here("up", NODES, "--state", str(tmp_path / "kept"))
+    assert done.returncode == InvalidInput.exit_code
+    assert re.fullmatch(rf"farbus: {way}: [A-Z][a-z ]+; see that nothing is in the way and .* --state\n", done.stderr)
+
+
+async def test_why_a_daemon_ended_is_told_also_where_it_was_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "FIRST_PAUSE_S", 0.0)
+    os.mkfifo(tmp_path / "again")
+    script = f"cd {tmp_path}; if [ -e once ]; then echo > again; exec sleep 1000; fi"
+    script += "; touch once; echo 'farbus scheduler: no room'; exit 6"
+    daemon = Daemon("scheduler", ["/bin/sh", "-c", script], {"PATH": os.defpath}, tmp_path / "log")
+    cluster = EmbeddedCluster(
+        Plan(nodes=parse_nodes("left:0"), gpu_memory_bytes=2**30), state=tmp_path, sockets=tmp_path, tell=print
+    )
+    cluster._daemons = [daemon]
+    running = asyncio.create_task(daemon.run(print, asyncio.Event()))
+    try:
+        await asyncio.to_thread((tmp_path / "again").read_bytes)
+        failure = cluster._failure()
+        assert (str(failure), failure.exit_code) == ("scheduler does not start: no room", 6)
+    finally:
+        running.cancel()
+        await daemon.stop()
 
 
 def test_a_state_is_of_one_at_a_time_and_nobody_else_ends_what_runs_there(farbus: Farbus, tmp_path: Path) -> None:

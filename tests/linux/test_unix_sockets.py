@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from farbus.linux.unix_sockets import bind_file, remove_unheard
+from farbus.errors import Conflict
+from farbus.linux.unix_sockets import bind_file, hold_name, remove_unheard
 
 PREFIX = "one-of-ours-"
 
@@ -80,3 +81,19 @@ def test_what_no_process_has_is_removed(tmp_path: Path, names: tuple[str, ...]) 
 
 def test_a_directory_that_is_not_there_has_none(tmp_path: Path) -> None:
     assert remove_unheard(tmp_path / "nowhere", prefix=PREFIX) == ()
+
+
+def test_a_name_without_a_file_is_held_by_one_process_of_a_user(names: tuple[str, ...]) -> None:
+    held = hold_name(names[0], what="it is a copy", hint="stop the other")
+    assert held is not None
+    with held, pytest.raises(Conflict, match="it is a copy; stop the other"):
+        hold_name(names[0], what="it is a copy", hint="stop the other")
+    again = hold_name(names[0], what="it is a copy", hint="stop the other")
+    assert again is not None
+    again.close()
+
+
+def test_a_name_of_which_nobody_can_tell_whose_it_is_keeps_nobody_from_anything(names: tuple[str, ...]) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as taken:
+        taken.bind(f"\0{names[0]}")
+        assert hold_name(names[0], what="it is a copy", hint="stop the other") is None

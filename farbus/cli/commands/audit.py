@@ -43,7 +43,11 @@ def _columns() -> list[Column[AuditRecord]]:
         Column("DID", lambda record: record.method),
         Column("TO", lambda record: record.target),
         Column("OUTCOME", lambda record: record.outcome, state=True),
-        Column("ERROR", lambda record: f"{record.omitted} more of the same" if record.omitted else record.error),
+        Column(
+            "ERROR",
+            lambda record: f"{record.omitted} more of the same" if record.omitted else record.error,
+            prose=True,
+        ),
     ]
 
 

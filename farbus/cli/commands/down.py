@@ -46,8 +46,8 @@ def _stop(directory: Path, *, force: bool) -> int:
     pid = runtime.lock_holder(directory)
     if pid is None:
         told = "no farbus up of yours runs"
-        # One that was killed has left its programs, which go on for a while, and its files.
-        if directory.exists() and runtime.read_published(directory) is not None:
+        # One that was killed has left its programs, which go on for a while, and its files; as it began, files alone.
+        if runtime.read_published(directory) is not None or (directory / "up").exists():
             with runtime.lock(directory):
                 clean_up(directory)
             told += "; ended what a killed one had left"
