@@ -188,8 +188,14 @@ async def follow_job(client: ClusterClient, job_id: str, *, output: bool, quiet:
                 f"the watch on job {job_id} ended before the job", hint=f"farbus jobs {job_id} shows how it is"
             )
         for copy in copies:
-            with contextlib.suppress(NotFound):
+            try:
                 await copy
+            except NotFound:
+                # It never began, and the job's end says why.
+                continue
+            except FarbusError as error:
+                # The job has ended all the same: its exit code is not to be lost with its output.
+                say(str(error))
         if line := news(last):
             say(line, quiet=quiet)
     finally:

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from farbus.api.client import ClusterClient
-from farbus.cli.following import copy_logs, news, resumed
-from farbus.errors import FarbusError, Unavailable
+from farbus.cli.following import copy_logs, exit_code_of_job, follow_job, news, resumed
+from farbus.errors import FarbusError, NotFound, Unavailable
 from farbus.model.cluster import LogChunk
 from farbus.model.device import Route
 from farbus.model.job import (
@@ -21,6 +21,8 @@ from farbus.model.job import (
     Requests,
     TaskGroup,
     TaskPlacement,
+    TaskState,
+    TaskStatus,
 )
 from farbus.model.states import JobState
 
@@ -127,3 +129,33 @@ def test_a_job_asks_for_gpus_in_any_of_its_flavours(gpus: int, other: int, asks:
     group = TaskGroup(name="main", command=("x",), requests=Requests(gpus=gpus))
     way = Alternative(name="other", groups=(GroupVariant(name="main", requests=Requests(gpus=other)),))
     assert Job(id="j", name="n", user="u", groups=(group,), alternatives=(way,)).asks_for_gpus == asks
+
+
+class Failing:
+    """A job whose node refuses to start its program, and whose output can't be read."""
+
+    def __init__(self, error: FarbusError) -> None:
+        self.error = error
+
+    async def watch_job(self, job_id: str) -> AsyncIterator[JobStatus]:
+        group = TaskGroup(name="main", command=("x",), requests=Requests())
+        job = Job(id=job_id, name="n", user="u", groups=(group,))
+        task = TaskStatus(task="main.0", node="beta", state=TaskState.EXITED, exit_code=5)
+        yield JobStatus(job=job, state=JobState.RUNNING, tasks=(task,))
+        yield JobStatus(job=job, state=JobState.FAILED, tasks=(task,), reason="nothing runs as root here")
+
+    async def read_logs(self, job_id: str, *, task: str, follow: bool, position: int) -> AsyncIterator[LogChunk]:
+        raise self.error
+        yield LogChunk(data=b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(NotFound("no output is kept"), ""), (FarbusError("the log broke"), "farbus: the log broke\n")],
+)
+async def test_how_a_followed_job_ended_is_told_also_where_its_output_is_not(
+    error: FarbusError, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = await follow_job(cast(ClusterClient, Failing(error)), "j1", output=True)
+    assert exit_code_of_job(status) == 5
+    assert capsys.readouterr().err == f"{told}farbus: j1 failed: nothing runs as root here\n"
