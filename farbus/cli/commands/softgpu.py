@@ -61,7 +61,9 @@ def run(
     ] = "",
     multiprocessors: Annotated[
         int | None,
-        typer.Option("--sms", min=1, max=MAX_MULTIPROCESSORS, help="Multiprocessors of each.  [default: 16]"),
+        typer.Option(
+            "--sms", metavar="N", min=1, max=MAX_MULTIPROCESSORS, help="Multiprocessors of each.  [default: 16]"
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Look for mistakes; one thread, and much slower.")] = False,
     node: Annotated[
