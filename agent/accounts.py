@@ -82,7 +82,8 @@ def choose_account(
     who = user if name == user else f"{user}, here {name}"
     if account.uid == 0 and not allow_root:
         raise NotPermitted(
-            f"task of {who}: this node runs nothing as root", hint="submit as another user, or set allow_root"
+            f"task of {who}: this node runs nothing as root",
+            hint="submit as another user, or set allow_root = true in its agent.toml",
         )
     if not rules.permit(account.name) or not rules.permit(name):
         raise NotPermitted(

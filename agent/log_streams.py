@@ -16,7 +16,7 @@ import structlog
 from farbus.agent.logs import LogStore
 from farbus.api.conversion import to_message
 from farbus.api.v1 import cluster_pb2, session_pb2
-from farbus.errors import FarbusError
+from farbus.errors import FarbusError, NotFound
 
 _log = structlog.get_logger()
 
@@ -122,7 +122,7 @@ class LogStreams:
             _log.exception("defect", job=request.job_id, task=request.task)
 
     async def _send_log(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
-        number, error = request.request_id, ""
+        number, error, missing = request.request_id, "", False
         try:
             chunks = self._logs.read(request.job_id, request.task, follow=request.follow, position=request.position)
             async with contextlib.aclosing(chunks):
@@ -135,9 +135,10 @@ class LogStreams:
                     credit.spend(len(chunk.data))
                     await credit.wait()
         except FarbusError as problem:
-            error = str(problem)
-        await self._send(_end(number, error=error))
+            error, missing = str(problem), isinstance(problem, NotFound)
+        await self._send(_end(number, error=error, missing=missing))
 
 
-def _end(number: str, *, error: str) -> session_pb2.NodeMessage:
-    return session_pb2.NodeMessage(log_data=session_pb2.LogData(request_id=number, end=True, error=error))
+def _end(number: str, *, error: str, missing: bool = False) -> session_pb2.NodeMessage:
+    data = session_pb2.LogData(request_id=number, end=True, error=error, missing=missing)
+    return session_pb2.NodeMessage(log_data=data)

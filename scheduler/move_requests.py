@@ -14,6 +14,9 @@ from farbus.scheduler.stored import describe_shares
 
 Place = tuple[ChassisRecord, FabricDevice]
 
+MEANT = 3
+"""Devices that are asked about where the beginning of an id is given: more would not be read."""
+
 
 def plan_move(machine: DeviceMoves, request: MoveRequest, *, by: str, at: float) -> StoredMove:
     """Return the move that ``request`` means now; ``at`` is the time in seconds since the epoch.
@@ -93,7 +96,20 @@ def name_of(machine: DeviceMoves, name: str, place: Place | None) -> str:
         return nodes_names[0] if nodes_names else found.id
     if any(machine.devices[share].device is not None for share in machine.related(name) if share in machine.devices):
         return name
-    raise NotFound(f"there is no device {name}", hint="farbus devices and farbus fabric list show what there is")
+    raise NotFound(
+        f"there is no device {name}",
+        hint=meant_by(machine, name) or "farbus devices and farbus fabric list show what there is",
+    )
+
+
+def meant_by(machine: DeviceMoves, beginning: str) -> str:
+    """Ask whether the devices are meant whose ids begin so, as ``farbus top`` shows them; empty where none does."""
+    found = sorted(
+        each
+        for each, record in machine.devices.items()
+        if record.device is not None and beginning and each.startswith(beginning)
+    )
+    return f"did you mean {' or '.join(found[:MEANT])}?" if found else ""
 
 
 def _check_idle(machine: DeviceMoves, device: str) -> StoredMove | None:

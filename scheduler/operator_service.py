@@ -20,7 +20,7 @@ from farbus.scheduler.device_moves import status_of
 from farbus.scheduler.engine import Engine
 from farbus.scheduler.ledger import job_number
 from farbus.scheduler.lifecycle import ClusterMachine
-from farbus.scheduler.move_requests import name_of, plan_move
+from farbus.scheduler.move_requests import meant_by, name_of, plan_move
 
 _log = structlog.get_logger()
 
@@ -85,7 +85,10 @@ class OperatorService:
             raise Conflict(
                 f"device {name} is at no node, and only those of nodes are cordoned", hint="farbus devices shows it"
             )
-        raise NotFound(f"there is no node or device {name}", hint="farbus nodes and farbus devices list them")
+        raise NotFound(
+            f"there is no node or device {name}",
+            hint=meant_by(self._machine, name) or "farbus nodes and farbus devices list them",
+        )
 
     def _check_node(self, name: str) -> None:
         node = self._machine.nodes.get(name)

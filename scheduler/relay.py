@@ -14,7 +14,7 @@ import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
-from farbus.errors import FarbusError, Unavailable
+from farbus.errors import FarbusError, NotFound, Unavailable
 from farbus.model.cluster import LogChunk
 
 CREDIT_BYTES = 2**20
@@ -106,8 +106,13 @@ class LogRelay:
             if not reader.ended:
                 self._cancel(node, number)
 
-    def take(self, node: str, number: str, chunk: LogChunk | None, *, end: bool, error: str) -> None:
-        """Take what a node sent; of requests that nobody waits for any more, nothing."""
+    def take(
+        self, node: str, number: str, chunk: LogChunk | None, *, end: bool, error: str, missing: bool = False
+    ) -> None:
+        """Take what a node sent; of requests that nobody waits for any more, nothing.
+
+        ``missing`` says that the node has no such log: its ``error`` is :class:`NotFound`.
+        """
         reader = self._readers.get(number)
         if reader is None or reader.node != node or reader.ended:
             return
@@ -120,7 +125,8 @@ class LogRelay:
                 return
             reader.changed.set()
         if end:
-            reader.end(FarbusError(error) if error else None)
+            kind = NotFound if missing else FarbusError
+            reader.end(kind(error) if error else None)
 
     def lose(self, node: str) -> None:
         """End what is read from a node whose session ended."""

@@ -269,7 +269,9 @@ class Sessions(SessionHandler):
             if message.HasField("log_data"):
                 data = message.log_data
                 chunk = from_message(data.chunk, LogChunk) if data.HasField("chunk") else None
-                self.relay.take(name, data.request_id, chunk, end=data.end, error=in_words(data.error))
+                self.relay.take(
+                    name, data.request_id, chunk, end=data.end, error=in_words(data.error), missing=data.missing
+                )
                 continue
             event = _event(name, session, message)
             if event is not None:

@@ -27,7 +27,7 @@ from farbus.errors import ExitCode, FarbusError
 COMMANDS: dict[str, tuple[str, str, str]] = {
     # command: module, chapter of the overview, one line
     "up": ("up", "Start here", "Start a whole cluster on this machine, with software GPUs."),
-    "down": ("down", "Start here", "Stop the cluster that `farbus up --detach` left running."),
+    "down": ("down", "Start here", "Stop your `farbus up`, and all that runs in it."),
     "demo": ("demo", "Start here", "Watch a CUDA program run on a node without a GPU."),
     "softgpu": ("softgpu", "Start here", "Run a CUDA program on the software GPU, without a cluster."),
     "doctor": ("doctor", "Start here", "Check this machine, and say what to do about each fault."),
@@ -69,6 +69,18 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
+def _without_types(command: Any) -> None:
+    """Let the help of ``command`` call its arguments as they are called, without what Python makes of them.
+
+    Newer versions of typer say ``JOB <list[str]>``.
+    """
+    for parameter in command.params:
+        if parameter.param_type_name == "argument" and parameter.metavar:
+            parameter.display_type_rich = lambda ctx: None
+    for below in getattr(command, "commands", {}).values():
+        _without_types(below)
+
+
 class CommandTable(TyperGroup):
     """The top-level group: loads a command's module only when that command is meant."""
 
@@ -85,6 +97,7 @@ class CommandTable(TyperGroup):
         module = importlib.import_module(f"farbus.cli.commands.{COMMANDS[cmd_name][0]}")
         command = typer.main.get_command(module.app)
         command.name = cmd_name
+        _without_types(command)
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

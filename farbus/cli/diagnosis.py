@@ -5,15 +5,16 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import farbus
 from farbus.api.authority import Credentials
 from farbus.cli.connection import Target, ask, find_credentials, find_target
+from farbus.cli.decoding import convert_fields
 from farbus.cli.fabric_diagnosis import examine_fabric
 from farbus.cli.findings import Finding, Verdict
-from farbus.cli.node_settings import NodeSettings, node_settings
+from farbus.cli.node_settings import AGENT_SETTINGS, NodeSettings, node_settings
 from farbus.cli.pci_diagnosis import examine_pci
 from farbus.cli.rdma_diagnosis import examine_rdma
 from farbus.cli.runtime import find_running_cluster
@@ -73,7 +74,7 @@ def examine(*, config: str = "", socket: str = "", server: str = "", credentials
         yield Finding(check="settings", verdict=Verdict.WARNING, found=settings.message, cure=settings.hint)
     yield from examine_pci()
     yield from _as_set(settings)
-    yield from _own_certificates()
+    yield from _own_certificates(settings, source=config or AGENT_SETTINGS)
     yield from _cluster(socket, server, credentials)
 
 
@@ -221,15 +222,37 @@ def _certificate(target: Target) -> Iterator[Finding]:
         yield from _certificate_in(directory)
 
 
-def _own_certificates() -> Iterator[Finding]:
+def _own_certificates(settings: NodeSettings | FarbusError, *, source: str) -> Iterator[Finding]:
     for directory in OWN_CERTIFICATES:
-        if os.access(directory, os.R_OK | os.X_OK) and any(Path(directory).glob("*.crt")):
+        if _may_read(directory) and any(Path(directory).glob("*.crt")):
             yield from _certificate_in(directory)
+    named = "" if isinstance(settings, FarbusError) else settings.credentials
+    if isinstance(named, str):
+        if named and named.rstrip("/") not in OWN_CERTIFICATES and _may_read(named):
+            yield from _certificate_in(named)
+        return
+    try:
+        files = convert_fields(named, Credentials, name=f"{source}: credentials")
+    except FarbusError as error:
+        yield _broken("certificate", error)
+        return
+    directory = os.path.dirname(files.certificate)
+    if directory not in OWN_CERTIFICATES and _may_read(os.path.dirname(files.key)):
+        yield from _certificate_of(lambda: files, directory)
+
+
+def _may_read(directory: str) -> bool:
+    # Root sees what is missing; to others a directory that is not theirs may be there or not.
+    return os.geteuid() == 0 or os.access(directory or ".", os.R_OK | os.X_OK)
 
 
 def _certificate_in(directory: str) -> Iterator[Finding]:
+    yield from _certificate_of(lambda: find_credentials(directory), directory)
+
+
+def _certificate_of(find: Callable[[], Credentials], directory: str) -> Iterator[Finding]:
     try:
-        files: Credentials = find_credentials(directory)
+        files = find()
         identity, expires_at = files.identity(), files.expires_at()
     except FarbusError as error:
         yield _broken("certificate", error)

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from farbus.cli.tables import format_placement, is_ended
+from farbus.cli.tables import format_placement, is_ended, never_began
 from farbus.errors import ExitCode, FarbusError, NotFound, Unavailable
 from farbus.model.job import JobStatus, TaskState, TaskStatus
 from farbus.model.states import JobState
@@ -198,8 +198,14 @@ async def follow_job(
                 f"the watch on job {job_id} ended before the job", hint=f"farbus jobs {job_id} shows how it is"
             )
         for copy in copies:
-            with contextlib.suppress(NotFound):
+            try:
                 await copy
+            except NotFound:
+                # It never began, and the job's end says why.
+                continue
+            except FarbusError as error:
+                # The job has ended all the same: its exit code is not to be lost with its output.
+                say(str(error))
         if line := news(last):
             say(line, quiet=quiet)
     finally:
@@ -240,6 +246,8 @@ def news(status: JobStatus) -> str:
             return f"{job_id} was cancelled" + (f": {status.reason}" if status.reason else "")
         case JobState.FAILED:
             return f"{job_id} failed: {_failure(status)}"
+        case JobState.SUCCEEDED if left_out := never_began(status):
+            return f"{job_id} succeeded without {left_out} of its tasks: there was no room before the others had ended"
         case _:
             return ""
 

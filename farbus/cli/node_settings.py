@@ -12,8 +12,10 @@ AGENT_SETTINGS = "/etc/farbus/agent.toml"
 
 
 class NodeSettings(Value, frozen=True, kw_only=True):
-    """Those of :class:`farbus.agent.config.AgentConfig` that concern storage, chassis and remoting."""
+    """Those of :class:`farbus.agent.config.AgentConfig` that concern storage, chassis, remoting and who it is."""
 
+    credentials: str | dict[str, str] = ""
+    """A directory, or the paths of three files (:class:`farbus.api.authority.Credentials`)."""
     address: str = ""
     remoting_tls: str = "on"
     remoting_rdma: str = "off"

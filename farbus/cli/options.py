@@ -66,7 +66,7 @@ CredentialsOption = Annotated[
 ]
 
 
-GpusOption = Annotated[int, typer.Option("--gpus", min=0, max=MAX_GPUS, help="GPUs that each task needs.")]
+GpusOption = Annotated[int, typer.Option("--gpus", metavar="N", min=0, max=MAX_GPUS, help="GPUs that each task needs.")]
 GpuMemoryOption = Annotated[
     str, typer.Option("--gpu-memory", metavar="SIZE", help="Least memory of each GPU, like 8GiB.", show_default=False)
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from farbus.cli.listing import Column, printable
@@ -13,7 +14,7 @@ from farbus.model.lease import LeaseStatus
 from farbus.model.move import MoveStatus
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes, format_cpu, format_network
-from farbus.model.states import JOB_STATES
+from farbus.model.states import JOB_STATES, JobState
 from farbus.model.volume import VolumeStatus
 
 
@@ -75,7 +76,7 @@ def _flavour(status: JobStatus) -> Job:
 
 
 def _job_reason(status: JobStatus) -> str:
-    if status.reason:
+    if status.reason or status.state is JobState.SUCCEEDED:
         return status.reason
     told = "; ".join(miss.message for miss in status.misses)
     return f"tasks that wait: {status.tasks_waiting}: {told}" if told and status.tasks_waiting else told
@@ -86,6 +87,15 @@ def is_ended(status: JobStatus) -> bool:
     return JOB_STATES.is_final(status.state)
 
 
+def never_began(status: JobStatus) -> int:
+    """Count the tasks beyond ``min_count`` for which there was no room before the job had succeeded."""
+    if status.state is not JobState.SUCCEEDED:
+        return 0
+    began = Counter(task.task.rpartition(".")[0] for task in status.tasks)
+    # Of a group that was chosen some task has begun; the others are instead of which it was.
+    return sum(group.count - began[group.name] for group in _flavour(status).groups if began[group.name])
+
+
 def describe_job(status: JobStatus) -> list[str]:
     """Return what is to be said about one job, in lines: tasks, placements, reasons, story."""
     lines = [f"job {status.job.id}: {status.state}" + (f": {status.reason}" if status.reason else "")]
@@ -93,6 +103,8 @@ def describe_job(status: JobStatus) -> list[str]:
         lines.append(f"  as its alternative {status.alternative}")
     if status.tasks_waiting:
         lines.append(f"  tasks that wait for room: {status.tasks_waiting}")
+    if left_out := never_began(status):
+        lines.append(f"  tasks that never began, as there was no room before the others had ended: {left_out}")
     placements = {placement.task: placement for placement in status.placements}
     tasks = {task.task: task for task in status.tasks}
     for name in dict.fromkeys([*placements, *tasks]):
@@ -110,7 +122,8 @@ def describe_job(status: JobStatus) -> list[str]:
             words.append(f"- {tasks[name].reason}")
         lines.append(" ".join(words))
     lines += [f"  {line}" for line in _describe_wishes(status.job)]
-    lines += [f"  waits: {miss.phase}: {miss.message}" for miss in status.misses]
+    if status.state is not JobState.SUCCEEDED:
+        lines += [f"  waits: {miss.phase}: {miss.message}" for miss in status.misses]
     lines += [f"  {line}" for line in status.story]
     return [printable(line) for line in lines]
 

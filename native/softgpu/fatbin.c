@@ -140,6 +140,8 @@ static enum engine_status best_entry(const char *at, const char *end, unsigned s
 
 /* Newest that nvcc of CUDA 12.8 and later compiles for; a device with a number that no GPU has runs its PTX. */
 #define NEWEST_COMPILED 120u
+/* The newest that a software GPU can be (driver_board_options.c), as its settings spell it. */
+#define NEWEST_DEVICE "13.0"
 /* Behind as much of a long list as a line has room for. */
 #define MORE_CODE " and more"
 
@@ -149,7 +151,16 @@ static void explain_misfit(const char *at, const char *end, unsigned sm, struct 
 	const unsigned target = sm < NEWEST_COMPILED ? sm : NEWEST_COMPILED;
 	char found[256] = "";
 	size_t length = 0;
+	bool newer = false;
 
+	for (const char *each = at; (size_t)(end - each) >= sizeof(struct entry);) {
+		struct entry entry;
+
+		memcpy(&entry, each, sizeof(entry));
+		newer |= entry.kind == ENTRY_KIND_PTX && entry.arch > sm &&
+			 !(entry.flags & (ENTRY_DEVICE | ENTRY_FAMILY));
+		each += entry.header_bytes + entry.padded_bytes;
+	}
 	while ((size_t)(end - at) >= sizeof(struct entry)) {
 		struct entry entry;
 		char one[48];
@@ -169,8 +180,9 @@ static void explain_misfit(const char *at, const char *end, unsigned sm, struct 
 	}
 	snprintf(why->text, sizeof(why->text),
 		 "it has no PTX for compute capability %u.%u or older, which a software GPU runs, but %s; "
-		 "compile with -arch=compute_%u, or -gencode arch=compute_%u,code=compute_%u beside others",
-		 sm / 10, sm % 10, found, target, target, target);
+		 "compile with -arch=compute_%u, or -gencode arch=compute_%u,code=compute_%u beside others%s",
+		 sm / 10, sm % 10, found, target, target, target,
+		 newer ? "; a software GPU with cc=" NEWEST_DEVICE " runs its newer PTX (docs/softgpu.md)" : "");
 }
 
 static enum engine_status add_text(struct fatbin_texts *texts, char *text)

@@ -22,10 +22,11 @@ class Reading:
         logs = LogStore(directory, limit_bytes_per_task=2**20, limit_bytes=2**20)
         logs.create("j1", "main.0")
         self.refused: list[tuple[str, str]] = []
+        self.sent: list[session_pb2.LogData] = []
         self.streams = LogStreams(logs=logs, send=self._send, refuse=self._refuse)
 
     async def _send(self, message: session_pb2.NodeMessage) -> None:
-        """Take what nobody looks at."""
+        self.sent.append(message.log_data)
 
     def _refuse(self, message: session_pb2.NodeMessage) -> None:
         assert message.log_data.end
@@ -80,3 +81,12 @@ async def test_a_number_in_use_is_refused(reading: Reading) -> None:
     reading.ask("1", "ada")
     reading.ask("1", "eve")
     assert reading.refused == [("1", "log request 1 is being served already; ask under another number")]
+
+
+async def test_a_task_that_never_began_has_no_log(reading: Reading) -> None:
+    reading.streams.start(session_pb2.LogRequest(request_id="1", job_id="j2", task="main.0"))
+    await asyncio.wait((reading.streams._streams["1"].task,))
+    (said,) = reading.sent
+    assert said.end
+    assert said.missing
+    assert said.error.startswith("task j2/main.0: no output is kept on this node")

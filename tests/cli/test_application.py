@@ -35,6 +35,12 @@ def test_what_follows_the_examples_of_a_help_text_is_a_paragraph_of_its_own(caps
     assert ".       " not in paragraph
 
 
+@pytest.mark.parametrize("command", ["jobs", "submit", "run", "volume create", "ca issue", "ca token", "softgpu run"])
+def test_help_speaks_of_no_types_of_python(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert application.run([*command.split(), "--help"]) == ExitCode.OK
+    assert re.findall(r"<(?:str|int|float|path|list\[)[^|>]*>", capsys.readouterr().out) == []
+
+
 @pytest.mark.parametrize("command", ["sim run", "profiles", "storage", "ca", "volume", "fabric"])
 def test_commands_of_a_command_are_described_whole_in_80_columns(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -165,6 +165,35 @@ def test_doctor_warns_of_a_certificate_that_expires_soon(
     assert [(each["verdict"], each["found"]) for each in found] == [("warning", "node node8, valid for 4 more days")]
 
 
+@pytest.mark.parametrize("as_table", [True, False])
+def test_doctor_looks_at_the_certificate_that_the_settings_name(
+    ca: Farbus, here: Farbus, as_table: bool, tmp_path: Path
+) -> None:
+    ca("issue", "node8", "--role", "node", "--out", "node")
+    node = tmp_path / "node"
+    files = {"authority": node / "ca.crt", "certificate": node / "node8.crt", "key": node / "node8.key"}
+    table = "[credentials]\n" + "".join(f'{name} = "{path}"\n' for name, path in files.items())
+    (tmp_path / "agent.toml").write_text(table if as_table else f'credentials = "{node}"\n')
+
+    def found() -> list[tuple[str, str]]:
+        told = json.loads(here("doctor", "--config", "agent.toml", "-o", "json").stdout)
+        return [(each["verdict"], each["found"]) for each in told if each["check"] == "certificate"]
+
+    assert ("ok", "node node8, valid for 364 more days") in found()
+    files["key"].write_text("nonsense")
+    assert ("broken", f"{files['key']}: not an unencrypted PEM private key") in found()
+    files["key"].unlink()
+    missing = f"{files['key']}: no such file" if as_table else f"{node}: no certificate with its key"
+    assert ("broken", missing) in found()
+
+
+def test_doctor_tells_of_credentials_that_are_not_whole(here: Farbus, tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text('[credentials]\nauthority = "ca.crt"\n')
+    told = json.loads(here("doctor", "--config", "agent.toml", "-o", "json").stdout)
+    (found,) = [each for each in told if each["check"] == "certificate" and each["verdict"] == "broken"]
+    assert found["found"].startswith("agent.toml: credentials")
+
+
 def test_join_does_not_overwrite_a_node(ca: Farbus, here: Farbus, tmp_path: Path) -> None:
     (tmp_path / "agent.toml").touch()
     token = ca("token", "node8").stdout.strip()

@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 
 from farbus.api.client import ClusterClient
-from farbus.cli.following import copy_logs, news, resumed
-from farbus.errors import FarbusError, Unavailable
+from farbus.cli.following import copy_logs, exit_code_of_job, follow_job, news, resumed
+from farbus.cli.tables import describe_job
+from farbus.errors import FarbusError, NotFound, Unavailable
 from farbus.model.cluster import LogChunk
 from farbus.model.device import Route
 from farbus.model.job import (
@@ -18,9 +19,12 @@ from farbus.model.job import (
     GroupVariant,
     Job,
     JobStatus,
+    Miss,
     Requests,
     TaskGroup,
     TaskPlacement,
+    TaskState,
+    TaskStatus,
 )
 from farbus.model.states import JobState
 
@@ -127,3 +131,62 @@ def test_a_job_asks_for_gpus_in_any_of_its_flavours(gpus: int, other: int, asks:
     group = TaskGroup(name="main", command=("x",), requests=Requests(gpus=gpus))
     way = Alternative(name="other", groups=(GroupVariant(name="main", requests=Requests(gpus=other)),))
     assert Job(id="j", name="n", user="u", groups=(group,), alternatives=(way,)).asks_for_gpus == asks
+
+
+class Failing:
+    """A job whose node refuses to start its program, and whose output can't be read."""
+
+    def __init__(self, error: FarbusError) -> None:
+        self.error = error
+
+    async def watch_job(self, job_id: str) -> AsyncIterator[JobStatus]:
+        group = TaskGroup(name="main", command=("x",), requests=Requests())
+        job = Job(id=job_id, name="n", user="u", groups=(group,))
+        task = TaskStatus(task="main.0", node="beta", state=TaskState.EXITED, exit_code=5)
+        yield JobStatus(job=job, state=JobState.RUNNING, tasks=(task,))
+        yield JobStatus(job=job, state=JobState.FAILED, tasks=(task,), reason="nothing runs as root here")
+
+    async def read_logs(self, job_id: str, *, task: str, follow: bool, position: int) -> AsyncIterator[LogChunk]:
+        raise self.error
+        yield LogChunk(data=b"")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(NotFound("no output is kept"), ""), (FarbusError("the log broke"), "farbus: the log broke\n")],
+)
+async def test_how_a_followed_job_ended_is_told_also_where_its_output_is_not(
+    error: FarbusError, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = await follow_job(cast(ClusterClient, Failing(error)), "j1", output=True)
+    assert exit_code_of_job(status) == 5
+    assert capsys.readouterr().err == f"{told}farbus: j1 failed: nothing runs as root here\n"
+
+
+def ended(state: JobState, *, began: int, misses: tuple[Miss, ...] = ()) -> JobStatus:
+    groups = (
+        TaskGroup(name="main", command=("x",), requests=Requests(), count=4, min_count=1, flavour="1"),
+        TaskGroup(name="other", command=("x",), requests=Requests(), count=9, flavour="0"),
+    )
+    tasks = tuple(TaskStatus(task=f"main.{number}", node="beta", state=TaskState.EXITED) for number in range(began))
+    job = Job(id="j1", name="n", user="u", groups=groups)
+    return JobStatus(job=job, state=state, tasks=tasks, misses=misses)
+
+
+def test_tasks_that_never_began_are_told_at_the_end() -> None:
+    short = Miss(phase="gpu", resource="gpu", message="1 GPU wanted; the cluster has 0 that suit and are free: 1 short")
+    status = ended(JobState.SUCCEEDED, began=3, misses=(short,))
+    assert news(status) == "j1 succeeded without 1 of its tasks: there was no room before the others had ended"
+    told = describe_job(status)
+    assert "  tasks that never began, as there was no room before the others had ended: 1" in told
+    assert [line for line in told if "waits" in line] == []
+
+
+def test_of_a_job_whose_tasks_all_began_nothing_is_told_at_the_end() -> None:
+    assert news(ended(JobState.SUCCEEDED, began=4)) == ""
+    assert len(describe_job(ended(JobState.SUCCEEDED, began=4))) == 5
+
+
+def test_what_a_job_missed_that_has_failed_is_told() -> None:
+    short = Miss(phase="gpu", resource="gpu", message="1 GPU wanted")
+    assert "  waits: gpu: 1 GPU wanted" in describe_job(ended(JobState.FAILED, began=0, misses=(short,)))

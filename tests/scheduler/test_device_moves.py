@@ -145,6 +145,11 @@ def test_what_can_not_be_is_refused(device: str, to: str, more: dict[str, object
     assert not cluster.machine.moves
 
 
+def test_who_gives_the_beginning_of_an_id_is_asked_which_device_is_meant() -> None:
+    with pytest.raises(NotFound, match=r"there is no device GPU-a; did you mean GPU-a-0\?"):
+        cabled().move("GPU-a", "b")
+
+
 def test_a_device_that_its_chassis_alone_has_at_the_node_is_refused_with_how_to_bring_it_there() -> None:
     cluster = cabled(free=True)
     fabric = cluster.agents["a"].fabric

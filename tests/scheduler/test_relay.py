@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from farbus.errors import FarbusError, Unavailable
+from farbus.errors import FarbusError, NotFound, Unavailable
 from farbus.model.cluster import LogChunk
 from farbus.scheduler import relay
 from farbus.scheduler.relay import LogRelay
@@ -28,8 +28,18 @@ class Nodes:
         self.requests.append((node, number, job_id, task))
         return self.connected
 
-    def give(self, data: bytes, *, number: str = "log-1", node: str = "a", end: bool = False, error: str = "") -> None:
-        self.relay.take(node, number, LogChunk(data=data) if data else None, end=end, error=error)
+    def give(
+        self,
+        data: bytes,
+        *,
+        number: str = "log-1",
+        node: str = "a",
+        end: bool = False,
+        error: str = "",
+        missing: bool = False,
+    ) -> None:
+        chunk = LogChunk(data=data) if data else None
+        self.relay.take(node, number, chunk, end=end, error=error, missing=missing)
 
 
 async def test_chunks_arrive_in_order_until_the_end() -> None:
@@ -78,6 +88,13 @@ async def test_what_the_node_says_against_it_is_told() -> None:
     nodes.request = lambda *_: (nodes.give(b"", end=True, error="no such log"), True)[1]  # type: ignore[method-assign]
     nodes.relay._request = nodes.request
     with pytest.raises(FarbusError, match="no such log"):
+        await reading(nodes)
+
+
+async def test_a_log_that_is_not_there_is_not_found() -> None:
+    nodes = Nodes()
+    nodes.relay._request = lambda *_: (nodes.give(b"", end=True, error="no output is kept", missing=True), True)[1]
+    with pytest.raises(NotFound, match="no output is kept"):
         await reading(nodes)
 
 

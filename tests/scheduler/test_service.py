@@ -524,6 +524,8 @@ async def test_operators_cordon_drain_and_forget(site: Site) -> None:
             assert not (await operator.cordon("a")).changed
             assert (await operator.uncordon("a")).changed
             assert (await operator.cordon("GPU-a-0")).kind == "device"
+            with pytest.raises(NotFound, match=r"there is no node or device GPU-a; did you mean GPU-a-0\?"):
+                await operator.cordon("GPU-a")
             with pytest.raises(Conflict, match="node a is connected"):
                 await operator.forget("a")
             assert not a.state.device_side
@@ -545,8 +547,9 @@ async def test_a_waiting_job_is_told_what_is_cordoned(site: Site) -> None:
         await operator.cordon("a", reason="new driver")
         job_id, _ = await operator.submit(asked(gpus=1))
         lines = (await operator.explain(job_id)).lines
-        # Once a round has seen the job another line says what else the cluster could do.
-        (line,) = [line for line in lines if line.startswith("node a is cordoned: ann, ")]
+        # Once a round has looked, what the cluster could serve speaks of it, too.
+        (line,) = [line for line in lines if "is cordoned:" in line]
+        assert line.startswith("node a is cordoned: ann, ")
         assert line.endswith(": new driver")
 
 

@@ -239,6 +239,15 @@ def test_code_for_other_devices_is_listed_as_far_as_the_line_goes() -> None:
         Module(image, sm=90)
 
 
+@pytest.mark.parametrize(("flags", "told"), [(0, True), (0x100000, False), (0x200000, False)])
+def test_for_newer_code_a_newer_software_gpu_is_named_unless_it_is_for_one_device_or_family(
+    flags: int, told: bool
+) -> None:
+    with pytest.raises(EngineError) as refused:
+        Module(container(entry(b"code", arch=120, flags=flags)), sm=90)
+    assert str(refused.value).endswith("a software GPU with cc=13.0 runs its newer PTX (docs/softgpu.md)") is told
+
+
 def many_registers(bounds: str) -> str:
     return kernel(".reg .b64 %q<1000>;" + "".join(f"mov.b64 %q{k}, {k};" for k in range(1000)) + "ret;").replace(
         ")\n{", f")\n{bounds}\n{{", 1

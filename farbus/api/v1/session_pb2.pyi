@@ -588,13 +588,15 @@ class LogCancel(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class LogData(_message.Message):
-    __slots__ = ("request_id", "chunk", "end", "error")
+    __slots__ = ("request_id", "chunk", "end", "error", "missing")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     chunk: _cluster_pb2.LogChunk
     end: bool
     error: str
-    def __init__(self, request_id: _Optional[str] = ..., chunk: _Optional[_Union[_cluster_pb2.LogChunk, _Mapping]] = ..., end: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+    missing: bool
+    def __init__(self, request_id: _Optional[str] = ..., chunk: _Optional[_Union[_cluster_pb2.LogChunk, _Mapping]] = ..., end: _Optional[bool] = ..., error: _Optional[str] = ..., missing: _Optional[bool] = ...) -> None: ...

@@ -128,13 +128,13 @@ def init(
     )
 )
 def issue(
-    name: Annotated[str, typer.Argument(help="Whom it names: a user, or a node by its own name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whom it names: a user, or a node by its own name.")],
     role: Annotated[Role, typer.Option("--role", help="What its holder may do.")],
     out: Annotated[str, typer.Option("--out", metavar="DIR", help="Where the three files go.")],
     authority: AuthorityOption = DEFAULT_AUTHORITY,
-    days: Annotated[int, typer.Option("--days", min=1, max=AUTHORITY_DAYS, help="How long it is valid.")] = (
-        CERTIFICATE_DAYS
-    ),
+    days: Annotated[
+        int, typer.Option("--days", metavar="N", min=1, max=AUTHORITY_DAYS, help="How long it is valid.")
+    ] = (CERTIFICATE_DAYS),
     address: Annotated[
         list[str] | None,
         typer.Option("--address", metavar="NAME", help="Further DNS name or IP address; repeat for several."),
@@ -188,9 +188,9 @@ def renew(
             show_default=False,
         ),
     ] = "",
-    days: Annotated[int, typer.Option("--days", min=1, max=AUTHORITY_DAYS, help="How long it is valid.")] = (
-        CERTIFICATE_DAYS
-    ),
+    days: Annotated[
+        int, typer.Option("--days", metavar="N", min=1, max=AUTHORITY_DAYS, help="How long it is valid.")
+    ] = (CERTIFICATE_DAYS),
 ) -> None:
     """Renew a certificate, with a new key.
 
@@ -320,7 +320,7 @@ def _state(revoked_at: float, expires_at: float, now: float) -> str:
 
 @app.command(epilog=examples("farbus ca token node8", "farbus ca token node8 --ttl 15m"))
 def token(
-    node: Annotated[str, typer.Argument(help="Name of the node that will join.")],
+    node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node that will join.")],
     ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="How long the token can be used.")] = "1h",
     authority: AuthorityOption = DEFAULT_AUTHORITY,
 ) -> None:

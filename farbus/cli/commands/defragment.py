@@ -41,7 +41,11 @@ def defragment(
         print_json(plan)
         return
     if not plan.moved:
-        typer.echo(f"job {plan.job} has room as it is: nothing has to move")
+        # A quota, or what a volume of it is used for, holds a job back as well.
+        typer.echo(
+            f"job {plan.job} has room as it is: nothing has to move; "
+            f"where it waits all the same, farbus explain {plan.job} says why"
+        )
     moves = "moves" if plan.begun else "would move"
     for moved in plan.moved:
         came = ", ".join(dict.fromkeys(format_placement(task) for task in moved.came_from))

@@ -29,7 +29,7 @@ app = command_app()
         "farbus explain j12 -o json",
         "",
         "Costs have no unit. They compare places: the least that is possible is taken. 1 is what finishing exactly at "
-        "its goal would cost a job. What costs how much is the scheduler's policy (docs/scheduling.md, Costs).",
+        "its goal would cost a job. What costs how much is the scheduler's policy (docs/scheduling.md, Policies).",
     )
 )
 def explain(

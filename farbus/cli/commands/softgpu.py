@@ -49,7 +49,8 @@ def softgpu() -> None:
 def run(
     program: Annotated[list[str], typer.Argument(metavar="PROGRAM", help="The program and its arguments.")],
     gpus: Annotated[
-        int | None, typer.Option("--gpus", min=1, max=MAX_COUNT, help="Software GPUs that it sees.  [default: 1]")
+        int | None,
+        typer.Option("--gpus", metavar="N", min=1, max=MAX_COUNT, help="Software GPUs that it sees.  [default: 1]"),
     ] = None,
     capability: Annotated[
         str, typer.Option("--cc", metavar="X.Y", help="Their compute capability.  [default: 9.0]", show_default=False)
@@ -60,7 +61,9 @@ def run(
     ] = "",
     multiprocessors: Annotated[
         int | None,
-        typer.Option("--sms", min=1, max=MAX_MULTIPROCESSORS, help="Multiprocessors of each.  [default: 16]"),
+        typer.Option(
+            "--sms", metavar="N", min=1, max=MAX_MULTIPROCESSORS, help="Multiprocessors of each.  [default: 16]"
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Look for mistakes; one thread, and much slower.")] = False,
     node: Annotated[

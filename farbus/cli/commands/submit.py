@@ -108,7 +108,9 @@ def submit(
     network: NetworkOption = "",
     remote_network: RemoteNetworkOption = "",
     routes: RouteOption = None,
-    count: Annotated[int, typer.Option("--count", min=1, max=jobfile.MAX_TASKS, help="How many tasks.")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", metavar="N", min=1, max=jobfile.MAX_TASKS, help="How many tasks.")
+    ] = 1,
     node: Annotated[
         str,
         typer.Option(
@@ -138,7 +140,9 @@ def submit(
         list[str] | None,
         typer.Option("--stage-out", metavar="PATH", help="Keep what the task leaves there, for farbus fetch."),
     ] = None,
-    priority: Annotated[int | None, typer.Option("--priority", help="More goes first.", show_default=False)] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", metavar="N", help="More goes first.", show_default=False)
+    ] = None,
     output: OutputOption = Output.TABLE,
     socket: SocketOption = "",
     server: ServerOption = "",

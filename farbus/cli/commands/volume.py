@@ -74,7 +74,10 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="At most 40 of a-z, 0-9 and -.")],
     size: Annotated[str, typer.Option("--size", metavar="SIZE", help="How much it is to hold: 100G, 2TB, 512GiB.")],
     stripe: Annotated[
-        int, typer.Option("--stripe", min=0, max=MAX_STRIPE, help="Drives that are used as one; 0: what suits best.")
+        int,
+        typer.Option(
+            "--stripe", metavar="N", min=0, max=MAX_STRIPE, help="Drives that are used as one; 0: what suits best."
+        ),
     ] = 0,
     bandwidth: Annotated[
         str,
@@ -349,7 +352,7 @@ def orphans(
 def bench(
     name: NameArgument,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, max=3600, help="How long each measurement takes.")
+        float, typer.Option("--seconds", metavar="N", min=0.1, max=3600, help="How long each measurement takes.")
     ] = 10.0,
     write: Annotated[
         bool, typer.Option("--write", help="Measure writing as well, where it holds nothing; asks first.")
