@@ -259,7 +259,7 @@ struct server {
 	pthread_mutex_t exchange_lock;	/* over asking there */
 	uint32_t exchange_number;	/* of the last question */
 	bool exchange_silent;		/* the last one was not answered in time, nor has anything come since */
-	pthread_mutex_t exports_lock;	/* over what follows (descriptor.c); before that of quota.c */
+	pthread_mutex_t exports_lock;	/* over what follows (descriptor.c); before that of quota.h */
 	struct server_export *exports;
 	unsigned export_count;
 
