@@ -4,6 +4,7 @@
  * The driver (gated_driver.c) waits in the first call until SET_GATE has been opened and closed. */
 #include "../calls.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -14,7 +15,7 @@
 
 enum { LESS = 52000, MORE = 60000 };
 
-static sem_t waited_for, interrupted, goes_on;
+static sem_t begun, waited_for, interrupted, goes_on;
 static _Atomic pid_t first_thread;
 static CUcontext context;
 static CUfunction kernel;
@@ -23,6 +24,7 @@ static CUstream stream;
 static void hold(void *unused)
 {
 	(void)unused;
+	sem_post(&begun);
 	sem_wait(&waited_for);
 }
 
@@ -33,7 +35,7 @@ static void interrupt(int signal)
 	sem_wait(&goes_on);
 }
 
-/* So that somebody reads answers who is never interrupted. */
+/* So that somebody waits, and reads answers, who is never interrupted. */
 static void *waits(void *unused)
 {
 	CHECK(cuCtxSetCurrent(context));
@@ -74,6 +76,40 @@ static void until_asleep(pid_t thread)
 	}
 }
 
+static bool is_polling(const char *thread)
+{
+	char path[64];
+	long call = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%.16s/syscall", thread);
+	file = fopen(path, "r");
+	if (!file)
+		return false;
+	if (fscanf(file, "%ld", &call) != 1)
+		call = -1;
+	fclose(file);
+#ifdef SYS_poll
+	if (call == SYS_poll)
+		return true;
+#endif
+	return call == SYS_ppoll;
+}
+
+/* Who sleeps until the connection has something reads it, until something comes: others that call then wait for him. */
+static void until_somebody_reads(void)
+{
+	for (bool found = false; !found; sched_yield()) {
+		DIR *threads = opendir("/proc/self/task");
+		struct dirent *each;
+
+		REQUIRE(threads);
+		while (!found && (each = readdir(threads)))
+			found = is_polling(each->d_name);
+		closedir(threads);
+	}
+}
+
 int main(void)
 {
 	const struct sigaction action = { .sa_handler = interrupt };
@@ -87,10 +123,14 @@ int main(void)
 	kernel = store_kernel();
 	CHECK(cuMemAlloc_v2(&word, 4));
 	CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-	REQUIRE(!sem_init(&waited_for, 0, 0) && !sem_init(&interrupted, 0, 0) && !sem_init(&goes_on, 0, 0));
+	REQUIRE(!sem_init(&begun, 0, 0) && !sem_init(&waited_for, 0, 0));
+	REQUIRE(!sem_init(&interrupted, 0, 0) && !sem_init(&goes_on, 0, 0));
 	REQUIRE(sigaction(SIGUSR1, &action, NULL) == 0);
 	CHECK(cuLaunchHostFunc(stream, hold, NULL));
+	/* That it has begun is the last to come before the answers. */
+	sem_wait(&begun);
 	waiter = start(waits, 0);
+	until_somebody_reads();
 
 	first = start(sets, MORE);
 	gate = open(getenv("SET_GATE"), O_WRONLY);
