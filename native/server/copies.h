@@ -4,8 +4,10 @@
 
 #include "server_ops.h"
 
-/* What is written in memory that the peer reads at the same time is copied by the device in pieces of this size. */
+/* What is written in memory that the peer reads at the same time is copied by the device in pieces of this size, and twice as
+ * large ones where there are many (docs/performance.md). */
 #define SERVER_SHARED_BYTES (64u << 10)
+#define SERVER_SHARED_MANY 8u
 /* What a system call sends is copied by the device first: larger pieces cost fewer calls and headers, behind which the kernel's
  * copies are slower the more there are, and smaller ones stay in the processor's cache and leave the network something to do
  * meanwhile (docs/performance.md).  A copy that is one frame goes at once, and on AMD's processors each frame does. */

@@ -236,7 +236,8 @@ static int send_frame(struct server_call *call, struct flights *flights, uint64_
 	const struct transport_ops *ops = transport->ops;
 	const struct wire_data data = { .sequence = call->header.sequence, .offset = offset };
 	bool halves = (offset || more) && !processor_is_amd() && !transport_is_wide(transport);
-	size_t most = ops->direct ? SERVER_SHARED_BYTES : halves ? SERVER_CALL_BYTES : WIRE_BULK_BYTES;
+	size_t shared = bytes < SERVER_SHARED_MANY * SERVER_SHARED_BYTES ? SERVER_SHARED_BYTES : 2 * SERVER_SHARED_BYTES;
+	size_t most = ops->direct ? shared : halves ? SERVER_CALL_BYTES : WIRE_BULK_BYTES;
 	int rc = server_send_begin(call->server, WIRE_EVENT_DATA, call->header.lane,
 				   call->header.sequence, &data, sizeof(data), bytes);
 
