@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,12 +32,19 @@ def gate(tmp_path: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def building(directory: Path) -> subprocess.Popen[str]:
+@contextmanager
+def building(directory: Path) -> Iterator[subprocess.Popen[str]]:
     environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS")}
-    return subprocess.Popen(
-        [ROOT / "native" / "progress", "make", "-s", "-j1"],
+    with subprocess.Popen(
+        [ROOT / "native" / "progress", "make", "-s", "-j1"], start_new_session=True,
         cwd=directory, env=environment | {"PROGRESS_BUILD": "build"}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        except BaseException:
+            # It would be waited for, and it for the gate.
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def test_it_says_how_much_is_compiled_while_it_compiles(tmp_path: Path, gate: int) -> None:
