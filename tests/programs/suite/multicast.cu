@@ -1,28 +1,7 @@
 // An all-reduce by a multicast object of all devices that the program has: each adds a slice of what all have bound up,
 // and stores the sums into the memory of all.
 #define PROGRAM "multicast"
-#include "check.h"
-
-#include <cuda.h>
-
-static void check(CUresult result, const char *call)
-{
-	if (result != CUDA_SUCCESS)
-		FAIL("%s: error %d", call, static_cast<int>(result));
-}
-
-// A function of the driver, which the program is not linked to.
-template <typename Function> static Function driver(const char *name, Function)
-{
-	cudaDriverEntryPointQueryResult found;
-	void *function = nullptr;
-	CUDA(cudaGetDriverEntryPointByVersion(name, &function, 12010, cudaEnableDefault, &found));
-	if (!function)
-		FAIL("the driver has no %s", name);
-	return reinterpret_cast<Function>(function);
-}
-
-#define DRIVER(function, ...) check(driver(#function, &function)(__VA_ARGS__), #function)
+#include "driver.h"
 
 __global__ void all_reduce(float *multicast, int first, int last)
 {

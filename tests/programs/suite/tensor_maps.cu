@@ -1,9 +1,8 @@
 // Copies by tensor maps: tiles of up to five dimensions with every type, swizzle and edge, into shared memory, out of it,
 // added up, for all blocks of a cluster, and pixels under a filter.
 #define PROGRAM "tensor_maps"
-#include "check.h"
+#include "driver.h"
 
-#include <cuda.h>
 #include <cuda/barrier>
 #include <cuda/ptx>
 
@@ -14,25 +13,6 @@ namespace ptx = cuda::ptx;
 using barrier_t = cuda::barrier<cuda::thread_scope_block>;
 
 static constexpr int RANK_MAX = 5, ROOM = 32 << 10;
-
-static void check(CUresult result, const char *call)
-{
-	if (result != CUDA_SUCCESS)
-		FAIL("%s: error %d", call, static_cast<int>(result));
-}
-
-// A function of the driver, which the program is not linked to.
-template <typename Function> static Function driver(const char *name, Function)
-{
-	cudaDriverEntryPointQueryResult found;
-	void *function = nullptr;
-	CUDA(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
-	if (!function)
-		FAIL("the driver has no %s", name);
-	return reinterpret_cast<Function>(function);
-}
-
-#define DRIVER(function, ...) check(driver(#function, &function)(__VA_ARGS__), #function)
 
 struct Place {
 	int at[RANK_MAX];
