@@ -8,7 +8,6 @@ import functools
 import hashlib
 import secrets
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,9 +54,9 @@ from farbus.api.peer import PeerClient, serve_peers
 from farbus.api.server import RunningServer, serve_local
 from farbus.api.session import SessionDialer
 from farbus.api.staging import NodeStaging, StagingForwarder, add_staging
-from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, file_error, first_error
+from farbus.errors import Conflict, ExitCode, FarbusError, NotPermitted, first_error
 from farbus.hotplug.fabric.config import read_config
-from farbus.linux.daemon_log import configure_logging
+from farbus.linux.daemon_log import configure_logging, tell_end
 from farbus.linux.files import FileLock, make_directory, make_state_directory, write_owned
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.settings import keep_reloading, reload_requests
@@ -104,15 +103,8 @@ def main(config: AgentConfig, *, reread: Reread | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(config, reread=reread))
-    except FarbusError as error:
-        sys.stderr.write(f"farbus agent: {error}\n")
-        return int(error.exit_code)
-    except (OSError, ExceptionGroup) as error:
-        known = file_error(error)
-        if known is None:
-            raise
-        sys.stderr.write(f"farbus agent: {known}\n")
-        return int(known.exit_code)
+    except (FarbusError, OSError, ExceptionGroup) as error:
+        return tell_end("agent", error)
     except KeyboardInterrupt:
         return int(ExitCode.OK)
     return int(ExitCode.OK)

@@ -8,7 +8,6 @@ import functools
 import gc
 import secrets
 import signal
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from farbus.api.joining import serve_joins
 from farbus.api.server import serve_scheduler
 from farbus.api.staging import add_staging
 from farbus.api.trust import Trust
-from farbus.errors import FarbusError, InvalidInput, file_error, first_error
-from farbus.linux.daemon_log import configure_logging
+from farbus.errors import FarbusError, InvalidInput, first_error
+from farbus.linux.daemon_log import configure_logging, tell_end
 from farbus.linux.files import check_state_directory
 from farbus.linux.limits import raise_descriptor_limit
 from farbus.linux.node_facts import KernelNodeFacts
@@ -71,15 +70,8 @@ def main(config: SchedulerConfig, *, reread: Reread | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_until_stopped(config, reread))
-    except FarbusError as error:
-        sys.stderr.write(f"farbus scheduler: {error}\n")
-        return int(error.exit_code)
-    except (OSError, ExceptionGroup) as error:
-        known = file_error(error)
-        if known is None:
-            raise
-        sys.stderr.write(f"farbus scheduler: {known}\n")
-        return int(known.exit_code)
+    except (FarbusError, OSError, ExceptionGroup) as error:
+        return tell_end("scheduler", error)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return 0

@@ -1,4 +1,4 @@
-"""The one place where a daemon's logging is set up: people read it on a terminal, programs elsewhere."""
+"""What a daemon says: its log, for people on a terminal and programs elsewhere, and what has ended it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from typing import TextIO, cast
 
 import structlog
+
+from farbus.errors import FarbusError, file_error
 
 
 class LogFile:
@@ -55,3 +57,15 @@ def configure_logging() -> None:
         logger_factory=structlog.WriteLoggerFactory(file=cast(TextIO, LogFile(sys.stderr.fileno()))),
         cache_logger_on_first_use=True,
     )
+
+
+def tell_end(daemon: str, error: Exception) -> int:
+    """Tell in one line on standard error what has ended a daemon, and return its exit code.
+
+    What is neither an error of Farbus nor of a file that the system refused is a defect: it is raised again.
+    """
+    known = error if isinstance(error, FarbusError) else file_error(error)
+    if known is None:
+        raise error
+    sys.stderr.write(f"farbus {daemon}: {known}\n")
+    return int(known.exit_code)
