@@ -86,8 +86,11 @@ async def test_a_damaged_journal_is_set_aside_whole(tmp_path: Path, spoil: Calla
     path = tmp_path / "journal.db"
     await record(path)
     spoil(path)
+    # SQLite takes up a log that lies beside what is a database, but not beside a directory.
+    log = is_there(f"{path}-wal") and path.is_dir()
     journal, aside = await Journal.open(path, boot_id="boot-1")
     assert is_there(aside)
+    assert is_there(f"{aside}-wal") == log
     assert not await journal.sequences()
     await journal.started(object="lease l1", action="PrepareDevices", body="{}", at=3.0)
     await journal.close()

@@ -6,9 +6,11 @@ import os
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from farbus.agent.journal import Direction, Journal
+from farbus.agent.names import ROOM
 from farbus.errors import FarbusError, Unavailable
 from farbus.model.job import TaskState, TaskStatus
 
@@ -114,6 +116,62 @@ async def test_fences_only_rise(tmp_path: Path) -> None:
     await journal.fence({"GPU-1": 5, "GPU-2": 1})
     await journal.fence({"GPU-1": 4, "GPU-2": 2})
     assert await journal.fences() == {"GPU-1": 5, "GPU-2": 2}
+    await journal.close()
+
+
+async def test_of_the_fences_of_rooms_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("farbus.agent.journal.ROOM_FENCES", 2)
+    journal, _ = await Journal.open(tmp_path / "journal.db", boot_id=BOOT)
+    await journal.fence({"GPU-1": 1})
+    for number in range(4):
+        await journal.fence({f"{ROOM}l{number}": number})
+    assert await journal.fences() == {"GPU-1": 1, f"{ROOM}l2": 2, f"{ROOM}l3": 3}
+    await journal.close()
+
+
+async def test_the_status_of_an_ended_task_is_kept_until_it_is_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    status = TaskStatus(task="main.0", state=TaskState.EXITED, node="n1", exit_code=3)
+    later = msgspec.structs.replace(status, exit_code=4)
+    other = TaskStatus(task="main.1", state=TaskState.EXITED, node="n1", exit_code=0)
+    journal, _ = await Journal.open(path, boot_id=BOOT)
+    await journal.started(object="task j1/main.0", action="StartTask", body="{}", at=1.0)
+    await journal.task_ended("j1", status, at=2.0)
+    # Said again, as after a restart: the last word counts.
+    await journal.task_ended("j1", later, at=2.5)
+    await journal.task_ended("j1", other, at=3.0)
+    await journal.close()
+    journal, _ = await Journal.open(path, boot_id=BOOT)
+    assert await journal.ended_tasks() == (("j1", later), ("j1", other))
+    # Each has a sequence, also the one that was never started here, and nothing of either is left to do.
+    last = {sequence[-1].object: sequence[-1] for sequence in await journal.sequences()}
+    assert {name: record.direction for name, record in last.items()} == {
+        "task j1/main.0": Direction.ENDED,
+        "task j1/main.1": Direction.ENDED,
+    }
+    assert all(record.succeeded for record in last.values())
+    await journal.task_forgotten("j1", "main.0", at=4.0)
+    await journal.close()
+    journal, _ = await Journal.open(path, boot_id=BOOT)
+    assert await journal.ended_tasks() == (("j1", other),)
+    await journal.close()
+
+
+async def test_an_ended_sequence_has_nothing_left(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal, _ = await Journal.open(path, boot_id=BOOT)
+    step = await journal.started(object="lease l1", action="PrepareDevices", body="{}", at=1.0)
+    await journal.completed(step, error="no such device", at=2.0)
+    ((record,),) = await journal.sequences()
+    assert (record.completed, record.succeeded) == (True, False)
+    await journal.sequence_ended("lease l1", action="PrepareDevices", at=3.0)
+    await journal.close()
+    journal, _ = await Journal.open(path, boot_id=BOOT)
+    ((first, last),) = await journal.sequences()
+    assert (first.direction, last.direction) == (Direction.FORWARD, Direction.ENDED)
+    # Of an object that has none, nothing ends.
+    await journal.sequence_ended("lease l2", action="PrepareDevices", at=4.0)
+    assert len(await journal.sequences()) == 1
     await journal.close()
 
 
