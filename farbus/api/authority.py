@@ -155,14 +155,13 @@ class Credentials(Value, frozen=True, kw_only=True):
         return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
-def check_validity(certificate: x509.Certificate, *, what: str) -> None:
-    """Raise :class:`InvalidInput` for a certificate that is expired or not yet valid."""
+def check_validity(
+    certificate: x509.Certificate, *, what: str, hint: str = "get a new one with farbus ca renew or farbus ca issue"
+) -> None:
+    """Raise :class:`InvalidInput` for a certificate that is expired, with what to do then, or not yet valid."""
     now = datetime.datetime.now(datetime.UTC)
     if certificate.not_valid_after_utc < now:
-        raise InvalidInput(
-            f"{what}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}",
-            hint="get a new one with farbus ca renew or farbus ca issue",
-        )
+        raise InvalidInput(f"{what}: expired on {certificate.not_valid_after_utc:%Y-%m-%d}", hint=hint)
     if certificate.not_valid_before_utc > now:
         raise InvalidInput(
             f"{what}: not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
@@ -184,7 +183,7 @@ def authorities_from(pem: bytes, *, what: str) -> tuple[x509.Certificate, ...]:
     if len(found) > MAX_AUTHORITIES:
         raise InvalidInput(f"{what}: {len(found)} authorities, more than {MAX_AUTHORITIES}")
     for authority in found:
-        check_validity(authority, what=what)
+        check_validity(authority, what=what, hint="make another authority with farbus ca init, and issue anew")
     return found
 
 

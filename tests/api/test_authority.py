@@ -6,8 +6,15 @@ import stat
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from farbus.api.authority import Authority, Credentials, write_credentials
+from farbus.api.authority import (
+    Authority,
+    Credentials,
+    IssuedCertificate,
+    check_issued,
+    write_credentials,
+)
 from farbus.api.identity import Identity, Role, resolve_caller
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from tests.disks import small_disk
@@ -122,3 +129,40 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
             issue_many(authority)
         disk.make_room()
         authority.issue("b", Role.NODE)
+
+
+HOLDER = Identity(name="alpha", role=Role.NODE)
+
+
+def received(authority: Authority, other: Authority, fault: str) -> IssuedCertificate:
+    """What a service that issues certificates may send to alpha; of ``authority``, but for the ``fault``."""
+    good, bad = authority.issue("alpha", Role.NODE), other.issue("alpha", Role.NODE)
+    return {
+        "": good,
+        # Said to be of the authority that is trusted, beside which another may take over.
+        "signed by another authority": replace(good, certificate=bad.certificate, key=bad.key),
+        "for another key": replace(good, key=authority.issue("alpha", Role.NODE).key),
+        "for another node": authority.issue("beta", Role.NODE),
+        "for a user of its name": authority.issue("alpha", Role.USER),
+        "no certificate": replace(good, certificate=b"rubbish"),
+        "with other authorities": bad,
+    }[fault]
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("signed by another authority", "is not one for node alpha of this cluster"),
+        ("for another key", "is not one for node alpha of this cluster"),
+        ("for another node", "is not one for node alpha of this cluster"),
+        ("for a user of its name", "is not one for node alpha of this cluster"),
+        ("no certificate", "the certificate received is not PEM"),
+        ("with other authorities", "none of the authorities received was trusted before"),
+    ],
+)
+def test_what_is_not_our_certificate_is_refused(authority: Authority, tmp_path: Path, fault: str, told: str) -> None:
+    other = Authority.create(tmp_path / "other")
+    trusted = authority.bundle()
+    check_issued(received(authority, other, ""), trusted=trusted, holder=HOLDER)
+    with pytest.raises(InvalidInput, match=told):
+        check_issued(received(authority, other, fault), trusted=trusted, holder=HOLDER)

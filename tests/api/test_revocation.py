@@ -18,6 +18,7 @@ from farbus.api.authority import (
     Authority,
     Credentials,
     IssuedCertificate,
+    check_issued,
     key_of_request,
     new_request,
     replace_pair,
@@ -206,6 +207,20 @@ def test_own_certificate_outside_its_time_is_told_before_dialling(
     later(monkeypatch, days=days)
     with pytest.raises(InvalidInput, match=told):
         credentials.read()
+
+
+@pytest.mark.parametrize(
+    ("days", "told"),
+    [(400, "the certificate received: expired on"), (4000, "the authorities received: expired on .* farbus ca init")],
+)
+def test_issued_certificate_or_authority_that_has_expired_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, told: str
+) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    issued, trusted = authority.issue("alpha", Role.NODE), authority.bundle()
+    later(monkeypatch, days=days)
+    with pytest.raises(InvalidInput, match=told):
+        check_issued(issued, trusted=trusted, holder=Identity(name="alpha", role=Role.NODE))
 
 
 async def test_server_takes_up_a_renewed_certificate_without_a_restart(site: Site) -> None:

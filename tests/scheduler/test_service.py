@@ -146,7 +146,7 @@ def test_what_never_fits_is_given_one_advice(resources: tuple[str, ...], advice:
 
 
 async def test_what_users_have_is_listed_to_themselves_and_to_operators(site: Site) -> None:
-    quotas = {"bob": Quota(devices=1, jobs=3)}
+    quotas = {"bob": Quota(devices=1, jobs=3), "eve": Quota(jobs=0)}
     async with (
         site.scheduler(quotas=quotas),
         site.client("ada") as ada,
@@ -158,10 +158,17 @@ async def test_what_users_have_is_listed_to_themselves_and_to_operators(site: Si
         await until_state(ada, job_id, JobState.RUNNING)
         with pytest.raises(Unsatisfiable, match="takes 2 devices; bob may have 1 at a time"):
             await bob.submit(asked(gpus=2, user=""))
+        await bob.submit(asked(gpus=1, user=""), check_only=True)
+        with pytest.raises(Unsatisfiable, match="eve may run no jobs here"):
+            await operator.submit(asked(user="eve"))
         assert await ada.list_quotas() == (QuotaStatus(user="ada", jobs=1, devices=1),)
         of_bob = QuotaStatus(user="bob", jobs_limit=3, devices_limit=1)
         assert await bob.list_quotas() == (of_bob,)
-        assert await operator.list_quotas() == (QuotaStatus(user="ada", jobs=1, devices=1), of_bob)
+        assert await operator.list_quotas() == (
+            QuotaStatus(user="ada", jobs=1, devices=1),
+            of_bob,
+            QuotaStatus(user="eve", jobs_limit=0),
+        )
 
 
 async def test_a_job_that_a_quota_holds_up_is_told_so_and_nothing_of_room(site: Site) -> None:
