@@ -21,6 +21,8 @@ RETRY_S = 0.5
 """First pause before a failed step or attempt is tried again; it doubles each time."""
 MAX_RETRY_S = 30.0
 """Longest such pause."""
+FIRST_ADDRESS = "FARBUS_FIRST_ADDRESS"
+"""Variable of tasks with the address of the node that has their job's first task."""
 MIN_LIMIT_S = 1.0
 """Least time limit of a task that starts when its job's is nearly over: 0 would be none."""
 
@@ -124,12 +126,22 @@ class Commander(ClusterState):
             user=job.user,
             command=record.group(run).command,
             cwd=job.cwd,
-            environment=job.environment,
+            environment=self._environment(record),
             requests=run.requests,
             time_limit_s=self._left_s(record),
             stage_in=job.stage_in,
             stage_out=job.stage_out,
         )
+
+    def _environment(self, record: JobRecord) -> dict[str, str]:
+        """Return the job's environment, in one of several tasks with where its first one is, so that they can meet."""
+        job = record.job
+        if sum(group.count for group in job.groups) == 1:
+            return job.environment
+        first = min(record.progress.runs, key=lambda run: (run.group, int(run.task.rpartition(".")[2])))
+        known = self.node(first.node).node
+        # Of a node that was not heard since the scheduler began the name is known, which is its address by default.
+        return {**job.environment, FIRST_ADDRESS: known.address if known is not None else first.node}
 
     def _left_s(self, record: JobRecord) -> float:
         """Return the time limit of a task that starts now: what is left of the job's, once that is counted."""

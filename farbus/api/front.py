@@ -16,7 +16,6 @@ import os
 import socket as sockets
 import stat
 import struct
-import tempfile
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ import grpc.aio
 
 from farbus.api.gate import Context
 from farbus.api.identity import Identity, resolve_caller
+from farbus.api.private import PrivateDirectory
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotPermitted, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class LocalFront:
         """Since the last line in the log."""
         self._told_at = float("-inf")
         self._connections: set[asyncio.Task[None]] = set()
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._directory: PrivateDirectory | None = None
         self._front: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -122,7 +122,7 @@ class LocalFront:
         await self._clear_stale_socket()
         try:
             self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._directory = tempfile.TemporaryDirectory(prefix=".farbus-", dir=self._path.parent)
+            self._directory = PrivateDirectory(self._path.parent)
             self._front = await asyncio.start_unix_server(self._accept, str(self._path))
         except OSError as error:
             raise self._impossible(error) from error
@@ -259,7 +259,7 @@ class LocalFront:
         if self._directory is None:
             raise Conflict("the agent is stopping")
         self._made += 1
-        path = f"{self._directory.name}/{self._made}"
+        path = self._directory.path(str(self._made))
 
         def identity_for(_: Context, method: str) -> Identity:
             if isinstance(caller, _Refusal):
@@ -284,7 +284,7 @@ class LocalFront:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
         if self._directory is not None:
-            self._directory.cleanup()
+            self._directory.remove()
             self._directory = None
 
 

@@ -87,7 +87,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> FarbusError:
         if any(sign in details for sign in _CERTIFICATE_SIGNS):
             return NotPermitted(
                 f"{peer}: the certificates were not accepted",
-                hint="use a certificate that the cluster's own authority issued (farbus ca issue)",
+                hint="use a certificate that the cluster's own authority issued (farbus ca issue); "
+                "where that was replaced (farbus ca rotate), copy its ca.crt of now beside the certificate",
             )
         return Unavailable(f"{peer} can't be reached: {_short(details)}", hint="is it running?")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -205,6 +205,9 @@ def _invoke(arguments: list[str]) -> int:
     except (BrokenPipeError, KeyboardInterrupt):
         raise
     except Exception as error:
+        if isinstance(error, ExceptionGroup) and error.subgroup(BrokenPipeError) is not None:
+            # One of several tasks wrote (`farbus logs --follow JOB | head`).
+            raise BrokenPipeError from error
         # Typer brings its own copy of click or uses the installed one, by version: go by what a usage error can do.
         describe = getattr(error, "format_message", None)
         if type(error).__name__ == "NoArgsIsHelpError" and describe is not None:

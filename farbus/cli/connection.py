@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from farbus.cli.runtime import RunningCluster, find_running_cluster
-from farbus.errors import InvalidInput, NotFound, Unavailable
+from farbus.errors import InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.model.address import is_endpoint
 from farbus.model.value import Value
 
@@ -105,7 +105,20 @@ def find_credentials(directory: str) -> Credentials:
     from farbus.api.authority import Credentials  # noqa: PLC0415 - cryptography is not needed for a socket
 
     base = Path(directory)
-    names = sorted(path.stem for path in base.glob("*.crt") if path.stem != "ca" and path.with_suffix(".key").exists())
+    try:
+        files = [base / name for name in os.listdir(base)]
+        names = sorted(
+            path.stem
+            for path in files
+            if path.suffix == ".crt" and path.stem != "ca" and path.with_suffix(".key").exists()
+        )
+    except PermissionError as error:
+        # Whoever became another user may have kept the variables of the first.
+        raise NotPermitted(
+            f"{directory}: permission denied", hint="name credentials of your own, or unset FARBUS_CREDENTIALS"
+        ) from error
+    except OSError:
+        names = []
     if not names:
         raise NotFound(f"{directory}: no certificate with its key", hint="make one with farbus ca issue")
     if len(names) > 1:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from farbus.cli.connection import AGENT_SOCKET, find_credentials
-from farbus.cli.decoding import convert_fields, decode_fields, read_file
+from farbus.cli.decoding import convert_fields, decode_fields, read_file, with_whole_paths
 from farbus.cli.options import CREDENTIALS_VARIABLE
 from farbus.errors import ExitCode, InvalidInput
 from farbus.linux.children import become, die_with_parent
@@ -28,6 +28,20 @@ from farbus.remoting.paths import package_root
 
 PARENT_VARIABLE = "FARBUS_UP_PID"
 """Set by ``farbus up`` for its daemons: they end with the process of this id."""
+
+PATHS = frozenset(
+    {
+        "ca_directory",
+        "cdi_directory",
+        "credentials",
+        "fabric",
+        "remoting_sockets",
+        "socket",
+        "softgpu_library",
+        "state",
+    }
+)
+"""Settings of daemons that are paths."""
 
 METRICS_LISTEN = "127.0.0.1:9465"
 """Where an agent serves Prometheus unless it is told otherwise.
@@ -39,15 +53,17 @@ Next to the ports of dcgm-exporter (9400) and node_exporter (9100), and not know
 def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) -> dict[str, Any]:
     """Return the settings of a daemon: those of the file at ``path`` (none if empty), then what options gave.
 
-    ``credentials`` is a directory as ``farbus ca issue`` makes it.
+    Relative paths of the file begin at its directory, those of options at the working directory.  ``credentials`` is a
+    directory as ``farbus ca issue`` makes it.
     """
     settings: dict[str, Any] = {}
     if path:
         decoded = decode_fields(read_file(path, what="configuration file"), name=path)
         if not isinstance(decoded, dict):
             raise InvalidInput(f"{path}: expected a table of settings", hint="docs/cli.md shows one")
-        settings |= decoded
-    settings |= {name: value for name, value in options.items() if value not in (None, "")}
+        settings |= with_whole_paths(decoded, PATHS, base=os.path.dirname(path))
+    given = {name: value for name, value in options.items() if value not in (None, "")}
+    settings |= with_whole_paths(given, PATHS, base=os.curdir)
     named = settings.get("credentials")
     if credentials and credentials == os.environ.get(CREDENTIALS_VARIABLE):
         # It may be an operator's own, for commands, and not meant for a daemon.
@@ -60,7 +76,7 @@ def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) ->
     if isinstance(named, str):
         credentials = credentials or named
     if credentials:
-        files = find_credentials(credentials)
+        files = find_credentials(os.path.abspath(credentials))
         settings["credentials"] = {
             "authority": files.authority,
             "certificate": files.certificate,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import datetime
 import difflib
 import enum
+import os
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -67,6 +68,20 @@ def convert_fields(fields: Any, kind: type[T], *, name: str) -> T:
         return msgspec.convert(fields, kind)
     except msgspec.ValidationError as error:
         raise _explain(name, str(error), fields, kind) from error
+
+
+def with_whole_paths(settings: Mapping[str, Any], names: Collection[str], *, base: str) -> dict[str, Any]:
+    """Return settings in which those of ``names`` that are relative paths, or tables of such, begin at ``base``.
+
+    Daemons start programs that have other working directories.
+    """
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: whole(each) for key, each in value.items()}
+        return os.path.join(os.path.abspath(base), value) if value and isinstance(value, str) else value
+
+    return {name: whole(value) if name in names else value for name, value in settings.items()}
 
 
 def decode_fields(text: bytes, *, name: str) -> Any:

@@ -21,9 +21,13 @@ def current_directory() -> Path:
 
 
 def as_farbus_error(error: Exception) -> FarbusError:
-    """Return ``error`` as a person is to read it; of what task groups raise, the first error of Farbus."""
-    if isinstance(error, ExceptionGroup) and (known := error.subgroup(FarbusError)) is not None:
-        return first_error(known)
+    """Return ``error`` as a person is to read it; of what task groups raise, the first error of Farbus, or
+    the first one."""
+    if isinstance(error, ExceptionGroup):
+        known = error.subgroup(FarbusError)
+        if known is not None:
+            return first_error(known)
+        error = first_error(error)
     if isinstance(error, FarbusError):
         return error
     if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":

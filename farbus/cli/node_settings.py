@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from farbus.cli.decoding import convert_fields, decode_fields, read_file
+import os
+
+from farbus.cli.decoding import convert_fields, decode_fields, read_file, with_whole_paths
 from farbus.errors import NotFound
 from farbus.linux.lvm import GROUP
 from farbus.model.storage import check_group_name
 from farbus.model.value import Value
 
 AGENT_SETTINGS = "/etc/farbus/agent.toml"
+
+PATHS = frozenset({"credentials", "fabric"})
+"""Settings that are paths."""
 
 
 class NodeSettings(Value, frozen=True, kw_only=True):
@@ -56,8 +61,10 @@ def node_settings(path: str = AGENT_SETTINGS, *, must_exist: bool = False) -> No
         if must_exist:
             raise
         return NodeSettings()
-    known = NodeSettings.__struct_fields__
-    ours = {name: value for name, value in fields.items() if name in known} if isinstance(fields, dict) else fields
+    ours = fields
+    if isinstance(fields, dict):
+        known = {name: value for name, value in fields.items() if name in NodeSettings.__struct_fields__}
+        ours = with_whole_paths(known, PATHS, base=os.path.dirname(path))
     settings = convert_fields(ours, NodeSettings, name=path)
     check_group_name(settings.volume_group, field=f"{path}: volume_group")
     return settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from farbus.api import front
 from farbus.api.client import ClusterClient
 from farbus.api.front import Caller, LocalFront
 from farbus.api.identity import Identity, Role
+from farbus.api.private import PREFIX, PrivateDirectory
 from farbus.api.server import _ClusterServicer
 from farbus.api.v1 import cluster_pb2_grpc
 from farbus.errors import NotFound, NotPermitted, Unavailable
@@ -185,3 +187,46 @@ async def test_servers_of_users_who_are_connected_stay(node: Node, monkeypatch: 
         assert await reader.read() == b""
         writer.close()
         assert (await alice.cluster_info()).node == "alice"
+
+
+def test_sockets_that_a_killed_agent_has_left_go_with_the_next_start(tmp_path: Path) -> None:
+    killed = PrivateDirectory(tmp_path)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(killed.path("1"))
+    (left,) = tmp_path.iterdir()
+    # What the kernel does with a process: its locks are gone, its files stay.
+    assert killed._held is not None
+    os.close(killed._held)
+    other = tmp_path / f"{PREFIX}of_other"
+    other.mkdir()
+    (other / "file").touch()
+    serving = PrivateDirectory(tmp_path)
+
+    started = PrivateDirectory(tmp_path)
+    assert not left.exists()
+    assert (other / "file").exists()
+    assert len([*tmp_path.iterdir()]) == 3
+    started.remove()
+    serving.remove()
+    assert [*tmp_path.iterdir()] == [other]
+
+
+async def test_agents_whose_sockets_lie_side_by_side_leave_each_others_alone(node: Node, tmp_path: Path) -> None:
+    beside = LocalFront(str(tmp_path / "beside.sock"), node.identify, (node.add,), options=())
+    await beside.start()
+    assert await node.ask() == "bob"
+    async with ClusterClient.local(socket=str(tmp_path / "beside.sock")) as client:
+        assert (await client.cluster_info()).node == "bob"
+    await beside.stop(0.0)
+    assert await node.ask() == "bob"
+
+
+async def test_a_socket_may_be_as_deep_as_its_own_path_may_be_long(tmp_path: Path) -> None:
+    """The private sockets beside it have longer names."""
+    deep = tmp_path / ("d" * (100 - len(str(tmp_path)) - len("//agent.sock")))
+    node = Node(deep)
+    assert len(node.path) == 100
+    await node.front.start()
+    assert await node.ask() == "bob"
+    await node.front.stop(0.0)
+    assert not os.listdir(deep)

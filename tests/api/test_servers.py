@@ -398,8 +398,10 @@ async def test_certificate_of_another_authority_is_not_accepted(scheduler, tmp_p
     other = Authority.create(tmp_path / "other")
     wrong = write_credentials(tmp_path / "wrong", "bob", other.issue("bob", Role.USER))
     async with ClusterClient.remote(address=address, credentials=wrong) as client:
-        with pytest.raises(NotPermitted, match="certificates were not accepted"):
+        with pytest.raises(NotPermitted, match="certificates were not accepted") as refused:
             await client.cluster_info()
+    # Whoever was away while the authority was replaced meets the same error.
+    assert "(farbus ca rotate), copy its ca.crt of now" in refused.value.hint
 
 
 async def test_node_can_not_pose_as_the_scheduler(credentials, authority, tmp_path) -> None:

@@ -183,11 +183,12 @@ def test_ctrl_c_ends_the_watching_not_the_job(cluster: Cluster, tmp_path: Path) 
     assert errors.splitlines()[-1] == "farbus: j-9 goes on; farbus logs -f j-9 follows it, farbus cancel j-9 ends it"
 
 
-def test_a_reader_that_goes_away_is_no_error(shared_cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["nodes", "logs --follow j-1"])
+def test_a_reader_that_goes_away_is_no_error(shared_cluster: Cluster, tmp_path: Path, command: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "farbus.cli", "nodes", "--socket", shared_cluster.socket],
+        [sys.executable, "-m", "farbus.cli", *command.split(), "--socket", shared_cluster.socket],
         env=clean_environment(tmp_path), cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     os.close(writer)
@@ -214,6 +215,22 @@ def test_output_without_a_place_to_go_to_is_one_line_at_most(
         env=clean_environment(tmp_path), cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (code, told)
+
+
+def test_a_job_is_followed_no_further_where_its_output_has_no_place(shared_cluster: Cluster, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "farbus.cli", "logs", "--follow", "j-1", "--socket", shared_cluster.socket]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            words,
+            env=clean_environment(tmp_path),
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    told = "farbus: can't write: No space left on device; make room where the output goes\n"
+    assert (done.returncode, done.stderr) == (1, told)
 
 
 def test_an_error_that_nobody_can_be_told_keeps_its_code(tmp_path: Path) -> None:

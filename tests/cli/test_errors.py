@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -272,6 +273,25 @@ def test_a_certificate_of_another_authority_is_refused(here: Farbus, tmp_path: P
     done = here("nodes", "--server", "127.0.0.1:1", "--credentials", "ada")
     assert done.returncode == 2
     assert done.stderr.startswith("farbus: ada/ada.crt: not signed by ada/ca.crt; ")
+
+
+def test_credentials_of_another_user_are_not_taken_for_missing(
+    here: Farbus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may read all: so the refusal is made."""
+    directory = tmp_path / "operator"
+    directory.mkdir()
+    listed = os.listdir
+
+    def refuse(path: str | os.PathLike[str] = ".") -> list[str]:
+        if Path(path) == directory:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    done = here("nodes", "--server", "a:1", "--credentials", str(directory))
+    told = f"farbus: {directory}: permission denied; name credentials of your own, or unset FARBUS_CREDENTIALS\n"
+    assert (done.returncode, done.stderr) == (5, told)
 
 
 def test_a_scheduler_that_is_away_is_named(here: Farbus) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import json
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
 
 from farbus.model.job import JobStatus
-from farbus.model.operation import CordonResult, ForgottenNode
+from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from tests.cli.conftest import Cluster, Farbus
 
 
@@ -64,6 +67,23 @@ def test_drain_lists_without_waiting(ask) -> None:
     done = ask("drain", "alpha", "--no-wait", "-o", "json")
     assert [status.job.id for status in msgspec.json.decode(done.stdout, type=list[JobStatus])] == ["j-1"]
     assert ask("drain", "gamma", "--no-wait").stderr == "no job uses node gamma\n"
+
+
+def test_a_drain_is_heard_to_its_end(here: Farbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit log has a call that is left before as `left`, though it has done what it was to do."""
+    heard = []
+
+    class Client:
+        async def drain(self, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+            yield DrainStatus(node=node)
+            heard.append((node, evict, reason))
+
+    command = importlib.import_module("farbus.cli.commands.drain")
+    monkeypatch.setattr(command, "find_target", lambda **_: None)
+    monkeypatch.setattr(command, "ask", lambda _, question: asyncio.run(question(Client())))
+    assert here("drain", "gamma").stdout == "node gamma is drained\n"
+    assert here("drain", "gamma", "--no-wait").stderr == "no job uses node gamma\n"
+    assert len(heard) == 2
 
 
 def test_forget_tells_what_went_with_the_node(ask) -> None:

@@ -95,6 +95,32 @@ def test_tasks_start_only_when_all_are_prepared() -> None:
     assert cluster.state_of("j1") == "running"
 
 
+def starts(cluster: Cluster) -> dict[str, events.StartTask]:
+    return {command.task: command for _, command in cluster.sent if isinstance(command, events.StartTask)}
+
+
+def test_tasks_of_one_job_hear_where_the_first_of_them_is() -> None:
+    """For a program whose processes are to find each other, on whichever nodes they are."""
+    nodes = [msgspec.structs.replace(node(name, 1), address=f"10.0.0.{number}") for number, name in enumerate("ab")]
+    cluster = Cluster(*nodes)
+    cluster.join()
+    cluster.submit(msgspec.structs.replace(job(gpus=1, count=2, cpu_milli=3000), environment={"SEED": "7"}))
+    cluster.settle()
+    first = cluster.machine.jobs["j1"].run("main.0")
+    assert first is not None
+    addresses = {"a": "10.0.0.0", "b": "10.0.0.1"}
+    expected = {"SEED": "7", "FARBUS_FIRST_ADDRESS": addresses[first.node]}
+    assert [starts(cluster)[task].environment for task in ("main.0", "main.1")] == [expected, expected]
+
+
+def test_the_only_task_of_a_job_has_nobody_to_find() -> None:
+    cluster = Cluster(node("a"))
+    cluster.join()
+    cluster.submit(job())
+    cluster.settle()
+    assert starts(cluster)["main.0"].environment == {}
+
+
 def test_a_failed_preparation_is_undone_and_tried_again() -> None:
     cluster = Cluster(node("a", 1), node("c"))
     cluster.join()

@@ -56,6 +56,7 @@ def drain(
 
     async def question(client: ClusterClient) -> tuple[JobStatus, ...]:
         told, lost = "", False
+        jobs: tuple[JobStatus, ...] = ()
         async for status in client.drain(node, evict=evict, reason=reason):
             if status.lost and status.jobs and not lost:
                 typer.echo(
@@ -64,13 +65,17 @@ def drain(
                     err=True,
                 )
             lost = status.lost
-            if no_wait or not status.jobs:
-                return status.jobs
+            jobs = status.jobs
+            if no_wait and jobs:
+                break
+            if not jobs:
+                # It ends by itself: who left it now would be in the audit log as one who did not hear how it came out.
+                continue
             names = ", ".join(f"{job.job.id} ({job.state})" for job in status.jobs)
             if names != told:
                 told = names
                 typer.echo(f"farbus: node {node} is used by {names}", err=True)
-        return ()
+        return jobs
 
     jobs = ask(find_target(socket=socket, server=server, credentials=credentials), question)
     if no_wait or output is Output.JSON:

@@ -80,6 +80,7 @@ _DEFAULTS = {
         "farbus submit --follow job.toml                 queue it, show its output, end with its exit code",
         "farbus submit --gpus 1 -- ./train --epochs 3    queue a command without a file",
         "farbus submit --gpus 1 --gpu-share 1/4 -- ./infer    with a quarter of a GPU",
+        "farbus submit --count 4 --gpus 1 -- ./train    four tasks, which meet at $FARBUS_FIRST_ADDRESS",
         "farbus submit --stage-in train --stage-out model -- ./train    where no directory is shared",
         "",
         "Job files are explained in docs/job-files.md.",

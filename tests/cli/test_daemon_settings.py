@@ -1,4 +1,4 @@
-"""Whose credentials a daemon takes, and that the environment's are not taken in silence."""
+"""Whose credentials a daemon takes, that the environment's are not taken in silence, and where paths begin."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from farbus.cli import daemons
+from farbus.cli.node_settings import node_settings
 from farbus.cli.options import CREDENTIALS_VARIABLE
 
 
@@ -49,3 +50,35 @@ def test_an_option_is_taken_without_a_word(
     monkeypatch.setenv(CREDENTIALS_VARIABLE, operator)
     daemons.read_settings(str(tmp_path / "agent.toml"), {}, credentials=node)
     assert capsys.readouterr().err == ""
+
+
+def test_relative_paths_begin_at_the_files_directory_or_where_the_command_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Supervisors and programs of an agent have directories of their own, where such a state would be another one."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    lines = ['state = "state"', 'cdi_directory = "/run/cdi"', 'fabric = ""', 'softgpu = "count=1"']
+    lines += ["[credentials]", 'authority = "node/ca.crt"', f'key = "{tmp_path}/a.key"']
+    (tmp_path / "etc/agent.toml").write_text("\n".join(lines))
+    settings = daemons.read_settings("../etc/agent.toml", {"socket": "agent.sock", "name": "alpha"}, credentials="")
+    assert settings == {
+        "state": f"{tmp_path}/etc/state",
+        "cdi_directory": "/run/cdi",
+        "fabric": "",
+        "softgpu": "count=1",
+        "credentials": {"authority": f"{tmp_path}/etc/node/ca.crt", "key": f"{tmp_path}/a.key"},
+        "socket": f"{tmp_path}/there/agent.sock",
+        "name": "alpha",
+    }
+
+
+def test_commands_find_relative_paths_of_a_nodes_settings_where_its_agent_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent.toml").write_text('fabric = "fabric.toml"\ncredentials = "node"\nvolume_group = "fast"\n')
+    monkeypatch.chdir(tmp_path.parent)
+    settings = node_settings(f"{tmp_path.name}/agent.toml")
+    assert (settings.fabric, settings.credentials) == (f"{tmp_path}/fabric.toml", f"{tmp_path}/node")
+    assert settings.volume_group == "fast"
