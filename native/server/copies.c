@@ -226,10 +226,10 @@ CUresult serve_copy_to_host(struct server_call *call)
 	plane_flatten(&pitch, &width, &height);
 	total = width * height;
 	if (height == 1) {
-		bool sent;
+		bool in_place;
 
-		result = server_send_in_place(call, request->device, total, stream, &sent);
-		if (sent)
+		result = server_send_in_place(call, request->device, total, stream, &in_place);
+		if (in_place)
 			return result;
 	}
 	while (result == CUDA_SUCCESS && (at < total || filled)) {
