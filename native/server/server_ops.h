@@ -1,4 +1,16 @@
-/* server_ops.h - the engine's inside: session, threads, and what a handler sees. */
+/* server_ops.h - the engine's inside: session, threads, and what a handler sees.
+ *
+ * Locks, in the order in which they are taken; those that are not named are taken alone:
+ *
+ *	leader				>  all others
+ *	shared_end			>  shared_lock
+ *	text_lock, a token's asking (host.c)	>  write
+ *	write, resume.lock		>  the transport's (resume_stream.h)
+ *	a context's making		>  its lock
+ *	names' lock, lock, a context's lock, a token's asking	>  holds_lock
+ *	exports_lock			>  quota's lock
+ *	holds_lock, shared_lock, names' lock	>  a handle table's
+ */
 #ifndef FARBUS_SERVER_SERVER_OPS_H
 #define FARBUS_SERVER_SERVER_OPS_H
 
@@ -17,21 +29,19 @@
 #include "../wire/hello.h"
 #include "../wire/jit.h"
 #include "../wire/resource.h"
+#include "aside.h"
 #include "server.h"
 
 /* Calls that may wait for the device at the same time: one per lane.  One thread must be left to read what they wait
  * for (the answers of host functions), and one to serve what is read. */
 #define SERVER_THREADS ((int)WIRE_LANES + 2)
 
-/* Bytes that are on their way between the socket and the device. */
 struct server_names;			/* named.c */
-struct server_holds;
-
-/* What a token's stream does with the client's memory is told with one of these. */
-struct host_token;
+struct host_token;			/* host.c */
 
 struct server_staging_pool;
 
+/* Bytes that are on their way between the socket and the device. */
 struct server_staging {
 	struct server_staging *next;
 	struct server_staging_pool *pool;
@@ -233,13 +243,7 @@ struct server {
 
 	pthread_mutex_t leader;		/* who holds it reads frames */
 	_Atomic unsigned host_waits;	/* streams that wait for answers of the client, or will (host.c) */
-	pthread_mutex_t aside_lock;	/* over what follows (serve.c: reading aside) */
-	pthread_cond_t aside_less;	/* some of it has been served, or all */
-	_Atomic bool lent;		/* who serves frames does not read them meanwhile */
-	struct server_frame *aside, **aside_last;	/* read meanwhile, to be served in their order */
-	unsigned aside_parked, aside_woken;	/* threads that wait to serve them, and those of them that are to */
-	pthread_cond_t aside_wake;
-	size_t aside_bytes;
+	struct aside aside;		/* what is read while another frame is served */
 	pthread_mutex_t write;		/* over the transport's writing side */
 	_Atomic int waiting;		/* threads that wait to lead */
 	_Atomic int threads;
@@ -285,7 +289,7 @@ struct server {
 	unsigned resource_count;
 	struct server_management *management;	/* management.c; made by the first query */
 
-	pthread_mutex_t holds_lock;	/* over what follows (hold.c); the last of all locks */
+	pthread_mutex_t holds_lock;	/* over what follows (hold.c) */
 	struct server_holds *holds;
 	pthread_cond_t let_go;		/* a call no longer holds what it did */
 };
@@ -347,7 +351,6 @@ void server_staging_reserve(struct server_call *call);
 /* Take the tail's next bytes from the inbox; for operations with bulk tails. */
 CUresult server_take(struct server_call *call, void *target, size_t bytes);
 
-/* Send one frame; parts with no bytes are left out. */
 /* Has a stream come to its end, and so has what it would wait for?  Also false where that
  * can't be asked. */
 bool server_stream_is_idle(struct server_call *call, CUstream stream);
@@ -359,9 +362,14 @@ bool server_is_alone(const struct server *server);
 int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
 		      const void *fixed, size_t fixed_bytes, size_t tail_bytes);
 
+/* Send one frame; parts with no bytes are left out. */
 int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
 		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
 		size_t tail_bytes);
+
+/* Serve frames until the session has ended.  The caller never enters the driver, so that nothing in there can keep the
+ * process from ending.  0, or -errno: it has not begun. */
+int server_run(struct server *server);
 
 /* Let another thread lead, if this one still does: from here on the call may wait, and takes no
  * names away.  It holds its context. */
@@ -411,6 +419,7 @@ CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodu
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
 /* The function in the current context, which is what graphs take. */
 CUresult server_resolve_function_here(struct server_call *call, uint64_t handle, CUfunction *function);
+/* Is it a library's kernel? */
 bool server_is_kernel(struct server_call *call, uint64_t handle);
 /* How `functions` keeps a library's kernel. */
 void *server_kernel_marked(CUkernel kernel);
@@ -524,8 +533,7 @@ void server_text_flush(struct server *server);
 /* What a software GPU says of this thread's calls reaches the client otherwise, from now on. */
 void server_text_told(bool told);
 
-/* driver.c */
-/* Options of the just-in-time compiler from a message: those that are plain numbers, the others
+/* library.c: options of the just-in-time compiler from a message: those that are plain numbers, the others
  * are left out.  Room is for WIRE_JIT_OPTIONS. */
 struct wire_reader;
 CUresult server_jit_options(struct wire_reader *reader, uint32_t count, CUjit_option *options,

@@ -4,7 +4,6 @@
 #include "thread.h"
 
 #include <errno.h>
-#include <time.h>
 
 /* How long a new connection waits for who sleeps on the one before, which is shut down.  It takes
  * microseconds, unless the thread is in a signal handler that itself waits for this connection;
@@ -13,12 +12,6 @@
 /* Between attempts to connect: the first at once, then from 20 ms twice as long each time. */
 #define PAUSE_MIN_MS 20
 #define PAUSE_MAX_MS 2000
-
-static void until_set(struct timespec *until, uint64_t ns)
-{
-	until->tv_sec = (time_t)(ns / 1000000000u);
-	until->tv_nsec = (long)(ns % 1000000000u);
-}
 
 static void over_locked(struct carrier *carrier, int error)
 {
@@ -62,12 +55,12 @@ static void *dial_thread(void *opaque)
 	pthread_mutex_lock(&carrier->lock);
 	while (atomic_load(&carrier->state) == CARRIER_CUT) {
 		uint64_t until_ns = transport_now_ns() + pause_ms * 1000000u, deadline_ns = carrier->deadline_ns;
-		struct timespec until;
 		int rc = 0;
 
-		until_set(&until, until_ns < deadline_ns ? until_ns : deadline_ns);
-		while (pause_ms && atomic_load(&carrier->state) == CARRIER_CUT && rc != ETIMEDOUT)
-			rc = pthread_cond_timedwait(&carrier->changed, &carrier->lock, &until);
+		if (until_ns > deadline_ns)
+			until_ns = deadline_ns;
+		while (pause_ms && atomic_load(&carrier->state) == CARRIER_CUT && !rc)
+			rc = transport_cond_wait_until(&carrier->changed, &carrier->lock, until_ns);
 		if (atomic_load(&carrier->state) != CARRIER_CUT)
 			break;
 		deadline_ns = carrier->deadline_ns;
@@ -135,7 +128,6 @@ int carrier_await(struct carrier *carrier, int timeout_ms)
 	pthread_mutex_lock(&carrier->lock);
 	while (atomic_load(&carrier->state) == CARRIER_CUT && !rc) {
 		uint64_t until_ns = carrier->deadline_ns, now = transport_now_ns();
-		struct timespec until;
 
 		if (now >= until_ns) {
 			over_locked(carrier, -ETIMEDOUT);
@@ -147,8 +139,7 @@ int carrier_await(struct carrier *carrier, int timeout_ms)
 		}
 		if (timeout_ms >= 0 && end < until_ns)
 			until_ns = end;
-		until_set(&until, until_ns);
-		pthread_cond_timedwait(&carrier->changed, &carrier->lock, &until);
+		(void)transport_cond_wait_until(&carrier->changed, &carrier->lock, until_ns);
 	}
 	if (carrier_is_over(carrier))
 		rc = carrier->error;
@@ -173,22 +164,16 @@ void carrier_sleep_end(struct carrier *carrier)
 
 void carrier_sleepers_await(struct carrier *carrier)
 {
-	struct timespec until;
+	uint64_t until_ns = transport_now_ns() + AWAKE_NS;
 	int rc = 0;
 
-	until_set(&until, transport_now_ns() + AWAKE_NS);
 	while (!rc && atomic_load(&carrier->sleepers) && atomic_load(&carrier->state) == CARRIER_CUT)
-		rc = pthread_cond_timedwait(&carrier->changed, &carrier->lock, &until);
+		rc = transport_cond_wait_until(&carrier->changed, &carrier->lock, until_ns);
 }
 
 void carrier_init(struct carrier *carrier)
 {
-	pthread_condattr_t attributes;
-
 	pthread_mutex_init(&carrier->lock, NULL);
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&carrier->changed, &attributes);
-	pthread_condattr_destroy(&attributes);
+	transport_cond_init(&carrier->changed);
 	atomic_store(&carrier->state, CARRIER_UP);
 }
