@@ -6,6 +6,7 @@
  * no later frame of the same lane can be there, because the lane's thread waits
  * for the reply.
  */
+#include "gather.h"
 #include "server.h"
 #include "server_ops.h"
 
@@ -195,7 +196,7 @@ static bool call_serve(struct server_call *call, const struct wire_op_info *info
 	/* These have waited for the whole context, and the client has its answer. */
 	if (!rc && result == CUDA_SUCCESS && (call->header.opcode == WIRE_OP_CONTEXT_SYNCHRONIZE ||
 					      call->header.opcode == WIRE_OP_MEMORY_FREE))
-		server_pinned_trim(call);
+		server_gather_trim(call);
 	return rc == 0;
 }
 

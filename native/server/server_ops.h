@@ -4,7 +4,7 @@
  *
  *	leader				>  all others
  *	shared_end			>  shared_lock
- *	text_lock, a token's asking (host.c)	>  write
+ *	text_lock, a token's asking (token.h)	>  write
  *	write, resume.lock		>  the transport's (resume_stream.h)
  *	a context's making		>  its lock
  *	names' lock, lock, a context's lock, a token's asking	>  holds_lock
@@ -37,7 +37,6 @@
 #define SERVER_THREADS ((int)WIRE_LANES + 2)
 
 struct server_names;			/* named.c */
-struct host_token;			/* host.c */
 
 struct server_staging_pool;
 
@@ -95,9 +94,9 @@ enum server_type {
  * client stops long before (CLIENT_BEHIND_LIMIT) when a stream does not move. */
 #define SERVER_STAGING_LIMIT 1024
 
-/* Where the bytes of a copy out of the client's pinned memory are gathered. */
-struct server_pinned {
-	struct server_pinned *next;
+/* Where the bytes of a copy out of the client's pinned memory are gathered (gather.h). */
+struct server_gathered {
+	struct server_gathered *next;
 	uint8_t *memory;		/* the driver's pinned memory, of the context */
 	size_t bytes;
 };
@@ -153,8 +152,8 @@ struct server_context {
 	CUstream blocking[SERVER_BLOCKING];	/* streams that the legacy one waits for */
 	unsigned blocking_count;
 	bool blocking_many;			/* once, one found no place there */
-	struct server_pinned *pinned_idle;
-	uint64_t pinned_idle_bytes;
+	struct server_gathered *gathered_idle;
+	uint64_t gathered_idle_bytes;
 	struct server_lane_stream *lanes;
 	struct server_library *ended;	/* modules that the driver destroys with the context */
 	bool gone;			/* its end has begun; set by the leader, under server.holds_lock */
@@ -242,7 +241,7 @@ struct server {
 	int device_count;
 
 	pthread_mutex_t leader;		/* who holds it reads frames */
-	_Atomic unsigned host_waits;	/* streams that wait for answers of the client, or will (host.c) */
+	_Atomic unsigned host_waits;	/* streams that wait for answers of the client, or will (token.h) */
 	struct aside aside;		/* what is read while another frame is served */
 	pthread_mutex_t write;		/* over the transport's writing side */
 	_Atomic int waiting;		/* threads that wait to lead */
@@ -492,18 +491,6 @@ void server_gate_open(struct server_context *context, unsigned gate);
 CUresult server_mark_take(struct server_call *call, struct server_mark **out);
 void server_mark_give(struct server_context *context, struct server_mark *mark);
 
-/* host.c: host functions that graphs call as often as they run.  `named` is the program's
- * function, its argument and the token. */
-struct host_token *server_token_keep(struct server_call *call, uint64_t handle,
-				     const uint64_t named[3]);
-/* The call that named it is over: it lasts as long as the graph, or ends now. */
-void server_token_settle(struct server_call *call, struct host_token *token, CUgraph graph,
-			 bool used);
-/* The driver has ended the context, and calls nothing in its streams any more. */
-void server_host_forget(struct server_context *context);
-void server_token_show(CUhostFn function, void *argument, uint64_t named[3]);
-void server_token_ask(void *token);
-
 /* capture.c: may this call be made while streams are captured? */
 CUresult server_capture_permit(struct server_call *call);
 void server_capture_end(struct server *server, CUstream stream);
@@ -513,10 +500,6 @@ CUgraph server_capture_graph(const struct server_driver *driver, CUstream stream
 
 /* copies.c: are these sizes that a plane of bytes may have? */
 bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);
-
-/* host.c: give the driver back what the current context has too much of idle pinned
- * memory.  May wait for the device; only where nobody waits for this thread. */
-void server_pinned_trim(struct server_call *call);
 
 /* share.c: how much of an allocation lies from that address on. */
 CUresult server_range_behind(const struct server_driver *driver, CUdeviceptr address, uint64_t *bytes);
