@@ -6,7 +6,12 @@
  * before the reply or event that tells of the copy's end.
  */
 #include "across.h"
+#include "array.h"
+#include "capture.h"
+#include "graph.h"
+#include "host.h"
 #include "managed.h"
+#include "pinned.h"
 
 #include <stdlib.h>
 #include <string.h>

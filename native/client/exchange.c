@@ -1,4 +1,5 @@
 /* Requests: posted, called, and the copies whose bytes come later (receive.c). */
+#include "event.h"
 #include "exchange.h"
 
 #include <errno.h>

@@ -9,7 +9,10 @@
  * may touch one in the midst of any call, and would wait for a reply that its own
  * thread has to read.
  */
+#include "across.h"
 #include "exchange.h"
+#include "host.h"
+#include "pinned.h"
 
 #include <errno.h>
 #include <limits.h>
