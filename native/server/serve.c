@@ -13,73 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../transport/zerocopy.h"
-
-/* Add to a counter that has one writer at a time: no lock, and readers see whole numbers. */
-static void count(_Atomic uint64_t *counter, uint64_t more)
-{
-	uint64_t before = atomic_load_explicit(counter, memory_order_relaxed);
-
-	atomic_store_explicit(counter, before + more, memory_order_relaxed);
-}
-
-int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
-		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
-		size_t tail_bytes)
-{
-	struct wire_header header = {
-		.length = (uint32_t)(fixed_bytes + tail_bytes),
-		.opcode = opcode,
-		.lane = lane,
-		.sequence = sequence,
-		.argument = argument,
-	};
-	struct iovec vector[3] = { { .iov_base = &header, .iov_len = sizeof(header) } };
-	int parts = 1, rc;
-
-	if (fixed_bytes)
-		vector[parts++] = (struct iovec){ .iov_base = (void *)fixed, .iov_len = fixed_bytes };
-	if (tail_bytes)
-		vector[parts++] = (struct iovec){ .iov_base = (void *)tail, .iov_len = tail_bytes };
-	pthread_mutex_lock(&server->write);
-	rc = server->transport.ops->write(&server->transport, vector, parts);
-	count(&server->status->sent_bytes, sizeof(header) + header.length);
-	atomic_store_explicit(&server->status->uncopied_mib, (uint32_t)(zerocopy_bytes(false) >> 20), memory_order_relaxed);
-	pthread_mutex_unlock(&server->write);
-	return rc;
-}
-
-int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
-		      const void *fixed, size_t fixed_bytes, size_t tail_bytes)
-{
-	struct wire_header header = {
-		.length = (uint32_t)(fixed_bytes + tail_bytes),
-		.opcode = opcode,
-		.lane = lane,
-		.sequence = sequence,
-	};
-	struct iovec vector[2] = {
-		{ .iov_base = &header, .iov_len = sizeof(header) },
-		{ .iov_base = (void *)fixed, .iov_len = fixed_bytes },
-	};
-
-	const struct transport_ops *ops = server->transport.ops;
-
-	pthread_mutex_lock(&server->write);
-	count(&server->status->sent_bytes, sizeof(header) + header.length);
-	return (ops->append ? ops->append : ops->write)(&server->transport, vector, 2);
-}
-
-CUresult server_take(struct server_call *call, void *target, size_t bytes)
-{
-	if (bytes > call->tail_bytes)
-		return SERVER_MALFORMED;
-	if (inbox_take(call->inbox, target, bytes))
-		return SERVER_MALFORMED;
-	call->tail_bytes -= bytes;
-	return CUDA_SUCCESS;
-}
-
 static void server_end(struct server *server)
 {
 	server->transport.ops->shutdown(&server->transport);
@@ -559,7 +492,7 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 	info = call_known(&call);
 	if (!info)
 		return false;
-	count(&server->status->calls, 1);
+	server_count(&server->status->calls, 1);
 	/* Descriptors come in the order of the frames, of which this one may be served later. */
 	call.descriptor = call.header.opcode == WIRE_OP_PINNED_OFFER ||
 					  call.header.opcode == WIRE_OP_PINNED_OFFER_FILE

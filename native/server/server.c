@@ -6,15 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void server_status_carried(struct server *server, const struct transport *transport)
-{
-	uint64_t name = 0;
-
-	/* The last byte stays 0. */
-	memcpy(&name, transport->ops->name, strnlen(transport->ops->name, sizeof(name) - 1));
-	atomic_store_explicit(&server->status->transport, name, memory_order_relaxed);
-}
-
 static struct server *server_make(void)
 {
 	struct server *server = calloc(1, sizeof(*server));

@@ -335,46 +335,44 @@ extern const server_handler server_handlers[];
 /* A result that ends the session: the client does not speak the protocol. */
 #define SERVER_MALFORMED ((CUresult)-1)
 
-/* Let others see what carries the calls. */
-void server_status_carried(struct server *server, const struct transport *transport);
+/* ---- frames.c: to the client ---- */
 
-/* objects.c: a stream that the legacy one waits for is there, or is no more. */
-void server_blocking_add(struct server_context *context, CUstream stream);
-void server_blocking_remove(struct server_context *context, CUstream stream);
-/* Is the frame of the client's own lane (WIRE_LANE_OWN)? */
-bool server_is_own(const struct server_call *call);
-/* staging.c: a new context has no buffers. */
-void server_staging_init(struct server_context *context);
-/* Have some staging buffers before a stream waits for the client: then the driver may make none. */
-void server_staging_reserve(struct server_call *call);
-/* Take the tail's next bytes from the inbox; for operations with bulk tails. */
-CUresult server_take(struct server_call *call, void *target, size_t bytes);
+/* Add to a counter that has one writer at a time: no lock, and readers see whole numbers. */
+static inline void server_count(_Atomic uint64_t *counter, uint64_t more)
+{
+	uint64_t before = atomic_load_explicit(counter, memory_order_relaxed);
 
-/* Has a stream come to its end, and so has what it would wait for?  Also false where that
- * can't be asked. */
-bool server_stream_is_idle(struct server_call *call, CUstream stream);
-/* Is the thread that leads, which asks, the only one that is in the driver? */
-bool server_is_alone(const struct server *server);
-
-/* Begin a frame that the caller finishes: it writes `tail_bytes` to the transport, and lets
- * go of server->write whatever this returns. */
-int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
-		      const void *fixed, size_t fixed_bytes, size_t tail_bytes);
-
+	atomic_store_explicit(counter, before + more, memory_order_relaxed);
+}
 /* Send one frame; parts with no bytes are left out. */
 int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
 		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
 		size_t tail_bytes);
+/* Begin a frame that the caller finishes: it writes `tail_bytes` to the transport, and lets
+ * go of server->write whatever this returns. */
+int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
+		      const void *fixed, size_t fixed_bytes, size_t tail_bytes);
+/* Take the tail's next bytes from the inbox; for operations with bulk tails. */
+CUresult server_take(struct server_call *call, void *target, size_t bytes);
+/* Let others see what carries the calls. */
+void server_status_carried(struct server *server, const struct transport *transport);
+
+/* ---- serve.c: threads ---- */
 
 /* Serve frames until the session has ended.  The caller never enters the driver, so that nothing in there can keep the
  * process from ending.  0, or -errno: it has not begun. */
 int server_run(struct server *server);
-
+/* Is the thread that leads, which asks, the only one that is in the driver? */
+bool server_is_alone(const struct server *server);
 /* Let another thread lead, if this one still does: from here on the call may wait, and takes no
  * names away.  It holds its context. */
 void server_pass(struct server_call *call);
+/* Is the frame of the client's own lane (WIRE_LANE_OWN)? */
+bool server_is_own(const struct server_call *call);
 
-/* hold.c: hold an object until the end of the call; a context, unless its end has begun, and whether it
+/* ---- hold.c: what a call uses ---- */
+
+/* Hold an object until the end of the call; a context, unless its end has begun, and whether it
  * has; the object of that name, held where it must be, or NULL; the end of the call. */
 CUresult server_hold(struct server_call *call, const void *object);
 CUresult server_hold_context(struct server_call *call, const struct server_context *context);
@@ -391,29 +389,14 @@ void server_let_go(struct server_call *call);
 /* Nobody finds the object any more: wait until nobody uses it.  May let go of the lead. */
 void server_await_users(struct server_call *call, const void *object);
 
+/* ---- objects.c: contexts, streams, events ---- */
+
 /* Make a context current on this thread. */
 CUresult server_context_enter(struct server_thread *thread, struct server_context *context);
 
 CUresult server_resolve_context(struct server_call *call, uint64_t handle, CUcontext *context);
 CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstream *stream);
 CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event);
-/* Count what the driver allocates against the lease's `limit` of bytes (quota.c). */
-void server_quota_install(struct server *server, uint64_t limit);
-/* What is charged for memory apart from addresses stays so until it is let go of; NULL: nothing is.  And a handle of the
- * same memory, or with NULL of another process's: it stays as long as that, too, and the reference is the handle's. */
-struct charge;
-struct charge *server_quota_hold(CUmemGenericAllocationHandle handle);
-struct charge *server_quota_hold_again(struct charge *charge);
-void server_quota_let_go(struct charge *charge);
-void server_quota_share(struct charge *charge, CUmemGenericAllocationHandle handle);
-/* The modules of a context: nobody finds them any more; and, when the driver has destroyed them with the
- * context, the memory that it may have pointed into until then. */
-void server_libraries_forget(struct server_context *context);
-void server_libraries_free(struct server_context *context);
-CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
-/* A module, and the name (named.c) under which its references lie. */
-CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
-			       uint64_t *name);
 /* What launches take: a function, or a library's kernel as it is. */
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
 /* The function in the current context, which is what graphs take. */
@@ -422,13 +405,10 @@ CUresult server_resolve_function_here(struct server_call *call, uint64_t handle,
 bool server_is_kernel(struct server_call *call, uint64_t handle);
 /* How `functions` keeps a library's kernel. */
 void *server_kernel_marked(CUkernel kernel);
-
-/* The client's name of a kernel that the driver shows, or 0. */
-uint64_t server_function_name(struct server_call *call, CUfunction function);
-/* A blob that has arrived whole; its data becomes the caller's.  NULL: there is none such. */
-void *server_blob_take(struct server *server, uint64_t handle, uint64_t bytes);
-
-/* objects.c: a context of the driver's under the client's handle (`base`: of a green one's, or NULL),
+/* A stream that the legacy one waits for is there, or is no more. */
+void server_blocking_add(struct server_context *context, CUstream stream);
+void server_blocking_remove(struct server_context *context, CUstream stream);
+/* A context of the driver's under the client's handle (`base`: of a green one's, or NULL),
  * and the end of that. */
 CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontext real,
 			     CUdevice device, struct server_context *base,
@@ -443,13 +423,9 @@ struct server_context *server_primary(struct server *server, uint32_t ordinal);
  * asks for it. */
 CUresult server_enter_any(struct server_call *call, CUdevice device);
 
-/* green.c: what the driver keeps in a resource stays here. */
-CUresult server_resource_name(struct server *server, const CUdevResource *resource,
-			      struct wire_resource *wire);
-CUresult server_resource_find(struct server *server, const struct wire_resource *wire,
-			      CUdevResource *resource);
+/* ---- named.c: what is named here ---- */
 
-/* named.c: objects that are named here.  The name of `real`, making it if it has none, in
+/* Objects that are named here.  The name of `real`, making it if it has none, in
  * `owner` (a name, or 0); `again` counts one more holder of what is there already. */
 struct server_names *server_names_make(void);
 CUresult server_name(struct server_call *call, enum server_type type, uint64_t real, uint64_t owner,
@@ -481,46 +457,25 @@ void server_name_settle(struct server *server, struct named *hidden, bool gone);
 struct named *server_names_hide(struct server *server, const struct server_context *context);
 void server_names_end(struct server_call *call, struct named *hidden);
 
-/* graph.c: the driver has made `executable` of `graph`, and it was just named. */
-void server_graph_instantiated(struct server_call *call, CUgraph graph, CUgraphExec executable,
-			       uint64_t wire);
+/* ---- library.c, kernel.c: code ---- */
 
-/* gate.c: let a stream wait until the gate is opened; false: here it can't.  An event, and its return. */
-bool server_gate_close(struct server_call *call, CUstream stream, unsigned *gate);
-void server_gate_open(struct server_context *context, unsigned gate);
-CUresult server_mark_take(struct server_call *call, struct server_mark **out);
-void server_mark_give(struct server_context *context, struct server_mark *mark);
-
-/* capture.c: may this call be made while streams are captured? */
-CUresult server_capture_permit(struct server_call *call);
-void server_capture_end(struct server *server, CUstream stream);
-void server_captures_forget(struct server *server, CUcontext context);
-/* The graph that a stream is captured into, or NULL. */
-CUgraph server_capture_graph(const struct server_driver *driver, CUstream stream);
-
-/* copies.c: are these sizes that a plane of bytes may have? */
-bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);
-
-/* share.c: how much of an allocation lies from that address on. */
-CUresult server_range_behind(const struct server_driver *driver, CUdeviceptr address, uint64_t *bytes);
-
-/* descriptor.c: is it an operation that needs the supervisor to keep descriptors? */
-bool server_descriptor_op(unsigned op);
-
-/* pinned.c: a context is about to end, and with it what is pinned in it.  May wait for its work. */
-void server_pinned_forget(struct server_call *call, struct server_context *context);
-
-/* text.c: catch what the driver prints; send what is there now. */
-int server_text_start(struct server *server);
-void server_text_flush(struct server *server);
-/* What a software GPU says of this thread's calls reaches the client otherwise, from now on. */
-void server_text_told(bool told);
-
-/* library.c: options of the just-in-time compiler from a message: those that are plain numbers, the others
+/* The modules of a context: nobody finds them any more; and, when the driver has destroyed them with the
+ * context, the memory that it may have pointed into until then. */
+void server_libraries_forget(struct server_context *context);
+void server_libraries_free(struct server_context *context);
+CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
+/* A module, and the name (named.c) under which its references lie. */
+CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
+			       uint64_t *name);
+/* The client's name of a kernel that the driver shows, or 0. */
+uint64_t server_function_name(struct server_call *call, CUfunction function);
+/* Options of the just-in-time compiler from a message: those that are plain numbers, the others
  * are left out.  Room is for WIRE_JIT_OPTIONS. */
 struct wire_reader;
 CUresult server_jit_options(struct wire_reader *reader, uint32_t count, CUjit_option *options,
 			    void **values, unsigned *taken);
+
+/* ---- images.c: kept for later programs ---- */
 
 /* Bytes behind every image, zero, so that a malformed one ends there. */
 #define SERVER_IMAGE_SLACK 16u
@@ -536,6 +491,80 @@ bool server_image_is(const void *data, size_t bytes, const uint8_t digest[WIRE_D
 void server_image_keep(struct server_images *images, const uint8_t digest[WIRE_DIGEST_BYTES],
 		       const void *data, uint64_t bytes);
 
+/* ---- blob.c ---- */
+
+/* A blob that has arrived whole; its data becomes the caller's.  NULL: there is none such. */
+void *server_blob_take(struct server *server, uint64_t handle, uint64_t bytes);
+
+/* ---- staging.c, in_place.c, copies.c: bytes ---- */
+
+/* A new context has no buffers. */
+void server_staging_init(struct server_context *context);
+/* Have some staging buffers before a stream waits for the client: then the driver may make none. */
+void server_staging_reserve(struct server_call *call);
+/* Has a stream come to its end, and so has what it would wait for?  Also false where that
+ * can't be asked. */
+bool server_stream_is_idle(struct server_call *call, CUstream stream);
+/* Are these sizes that a plane of bytes may have? */
+bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);
+
+/* ---- capture.c, graph.c ---- */
+
+/* May this call be made while streams are captured? */
+CUresult server_capture_permit(struct server_call *call);
+void server_capture_end(struct server *server, CUstream stream);
+void server_captures_forget(struct server *server, CUcontext context);
+/* The graph that a stream is captured into, or NULL. */
+CUgraph server_capture_graph(const struct server_driver *driver, CUstream stream);
+/* The driver has made `executable` of `graph`, and it was just named. */
+void server_graph_instantiated(struct server_call *call, CUgraph graph, CUgraphExec executable,
+			       uint64_t wire);
+
+/* ---- gate.c ---- */
+
+/* Let a stream wait until the gate is opened; false: here it can't.  An event, and its return. */
+bool server_gate_close(struct server_call *call, CUstream stream, unsigned *gate);
+void server_gate_open(struct server_context *context, unsigned gate);
+CUresult server_mark_take(struct server_call *call, struct server_mark **out);
+void server_mark_give(struct server_context *context, struct server_mark *mark);
+
+/* ---- pinned.c, share.c, descriptor.c: memory that others have, too ---- */
+
+/* A context is about to end, and with it what is pinned in it.  May wait for its work. */
+void server_pinned_forget(struct server_call *call, struct server_context *context);
+/* How much of an allocation lies from that address on. */
+CUresult server_range_behind(const struct server_driver *driver, CUdeviceptr address, uint64_t *bytes);
+/* Is it an operation that needs the supervisor to keep descriptors? */
+bool server_descriptor_op(unsigned op);
+
+/* ---- green.c ---- */
+
+/* What the driver keeps in a resource stays here. */
+CUresult server_resource_name(struct server *server, const CUdevResource *resource,
+			      struct wire_resource *wire);
+CUresult server_resource_find(struct server *server, const struct wire_resource *wire,
+			      CUdevResource *resource);
+
+/* ---- quota.c: the account of the lease's memory ---- */
+
+/* Count what the driver allocates against the lease's `limit` of bytes (quota.c). */
+void server_quota_install(struct server *server, uint64_t limit);
+/* What is charged for memory apart from addresses stays so until it is let go of; NULL: nothing is.  And a handle of the
+ * same memory, or with NULL of another process's: it stays as long as that, too, and the reference is the handle's. */
+struct charge;
+struct charge *server_quota_hold(CUmemGenericAllocationHandle handle);
+struct charge *server_quota_hold_again(struct charge *charge);
+void server_quota_let_go(struct charge *charge);
+void server_quota_share(struct charge *charge, CUmemGenericAllocationHandle handle);
+
+/* ---- text.c: what the driver prints ---- */
+
+/* Catch what the driver prints; send what is there now. */
+int server_text_start(struct server *server);
+void server_text_flush(struct server *server);
+/* What a software GPU says of this thread's calls reaches the client otherwise, from now on. */
+void server_text_told(bool told);
+
 /* ---- driver.c ---- */
 
 /* Open the driver and start it: what it says is in *result, why it can't be opened in `why`.  0 or -errno. */
@@ -550,6 +579,9 @@ void server_driver_operations(const struct server *server, uint8_t *bits, size_t
 int server_hello(struct server *server, const struct server_options *options, char *why, int bytes);
 /* Say why in one line, for the log of whoever started this process; gives `rc` back. */
 int server_fail(char *why, int bytes, int rc, const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* ---- resume.c ---- */
+
 /* May this session be resumed?  Then tell the client how, as the hello's end, and go on so. */
 bool server_resume_may(const struct server *server, const struct server_options *options);
 void server_resume_prepare(struct server *server, const struct server_options *options,
