@@ -1,4 +1,5 @@
 /* The client's pinned memory, which is read when the stream gets there, and written by each run of a graph (token.h). */
+#include "copies.h"
 #include "gather.h"
 #include "token.h"
 
@@ -38,32 +39,6 @@ static CUresult pull_open(struct server_call *call, uint64_t name, uint64_t byte
 	return CUDA_SUCCESS;
 }
 
-/* Between rows of the device and pinned memory, where they lie packed. */
-static CUDA_MEMCPY2D packed_rows(bool to_device, const struct server_gathered *gathered,
-				 CUdeviceptr device, uint64_t pitch, uint64_t width, uint64_t height)
-{
-	CUDA_MEMCPY2D rows = { .WidthInBytes = width, .Height = height };
-
-	if (height <= 1)
-		pitch = width;
-	if (to_device) {
-		rows.srcMemoryType = CU_MEMORYTYPE_HOST;
-		rows.srcHost = gathered->memory;
-		rows.srcPitch = width;
-		rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-		rows.dstDevice = device;
-		rows.dstPitch = pitch;
-	} else {
-		rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-		rows.srcDevice = device;
-		rows.srcPitch = pitch;
-		rows.dstMemoryType = CU_MEMORYTYPE_HOST;
-		rows.dstHost = gathered->memory;
-		rows.dstPitch = width;
-	}
-	return rows;
-}
-
 CUresult serve_copy_pinned_to_device(struct server_call *call)
 {
 	const struct wire_copy_pinned_to_device *request = call->request;
@@ -87,7 +62,7 @@ CUresult serve_copy_pinned_to_device(struct server_call *call)
 		token_release(token);
 		return result;
 	}
-	rows = packed_rows(true, token->gathered, request->device, request->pitch, request->width,
+	rows = server_rows(true, token->gathered->memory, request->width, request->device, request->pitch, request->width,
 			   request->height);
 	result = driver->cuMemcpy2DAsync_v2(&rows, stream);
 	driver->cuLaunchHostFunc(stream, token_release, token);
@@ -112,7 +87,7 @@ CUresult serve_capture_copy_to_device(struct server_call *call)
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = driver->cuLaunchHostFunc(stream, server_token_ask, token);
-	rows = packed_rows(true, token->gathered, request->device, request->pitch, request->width,
+	rows = server_rows(true, token->gathered->memory, request->width, request->device, request->pitch, request->width,
 			   request->height);
 	if (result == CUDA_SUCCESS)
 		result = driver->cuMemcpy2DAsync_v2(&rows, stream);
@@ -225,7 +200,7 @@ CUresult serve_capture_copy_to_host(struct server_call *call)
 		free(data);
 		return result;
 	}
-	rows = packed_rows(false, data->gathered, request->device, request->pitch, request->width,
+	rows = server_rows(false, data->gathered->memory, request->width, request->device, request->pitch, request->width,
 			   request->height);
 	result = call->driver->cuMemcpy2DAsync_v2(&rows, stream);
 	if (result == CUDA_SUCCESS)
