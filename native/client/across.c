@@ -16,6 +16,8 @@
  * that nothing else which is on its way there is waited for.
  */
 #include "across.h"
+#include "capture.h"
+#include "host.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef FARBUS_CLIENT_ACROSS_H
 #define FARBUS_CLIENT_ACROSS_H
 
-#include "client.h"
+#include "memory.h"
 
 /* Rows of bytes on one side of a copy; height 1: pitch does not matter. */
 struct client_plane {
@@ -40,5 +40,9 @@ CUresult client_across_permit(uint64_t stream, const char *what);
 CUresult client_across_wait(uint64_t stream, uint64_t event);
 /* A copy of which one side at least is another server's than the stream's. */
 CUresult client_across_copy(const struct client_copy *copy, uint64_t stream, bool async);
+
+/* The server is gone: what waits for its events goes on. */
+void client_across_lost(struct client_session *session);
+void client_across_forget(struct client_context *context);
 
 #endif

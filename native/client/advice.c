@@ -1,6 +1,7 @@
 /* What a program says of its managed memory: which streams may use it, where it had better be, and what it asks of that.
  *
  * The words are kept for whole allocations (struct managed_block); only attachments and prefetches change anything. */
+#include "memory.h"
 #include "pages.h"
 
 /* The block of an address, with the lock; NULL: it is no managed allocation. */

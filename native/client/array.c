@@ -1,7 +1,11 @@
 /* Copies to and from arrays, whose layout only the driver knows: the server is told which
  * rows, and the bytes of this process travel packed. */
 #include "across.h"
+#include "array.h"
+#include "capture.h"
+#include "host.h"
 #include "managed.h"
+#include "pinned.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Stream capture: which streams are captured the server knows; while none is, that is
  * answered here. */
-#include "client.h"
+#include "capture.h"
 
 #include <stdlib.h>
 #include <string.h>

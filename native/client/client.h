@@ -63,93 +63,11 @@ CUresult client_missing(const struct client_session *session, int number);
 
 /* ---- objects ---- */
 
-struct client_library;
+struct client_library;			/* library.h */
 struct client_session;
 
 /* Most servers of one program: what the server names carries their number in four bits. */
 #define CLIENT_SERVERS 16
-
-struct client_parameter {
-	uint32_t offset;
-	uint32_t bytes;
-};
-
-/* CUfunction_attribute values that are kept with a kernel. */
-#define CLIENT_FUNCTION_ATTRIBUTES WIRE_KERNEL_ATTRIBUTES
-
-/* What CUDA 2 lets a program set of a launch before it launches (old.c). */
-#define CLIENT_PIECES_BYTES 4096u
-
-struct client_pieces {
-	uint32_t block[3];
-	uint32_t shared_bytes;
-	uint32_t bytes;			/* of the parameters */
-	uint8_t parameters[CLIENT_PIECES_BYTES];
-};
-
-/* A kernel as it is on one device. */
-struct client_kernel {
-	_Atomic uint64_t wire;		/* its server's name for it; 0: it is not there yet */
-	_Atomic bool described;		/* what follows is there */
-	_Atomic uint32_t attributes_known;	/* bit n: attributes[n]; else it is -1 */
-	_Atomic int attributes[CLIENT_FUNCTION_ATTRIBUTES];
-	_Atomic uint32_t set;			/* bit n: to what attributes[n] says, by the program, */
-	_Atomic unsigned set_epoch;		/* since so many contexts had ended */
-	uint16_t setting[CLIENT_FUNCTION_ATTRIBUTES];	/* threads that set attributes[n] at this time, */
-	uint32_t overlaps;			/* bit n: several of them; both under a lock of function.c */
-};
-
-/* A kernel; its handle is both its CUkernel and its CUfunction. */
-struct client_function {
-	CUfunction handle;
-	struct client_library *library;
-	char *name;
-	struct client_parameter *parameters;
-	uint32_t parameter_count;
-	uint32_t parameter_bytes;
-	struct client_pieces *pieces;	/* NULL: nothing was set */
-	struct client_occupancy *occupancy;	/* what was asked before (function.c), or NULL */
-	struct client_fits *fits;		/* launches that the driver took (launch.c), or NULL */
-	struct client_kernel on[];	/* by the device */
-};
-
-/* Options of the just-in-time compiler that travel: pairs of option and value. */
-#define CLIENT_JIT_OPTIONS 64u
-
-/* Where the program wants what the compiler says; the buffer NULL: nowhere. */
-struct client_jit_log {
-	char *buffer;
-	uint32_t room;
-	void **filled;
-};
-
-struct client_jit_options {
-	uint64_t pairs[CLIENT_JIT_OPTIONS][2];
-	uint32_t count;
-	uint32_t target;		/* an architecture of CU_JIT_TARGET, or 0 */
-	struct client_jit_log info, error;
-};
-
-/* A library or a module: the same thing with a different door.  A module is its context's;
- * a library is loaded at the server that is current then, and at others when it is used
- * there. */
-struct client_library {
-	CUlibrary handle;
-	struct client_context *context;	/* of a module; NULL: a library */
-	struct client_session *session;	/* that described its kernels */
-	const void *origin;		/* where the program had the image: for messages alone */
-	struct client_library *next;
-	pthread_mutex_t lock;		/* over functions */
-	struct client_function **functions;
-	uint32_t function_count;
-	uint32_t function_room;
-	_Atomic uint32_t loaded;	/* bit n: the session of index n has it */
-	uint32_t listed;		/* bit n: that one has described all kernels */
-	/* What other servers are sent when a kernel is first used there; NULL: there is one. */
-	void *image;
-	size_t image_bytes;		/* of it as it travels, kept or not */
-	struct client_jit_options *options;
-};
 
 /* Streams of a context whose events may be known to be over. */
 #define CLIENT_SETTLED_STREAMS 16u
@@ -429,28 +347,12 @@ CUresult client_enter_stream(CUstream stream);
 /* Both, for work that goes into the stream, and the sticky error of its own context. */
 CUresult client_stream_enter(CUstream stream, uint64_t *wire);
 CUresult client_event_wire(CUevent event, uint64_t *wire);
-/* Whose a module is, and its context; CUDA_ERROR_NOT_SUPPORTED for that of a library. */
-CUresult client_module_find(CUmodule module, const struct client_library **library);
-/* Bytes of what a server was sent of it, or had of it before; 0: there is none. */
-size_t client_library_bytes(const void *handle);
-/* As the current context's server names it. */
-CUresult client_function_wire(CUfunction function, uint64_t *wire);
-CUresult client_function_get(CUfunction handle, struct client_function **function);
-/* The kernel as it is on a device, and its name at a server, where it is loaded if need be. */
-CUresult client_function_on(struct client_function *function, int device,
-			    struct client_kernel **kernel);
-/* The first of a server's devices: kernels have the same name there on all of them. */
-int client_session_device(const struct client_session *session);
-CUresult client_function_name(struct client_function *function, struct client_session *session,
-			      uint64_t *wire);
 /* The context that a stream works in, as named on the wire: CUDA's special streams are the
  * current context's.  NULL: there is none. */
 struct client_context *client_stream_context(uint64_t stream);
 struct client_context *client_event_context(uint64_t event);
 /* NULL for one that was never made, is destroyed or has ended with its context. */
 struct client_stream *client_stream_find(uint64_t stream);
-/* It has other records than those that the program asks for one by one: nothing is known of it any more. */
-void client_event_recorded_elsewhere(uint64_t event);
 /* Would the driver spin where this request, made in `context`, waits?  By default it does (cuCtxCreate's and
  * cuEventCreate's flags). */
 bool client_wait_spins(CUcontext context, enum wire_op op, const void *fixed);
@@ -521,20 +423,6 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 void client_settle(const void *at, size_t bytes);
 CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
 		     size_t reply_bytes);
-/* What a call that waits says of events if it ends well: taken before it, and told behind it.  `number` 0: nothing. */
-struct client_waited {
-	CUcontext context;
-	bool all;			/* streams, else this one's: */
-	uint64_t stream;
-	uint64_t number;		/* of the context's last record then */
-	uint64_t event;			/* that was waited for, or 0; */
-	uint64_t record;		/* the number of its record then */
-};
-struct client_waited client_events_before(const struct client_route *route,
-					  const struct client_request *request);
-void client_events_over(const struct client_waited *waited);
-/* The context has ended: its events are nobody's. */
-void client_events_forget(struct client_context *context);
 /* A call with a tail in either direction, or whose bytes go to a target.  The
  * caller sets reply, reply_bytes, want_tail and target of `wait`. */
 CUresult client_call_wide(const struct client_request *request, struct client_wait *wait);
@@ -580,72 +468,6 @@ void client_session_ended(struct client_session *session, const char *text, size
 /* Ask the supervisor of this machine how a session over its socket has ended. */
 void client_session_ask_end(struct client_session *session);
 
-/* ---- going on after a cut (resume.c) ---- */
-
-/* How long a session of this process may be cut, in milliseconds; 0: it ends at once. */
-uint32_t client_resume_grace_ms(void);
-/* Is what FARBUS_GRACE_S says such a time?  If not, it has been said. */
-bool client_resume_grace_check(void);
-/* The server has granted it: read how, and go on over a transport that outlives its connection. */
-int client_resume_begin(struct client_session *session, const char *address, const char *port,
-			const uint8_t secret[WIRE_SECRET_BYTES],
-			const struct wire_hello_reply *reply, struct rdma **rdma);
-/* How many connections a session is to have whose first one is this, where nobody has said it; *late: when something large
- * passes. */
-unsigned client_connections(const struct transport *transport, bool *late);
-/* All sessions are open: connect the further ones, on a thread, if it is time. */
-void client_resume_connect(struct client_session *session);
-/* A session of the parent's, seen in the child of a fork, behind clofork_child: there is nothing of it. */
-void client_session_let_go(struct client_session *session);
-/* Behind the transport's release; nothing where there was no grant. */
-void client_resume_drop(struct client_session *session);
-
-/* Host functions and pulled copies on behalf of the server (host.c). */
-void client_host_call(struct client_session *session, uint64_t token, CUresult status);
-void client_host_pull(struct client_session *session, uint64_t token);
-CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host, size_t host_pitch,
-			  size_t width, size_t height, uint64_t stream_wire);
-CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const void *host,
-				   size_t host_pitch, size_t width, size_t height,
-				   uint64_t stream_wire);
-/* Name a host function that graphs call, until the server says that none does any more;
- * one that is called once, and no stream waits for; and one that was never used. */
-CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token);
-CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token);
-void client_host_drop(uint64_t token);
-/* A gate in a stream: when that comes there, `reached` is called on a thread of this library's,
- * which may call CUDA.  One that waits stops the stream until it is opened, and what is
- * posted behind it is paced; nothing is to come behind another, which is to be opened, too: that ends it.  `gate` may be NULL. */
-struct host_job;
-CUresult client_gate_close(uint64_t stream, bool waits,
-			   void (*reached)(struct host_job *gate, void *opaque), void *opaque,
-			   struct host_job **gate);
-void client_gate_open(struct host_job *gate);
-/* The server is gone: what waits for its events goes on (across.c). */
-void client_across_lost(struct client_session *session);
-void client_across_forget(struct client_context *context);
-/* May any graph call host functions or read memory of this process? */
-bool client_host_kept(void);
-/* Bytes of an array's texel; 0 for formats of which none is one. */
-unsigned client_texel_bytes(CUarray_format format, unsigned channels);
-
-/* Is any stream being captured?  Else no server need be asked. */
-static inline bool client_captures(void)
-{
-	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
-}
-/* Is the stream (named as on the wire) being captured?  Into what: NULL for nothing. */
-bool client_stream_captured(uint64_t stream);
-CUgraph client_stream_capture_graph(uint64_t stream);
-/* What a stream captured is over with it, as with its context, its green context and the thread whose stream it is. */
-void client_capture_leave(uint64_t stream);
-void client_captures_end_context(const struct client_context *context);
-void client_captures_end_green(const struct client_green *green);
-void client_captures_end_thread(uint16_t lane);
-/* May anything that is still to run write to this process's memory? */
-bool client_host_busy(void);
-/* Is there a host function that has not returned, of a graph or not? */
-bool client_host_functions(void);
 void client_outstanding(struct client_session *session, int change);
 /* The server will send something by itself; with the wait lock. */
 void client_receiver_expects(struct client_session *session);
@@ -655,181 +477,16 @@ CUresult client_stream_reach(uint64_t stream);
  * that many pieces of copies. */
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces);
 
-/* ---- memory (memory.c) ---- */
-
-enum client_memory_kind { MEMORY_PAGEABLE, MEMORY_DEVICE, MEMORY_PINNED };
-
-struct client_range {
-	uint64_t base;
-	uint64_t bytes;
-	enum client_memory_kind kind;
-	struct client_context *context;
-	struct client_session *session;	/* whose addresses they are; NULL: pinned memory */
-	unsigned flags;
-	bool registered;		/* pinned by cuMemHostRegister */
-	uint64_t shared;		/* pinned memory that the server has too (pinned.c); or 0 */
-	bool global;			/* a module's variable */
-	CUmemoryPool pool;		/* it comes from; NULL: no pool, or the device's own */
-	bool accessible;		/* of what is mapped at reserved addresses */
-	bool reserved;			/* addresses alone: cuMemAddressReserve */
-	bool sync;			/* its copies wait: CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
-	int opened;			/* another process's memory: how often it was opened */
-	bool graph;			/* a graph's: freed and allocated again by its runs */
-	bool going;			/* the server is asked to free it */
-	bool managed;			/* managed memory (managed.c) */
-	bool mapped;			/* pinned memory that kernels use by its address */
-	struct client_library *library;
-	unsigned long long id;
-};
-
-/* The range that holds the address; false: the driver does not know it. */
-bool client_memory_find(uint64_t address, struct client_range *range);
-/* The addresses that were reserved and hold it, mapped or not. */
-bool client_memory_find_reserved(uint64_t address, struct client_range *range);
-/* CUDA_SUCCESS if [address, address + bytes) is in one allocation on the device. */
-CUresult client_memory_check(uint64_t address, uint64_t bytes);
-/* Take a device range into the table, reserving its addresses here.
- * A range there that the server is asked to free has been freed, and makes way.
- * -EEXIST: this process uses them; -ENOMEM. */
-int client_memory_add(const struct client_range *range);
-/* What lies at reserved addresses, and whether kernels and copies may touch it. */
-/* Change how often another process's memory is open; 0: it is not open any more, or never was. */
-int client_memory_opened(uint64_t base, int change);
-void client_memory_set_graph(uint64_t address);
-int client_memory_map(const struct client_range *range);
-void client_memory_unmap(uint64_t base, uint64_t bytes);
-void client_memory_access(uint64_t base, uint64_t bytes, bool accessible);
-bool client_memory_set_sync(uint64_t address, bool sync);
-bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range);
-void client_memory_forget_library(struct client_library *library);
-void client_memory_forget_context(struct client_context *context);
-/* Find memory or addresses that are free here, too: `take` asks for some and fills in the
- * range's base and length; what is taken in this process is kept until others are found,
- * and then given back.  With `fill`, plain memory of growing length is taken in between, so
- * that the driver looks further. */
-struct client_placement {
-	CUresult (*take)(void *opaque, unsigned attempt, struct client_range *range);
-	void (*give)(void *opaque, const struct client_range *range, uint64_t address);
-	void *opaque;
-	bool fill;
-};
-
-CUresult client_memory_place(const struct client_placement *placement, struct client_range *range);
-
-/* The context in which to reach a device's memory; NULL: its server has none. */
-struct client_context *client_memory_context(const struct client_range *range);
-
-/* ---- pinned memory that the server has too (pinned.c) ---- */
-
-/* Can the server have it at the address that it has here, so that kernels use it? */
-bool client_pinned_maps(void);
-
-/* The session whose server would have kernels use it if it were not older; NULL: there is none. */
-const struct client_session *client_pinned_unmapped(void);
-/* Memory of whole pages that the server copies from and to by itself: its address, its name there and
- * whether kernels use it go into the range.  false: there is none, and the range is as it was.  It is the
- * caller's to unmap, behind client_pinned_release. */
-bool client_pinned_share(size_t bytes, struct client_range *range);
-/* The same for memory that the program has at the range's base, if it is of a file in memory (shared_file.c), and
- * kernels can use it. */
-bool client_pinned_share_file(struct client_range *range);
-/* Do kernels, and copies of the server's own, reach all of it by its address?  Not while bytes for it are on
- * their way here. */
-bool client_pinned_mapped(uint64_t address, size_t bytes);
-/* Name such memory in a copy as the server reaches it: as the device's. */
-void client_pinned_sides(CUDA_MEMCPY3D *box);
-/* And in one that the server tells of, as the program does: what it changes of that is the host's address. */
-void client_pinned_sides_here(CUDA_MEMCPY3D *box);
-/* Wait for what uses it at the server, and take it from there. */
-void client_pinned_release(uint64_t pinned);
-/* Have the server copy between it and a device; `span` is from the first byte of the plane here to
- * behind its last.  false: neither plane is such memory, or something on its way is to come to it
- * first that only this process sees; *result is then untouched. */
-struct client_plane;
-struct client_extent;
-bool client_pinned_copy(const struct client_plane *to, const struct client_plane *from,
-			const struct client_extent *extent, size_t span, uint64_t stream,
-			bool async, CUresult *result);
-
-/* Say once (host_memory.c), where the program has had pinned memory, that its kernels can't use it. */
-void client_pinned_after_illegal_address(void);
-/* The file that the program has at [low, high), which are whole pages, a description of it that is the caller's to close,
- * and where in it that is; -1: it is none that others can have too.  Its pages are there. */
-int client_shared_file(uint64_t low, uint64_t high, uint64_t *offset);
-
-/* ---- memory and pools by descriptors (descriptor.c) ---- */
-
-/* Have servers close what they keep for descriptors of which the program has closed the last. */
-void client_descriptors_look(void);
-/* The child of a fork, behind clofork_child: it keeps none of this process's ends. */
-void client_descriptors_child(void);
-/* May an object be made for such handles (a mask of CUmemAllocationHandleType)?  If not, it has been said. */
-CUresult client_descriptors_check(unsigned types);
-
-/* ---- green contexts (green.c) ---- */
-
-/* Has the stream, named as on the wire, but a part of the multiprocessors? */
-bool client_stream_is_green(uint64_t stream);
-/* The one that is current, held for a stream of its; NULL: there is none. */
-struct client_green *client_green_take(void);
-void client_green_release(struct client_green *green);
-bool client_green_has_ended(const struct client_green *green);
-/* Its handle and the context that stands for it; of NULL: of the current one, if any. */
-CUgreenCtx client_green_handle(const struct client_green *green, CUcontext *context);
-
 /* ---- the rest ---- */
 
-/* Wait for both contexts, if they are two servers': what CUDA orders by itself. */
+/* Wait for both contexts, if they are two servers': what CUDA orders by itself (copy.c). */
 CUresult client_peer_settle(CUcontext target, CUcontext source);
-
-/* The next launch of an executable graph is asked about again; of all of them: something that their kernels
- * need has gone (graph.c). */
-void client_graph_changed(CUgraphExec executable);
-void client_graphs_changed(void);
-/* A conditional node was added: the array of its bodies is from now on there as long as the node.  Without memory
- * the node goes again. */
-CUresult client_conditional_added(CUgraphNode node, CUgraph graph, CUDA_CONDITIONAL_NODE_PARAMS *params);
-/* That array, in what the server has told of a node. */
-void client_conditional_told(CUgraphNode node, CUDA_CONDITIONAL_NODE_PARAMS *params);
-/* Is there any such node?  Is the graph a body of one? */
-bool client_conditional_any(void);
-bool client_graph_is_body(CUgraph graph);
-/* Say that a body can't have what this process has to take part in: CUDA_ERROR_NOT_SUPPORTED. */
-CUresult client_body_refuse(void);
-
-/* A copy of which one side at least is an array (array.c). */
-CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
-
-/* An attribute of the kernel was set: what the driver said of clusters and cooperative grids may be so no more (launch.c). */
-void client_fits_forget(struct client_function *function);
-
-/* A launch's parameters as one buffer of WIRE_KERNEL_PARAMETERS bytes (launch.c). */
-CUresult client_parameters_gather(const struct client_function *function, void *const *parameters,
-				  void *const *extra, uint8_t *buffer, uint32_t *bytes);
-/* What of a program's options travels; logs are said to be empty until they are written. */
-void client_jit_collect(struct client_jit_options *out, const CUjit_option *options,
-			void *const *values, unsigned count);
-/* A log ends with a zero, as far as there is room, and its length is told without that. */
-void client_jit_log_write(const struct client_jit_log *log, const void *text, size_t bytes);
-/* The architectures (10 * major + minor) of the devices, without doubles: of `only`, or of all
- * (-1), and what the options name; at most WIRE_DEVICES + 1. */
-uint32_t client_architectures(int only, const struct client_jit_options *options, uint32_t *out);
-/* A file's bytes with a zero behind them; malloc'ed. */
-CUresult client_file_read(const char *path, void **data, size_t *bytes);
-/* Send something too large for a frame; the operation that names `blob` comes next. */
-CUresult client_blob_send(const struct client_route *route, uint64_t blob, const void *data,
-			  size_t bytes);
 
 /* Wait for the current context, and for the devices of the other servers. */
 CUresult client_contexts_synchronize(void);
 CUresult client_context_make_primary(struct client_device *device);
 /* Where the current context's device has its multiprocessors; both malloc'ed (cudart.h). */
 CUresult client_device_layout(uint8_t **gpcs, uint8_t **numbers);
-void client_libraries_forget(struct client_context *context);
-CUresult client_module_load(CUmodule *module, const void *image);
-int client_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function),
-			void *opaque);
-void client_cudart_start(void);
 
 /* One line on stderr: "farbus: ...". */
 void client_message(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -2,7 +2,7 @@
  *
  * The array of a node's bodies is there as long as the node is, as CUDA has it; with it is known which graphs
  * are bodies.  Nodes go with their graphs, and bodies with their nodes. */
-#include "client.h"
+#include "graph.h"
 
 #include <pthread.h>
 #include <stdlib.h>

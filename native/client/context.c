@@ -1,6 +1,12 @@
 /* Contexts: stacks and handles here, lives on the server. */
+#include "across.h"
+#include "capture.h"
+#include "event.h"
+#include "graph.h"
+#include "library.h"
 #include "managed.h"
 #include "marshal.h"
+#include "memory.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,12 @@
  * before the reply or event that tells of the copy's end.
  */
 #include "across.h"
+#include "array.h"
+#include "capture.h"
+#include "graph.h"
+#include "host.h"
 #include "managed.h"
+#include "pinned.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -487,7 +492,7 @@ CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr s
 
 /* ---- two and three dimensions ---- */
 
-/* One side of CUDA_MEMCPY2D or CUDA_MEMCPY3D, before its offsets are applied. */
+/* One side of CUDA_MEMCPY3D, before its offsets are applied. */
 struct side {
 	CUmemorytype type;
 	const void *host;
@@ -555,70 +560,6 @@ static CUresult copy_box(const struct side *to, const struct side *from, size_t 
 	return result;
 }
 
-static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
-
-static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
-{
-	if (!copy)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY) {
-		const CUDA_MEMCPY3D box = {
-			.srcXInBytes = copy->srcXInBytes,
-			.srcY = copy->srcY,
-			.srcMemoryType = copy->srcMemoryType,
-			.srcHost = copy->srcHost,
-			.srcDevice = copy->srcDevice,
-			.srcArray = copy->srcArray,
-			.srcPitch = copy->srcPitch,
-			.dstXInBytes = copy->dstXInBytes,
-			.dstY = copy->dstY,
-			.dstMemoryType = copy->dstMemoryType,
-			.dstHost = copy->dstHost,
-			.dstDevice = copy->dstDevice,
-			.dstArray = copy->dstArray,
-			.dstPitch = copy->dstPitch,
-			.WidthInBytes = copy->WidthInBytes,
-			.Height = copy->Height,
-			.Depth = 1,
-		};
-
-		return copy_3d(&box, stream, async);
-	}
-	const struct side to = {
-		.type = copy->dstMemoryType,
-		.host = copy->dstHost,
-		.device = copy->dstDevice,
-		.x = copy->dstXInBytes,
-		.y = copy->dstY,
-		.pitch = copy->dstPitch,
-	};
-	const struct side from = {
-		.type = copy->srcMemoryType,
-		.host = copy->srcHost,
-		.device = copy->srcDevice,
-		.x = copy->srcXInBytes,
-		.y = copy->srcY,
-		.pitch = copy->srcPitch,
-	};
-
-	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, 1, stream, async);
-}
-
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
-{
-	return copy_2d(pCopy, NULL, false);
-}
-
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
-{
-	return copy_2d(pCopy, NULL, false);
-}
-
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
-{
-	return copy_2d(pCopy, hStream, true);
-}
-
 static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 {
 	if (!copy || copy->srcLOD || copy->dstLOD)
@@ -647,6 +588,50 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 	};
 
 	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, stream, async);
+}
+
+/* As one slice. */
+static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
+{
+	CUDA_MEMCPY3D box;
+
+	if (!copy)
+		return CUDA_ERROR_INVALID_VALUE;
+	box = (CUDA_MEMCPY3D){
+		.srcXInBytes = copy->srcXInBytes,
+		.srcY = copy->srcY,
+		.srcMemoryType = copy->srcMemoryType,
+		.srcHost = copy->srcHost,
+		.srcDevice = copy->srcDevice,
+		.srcArray = copy->srcArray,
+		.srcPitch = copy->srcPitch,
+		.dstXInBytes = copy->dstXInBytes,
+		.dstY = copy->dstY,
+		.dstMemoryType = copy->dstMemoryType,
+		.dstHost = copy->dstHost,
+		.dstDevice = copy->dstDevice,
+		.dstArray = copy->dstArray,
+		.dstPitch = copy->dstPitch,
+		.WidthInBytes = copy->WidthInBytes,
+		.Height = copy->Height,
+		.Depth = 1,
+	};
+	return copy_3d(&box, stream, async);
+}
+
+CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
+{
+	return copy_2d(pCopy, NULL, false);
+}
+
+CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
+{
+	return copy_2d(pCopy, NULL, false);
+}
+
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
+{
+	return copy_2d(pCopy, hStream, true);
 }
 
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)

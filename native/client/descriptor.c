@@ -5,7 +5,8 @@
  * imports (wire/descriptor.h).  The other end is kept here, and hangs up when the last copy of the program's
  * is closed, in whichever process.  That is looked for when something is exported, imported, taken or
  * given back: no thread waits for it. */
-#include "client.h"
+#include "descriptor.h"
+#include "memory.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -4,6 +4,8 @@
  * records that were counted before that call: such an event is over until it is recorded again, and whoever asks for it, as allocators
  * of pinned memory do at each step, is answered here.
  */
+#include "capture.h"
+#include "event.h"
 #include "managed.h"
 
 #include <stdlib.h>

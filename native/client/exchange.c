@@ -1,10 +1,12 @@
 /* Requests: posted, called, and the copies whose bytes come later (receive.c). */
+#include "event.h"
 #include "exchange.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "../transport/thread.h"
 
 /* How long a handler of a signal waits for a thread that is held up by its host functions. */
 #define PACE_ROUND_NS 10000000
@@ -327,17 +329,11 @@ void client_outstanding(struct client_session *session, int change)
 /* With the wait lock.  That may take long, and signals must not be kept out for it. */
 static void settle_wait(struct client_session *session)
 {
-	struct timespec until;
-
 	if (!paging()) {
 		pthread_cond_wait(&session->settled, &session->wait_lock);
 		return;
 	}
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += PACE_ROUND_NS;
-	until.tv_sec += until.tv_nsec / 1000000000;
-	until.tv_nsec %= 1000000000;
-	pthread_cond_timedwait(&session->settled, &session->wait_lock, &until);
+	(void)transport_cond_wait_until(&session->settled, &session->wait_lock, transport_now_ns() + PACE_ROUND_NS);
 	wait_unlock(session);
 	wait_lock(session);
 }

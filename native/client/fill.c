@@ -1,5 +1,7 @@
 /* Fills: checked here, posted; CUDA's own return before the device is done. */
 #include "managed.h"
+#include "memory.h"
+#include "pinned.h"
 
 #include <string.h>
 

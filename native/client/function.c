@@ -1,5 +1,5 @@
 /* Kernels: attributes, names, parameters; occupancy. */
-#include "client.h"
+#include "library.h"
 #include "marshal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,10 @@
 /* Graphs: what their calls need beyond travelling as they are. */
+#include "capture.h"
+#include "graph.h"
+#include "host.h"
 #include "managed.h"
+#include "memory.h"
+#include "pinned.h"
 
 #include <pthread.h>
 #include <stdio.h>

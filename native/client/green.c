@@ -1,7 +1,8 @@
 /* Green contexts.  What cuCtxFromGreenCtx gives is one more handle of the device's primary
  * context: on this side all belongs to that; which multiprocessors are meant, the server tells
  * from the handle. */
-#include "client.h"
+#include "capture.h"
+#include "green.h"
 
 #include <stdlib.h>
 

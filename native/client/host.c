@@ -2,6 +2,8 @@
  * functions, and the bytes of pinned memory that could not be taken earlier.
  * A thread of its own does both: a host function may take long, and what it
  * does must not keep the inbox from being read. */
+#include "capture.h"
+#include "host.h"
 #include "pages.h"
 
 #include <stdlib.h>

@@ -1,6 +1,9 @@
 /* cuInit, versions, look-ups, export tables, error texts. */
+#include "descriptor.h"
 #include "details.h"
+#include "library.h"
 #include "managed.h"
+#include "resume.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +81,8 @@ static CUresult client_connect(struct client *client)
 	return CUDA_SUCCESS;
 }
 
+static void cudart_start(void);
+
 static CUresult client_start(struct client *client)
 {
 	CUresult result = client_mapped_check();
@@ -91,7 +96,7 @@ static CUresult client_start(struct client *client)
 	for (unsigned i = 0; i < client->session_count; i++)
 		if (client_session_start(&client->sessions[i]))
 			return CUDA_ERROR_OUT_OF_MEMORY;
-	client_cudart_start();
+	cudart_start();
 	return CUDA_SUCCESS;
 }
 
@@ -381,7 +386,7 @@ static const struct cudart_host cudart_callbacks = {
 	.device_layout = host_device_layout,
 };
 
-void client_cudart_start(void)
+static void cudart_start(void)
 {
 	cudart_init(&cudart_callbacks);
 }

@@ -1,5 +1,5 @@
 /* What programs tell the just-in-time compiler, and what it says. */
-#include "client.h"
+#include "jit.h"
 
 #include <string.h>
 

@@ -1,4 +1,7 @@
 /* Launches: everything CUDA reports at the call is checked here, then posted. */
+#include "capture.h"
+#include "green.h"
+#include "library.h"
 #include "managed.h"
 
 #include <stddef.h>

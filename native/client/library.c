@@ -3,7 +3,9 @@
  * An image travels once; the reply describes every kernel (kernels.c), so that all later
  * questions are answered here.  A library and a module are one kind of object.
  */
+#include "graph.h"
 #include "library.h"
+#include "memory.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,5 +1,6 @@
 /* The driver's linker: inputs travel as they are added, the image comes back when it is done. */
-#include "client.h"
+#include "jit.h"
+#include "library.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -3,7 +3,11 @@
  * At the server it is plain memory of one device (with several devices, what that driver
  * calls managed), for this process is the host; see pages.h for what is where. */
 #include "active.h"
+#include "capture.h"
+#include "library.h"
+#include "memory.h"
 #include "pages.h"
+#include "pinned.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,12 @@
  *
  * A call goes to the server whose objects it names; to the current context's, if it names
  * none. */
+#include "event.h"
+#include "graph.h"
+#include "host.h"
+#include "library.h"
 #include "marshal.h"
+#include "memory.h"
 
 #include <stdlib.h>
 

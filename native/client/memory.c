@@ -5,7 +5,11 @@
  * map memory, so that nothing else can come to lie there; a block belongs to all
  * allocations that touch it.
  */
+#include "capture.h"
+#include "descriptor.h"
+#include "library.h"
 #include "managed.h"
+#include "memory.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -226,7 +230,7 @@ int client_memory_opened(uint64_t base, int change)
 	return opened;
 }
 
-void client_memory_set_graph(uint64_t address)
+static void set_graph(uint64_t address)
 {
 	struct client_range *found;
 
@@ -674,7 +678,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 		*dptr = reply.address;
 	/* In a captured stream it is the graph that will have it. */
 	if (result == CUDA_SUCCESS && client_stream_captured(request.stream))
-		client_memory_set_graph(reply.address);
+		set_graph(reply.address);
 	return result;
 }
 
@@ -697,7 +701,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 	}
 	if (client_memory_find(dptr, &range) && range.base == dptr &&
 	    (range.graph || client_stream_captured(request.stream))) {
-		client_memory_set_graph(dptr);
+		set_graph(dptr);
 		return client_call(WIRE_OP_MEMORY_FREE_GRAPH, &request, sizeof(request), NULL, 0);
 	}
 	if ((client_memory_find(dptr, &range) && range.managed) ||

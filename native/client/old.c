@@ -1,6 +1,6 @@
 /* Functions of CUDA 2 that later ones have taken the place of: lengths of 32 bits, and
  * launches whose geometry and parameters are set one by one.  Addresses of 32 bits: narrow.c. */
-#include "client.h"
+#include "library.h"
 
 #include <limits.h>
 #include <stdlib.h>

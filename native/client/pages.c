@@ -1,4 +1,5 @@
 /* Pages of managed memory: their states, and the regions that they lie in. */
+#include "host.h"
 #include "pages.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* Pointer attributes: answered from the table of what the program was given, but for how it may be shared. */
-#include "client.h"
+#include "memory.h"
 
 /* Store `value` with the type that the attribute has.  CUDA's booleans are four
  * bytes here: cudart and NCCL read an int. */

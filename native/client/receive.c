@@ -9,7 +9,10 @@
  * may touch one in the midst of any call, and would wait for a reply that its own
  * thread has to read.
  */
+#include "across.h"
 #include "exchange.h"
+#include "host.h"
+#include "pinned.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -569,15 +572,7 @@ void client_wait_for(struct client_session *session, struct client_wait *wait)
 /* Sleep until somebody calls, at most this long; with the wait lock. */
 static void receiver_sleep(struct client_session *session, uint32_t limit_ns)
 {
-	struct timespec until;
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_nsec += limit_ns;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_nsec -= 1000000000;
-		until.tv_sec++;
-	}
-	pthread_cond_timedwait(&session->receiver_wake, &session->wait_lock, &until);
+	(void)transport_cond_wait_until(&session->receiver_wake, &session->wait_lock, transport_now_ns() + limit_ns);
 }
 
 static bool receiver_expects(const struct client_session *session)
@@ -661,15 +656,11 @@ static void *receiver_thread(void *opaque)
 
 int client_session_start(struct client_session *session)
 {
-	pthread_condattr_t attributes;
 	int rc;
 
 	pthread_mutex_init(&session->wait_lock, NULL);
-	pthread_cond_init(&session->settled, NULL);
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_cond_init(&session->receiver_wake, &attributes);
-	pthread_condattr_destroy(&attributes);
+	transport_cond_init(&session->settled);
+	transport_cond_init(&session->receiver_wake);
 	rc = outbox_start(&session->outbox);
 	if (rc)
 		return rc;

@@ -1,5 +1,5 @@
 /* A session that goes on after its connection was cut: the client dials again. */
-#include "client.h"
+#include "resume.h"
 
 #include <errno.h>
 #include <netinet/in.h>

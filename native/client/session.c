@@ -1,5 +1,6 @@
 /* Opening the sessions: the connections, the hellos.  Each server has a session of its own; the program sees
  * the devices of all as one list. */
+#include "resume.h"
 #include "session.h"
 
 #include <errno.h>

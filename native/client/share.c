@@ -1,5 +1,5 @@
 /* Memory and events between the processes of a lease. */
-#include "client.h"
+#include "memory.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Which file a program's memory is, where it is one in memory that others may have, too (shm_open, memfd_create): what
  * it registers of that, the server can have as well. */
-#include "client.h"
+#include "pinned.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,7 @@
 /* Streams: named here, made on the server by posted messages. */
 #include "across.h"
+#include "capture.h"
+#include "green.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* Threads of the program: their lanes and their stacks of contexts. */
-#include "client.h"
+#include "capture.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,7 @@
 /* The trace of a program's calls: see trace.h. */
+#include "array.h"
+#include "library.h"
+#include "memory.h"
 #include "trace.h"
 
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* Addresses and memory apart from each other, and pools: what their calls need beyond
  * travelling as they are, which is that every address is reserved in this process, too. */
-#include "client.h"
+#include "descriptor.h"
+#include "memory.h"
 
 #include <string.h>
 

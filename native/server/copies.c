@@ -16,31 +16,41 @@
 _Static_assert(SERVER_PIECE_BYTES <= WIRE_BULK_BYTES && SERVER_SENT_BYTES <= WIRE_BULK_BYTES,
 	       "a piece fits a staging buffer");
 
+CUDA_MEMCPY2D server_rows(bool to_device, void *host, size_t host_pitch, CUdeviceptr device, size_t pitch, size_t width,
+			  size_t height)
+{
+	CUDA_MEMCPY2D rows = { .WidthInBytes = width, .Height = height };
+
+	if (height <= 1)
+		pitch = host_pitch = width;
+	if (to_device) {
+		rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+		rows.srcHost = host;
+		rows.srcPitch = host_pitch;
+		rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+		rows.dstDevice = device;
+		rows.dstPitch = pitch;
+	} else {
+		rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+		rows.srcDevice = device;
+		rows.srcPitch = pitch;
+		rows.dstMemoryType = CU_MEMORYTYPE_HOST;
+		rows.dstHost = host;
+		rows.dstPitch = host_pitch;
+	}
+	return rows;
+}
+
 /* Copy rows between packed host memory and the device, in stream order. */
 static CUresult rows_copy(const struct server_driver *driver, uint64_t device, size_t pitch,
 			  void *host, size_t width, size_t height, bool to_device, CUstream stream)
 {
-	CUDA_MEMCPY2D rows = {
-		.srcMemoryType = to_device ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
-		.dstMemoryType = to_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST,
-		.WidthInBytes = width,
-		.Height = height,
-	};
+	CUDA_MEMCPY2D rows;
 
 	if (height == 1 || pitch == width)
 		return to_device ? driver->cuMemcpyHtoDAsync_v2(device, host, width * height, stream)
 				 : driver->cuMemcpyDtoHAsync_v2(host, device, width * height, stream);
-	if (to_device) {
-		rows.srcHost = host;
-		rows.srcPitch = width;
-		rows.dstDevice = device;
-		rows.dstPitch = pitch;
-	} else {
-		rows.srcDevice = device;
-		rows.srcPitch = pitch;
-		rows.dstHost = host;
-		rows.dstPitch = width;
-	}
+	rows = server_rows(to_device, host, width, device, pitch, width, height);
 	return driver->cuMemcpy2DAsync_v2(&rows, stream);
 }
 
@@ -226,10 +236,10 @@ CUresult serve_copy_to_host(struct server_call *call)
 	plane_flatten(&pitch, &width, &height);
 	total = width * height;
 	if (height == 1) {
-		bool sent;
+		bool in_place;
 
-		result = server_send_in_place(call, request->device, total, stream, &sent);
-		if (sent)
+		result = server_send_in_place(call, request->device, total, stream, &in_place);
+		if (in_place)
 			return result;
 	}
 	while (result == CUDA_SUCCESS && (at < total || filled)) {

@@ -13,6 +13,12 @@
  * meanwhile (docs/performance.md).  A copy that is one frame goes at once, and on AMD's processors each frame does. */
 #define SERVER_CALL_BYTES (512u << 10)
 
+/* ---- copies.c ---- */
+
+/* Rows between this process's memory and the device; of one the pitches do not matter. */
+CUDA_MEMCPY2D server_rows(bool to_device, void *host, size_t host_pitch, CUdeviceptr device, size_t pitch, size_t width,
+			  size_t height);
+
 /* ---- staging.c: through pinned memory of the server's ---- */
 
 /* A buffer that nothing uses.  Waits for the oldest copy when there are as many

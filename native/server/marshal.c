@@ -1,5 +1,6 @@
 /* Calls that travel as their arguments: the server's half of marshal.h. */
 #include "marshal.h"
+#include "token.h"
 
 #include <stdlib.h>
 #include <string.h>

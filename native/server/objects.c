@@ -1,5 +1,6 @@
 /* Contexts, streams, events, memory: the handlers that are more than one call. */
 #include "server_ops.h"
+#include "token.h"
 
 #include <errno.h>
 #include <stdlib.h>

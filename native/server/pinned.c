@@ -7,7 +7,7 @@
  * What is in it, the client changes at any time, as with the driver's own pinned memory; its
  * length nobody changes.  Its pages are charged to the client, who has touched them first.
  */
-#include "server_ops.h"
+#include "copies.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -362,7 +362,7 @@ static CUresult shared_copy(struct server_call *call, const struct wire_copy_pin
 {
 	const struct server_driver *driver = call->driver;
 	size_t bytes = request->width * request->height;
-	CUDA_MEMCPY2D rows = { .WidthInBytes = request->width, .Height = request->height };
+	CUDA_MEMCPY2D rows;
 	const bool linear = request->height == 1 || (request->pitch == request->width &&
 						     request->host_pitch == request->width);
 
@@ -375,21 +375,8 @@ static CUresult shared_copy(struct server_call *call, const struct wire_copy_pin
 		return request->to_device
 			       ? driver->cuMemcpyHtoDAsync_v2(request->device, host, bytes, stream)
 			       : driver->cuMemcpyDtoHAsync_v2(host, request->device, bytes, stream);
-	if (request->to_device) {
-		rows.srcMemoryType = CU_MEMORYTYPE_HOST;
-		rows.srcHost = host;
-		rows.srcPitch = request->host_pitch;
-		rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-		rows.dstDevice = request->device;
-		rows.dstPitch = request->pitch;
-	} else {
-		rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-		rows.srcDevice = request->device;
-		rows.srcPitch = request->pitch;
-		rows.dstMemoryType = CU_MEMORYTYPE_HOST;
-		rows.dstHost = host;
-		rows.dstPitch = request->host_pitch;
-	}
+	rows = server_rows(request->to_device, host, request->host_pitch, request->device, request->pitch, request->width,
+			   request->height);
 	return driver->cuMemcpy2DAsync_v2(&rows, stream);
 }
 

@@ -143,9 +143,12 @@ static struct charge *executable_begin(CUgraph graph)
 
 #define INSTANTIATE(executable, graph, call)						\
 	do {										\
-		struct charge *charge_ = executable_begin(graph);			\
+		struct charge *charge_;							\
 		CUresult result_;							\
 											\
+		if (!(executable))							\
+			return CUDA_ERROR_INVALID_VALUE;				\
+		charge_ = executable_begin(graph);					\
 		if (!charge_)								\
 			return CUDA_ERROR_OUT_OF_MEMORY;				\
 		result_ = call;								\

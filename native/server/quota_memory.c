@@ -48,70 +48,81 @@ static CUresult mem_alloc_pitch(CUdeviceptr *address, size_t *pitch, size_t widt
 	return quota_charge_end(charge, result, *address);
 }
 
+/* What is charged for that address: a stream's pool may have given it, whichever way it is freed. */
+static enum charge_kind kind_at(CUdeviceptr address)
+{
+	enum charge_kind kind;
+
+	pthread_mutex_lock(&quota.lock);
+	kind = *quota_find(POOLED, address) ? POOLED : MEMORY;
+	pthread_mutex_unlock(&quota.lock);
+	return kind;
+}
+
 static CUresult mem_free(CUdeviceptr address)
 {
-	pthread_mutex_lock(&quota.lock);
-	bool pooled = *quota_find(POOLED, address) != NULL;
-	pthread_mutex_unlock(&quota.lock);
-	QUOTA_GIVE_BACK(pooled ? POOLED : MEMORY, address, quota.real.cuMemFree_v2(address));
+	QUOTA_GIVE_BACK(kind_at(address), address, quota.real.cuMemFree_v2(address));
+}
+
+/* Memory that a stream's pool is asked for: where the stream is captured it is a node's, else it is charged. */
+struct pooling {
+	CUgraph graph;
+	struct charge *charge;
+};
+
+/* false: it is not there. */
+static bool pooling_begin(struct pooling *pooling, size_t bytes, CUstream stream)
+{
+	pooling->graph = quota_captured(stream);
+	pooling->charge = pooling->graph ? NULL : quota_charge_begin(POOLED, bytes);
+	return pooling->graph ? quota_node_fits(bytes) : pooling->charge != NULL;
+}
+
+static CUresult pooling_end(const struct pooling *pooling, CUresult result, CUdeviceptr address, size_t bytes)
+{
+	if (pooling->charge)
+		return quota_charge_end(pooling->charge, result, address);
+	if (result == CUDA_SUCCESS)
+		quota_node_note(pooling->graph, address, bytes);
+	return result;
 }
 
 static CUresult mem_alloc_async(CUdeviceptr *address, size_t bytes, CUstream stream)
 {
-	CUgraph graph = quota_captured(stream);
-	struct charge *charge;
+	struct pooling pooling;
 	CUresult result;
 
-	if (graph && !quota_node_fits(bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	charge = graph ? NULL : quota_charge_begin(POOLED, bytes);
-	if (!graph && !charge)
+	if (!pooling_begin(&pooling, bytes, stream))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = quota.real.cuMemAllocAsync(address, bytes, stream);
-	if (!graph)
-		return quota_charge_end(charge, result, *address);
-	if (result == CUDA_SUCCESS)
-		quota_node_note(graph, *address, bytes);
-	return result;
+	return pooling_end(&pooling, result, *address, bytes);
 }
 
 static CUresult mem_alloc_from_pool(CUdeviceptr *address, size_t bytes, CUmemoryPool pool,
 				    CUstream stream)
 {
-	CUgraph graph = quota_captured(stream);
-	struct charge *charge;
+	struct pooling pooling;
 	CUresult result;
 
 	if (!address)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (graph && !quota_node_fits(bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	charge = graph ? NULL : quota_charge_begin(POOLED, bytes);
-	if (!graph && !charge)
+	if (!pooling_begin(&pooling, bytes, stream))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = quota.real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-	if (!graph)
-		return quota_charge_end(charge, result, *address);
-	if (result == CUDA_SUCCESS)
-		quota_node_note(graph, *address, bytes);
-	return result;
+	return pooling_end(&pooling, result, *address, bytes);
 }
 
 static CUresult mem_free_async(CUdeviceptr address, CUstream stream)
 {
 	CUgraph graph = quota_captured(stream);
+	CUresult result;
 
-	if (graph) {
-		CUresult result = quota.real.cuMemFreeAsync(address, stream);
-
-		if (result == CUDA_SUCCESS)
-			quota_node_freed(graph, address);
-		return result;
-	}
-	pthread_mutex_lock(&quota.lock);
-	bool pooled = *quota_find(POOLED, address) != NULL;
-	pthread_mutex_unlock(&quota.lock);
-	QUOTA_GIVE_BACK(pooled ? POOLED : MEMORY, address, quota.real.cuMemFreeAsync(address, stream));
+	if (!graph)
+		QUOTA_GIVE_BACK(kind_at(address), address, quota.real.cuMemFreeAsync(address, stream));
+	result = quota.real.cuMemFreeAsync(address, stream);
+	if (result == CUDA_SUCCESS)
+		quota_node_freed(graph, address);
+	return result;
 }
 
 static CUresult mem_get_info(size_t *free_bytes, size_t *total)

@@ -162,7 +162,7 @@ static CUresult mem_map(CUdeviceptr address, size_t bytes, size_t offset,
 
 /* With the lock: take out what was mapped in these addresses, as a list.  Of two at one address it is the older, as the driver
  * has no other by then: that has gone from there before the other came. */
-struct charge *mappings_out(CUdeviceptr address, size_t bytes)
+static struct charge *mappings_out(CUdeviceptr address, size_t bytes)
 {
 	struct charge *gone = NULL;
 
@@ -221,7 +221,7 @@ static CUresult multicast_create(CUmemGenericAllocationHandle *handle, const CUm
 }
 
 /* With the lock.  What is bound by one handle for an object may be unbound by another. */
-struct charge *team_find(CUmemGenericAllocationHandle handle)
+static struct charge *team_find(CUmemGenericAllocationHandle handle)
 {
 	struct charge *team = *quota_find(OBJECT, handle);
 
@@ -306,7 +306,7 @@ static CUresult multicast_bind_addr(CUmemGenericAllocationHandle team, size_t of
 }
 
 /* With the lock: take out what was bound there, or NULL.  Of two it is the older, as of mappings. */
-struct charge *bound_out(struct charge *team, CUdevice device, uint64_t offset, uint64_t bytes)
+static struct charge *bound_out(struct charge *team, CUdevice device, uint64_t offset, uint64_t bytes)
 {
 	struct charge **found = NULL, *bound;
 

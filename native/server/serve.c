@@ -6,80 +6,12 @@
  * no later frame of the same lane can be there, because the lane's thread waits
  * for the reply.
  */
+#include "gather.h"
 #include "server.h"
 #include "server_ops.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-#include "../transport/zerocopy.h"
-
-/* Add to a counter that has one writer at a time: no lock, and readers see whole numbers. */
-static void count(_Atomic uint64_t *counter, uint64_t more)
-{
-	uint64_t before = atomic_load_explicit(counter, memory_order_relaxed);
-
-	atomic_store_explicit(counter, before + more, memory_order_relaxed);
-}
-
-int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
-		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
-		size_t tail_bytes)
-{
-	struct wire_header header = {
-		.length = (uint32_t)(fixed_bytes + tail_bytes),
-		.opcode = opcode,
-		.lane = lane,
-		.sequence = sequence,
-		.argument = argument,
-	};
-	struct iovec vector[3] = { { .iov_base = &header, .iov_len = sizeof(header) } };
-	int parts = 1, rc;
-
-	if (fixed_bytes)
-		vector[parts++] = (struct iovec){ .iov_base = (void *)fixed, .iov_len = fixed_bytes };
-	if (tail_bytes)
-		vector[parts++] = (struct iovec){ .iov_base = (void *)tail, .iov_len = tail_bytes };
-	pthread_mutex_lock(&server->write);
-	rc = server->transport.ops->write(&server->transport, vector, parts);
-	count(&server->status->sent_bytes, sizeof(header) + header.length);
-	atomic_store_explicit(&server->status->uncopied_mib, (uint32_t)(zerocopy_bytes(false) >> 20), memory_order_relaxed);
-	pthread_mutex_unlock(&server->write);
-	return rc;
-}
-
-int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
-		      const void *fixed, size_t fixed_bytes, size_t tail_bytes)
-{
-	struct wire_header header = {
-		.length = (uint32_t)(fixed_bytes + tail_bytes),
-		.opcode = opcode,
-		.lane = lane,
-		.sequence = sequence,
-	};
-	struct iovec vector[2] = {
-		{ .iov_base = &header, .iov_len = sizeof(header) },
-		{ .iov_base = (void *)fixed, .iov_len = fixed_bytes },
-	};
-
-	const struct transport_ops *ops = server->transport.ops;
-
-	pthread_mutex_lock(&server->write);
-	count(&server->status->sent_bytes, sizeof(header) + header.length);
-	return (ops->append ? ops->append : ops->write)(&server->transport, vector, 2);
-}
-
-CUresult server_take(struct server_call *call, void *target, size_t bytes)
-{
-	if (bytes > call->tail_bytes)
-		return SERVER_MALFORMED;
-	if (inbox_take(call->inbox, target, bytes))
-		return SERVER_MALFORMED;
-	call->tail_bytes -= bytes;
-	return CUDA_SUCCESS;
-}
 
 static void server_end(struct server *server)
 {
@@ -197,7 +129,7 @@ static bool call_serve(struct server_call *call, const struct wire_op_info *info
 	/* These have waited for the whole context, and the client has its answer. */
 	if (!rc && result == CUDA_SUCCESS && (call->header.opcode == WIRE_OP_CONTEXT_SYNCHRONIZE ||
 					      call->header.opcode == WIRE_OP_MEMORY_FREE))
-		server_pinned_trim(call);
+		server_gather_trim(call);
 	return rc == 0;
 }
 
@@ -227,105 +159,7 @@ static void lead_pass(struct server *server)
 	pthread_mutex_unlock(&server->leader);
 }
 
-/* ---- reading aside ----
- *
- * NVIDIA's driver lets memory be allocated or pinned, code be loaded and full queues be filled only when what runs on the
- * device is over.  A stream that waits for an answer of the client never is, until the answer is read.  So where a
- * stream waits, another thread reads while a frame is served: answers are served there and then, all else is kept and
- * served in its order by who served before. */
-
-/* Beyond it nobody reads until some of it has been served; clients stop before (CLIENT_BEHIND_PIECES). */
-#define ASIDE_BYTES_LIMIT ((size_t)1 << 30)
-/* Then the answer that would let it be served is among what is not read: the session ends. */
-#define ASIDE_PATIENCE_S 30
-/* Threads that stay for the next call that waits. */
-#define ASIDE_PARKED_MOST 16u
-
-struct server_frame {
-	struct server_frame *next;
-	struct wire_header header;
-	int descriptor;			/* as a call's */
-	uint8_t payload[] __attribute__((aligned(8)));
-};
-
 static void *aside_thread(void *opaque);
-
-/* What keeping it takes, with malloc's own. */
-static size_t aside_cost(const struct server_frame *frame)
-{
-	return sizeof(*frame) + frame->header.length + 32;
-}
-
-/* The next of what was kept; NULL: there is nothing, and who reads serves again. */
-static struct server_frame *aside_next(struct server *server)
-{
-	struct server_frame *frame;
-
-	pthread_mutex_lock(&server->aside_lock);
-	frame = server->aside;
-	if (frame) {
-		server->aside = frame->next;
-		server->aside_bytes -= aside_cost(frame);
-		if (!server->aside)
-			server->aside_last = &server->aside;
-	} else {
-		server->lent = false;
-	}
-	pthread_cond_broadcast(&server->aside_less);
-	pthread_mutex_unlock(&server->aside_lock);
-	return frame;
-}
-
-enum aside { ASIDE_KEPT, ASIDE_LENT, ASIDE_NOT, ASIDE_FULL };
-
-/* Keep it for who serves.  Where nobody does: ASIDE_LENT: that is the caller now, who lets another thread read and
- * serves what is kept; ASIDE_NOT: it is not kept, since no stream waits.  ASIDE_FULL: nothing has been served for long. */
-static enum aside aside_keep(struct server *server, struct server_frame *frame)
-{
-	enum aside kept = ASIDE_KEPT;
-	struct timespec until;
-
-	pthread_mutex_lock(&server->aside_lock);
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += ASIDE_PATIENCE_S;
-	while (server->lent && server->aside_bytes > ASIDE_BYTES_LIMIT)
-		if (pthread_cond_timedwait(&server->aside_less, &server->aside_lock, &until)) {
-			pthread_mutex_unlock(&server->aside_lock);
-			return ASIDE_FULL;
-		}
-	if (!server->lent)
-		kept = atomic_load(&server->host_waits) ? ASIDE_LENT : ASIDE_NOT;
-	if (kept != ASIDE_NOT) {
-		server->lent = true;
-		*server->aside_last = frame;
-		server->aside_last = &frame->next;
-		server->aside_bytes += aside_cost(frame);
-	}
-	pthread_mutex_unlock(&server->aside_lock);
-	return kept;
-}
-
-/* Who serves will wait: what is kept is another thread's to serve, or, if there is nothing, who reads serves.
- * false: there is no such thread. */
-static bool aside_pass(struct server *server)
-{
-	bool passed;
-
-	pthread_mutex_lock(&server->aside_lock);
-	passed = !server->aside;
-	if (passed) {
-		server->lent = false;
-	} else if (server->aside_parked) {
-		passed = true;
-		server->aside_parked--;
-		server->aside_woken++;
-		atomic_fetch_add(&server->threads, 1);
-		pthread_cond_signal(&server->aside_wake);
-	}
-	pthread_mutex_unlock(&server->aside_lock);
-	return passed || (atomic_load(&server->threads) < SERVER_THREADS &&
-			  server_thread_start(server, aside_thread) == 0);
-}
 
 /* Without another thread, the frames wait until this call is over. */
 void server_pass(struct server_call *call)
@@ -342,7 +176,8 @@ void server_pass(struct server_call *call)
 	if (call->context && (server_hold(call, call->context) != CUDA_SUCCESS ||
 			      server_hold(call, call->context->base) != CUDA_SUCCESS))
 		return;
-	if (call->lent && !aside_pass(server))
+	if (call->lent && !aside_pass(&server->aside) &&
+	    (atomic_load(&server->threads) >= SERVER_THREADS || server_thread_start(server, aside_thread)))
 		return;
 	call->passed = true;
 	if (!call->lent)
@@ -525,13 +360,12 @@ static bool call_run(struct server_call *call, const struct wire_op_info *info, 
 }
 
 /* The frame in the inbox, in memory; NULL: the session is over. */
-static struct server_frame *frame_take(struct server_call *call)
+static struct aside_frame *frame_take(struct server_call *call)
 {
-	struct server_frame *frame = malloc(sizeof(*frame) + call->header.length);
+	struct aside_frame *frame = malloc(sizeof(*frame) + call->header.length);
 
 	if (!frame)
 		return NULL;
-	frame->next = NULL;
 	frame->header = call->header;
 	frame->descriptor = call->descriptor;
 	if (inbox_take(call->inbox, frame->payload, call->header.length)) {
@@ -541,7 +375,7 @@ static struct server_frame *frame_take(struct server_call *call)
 	return frame;
 }
 
-static bool frame_run(struct server_thread *thread, struct server_frame *frame, bool lent, bool *leading)
+static bool frame_run(struct server_thread *thread, struct aside_frame *frame, bool lent, bool *leading)
 {
 	struct inbox inbox = {
 		.transport = &thread->server->transport,
@@ -566,32 +400,14 @@ static bool frame_run(struct server_thread *thread, struct server_frame *frame, 
 static bool aside_serve(struct server_thread *thread, bool *leading)
 {
 	struct server *server = thread->server;
-	struct server_frame *frame;
+	struct aside_frame *frame;
 	bool good = true;
 
-	while (*leading && (frame = aside_next(server))) {
+	while (*leading && (frame = aside_next(&server->aside))) {
 		good = good && !atomic_load(&server->ended) && frame_run(thread, frame, true, leading);
 		free(frame);
 	}
 	return good;
-}
-
-/* Wait to be needed again; it is none of the server's threads meanwhile.  false: enough others do. */
-static bool aside_park(struct server *server)
-{
-	bool parks;
-
-	atomic_fetch_sub(&server->threads, 1);
-	pthread_mutex_lock(&server->aside_lock);
-	parks = server->aside_parked < ASIDE_PARKED_MOST;
-	if (parks) {
-		server->aside_parked++;
-		while (!server->aside_woken)
-			pthread_cond_wait(&server->aside_wake, &server->aside_lock);
-		server->aside_woken--;
-	}
-	pthread_mutex_unlock(&server->aside_lock);
-	return parks;
 }
 
 /* A thread that serves what was kept. */
@@ -607,7 +423,7 @@ static void *aside_thread(void *opaque)
 		leading = true;
 		if (!thread || !aside_serve(thread, &leading))
 			server_end(server);
-	} while (aside_park(server));
+	} while (aside_park(&server->aside));
 	free(thread);
 	return NULL;
 }
@@ -616,14 +432,14 @@ static void *aside_thread(void *opaque)
 static bool aside_read(struct server_call *call, const struct wire_op_info *info, bool *leading)
 {
 	struct server *server = call->server;
-	struct server_frame *frame;
+	struct aside_frame *frame;
 	bool good = true;
 
 	if (call_overtakes(call)) {
 		bool serves;
 
 		/* While nobody else serves they are the reader's; later, of what they put into streams nothing is said. */
-		if (!atomic_load(&server->lent))
+		if (!atomic_load(&server->aside.lent))
 			server->settled.known = server->idle.known = false;
 		/* As a call that has let go of the lead: it takes no names away, and holds what it finds. */
 		call->passed = call->beside = true;
@@ -634,7 +450,7 @@ static bool aside_read(struct server_call *call, const struct wire_op_info *info
 	frame = frame_take(call);
 	if (!frame)
 		return false;
-	switch (aside_keep(server, frame)) {
+	switch (aside_keep(&server->aside, frame)) {
 	case ASIDE_KEPT:
 		break;
 	case ASIDE_FULL:
@@ -676,14 +492,14 @@ static bool frame_serve(struct server_thread *thread, bool *leading)
 	info = call_known(&call);
 	if (!info)
 		return false;
-	count(&server->status->calls, 1);
+	server_count(&server->status->calls, 1);
 	/* Descriptors come in the order of the frames, of which this one may be served later. */
 	call.descriptor = call.header.opcode == WIRE_OP_PINNED_OFFER ||
 					  call.header.opcode == WIRE_OP_PINNED_OFFER_FILE
 				  ? transport_shm_passed(&server->transport)
 				  : -1;
 	/* What was lent before this thread leads it sees, and with the end of that all that was served meanwhile. */
-	if (atomic_load_explicit(&server->lent, memory_order_acquire) ||
+	if (atomic_load_explicit(&server->aside.lent, memory_order_acquire) ||
 	    atomic_load_explicit(&server->host_waits, memory_order_relaxed))
 		return aside_read(&call, info, leading);
 	return call_run(&call, info, leading);
@@ -717,104 +533,15 @@ static void *server_thread(void *opaque)
 	return NULL;
 }
 
-void server_status_carried(struct server *server, const struct transport *transport)
+int server_run(struct server *server)
 {
-	uint64_t name = 0;
+	int rc = server_thread_start(server, server_thread);
 
-	/* The last byte stays 0. */
-	memcpy(&name, transport->ops->name, strnlen(transport->ops->name, sizeof(name) - 1));
-	atomic_store_explicit(&server->status->transport, name, memory_order_relaxed);
-}
-
-static struct server *server_make(void)
-{
-	struct server *server = calloc(1, sizeof(*server));
-
-	if (!server)
-		return NULL;
-	server->names = server_names_make();
-	if (!server->names) {
-		free(server);
-		return NULL;
-	}
-	return server;
-}
-
-struct server *server_prepare(const struct server_options *options)
-{
-	struct server *server = server_make();
-	char why[WIRE_HELLO_TEXT_BYTES];
-	CUresult result;
-
-	/* Not freed: the driver is open, and the process ends. */
-	if (!server || server_driver_start(server, options, why, sizeof(why), &result) ||
-	    result != CUDA_SUCCESS)
-		return NULL;
-	return server;
-}
-
-int server_serve(const struct server_options *options, char *why, int bytes)
-{
-	struct server *server = options->prepared ? options->prepared : server_make();
-	int rc;
-
-	if (!server)
-		return server_fail(why, bytes, -ENOMEM, "out of memory");
-	server->text_read = server->said_read = -1;
-	server->status = options->status ? options->status : &server->unseen;
-	server->libcuda = options->libcuda;
-	server->sessions = options->sessions;
-	server->exchange = options->exchange;
-	server->session_count = options->sessions ? options->session_count : 0;
-	server->meter.received_bytes = &server->status->received_bytes;
-	server->meter.busy_ns = &server->status->busy_ns;
-	server->meter.reading_since_ns = &server->status->reading_since_ns;
-	pthread_mutex_init(&server->busy_lock, NULL);
-	pthread_mutex_init(&server->leader, NULL);
-	pthread_mutex_init(&server->write, NULL);
-	pthread_mutex_init(&server->lock, NULL);
-	pthread_mutex_init(&server->exchange_lock, NULL);
-	pthread_mutex_init(&server->exports_lock, NULL);
-	pthread_mutex_init(&server->shared_end, NULL);
-	pthread_mutex_init(&server->shared_lock, NULL);
-	pthread_mutex_init(&server->holds_lock, NULL);
-	pthread_cond_init(&server->let_go, NULL);
-	pthread_cond_init(&server->end, NULL);
-	pthread_mutex_init(&server->objects.lock, NULL);
-	pthread_mutex_init(&server->functions.lock, NULL);
-	pthread_mutex_init(&server->held_lock, NULL);
-	pthread_mutex_init(&server->aside_lock, NULL);
-	pthread_cond_init(&server->aside_less, NULL);
-	pthread_cond_init(&server->aside_wake, NULL);
-	server->aside_last = &server->aside;
-	rc = transport_socket_init(&server->transport, options->descriptor);
-	if (rc) {
-		free(server);
-		return server_fail(why, bytes, rc, "take over descriptor %d: %s", options->descriptor,
-			    strerror(-rc));
-	}
-	rc = server_hello(server, options, why, bytes);
-	if (!rc)
-		rc = inbox_init(&server->inbox, &server->transport);
-	server->inbox.meter = &server->meter;
-	/* Its first frames may be there already, so that it waits for none. */
-	atomic_store_explicit(&server->status->reading_since_ns, transport_now_ns(), memory_order_relaxed);
-	/* Our threads may be moved; a program's are its own. */
-	server->inbox.parts = true;
-	server->patient = inbox_has_processors();
-	if (!rc)
-		rc = server_text_start(server);
-	if (!rc)
-		rc = server_thread_start(server, server_thread);
-	if (!rc) {
-		/* This thread never enters the driver, so that nothing in there can
-		 * keep the process from ending. */
-		pthread_mutex_lock(&server->lock);
-		while (!atomic_load(&server->ended))
-			pthread_cond_wait(&server->end, &server->lock);
-		pthread_mutex_unlock(&server->lock);
-	}
-	server->transport.ops->shutdown(&server->transport);
-	/* Not freed: other threads may be inside the driver, and the process ends. */
-	return rc;
+	if (rc)
+		return rc;
+	pthread_mutex_lock(&server->lock);
+	while (!atomic_load(&server->ended))
+		pthread_cond_wait(&server->end, &server->lock);
+	pthread_mutex_unlock(&server->lock);
+	return 0;
 }

@@ -1,4 +1,16 @@
-/* server_ops.h - the engine's inside: session, threads, and what a handler sees. */
+/* server_ops.h - the engine's inside: session, threads, and what a handler sees.
+ *
+ * Locks, in the order in which they are taken; those that are not named are taken alone:
+ *
+ *	leader				>  all others
+ *	shared_end			>  shared_lock
+ *	text_lock, a token's asking (token.h)	>  write
+ *	write, resume.lock		>  the transport's (resume_stream.h)
+ *	a context's making		>  its lock
+ *	names' lock, lock, a context's lock, a token's asking	>  holds_lock
+ *	exports_lock			>  quota's lock
+ *	holds_lock, shared_lock, names' lock	>  a handle table's
+ */
 #ifndef FARBUS_SERVER_SERVER_OPS_H
 #define FARBUS_SERVER_SERVER_OPS_H
 
@@ -17,21 +29,18 @@
 #include "../wire/hello.h"
 #include "../wire/jit.h"
 #include "../wire/resource.h"
+#include "aside.h"
 #include "server.h"
 
 /* Calls that may wait for the device at the same time: one per lane.  One thread must be left to read what they wait
  * for (the answers of host functions), and one to serve what is read. */
 #define SERVER_THREADS ((int)WIRE_LANES + 2)
 
-/* Bytes that are on their way between the socket and the device. */
 struct server_names;			/* named.c */
-struct server_holds;
-
-/* What a token's stream does with the client's memory is told with one of these. */
-struct host_token;
 
 struct server_staging_pool;
 
+/* Bytes that are on their way between the socket and the device. */
 struct server_staging {
 	struct server_staging *next;
 	struct server_staging_pool *pool;
@@ -85,9 +94,9 @@ enum server_type {
  * client stops long before (CLIENT_BEHIND_LIMIT) when a stream does not move. */
 #define SERVER_STAGING_LIMIT 1024
 
-/* Where the bytes of a copy out of the client's pinned memory are gathered. */
-struct server_pinned {
-	struct server_pinned *next;
+/* Where the bytes of a copy out of the client's pinned memory are gathered (gather.h). */
+struct server_gathered {
+	struct server_gathered *next;
 	uint8_t *memory;		/* the driver's pinned memory, of the context */
 	size_t bytes;
 };
@@ -143,8 +152,8 @@ struct server_context {
 	CUstream blocking[SERVER_BLOCKING];	/* streams that the legacy one waits for */
 	unsigned blocking_count;
 	bool blocking_many;			/* once, one found no place there */
-	struct server_pinned *pinned_idle;
-	uint64_t pinned_idle_bytes;
+	struct server_gathered *gathered_idle;
+	uint64_t gathered_idle_bytes;
 	struct server_lane_stream *lanes;
 	struct server_library *ended;	/* modules that the driver destroys with the context */
 	bool gone;			/* its end has begun; set by the leader, under server.holds_lock */
@@ -232,14 +241,8 @@ struct server {
 	int device_count;
 
 	pthread_mutex_t leader;		/* who holds it reads frames */
-	_Atomic unsigned host_waits;	/* streams that wait for answers of the client, or will (host.c) */
-	pthread_mutex_t aside_lock;	/* over what follows (serve.c: reading aside) */
-	pthread_cond_t aside_less;	/* some of it has been served, or all */
-	_Atomic bool lent;		/* who serves frames does not read them meanwhile */
-	struct server_frame *aside, **aside_last;	/* read meanwhile, to be served in their order */
-	unsigned aside_parked, aside_woken;	/* threads that wait to serve them, and those of them that are to */
-	pthread_cond_t aside_wake;
-	size_t aside_bytes;
+	_Atomic unsigned host_waits;	/* streams that wait for answers of the client, or will (token.h) */
+	struct aside aside;		/* what is read while another frame is served */
 	pthread_mutex_t write;		/* over the transport's writing side */
 	_Atomic int waiting;		/* threads that wait to lead */
 	_Atomic int threads;
@@ -285,7 +288,7 @@ struct server {
 	unsigned resource_count;
 	struct server_management *management;	/* management.c; made by the first query */
 
-	pthread_mutex_t holds_lock;	/* over what follows (hold.c); the last of all locks */
+	pthread_mutex_t holds_lock;	/* over what follows (hold.c) */
 	struct server_holds *holds;
 	pthread_cond_t let_go;		/* a call no longer holds what it did */
 };
@@ -332,42 +335,44 @@ extern const server_handler server_handlers[];
 /* A result that ends the session: the client does not speak the protocol. */
 #define SERVER_MALFORMED ((CUresult)-1)
 
-/* Let others see what carries the calls. */
-void server_status_carried(struct server *server, const struct transport *transport);
+/* ---- frames.c: to the client ---- */
 
-/* objects.c: a stream that the legacy one waits for is there, or is no more. */
-void server_blocking_add(struct server_context *context, CUstream stream);
-void server_blocking_remove(struct server_context *context, CUstream stream);
-/* Is the frame of the client's own lane (WIRE_LANE_OWN)? */
-bool server_is_own(const struct server_call *call);
-/* staging.c: a new context has no buffers. */
-void server_staging_init(struct server_context *context);
-/* Have some staging buffers before a stream waits for the client: then the driver may make none. */
-void server_staging_reserve(struct server_call *call);
-/* Take the tail's next bytes from the inbox; for operations with bulk tails. */
-CUresult server_take(struct server_call *call, void *target, size_t bytes);
+/* Add to a counter that has one writer at a time: no lock, and readers see whole numbers. */
+static inline void server_count(_Atomic uint64_t *counter, uint64_t more)
+{
+	uint64_t before = atomic_load_explicit(counter, memory_order_relaxed);
 
+	atomic_store_explicit(counter, before + more, memory_order_relaxed);
+}
 /* Send one frame; parts with no bytes are left out. */
-/* Has a stream come to its end, and so has what it would wait for?  Also false where that
- * can't be asked. */
-bool server_stream_is_idle(struct server_call *call, CUstream stream);
-/* Is the thread that leads, which asks, the only one that is in the driver? */
-bool server_is_alone(const struct server *server);
-
+int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
+		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
+		size_t tail_bytes);
 /* Begin a frame that the caller finishes: it writes `tail_bytes` to the transport, and lets
  * go of server->write whatever this returns. */
 int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
 		      const void *fixed, size_t fixed_bytes, size_t tail_bytes);
+/* Take the tail's next bytes from the inbox; for operations with bulk tails. */
+CUresult server_take(struct server_call *call, void *target, size_t bytes);
+/* Let others see what carries the calls. */
+void server_status_carried(struct server *server, const struct transport *transport);
 
-int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
-		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
-		size_t tail_bytes);
+/* ---- serve.c: threads ---- */
 
+/* Serve frames until the session has ended.  The caller never enters the driver, so that nothing in there can keep the
+ * process from ending.  0, or -errno: it has not begun. */
+int server_run(struct server *server);
+/* Is the thread that leads, which asks, the only one that is in the driver? */
+bool server_is_alone(const struct server *server);
 /* Let another thread lead, if this one still does: from here on the call may wait, and takes no
  * names away.  It holds its context. */
 void server_pass(struct server_call *call);
+/* Is the frame of the client's own lane (WIRE_LANE_OWN)? */
+bool server_is_own(const struct server_call *call);
 
-/* hold.c: hold an object until the end of the call; a context, unless its end has begun, and whether it
+/* ---- hold.c: what a call uses ---- */
+
+/* Hold an object until the end of the call; a context, unless its end has begun, and whether it
  * has; the object of that name, held where it must be, or NULL; the end of the call. */
 CUresult server_hold(struct server_call *call, const void *object);
 CUresult server_hold_context(struct server_call *call, const struct server_context *context);
@@ -384,43 +389,26 @@ void server_let_go(struct server_call *call);
 /* Nobody finds the object any more: wait until nobody uses it.  May let go of the lead. */
 void server_await_users(struct server_call *call, const void *object);
 
+/* ---- objects.c: contexts, streams, events ---- */
+
 /* Make a context current on this thread. */
 CUresult server_context_enter(struct server_thread *thread, struct server_context *context);
 
 CUresult server_resolve_context(struct server_call *call, uint64_t handle, CUcontext *context);
 CUresult server_resolve_stream(struct server_call *call, uint64_t handle, CUstream *stream);
 CUresult server_resolve_event(struct server_call *call, uint64_t handle, CUevent *event);
-/* Count what the driver allocates against the lease's `limit` of bytes (quota.c). */
-void server_quota_install(struct server *server, uint64_t limit);
-/* What is charged for memory apart from addresses stays so until it is let go of; NULL: nothing is.  And a handle of the
- * same memory, or with NULL of another process's: it stays as long as that, too, and the reference is the handle's. */
-struct charge;
-struct charge *server_quota_hold(CUmemGenericAllocationHandle handle);
-struct charge *server_quota_hold_again(struct charge *charge);
-void server_quota_let_go(struct charge *charge);
-void server_quota_share(struct charge *charge, CUmemGenericAllocationHandle handle);
-/* The modules of a context: nobody finds them any more; and, when the driver has destroyed them with the
- * context, the memory that it may have pointed into until then. */
-void server_libraries_forget(struct server_context *context);
-void server_libraries_free(struct server_context *context);
-CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
-/* A module, and the name (named.c) under which its references lie. */
-CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
-			       uint64_t *name);
 /* What launches take: a function, or a library's kernel as it is. */
 CUresult server_resolve_function(struct server_call *call, uint64_t handle, CUfunction *function);
 /* The function in the current context, which is what graphs take. */
 CUresult server_resolve_function_here(struct server_call *call, uint64_t handle, CUfunction *function);
+/* Is it a library's kernel? */
 bool server_is_kernel(struct server_call *call, uint64_t handle);
 /* How `functions` keeps a library's kernel. */
 void *server_kernel_marked(CUkernel kernel);
-
-/* The client's name of a kernel that the driver shows, or 0. */
-uint64_t server_function_name(struct server_call *call, CUfunction function);
-/* A blob that has arrived whole; its data becomes the caller's.  NULL: there is none such. */
-void *server_blob_take(struct server *server, uint64_t handle, uint64_t bytes);
-
-/* objects.c: a context of the driver's under the client's handle (`base`: of a green one's, or NULL),
+/* A stream that the legacy one waits for is there, or is no more. */
+void server_blocking_add(struct server_context *context, CUstream stream);
+void server_blocking_remove(struct server_context *context, CUstream stream);
+/* A context of the driver's under the client's handle (`base`: of a green one's, or NULL),
  * and the end of that. */
 CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontext real,
 			     CUdevice device, struct server_context *base,
@@ -435,13 +423,9 @@ struct server_context *server_primary(struct server *server, uint32_t ordinal);
  * asks for it. */
 CUresult server_enter_any(struct server_call *call, CUdevice device);
 
-/* green.c: what the driver keeps in a resource stays here. */
-CUresult server_resource_name(struct server *server, const CUdevResource *resource,
-			      struct wire_resource *wire);
-CUresult server_resource_find(struct server *server, const struct wire_resource *wire,
-			      CUdevResource *resource);
+/* ---- named.c: what is named here ---- */
 
-/* named.c: objects that are named here.  The name of `real`, making it if it has none, in
+/* Objects that are named here.  The name of `real`, making it if it has none, in
  * `owner` (a name, or 0); `again` counts one more holder of what is there already. */
 struct server_names *server_names_make(void);
 CUresult server_name(struct server_call *call, enum server_type type, uint64_t real, uint64_t owner,
@@ -473,63 +457,25 @@ void server_name_settle(struct server *server, struct named *hidden, bool gone);
 struct named *server_names_hide(struct server *server, const struct server_context *context);
 void server_names_end(struct server_call *call, struct named *hidden);
 
-/* graph.c: the driver has made `executable` of `graph`, and it was just named. */
-void server_graph_instantiated(struct server_call *call, CUgraph graph, CUgraphExec executable,
-			       uint64_t wire);
+/* ---- library.c, kernel.c: code ---- */
 
-/* gate.c: let a stream wait until the gate is opened; false: here it can't.  An event, and its return. */
-bool server_gate_close(struct server_call *call, CUstream stream, unsigned *gate);
-void server_gate_open(struct server_context *context, unsigned gate);
-CUresult server_mark_take(struct server_call *call, struct server_mark **out);
-void server_mark_give(struct server_context *context, struct server_mark *mark);
-
-/* host.c: host functions that graphs call as often as they run.  `named` is the program's
- * function, its argument and the token. */
-struct host_token *server_token_keep(struct server_call *call, uint64_t handle,
-				     const uint64_t named[3]);
-/* The call that named it is over: it lasts as long as the graph, or ends now. */
-void server_token_settle(struct server_call *call, struct host_token *token, CUgraph graph,
-			 bool used);
-/* The driver has ended the context, and calls nothing in its streams any more. */
-void server_host_forget(struct server_context *context);
-void server_token_show(CUhostFn function, void *argument, uint64_t named[3]);
-void server_token_ask(void *token);
-
-/* capture.c: may this call be made while streams are captured? */
-CUresult server_capture_permit(struct server_call *call);
-void server_capture_end(struct server *server, CUstream stream);
-void server_captures_forget(struct server *server, CUcontext context);
-/* The graph that a stream is captured into, or NULL. */
-CUgraph server_capture_graph(const struct server_driver *driver, CUstream stream);
-
-/* copies.c: are these sizes that a plane of bytes may have? */
-bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);
-
-/* host.c: give the driver back what the current context has too much of idle pinned
- * memory.  May wait for the device; only where nobody waits for this thread. */
-void server_pinned_trim(struct server_call *call);
-
-/* share.c: how much of an allocation lies from that address on. */
-CUresult server_range_behind(const struct server_driver *driver, CUdeviceptr address, uint64_t *bytes);
-
-/* descriptor.c: is it an operation that needs the supervisor to keep descriptors? */
-bool server_descriptor_op(unsigned op);
-
-/* pinned.c: a context is about to end, and with it what is pinned in it.  May wait for its work. */
-void server_pinned_forget(struct server_call *call, struct server_context *context);
-
-/* text.c: catch what the driver prints; send what is there now. */
-int server_text_start(struct server *server);
-void server_text_flush(struct server *server);
-/* What a software GPU says of this thread's calls reaches the client otherwise, from now on. */
-void server_text_told(bool told);
-
-/* driver.c */
+/* The modules of a context: nobody finds them any more; and, when the driver has destroyed them with the
+ * context, the memory that it may have pointed into until then. */
+void server_libraries_forget(struct server_context *context);
+void server_libraries_free(struct server_context *context);
+CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
+/* A module, and the name (named.c) under which its references lie. */
+CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
+			       uint64_t *name);
+/* The client's name of a kernel that the driver shows, or 0. */
+uint64_t server_function_name(struct server_call *call, CUfunction function);
 /* Options of the just-in-time compiler from a message: those that are plain numbers, the others
  * are left out.  Room is for WIRE_JIT_OPTIONS. */
 struct wire_reader;
 CUresult server_jit_options(struct wire_reader *reader, uint32_t count, CUjit_option *options,
 			    void **values, unsigned *taken);
+
+/* ---- images.c: kept for later programs ---- */
 
 /* Bytes behind every image, zero, so that a malformed one ends there. */
 #define SERVER_IMAGE_SLACK 16u
@@ -545,6 +491,80 @@ bool server_image_is(const void *data, size_t bytes, const uint8_t digest[WIRE_D
 void server_image_keep(struct server_images *images, const uint8_t digest[WIRE_DIGEST_BYTES],
 		       const void *data, uint64_t bytes);
 
+/* ---- blob.c ---- */
+
+/* A blob that has arrived whole; its data becomes the caller's.  NULL: there is none such. */
+void *server_blob_take(struct server *server, uint64_t handle, uint64_t bytes);
+
+/* ---- staging.c, in_place.c, copies.c: bytes ---- */
+
+/* A new context has no buffers. */
+void server_staging_init(struct server_context *context);
+/* Have some staging buffers before a stream waits for the client: then the driver may make none. */
+void server_staging_reserve(struct server_call *call);
+/* Has a stream come to its end, and so has what it would wait for?  Also false where that
+ * can't be asked. */
+bool server_stream_is_idle(struct server_call *call, CUstream stream);
+/* Are these sizes that a plane of bytes may have? */
+bool server_plane_sane(uint64_t pitch, uint64_t width, uint64_t height);
+
+/* ---- capture.c, graph.c ---- */
+
+/* May this call be made while streams are captured? */
+CUresult server_capture_permit(struct server_call *call);
+void server_capture_end(struct server *server, CUstream stream);
+void server_captures_forget(struct server *server, CUcontext context);
+/* The graph that a stream is captured into, or NULL. */
+CUgraph server_capture_graph(const struct server_driver *driver, CUstream stream);
+/* The driver has made `executable` of `graph`, and it was just named. */
+void server_graph_instantiated(struct server_call *call, CUgraph graph, CUgraphExec executable,
+			       uint64_t wire);
+
+/* ---- gate.c ---- */
+
+/* Let a stream wait until the gate is opened; false: here it can't.  An event, and its return. */
+bool server_gate_close(struct server_call *call, CUstream stream, unsigned *gate);
+void server_gate_open(struct server_context *context, unsigned gate);
+CUresult server_mark_take(struct server_call *call, struct server_mark **out);
+void server_mark_give(struct server_context *context, struct server_mark *mark);
+
+/* ---- pinned.c, share.c, descriptor.c: memory that others have, too ---- */
+
+/* A context is about to end, and with it what is pinned in it.  May wait for its work. */
+void server_pinned_forget(struct server_call *call, struct server_context *context);
+/* How much of an allocation lies from that address on. */
+CUresult server_range_behind(const struct server_driver *driver, CUdeviceptr address, uint64_t *bytes);
+/* Is it an operation that needs the supervisor to keep descriptors? */
+bool server_descriptor_op(unsigned op);
+
+/* ---- green.c ---- */
+
+/* What the driver keeps in a resource stays here. */
+CUresult server_resource_name(struct server *server, const CUdevResource *resource,
+			      struct wire_resource *wire);
+CUresult server_resource_find(struct server *server, const struct wire_resource *wire,
+			      CUdevResource *resource);
+
+/* ---- quota.c: the account of the lease's memory ---- */
+
+/* Count what the driver allocates against the lease's `limit` of bytes (quota.c). */
+void server_quota_install(struct server *server, uint64_t limit);
+/* What is charged for memory apart from addresses stays so until it is let go of; NULL: nothing is.  And a handle of the
+ * same memory, or with NULL of another process's: it stays as long as that, too, and the reference is the handle's. */
+struct charge;
+struct charge *server_quota_hold(CUmemGenericAllocationHandle handle);
+struct charge *server_quota_hold_again(struct charge *charge);
+void server_quota_let_go(struct charge *charge);
+void server_quota_share(struct charge *charge, CUmemGenericAllocationHandle handle);
+
+/* ---- text.c: what the driver prints ---- */
+
+/* Catch what the driver prints; send what is there now. */
+int server_text_start(struct server *server);
+void server_text_flush(struct server *server);
+/* What a software GPU says of this thread's calls reaches the client otherwise, from now on. */
+void server_text_told(bool told);
+
 /* ---- driver.c ---- */
 
 /* Open the driver and start it: what it says is in *result, why it can't be opened in `why`.  0 or -errno. */
@@ -559,6 +579,9 @@ void server_driver_operations(const struct server *server, uint8_t *bits, size_t
 int server_hello(struct server *server, const struct server_options *options, char *why, int bytes);
 /* Say why in one line, for the log of whoever started this process; gives `rc` back. */
 int server_fail(char *why, int bytes, int rc, const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/* ---- resume.c ---- */
+
 /* May this session be resumed?  Then tell the client how, as the hello's end, and go on so. */
 bool server_resume_may(const struct server *server, const struct server_options *options);
 void server_resume_prepare(struct server *server, const struct server_options *options,

@@ -2,12 +2,16 @@
 #include "copies.h"
 
 #include <stdlib.h>
-#include <time.h>
+
+#include "../transport/thread.h"
+
+/* How often who waits for a buffer asks whether the context is broken. */
+#define AWAIT_ROUND_NS 1000000000u
 
 static void pool_init(struct server_staging_pool *pool)
 {
 	pool->busy_last = &pool->busy_first;
-	pthread_cond_init(&pool->returned, NULL);
+	transport_cond_init(&pool->returned);
 }
 
 void server_staging_init(struct server_context *context)
@@ -119,13 +123,10 @@ static CUresult staging_await(struct server_call *call, struct server_staging_po
 
 	pthread_mutex_lock(&context->lock);
 	while (!pool->idle && !pool->busy_first && result == CUDA_SUCCESS) {
-		struct timespec until;
-
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec++;
 		if (!pool->count) {
 			result = CUDA_ERROR_OUT_OF_MEMORY;
-		} else if (pthread_cond_timedwait(&pool->returned, &context->lock, &until)) {
+		} else if (transport_cond_wait_until(&pool->returned, &context->lock,
+						     transport_now_ns() + AWAIT_ROUND_NS)) {
 			pthread_mutex_unlock(&context->lock);
 			result = call->driver->cuStreamQuery(NULL);
 			if (result == CUDA_ERROR_NOT_READY)

@@ -135,8 +135,6 @@ uint64_t driver_graph_mark_before(CUgraphNode const *nodes, size_t count);
 struct graph_allocation *driver_graph_reuse(const struct CUgraph_st *graph,
 					    const CUgraphNode *dependencies, size_t count,
 					    const CUDA_MEM_ALLOC_NODE_PARAMS *params);
-/* The context that a node's parameters name, or without one the current one. */
-CUresult driver_graph_context(CUcontext wanted, struct CUctx_st **context);
 /* Has the graph, or a graph in it, such nodes? */
 bool driver_graph_has_memory(const struct CUgraph_st *graph);
 bool driver_graph_has_conditional(const struct CUgraph_st *graph);
@@ -159,6 +157,22 @@ CUresult driver_graph_host(const CUDA_HOST_NODE_PARAMS *params, struct graph_pay
 CUresult driver_graph_words(struct CUctx_st *context, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params,
 			    struct graph_payload *payload);
 CUresult driver_graph_event(CUgraphNodeType type, CUevent event, struct graph_payload *payload);
+/* The same from what the program says of a node, once the contexts are found that it names. */
+CUresult driver_graph_said_kernel(const CUDA_KERNEL_NODE_PARAMS *params, const CUlaunchAttribute *attributes,
+				  unsigned count, struct graph_payload *payload);
+CUresult driver_graph_said_memcpy(const CUDA_MEMCPY3D *params, CUcontext wanted, struct graph_payload *payload);
+CUresult driver_graph_said_memset(const CUDA_MEMSET_NODE_PARAMS *params, CUcontext wanted,
+				  struct graph_payload *payload);
+CUresult driver_graph_said_words(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params, struct graph_payload *payload);
+CUresult driver_graph_said_event(CUgraphNodeType type, CUevent event, struct graph_payload *payload);
+CUresult driver_graph_said_child(CUgraph child, struct graph_payload *payload);
+CUresult driver_graph_said_alloc(CUgraph graph, const CUgraphNode *dependencies, size_t count,
+				 const CUDA_MEM_ALLOC_NODE_PARAMS *params, struct graph_payload *payload);
+CUresult driver_graph_said_free(CUdeviceptr address, struct graph_payload *payload);
+CUresult driver_graph_said(const CUgraphNodeParams *params, const CUlaunchAttribute *attributes,
+			   unsigned attribute_count, struct graph_payload *payload);
+/* The context that a node's parameters name, or without one the current one. */
+CUresult driver_graph_context(CUcontext wanted, struct CUctx_st **context);
 void driver_graph_payload_drop(struct graph_payload *payload);
 void driver_graph_work_drop(struct graph_work *work);
 static inline void driver_graph_work_hold(struct graph_work *work)

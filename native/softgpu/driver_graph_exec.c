@@ -1,47 +1,15 @@
 /* Executable graphs: made from a graph, launched again and again.
  *
- * A launch runs the nodes one after another, in an order that respects the edges: kernels
- * spread over all workers by themselves.  Between records of events and waits for them,
- * all nodes are one operation of the stream: that is what makes a launch of many small
- * kernels cheap.  A conditional node is one of its steps, with all that its bodies do. */
-#include "driver_graph.h"
+ * A launch runs the steps of a plan (driver_graph_plan.h).  Between records of events and waits for them,
+ * all of them are one operation of the stream: that is what makes a launch of many small
+ * kernels cheap. */
+#include "driver_graph_plan.h"
 
 #include "driver_capture.h"
 #include "driver_event.h"
-#include "driver_graph_memory.h"
 #include "driver_handle.h"
-#include "driver_module.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-/* One thing that a launch does: run work, record or wait for an event, or choose. */
-struct graph_step {
-	struct graph_work *work;	/* held; NULL for the others */
-	CUgraphNodeType type;
-	CUevent event;
-	struct graph_choice *choice;
-};
-
-/* What a conditional node does. */
-struct graph_choice {
-	struct graph_condition *condition;	/* held */
-	CUgraphConditionalNodeType type;
-	unsigned size;
-	struct graph_plan *bodies[];
-};
-
-/* What launches do, until the executable is changed. */
-struct graph_plan {
-	unsigned references;		/* atomic: of the executable, and launches under way */
-	bool has_host;			/* calls functions of the program's */
-	size_t count, room;
-	struct graph_step *steps;
-	/* Allocations that outlive a launch, and that it frees though another made them. */
-	size_t take_count, give_count, allocation_room;
-	struct graph_allocation **takes, **gives;	/* the nodes hold them */
-	struct user_reference *former;	/* what the executable kept before it was updated */
-};
 
 struct CUgraphExec_st {
 	struct CUgraphExec_st *next;	/* of all */
@@ -56,206 +24,6 @@ struct CUgraphExec_st {
 
 static struct CUgraphExec_st *all_executables;
 
-/* ---- plans ---- */
-
-static void choice_free(struct graph_choice *choice);
-
-/* With the lock. */
-static void plan_drop(struct graph_plan *plan)
-{
-	if (__atomic_sub_fetch(&plan->references, 1, __ATOMIC_ACQ_REL))
-		return;
-	for (size_t i = 0; i < plan->count; i++) {
-		if (plan->steps[i].work)
-			driver_graph_work_drop(plan->steps[i].work);
-		if (plan->steps[i].choice)
-			choice_free(plan->steps[i].choice);
-	}
-	driver_graph_users_drop(&plan->former);
-	free(plan->steps);
-	free(plan->takes);
-	free(plan->gives);
-	free(plan);
-}
-
-static void choice_free(struct graph_choice *choice)
-{
-	while (choice->size)
-		plan_drop(choice->bodies[--choice->size]);
-	driver_graph_condition_drop(choice->condition);
-	free(choice);
-}
-
-/* The step is the caller's to fill in; NULL without memory. */
-static struct graph_step *plan_step(struct graph_plan *plan, CUgraphNodeType type)
-{
-	struct graph_step *step;
-
-	if (plan->count == plan->room) {
-		size_t room = plan->room ? 2 * plan->room : 16;
-		struct graph_step *steps = realloc(plan->steps, room * sizeof *steps);
-
-		if (!steps)
-			return NULL;
-		plan->steps = steps;
-		plan->room = room;
-	}
-	step = &plan->steps[plan->count++];
-	*step = (struct graph_step){ .type = type };
-	plan->has_host |= type == CU_GRAPH_NODE_TYPE_HOST;
-	return step;
-}
-
-static bool plan_payload(struct graph_plan *plan, const struct graph_payload *payload)
-{
-	struct graph_step *step = plan_step(plan, payload->type);
-
-	if (!step)
-		return false;
-	step->work = payload->work;
-	step->event = payload->event;
-	if (step->work)
-		driver_graph_work_hold(step->work);
-	return true;
-}
-
-static bool plan_allocation(struct graph_plan *plan, const struct graph_payload *payload)
-{
-	struct graph_allocation *allocation = payload->allocation;
-
-	if (plan->take_count + plan->give_count == plan->allocation_room) {
-		size_t room = plan->allocation_room ? 2 * plan->allocation_room : 8;
-		struct graph_allocation **takes = realloc(plan->takes, room * sizeof *takes), **gives;
-
-		if (!takes)
-			return false;
-		plan->takes = takes;
-		gives = realloc(plan->gives, room * sizeof *gives);
-		if (!gives)
-			return false;
-		plan->gives = gives;
-		plan->allocation_room = room;
-	}
-	if (payload->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-		plan->takes[plan->take_count++] = allocation;
-		return true;
-	}
-	/* What this launch itself allocates before is no concern of others. */
-	for (size_t i = 0; i < plan->take_count; i++) {
-		if (plan->takes[i] == allocation) {
-			plan->takes[i] = plan->takes[--plan->take_count];
-			return true;
-		}
-	}
-	plan->gives[plan->give_count++] = allocation;
-	return true;
-}
-
-static CUresult plan_graph(struct graph_plan *plan, struct CUgraph_st *graph,
-			   struct CUgraphNode_st **error);
-static CUresult plan_make(struct CUgraph_st *graph, struct graph_plan **out,
-			  struct CUgraphNode_st **error);
-
-/* Each body has a plan of its own. */
-static CUresult plan_choice(struct graph_plan *plan, const struct graph_conditional *conditional,
-			    struct CUgraphNode_st **error)
-{
-	struct graph_choice *choice =
-		calloc(1, sizeof *choice + conditional->size * sizeof *choice->bodies);
-	struct graph_step *step = choice ? plan_step(plan, CU_GRAPH_NODE_TYPE_CONDITIONAL) : NULL;
-	CUresult result = CUDA_SUCCESS;
-
-	if (!step) {
-		free(choice);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	step->choice = choice;
-	choice->condition = conditional->condition;
-	driver_graph_condition_hold(choice->condition);
-	choice->type = conditional->type;
-	while (choice->size < conditional->size && !result) {
-		result = plan_make(conditional->bodies[choice->size], &choice->bodies[choice->size],
-				   error);
-		choice->size += !result;
-	}
-	return result;
-}
-
-static CUresult plan_node(struct graph_plan *plan, const struct CUgraphNode_st *node,
-			  struct CUgraphNode_st **error)
-{
-	bool done = true;
-
-	if (node->disabled)
-		return CUDA_SUCCESS;
-	if (node->payload.child)
-		return plan_graph(plan, node->payload.child, error);
-	if (node->payload.conditional)
-		return plan_choice(plan, node->payload.conditional, error);
-	if (node->payload.allocation)
-		done = plan_allocation(plan, &node->payload);
-	else if (node->payload.work || node->payload.event)
-		done = plan_payload(plan, &node->payload);
-	return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* Nodes whose dependencies are all planned, first come first served (A. B. Kahn, 1962).  What
- * is left over lies on a ring. */
-static CUresult plan_graph(struct graph_plan *plan, struct CUgraph_st *graph,
-			   struct CUgraphNode_st **error)
-{
-	struct CUgraphNode_st *node, *first = NULL, **last = &first;
-	size_t left = graph->count;
-	CUresult result = CUDA_SUCCESS;
-
-	/* The queue is linked by `pair`. */
-	for (node = graph->first; node; node = node->next) {
-		node->pending = node->dependencies.count;
-		node->pair = NULL;
-		if (!node->pending) {
-			*last = node;
-			last = &node->pair;
-		}
-	}
-	for (node = first; node && !result; node = node->pair) {
-		result = plan_node(plan, node, error);
-		left--;
-		for (size_t i = 0; i < node->dependents.count; i++) {
-			struct CUgraphNode_st *dependent = node->dependents.nodes[i];
-
-			if (!--dependent->pending) {
-				*last = dependent;
-				last = &dependent->pair;
-			}
-		}
-	}
-	if (!result && left) {
-		for (node = graph->first; node && !node->pending; node = node->next)
-			;
-		*error = node;
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	return result;
-}
-
-static CUresult plan_make(struct CUgraph_st *graph, struct graph_plan **out,
-			  struct CUgraphNode_st **error)
-{
-	struct graph_plan *plan = calloc(1, sizeof *plan);
-	CUresult result;
-
-	if (!plan)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	plan->references = 1;
-	result = plan_graph(plan, graph, error);
-	if (result) {
-		plan_drop(plan);
-		return result;
-	}
-	*out = plan;
-	return CUDA_SUCCESS;
-}
-
 /* ---- executables; with the lock ---- */
 
 static void exec_drop(struct CUgraphExec_st *executable)
@@ -268,7 +36,7 @@ static void exec_drop(struct CUgraphExec_st *executable)
 		link = &(*link)->next;
 	*link = executable->next;
 	if (executable->plan)
-		plan_drop(executable->plan);
+		driver_graph_plan_drop(executable->plan);
 	driver_graph_free(executable->graph);
 	driver_point_drop(&executable->last);
 	free(executable->index);
@@ -296,7 +64,7 @@ struct CUgraph_st *driver_graph_exec_graph(struct CUgraphExec_st *executable)
 void driver_graph_exec_changed(struct CUgraphExec_st *executable)
 {
 	if (executable->plan)
-		plan_drop(executable->plan);
+		driver_graph_plan_drop(executable->plan);
 	executable->plan = NULL;
 }
 
@@ -430,7 +198,7 @@ static CUresult instantiate(CUgraphExec *out, struct CUgraph_st *graph,
 	executable->flags = params->flags & ~(cuuint64_t)CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
 	executable->next = all_executables;
 	all_executables = executable;
-	result = plan_make(executable->graph, &executable->plan, &wrong);
+	result = driver_graph_plan_make(executable->graph, &executable->plan, &wrong);
 	if (wrong) {
 		params->hErrNode_out = original_of(graph, wrong);
 		params->result_out = CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
@@ -460,79 +228,13 @@ struct graph_operation {
 	size_t first, count;			/* of its steps */
 };
 
-static CUresult run_work(const struct graph_work *work, CUresult state)
-{
-	CUresult result = work->context ? driver_context_state(work->context) : CUDA_SUCCESS;
-
-	if (!result)
-		result = work->operation->run(work->operation, state);
-	/* The error is that of the context where it happened, and of the stream's. */
-	if (result && work->context)
-		driver_context_fail(work->context, result);
-	return result;
-}
-
-/* The body that is to run now, or NULL. */
-static const struct graph_plan *choose(const struct graph_choice *choice)
-{
-	unsigned value = driver_graph_condition_value(choice->condition);
-	unsigned index = choice->type == CU_GRAPH_COND_TYPE_SWITCH ? value : !value;
-
-	return index < choice->size ? choice->bodies[index] : NULL;
-}
-
-static CUresult run_steps(const struct graph_plan *plan, size_t first, size_t count, CUresult state);
-
-static CUresult run_choice(const struct graph_choice *choice, CUresult state)
-{
-	struct CUctx_st *context = driver_graph_condition_context(choice->condition);
-	const struct graph_plan *body = choose(choice);
-	CUresult result = driver_context_state(context);
-
-	while (body && !result) {
-		result = run_steps(body, 0, body->count, state);
-		if (choice->type != CU_GRAPH_COND_TYPE_WHILE)
-			break;
-		/* Kernels of a context that goes end early, and so does a loop of short ones. */
-		if (!result && __atomic_load_n(&context->cancel, __ATOMIC_RELAXED))
-			result = driver_engine_result(ENGINE_CANCELLED);
-		body = choose(choice);
-	}
-	return result;
-}
-
-static CUresult run_steps(const struct graph_plan *plan, size_t first, size_t count, CUresult state)
-{
-	CUresult result = CUDA_SUCCESS;
-
-	for (size_t i = first; i < first + count && !result; i++) {
-		const struct graph_step *step = &plan->steps[i];
-
-		result = step->choice ? run_choice(step->choice, state) : run_work(step->work, state);
-	}
-	return result;
-}
-
-static void reset_conditions(const struct graph_plan *plan)
-{
-	for (size_t i = 0; i < plan->count; i++) {
-		const struct graph_choice *choice = plan->steps[i].choice;
-
-		if (!choice)
-			continue;
-		driver_graph_condition_reset(choice->condition);
-		for (unsigned k = 0; k < choice->size; k++)
-			reset_conditions(choice->bodies[k]);
-	}
-}
-
 static CUresult run_graph(struct driver_operation *operation, CUresult state)
 {
 	const struct graph_operation *launch = (struct graph_operation *)operation;
 
 	if (!launch->first)	/* the first stretch */
-		reset_conditions(launch->plan);
-	return run_steps(launch->plan, launch->first, launch->count, state);
+		driver_graph_plan_reset(launch->plan);
+	return driver_graph_plan_run(launch->plan, launch->first, launch->count, state);
 }
 
 static void release_graph(struct driver_operation *operation)
@@ -540,16 +242,10 @@ static void release_graph(struct driver_operation *operation)
 	struct graph_operation *launch = (struct graph_operation *)operation;
 
 	driver_graph_lock();
-	plan_drop(launch->plan);
+	driver_graph_plan_drop(launch->plan);
 	exec_drop(launch->executable);
 	driver_graph_unlock();
 	free(launch);
-}
-
-static bool is_of_event(const struct graph_step *step)
-{
-	return step->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD ||
-	       step->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT;
 }
 
 /* A stretch of steps without events; *point becomes its end. */
@@ -568,7 +264,7 @@ static CUresult submit_stretch(struct CUstream_st *stream, struct CUgraphExec_st
 	launch->plan = plan;
 	launch->first = first;
 	launch->count = count;
-	__atomic_add_fetch(&plan->references, 1, __ATOMIC_RELAXED);
+	driver_graph_plan_hold(plan);
 	driver_graph_lock();
 	executable->references++;
 	driver_graph_unlock();
@@ -599,7 +295,7 @@ static CUresult submit_plan(struct CUstream_st *stream, struct CUgraphExec_st *e
 	for (;;) {
 		size_t end = at;
 
-		while (end < plan->count && !is_of_event(&plan->steps[end]))
+		while (end < plan->count && !driver_graph_step_is_of_event(&plan->steps[end]))
 			end++;
 		/* The first and the last may be empty: something has to wait for the launch
 		 * before, and to be waited for. */
@@ -607,59 +303,12 @@ static CUresult submit_plan(struct CUstream_st *stream, struct CUgraphExec_st *e
 		result = submit_stretch(stream, executable, plan, at, end - at, before, last);
 		if (result || end == plan->count)
 			return result;
-		for (at = end; at < plan->count && is_of_event(&plan->steps[at]); at++) {
+		for (at = end; at < plan->count && driver_graph_step_is_of_event(&plan->steps[at]); at++) {
 			result = submit_event(stream, &plan->steps[at]);
 			if (result)
 				return result;
 		}
 	}
-}
-
-/* Functions that have been unloaded, events that are destroyed or of another context: nothing is
- * launched. */
-static CUresult check_steps(const struct graph_plan *plan, const struct CUstream_st *stream)
-{
-	for (size_t i = 0; i < plan->count; i++) {
-		const struct graph_step *step = &plan->steps[i];
-
-		for (unsigned k = 0; step->choice && k < step->choice->size; k++) {
-			if (check_steps(step->choice->bodies[k], stream))
-				return CUDA_ERROR_INVALID_HANDLE;
-		}
-		if (step->type == CU_GRAPH_NODE_TYPE_KERNEL &&
-		    !driver_launch_is_possible(step->work->operation))
-			return CUDA_ERROR_INVALID_HANDLE;
-		if (is_of_event(step) && !driver_handle_is(step->event, DRIVER_KIND_EVENT))
-			return CUDA_ERROR_INVALID_HANDLE;
-		if (step->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD &&
-		    !driver_event_is_of(step->event, stream->context))
-			return CUDA_ERROR_INVALID_HANDLE;
-	}
-	return CUDA_SUCCESS;
-}
-
-/* What this launch allocates is live from now on, what it frees no longer; all or nothing. */
-static CUresult settle_allocations(const struct CUgraphExec_st *executable,
-				   const struct graph_plan *plan)
-{
-	bool again = executable->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-	size_t gives = 0, takes = 0;
-
-	while (gives < plan->give_count &&
-	       driver_graph_allocation_set_live(plan->gives[gives], false))
-		gives++;
-	if (gives == plan->give_count) {
-		while (takes < plan->take_count &&
-		       (driver_graph_allocation_set_live(plan->takes[takes], true) || again))
-			takes++;
-		if (takes == plan->take_count)
-			return CUDA_SUCCESS;
-	}
-	while (takes--)
-		driver_graph_allocation_set_live(plan->takes[takes], false);
-	while (gives--)
-		driver_graph_allocation_set_live(plan->gives[gives], true);
-	return CUDA_ERROR_INVALID_VALUE;
 }
 
 /* With the lock: the plan and the end of the launch before, both held. */
@@ -670,18 +319,19 @@ static CUresult prepare_launch(struct CUgraphExec_st *executable, const struct C
 	CUresult result;
 
 	if (!executable->plan) {
-		result = plan_make(executable->graph, &executable->plan, &wrong);
+		result = driver_graph_plan_make(executable->graph, &executable->plan, &wrong);
 		if (result)
 			return result;
 	}
-	result = check_steps(executable->plan, stream);
+	result = driver_graph_plan_check(executable->plan, stream);
 	if (!result)
-		result = settle_allocations(executable, executable->plan);
+		result = driver_graph_plan_settle(
+			executable->plan, executable->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH);
 	if (result)
 		return result;
 	executable->references++;
 	*plan = executable->plan;
-	__atomic_add_fetch(&(*plan)->references, 1, __ATOMIC_RELAXED);
+	driver_graph_plan_hold(*plan);
 	*before = executable->last;
 	if (before->stream)
 		driver_stream_hold(before->stream);
@@ -718,7 +368,7 @@ DRIVER_EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle)
 	result = submit_plan(stream, executable, plan, &before, &last);
 	driver_point_drop(&before);
 	driver_graph_lock();
-	plan_drop(plan);
+	driver_graph_plan_drop(plan);
 	if (last.stream) {
 		before = executable->last;
 		executable->last = last;

@@ -1,28 +1,19 @@
 #define _GNU_SOURCE
-#include "driver_virtual.h"
+#include "driver_virtual_memory.h"
 
 #include "driver_arena.h"
-#include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_multicast.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-/* Virtual memory management: addresses, memory, and which lies where.
+/* Virtual memory management: addresses, and which memory lies where.
  *
  * Memory is a memfd, so that it can be mapped at several places and given to
- * another process.  Its name carries the UUID of the board that it belongs to,
- * or says that it is the host's, and it is sealed against another size: who
- * imports it can trust it.  A board's counts with the process that made it, as
+ * another process (driver_virtual_file.c).  A board's counts with the process that made it, as
  * long as that uses it.  The host's lies where it is first touched, whatever
  * NUMA node was asked for.
  *
@@ -32,24 +23,7 @@
  */
 
 #define GRANULE DRIVER_ARENA_GRANULE
-#define MEMORY_NAME "farbus-softgpu-"
-#define HOST_NAME "host"
-#define NUMA_NODES_MAX 1024		/* Linux: MAX_NUMNODES at most */
-#define MEMORY_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 #define ACCESS_ALL CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-
-struct memory {
-	struct driver_team *team;	/* of a multicast object; NULL: of memory */
-	struct driver_device *device;	/* NULL: the host's */
-	CUmemLocation location;
-	size_t size;
-	int fd;
-	unsigned handles;		/* that the program may release */
-	unsigned mappings;
-	unsigned parts;			/* that are bound to multicast objects */
-	bool counted;			/* with the board, by this process */
-	CUmemAllocationHandleType shareable;
-};
 
 struct mapping {
 	struct mapping *next;
@@ -141,6 +115,16 @@ static bool is_covered(uintptr_t address, size_t size)
 	return true;
 }
 
+struct memory *driver_virtual_memory_at(uintptr_t address, size_t size, size_t *offset)
+{
+	const struct mapping *mapping = mapping_within(address, 1);
+
+	if (!mapping || size > mapping->size - (address - mapping->address))
+		return NULL;
+	*offset = mapping->offset + (address - mapping->address);
+	return mapping->memory;
+}
+
 static CUresult reserve(CUdeviceptr *out, size_t size, size_t align, uintptr_t wanted)
 {
 	struct range *range = malloc(sizeof *range);
@@ -210,391 +194,6 @@ DRIVER_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 	return end(CUDA_SUCCESS);
 }
 
-/* ---- memory; all with the lock ---- */
-
-static void memory_drop(struct memory *memory)
-{
-	if (memory->handles || memory->mappings || memory->parts)
-		return;
-	if (memory->team)
-		driver_team_drop(memory->team);
-	else if (memory->fd >= 0)
-		close(memory->fd);
-	if (memory->counted)
-		board_memory_give(memory->device->board, memory->size);
-	free(memory);
-}
-
-static struct memory *memory_of(CUmemGenericAllocationHandle handle)
-{
-	struct memory *memory = (struct memory *)(uintptr_t)handle;
-
-	return driver_handle_is(memory, DRIVER_KIND_MEMORY) ? memory : NULL;
-}
-
-struct driver_team *driver_virtual_team_of(CUmemGenericAllocationHandle handle)
-{
-	struct memory *memory = memory_of(handle);
-
-	return memory ? memory->team : NULL;
-}
-
-static CUresult memory_add_handle(struct memory *memory)
-{
-	if (!memory->handles && driver_handle_add(memory, DRIVER_KIND_MEMORY))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	memory->handles++;
-	return CUDA_SUCCESS;
-}
-
-CUresult driver_virtual_add_team(struct driver_team *team, CUmemGenericAllocationHandle *out)
-{
-	struct memory *memory = calloc(1, sizeof *memory);
-
-	if (!memory) {
-		driver_team_drop(team);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*memory = (struct memory){
-		.team = team, .size = driver_team_size(team), .fd = driver_team_file(team),
-		.shareable = driver_team_is_shareable(team) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-							    : CU_MEM_HANDLE_TYPE_NONE,
-	};
-	if (memory_add_handle(memory)) {
-		memory_drop(memory);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*out = (uintptr_t)memory;
-	return CUDA_SUCCESS;
-}
-
-static CUresult hold(struct memory *memory, size_t offset, size_t size, struct driver_part *part)
-{
-	if (memory->team || !memory->device || offset > memory->size || size > memory->size - offset)
-		return CUDA_ERROR_INVALID_VALUE;
-	*part = (struct driver_part){
-		.memory = memory, .device = memory->device, .offset = offset, .shareable = memory->shareable,
-		.fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0),
-	};
-	if (part->fd < 0)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	memory->parts++;
-	return CUDA_SUCCESS;
-}
-
-CUresult driver_virtual_hold(CUmemGenericAllocationHandle handle, size_t offset, size_t size,
-			     struct driver_part *part)
-{
-	struct memory *memory = memory_of(handle);
-
-	return memory ? hold(memory, offset, size, part) : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult driver_virtual_hold_at(uintptr_t address, size_t size, struct driver_part *part)
-{
-	const struct mapping *mapping = mapping_within(address, 1);
-
-	if (!mapping || size > mapping->size - (address - mapping->address))
-		return CUDA_ERROR_INVALID_VALUE;
-	return hold(mapping->memory, mapping->offset + (address - mapping->address), size, part);
-}
-
-void driver_virtual_let_go(struct driver_part *part)
-{
-	close(part->fd);
-	if (!part->memory)
-		return;
-	part->memory->parts--;
-	memory_drop(part->memory);
-}
-
-static bool is_host(const CUmemLocation *location)
-{
-	return location->type == CU_MEM_LOCATION_TYPE_HOST ||
-	       location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
-}
-
-/* Of the host's memory only that of a NUMA node can be shared (cuMemCreate). */
-static CUresult check_host(const CUmemAllocationProp *properties)
-{
-	if (properties->location.type == CU_MEM_LOCATION_TYPE_HOST)
-		return properties->requestedHandleTypes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-	return properties->location.id >= 0 && properties->location.id < NUMA_NODES_MAX ?
-		       CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* *device is NULL for the host. */
-static CUresult check_properties(const CUmemAllocationProp *properties,
-				 struct driver_device **device)
-{
-	if (!properties || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
-	    properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return driver_unsupported("a shareable handle that is no file descriptor");
-	*device = NULL;
-	if (is_host(&properties->location))
-		return check_host(properties);
-	if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-		return CUDA_ERROR_INVALID_VALUE;
-	return driver_device_of(properties->location.id, device);
-}
-
-DRIVER_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity,
-						     const CUmemAllocationProp *properties,
-						     CUmemAllocationGranularity_flags option)
-{
-	struct driver_device *device;
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	if (!granularity || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
-			     option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
-		return CUDA_ERROR_INVALID_VALUE;
-	result = check_properties(properties, &device);
-	if (!result)
-		*granularity = GRANULE;
-	return result;
-}
-
-int driver_virtual_file(const struct board_identity *identity, size_t size)
-{
-	char uuid[41] = "GPU-" HOST_NAME;
-
-	if (identity)
-		board_uuid_format(identity->uuid, uuid);
-	return driver_virtual_file_of(uuid + 4, size);
-}
-
-int driver_virtual_file_of(const char *owner, size_t size)
-{
-	char name[64];
-	int fd;
-
-	snprintf(name, sizeof name, MEMORY_NAME "%s", owner);
-	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd >= 0 && (ftruncate(fd, (off_t)size) || fcntl(fd, F_ADD_SEALS, MEMORY_SEALS))) {
-		close(fd);
-		fd = -1;
-	}
-	return fd;
-}
-
-DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size,
-				   const CUmemAllocationProp *properties,
-				   unsigned long long flags)
-{
-	struct driver_device *device;
-	struct memory *memory;
-	CUresult result = begin();
-
-	if (result)
-		return result;
-	result = check_properties(properties, &device);
-	if (result || !out || !size || size % GRANULE || flags)
-		return end(result ? result : CUDA_ERROR_INVALID_VALUE);
-	memory = calloc(1, sizeof *memory);
-	if (!memory || (device && board_memory_take(device->board, size))) {
-		free(memory);
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
-	}
-	*memory = (struct memory){
-		.device = device, .location = properties->location, .size = size,
-		.counted = device != NULL, .shareable = properties->requestedHandleTypes,
-		.fd = driver_virtual_file(device ? device->identity : NULL, size),
-	};
-	if (memory->fd < 0 || memory_add_handle(memory)) {
-		memory_drop(memory);
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
-	}
-	*out = (uintptr_t)memory;
-	return end(CUDA_SUCCESS);
-}
-
-DRIVER_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
-{
-	struct memory *memory;
-	CUresult result = begin();
-
-	if (result)
-		return result;
-	memory = memory_of(handle);
-	if (!memory)
-		return end(CUDA_ERROR_INVALID_VALUE);
-	if (!--memory->handles)
-		driver_handle_remove(memory, DRIVER_KIND_MEMORY);
-	memory_drop(memory);
-	return end(CUDA_SUCCESS);
-}
-
-DRIVER_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out,
-						   void *address)
-{
-	struct mapping *mapping;
-	CUresult result = begin();
-
-	if (result)
-		return result;
-	mapping = mapping_within((uintptr_t)address, 1);
-	if (!out || !mapping)
-		return end(CUDA_ERROR_INVALID_VALUE);
-	result = memory_add_handle(mapping->memory);
-	if (!result)
-		*out = (uintptr_t)mapping->memory;
-	return end(result);
-}
-
-DRIVER_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
-							      CUmemGenericAllocationHandle handle)
-{
-	struct memory *memory;
-	CUresult result = begin();
-
-	if (result)
-		return result;
-	memory = memory_of(handle);
-	if (!properties || !memory || memory->team)
-		return end(CUDA_ERROR_INVALID_VALUE);
-	*properties = (CUmemAllocationProp){
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = memory->shareable,
-		.location = memory->location,
-	};
-	return end(CUDA_SUCCESS);
-}
-
-/* ---- sharing ---- */
-
-DRIVER_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle,
-						    CUmemAllocationHandleType type,
-						    unsigned long long flags)
-{
-	struct memory *memory;
-	CUresult result = begin();
-	int fd;
-
-	if (result)
-		return result;
-	memory = memory_of(handle);
-	if (!out || !memory || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-	    memory->shareable != type)
-		return end(CUDA_ERROR_INVALID_VALUE);
-	fd = fcntl(memory->fd, F_DUPFD_CLOEXEC, 0);
-	if (fd < 0)
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
-	*(int *)out = fd;
-	return end(CUDA_SUCCESS);
-}
-
-/* What a file of ours is called behind MEMORY_NAME; false for any other file. */
-static bool memory_name_of(int fd, char owner[96])
-{
-	static const char before[] = "/memfd:" MEMORY_NAME, behind[] = " (deleted)";
-	char path[40], name[96];
-	ssize_t length;
-	int seals = fcntl(fd, F_GET_SEALS);
-
-	if (seals < 0 || (seals & MEMORY_SEALS) != MEMORY_SEALS)
-		return false;
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	length = readlink(path, name, sizeof name - 1) - (ssize_t)strlen(behind);
-	if (length < (ssize_t)strlen(before) || strncmp(name, before, strlen(before)) ||
-	    strncmp(name + length, behind, strlen(behind)))
-		return false;
-	name[length] = '\0';
-	strcpy(owner, name + strlen(before));
-	return true;
-}
-
-static struct driver_device *device_named(const char *owner)
-{
-	char uuid[41];
-
-	for (int i = 0; i < driver_device_count(); i++) {
-		board_uuid_format(driver_device_at(i)->identity->uuid, uuid);
-		if (!strcmp(owner, uuid + 4))
-			return driver_device_at(i);
-	}
-	return NULL;
-}
-
-bool driver_virtual_is_team(int fd)
-{
-	char owner[96];
-
-	return memory_name_of(fd, owner) && !strcmp(owner, DRIVER_VIRTUAL_TEAM);
-}
-
-bool driver_virtual_is_memory(int fd)
-{
-	char owner[96];
-
-	return memory_name_of(fd, owner) && strcmp(owner, DRIVER_VIRTUAL_TEAM) != 0;
-}
-
-struct driver_device *driver_virtual_device_of(int fd)
-{
-	char owner[96];
-
-	return memory_name_of(fd, owner) ? device_named(owner) : NULL;
-}
-
-/* Whose memory a file is: a visible device's or the host's. */
-static bool locate(int fd, struct driver_device **device, CUmemLocation *location)
-{
-	char owner[96];
-
-	if (!memory_name_of(fd, owner))
-		return false;
-	*device = device_named(owner);
-	*location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_HOST_NUMA };
-	if (*device)
-		*location = (CUmemLocation){ CU_MEM_LOCATION_TYPE_DEVICE, (*device)->ordinal };
-	return *device || !strcmp(owner, HOST_NAME);
-}
-
-static CUresult import_team(int fd, CUmemGenericAllocationHandle *out)
-{
-	struct driver_team *team = driver_team_import(fd);
-
-	return team ? driver_virtual_add_team(team, out) : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out,
-						      void *handle,
-						      CUmemAllocationHandleType type)
-{
-	struct memory *memory;
-	struct stat status;
-	CUresult result = begin();
-	int fd = (int)(uintptr_t)handle;
-
-	if (result)
-		return result;
-	if (!out || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return end(CUDA_ERROR_INVALID_VALUE);
-	if (driver_virtual_is_team(fd))
-		return end(import_team(fd, out));
-	memory = calloc(1, sizeof *memory);
-	if (!memory)
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
-	if (!locate(fd, &memory->device, &memory->location) || fstat(fd, &status) || !status.st_size || status.st_size % GRANULE) {
-		free(memory);
-		return end(CUDA_ERROR_INVALID_VALUE);
-	}
-	memory->size = (size_t)status.st_size;
-	memory->shareable = type;
-	memory->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	if (memory->fd < 0 || memory_add_handle(memory)) {
-		if (memory->fd >= 0)
-			close(memory->fd);
-		free(memory);
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
-	}
-	*out = (uintptr_t)memory;
-	return end(CUDA_SUCCESS);
-}
-
 /* ---- mapping ---- */
 
 /* A multicast object is mapped when all its devices are there. */
@@ -606,7 +205,7 @@ static CUresult await_team(CUmemGenericAllocationHandle handle)
 
 	if (result)
 		return result;
-	memory = memory_of(handle);
+	memory = driver_virtual_memory_of(handle);
 	team = memory ? memory->team : NULL;
 	if (team)
 		memory->mappings++;
@@ -617,7 +216,7 @@ static CUresult await_team(CUmemGenericAllocationHandle handle)
 	begin();
 	memory->mappings--;
 	/* Another thread may have released it meanwhile. */
-	memory_drop(memory);
+	driver_virtual_memory_drop(memory);
 	return end(CUDA_SUCCESS);
 }
 
@@ -634,7 +233,7 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 		result = begin();
 	if (result)
 		return result;
-	memory = memory_of(handle);
+	memory = driver_virtual_memory_of(handle);
 	if (!memory || flags || !size || (address | size | offset) % GRANULE ||
 	    offset > memory->size || size > memory->size - offset ||
 	    !is_reserved(address, size) || mapping_within(address, size))
@@ -674,7 +273,7 @@ static void unmap(struct mapping *mapping)
 	close_addresses(mapping->address, mapping->size);
 	multicast_mappings -= mapping->memory->team != NULL;
 	mapping->memory->mappings--;
-	memory_drop(mapping->memory);
+	driver_virtual_memory_drop(mapping->memory);
 	free(mapping);
 }
 
@@ -702,7 +301,7 @@ DRIVER_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 
 static unsigned char *access_of(struct mapping *mapping, const CUmemLocation *location)
 {
-	return is_host(location) ? &mapping->host_access : &mapping->access[location->id];
+	return driver_virtual_is_host(location) ? &mapping->host_access : &mapping->access[location->id];
 }
 
 /* All devices are in one process: memory that one of them may use is open. */
@@ -721,7 +320,7 @@ static void apply_access(struct mapping *mapping)
 static CUresult check_access(const CUmemAccessDesc *list, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
-		if (!is_host(&list[i].location)) {
+		if (!driver_virtual_is_host(&list[i].location)) {
 			if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
 				return CUDA_ERROR_INVALID_VALUE;
 			if (!driver_device_at(list[i].location.id))
@@ -742,7 +341,7 @@ static CUresult check_host_access(uintptr_t address, size_t size, const CUmemAcc
 	bool wanted = false;
 
 	for (size_t i = 0; i < count; i++)
-		wanted = wanted || is_host(&list[i].location);
+		wanted = wanted || driver_virtual_is_host(&list[i].location);
 	for (uintptr_t at = address; wanted && at < address + size; ) {
 		const struct mapping *mapping = mapping_within(at, 1);
 
@@ -795,9 +394,9 @@ DRIVER_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLoca
 		return result;
 	mapping = mapping_within(address, 1);
 	if (!flags || !location || !mapping ||
-	    (location->type != CU_MEM_LOCATION_TYPE_DEVICE && !is_host(location)))
+	    (location->type != CU_MEM_LOCATION_TYPE_DEVICE && !driver_virtual_is_host(location)))
 		return end(CUDA_ERROR_INVALID_VALUE);
-	if (!is_host(location) && !driver_device_at(location->id))
+	if (!driver_virtual_is_host(location) && !driver_device_at(location->id))
 		return end(CUDA_ERROR_INVALID_DEVICE);
 	*flags = *access_of(mapping, location);
 	return end(CUDA_SUCCESS);

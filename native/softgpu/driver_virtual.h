@@ -18,6 +18,8 @@ bool driver_virtual_is_memory(int fd);
 bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal);
 /* The visible device whose memory a file is; NULL for any other file. */
 struct driver_device *driver_virtual_device_of(int fd);
+/* Whose memory a file is: a visible device's or the host's (*device NULL). */
+bool driver_virtual_owner_of(int fd, struct driver_device **device, CUmemLocation *location);
 /* What multimem of a context's kernels reaches; lives as long as that. */
 void driver_virtual_multicast(struct CUctx_st *context, struct engine_multicast *multicast);
 

@@ -29,7 +29,6 @@ enum { TLS_ALERT = 21, TLS_HANDSHAKE = 22, TLS_DATA = 23 };
 #define TLS_SUITE "TLS_AES_128_GCM_SHA256"
 static const unsigned char tls_suite_number[] = { 0x13, 0x01 };
 
-#define TLS_CIPHER_KEY_BYTES 16u
 #define TLS_NONCE_BYTES 12u
 
 /* One direction: used by one thread at a time. */

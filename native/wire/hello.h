@@ -81,7 +81,7 @@ enum wire_capability {
 	 * is said again, complete: in the clear it has neither process nor program. */
 	WIRE_CAPABILITY_TLS = 2,
 	/* Asked for over TCP; granted: the stream is one of records
-	 * (native/transport/resume.c), and outlives its connection. */
+	 * (native/transport/resume.h), and outlives its connection. */
 	WIRE_CAPABILITY_RESUME = 4,
 	/* Asked for with that; granted: windows grow beyond RESUME_WINDOW_BYTES, and
 	 * readers acknowledge more often (native/transport/resume.h). */

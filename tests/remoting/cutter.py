@@ -1,6 +1,6 @@
 """A network that cuts: passes connections of one session on, and cuts them where it is told to.
 
-It reads what it passes on: hello, records (native/transport/resume.c) and the frames in them, in both
+It reads what it passes on: hello, records (native/transport/resume_stream.h) and the frames in them, in both
 directions, so that a cut can be put at any byte of the session's two streams.  What it has
 taken in and not passed on is lost with the connection, as in a real network.
 """

@@ -378,6 +378,40 @@ static void reset(void)
 	begin();
 }
 
+/* What is to be told nowhere is an error, and not the session's end. */
+static void nowhere(void)
+{
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE },
+	};
+	const CUmulticastObjectProp shape = { .numDevices = 1, .size = 2 * MIB };
+	const CUDA_ARRAY3D_DESCRIPTOR array = { .Width = 4, .Format = CU_AD_FORMAT_FLOAT, .NumChannels = 1 };
+	CUDA_GRAPH_INSTANTIATE_PARAMS params = { 0 };
+	CUmemoryPool pool;
+	CUgraphNode node;
+	CUgraph graph;
+
+	CHECK(cuGraphCreate(&graph, 0));
+	CHECK(cuDeviceGetMemPool(&pool, 0));
+	EXPECT(cuGraphInstantiate(NULL, graph, NULL, NULL, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuGraphInstantiate_v2(NULL, graph, NULL, NULL, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuGraphInstantiateWithFlags(NULL, graph, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuGraphInstantiateWithParams(NULL, graph, &params), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuGraphCreate(NULL, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuGraphAddMemAllocNode(&node, graph, NULL, 0, NULL), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, NULL), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAlloc_v2(NULL, MIB), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAllocManaged(NULL, MIB, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAllocAsync(NULL, MIB, NULL), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemAllocFromPoolAsync(NULL, MIB, pool, NULL), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMemCreate(NULL, 2 * MIB, &prop, 0), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMulticastCreate(NULL, &shape), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuArray3DCreate_v2(NULL, &array), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuMipmappedArrayCreate(NULL, &array, 1), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuGraphDestroy(graph));
+}
+
 int main(int argc, char **argv)
 {
 	CUdeviceptr memory;
@@ -413,6 +447,8 @@ int main(int argc, char **argv)
 	captures();
 	REQUIRE_EQUAL(left(), LIMIT);
 	outliving();
+	REQUIRE_EQUAL(left(), LIMIT);
+	nowhere();
 	REQUIRE_EQUAL(left(), LIMIT);
 	contexts();
 	begin();

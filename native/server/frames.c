@@ -1,0 +1,72 @@
+/* Frames to the client, and what comes in the tail of one of its own. */
+#include "server_ops.h"
+
+#include <string.h>
+
+#include "../transport/zerocopy.h"
+
+int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
+		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
+		size_t tail_bytes)
+{
+	struct wire_header header = {
+		.length = (uint32_t)(fixed_bytes + tail_bytes),
+		.opcode = opcode,
+		.lane = lane,
+		.sequence = sequence,
+		.argument = argument,
+	};
+	struct iovec vector[3] = { { .iov_base = &header, .iov_len = sizeof(header) } };
+	int parts = 1, rc;
+
+	if (fixed_bytes)
+		vector[parts++] = (struct iovec){ .iov_base = (void *)fixed, .iov_len = fixed_bytes };
+	if (tail_bytes)
+		vector[parts++] = (struct iovec){ .iov_base = (void *)tail, .iov_len = tail_bytes };
+	pthread_mutex_lock(&server->write);
+	rc = server->transport.ops->write(&server->transport, vector, parts);
+	server_count(&server->status->sent_bytes, sizeof(header) + header.length);
+	atomic_store_explicit(&server->status->uncopied_mib, (uint32_t)(zerocopy_bytes(false) >> 20), memory_order_relaxed);
+	pthread_mutex_unlock(&server->write);
+	return rc;
+}
+
+int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
+		      const void *fixed, size_t fixed_bytes, size_t tail_bytes)
+{
+	struct wire_header header = {
+		.length = (uint32_t)(fixed_bytes + tail_bytes),
+		.opcode = opcode,
+		.lane = lane,
+		.sequence = sequence,
+	};
+	struct iovec vector[2] = {
+		{ .iov_base = &header, .iov_len = sizeof(header) },
+		{ .iov_base = (void *)fixed, .iov_len = fixed_bytes },
+	};
+
+	const struct transport_ops *ops = server->transport.ops;
+
+	pthread_mutex_lock(&server->write);
+	server_count(&server->status->sent_bytes, sizeof(header) + header.length);
+	return (ops->append ? ops->append : ops->write)(&server->transport, vector, 2);
+}
+
+CUresult server_take(struct server_call *call, void *target, size_t bytes)
+{
+	if (bytes > call->tail_bytes)
+		return SERVER_MALFORMED;
+	if (inbox_take(call->inbox, target, bytes))
+		return SERVER_MALFORMED;
+	call->tail_bytes -= bytes;
+	return CUDA_SUCCESS;
+}
+
+void server_status_carried(struct server *server, const struct transport *transport)
+{
+	uint64_t name = 0;
+
+	/* The last byte stays 0. */
+	memcpy(&name, transport->ops->name, strnlen(transport->ops->name, sizeof(name) - 1));
+	atomic_store_explicit(&server->status->transport, name, memory_order_relaxed);
+}
