@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import urllib.request
@@ -342,6 +343,19 @@ async def test_nodes_that_differ_in_encryption_are_named_when_they_join(site: Si
                 pass
     (line,) = [line for line in lines if line["event"] == "nodes differ in remoting_tls"]
     assert (line["node"], line["remoting_tls"], line["others"]) == ("d", "off", "a, b")
+
+
+async def test_of_many_nodes_that_differ_in_encryption_the_first_are_named(site: Site) -> None:
+    names = "abcdefghij"
+    with structlog.testing.capture_logs() as lines:
+        async with site.scheduler(), contextlib.AsyncExitStack() as stack:
+            for name in names:
+                agent = LightAgent(msgspec.structs.replace(node(name), remoting_tls="on"))
+                await stack.enter_async_context(site.agent(agent))
+            other = LightAgent(msgspec.structs.replace(node("z"), remoting_tls="off"))
+            await stack.enter_async_context(site.agent(other))
+    (line,) = [line for line in lines if line["event"] == "nodes differ in remoting_tls"]
+    assert line["others"] == "a, b, c, d, e, f, g, h and 2 more"
 
 
 async def test_a_node_that_reports_nonsense_is_refused(site: Site) -> None:
