@@ -427,7 +427,7 @@ async def test_a_restarted_scheduler_takes_over_what_runs(site: Site) -> None:
 async def test_a_second_scheduler_on_the_ledger_is_refused(site: Site) -> None:
     async with site.scheduler():
         port = site.port
-        with pytest.raises(Exception, match="in use by another scheduler"):
+        with pytest.raises(Exception, match="in use by process"):
             async with site.scheduler():
                 pass
         site.port = port
