@@ -152,7 +152,6 @@ class Ledger:
         try:
             self.term = self._store.submit(_begin_term).result()
             self._store.guard(self._check_term)
-            self._store.submit(_prune).result()
             self._store.submit(_prune_runs).result()
         except BaseException:
             self._store.close()
@@ -174,8 +173,10 @@ class Ledger:
         return self._store.read(lambda _: None)
 
     def load(self) -> Contents:
-        """Return what lives."""
-        return self._store.read(_load).result()
+        """Return what lives; what is too old to keep goes while that is taken over."""
+        contents = self._store.read(_load).result()
+        self._store.submit(_prune)
+        return contents
 
     def write(self, effects: Iterable[Persist]) -> concurrent.futures.Future[None]:
         """Write ``effects``, all or none; the future is resolved once they are on the disk."""

@@ -359,8 +359,8 @@ def test_only_so_many_ended_jobs_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     opened.write([put_job(number, JobState.SUCCEEDED, new=False) for number in range(1, 26)]).result()
     opened.close()
     again = Ledger(tmp_path)
-    assert [status.job.id for status in again.ended_jobs(user=None).result()] == [f"j{n}" for n in range(16, 26)]
     assert len(again.load().jobs) == 5
+    assert [status.job.id for status in again.ended_jobs(user=None).result()] == [f"j{n}" for n in range(16, 26)]
     again.close()
 
 
