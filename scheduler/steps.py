@@ -97,6 +97,11 @@ class StepBook:
         """Return the key of the step of each outstanding command."""
         return dict(self._keys)
 
+    def is_asked(self, key: str) -> bool:
+        """Say whether a command for the step is outstanding."""
+        step = self._steps.get(key)
+        return step is not None and bool(step.command_id)
+
     def key_of(self, command_id: str) -> str | None:
         """Return the key of the step that a command asked for, None when it is not outstanding."""
         return self._keys.get(command_id)
