@@ -384,12 +384,15 @@ class ChassisDesk:
         answer = asyncio.create_task(
             self._asker.ask_chassis(naming.node, naming.address, request), name=f"ask for chassis {chassis.chassis}"
         )
-        if not await self._within(_settled(answer), limit_s):
+        try:
+            if not await self._within(_settled(answer), limit_s):
+                raise TimedOut(
+                    f"chassis {chassis.chassis}: the agent of node {naming.node} did not answer in {limit_s:.0f} s"
+                )
+            reply = answer.result()
+        finally:
+            # Also of a caller who has left.
             answer.cancel()
-            raise TimedOut(
-                f"chassis {chassis.chassis}: the agent of node {naming.node} did not answer in {limit_s:.0f} s"
-            )
-        reply = answer.result()
         if reply.history:
             chassis.history = from_json(reply.history, StepHistory)
         return from_json(reply.value, kind)

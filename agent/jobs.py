@@ -226,7 +226,8 @@ class TaskRunner:
                     unstarted=True,
                 )
             )
-        except FarbusError as error:
+        except Exception as defect:
+            error = _told_of(defect, run)
             self._logs.ended(run.job, run.task)
             await staging.remove(directory)
             away = not arriving.launching and isinstance(error, Unavailable | TimedOut)
@@ -393,8 +394,8 @@ class TaskRunner:
     async def _stage_out(self, staging: Staging, name: str, run: TaskRun) -> str:
         try:
             await staging.stage_out(name, run, self._account(run))
-        except FarbusError as error:
-            return str(error)
+        except Exception as error:
+            return str(_told_of(error, run))
         return ""
 
     async def _watch_memory(self, run: TaskRun, running: _Running) -> None:
@@ -459,6 +460,14 @@ class TaskRunner:
 def _no_record(_run: TaskRun) -> AbstractAsyncContextManager[None]:
     """Stand where nobody records anything."""
     return contextlib.nullcontext()
+
+
+def _told_of(error: Exception, run: TaskRun) -> FarbusError:
+    """Return an error as the task's user is told it; a defect, which his files may have met, ends his task alone."""
+    if isinstance(error, FarbusError):
+        return error
+    _log.error("defect", job=run.job, task=run.task, exc_info=error)
+    return FarbusError(f"a defect: {error!r}")
 
 
 def _memory_reason(limit: int) -> str:

@@ -16,6 +16,7 @@ import structlog
 from farbus.agent.journal import Direction, Journal, Record
 from farbus.agent.reconcile import Verdict, results_of, verdict_of
 from farbus.agent.steps import CallOff, Result, StepNews, StepRunner, Steps, WedgedError
+from farbus.agent.turns import Turns
 from farbus.errors import FarbusError, InvalidInput
 from farbus.hotplug.parts import Parts, device_at
 from farbus.hotplug.sequences import HotDetach, HotMove, from_body, object_of, steps_of
@@ -149,7 +150,7 @@ class Moves:
         self._gate = gate
         self._journal = journal
         self._runner = runner
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns = Turns()
         self._remembered: list[tuple[Sequence[Record], HotMove]] | None = None
         self.under_way: dict[str, HotMove] = {}
         """By device.  What comes and goes at its port is expected."""
@@ -187,7 +188,7 @@ class Moves:
 
     def turn(self, device: str) -> asyncio.Lock:
         """Return what whoever looks at a device and then moves it holds meanwhile."""
-        return self._turns.setdefault(device, asyncio.Lock())
+        return self._turns.of(device)
 
     def is_expected(self, address: str) -> bool:
         """Say whether a function that came or went is one that is being moved (:class:`TreeWatch`)."""

@@ -396,7 +396,11 @@ class RemotingHost:
 
     async def _attend(self, served: _Served, child: Child, position: Position) -> None:
         """Put what a supervisor says into the agent's log; tell when it ends."""
-        await self._log_lines(served.lease.id, child, position)
+        try:
+            await self._log_lines(served.lease.id, child, position)
+        except OSError as error:
+            # A disk that does not give back what one supervisor has said must not end what the agent does for others.
+            _log.error("a supervisor's lines can't be read", lease=served.lease.id, reason=error.strerror)
         ended = await child.wait()
         if not served.leaving:
             how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"

@@ -26,6 +26,7 @@ import structlog
 
 from farbus.agent.journal import Direction, Journal, Record
 from farbus.agent.reconcile import Verdict, results_of, verdict_of
+from farbus.agent.turns import Turns
 from farbus.errors import Conflict, FarbusError, TimedOut
 from farbus.linux.clock import Clock
 
@@ -199,7 +200,7 @@ class StepRunner:
         self._sequences: dict[str, RecordedSequence] = {}
         """Each object's last sequence."""
         self._wedged: dict[str, _Operation] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns = Turns()
         self._holders: dict[str, _Operation] = {}
 
     def continue_from(self, records: Sequence[Record]) -> None:
@@ -247,13 +248,16 @@ class StepRunner:
     async def perform(self, steps: Steps) -> Result:
         """Do all steps, or none: what was done before one failed is taken back, and its error is raised."""
         try:
-            return await self.forward(steps)
+            result = await self.forward(steps)
         except WedgedError:
             # Nothing can be taken back before it has ended; whoever asks again goes on from there.
             raise
         except Exception:
             await self.back(steps)
             raise
+        # Nobody will take it back.
+        self.forget(steps.object)
+        return result
 
     async def recover(self, steps: Steps, records: Sequence[Record], *, boot_id: str) -> Result | None:
         """Bring a sequence of an earlier agent to one of its ends; return its result, None where nothing is left of it.
@@ -411,7 +415,7 @@ class StepRunner:
         """Have the step's devices to itself; taken in one order by all, so that nobody waits in a circle."""
         async with contextlib.AsyncExitStack() as stack:
             for device in sorted(operation.step.devices):
-                await stack.enter_async_context(self._turns.setdefault(device, asyncio.Lock()))
+                await stack.enter_async_context(self._turns.of(device))
                 self._holders[device] = operation
                 stack.callback(self._holders.pop, device)
             operation.has_turn = True

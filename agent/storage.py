@@ -116,6 +116,8 @@ class NodeStorage:
         self.volumes: Volumes | None = None
         self.reconnects = Reconnects()
         self.path_errors = PathErrors()
+        self._heard = asyncio.Event()
+        """Set when what this node stores may have changed."""
         self._times_file = Path(config.state) / "attach_times.json"
         self._times = read_state(self._times_file, AttachHistory, default=AttachHistory())
         self.overused: Callable[[Overuse], None] = lambda _: None
@@ -245,6 +247,7 @@ class NodeStorage:
             group.create_task(self._paths.run(), name="storage paths")
             group.create_task(self._read_errors(), name="errors of storage paths")
             group.create_task(self._listen(), name="storage uevents")
+            group.create_task(self._follow(), name="storage changes")
             if self.volumes is not None and self._wiper is not None:
                 await self.volumes.recover(group)
                 group.create_task(self._wiper.run(), name="wiper")
@@ -255,24 +258,21 @@ class NodeStorage:
             await self.path_errors.look(self.doors.nvme)
 
     async def _listen(self) -> None:
-        """Have devices listed when drives or logical volumes have changed, and count what came back of paths."""
-        soon = asyncio.Event()
-        follower = asyncio.create_task(self._follow(soon), name="storage changes")
+        """Hear when drives or logical volumes have changed, and count what came back of paths."""
         try:
             async with self._uevents.listen() as messages:
                 async for message in messages:
                     self.reconnects.hear(message)
                     if concerns_storage(message):
-                        soon.set()
+                        self._heard.set()
         except Unavailable as error:
             _log.warning("uevents of storage not heard", reason=str(error))
-        finally:
-            follower.cancel()
 
-    async def _follow(self, soon: asyncio.Event) -> None:
+    async def _follow(self) -> None:
+        """Have devices listed when drives or logical volumes have changed."""
         while self.inventory is not None:
-            await soon.wait()
-            soon.clear()
+            await self._heard.wait()
+            self._heard.clear()
             await self._changed()
             await self._clock.sleep(SETTLE_S)
 

@@ -19,6 +19,7 @@ from farbus.agent.journal import Journal
 from farbus.agent.journal import Sequence as Records
 from farbus.agent.reconcile import Verdict, results_of, verdict_of
 from farbus.agent.steps import StepRunner, Steps
+from farbus.agent.turns import Turns
 from farbus.errors import FarbusError, InvalidInput, NotFound
 from farbus.linux.clock import Clock
 from farbus.model.storage import identity_of
@@ -137,7 +138,7 @@ class Volumes:
         self._open = open
         self._lease_of = lease_of
         self._changed = changed
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns = Turns()
         self.recovered = asyncio.Event()
         """Set once what an earlier agent has left is finished, or undone."""
 
@@ -148,7 +149,7 @@ class Volumes:
             order.check()
         except InvalidInput as error:
             return str(error)
-        async with self._turns.setdefault(order.part.device, asyncio.Lock()):
+        async with self._turns.of(order.part.device):
             told = await self._in_turn(order)
         if told:
             _log.warning("volume not changed", order=str(order), error=told)
@@ -159,7 +160,7 @@ class Volumes:
     def turn(self, work: VolumeWork) -> asyncio.Lock:
         """Return what whoever works on a part of a volume, or on a lease's room, has meanwhile."""
         part = work.part.device if isinstance(work, MakeWork | ResizeWork | RemoveWork) else object_of(work)
-        return self._turns.setdefault(part, asyncio.Lock())
+        return self._turns.of(part)
 
     async def _in_turn(self, order: VolumeOrder) -> str:
         device = order.part.device

@@ -116,8 +116,15 @@ def first_error(error: BaseException) -> BaseException:
 
 def file_error(error: BaseException) -> FarbusError | None:
     """Return in one line which file the system refused a daemon, where that is what ended it; None for all else."""
-    first = first_error(error)
-    if not isinstance(first, OSError) or first.filename is None:
+    told = refused_file(first_error(error))
+    if not told:
         return None
-    name = first.filename.decode(errors="replace") if isinstance(first.filename, bytes) else first.filename
-    return Unavailable(f"{name}: {first.strerror}", hint="see that it is what Farbus has put there, and can be written")
+    return Unavailable(told, hint="see that it is what Farbus has put there, and can be written")
+
+
+def refused_file(error: BaseException) -> str:
+    """Return which file the system refused, and why; an empty string where it was something else."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, str | bytes):
+        return ""
+    name = error.filename.decode(errors="replace") if isinstance(error.filename, bytes) else error.filename
+    return f"{name}: {error.strerror}"

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -72,6 +72,18 @@ Log = Callable[[str], None]
 
 def _discard(_: str) -> None:
     pass
+
+
+@contextlib.contextmanager
+def _in_a_pipe(data: bytes) -> Iterator[int]:
+    """Lend a descriptor from which the data can be read; raises OSError where there are no more of them."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    try:
+        os.write(write, data)
+        yield read
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 def _credentials(connection: socket.socket) -> tuple[int, int]:
@@ -566,10 +578,9 @@ class Supervisor:
         self._selector.register(server.exchange, selectors.EVENT_READ, number)
         flags = assignment.FLAG_TLS if self._encrypts(connection) else 0
         data = assignment.ASSIGNMENT.pack(number, assignment.NO_SLOT if slot is None else slot, flags)
-        secret_read, secret_write = os.pipe2(os.O_CLOEXEC)
         try:
-            os.write(secret_write, self._secret)
-            socket.send_fds(server.channel, [data], [connection.fileno(), secret_read])
+            with _in_a_pipe(self._secret) as secret:
+                socket.send_fds(server.channel, [data], [connection.fileno(), secret])
         except OSError:
             del self._channels[number]
             self._end_exchange(number)
@@ -578,9 +589,6 @@ class Supervisor:
             self._status.withdraw(pid)
             server.end()
             raise
-        finally:
-            os.close(secret_read)
-            os.close(secret_write)
 
     def _start_server(self, *options: str) -> _Server:
         assert self._status is not None

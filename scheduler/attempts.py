@@ -201,7 +201,8 @@ class Attempts(Commander):
     def _advance_preparing(self, job: JobRecord) -> None:
         runs = job.progress.runs
         for run in runs:
-            self._prepare(job, run)
+            if run.client is not ClientSide.PREPARED:
+                self._prepare(job, run)
         if not all(run.client is ClientSide.PREPARED for run in runs):
             return
         if job.job.attachment:
@@ -540,8 +541,12 @@ class Attempts(Commander):
             run.moves = ()
             self.accounts.give(job.job.user, devices=len(run.moved_devices))
             self._persist.add(job.job.id)
+        if run.client is ClientSide.NONE and not (run.is_alive or run.occupies or self._has_leases(run)):
+            return True
         if self.is_gone(run.node):
             self._abandon(job, run)
+        if self.steps.is_asked(self._task_key(job, run, Verb.UNPREPARE_CLIENT)):
+            return False
         # One step at a time: what is under way is answered before it is undone.
         # A step that is not under way any more (its session ended) is not asked again.
         for verb in (Verb.PREPARE_CLIENT, Verb.START_TASK):

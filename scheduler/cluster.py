@@ -175,6 +175,16 @@ class ClusterState:
         found = [*self._device_statuses(self.devices), *self._unassigned_devices()]
         return tuple(sorted(found, key=lambda status: status.device.id))
 
+    def device_states(self) -> Counter[tuple[DeviceKind, DeviceState]]:
+        """Count the devices of :meth:`device_statuses`, without putting into words what each of them is at."""
+        found = Counter(
+            (record.device.kind, self._device_state(record, self.moves.get(self.mover_of(record.id))))
+            for record in self.devices.values()
+            if record.device is not None
+        )
+        found.update((status.device.kind, status.state) for status in self._unassigned_devices())
+        return found
+
     def device_statuses_of(self, node: str) -> tuple[DeviceStatus, ...]:
         """Return the devices of one node, by id."""
         return tuple(self._device_statuses(sorted(self.devices_of_node.get(node, ()))))
@@ -484,6 +494,8 @@ class ClusterState:
         """Raise AssertionError where the books are wrong; for tests.  ``now``: also in what a round sees then."""
         if now is not None:
             assert self.snapshot(now) == fresh_snapshot(self, now), "a change that rounds see was not noted"
+        told = Counter((status.device.kind, status.state) for status in self.device_statuses())
+        assert self.device_states() == told, "devices as they are counted and as they are listed"
         holders: dict[str, str] = {}
         for lease_id, record in self.leases.items():
             assert record.lease.devices, f"lease {lease_id} has no device"

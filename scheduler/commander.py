@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-import msgspec
-
 from farbus.model.rules import Rules
 from farbus.model.states import JOB_STATES, LEASE_STATES, JobState, LeaseState
 from farbus.scheduler import events
@@ -62,7 +60,10 @@ class Commander(ClusterState):
         return f"{job.job.id}-{job.progress.attempt}.{run.task}.{verb}"
 
     def _task_step(self, job: JobRecord, run: TaskRun, verb: Verb) -> None:
-        self._step(self._task_key(job, run, verb), Step(verb=verb, node=run.node, job=job.job.id, task=run.task))
+        key = self._task_key(job, run, verb)
+        # Of a job with a thousand tasks most are under way whenever one has an answer.
+        if not self.steps.is_asked(key):
+            self._step(key, Step(verb=verb, node=run.node, job=job.job.id, task=run.task))
 
     def _step(self, key: str, step: Step) -> None:
         """Have a step done, unless it is asked for already or waits for its next try."""
@@ -176,6 +177,9 @@ class Commander(ClusterState):
     def _leases_of(self, job: JobRecord) -> list[str]:
         return [lease for run in job.progress.runs for lease in run.leases if lease in self.leases]
 
+    def _has_leases(self, run: TaskRun) -> bool:
+        return any(lease in self.leases for lease in run.leases)
+
     def _vacate(self, run: TaskRun) -> None:
         if run.occupies:
             self.vacate(run)
@@ -215,8 +219,7 @@ class Commander(ClusterState):
         self._persist_lease(record)
 
     def _persist_job(self, job: JobRecord, *, new: bool) -> None:
-        progress = msgspec.json.encode(job.progress)
-        self._effects.append(events.PersistJob(job=job.job, state=job.state, progress=progress, new=new))
+        self._effects.append(events.PersistJob(job=job.job, state=job.state, progress=job.progress, new=new))
 
     def _persist_lease(self, record: LeaseRecord) -> None:
         self._effects.append(

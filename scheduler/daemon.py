@@ -300,7 +300,7 @@ async def _serve_engine(
         stack.push_async_callback(_end, taking)
         sweeping = asyncio.create_task(staging.keep_sweeping(), name="staging")
         stack.push_async_callback(_end, sweeping)
-        keeping = asyncio.create_task(_keep_credentials(config, issuer, trust, sessions), name="credentials")
+        keeping = asyncio.create_task(keep_credentials(config, issuer, trust, sessions), name="credentials")
         stack.push_async_callback(_end, keeping)
         stack.callback(sessions.close)
         watchdog = asyncio.create_task(_watchdog(notifier), name="watchdog")
@@ -315,18 +315,20 @@ async def _serve_engine(
         _log.info("scheduler stopping")
 
 
-async def _keep_credentials(config: SchedulerConfig, issuer: Issuer | None, trust: Trust, sessions: Sessions) -> None:
+async def keep_credentials(config: SchedulerConfig, issuer: Issuer | None, trust: Trust, sessions: Sessions) -> None:
     """Renew the own certificate, take over authorities and revocations from the authority, pass the latter on."""
     told = ""
     while True:
         await asyncio.sleep(CREDENTIALS_INTERVAL_S)
         trouble = ""
-        if issuer is not None:
-            try:
-                if await asyncio.to_thread(issuer.renew_own, config.credentials):
-                    _log.info("certificate or authorities renewed", certificate=config.credentials.certificate)
-            except (FarbusError, OSError) as error:
-                trouble = str(error)
+        try:
+            if issuer is not None and await asyncio.to_thread(issuer.renew_own, config.credentials):
+                _log.info("certificate or authorities renewed", certificate=config.credentials.certificate)
+        except (FarbusError, OSError) as error:
+            trouble = str(error)
+        except Exception as error:
+            # A defect, or a key of a kind that nobody has thought of: revocations are passed on all the same.
+            trouble = f"{type(error).__name__}: {error}"
         # Once for each reason, not each second.
         if trouble and trouble != told:
             _log.error("own certificate not kept", reason=trouble)

@@ -23,6 +23,7 @@ from farbus.model.telemetry import Telemetry
 from farbus.model.value import Value
 from farbus.model.volume import VolumePart, VolumeStatus
 from farbus.scheduler.move_records import StoredMove
+from farbus.scheduler.records import StoredProgress
 from farbus.scheduler.volume_records import StoredVolume
 
 # --- what nodes and people told ---------------------------------------------------------
@@ -551,11 +552,14 @@ class CloseSession(Value, frozen=True, kw_only=True):
 
 
 class PersistJob(Value, frozen=True, kw_only=True):
-    """Write a job; ``progress`` is its :class:`StoredProgress` as JSON."""
+    """Write a job.  ``progress`` is its record's, which may change until it is written: the ledger has the latest.
+
+    So a job with a thousand tasks is put into bytes once for each commit, however many of them have something to tell.
+    """
 
     job: Job
     state: JobState
-    progress: bytes
+    progress: StoredProgress
     new: bool
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from farbus.errors import Conflict
 from farbus.model.device import Device
@@ -152,7 +153,6 @@ class Ledger:
         try:
             self.term = self._store.submit(_begin_term).result()
             self._store.guard(self._check_term)
-            self._store.submit(_prune).result()
             self._store.submit(_prune_runs).result()
         except BaseException:
             self._store.close()
@@ -174,18 +174,22 @@ class Ledger:
         return self._store.read(lambda _: None)
 
     def load(self) -> Contents:
-        """Return what lives."""
-        return self._store.read(_load).result()
+        """Return what lives; what is too old to keep goes while that is taken over."""
+        contents = self._store.read(_load).result()
+        self._store.submit(_prune)
+        return contents
 
     def write(self, effects: Iterable[Persist]) -> concurrent.futures.Future[None]:
         """Write ``effects``, all or none; the future is resolved once they are on the disk."""
-        batch = list(effects)
-        self._since_prune += sum(1 for effect in batch if isinstance(effect, PersistJob) and effect.new)
+        jobs, batch = apart(effects)
+        self._since_prune += sum(job.new for job, _ in jobs)
         prune = self._since_prune >= PRUNE_EVERY
         if prune:
             self._since_prune = 0
 
         def work(connection: sqlite3.Connection) -> None:
+            for job, progress in jobs:
+                _write_job(connection, job, progress)
             for effect in batch:
                 _WRITERS[type(effect)](connection, effect)
             if prune:
@@ -355,18 +359,32 @@ def _status(row: tuple[str, bytes, bytes]) -> JobStatus:
     return job_status(_JOB.decode(spec), JobState(state), _PROGRESS.decode(progress))
 
 
-def _write_job(connection: sqlite3.Connection, effect: PersistJob) -> None:
+def apart(effects: Iterable[Persist]) -> tuple[list[tuple[PersistJob, bytes]], list[Persist]]:
+    """Return jobs with their progress as it is now, each once, and the other effects."""
+    jobs: dict[str, PersistJob] = {}
+    others: list[Persist] = []
+    for effect in effects:
+        if isinstance(effect, PersistJob):
+            before = jobs.get(effect.job.id)
+            is_new = effect.new or (before is not None and before.new)
+            jobs[effect.job.id] = effect if effect.new == is_new else replace(effect, new=is_new)
+        else:
+            others.append(effect)
+    return [(job, msgspec.json.encode(job.progress)) for job in jobs.values()], others
+
+
+def _write_job(connection: sqlite3.Connection, effect: PersistJob, progress: bytes) -> None:
     live = not JOB_STATES.is_final(effect.state)
     number = job_number(effect.job.id)
     if effect.new:
         connection.execute(
             "INSERT INTO jobs (seq, user, live, state, spec, progress) VALUES (?, ?, ?, ?, ?, ?)",
-            (number, effect.job.user, live, effect.state.value, msgspec.json.encode(effect.job), effect.progress),
+            (number, effect.job.user, live, effect.state.value, msgspec.json.encode(effect.job), progress),
         )
     else:
         connection.execute(
             "UPDATE jobs SET live = ?, state = ?, progress = ? WHERE seq = ?",
-            (live, effect.state.value, effect.progress, number),
+            (live, effect.state.value, progress, number),
         )
 
 
@@ -483,7 +501,6 @@ def _forget_profile(connection: sqlite3.Connection, effect: ForgetProfile) -> No
 
 
 _WRITERS: dict[type[Persist], Callable[[sqlite3.Connection, Any], None]] = {
-    PersistJob: _write_job,
     PersistLease: _write_lease,
     PersistDevice: _write_device,
     PersistNode: _write_node,

@@ -138,14 +138,9 @@ class ClusterMachine(MakingRoom):
         self._notice_stall()
         self._handlers[type(event)](event)
         self._advance_touched()
-        if self.reservations:
-            self._claim_rooms()
-            self._advance_touched()
-        if self.growing_volumes:
-            self._advance_growing()
-        if self.attachments:
-            self._attach_waiting()
-            self._advance_touched()
+        # Most events are heartbeats, and they bring nothing that anybody waits for.
+        if not isinstance(event, events.HeartbeatArrived):
+            self._serve_waiting()
         for job_id in sorted(self._persist):
             self._persist_job(self.jobs[job_id], new=False)
         self._persist.clear()
@@ -155,6 +150,17 @@ class ClusterMachine(MakingRoom):
             self._effects.append(events.RunRound())
         durable = [effect for effect in self._effects if isinstance(effect, events.Persist)]
         return durable + [effect for effect in self._effects if not isinstance(effect, events.Persist)]
+
+    def _serve_waiting(self) -> None:
+        """Give those who wait for no round what they wait for, if it has come."""
+        if self.reservations:
+            self._claim_rooms()
+            self._advance_touched()
+        if self.growing_volumes:
+            self._advance_growing()
+        if self.attachments:
+            self._attach_waiting()
+            self._advance_touched()
 
     def _advance_touched(self) -> None:
         while self._touched:

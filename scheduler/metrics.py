@@ -24,7 +24,7 @@ def metrics_of(engine: Engine, *, now: float) -> Iterable[Family]:
         for record in machine.nodes.values()
         if record.node is not None
     )
-    devices = Counter((status.device.kind, status.state) for status in machine.device_statuses())
+    devices = machine.device_states()
     last = counters.last_round
     yield _gauge("term", "Number of this start of the scheduler.", machine.term)
     yield _gauge("queue_jobs", "Jobs that wait.", len(machine.queue))

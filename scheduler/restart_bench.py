@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 
 from farbus.api.authority import Authority, Credentials, write_credentials
@@ -144,7 +143,7 @@ def _job(number: int, nodes: int, *, live: bool) -> list[events.Persist]:
         state = JobState.SUCCEEDED
     if state is JobState.QUEUED:
         progress = StoredProgress(story=[STORY[0]])
-        return [events.PersistJob(job=job, state=state, progress=msgspec.json.encode(progress), new=True)]
+        return [events.PersistJob(job=job, state=state, progress=progress, new=True)]
     runs: list[TaskRun] = []
     lasting: list[events.Persist] = []
     for task in range(2):
@@ -184,4 +183,4 @@ def _job(number: int, nodes: int, *, live: bool) -> list[events.Persist]:
             )
         )
     progress = StoredProgress(runs=runs, attempt=1, started_at=1_700_000_000.0 + number, story=list(STORY))
-    return [events.PersistJob(job=job, state=state, progress=msgspec.json.encode(progress), new=True), *lasting]
+    return [events.PersistJob(job=job, state=state, progress=progress, new=True), *lasting]

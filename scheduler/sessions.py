@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
@@ -17,7 +18,7 @@ from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import InvalidInput
 from farbus.model.cluster import LogChunk
 from farbus.model.job import TaskStatus
-from farbus.model.node import Node, by_remoting_tls
+from farbus.model.node import Node, by_remoting_tls, name_some
 from farbus.model.quantity import MAX_BYTES
 from farbus.model.telemetry import Telemetry
 from farbus.scheduler import events
@@ -119,6 +120,8 @@ class Sessions(SessionHandler):
         self._lease_ttl_s = lease_ttl_s
         self._heartbeat_s = heartbeat_s
         self._ports: dict[str, _Port] = {}
+        self._remoting_tls: Counter[str] = Counter()
+        """How many sessions are of nodes with each setting of it."""
         self.relay = LogRelay(request=self._request_log, credit=self._give_log_credit, cancel=self._cancel_log)
 
     async def session(self, caller: Identity, incoming: AsyncIterator[session_pb2.NodeMessage], send: Send) -> None:
@@ -158,6 +161,8 @@ class Sessions(SessionHandler):
 
     def _warn_of_others_tls(self, node: Node) -> None:
         """Say with which nodes this one can't share GPUs, as sessions between them would be refused."""
+        if len([setting for setting in +self._remoting_tls if setting]) < 2:
+            return
         present = [
             record.node
             for record in self._engine.machine.nodes.values()
@@ -166,7 +171,7 @@ class Sessions(SessionHandler):
         settings = by_remoting_tls([node, *present])
         if len(settings) > 1 and node.remoting_tls:
             settings.pop(node.remoting_tls)
-            others = ", ".join(name for names in settings.values() for name in names)
+            others = name_some([name for names in settings.values() for name in names])
             _log.warning("nodes differ in remoting_tls", node=node.name, remoting_tls=node.remoting_tls, others=others)
 
     def _read_hello(self, caller: Identity, message: session_pb2.NodeMessage) -> events.NodeJoined:
@@ -232,6 +237,7 @@ class Sessions(SessionHandler):
                 _log.warning(
                     "chassis not served by this node", node=name, chassis=chassis, reason="chassis_servers has it not"
                 )
+        self._remoting_tls[joined.node.remoting_tls] += 1
         self._warn_of_others_tls(joined.node)
         self._engine.tell(joined)
         helpers = {
@@ -252,6 +258,7 @@ class Sessions(SessionHandler):
             finally:
                 # Also where the connection breaks while the helpers end, which cancels this: a session whose end nobody
                 # notes keeps the node's next agent out until it has been silent for a lease's time.
+                self._remoting_tls[joined.node.remoting_tls] -= 1
                 self._end(name, session, port)
 
     def _end(self, name: str, session: int, port: _Port) -> None:

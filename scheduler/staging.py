@@ -323,6 +323,9 @@ class StagingService(StagingHandler):
                 await self.sweep()
             except (FarbusError, OSError) as error:
                 _log.error("files of jobs not looked through", reason=str(error))
+            except Exception:
+                # What one look has met, the next one may not.
+                _log.exception("files of jobs not looked through")
             await asyncio.sleep(SWEEP_INTERVAL_S)
 
     async def sweep(self) -> None:

@@ -7,6 +7,7 @@ passed deadline ends the command; the step stays until somebody drops it.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 
 from farbus.scheduler.events import Verb
 
@@ -75,6 +76,8 @@ class StepBook:
         self._steps: dict[str, Step] = {}
         self._keys: dict[str, str] = {}
         """Key of the step of each outstanding command."""
+        self._asked: defaultdict[str, set[str]] = defaultdict(set)
+        """Keys of the steps for which each node has an outstanding command."""
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -94,6 +97,11 @@ class StepBook:
         """Return the key of the step of each outstanding command."""
         return dict(self._keys)
 
+    def is_asked(self, key: str) -> bool:
+        """Say whether a command for the step is outstanding."""
+        step = self._steps.get(key)
+        return step is not None and bool(step.command_id)
+
     def key_of(self, command_id: str) -> str | None:
         """Return the key of the step that a command asked for, None when it is not outstanding."""
         return self._keys.get(command_id)
@@ -101,7 +109,7 @@ class StepBook:
     def ask(self, key: str, now: float) -> Step:
         """Begin a command for the step, instead of an outstanding one; return the step, whose deadline is set."""
         step = self._steps[key]
-        self._keys.pop(step.command_id, None)
+        self._end(key, step)
         # The first try has the same id in every term, so that a node that did
         # it already says so; a further try is a new question.
         step.command_id = f"{key}.{step.verb}" if step.stray else key
@@ -110,20 +118,27 @@ class StepBook:
         step.tries += 1
         step.deadline = now + DEADLINES[step.verb]
         self._keys[step.command_id] = key
+        self._asked[step.node].add(key)
         return step
 
     def end_command(self, key: str) -> Step:
         """The step's command was answered, or its deadline passed."""
         step = self._steps[key]
-        del self._keys[step.command_id]
-        step.command_id = ""
+        self._end(key, step)
         return step
+
+    def _end(self, key: str, step: Step) -> None:
+        """End the step's command, if there is one."""
+        if step.command_id:
+            del self._keys[step.command_id]
+            self._asked[step.node].discard(key)
+            step.command_id = ""
 
     def drop(self, key: str) -> None:
         """Forget a step, and its command if there is one."""
         step = self._steps.pop(key, None)
-        if step is not None and step.command_id:
-            del self._keys[step.command_id]
+        if step is not None:
+            self._end(key, step)
 
     def drop_idle(self, key: str) -> bool:
         """Forget a step, unless it is under way; say whether it is not."""
@@ -135,11 +150,10 @@ class StepBook:
 
     def lose_session(self, node: str) -> None:
         """A session ended: what it was asked is asked again in the next one; strays are looked for anew."""
-        for command_id, key in list(self._keys.items()):
+        for key in self._asked.pop(node, ()):
             step = self._steps[key]
-            if step.node == node:
-                del self._keys[command_id]
-                step.command_id = ""
-                step.tries = max(0, step.tries - 1)
-                if step.stray:
-                    del self._steps[key]
+            del self._keys[step.command_id]
+            step.command_id = ""
+            step.tries = max(0, step.tries - 1)
+            if step.stray:
+                del self._steps[key]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import fcntl
 import os
 import queue
 import sqlite3
@@ -24,7 +23,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from farbus.errors import Conflict, FarbusError, InvalidInput
+from farbus.errors import FarbusError, InvalidInput
+from farbus.linux.files import FileLock
 
 MAX_BATCH = 4_096
 """Works that share a transaction, so that the first of them does not wait for ever."""
@@ -51,14 +51,16 @@ class Store:
         self._queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
         self._check: Work[None] | None = None
         self._failure: FarbusError | None = None
-        self._lock, begun = _lock(path)
+        self._lock = _lock(path)
         try:
+            begun = self._lock.noted == _BEGUN
             if begun:
                 _check_there(path)
             self._connection = _open(path, schema, upgrades, begun=begun)
-            _note_begun(self._lock)
+            # A full disk at the first start leaves this out, until the next one.
+            self._lock.note(_BEGUN)
         except BaseException:
-            os.close(self._lock)
+            self._lock.release()
             raise
         self._thread = threading.Thread(target=self._serve, name="ledger", daemon=True)
         self._thread.start()
@@ -84,7 +86,7 @@ class Store:
         self._queue.put(None)
         self._thread.join()
         self._connection.close()
-        os.close(self._lock)
+        self._lock.release()
 
     def _serve(self) -> None:
         ended = False
@@ -137,46 +139,17 @@ class _Failed:
     error: FarbusError
 
 
-# The lock file: who holds it, in a field of constant width, then whether the database was ever made.
-_HOLDER_BYTES = 11
 _BEGUN = b"begun\n"
+"""What is noted in the lock once the database was made."""
 
 
-def _lock(path: Path) -> tuple[int, bool]:
-    """Take the lock file beside the database; return it with whether there must be a database.
-
-    It is let go of by the kernel when the process ends.
-    """
-    lock_path = path.with_suffix(".lock")
+def _lock(path: Path) -> FileLock:
+    """Take the lock file beside the database."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Not through a link: it is written to.
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        linked = os.path.islink(lock_path)
-        raise FarbusError(
-            f"can't open {lock_path}: {'it is a link' if linked else error.strerror}",
-            hint="remove it" if linked else "choose another --state",
-        ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = os.pread(descriptor, _HOLDER_BYTES, 0).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise Conflict(
-            f"the ledger {path} is in use by another scheduler" + (f" (pid {holder})" if holder else ""),
-            hint="stop that one or choose another --state",
-        ) from error
-    # Who holds it is a courtesy: a full disk takes the number away, not the lock.
-    with contextlib.suppress(OSError):
-        os.pwrite(descriptor, f"{os.getpid():<{_HOLDER_BYTES - 1}}\n".encode(), 0)
-    return descriptor, os.pread(descriptor, len(_BEGUN), _HOLDER_BYTES) == _BEGUN
-
-
-def _note_begun(lock: int) -> None:
-    # A full disk at the first start leaves this out, until the next one.
-    with contextlib.suppress(OSError):
-        os.pwrite(lock, _BEGUN, _HOLDER_BYTES)
+        raise FarbusError(f"can't make {path.parent}: {error.strerror}", hint="choose another --state") from error
+    return FileLock(path.with_suffix(".lock"), what=f"the ledger {path}")
 
 
 def _check_there(path: Path) -> None:

@@ -17,7 +17,7 @@ is asked: it is granted as soon as its volume and its node are free for it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import msgspec
@@ -60,6 +60,8 @@ class Volumes(DeviceMoves):
         super().__init__(**settings)
         self.next_volume = 1
         """Number of the next volume that is written down."""
+        self.volumes_of_node: defaultdict[str, set[str]] = defaultdict(set)
+        """Volumes of which the node stores a part."""
         self.growing_volumes: set[str] = set()
         """Those whose users are to see that they have become larger."""
 
@@ -306,8 +308,8 @@ class Volumes(DeviceMoves):
     def _used_by(self, name: str, lease: Lease) -> str:
         job = self.jobs.get(lease.job)
         if job is None or job.state is JobState.FINISHING:
-            held = next(record for record in self.leases.values() if record.lease.id == lease.id)
-            why = f": {held.trouble}" if held.trouble else ""
+            trouble = self.leases[lease.id].trouble
+            why = f": {trouble}" if trouble else ""
             return f"volume {name} is being given up by job {lease.job} on node {lease.client_node}{why}"
         if job.job.attachment:
             return f"volume {name} is attached to node {lease.client_node}"
@@ -324,9 +326,15 @@ class Volumes(DeviceMoves):
         """Take room for a volume and have it made; who asked has seen that there is room, and no such volume."""
         volume = event.volume
         assert volume.name not in self.volumes, f"there is a volume {volume.name}"
-        record = self.volumes[volume.name] = VolumeRecord(volume)
+        record = self._keep_volume(volume)
         self._put_volume(record, volume)
         self._advance_volume(record)
+
+    def _keep_volume(self, volume: StoredVolume) -> VolumeRecord:
+        record = self.volumes[volume.name] = VolumeRecord(volume)
+        for node in volume.nodes:
+            self.volumes_of_node[node].add(volume.name)
+        return record
 
     def _volume_resize_asked(self, event: events.VolumeResizeAsked) -> None:
         record = self.volumes.get(event.name)
@@ -364,7 +372,7 @@ class Volumes(DeviceMoves):
         """Take over what the ledger has of volumes, after its devices; what is not done goes on with their nodes."""
         self.next_volume = next_volume
         for volume in volumes:
-            self.volumes[volume.name] = VolumeRecord(volume)
+            self._keep_volume(volume)
             for part, node in zip(volume.parts, volume.nodes, strict=True):
                 for drive in part.drives:
                     if drive not in self.devices:
@@ -593,6 +601,8 @@ class Volumes(DeviceMoves):
         VOLUME_STATES.check(record.volume.name, record.volume.state, VolumeState.DELETED)
         self._end_growing(record)
         del self.volumes[record.volume.name]
+        for node in record.volume.nodes:
+            self.volumes_of_node[node].discard(record.volume.name)
         for index in range(len(record.volume.parts)):
             self._drop_steps(record.volume, index)
         self._put_volume(record, msgspec.structs.replace(record.volume, state=VolumeState.DELETED))
@@ -710,6 +720,9 @@ class Volumes(DeviceMoves):
     def check_invariants(self, *, now: float | None = None) -> None:
         """Raise AssertionError where the books are wrong; for tests."""
         super().check_invariants(now=now)
+        stored = {(node, name) for name, record in self.volumes.items() for node in record.volume.nodes}
+        noted = {(node, name) for node, names in self.volumes_of_node.items() for name in names}
+        assert noted == stored, "which nodes store parts of which volumes"
         for name, record in self.volumes.items():
             volume = record.volume
             assert volume.name == name
@@ -768,12 +781,15 @@ class Volumes(DeviceMoves):
 
     def _node_joined(self, event: events.NodeJoined) -> None:
         super()._node_joined(event)
+        name = event.node.name
         # What is still so it says again.
-        for record in list(self.leases.values()):
+        used = (lease_id for job_id in self.jobs_of_node[name] for lease_id in self._leases_of(self.jobs[job_id]))
+        for lease_id in sorted(self.leases_of_node[name].union(used)):
+            record = self.leases[lease_id]
             for trouble in list(record.storage_troubles):
-                if trouble.teller(record.lease) == event.node.name:
+                if trouble.teller(record.lease) == name:
                     self._put_trouble(record, trouble, "")
-        self._look_at_volumes_of(event.node.name)
+        self._look_at_volumes_of(name)
 
     def _inventory_changed(self, event: events.InventoryChanged) -> None:
         super()._inventory_changed(event)
@@ -791,9 +807,8 @@ class Volumes(DeviceMoves):
 
     def _look_at_volumes_of(self, name: str, *, advance: bool = True) -> None:
         """A node came, went, or has other devices: volumes that it stores may go on, or be lost."""
-        for record in list(self.volumes.values()):
-            if name not in record.volume.nodes:
-                continue
+        for volume in sorted(self.volumes_of_node[name]):
+            record = self.volumes[volume]
             self._effects.append(events.VolumeChanged(volume_id=record.volume.id))
             if advance:
                 self._advance_volume(record)

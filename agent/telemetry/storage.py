@@ -84,7 +84,7 @@ class StorageCollector:
         self._clock = clock
         self._caller = BlockingCaller("storage telemetry")
         self._before: dict[Series, tuple[int, int]] = {}
-        """Requests and milliseconds of each path at the last look."""
+        """Requests and milliseconds of each path that there was at the last look."""
         self._used: dict[str, tuple[float, int]] = {}
         """When the use of each export was looked at, and bytes until then."""
         self._over: dict[str, int] = {}
@@ -95,8 +95,9 @@ class StorageCollector:
         exported = tuple(self._exported())[:MAX_EXPORTS]
         paths, uses = await self._caller.call(lambda: self._read(exported))
         found: dict[Series, float] = {}
+        before, self._before = self._before, {}
         for path in paths:
-            found |= self._path(path)
+            found |= self._path(path, before)
         now = self._clock.monotonic()
         for one in exported:
             if (use := uses.get(one.lease)) is not None:
@@ -119,7 +120,7 @@ class StorageCollector:
                 continue
         return figures(self._nvme, self._reconnects, self._errors)[:MAX_PATHS], uses
 
-    def _path(self, path: PathFigures) -> dict[Series, float]:
+    def _path(self, path: PathFigures, earlier: Mapping[Series, tuple[int, int]]) -> dict[Series, float]:
         name = subsystem_name(path.nqn)
         labels = (name.lease if name is not None else path.nqn, str(path.address))
         told = path.statistics
@@ -134,7 +135,7 @@ class StorageCollector:
             found[series("storage_path_errors_total", *labels)] = float(path.errors)
         latency = series("storage_path_latency_seconds", *labels)
         requests, spent_ms = told.reads + told.writes, told.read_ms + told.write_ms
-        before = self._before.get(latency)
+        before = earlier.get(latency)
         self._before[latency] = requests, spent_ms
         if before is not None and requests > before[0] and spent_ms >= before[1]:
             found[latency] = (spent_ms - before[1]) / (requests - before[0]) / 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from farbus.errors import FarbusError, InvalidInput, NotFound, first_error
+from farbus.errors import FarbusError, InvalidInput, NotFound, first_error, refused_file
 
 _LOOP = "Symlink loop from "
 """How pathlib tells that a path can't be resolved."""
@@ -46,8 +46,6 @@ def as_farbus_error(error: Exception) -> FarbusError:
                 current_directory()
             except NotFound as gone:
                 return gone
-    if isinstance(error, OSError) and isinstance(error.filename, str):
-        return FarbusError(
-            f"{error.filename}: {error.strerror}", hint="look at what is there; FARBUS_DEBUG=1 shows who wanted it"
-        )
+    if refused := refused_file(error):
+        return FarbusError(refused, hint="look at what is there; FARBUS_DEBUG=1 shows who wanted it")
     return FarbusError(f"{type(error).__name__}: {error}", hint="this is a fault of farbus: FARBUS_DEBUG=1 shows where")

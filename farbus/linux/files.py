@@ -22,32 +22,54 @@ class Lock(Protocol):
         ...
 
 
+_HOLDER_BYTES = 11
+"""What says who holds a lock: a line of constant width, behind which stands what holders have noted."""
+_MOST_NOTED = 64
+
+
 class FileLock:
-    """A lock on a file (flock(2)): held by one process, let go by the kernel when that process ends."""
+    """A lock on a file (flock(2)): held by one process, let go by the kernel when that process ends.
+
+    Raises :class:`Conflict` naming ``what`` when another process has it, and
+    :class:`Unavailable` where there can't be one.
+    """
 
     def __init__(self, path: str | Path, *, what: str) -> None:
-        """Take the lock; raise :class:`Conflict` naming ``what`` when another process has it."""
-        self._descriptor = open_lock(path)
+        self._descriptor = _open_lock(path)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
+        except OSError as error:
+            holder = os.pread(self._descriptor, _HOLDER_BYTES, 0).decode("ascii", "replace").strip()
             os.close(self._descriptor)
+            if not isinstance(error, BlockingIOError):
+                # A network file system may know no locks.
+                raise Unavailable(
+                    f"lock {path}: {error.strerror}", hint="choose a directory of a local disk"
+                ) from error
             raise Conflict(
                 f"{what} is in use by {f'process {holder}' if holder else 'another process'}",
                 hint="stop it or choose another",
             ) from error
         # Who holds it is a courtesy: a full disk takes the number away, not the lock.
         with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+            os.pwrite(self._descriptor, f"{os.getpid():<{_HOLDER_BYTES - 1}}\n".encode(), 0)
+
+    @property
+    def noted(self) -> bytes:
+        """What a holder has noted, this one or one before it."""
+        return os.pread(self._descriptor, _MOST_NOTED, _HOLDER_BYTES)
+
+    def note(self, word: bytes) -> None:
+        """Keep a word for the holders after this one; a full disk leaves it out."""
+        with contextlib.suppress(OSError):
+            os.pwrite(self._descriptor, word, _HOLDER_BYTES)
 
     def release(self) -> None:
         """Let go; the file stays, so that no two processes ever lock different files of one name."""
         os.close(self._descriptor)
 
 
-def open_lock(path: str | Path) -> int:
+def _open_lock(path: str | Path) -> int:
     """Open a file to be locked, made where it is not there; raise :class:`Unavailable` where it can't be.
 
     It is written to: a link in its place would have somebody else's file overwritten.

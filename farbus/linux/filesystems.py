@@ -31,6 +31,7 @@ import msgspec
 
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
 from farbus.linux.disposable import run_disposable
+from farbus.linux.names import shown
 from farbus.model.holders import Holder, HolderKind
 from farbus.model.storage import AMBIGUOUS, CUT_OFF, UNKNOWN_DATA, Account, Format, Mounted, Signature, Space
 
@@ -291,10 +292,10 @@ class KernelFileSystems:
             if not mounts:
                 return
         if left := self.mounts(device, path):
-            raise Conflict(f"unmount {_shown(left[-1].path)}: it is still mounted", hint=_THE_PATH)
+            raise Conflict(f"unmount {shown(left[-1].path)}: it is still mounted", hint=_THE_PATH)
 
     async def _unmount(self, mounted: Mounted, *, lazy: bool) -> None:
-        what = f"unmount {_shown(mounted.path)}"
+        what = f"unmount {shown(mounted.path)}"
         try:
             await self._call(unmount_path, mounted.path, mounted.number, lazy)
         except OSError as error:
@@ -321,7 +322,7 @@ class KernelFileSystems:
         try:
             size, free, available = await self._call(room_of, path)
         except OSError as error:
-            raise _of_errno(f"room of {_shown(path)}", error) from error
+            raise _of_errno(f"room of {shown(path)}", error) from error
         return Space(size_bytes=size, free_bytes=free, available_bytes=available)
 
     def _mounted_at(self, device: str, what: str) -> str:
@@ -343,13 +344,13 @@ class KernelFileSystems:
     async def allocate(self, device: str, name: str, *, account: Account, leave_bytes: int = 0) -> str:
         """Allocate in a child: the file system may have to write all of it down."""
         path, number = self._mounted_at(device, "make a file on"), self._number(device)
-        if _shown(path) != path:
+        if shown(path) != path:
             # Its user was told another, and no program would be given this one.
-            raise Conflict(f"make {_shown(path)}/{name}: it has no name that can be told", hint=_THE_PATH)
+            raise Conflict(f"make {shown(path)}/{name}: it has no name that can be told", hint=_THE_PATH)
         try:
             await self._call(allocate_file, path, number, _checked(name), account.uid, account.gid, leave_bytes)
         except OSError as error:
-            raise _of_errno(f"make {_shown(path)}/{name}", error) from error
+            raise _of_errno(f"make {shown(path)}/{name}", error) from error
         return f"{path}/{name}"
 
     # Swap.
@@ -675,7 +676,7 @@ def look_for_users(proc: str, paths: list[str]) -> Any:
             place = next((place for place in _places_of(process) if _below(place, paths)), "")
             if place:
                 name = _text(process / "comm")
-                found.append(Holder(kind=HolderKind.PROCESS, name=name, path=_shown(place), pid=int(process.name)))
+                found.append(Holder(kind=HolderKind.PROCESS, name=name, path=shown(place), pid=int(process.name)))
     return msgspec.to_builtins(found)
 
 
@@ -713,7 +714,7 @@ def allocate_file(path: str, number: str, name: str, uid: int, gid: int, leave_b
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if _number_of(os.fstat(directory).st_dev) != number:
-            raise Conflict(f"make {_shown(path)}/{name}: something else is there by now", hint=_THE_PATH)
+            raise Conflict(f"make {shown(path)}/{name}: something else is there by now", hint=_THE_PATH)
         with contextlib.suppress(FileNotFoundError):
             os.stat(name, dir_fd=directory, follow_symlinks=False)
             return
@@ -821,12 +822,6 @@ def _init_or_self(proc: Path) -> Path:
 def _unescaped(text: str) -> str:
     """Undo the octal escapes of proc_pid_mountinfo(5)."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
-
-
-def _shown(path: str) -> str:
-    """Return a path as it can be told to people in a line: what is no UTF-8 or can't be printed by its number."""
-    text = os.fsencode(path).decode(errors="backslashreplace")
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _number_of(device: int) -> str:

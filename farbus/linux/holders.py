@@ -29,6 +29,7 @@ import msgspec
 from farbus.errors import Conflict, FarbusError, NotPermitted
 from farbus.linux.clock import Clock
 from farbus.linux.disposable import run_disposable
+from farbus.linux.names import shown
 from farbus.model.holders import CURES, Holder, HolderKind, Look
 from farbus.model.pci import Address
 
@@ -418,7 +419,7 @@ def _held_by(process: Path, nodes: _Nodes, names: Mapping[str, str], dev: str) -
         with contextlib.suppress(FileNotFoundError):
             target = os.readlink(entry.path)
             if any(part in target for part in nodes.attributes):
-                return target
+                return shown(target)
             # Only what may be one is looked at: a stat of a file on a server that is gone does not come back.
             if not target.startswith(f"{dev}/") and target.rpartition("/")[2].partition(" ")[0] not in names:
                 continue

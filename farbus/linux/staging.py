@@ -12,13 +12,15 @@ import secrets
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import structlog
 
 from farbus.errors import FarbusError, InvalidInput, Unavailable
+from farbus.linux.names import shown
 from farbus.linux.users import Account
 from farbus.model.staging import CHUNK_BYTES, Manifest, StagedFile, check_path
+from farbus.model.value import Value
 
 _log = structlog.get_logger()
 
@@ -32,6 +34,16 @@ REAP_TIMEOUT_S = 5.0
 
 ASIDE = ".removed-"
 """How the names of directories begin that are to be removed; those of tasks begin with a job's."""
+
+
+class _Said(Value, frozen=True, kw_only=True):
+    """One line of a stager's: a file, whose bytes follow, or how it has ended."""
+
+    path: str = ""
+    size: int = 0
+    executable: bool = False
+    end: bool = False
+    error: str = ""
 
 
 class TaskDirectories:
@@ -136,10 +148,10 @@ class TaskDirectories:
                 stager.stdin.write(json.dumps({"paths": paths, "files": most_files, "bytes": most_bytes}).encode())
                 stager.stdin.close()
             while True:
-                line = await self._message(stager, f"stage out of task {name}")
-                if "end" in line:
+                said = await self._said(stager, f"stage out of task {name}")
+                if said.end:
                     return
-                path, size = check_path(line["path"]), line["size"]
+                path, size = check_path(said.path), said.size
                 found, left = hashlib.sha256(), size
                 while True:
                     data = await stager.stdout.read(min(left, CHUNK_BYTES))
@@ -151,7 +163,7 @@ class TaskDirectories:
                     yield (
                         StagedFile(
                             path=path, size=size, sha256="" if left else found.hexdigest(),
-                            executable=line["executable"],
+                            executable=said.executable,
                         ),
                         data,
                     )  # fmt: skip
@@ -223,19 +235,22 @@ class TaskDirectories:
         except OSError as error:
             raise Unavailable(f"start a stager: {error.strerror}") from error
 
-    async def _message(self, stager: asyncio.subprocess.Process, what: str) -> dict[str, Any]:
+    async def _said(self, stager: asyncio.subprocess.Process, what: str) -> _Said:
         assert stager.stdout is not None
         line = await stager.stdout.readline()
-        if not line:
+        if not line.endswith(b"\n"):
             raise Unavailable(f"{what}: the stager died")
-        message: dict[str, Any] = json.loads(line)
-        if "error" in message:
-            raise InvalidInput(f"{what}: {message['error']}")
-        return message
+        try:
+            # Not decoded by msgspec, which takes no halves of surrogate pairs: the name that is no UTF-8 is to be told.
+            said = msgspec.convert(json.loads(line), _Said)
+        except (ValueError, msgspec.ValidationError) as error:
+            raise FarbusError(f"{what}: the stager said what it should not") from error
+        if said.error:
+            raise InvalidInput(f"{what}: {shown(said.error)}")
+        return said
 
     async def _end(self, stager: asyncio.subprocess.Process, what: str) -> None:
-        message = await self._message(stager, what)
-        if "end" not in message:
+        if not (await self._said(stager, what)).end:
             raise FarbusError(f"{what}: the stager said what it should not")
 
 

@@ -117,7 +117,8 @@ def shakes_hands(proc: Path = Path("/proc")) -> bool:
     for entry in proc.iterdir():
         if entry.name.isdigit():
             try:
-                if (entry / "comm").read_text().strip() == DAEMON:
+                # As bytes: programs give themselves names that are no UTF-8.
+                if (entry / "comm").read_bytes().strip() == DAEMON.encode():
                     return True
             except OSError:
                 # It has ended.

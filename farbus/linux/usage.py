@@ -125,7 +125,7 @@ def _threads(pid: int) -> tuple[ThreadUsage, ...]:
     for entry in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda entry: int(entry.name)):
         # A thread may end between the listing and now.
         with contextlib.suppress(OSError):
-            name = (entry / "comm").read_text().strip()
+            name = (entry / "comm").read_text(errors="replace").strip()
             # The first field: nanoseconds on a processor (Documentation/scheduler/sched-stats.rst).
             ran_ns = int((entry / "schedstat").read_text().split()[0])
             found.append(ThreadUsage(name=name, cpu_s=ran_ns / 1e9))

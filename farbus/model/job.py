@@ -368,11 +368,12 @@ def room_of(requests: Requests, task: TaskPlacement) -> dict[str, Resources]:
     own limit (``bandwidth_bytes_per_s``).
     """
     room = {task.node: requests.resources}
-    each = Resources(network_mbit_s=requests.remote_network_mbit_s or 0)
-    for place in task.devices if each.network_mbit_s else ():
-        if place.route is Route.REMOTE and not place.is_storage:
-            room[task.node] += each
-            room[place.node] = room.get(place.node, Resources()) + each
+    if requests.remote_network_mbit_s:
+        each = Resources(network_mbit_s=requests.remote_network_mbit_s)
+        for place in task.devices:
+            if place.route is Route.REMOTE and not place.is_storage:
+                room[task.node] += each
+                room[place.node] = room.get(place.node, Resources()) + each
     return room
 
 

@@ -31,6 +31,8 @@ M -> K are added.  Departures, and why:
   *anchored* first, to the smallest part of the topology that has room for it
   (:meth:`HirePolicy.prepare`), and algorithm 1 spreads the gain from there.
   Where a job names one that runs (``beside``), equation 6 and algorithm 1 are as printed.
+* loc of a server is that of its place in the topology; how many tasks of the
+  group run on the server itself (case c of the paper's) does not count beside it.
 * Shortcuts to inner nodes of the topology are left out: an aggregator and
   exact pruning do what they are for.
 * The paper prints neither gamma nor xi: :data:`GAMMA`, :data:`DECAY`.

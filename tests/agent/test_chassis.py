@@ -119,6 +119,30 @@ async def test_a_device_that_is_elsewhere_is_told_as_such_over_the_network_too(b
     assert caught.value.at == "30h"
 
 
+async def test_a_caller_who_leaves_takes_along_what_he_has_asked_of_another_agent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def hang(*_: object) -> ChassisReply:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError("nobody answers")
+
+    monkeypatch.setattr(bench.wire, "ask_chassis", hang)
+    desk = bench.desk("n2", serves=False)
+    await desk.name(CHASSIS, THERE)
+    call = asyncio.create_task(desk.of(CHASSIS).list())
+    await asked.wait()
+    call.cancel()
+    await asyncio.wait({call})
+    await asyncio.sleep(0)
+    assert ended.is_set()
+
+
 async def test_who_is_named_no_more_serves_nobody_and_asks_the_new_one(bench: Bench) -> None:
     first, second = bench.desk("n1"), bench.desk("n2")
     await first.name(CHASSIS, HERE)

@@ -17,6 +17,7 @@ from farbus.agent.events import ActionDone, NodeRestored, PreparedLease, TaskRun
 from farbus.agent.executor import START_DEADLINE_S, Executor
 from farbus.agent.journal import Journal
 from farbus.agent.steps import Result, Step, StepRunner, Steps
+from farbus.agent.turns import Turns
 from farbus.errors import ExitCode, InvalidInput, Unavailable
 from farbus.linux.clock import FakeClock
 from farbus.linux.kept import START_TIMEOUT_S
@@ -460,3 +461,42 @@ async def test_a_step_that_is_asked_for_while_the_agent_stops_is_cancelled(journ
             await asyncio.sleep(0)
             raise Unavailable("the agent stops")
     assert len(left) == 1
+
+
+class Held(OneStep):
+    """One that works on a device of a lease's own."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.devices = (device,)
+
+
+async def test_of_what_is_done_and_over_nothing_is_kept(journal: Journal) -> None:
+    """An agent that runs for months does it for millions of leases."""
+    async with asyncio.TaskGroup() as group:
+        runner = StepRunner(journal=journal, clock=FakeClock(), group=group)
+        for number in range(3):
+            name = f"room of lease {number}"
+            await runner.perform(Steps(object=name, body="{}", steps=(Held(f"logical volume {number}"),)))
+            assert not runner.knows(name)
+    assert len(runner._turns) == 0
+
+
+async def test_a_turn_is_one_for_all_who_wait_for_it() -> None:
+    turns, order = Turns(), list[str]()
+
+    async def have(name: str, free: asyncio.Event) -> None:
+        async with turns.of("device"):
+            order.append(f"{name} has it")
+            await free.wait()
+            order.append(f"{name} had it")
+
+    free = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for name in ("first", "second"):
+            group.create_task(have(name, free))
+        await asyncio.sleep(0)
+        assert (order, len(turns)) == (["first has it"], 1)
+        free.set()
+    assert order == ["first has it", "first had it", "second has it", "second had it"]
+    assert len(turns) == 0

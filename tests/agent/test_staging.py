@@ -421,6 +421,26 @@ async def test_output_that_is_refused_afresh_fails_the_task(node: Node) -> None:
     assert (await node.run()).exit_code == 125
 
 
+async def test_defect_met_by_a_tasks_output_ends_that_task_alone(node: Node) -> None:
+    async def fail(*_: object) -> None:
+        raise RuntimeError("nobody thought of it")
+
+    node.scheduler.put_output = fail  # type: ignore[method-assign]
+    ended = await node.run()
+    assert (ended.exit_code, ended.reason) == (125, "a defect: RuntimeError('nobody thought of it')")
+    assert node.directories.list() == ()
+
+
+async def test_defect_met_by_a_tasks_files_ends_that_task_alone(node: Node) -> None:
+    async def fail(*_: object) -> Manifest:
+        raise RuntimeError("nobody thought of it")
+
+    node.scheduler.manifest = fail  # type: ignore[method-assign]
+    ended = await node.run()
+    assert (ended.exit_code, ended.reason) == (1, "a defect: RuntimeError('nobody thought of it')")
+    assert node.directories.list() == ()
+
+
 async def test_start_waits_for_no_removal(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     cleared = asyncio.Event()
 

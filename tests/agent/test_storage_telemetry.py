@@ -75,6 +75,22 @@ async def test_paths_have_states_sums_and_a_latency(tmp_path: Path) -> None:
     assert second[series("drive_error_log_entries_total", "d1")] == 7.0
 
 
+async def test_a_path_that_was_gone_begins_anew(tmp_path: Path) -> None:
+    """And of leases that are over nothing is remembered."""
+    world = World(tmp_path)
+    connection = a_connection()
+    world.nvme.offer(a_target(connection))
+    for read in (10, 20):
+        for address in connection.addresses:
+            await world.nvme.connect(connection, address)
+        world.nvme.told = BlockStatistics(reads=read, read_bytes=4096, read_ms=2 * read)
+        found = await world.collector.sample()
+        assert series("storage_path_latency_seconds", "l1", FIRST) not in found
+        for controller in world.nvme.controllers():
+            await world.nvme.disconnect(controller)
+        assert series("storage_path_up", "l1", FIRST) not in await world.collector.sample()
+
+
 async def test_errors_of_a_path_are_its_controller_s_until_that_does_not_answer(tmp_path: Path) -> None:
     world = World(tmp_path)
     connection = a_connection()

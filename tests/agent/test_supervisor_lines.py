@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
@@ -12,6 +14,7 @@ import structlog
 
 from farbus.agent.config import AgentConfig
 from farbus.agent.remoting_host import RemotingHost
+from farbus.linux.output import Piece
 from farbus.linux.processes import FakeChild, FakeProcesses
 from farbus.linux.users import SystemUsers
 from farbus.model.device import Device, DeviceKind
@@ -71,6 +74,30 @@ async def test_a_server_that_crashed_is_an_error_in_the_log(config: AgentConfig)
     said = lines(logs)
     assert ("error", CRASH) in said
     assert [level for level, line in said if line in (OTHER, *DRIVERS)] == ["info"] * (1 + len(DRIVERS))
+
+
+async def test_lines_that_a_broken_disk_keeps_end_neither_lease_nor_agent(
+    config: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = asyncio.Event()
+
+    async def supervise(child: FakeChild) -> int:
+        child.write(b"listening 127.0.0.1:7000\n")
+        await goes_on.wait()
+        return 0
+
+    async def broken(*_: object, **__: object) -> AsyncIterator[Piece]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+        yield  # makes this a generator
+
+    with structlog.testing.capture_logs() as logs:
+        async with agent(config, FakeProcesses({sys.executable: supervise})) as (host, died):
+            await host.prepare_devices(lease("l1"))
+            monkeypatch.setattr(FakeChild, "output", broken)
+            await until(lambda: any(each["event"] == "a supervisor's lines can't be read" for each in logs))
+            assert not died.is_set()
+            goes_on.set()
+            await died.wait()
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -126,6 +126,34 @@ async def test_without_open_calls_nobody_looks_at_the_files(tmp_path: Path, monk
     assert looked == []
 
 
+async def test_calls_are_looked_at_again_where_a_look_meets_what_nobody_thought_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "LOOK_INTERVAL_S", 0.0)
+    site, looked = Site(tmp_path), asyncio.Event()
+    trust = Trust(site.own)
+    peer = trust.check(site.issue("bob", Role.USER).read().certificate)
+    gate = Gate(trust)
+    gate._open.add(_OpenCall(Abort(looked, looked), peer, peer.identity, "/farbus.v1.Cluster/Submit", None, address=""))
+    gate._opened.set()
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise ValueError("nobody thought of it")
+        looked.set()
+
+    monkeypatch.setattr(gate, "end_untrusted", look)
+    watch, waiting = asyncio.create_task(gate.watch()), asyncio.create_task(looked.wait())
+    await asyncio.wait({watch, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (watch, waiting):
+        task.cancel()
+    await asyncio.gather(watch, waiting, return_exceptions=True)
+    assert looks > 1
+
+
 async def test_revoked_nodes_session_ends(site: Site) -> None:
     async with open_session(address=site.address, credentials=site.issue("alpha", Role.NODE)) as stream:
         await stream.send(session_pb2.NodeMessage(outcome={"command_id": "c1"}))

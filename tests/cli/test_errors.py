@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from farbus.cli.application import COMMANDS, _usage_line
+from farbus.cli.faults import as_farbus_error
 from farbus.cli.options import examples
 from farbus.errors import ExitCode
 from tests.cli.conftest import ROOT, Farbus
@@ -422,3 +423,9 @@ def test_what_is_in_the_way_is_named(here: Farbus, tmp_path: Path, command: str)
     done = here(command)
     assert done.returncode == 1
     assert done.stderr.startswith(f"farbus: {tmp_path}/farbus/up.json: Is a directory; look at what is there; ")
+
+
+def test_a_file_that_the_system_refuses_is_named_however_it_was_asked_for() -> None:
+    for name in ("/nowhere/file", b"/nowhere/file"):
+        told = as_farbus_error(OSError(errno.EIO, os.strerror(errno.EIO), name))
+        assert told.message == "/nowhere/file: Input/output error"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import os
 import signal
 import socket
@@ -676,6 +678,29 @@ def test_a_lock_is_held_by_one(tmp_path: Path) -> None:
         FileLock(tmp_path / "lock", what="the state")
     lock.release()
     FileLock(tmp_path / "lock", what="the state").release()
+
+
+def test_what_a_lock_s_holder_notes_is_there_for_the_next(tmp_path: Path) -> None:
+    first = FileLock(tmp_path / "lock", what="the state")
+    assert first.noted == b""
+    first.note(b"begun\n")
+    first.release()
+    second = FileLock(tmp_path / "lock", what="the state")
+    assert second.noted == b"begun\n"
+    with pytest.raises(Conflict, match=f"the state is in use by process {os.getpid()};"):
+        FileLock(tmp_path / "lock", what="the state")
+    second.release()
+
+
+def test_a_file_system_without_locks_is_told_from_a_lock_that_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_here(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", none_here)
+    with pytest.raises(Unavailable, match="lock: No locks available; choose a directory of a local disk"):
+        FileLock(tmp_path / "lock", what="the state")
 
 
 def test_an_owned_file_is_private_and_whole(tmp_path: Path) -> None:

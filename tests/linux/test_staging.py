@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from farbus.errors import FarbusError, InvalidInput
+from farbus.errors import FarbusError, InvalidInput, Unavailable
 from farbus.linux import stager
 from farbus.linux.staging import TaskDirectories
 from farbus.linux.users import Account
@@ -126,6 +126,41 @@ async def test_what_is_no_file_is_not_read(directories: TaskDirectories, kind: s
             (path / "a").symlink_to("d")
     with pytest.raises(InvalidInput, match="stage out of task t: a"):
         await read(directories, "a/x" if kind == "link in the way" else "a")
+
+
+async def test_name_that_is_no_text_is_told_by_its_bytes(directories: TaskDirectories) -> None:
+    """Else it could be told to nobody: neither JSON nor protocol buffers take it."""
+    path = await fill(directories, {})
+    (path / "d").mkdir()
+    os.symlink("nowhere", os.fsencode(path / "d") + b"/a\n\xff")
+    with pytest.raises(InvalidInput, match=r"stage out of task t: d/a\\n\\xff: is a symbolic link"):
+        await read(directories, "d")
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "told"),
+    [
+        (b'{"path": "a", "si', Unavailable, "the stager died"),
+        (b"nonsense\n", FarbusError, "said what it should not"),
+        (b'{"path": 7}\n', FarbusError, "said what it should not"),
+        (b'{"error": "\\ud800"}\n', InvalidInput, r"\\ud800"),
+    ],
+)
+async def test_stager_that_is_killed_or_says_nonsense_is_an_error_like_others(
+    directories: TaskDirectories,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: bytes,
+    error: type[FarbusError],
+    told: str,
+) -> None:
+    """It runs as the task's user, whose other programs may kill it in the middle of a line."""
+    await fill(directories, {"a": b"x"})
+    other = tmp_path / "stager.py"
+    other.write_text(f"import os\nos.write(1, {said!r})\n")
+    monkeypatch.setattr("farbus.linux.staging.STAGER", other)
+    with pytest.raises(error, match=told):
+        await read(directories, "a")
 
 
 async def test_missing_output_is_named(directories: TaskDirectories) -> None:

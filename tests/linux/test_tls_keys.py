@@ -87,5 +87,9 @@ def test_who_has_ended_shakes_no_hands(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "self").mkdir()
     assert not shakes_hands(tmp_path)
+    # Programs choose their names, by prctl(2).
+    (tmp_path / "6").mkdir()
+    (tmp_path / "6/comm").write_bytes(b"\xff\n")
+    assert not shakes_hands(tmp_path)
     (tmp_path / "7/comm").write_text("tlshd\n")
     assert shakes_hands(tmp_path)

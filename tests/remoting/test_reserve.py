@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_failures import alive, failure, wait_until, waiting_program
@@ -41,6 +44,23 @@ def test_two_programs_never_share_a_server(remote: Remote, build: Build) -> None
 
 def test_a_killed_reserve_keeps_nobody_out(remote: Remote, build: Build) -> None:
     os.kill(reserved(remote), signal.SIGKILL)
+    done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+def test_without_descriptors_a_client_is_refused_and_its_server_goes(
+    remote: Remote, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = reserved(remote)
+
+    def none_left(_: int) -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("farbus.remoting.supervisor.os.pipe2", none_left)
+        assert "Too many open files" in failure(remote, build)
+        assert remote.supervisor.pids == ()
+        assert not alive(first)
     done = remote.run(build("remoting/rows"), FARBUS_TRANSPORT="tcp")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 

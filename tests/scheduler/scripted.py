@@ -17,7 +17,7 @@ from farbus.model.move import MoveRequest, MoveStatus, NodeMove
 from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon
 from farbus.model.profile import ApplicationProfile, ObservedRun
-from farbus.model.states import DEVICE_STATES, VOLUME_STATES, DeviceState, LeaseState, VolumeState
+from farbus.model.states import DEVICE_STATES, VOLUME_STATES, DeviceState, JobState, LeaseState, VolumeState
 from farbus.model.volume import AdoptRequest, AttachRequest, VolumePart, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
 from farbus.scheduler.costs.default import DefaultPolicy
@@ -434,7 +434,7 @@ class Memory:
     """What a ledger keeps, in memory, as bytes are kept: nothing is shared with the machine."""
 
     def __init__(self) -> None:
-        self.jobs: dict[str, events.PersistJob] = {}
+        self.jobs: dict[str, tuple[Job, JobState, bytes]] = {}
         self.leases: dict[str, events.PersistLease] = {}
         self.devices: dict[str, events.PersistDevice] = {}
         self.nodes: dict[str, events.PersistNode] = {}
@@ -451,7 +451,7 @@ class Memory:
     def write(self, effect: events.Persist) -> None:
         match effect:
             case events.PersistJob():
-                self.jobs[effect.job.id] = effect
+                self.jobs[effect.job.id] = effect.job, effect.state, msgspec.json.encode(effect.progress)
                 if effect.state in ("succeeded", "failed", "cancelled"):
                     del self.jobs[effect.job.id]
             case events.PersistLease():
@@ -514,14 +514,14 @@ class Memory:
     def decoded_runs(self) -> list[ObservedRun]:
         return [msgspec.json.decode(text, type=ObservedRun) for text in self.runs]
 
-    def _progress(self, kept: events.PersistJob) -> StoredProgress:
-        progress = msgspec.json.decode(kept.progress, type=StoredProgress)
-        progress.rounds_waited = max(progress.rounds_waited, self.waits.get(kept.job.id, 0))
+    def _progress(self, job_id: str, kept: bytes) -> StoredProgress:
+        progress = msgspec.json.decode(kept, type=StoredProgress)
+        progress.rounds_waited = max(progress.rounds_waited, self.waits.get(job_id, 0))
         return progress
 
     def restore(self, machine: ClusterMachine, *, now: float, wall: float) -> None:
         machine.restore(
-            jobs=[(kept.job, kept.state, self._progress(kept)) for kept in self.jobs.values()],
+            jobs=[(job, state, self._progress(job.id, kept)) for job, state, kept in self.jobs.values()],
             leases=[(kept.lease, kept.state, kept.endpoint, kept.prepared) for kept in self.leases.values()],
             devices=[
                 (kept.id, kept.node, kept.epoch, msgspec.json.decode(kept.device, type=Device) if kept.device else None)

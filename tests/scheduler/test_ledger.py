@@ -22,7 +22,7 @@ from farbus.model.states import JobState, LeaseState, VolumeState
 from farbus.model.value import to_json
 from farbus.model.volume import VolumePart
 from farbus.scheduler import events, ledger
-from farbus.scheduler.ledger import Ledger, job_id_of, job_number
+from farbus.scheduler.ledger import Ledger, apart, job_id_of, job_number
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.records import StoredProgress
@@ -34,9 +34,7 @@ def put_job(
     number: int, state: JobState = JobState.QUEUED, *, new: bool = True, user: str = "ada"
 ) -> events.PersistJob:
     progress = StoredProgress(story=["queued by ada"], reason="because")
-    return events.PersistJob(
-        job=job(f"j{number}", user=user), state=state, progress=msgspec.json.encode(progress), new=new
-    )
+    return events.PersistJob(job=job(f"j{number}", user=user), state=state, progress=progress, new=new)
 
 
 def put_lease(lease_id: str, state: LeaseState = LeaseState.GRANTED, *, user: str = "ada") -> events.PersistLease:
@@ -352,6 +350,17 @@ def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_job_is_written_once_for_each_commit_as_it_is_then() -> None:
+    """One with a thousand tasks has as many events, and each of them changes it."""
+    first = put_job(1)
+    then = events.PersistJob(job=first.job, state=JobState.RUNNING, progress=first.progress, new=False)
+    other = put_device(9)
+    first.progress.reason = "something else by now"
+    ((kept, progress),), others = apart([first, other, then])
+    assert (kept.state, kept.new, others) == (JobState.RUNNING, True, [other])
+    assert msgspec.json.decode(progress, type=StoredProgress).reason == "something else by now"
+
+
 def test_only_so_many_ended_jobs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "KEEP_ENDED", 10)
     opened = Ledger(tmp_path)
@@ -359,8 +368,8 @@ def test_only_so_many_ended_jobs_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     opened.write([put_job(number, JobState.SUCCEEDED, new=False) for number in range(1, 26)]).result()
     opened.close()
     again = Ledger(tmp_path)
-    assert [status.job.id for status in again.ended_jobs(user=None).result()] == [f"j{n}" for n in range(16, 26)]
     assert len(again.load().jobs) == 5
+    assert [status.job.id for status in again.ended_jobs(user=None).result()] == [f"j{n}" for n in range(16, 26)]
     again.close()
 
 

@@ -367,8 +367,8 @@ class AnyOrder(RuleBasedStateMachine):
         assert {move.id: move for move in memory.live_moves()} == {
             move_id: record.move for move_id, record in machine.moves.items() if not record.move.dry_run
         }
-        for job_id, kept in memory.jobs.items():
-            assert kept.state is machine.jobs[job_id].state
+        for job_id, (_, state, _) in memory.jobs.items():
+            assert state is machine.jobs[job_id].state
 
     def teardown(self) -> None:
         """Everything works from now on: every job ends or runs, and nothing is left over."""

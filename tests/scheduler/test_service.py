@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import urllib.request
@@ -351,6 +352,19 @@ async def test_nodes_that_differ_in_encryption_are_named_when_they_join(site: Si
     assert (line["node"], line["remoting_tls"], line["others"]) == ("d", "off", "a, b")
 
 
+async def test_of_many_nodes_that_differ_in_encryption_the_first_are_named(site: Site) -> None:
+    names = "abcdefghij"
+    with structlog.testing.capture_logs() as lines:
+        async with site.scheduler(), contextlib.AsyncExitStack() as stack:
+            for name in names:
+                agent = LightAgent(msgspec.structs.replace(node(name), remoting_tls="on"))
+                await stack.enter_async_context(site.agent(agent))
+            other = LightAgent(msgspec.structs.replace(node("z"), remoting_tls="off"))
+            await stack.enter_async_context(site.agent(other))
+    (line,) = [line for line in lines if line["event"] == "nodes differ in remoting_tls"]
+    assert line["others"] == "a, b, c, d, e, f, g, h and 2 more"
+
+
 async def test_a_node_that_reports_nonsense_is_refused(site: Site) -> None:
     async with site.scheduler():
         agent = LightAgent(node("a", cpu_milli=-5))
@@ -420,7 +434,7 @@ async def test_a_restarted_scheduler_takes_over_what_runs(site: Site) -> None:
 async def test_a_second_scheduler_on_the_ledger_is_refused(site: Site) -> None:
     async with site.scheduler():
         port = site.port
-        with pytest.raises(Exception, match="in use by another scheduler"):
+        with pytest.raises(Exception, match="in use by process"):
             async with site.scheduler():
                 pass
         site.port = port

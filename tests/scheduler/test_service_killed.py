@@ -262,7 +262,7 @@ async def test_sigterm_ends_it_in_good_order(process: Process) -> None:
         ("certificate", 2, "not a PEM certificate"),
         ("role", 2, "it is the certificate of node a"),
         ("port", 7, "the address is in use"),
-        ("lock", 7, "in use by another scheduler"),
+        ("lock", 7, "in use by process"),
         ("missing", 3, "no such file"),
     ],
 )

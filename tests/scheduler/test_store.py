@@ -47,7 +47,7 @@ def test_files_are_for_their_owner_alone(store: Store, path: Path) -> None:
 
 def test_a_second_opening_is_refused_until_the_first_is_closed(path: Path) -> None:
     first = Store(path, SCHEMA)
-    with pytest.raises(Conflict, match="in use by another scheduler"):
+    with pytest.raises(Conflict, match="in use by process"):
         Store(path, SCHEMA)
     first.close()
     Store(path, SCHEMA).close()
@@ -176,7 +176,7 @@ def test_no_lock_is_taken_through_a_link(path: Path) -> None:
     path.parent.mkdir()
     (path.parent / "others").write_text("something of theirs")
     path.with_suffix(".lock").symlink_to("others")
-    with pytest.raises(FarbusError, match="it is a link; remove it"):
+    with pytest.raises(FarbusError, match="it is a link, and no lock; remove it"):
         Store(path, SCHEMA)
     assert (path.parent / "others").read_text() == "something of theirs"
 
