@@ -76,11 +76,11 @@ static uint64_t clock_ns(void)
  * number; its first thread's is the same.  That one is read, as an emulator (QEMU's, of
  * a processor) makes up the process's own file for the process itself, which others would
  * then take for gone.  0 when there is no such process (or it is a zombie, whose memory
- * is gone already). */
+ * is gone already, unless threads of it live on). */
 uint64_t board_process_start(pid_t pid)
 {
 	char path[64], text[1024], *field;
-	unsigned long long start = 0;
+	unsigned long long threads = 0, start = 0;
 	char state = 0;
 	ssize_t got;
 	int fd;
@@ -98,9 +98,9 @@ uint64_t board_process_start(pid_t pid)
 	field = strrchr(text, ')');
 	if (!field || sscanf(field + 1,
 			     " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-			     "%*s %*s %*s %*s %llu", &state, &start) != 2)
+			     "%*s %*s %llu %*s %llu", &state, &threads, &start) != 3)
 		return 0;
-	return state == 'Z' || state == 'X' ? 0 : start;
+	return (state == 'Z' || state == 'X') && threads <= 1 ? 0 : start;
 }
 
 static void region_lock(struct board_region *region)
