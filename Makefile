@@ -99,7 +99,7 @@ check-arm64: build
 	@$(BIN)/python -m tests.harness.arm64
 
 asan tsan fuzz-smoke: build
-	@$(MAKE) --no-print-directory -C native $@ PYTHON=$(CURDIR)/$(BIN)/python
+	@$(MAKE) --no-print-directory -j$(JOBS) -C native $@ PYTHON=$(CURDIR)/$(BIN)/python
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info native/build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from farbus.linux.tcp_ports import HeldPort
 from tests.harness.said import said_by_commands
 
 # Deterministic: the same examples in every run.  `make campaign` looks for new ones, others in every run.
@@ -83,6 +84,14 @@ def _collected() -> Iterator[None]:
     """Collect what a module's tests have left."""
     yield
     gc.collect()
+
+
+@pytest.fixture
+def held_port() -> Iterator[HeldPort]:
+    """A port for who is told it, and is there later, or never."""
+    port = HeldPort()
+    yield port
+    port.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -26,6 +25,7 @@ from farbus.api.session import open_session
 from farbus.errors import FarbusError, TimedOut
 from farbus.linux.children import Service, start_service
 from farbus.linux.clock import SystemClock
+from farbus.linux.tcp_ports import HeldPort
 from farbus.linux.usage import ProcessUsage, usage_of
 from farbus.model.device import Device, DeviceKind
 from farbus.model.node import Node, Resources
@@ -51,13 +51,13 @@ class Site:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._authority = Authority.create(directory / "ca")
-        self.port = _free_port()
+        self.port = HeldPort()
         self.scheduler: Service | None = None
 
     @property
     def address(self) -> str:
         """``HOST:PORT`` of the scheduler."""
-        return f"127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self.port.number}"
 
     def credentials(self, name: str, role: Role) -> Credentials:
         """Return credentials for ``name``, issued at the first call."""
@@ -134,7 +134,7 @@ class Site:
         )
 
     async def _accepts(self) -> bool:
-        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port.number)
         writer.close()
         return True
 
@@ -183,6 +183,7 @@ async def new_site() -> AsyncIterator[Site]:
     finally:
         if site.scheduler is not None:
             await site.stop(site.scheduler)
+        site.port.close()
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -212,9 +213,3 @@ def last_line(log: Path) -> str:
     """Return the last line of a daemon's log."""
     lines = log.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ from farbus.cli.runtime import RunningCluster, RunningNode
 from farbus.errors import ExitCode, FarbusError, InvalidInput, TimedOut
 from farbus.linux.children import Service, processes_naming, start_service
 from farbus.linux.remnants import end_programs
+from farbus.linux.tcp_ports import HeldPort
 from farbus.model.device import whole_of
 from farbus.model.node import NodeStatus
 from farbus.model.quantity import format_bytes
@@ -136,13 +136,6 @@ def parse_nodes(text: str) -> tuple[NodePlan, ...]:
     return tuple(nodes)
 
 
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Daemon:
     """One child that is kept running."""
 
@@ -208,7 +201,8 @@ class EmbeddedCluster:
         self.plan = plan
         self.state = state
         self.sockets = sockets
-        self.port = free_port()
+        # The scheduler listens seconds later, and again where it is started again.
+        self._port = HeldPort()
         self._tell = tell
         self._tasks: list[asyncio.Task[None]] = []
         self._daemons: list[Daemon] = []
@@ -219,7 +213,7 @@ class EmbeddedCluster:
     @property
     def server(self) -> str:
         """``HOST:PORT`` of the scheduler."""
-        return f"127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self._port.number}"
 
     def socket_of(self, node: str) -> Path:
         """Return the path of a node's socket."""
@@ -284,6 +278,7 @@ class EmbeddedCluster:
         await asyncio.gather(*(daemon.stop() for daemon in self._daemons[1:]))
         for scheduler in self._daemons[:1]:
             await scheduler.stop()
+        self._port.close()
 
     # -- making it
 

@@ -33,7 +33,7 @@ struct board_window {
 struct board_user {
 	int32_t pid;
 	uint32_t contexts;
-	uint64_t start_time;		/* field 22 of /proc/<pid>/stat, in ticks */
+	uint64_t start_time;		/* board_process_start, in ticks */
 	uint64_t used_bytes;
 	uint64_t busy_ns;		/* finished busy spans */
 	uint64_t busy_since_ns;		/* 0: idle */
@@ -73,17 +73,19 @@ static uint64_t clock_ns(void)
 /* ---- the shared region ---- */
 
 /* Field 22 of /proc/<pid>/stat tells a process from a later one with the same
- * number.  0 when there is no such process (or it is a zombie, whose memory is
- * gone already). */
+ * number; its first thread's is the same.  That one is read, as an emulator (QEMU's, of
+ * a processor) makes up the process's own file for the process itself, which others would
+ * then take for gone.  0 when there is no such process (or it is a zombie, whose memory
+ * is gone already, unless threads of it live on). */
 uint64_t board_process_start(pid_t pid)
 {
-	char path[48], text[1024], *field;
-	unsigned long long start = 0;
+	char path[64], text[1024], *field;
+	unsigned long long threads = 0, start = 0;
 	char state = 0;
 	ssize_t got;
 	int fd;
 
-	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)pid, (int)pid);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return 0;
@@ -96,9 +98,9 @@ uint64_t board_process_start(pid_t pid)
 	field = strrchr(text, ')');
 	if (!field || sscanf(field + 1,
 			     " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-			     "%*s %*s %*s %*s %llu", &state, &start) != 2)
+			     "%*s %*s %llu %*s %llu", &state, &threads, &start) != 3)
 		return 0;
-	return state == 'Z' || state == 'X' ? 0 : start;
+	return (state == 'Z' || state == 'X') && threads <= 1 ? 0 : start;
 }
 
 static void region_lock(struct board_region *region)

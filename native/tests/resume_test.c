@@ -16,6 +16,7 @@
 #include "../transport/resume.h"
 #include "../transport/socket.h"
 #include "../transport/zerocopy.h"
+#include "kernel.h"
 #include "stream_pair.h"
 
 #undef NDEBUG
@@ -154,7 +155,7 @@ static void test_the_same_of_what_the_kernel_sends_from_where_it_lies(bool grows
 	zerocopy_set_stubborn(true);
 	both_streams_arrive_whole_however_often_they_are_cut(true, grows, connections);
 	zerocopy_set_stubborn(false);
-	assert(zerocopy_bytes(true) - before > STREAM_BYTES / 4);
+	assert(zerocopy_bytes(true) - before > STREAM_BYTES / 4 || !kernel_has_zerocopy());
 }
 
 struct bytes_read {

@@ -23,18 +23,12 @@ from farbus.errors import InvalidInput
 from farbus.linux.clock import FakeClock
 from farbus.linux.node_facts import FakeNodeFacts, ProcessUse
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList, GpuSample
+from farbus.linux.tcp_ports import HeldPort
 from farbus.model.device import Device, DeviceKind
 from farbus.model.metrics import METRICS, Values, series
 from farbus.model.node import Node, Resources
 from farbus.model.series import SeriesDecoder
 from tests.agent.harness import GPU, AgentInProcess, ScriptedScheduler, ScriptedSessions, doors_with_gpu
-
-
-def free_address() -> str:
-    """Return an address of the loopback interface that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 async def scrape(address: str) -> dict[str, Metric]:
@@ -90,9 +84,9 @@ async def test_a_new_session_begins_with_everything(
 
 
 async def test_metrics_are_served_where_the_configuration_says(
-    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, held_port: HeldPort
 ) -> None:
-    address = free_address()
+    address = f"127.0.0.1:{held_port.number}"
     config = msgspec.structs.replace(config, metrics_listen=address)
     agent.start(config, doors_with_gpu(config))
     await scheduler.sessions.connected()

@@ -19,6 +19,7 @@ from farbus.cli.decoding import decode_file
 from farbus.errors import InvalidInput
 from farbus.hotplug.fabric.config import read_config
 from farbus.hotplug.fabric.emulator.config import EmulatorConfig, check
+from farbus.linux.tcp_ports import HeldPort
 
 EMULATOR = """
 seed = 3
@@ -190,29 +191,29 @@ def test_an_emulator_of_guests_without_a_guest_is_refused(site: Site) -> None:
     assert "--backend qemu: no port has a guest; give one qmp =" in done.stderr
 
 
-def with_one_that_is_away(site: Site) -> Path:
-    """Return a file of the site's chassis and of another one, at whose port nobody listens."""
+@pytest.fixture
+def one_is_away(site: Site, held_port: HeldPort) -> Path:
+    """A file of the site's chassis and of another one, at whose port nobody listens."""
     text = (site.directory / "fabric.toml").read_text()
     config = site.directory / "away.toml"
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        away = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    away = f"http://127.0.0.1:{held_port.number}"
     config.write_text(f'{text}\n[[chassis]]\nname = "away"\ndialect = "h3"\nurl = "{away}"\n')
     return config
 
 
-def test_a_chassis_that_is_away_hides_no_other(site: Site) -> None:
-    config = with_one_that_is_away(site)
-    done = site("list", "-q", "-o", "json", "-c", str(config))
+def test_a_chassis_that_is_away_hides_no_other(site: Site, one_is_away: Path) -> None:
+    done = site("list", "-q", "-o", "json", "-c", str(one_is_away))
     assert {row["chassis"] for row in json.loads(done.stdout)} == {"falcon", "falcon-by-redfish"}
     assert done.returncode == 6
     assert done.stderr.startswith("farbus: chassis away: can't be reached")
-    done = site("ports", "-q", "-o", "json", "-c", str(config), "--chassis", "away")
+    done = site("ports", "-q", "-o", "json", "-c", str(one_is_away), "--chassis", "away")
     assert (done.returncode, done.stdout) == (6, "")
 
 
-def test_a_chassis_that_is_away_is_passed_over_by_naming_the_one_that_has_the_device(site: Site) -> None:
-    config = with_one_that_is_away(site)
-    done = site("unassign", "GPU-1", "-q", "-c", str(config))
+def test_a_chassis_that_is_away_is_passed_over_by_naming_the_one_that_has_the_device(
+    site: Site, one_is_away: Path
+) -> None:
+    done = site("unassign", "GPU-1", "-q", "-c", str(one_is_away))
     assert done.returncode == 6
     assert done.stderr.startswith("farbus: chassis away: can't be reached")
     assert done.stderr.endswith("; --chassis NAME asks only the one that has GPU-1\n")

@@ -12,7 +12,6 @@ import contextlib
 import getpass
 import multiprocessing
 import os
-import socket
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -36,6 +35,7 @@ from farbus.hotplug.fabric.emulator.run import STATE_FILE
 from farbus.linux.fake_pci import FakeDevice, FakeFunction, FakePci, bar
 from farbus.linux.nvidia import FakeNvidia, GpuReadiness
 from farbus.linux.nvml import FakeNvml, Gpu, GpuList
+from farbus.linux.tcp_ports import HeldPort
 from farbus.model.device import DeviceStatus
 from farbus.model.fabric import Dialect
 from farbus.model.value import from_json, to_json
@@ -247,11 +247,6 @@ def _say_to(log: str) -> None:
     os.dup2(descriptor, 2)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 class FabricSite:
     """All of it.  ``kill`` ends a part and starts it again: ``scheduler``, ``chassis``, or a node's name."""
 
@@ -262,7 +257,8 @@ class FabricSite:
         """What the ledger has, as it was asked last."""
         self.buses: dict[str, Bus] = {}
         self._site = Site(directory)
-        self._site.port = _free_port()
+        self._ports = [HeldPort() for _ in range(3)]
+        self._site.port = self._ports[0].number
         self._processes: dict[str, BaseProcess] = {}
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([__name__])
@@ -271,7 +267,7 @@ class FabricSite:
 
     def _prepare(self, dialect: Dialect, seed: int) -> None:
         directory = self.directory
-        h3, redfish = _free_port(), _free_port()
+        h3, redfish = (port.number for port in self._ports[1:])
         credentials = directory / "emulator.credentials"
         credentials.write_text('user = "ann"\npassword = "a password"\n')
         credentials.chmod(0o600)
@@ -340,6 +336,8 @@ class FabricSite:
                 await asyncio.to_thread(process.join)
             for bus in self.buses.values():
                 await bus.stop()
+            for port in self._ports:
+                port.close()
 
     def _start(self, part: str) -> None:
         target, *arguments = self._configs[part]

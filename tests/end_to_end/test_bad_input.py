@@ -78,10 +78,13 @@ def test_second_cluster_of_the_same_user(cluster: Cluster) -> None:
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Path:
-    """An executable of another architecture: the header of a 64-bit ELF file for AArch64 (e_machine 183)."""
+    """An executable of another architecture: the header of a 64-bit ELF file for IA-64 (e_machine 50).
+
+    The kernel may start programs of the others that there are in an emulator (binfmt_misc).
+    """
     path = tmp_path / "foreign"
     identity = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
-    path.write_bytes(identity + struct.pack("<HHIQQQIHHHHHH", 2, 183, 1, 0, 64, 0, 0, 64, 56, 0, 64, 0, 0))
+    path.write_bytes(identity + struct.pack("<HHIQQQIHHHHHH", 2, 50, 1, 0, 64, 0, 0, 64, 56, 0, 64, 0, 0))
     path.chmod(0o755)
     return path
 
@@ -89,7 +92,7 @@ def foreign(tmp_path: Path) -> Path:
 def test_program_of_another_architecture_in_a_terminal(cluster: Cluster, foreign: Path) -> None:
     code, line = refused(cluster, "run", "--gpus", "1", "--", foreign)
     assert code == ExitCode.NOT_EXECUTABLE
-    assert "architecture" in line or "aarch64" in line.lower()
+    assert "architecture" in line
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,14 @@ static void know(const void *array, const CUDA_ARRAY3D_DESCRIPTOR *shape, bool m
 	}
 }
 
+/* Another may be made where it was. */
+static void forget(const void *array)
+{
+	for (unsigned i = 0; i < 8; i++)
+		if (known[i].array == array)
+			known[i].array = NULL;
+}
+
 static CUresult tell(CUDA_ARRAY_SPARSE_PROPERTIES *properties, const void *array, bool mipmapped)
 {
 	for (unsigned i = 0; i < 8 && properties && array; i++)
@@ -86,4 +94,20 @@ CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, CU
 CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, CUmipmappedArray array)
 {
 	return tell(properties, array, true);
+}
+
+CUresult cuArrayDestroy(CUarray array)
+{
+	CUresult (*next)(CUarray) = below("cuArrayDestroy");
+
+	forget(array);
+	return next(array);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+{
+	CUresult (*next)(CUmipmappedArray) = below("cuMipmappedArrayDestroy");
+
+	forget(array);
+	return next(array);
 }

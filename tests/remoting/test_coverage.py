@@ -76,21 +76,6 @@ def build_calls(name: str, folder: Path) -> Path:
     return program
 
 
-def build_driver(name: str, libcuda: Path, folder: Path) -> Path:
-    """The driver that a program wants: `libcuda`, or one of these tests that is before it."""
-    if name not in DRIVERS:
-        return libcuda
-    source, target = Path(__file__).with_name(f"{DRIVERS[name]}.c"), folder / f"lib{DRIVERS[name]}.so"
-    subprocess.run(
-        [
-            driver_programs.COMPILER, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,--no-as-needed",
-            "-o", target, source, libcuda, f"-Wl,-rpath,{libcuda.parent}", "-ldl",
-        ],
-        check=True,
-    )  # fmt: skip
-    return target
-
-
 def build_any(name: str, folder: Path) -> tuple[Path, str]:
     """The program of that name and what it asks of the software GPU."""
     if name in OWN:
@@ -112,10 +97,12 @@ def recorded(recorder: Path, record: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted({*BORROWED, *OWN}))
-def test_program(libcuda: Path, recorder: Path, tmp_path: Path, name: str) -> None:
+def test_program(
+    libcuda: Path, driver_before: Callable[[str], Path], recorder: Path, tmp_path: Path, name: str
+) -> None:
     program, options = build_any(name, tmp_path)
     record = tmp_path / "record"
-    driver = build_driver(name, libcuda, tmp_path)
+    driver = driver_before(DRIVERS[name]) if name in DRIVERS else libcuda
     environment = {"FARBUS_SOFTGPU": options, "FARBUS_SOFTGPU_NODE": str(tmp_path)}
     with remote_session(libcuda=driver, folder=tmp_path, environment=environment) as remote:
         done = remote.run(program, **recorded(recorder, record))
@@ -127,7 +114,7 @@ def test_program(libcuda: Path, recorder: Path, tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize("name", ["driver_array_planes", "driver_multicast", "driver_multicast_shared"])
 def test_program_over_each_transport(lease: Callable[..., Remote], tmp_path: Path, name: str, transport: str) -> None:
     program, options = build_any(name, tmp_path)
-    remote = lease(FARBUS_SOFTGPU=options, FARBUS_SOFTGPU_NODE=str(tmp_path))
+    remote = lease(tls=False, FARBUS_SOFTGPU=options, FARBUS_SOFTGPU_NODE=str(tmp_path))
     done = remote.run(program, FARBUS_TRANSPORT=transport)
     assert done.returncode == 0, done.stdout + done.stderr
 

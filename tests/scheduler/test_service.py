@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from farbus.api.conversion import to_message
 from farbus.api.identity import Identity, Role
 from farbus.api.v1 import session_pb2, types_pb2
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted, Unavailable, Unsatisfiable
+from farbus.linux.tcp_ports import HeldPort
 from farbus.model.device import DeviceKind
 from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, StepHistory
 from farbus.model.job import GPU_SHARE, Job, Miss
@@ -450,10 +450,8 @@ async def test_a_port_in_use_is_one_line(site: Site, tmp_path: Path) -> None:
                 pass
 
 
-async def test_metrics_are_served(site: Site) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+async def test_metrics_are_served(site: Site, held_port: HeldPort) -> None:
+    address = f"127.0.0.1:{held_port.number}"
     async with site.scheduler(metrics=address), site.agent(LightAgent(node("a", 1))):
         text = (await asyncio.to_thread(lambda: urllib.request.urlopen(f"http://{address}/metrics").read())).decode()
     read = {family.name: family for family in text_string_to_metric_families(text)}
