@@ -208,8 +208,15 @@ static nvmlReturn_t query_processes(struct management_query *query)
 {
 	nvmlProcessInfo_t *list;
 	unsigned count, room = NVML_TAIL_BYTES / sizeof(*list);
-	nvmlReturn_t result = lease_processes(query, &list, &count);
+	nvmlReturn_t result;
 
+	/* A node without NVML shows none, as one that can't see pids: with an error PyTorch, which asks when
+	 * memory has run out, would not say that it has. */
+	if (!query->device) {
+		query->tail_bytes = 0;
+		return NVML_SUCCESS;
+	}
+	result = lease_processes(query, &list, &count);
 	if (result)
 		return result;
 	if (count > room)
@@ -512,8 +519,9 @@ static nvmlReturn_t query_answer(const struct query_entry *entry, struct managem
 
 	if (device >= (uint32_t)query->server->device_count)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	/* Without NVML there still is what the driver says of memory. */
-	if (management->status && entry->number != QUERY_nvmlDeviceGetMemoryInfo_v2)
+	/* Without NVML there still is what the driver says of memory, and that no process is shown. */
+	if (management->status && entry->number != QUERY_nvmlDeviceGetMemoryInfo_v2 &&
+	    entry->number != QUERY_nvmlDeviceGetComputeRunningProcesses_v3)
 		return NVML_ERROR_NOT_SUPPORTED;
 	query->device = management->status ? NULL : management->devices[device];
 	query->ordinal = query->server->devices[device];

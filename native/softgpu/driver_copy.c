@@ -521,6 +521,18 @@ DEFINE_ARRAY_COPY(cuMemcpyAtoH, (void *to, CUarray from, size_t offset, size_t b
 DEFINE_ARRAY_COPY(cuMemcpyHtoA, (CUarray to, size_t at, const void *from, size_t bytes),
 		  in_array(to, at), in_memory(HOST, (uintptr_t)from))
 
+DRIVER_EXPORT CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t bytes,
+					    CUstream stream)
+{
+	return copy_row(stream, in_memory(HOST, (uintptr_t)to), in_array(from, offset), bytes, true);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t at, const void *from, size_t bytes,
+					    CUstream stream)
+{
+	return copy_row(stream, in_array(to, at), in_memory(HOST, (uintptr_t)from), bytes, true);
+}
+
 /* ---- boxes ---- */
 
 DRIVER_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy)

@@ -55,6 +55,10 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CU
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream
 		stream);
+CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t bytes, CUstream
+		stream);
+CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t at, const void *from, size_t bytes, CUstream
+		stream);
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
 		CUcontext from_context, size_t bytes, CUstream stream);
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream);
@@ -220,6 +224,18 @@ DRIVER_EXPORT CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr fro
 		stream)
 {
 	return cuMemcpyDtoDAsync_v2(to, from, bytes, own(stream));
+}
+
+DRIVER_EXPORT CUresult cuMemcpyAtoHAsync_v2_ptsz(void *to, CUarray from, size_t offset, size_t bytes,
+						 CUstream stream)
+{
+	return cuMemcpyAtoHAsync_v2(to, from, offset, bytes, own(stream));
+}
+
+DRIVER_EXPORT CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray to, size_t at, const void *from, size_t bytes,
+						 CUstream stream)
+{
+	return cuMemcpyHtoAAsync_v2(to, at, from, bytes, own(stream));
 }
 
 DRIVER_EXPORT CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,

@@ -373,9 +373,10 @@ print(json.dumps(wrong))""",
     assert wrong == []
 
 
-def test_a_node_without_nvml_tells_memory_by_its_driver(
+def test_a_node_without_nvml_tells_memory_by_its_driver_and_shows_no_process(
     some: Callable[..., Remote], libcuda: Path, tmp_path: Path
 ) -> None:
+    """An error for the processes would be PyTorch's own error when it asks after memory has run out."""
     alone = tmp_path / "driver"
     alone.mkdir()
     shutil.copy(libcuda, alone)
@@ -393,7 +394,8 @@ for call in (n.nvmlDeviceGetUtilizationRates, n.nvmlDeviceGetComputeRunningProce
         told.append(error.value)
 print(json.dumps(told))""",
     )
-    assert told == [64 << 20, 8 << 20, *3 * [pynvml.NVML_ERROR_NOT_SUPPORTED]]
+    refused = pynvml.NVML_ERROR_NOT_SUPPORTED
+    assert told == [64 << 20, 8 << 20, refused, [], refused]
 
 
 def test_what_changes_a_device_is_refused(some: Callable[..., Remote]) -> None:

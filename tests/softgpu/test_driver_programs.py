@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.softgpu.driver_programs import PROGRAMS, TIMEOUT_S, build, environment, options_of
+from tests.softgpu.driver_programs import PROGRAMS, TIMEOUT_S, build, environment, options_of, require_library
+from tests.softgpu.engine import ROOT
 
 HELPERS = {"driver_hold_memory", "driver_link_files", "driver_list_devices", "driver_unsupported"}
 NAMES = sorted(path.stem for path in PROGRAMS.glob("driver_*.c") if path.stem not in HELPERS)
@@ -60,3 +62,14 @@ def test_bad_setting_is_one_clear_line(options: str, told: str, tmp_path: Path) 
     (line,) = done.stderr.splitlines()
     assert line.startswith("softgpu: FARBUS_SOFTGPU")
     assert told in line
+
+
+def test_all_functions_of_the_driver_api_are_there_by_name() -> None:
+    """Some programs look for all that they might use, by names of CUDA 2 too, and go without a GPU where one lacks."""
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", require_library() / "libcuda.so.1"], capture_output=True, text=True, check=True
+    )
+    there = {line.split()[-1] for line in listed.stdout.splitlines()}
+    named = re.findall(r"^\t(cu\w+);", (ROOT / "native" / "generated" / "client.map").read_text(), re.MULTILINE)
+    assert len(named) > 500
+    assert set(named) - there == set()

@@ -10,6 +10,10 @@ CUresult cuArrayDestroy(CUarray);
 CUresult cuMemcpyHtoA_v2(CUarray, size_t, const void *, size_t);
 CUresult cuMemcpyAtoA_v2(CUarray, size_t, CUarray, size_t, size_t);
 CUresult cuMemcpyAtoH_v2(void *, CUarray, size_t, size_t);
+CUresult cuMemcpyHtoAAsync_v2(CUarray, size_t, const void *, size_t, CUstream);
+CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray, size_t, const void *, size_t, CUstream);
+CUresult cuMemcpyAtoHAsync_v2(void *, CUarray, size_t, size_t, CUstream);
+CUresult cuMemcpyAtoHAsync_v2_ptsz(void *, CUarray, size_t, size_t, CUstream);
 CUresult cuTexObjectCreate(CUtexObject *, const CUDA_RESOURCE_DESC *, const CUDA_TEXTURE_DESC *,
 			   const CUDA_RESOURCE_VIEW_DESC *);
 CUresult cuTexObjectDestroy(CUtexObject);
@@ -57,6 +61,15 @@ static void check_copies(void)
 	CHECK(cuMemcpyAtoA_v2(to, 4, from, 8, 20));
 	CHECK(cuMemcpyAtoH_v2(back, to, 4, 20));
 	REQUIRE(!memcmp(back, values + 4, 20));
+	CHECK(cuMemcpyHtoAAsync_v2(to, 6, values, 12, NULL));
+	CHECK(cuMemcpyAtoHAsync_v2(back, to, 6, 12, NULL));
+	CHECK(cuStreamSynchronize(NULL));
+	REQUIRE(!memcmp(back, values, 12));
+	CHECK(cuMemcpyHtoAAsync_v2_ptsz(to, 2, values + 6, 8, NULL));
+	CHECK(cuMemcpyAtoHAsync_v2_ptsz(back, to, 2, 8, NULL));
+	CHECK(cuCtxSynchronize());
+	REQUIRE(!memcmp(back, values + 6, 8));
+	EXPECT(cuMemcpyAtoHAsync_v2(back, to, 30, 4, NULL), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemcpyAtoH_v2(back, to, 30, 4), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemcpyHtoA_v2(to, 33, values, 2), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemcpyHtoA_v2(to, 1, values, 2), CUDA_ERROR_INVALID_VALUE);
