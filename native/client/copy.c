@@ -116,7 +116,7 @@ static CUresult send_rows(const struct client_plane *device, const struct client
 			memcpy(packed + row * extent->width, from + (y + row) * host->pitch,
 			       extent->width);
 		client_stream_pace(stream, CLIENT_WEIGHT_WORK, 1);
-		result = client_post(WIRE_OP_COPY_TO_DEVICE_2D, &request, sizeof(request), packed,
+		result = client_post_work(WIRE_OP_COPY_TO_DEVICE_2D, &request, sizeof(request), packed,
 				     request.height * extent->width);
 	}
 	free(packed);
@@ -204,7 +204,7 @@ static CUresult copy_on_device(const struct client_plane *to, const struct clien
 			.stream = stream,
 		};
 
-		return client_post(WIRE_OP_COPY_ON_DEVICE, &request, sizeof(request), NULL, 0);
+		return client_post_work(WIRE_OP_COPY_ON_DEVICE, &request, sizeof(request), NULL, 0);
 	}
 	const struct wire_copy_on_device_2d request = {
 		.target = to->address,
@@ -216,7 +216,7 @@ static CUresult copy_on_device(const struct client_plane *to, const struct clien
 		.stream = stream,
 	};
 
-	return client_post(WIRE_OP_COPY_ON_DEVICE_2D, &request, sizeof(request), NULL, 0);
+	return client_post_work(WIRE_OP_COPY_ON_DEVICE_2D, &request, sizeof(request), NULL, 0);
 }
 
 /* CUDA makes copies within host memory itself, after the stream's work. */
@@ -502,8 +502,11 @@ struct side {
 static CUresult side_plane(const struct side *side, size_t width, size_t height, size_t depth,
 			   struct client_plane *plane)
 {
+	size_t least;
 	uint64_t base;
 
+	if (__builtin_add_overflow(side->x, width, &least))
+		return CUDA_ERROR_INVALID_VALUE;
 	switch (side->type) {
 	case CU_MEMORYTYPE_HOST:
 		base = address_of(side->host);
@@ -522,8 +525,9 @@ static CUresult side_plane(const struct side *side, size_t width, size_t height,
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	plane->pitch = side->pitch ? side->pitch : side->x + width;
-	if ((height > 1 || depth > 1) && plane->pitch < side->x + width)
+	/* Without one where no second row makes it matter. */
+	plane->pitch = side->pitch || height > 1 || depth > 1 || side->y || side->z ? side->pitch : least;
+	if (plane->pitch < least)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (depth > 1 && side->slice_height && side->slice_height < side->y + height)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -633,7 +637,7 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 		.y = copy->dstY,
 		.z = copy->dstZ,
 		.pitch = copy->dstPitch,
-		.slice_height = copy->dstHeight ? copy->dstHeight : copy->Height,
+		.slice_height = copy->dstHeight ? copy->dstHeight : copy->dstY + copy->Height,
 	};
 	const struct side from = {
 		.type = copy->srcMemoryType,
@@ -643,7 +647,7 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 		.y = copy->srcY,
 		.z = copy->srcZ,
 		.pitch = copy->srcPitch,
-		.slice_height = copy->srcHeight ? copy->srcHeight : copy->Height,
+		.slice_height = copy->srcHeight ? copy->srcHeight : copy->srcY + copy->Height,
 	};
 
 	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, stream, async);

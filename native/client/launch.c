@@ -341,6 +341,14 @@ static CUresult launch_send(struct launch *launch)
 	return result;
 }
 
+/* A module's functions are its context's alone, a library's kernels anybody's. */
+static bool is_of(const struct client_function *function, uint64_t stream)
+{
+	const struct client_context *context = function->library->context;
+
+	return !context || context == client_stream_context(stream);
+}
+
 static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 {
 	struct client_context *context = NULL;
@@ -356,7 +364,8 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 	}
 	/* A wrong launch ends a capture: that is the driver's to see. */
 	if (result == CUDA_SUCCESS && !client_captures()) {
-		result = geometry_check(launch, context->device);
+		result = is_of(launch->function, launch->fixed.stream) ? geometry_check(launch, context->device)
+								       : CUDA_ERROR_INVALID_HANDLE;
 		if (result == CUDA_SUCCESS)
 			result = shared_check(launch);
 	}

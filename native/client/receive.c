@@ -93,9 +93,15 @@ CUresult client_context_note(CUcontext handle, CUresult result)
 		client_pinned_after_illegal_address();
 	if (client_result_is_sticky(result))
 		atomic_store(&context->sticky, result);
-	else if (result == CUDA_SUCCESS && atomic_load(&context->late))
-		result = atomic_exchange(&context->late, CUDA_SUCCESS);
 	return result;
+}
+
+CUresult client_context_late(CUcontext handle)
+{
+	struct client_context *context = client_context_get(handle);
+
+	return context && atomic_load(&context->late) ? atomic_exchange(&context->late, CUDA_SUCCESS)
+						      : CUDA_SUCCESS;
 }
 
 /* Give up what is waited for; wait_lock is held.  Only the leader may, or anybody where
@@ -442,8 +448,10 @@ static int read_failure(struct client_session *session, const struct wire_header
 	context = client_context_get((CUcontext)(uintptr_t)failure.context);
 	if (context)
 		atomic_store(&context->late, (CUresult)failure.status);
-	/* Once per operation: a loop of launches would say it thousands of times. */
-	if (failure.opcode >= WIRE_OP_LIMIT || !atomic_exchange(&session->failures_said[failure.opcode], 1))
+	/* Once per operation: a loop of launches would say it thousands of times.  While something is captured the call
+	 * itself tells it (client_post_work). */
+	if (!client_captures() && (failure.opcode >= WIRE_OP_LIMIT ||
+				   !atomic_exchange(&session->failures_said[failure.opcode], 1)))
 		client_message("the GPU's driver refused a posted %s (CUDA error %d)", name,
 			       failure.status);
 	return 0;
