@@ -797,6 +797,15 @@ bool client_graph_is_body(CUgraph graph);
 /* Say that a body can't have what this process has to take part in: CUDA_ERROR_NOT_SUPPORTED. */
 CUresult client_body_refuse(void);
 
+/* What a copy takes of the rows of one side, in bytes, rows and slices. */
+struct client_box {
+	size_t x, y, z;
+	size_t width, height, depth;
+};
+
+/* A side's pitch and the height of its slices as they are meant, where the program left one out;
+ * CUDA_ERROR_INVALID_VALUE where rows or slices would lie in each other. */
+CUresult client_rows_settle(const struct client_box *box, size_t *pitch, size_t *slice_height);
 /* A copy of which one side at least is an array (array.c). */
 CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
 

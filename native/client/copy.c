@@ -499,14 +499,26 @@ struct side {
 	size_t slice_height;
 };
 
-static CUresult side_plane(const struct side *side, size_t width, size_t height, size_t depth,
+CUresult client_rows_settle(const struct client_box *box, size_t *pitch, size_t *slice_height)
+{
+	size_t least, rows;
+
+	if (__builtin_add_overflow(box->x, box->width, &least) || __builtin_add_overflow(box->y, box->height, &rows))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* Without a pitch where no second row makes it matter. */
+	if (!*pitch && box->height <= 1 && box->depth <= 1 && !box->y && !box->z)
+		*pitch = least;
+	if (!*slice_height)
+		*slice_height = rows;
+	return *pitch < least || (box->depth > 1 && *slice_height < rows) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult side_plane(struct side *side, size_t width, size_t height, size_t depth,
 			   struct client_plane *plane)
 {
-	size_t least;
+	CUresult result;
 	uint64_t base;
 
-	if (__builtin_add_overflow(side->x, width, &least))
-		return CUDA_ERROR_INVALID_VALUE;
 	switch (side->type) {
 	case CU_MEMORYTYPE_HOST:
 		base = address_of(side->host);
@@ -525,23 +537,18 @@ static CUresult side_plane(const struct side *side, size_t width, size_t height,
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	/* Without one where no second row makes it matter. */
-	plane->pitch = side->pitch || height > 1 || depth > 1 || side->y || side->z ? side->pitch : least;
-	if (plane->pitch < least)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (depth > 1 && side->slice_height && side->slice_height < side->y + height)
-		return CUDA_ERROR_INVALID_VALUE;
+	plane->pitch = side->pitch;
+	result = client_rows_settle(&(struct client_box){ side->x, side->y, side->z, width, height, depth },
+				    &plane->pitch, &side->slice_height);
 	plane->address = base +
 			 (side->z * side->slice_height + side->y) * plane->pitch + side->x;
-	return CUDA_SUCCESS;
+	return result;
 }
 
-static CUresult copy_box(const struct side *to, const struct side *from, size_t width, size_t height,
+static CUresult copy_box(struct side *to, struct side *from, size_t width, size_t height,
 			 size_t depth, CUstream stream, bool async)
 {
 	const struct client_extent extent = { .width = width, .height = height };
-	size_t to_slice = to->slice_height ? to->slice_height : height;
-	size_t from_slice = from->slice_height ? from->slice_height : height;
 	struct client_plane target, source;
 	uint64_t wire;
 	CUresult result = client_stream_enter(stream, &wire);
@@ -553,8 +560,8 @@ static CUresult copy_box(const struct side *to, const struct side *from, size_t 
 	for (size_t z = 0; z < depth && result == CUDA_SUCCESS; z++) {
 		/* Only the last slice of a synchronous copy has to wait. */
 		result = copy(&target, &source, &extent, wire, async || z + 1 < depth);
-		target.address += to_slice * target.pitch;
-		source.address += from_slice * source.pitch;
+		target.address += to->slice_height * target.pitch;
+		source.address += from->slice_height * source.pitch;
 	}
 	return result;
 }
@@ -588,7 +595,7 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 
 		return copy_3d(&box, stream, async);
 	}
-	const struct side to = {
+	struct side to = {
 		.type = copy->dstMemoryType,
 		.host = copy->dstHost,
 		.device = copy->dstDevice,
@@ -596,7 +603,7 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
 		.y = copy->dstY,
 		.pitch = copy->dstPitch,
 	};
-	const struct side from = {
+	struct side from = {
 		.type = copy->srcMemoryType,
 		.host = copy->srcHost,
 		.device = copy->srcDevice,
@@ -629,7 +636,7 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
 		return client_array_copy(copy, stream, async);
-	const struct side to = {
+	struct side to = {
 		.type = copy->dstMemoryType,
 		.host = copy->dstHost,
 		.device = copy->dstDevice,
@@ -637,9 +644,9 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 		.y = copy->dstY,
 		.z = copy->dstZ,
 		.pitch = copy->dstPitch,
-		.slice_height = copy->dstHeight ? copy->dstHeight : copy->dstY + copy->Height,
+		.slice_height = copy->dstHeight,
 	};
-	const struct side from = {
+	struct side from = {
 		.type = copy->srcMemoryType,
 		.host = copy->srcHost,
 		.device = copy->srcDevice,
@@ -647,7 +654,7 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 		.y = copy->srcY,
 		.z = copy->srcZ,
 		.pitch = copy->srcPitch,
-		.slice_height = copy->srcHeight ? copy->srcHeight : copy->srcY + copy->Height,
+		.slice_height = copy->srcHeight,
 	};
 
 	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, stream, async);

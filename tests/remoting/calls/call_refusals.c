@@ -136,6 +136,35 @@ static void test_pitches(void)
 	CHECK(cuMemFree_v2(memory));
 }
 
+static void test_pitches_beside_arrays(void)
+{
+	const CUDA_ARRAY_DESCRIPTOR shape = { .Width = 8, .Height = 2, .Format = CU_AD_FORMAT_UNSIGNED_INT8,
+					      .NumChannels = 1 };
+	CUdeviceptr memory = words(64, 0x05050505);
+	unsigned char host[64];
+	CUDA_MEMCPY2D in = { .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = memory, .srcXInBytes = 3,
+			     .dstMemoryType = CU_MEMORYTYPE_ARRAY, .WidthInBytes = 4, .Height = 1 };
+	CUDA_MEMCPY2D out = { .srcMemoryType = CU_MEMORYTYPE_ARRAY, .dstMemoryType = CU_MEMORYTYPE_HOST,
+			      .dstHost = host, .dstPitch = 8, .WidthInBytes = 8, .Height = 2 };
+	CUarray array;
+
+	CHECK(cuArrayCreate_v2(&array, &shape));
+	in.dstArray = out.srcArray = array;
+	CHECK(cuMemcpy2D_v2(&in));
+	CHECK(cuMemcpy2D_v2(&out));
+	REQUIRE_EQUAL(host[3], 5);
+	in.Height = 2;
+	EXPECT(cuMemcpy2D_v2(&in), CUDA_ERROR_INVALID_VALUE);
+	in.srcMemoryType = CU_MEMORYTYPE_HOST;
+	in.srcHost = host;
+	in.srcPitch = 4;
+	EXPECT(cuMemcpy2D_v2(&in), CUDA_ERROR_INVALID_VALUE);
+	out.dstPitch = 4;
+	EXPECT(cuMemcpy2D_v2(&out), CUDA_ERROR_INVALID_VALUE);
+	CHECK(cuArrayDestroy(array));
+	CHECK(cuMemFree_v2(memory));
+}
+
 /* A list without a place for its length. */
 static void test_lists(void)
 {
@@ -146,6 +175,27 @@ static void test_lists(void)
 	CHECK(cuGraphCreate(&graph, 0));
 	EXPECT(cuGraphGetEdges_v2(graph, from, to, edges, NULL), CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuGraphDestroy(graph));
+}
+
+/* A cluster that is the kernel's own, as one that a launch names. */
+static void test_clusters(void)
+{
+	CUfunction store = store_kernel();
+	CUdeviceptr word = words(1, 0);
+	unsigned value = 3;
+	void *parameters[] = { &word, &value };
+
+	CHECK(cuFuncSetAttribute(store, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 2));
+	for (int times = 0; times < 2; times++) {
+		EXPECT(cuLaunchKernel(store, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL),
+		       CUDA_ERROR_INVALID_CLUSTER_SIZE);
+		CHECK(cuLaunchKernel(store, 4, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+	}
+	EXPECT(cuLaunchKernel(store, 3, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL), CUDA_ERROR_INVALID_CLUSTER_SIZE);
+	CHECK(cuFuncSetAttribute(store, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 0));
+	CHECK(cuLaunchKernel(store, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
+	REQUIRE_EQUAL(word_at(word), 3);
+	CHECK(cuMemFree_v2(word));
 }
 
 /* A module's function is its context's alone. */
@@ -178,7 +228,9 @@ int main(void)
 	test_in_captures();
 	test_outside_of_captures();
 	test_pitches();
+	test_pitches_beside_arrays();
 	test_lists();
+	test_clusters();
 	test_functions_of_another_context();
 	return 0;
 }
