@@ -365,6 +365,7 @@ struct client {
 	_Atomic uint32_t lanes_used[WIRE_LANES / 32];
 	_Atomic unsigned long long next_id;
 	_Atomic bool several;		/* there may be more contexts than one */
+	_Atomic bool ends;		/* the program does, and sessions have been told */
 	_Atomic int capturing;		/* captures that go on; never fewer than there are */
 	_Atomic bool managed;		/* there is, or was, managed memory */
 	_Atomic bool paging;		/* its pages come when they are touched */
