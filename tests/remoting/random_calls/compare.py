@@ -110,5 +110,6 @@ def difference(native: Run, remote: Run) -> str:
                 return ""
         return f"driver: {one}\n  shim: {other}\n{remote.error[-500:]}"
     if len(native.lines) != len(remote.lines) or native.code != remote.code:
-        return f"driver: {len(native.lines)} lines, {native.code}; shim: {len(remote.lines)}, {remote.code}\n{remote.error[-500:]}"
+        ends = f"driver: {len(native.lines)} lines, {native.code}; shim: {len(remote.lines)}, {remote.code}"
+        return f"{ends}\n{remote.error[-500:]}"
     return ""
