@@ -122,20 +122,16 @@ static CUresult copy_there(const CUDA_MEMCPY3D *copy, uint64_t stream)
 {
 	const bool from_array = copy->srcMemoryType == CU_MEMORYTYPE_ARRAY;
 	const bool to_array = copy->dstMemoryType == CU_MEMORYTYPE_ARRAY;
-	size_t from_height = copy->srcHeight ? copy->srcHeight : copy->Height;
-	size_t to_height = copy->dstHeight ? copy->dstHeight : copy->Height;
 	const struct wire_array_copy request = {
 		.source = from_array ? (uint64_t)(uintptr_t)copy->srcArray : copy->srcDevice,
 		.source_is_array = from_array,
-		.source_pitch = (copy->srcPitch ? copy->srcPitch : copy->WidthInBytes) |
-				(uint64_t)from_height << 32,
+		.source_pitch = copy->srcPitch | (uint64_t)copy->srcHeight << 32,
 		.source_x = copy->srcXInBytes,
 		.source_y = copy->srcY,
 		.source_z = copy->srcZ,
 		.target = to_array ? (uint64_t)(uintptr_t)copy->dstArray : copy->dstDevice,
 		.target_is_array = to_array,
-		.target_pitch = (copy->dstPitch ? copy->dstPitch : copy->WidthInBytes) |
-				(uint64_t)to_height << 32,
+		.target_pitch = copy->dstPitch | (uint64_t)copy->dstHeight << 32,
 		.target_x = copy->dstXInBytes,
 		.target_y = copy->dstY,
 		.target_z = copy->dstZ,
@@ -173,8 +169,8 @@ static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool 
 		if (client_memory_find(address, &range) && range.kind == MEMORY_PINNED &&
 		    (range.shared || client_host_busy()) && !client_stream_captured(stream))
 			result = client_stream_reach(stream);
-		pitch = copy.srcPitch ? copy.srcPitch : copy.WidthInBytes;
-		slice = pitch * (copy.srcHeight ? copy.srcHeight : copy.Height);
+		pitch = copy.srcPitch;
+		slice = pitch * copy.srcHeight;
 		for (size_t z = 0; z < copy.Depth && result == CUDA_SUCCESS; z++)
 			result = write_slice(&copy,
 					     (const uint8_t *)(uintptr_t)address + copy.srcXInBytes +
@@ -186,8 +182,8 @@ static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool 
 		    on_host(copy.dstMemoryType, copy.dstHost, &address)) {
 			if (!address)
 				return CUDA_ERROR_INVALID_VALUE;
-			pitch = copy.dstPitch ? copy.dstPitch : copy.WidthInBytes;
-			slice = pitch * (copy.dstHeight ? copy.dstHeight : copy.Height);
+			pitch = copy.dstPitch;
+			slice = pitch * copy.dstHeight;
 			for (size_t z = 0; z < copy.Depth && result == CUDA_SUCCESS; z++)
 				result = read_slice(&copy,
 						    (uint8_t *)(uintptr_t)address + copy.dstXInBytes +
@@ -277,12 +273,36 @@ static CUresult array_copy_across(const CUDA_MEMCPY3D *copy, uint64_t stream,
 	return result;
 }
 
-static CUresult array_copy(const CUDA_MEMCPY3D *copy, CUstream hStream, bool async)
+/* Pitches and heights as they are meant; of arrays there are none. */
+static CUresult sides_settle(CUDA_MEMCPY3D *copy)
+{
+	const struct client_box source = { copy->srcXInBytes, copy->srcY, copy->srcZ, copy->WidthInBytes, copy->Height,
+					   copy->Depth };
+	const struct client_box target = { copy->dstXInBytes, copy->dstY, copy->dstZ, copy->WidthInBytes, copy->Height,
+					   copy->Depth };
+	CUresult result = CUDA_SUCCESS;
+
+	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY)
+		copy->srcPitch = copy->srcHeight = 0;
+	else
+		result = client_rows_settle(&source, &copy->srcPitch, &copy->srcHeight);
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+		copy->dstPitch = copy->dstHeight = 0;
+	else
+		result = client_rows_settle(&target, &copy->dstPitch, &copy->dstHeight);
+	return result;
+}
+
+static CUresult array_copy(CUDA_MEMCPY3D *copy, CUstream hStream, bool async)
 {
 	struct client_session *at, *source, *target;
 	uint64_t stream;
 	CUresult result = client_stream_enter(hStream, &stream);
 
+	if (result == CUDA_SUCCESS)
+		result = sides_settle(copy);
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!copy->WidthInBytes || !copy->Height || !copy->Depth)
@@ -311,7 +331,7 @@ CUresult client_array_copy(const CUDA_MEMCPY3D *given, CUstream stream, bool asy
 	uint64_t wire;
 
 	if (!client_managed_any() || client_stream_wire(stream, &wire) != CUDA_SUCCESS)
-		return array_copy(given, stream, async);
+		return array_copy(&copy, stream, async);
 	if (copy.srcMemoryType == CU_MEMORYTYPE_HOST && client_managed_at(source)) {
 		copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
 		copy.srcDevice = source;

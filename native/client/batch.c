@@ -108,8 +108,9 @@ static CUresult copy_box(const CUDA_MEMCPY3D_BATCH_OP *op, CUstream stream)
 	} else {
 		copy.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
 		copy.srcDevice = from->op.ptr.ptr;
-		copy.srcPitch = from->op.ptr.rowLength * texel;
-		copy.srcHeight = from->op.ptr.layerHeight;
+		/* Without a length rows lie packed, and so do layers. */
+		copy.srcPitch = from->op.ptr.rowLength ? from->op.ptr.rowLength * texel : copy.WidthInBytes;
+		copy.srcHeight = from->op.ptr.layerHeight ? from->op.ptr.layerHeight : copy.Height;
 	}
 	if (to->type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
 		copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
@@ -120,8 +121,8 @@ static CUresult copy_box(const CUDA_MEMCPY3D_BATCH_OP *op, CUstream stream)
 	} else {
 		copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
 		copy.dstDevice = to->op.ptr.ptr;
-		copy.dstPitch = to->op.ptr.rowLength * texel;
-		copy.dstHeight = to->op.ptr.layerHeight;
+		copy.dstPitch = to->op.ptr.rowLength ? to->op.ptr.rowLength * texel : copy.WidthInBytes;
+		copy.dstHeight = to->op.ptr.layerHeight ? to->op.ptr.layerHeight : copy.Height;
 	}
 	result = cuMemcpy3DAsync_v2(&copy, stream);
 	if (result == CUDA_SUCCESS && !client_trace_is_off())

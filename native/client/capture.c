@@ -190,7 +190,7 @@ static CUresult capture_begin(const struct client_request *request, uint64_t str
 	captures.first = capture;
 	atomic_fetch_add(&farbus_client.capturing, 1);
 	pthread_mutex_unlock(&captures.lock);
-	result = client_call_own_wide(request, &wait);
+	result = client_call_wide(request, &wait);
 	if (result != CUDA_SUCCESS)
 		captures_drop(is_number, &meant);
 	return result;

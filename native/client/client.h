@@ -99,7 +99,7 @@ struct client_context {
 	unsigned long long id;
 	_Atomic CUfunc_cache cache;
 	_Atomic CUresult sticky;	/* what every later call returns */
-	_Atomic CUresult late;		/* a posted operation's; the next called one reports it */
+	_Atomic CUresult late;		/* a posted operation's; the next call that waits reports it */
 	_Atomic uint32_t limits_known;	/* bit n: limits[n] is what the driver said */
 	_Atomic uint64_t limits[CLIENT_LIMITS];
 	_Atomic unsigned limits_epoch;	/* how often they were forgotten */
@@ -283,6 +283,7 @@ struct client {
 	_Atomic uint32_t lanes_used[WIRE_LANES / 32];
 	_Atomic unsigned long long next_id;
 	_Atomic bool several;		/* there may be more contexts than one */
+	_Atomic bool ends;		/* the program does, and sessions have been told */
 	_Atomic int capturing;		/* captures that go on; never fewer than there are */
 	_Atomic bool managed;		/* there is, or was, managed memory */
 	_Atomic bool paging;		/* its pages come when they are touched */
@@ -417,6 +418,8 @@ struct client_route client_route_session(struct client_session *session);
  * result is CUDA_ERROR_INVALID_HANDLE, as with objects of two contexts. */
 CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 		     size_t tail_bytes);
+/* The same for what puts work into a stream: while anything is captured, the result is the driver's. */
+CUresult client_post_work(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail, size_t tail_bytes);
 /* The same with a tail that may be read where it lies until it is settled. */
 CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 			  size_t tail_bytes);
@@ -438,8 +441,6 @@ int client_flush(struct client_session *session);
  * The call's own result. */
 CUresult client_call_own(const struct client_route *route, const struct client_request *request,
 			 struct client_wait *wait);
-/* The same to where client_call_wide sends it. */
-CUresult client_call_own_wide(const struct client_request *request, struct client_wait *wait);
 /* Does the server owe bytes of an asynchronous copy to [at, at + bytes)? */
 bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes);
 /* No thread of the program reads the inbox any more (pages.h): whoever reads for all must not be

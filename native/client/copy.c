@@ -121,7 +121,7 @@ static CUresult send_rows(const struct client_plane *device, const struct client
 			memcpy(packed + row * extent->width, from + (y + row) * host->pitch,
 			       extent->width);
 		client_stream_pace(stream, CLIENT_WEIGHT_WORK, 1);
-		result = client_post(WIRE_OP_COPY_TO_DEVICE_2D, &request, sizeof(request), packed,
+		result = client_post_work(WIRE_OP_COPY_TO_DEVICE_2D, &request, sizeof(request), packed,
 				     request.height * extent->width);
 	}
 	free(packed);
@@ -209,7 +209,7 @@ static CUresult copy_on_device(const struct client_plane *to, const struct clien
 			.stream = stream,
 		};
 
-		return client_post(WIRE_OP_COPY_ON_DEVICE, &request, sizeof(request), NULL, 0);
+		return client_post_work(WIRE_OP_COPY_ON_DEVICE, &request, sizeof(request), NULL, 0);
 	}
 	const struct wire_copy_on_device_2d request = {
 		.target = to->address,
@@ -221,7 +221,7 @@ static CUresult copy_on_device(const struct client_plane *to, const struct clien
 		.stream = stream,
 	};
 
-	return client_post(WIRE_OP_COPY_ON_DEVICE_2D, &request, sizeof(request), NULL, 0);
+	return client_post_work(WIRE_OP_COPY_ON_DEVICE_2D, &request, sizeof(request), NULL, 0);
 }
 
 /* CUDA makes copies within host memory itself, after the stream's work. */
@@ -504,9 +504,24 @@ struct side {
 	size_t slice_height;
 };
 
-static CUresult side_plane(const struct side *side, size_t width, size_t height, size_t depth,
+CUresult client_rows_settle(const struct client_box *box, size_t *pitch, size_t *slice_height)
+{
+	size_t least, rows;
+
+	if (__builtin_add_overflow(box->x, box->width, &least) || __builtin_add_overflow(box->y, box->height, &rows))
+		return CUDA_ERROR_INVALID_VALUE;
+	/* Without a pitch where no second row makes it matter. */
+	if (!*pitch && box->height <= 1 && box->depth <= 1 && !box->y && !box->z)
+		*pitch = least;
+	if (!*slice_height)
+		*slice_height = rows;
+	return *pitch < least || (box->depth > 1 && *slice_height < rows) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+static CUresult side_plane(struct side *side, size_t width, size_t height, size_t depth,
 			   struct client_plane *plane)
 {
+	CUresult result;
 	uint64_t base;
 
 	switch (side->type) {
@@ -527,22 +542,18 @@ static CUresult side_plane(const struct side *side, size_t width, size_t height,
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	plane->pitch = side->pitch ? side->pitch : side->x + width;
-	if ((height > 1 || depth > 1) && plane->pitch < side->x + width)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (depth > 1 && side->slice_height && side->slice_height < side->y + height)
-		return CUDA_ERROR_INVALID_VALUE;
+	plane->pitch = side->pitch;
+	result = client_rows_settle(&(struct client_box){ side->x, side->y, side->z, width, height, depth },
+				    &plane->pitch, &side->slice_height);
 	plane->address = base +
 			 (side->z * side->slice_height + side->y) * plane->pitch + side->x;
-	return CUDA_SUCCESS;
+	return result;
 }
 
-static CUresult copy_box(const struct side *to, const struct side *from, size_t width, size_t height,
+static CUresult copy_box(struct side *to, struct side *from, size_t width, size_t height,
 			 size_t depth, CUstream stream, bool async)
 {
 	const struct client_extent extent = { .width = width, .height = height };
-	size_t to_slice = to->slice_height ? to->slice_height : height;
-	size_t from_slice = from->slice_height ? from->slice_height : height;
 	struct client_plane target, source;
 	uint64_t wire;
 	CUresult result = client_stream_enter(stream, &wire);
@@ -554,8 +565,8 @@ static CUresult copy_box(const struct side *to, const struct side *from, size_t 
 	for (size_t z = 0; z < depth && result == CUDA_SUCCESS; z++) {
 		/* Only the last slice of a synchronous copy has to wait. */
 		result = copy(&target, &source, &extent, wire, async || z + 1 < depth);
-		target.address += to_slice * target.pitch;
-		source.address += from_slice * source.pitch;
+		target.address += to->slice_height * target.pitch;
+		source.address += from->slice_height * source.pitch;
 	}
 	return result;
 }
@@ -566,7 +577,7 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
 		return client_array_copy(copy, stream, async);
-	const struct side to = {
+	struct side to = {
 		.type = copy->dstMemoryType,
 		.host = copy->dstHost,
 		.device = copy->dstDevice,
@@ -574,9 +585,9 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 		.y = copy->dstY,
 		.z = copy->dstZ,
 		.pitch = copy->dstPitch,
-		.slice_height = copy->dstHeight ? copy->dstHeight : copy->Height,
+		.slice_height = copy->dstHeight,
 	};
-	const struct side from = {
+	struct side from = {
 		.type = copy->srcMemoryType,
 		.host = copy->srcHost,
 		.device = copy->srcDevice,
@@ -584,7 +595,7 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 		.y = copy->srcY,
 		.z = copy->srcZ,
 		.pitch = copy->srcPitch,
-		.slice_height = copy->srcHeight ? copy->srcHeight : copy->Height,
+		.slice_height = copy->srcHeight,
 	};
 
 	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, stream, async);

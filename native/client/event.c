@@ -271,7 +271,7 @@ CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int f
 	if (flags & CU_EVENT_RECORD_EXTERNAL)
 		client_event_recorded_elsewhere(request.event);
 	before = record_begin(event);
-	result = client_post(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
+	result = client_post_work(WIRE_OP_EVENT_RECORD, &request, sizeof(request), NULL, 0);
 	event = handle_get(&farbus_client.handles, HANDLE_EVENT, request.event);
 	if (!event)
 		return result;

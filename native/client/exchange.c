@@ -1,4 +1,5 @@
 /* Requests: posted, called, and the copies whose bytes come later (receive.c). */
+#include "capture.h"
 #include "event.h"
 #include "exchange.h"
 
@@ -73,6 +74,8 @@ static inline CUresult post(const struct client_route *route, enum wire_op op, c
 	return CUDA_SUCCESS;
 }
 
+static CUresult confirm(const struct client_route *route);
+
 CUresult client_post_on(const struct client_route *route, enum wire_op op, const void *fixed,
 			size_t fixed_bytes, const void *tail, size_t tail_bytes)
 {
@@ -108,7 +111,7 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 		client_session_fail(route.session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
-	return CUDA_SUCCESS;
+	return confirm(&route);
 }
 
 void client_settle(const void *at, size_t bytes)
@@ -164,8 +167,31 @@ static void register_target(void *opaque, uint64_t sequence)
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
-CUresult client_call_to(const struct client_route *route, const struct client_request *request,
-			struct client_wait *wait)
+/* Calls that wait for work, or put some into a stream, tell what was refused of it before.  All others tell how they
+ * went themselves: what they have made, or ended, would be lost with the error of something else. */
+static bool tells_late(enum wire_op op)
+{
+	switch (op) {
+	case WIRE_OP_CONTEXT_SYNCHRONIZE:
+	case WIRE_OP_COPY_TO_HOST:
+	case WIRE_OP_ARRAY_WRITE:
+	case WIRE_OP_ARRAY_READ:
+	case WIRE_OP_ARRAY_COPY:
+	case WIRE_OP_STREAM_QUERY:
+	case WIRE_OP_STREAM_SYNCHRONIZE:
+	case WIRE_OP_STREAM_REACH:
+	case WIRE_OP_EVENT_QUERY:
+	case WIRE_OP_EVENT_SYNCHRONIZE:
+	case WIRE_OP_LAUNCH_CHECKED:
+	case WIRE_OP_GRAPH_LAUNCH_CHECKED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+CUresult client_call_own(const struct client_route *route, const struct client_request *request,
+			 struct client_wait *wait)
 {
 	struct client_session *session = route->session;
 	CUresult result = session_offers(session, request->op);
@@ -206,16 +232,47 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 	return result;
 }
 
-CUresult client_call_own(const struct client_route *route, const struct client_request *request,
-			 struct client_wait *wait)
+CUresult client_call_to(const struct client_route *route, const struct client_request *request,
+			struct client_wait *wait)
 {
-	CUresult told = client_call_to(route, request, wait);
-	struct client_context *context = client_context_get((CUcontext)(uintptr_t)route->context);
-	CUresult none = CUDA_SUCCESS;
+	CUresult result = client_call_own(route, request, wait);
 
-	if (wait->result == CUDA_SUCCESS && told != CUDA_SUCCESS && context)
-		atomic_compare_exchange_strong(&context->late, &none, told);
-	return wait->result;
+	return result == CUDA_SUCCESS && tells_late(request->op)
+		       ? client_context_late((CUcontext)(uintptr_t)route->context) : result;
+}
+
+/* While anything is captured, what puts work into a stream tells at the call what the driver said of it: a program that
+ * captures finds by that out what a capture forbids. */
+static CUresult confirm(const struct client_route *route)
+{
+	const struct wire_context_get_limit fixed = { .limit = CU_LIMIT_STACK_SIZE };
+	const struct client_request request = {
+		.op = WIRE_OP_CONTEXT_GET_LIMIT,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	struct wire_context_get_limit_reply reply;
+	struct client_wait wait = {
+		.reply = &reply,
+		.reply_bytes = sizeof(reply),
+		.result = CUDA_ERROR_DEVICE_UNAVAILABLE,
+	};
+	CUresult result;
+
+	if (!client_captures())
+		return CUDA_SUCCESS;
+	result = client_call_own(route, &request, &wait);
+	return result == CUDA_SUCCESS ? client_context_late((CUcontext)(uintptr_t)route->context) : result;
+}
+
+CUresult client_post_work(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail, size_t tail_bytes)
+{
+	struct client_route route;
+	CUresult result = client_route_find(op, fixed, &route);
+
+	if (result == CUDA_SUCCESS)
+		result = post(&route, op, fixed, fixed_bytes, tail, tail_bytes);
+	return result == CUDA_SUCCESS ? confirm(&route) : result;
 }
 
 void client_session_unlead(struct client_session *session)
@@ -248,14 +305,6 @@ CUresult client_call_wide(const struct client_request *request, struct client_wa
 	return result == CUDA_SUCCESS ? client_call_to(&route, request, wait) : result;
 }
 
-CUresult client_call_own_wide(const struct client_request *request, struct client_wait *wait)
-{
-	struct client_route route;
-	CUresult result = client_route_find(request->op, request->fixed, &route);
-
-	return result == CUDA_SUCCESS ? client_call_own(&route, request, wait) : result;
-}
-
 CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
 		     size_t reply_bytes)
 {
@@ -282,8 +331,10 @@ CUresult client_post_target(const struct client_request *request, struct client_
 	struct client_route route;
 	CUresult result = client_route_find(request->op, request->fixed, &route);
 
-	return result == CUDA_SUCCESS ? client_post_target_to(&route, request, target)
-				      : target_refused(target, result);
+	if (result != CUDA_SUCCESS)
+		return target_refused(target, result);
+	result = client_post_target_to(&route, request, target);
+	return result == CUDA_SUCCESS ? confirm(&route) : result;
 }
 
 CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,

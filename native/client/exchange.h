@@ -34,8 +34,10 @@ static inline bool paging(void)
 
 /* Until the answer has come to `wait`, which is registered and whose request has left. */
 void client_wait_for(struct client_session *session, struct client_wait *wait);
-/* Remember what ends a context, and report what a posted operation left. */
+/* Remember what ends a context; what it was given. */
 CUresult client_context_note(CUcontext handle, CUresult result);
+/* What was refused of what was posted in a context: told once. */
+CUresult client_context_late(CUcontext handle);
 /* Free what is finished of asynchronous copies; by a thread that posts. */
 void client_targets_free(struct client_session *session);
 

@@ -29,7 +29,7 @@ static CUresult fill_wait(const struct wire_fill *fill)
 /* CUDA's own waits for what it does to memory of the host and managed memory, unless it is asynchronous. */
 static CUresult fill_mapped(const struct wire_fill *fill, bool async)
 {
-	CUresult result = client_post(WIRE_OP_FILL, fill, sizeof(*fill), NULL, 0);
+	CUresult result = client_post_work(WIRE_OP_FILL, fill, sizeof(*fill), NULL, 0);
 
 	return result == CUDA_SUCCESS && !async ? fill_wait(fill) : result;
 }
@@ -39,7 +39,7 @@ static CUresult fill_managed(const struct wire_fill *fill, size_t span, bool asy
 	CUresult result = client_managed_before_range(fill->stream, fill->device, span, true);
 
 	if (result == CUDA_SUCCESS)
-		result = client_post(WIRE_OP_FILL, fill, sizeof(*fill), NULL, 0);
+		result = client_post_work(WIRE_OP_FILL, fill, sizeof(*fill), NULL, 0);
 	client_managed_after_range(fill->stream, fill->device, span, true);
 	return result == CUDA_SUCCESS && !async ? fill_wait(fill) : result;
 }
@@ -86,7 +86,7 @@ static CUresult fill(CUdeviceptr device, size_t pitch, uint32_t element, uint32_
 	client_stream_pace(request.stream, CLIENT_WEIGHT_WORK, 0);
 	if (known && range.managed)
 		return fill_managed(&request, span, async);
-	return client_post(WIRE_OP_FILL, &request, sizeof(request), NULL, 0);
+	return client_post_work(WIRE_OP_FILL, &request, sizeof(request), NULL, 0);
 }
 
 #define FILL_1D(name, type, bytes) \

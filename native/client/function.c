@@ -341,9 +341,10 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config)
 {
 	struct client_function *function;
+	CUresult result = function_meant(hfunc, &function);
 
-	(void)config;
-	return function_meant(hfunc, &function);
+	return result == CUDA_SUCCESS && config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE
+											    : result;
 }
 
 CUresult cuFuncGetModule(CUmodule *hmod, CUfunction hfunc)

@@ -79,6 +79,8 @@ static CUresult copy_capture(const CUDA_MEMCPY3D *params, CUcontext context, CUg
 	CUcontext popped;
 	CUstream stream;
 
+	if (params->srcLOD || params->dstLOD)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (params->Depth > 1 || params->srcZ || params->dstZ ||
 	    params->srcMemoryType == CU_MEMORYTYPE_ARRAY ||
 	    params->dstMemoryType == CU_MEMORYTYPE_ARRAY) {

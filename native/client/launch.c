@@ -123,11 +123,21 @@ CUresult client_parameters_gather(const struct client_function *function, void *
 	return CUDA_SUCCESS;
 }
 
+/* The cluster that is a kernel's own, by the axis: 0 where it has none. */
+static uint32_t own_cluster(const struct client_kernel *kernel, int axis)
+{
+	int blocks = kernel->attributes[CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH + axis];
+
+	return blocks > 0 ? (uint32_t)blocks : 0;
+}
+
 /* Which attributes may travel: those without handles of this process. */
 static CUresult attributes_check(struct launch *launch)
 {
 	if (launch->fixed.attribute_count > ATTRIBUTES_LIMIT)
 		return CUDA_ERROR_INVALID_VALUE;
+	launch->at_once = own_cluster(launch->kernel, 0) ||
+			  launch->kernel->attributes[CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET] > 0;
 	for (uint32_t i = 0; i < launch->fixed.attribute_count; i++) {
 		switch (launch->attributes[i].id) {
 		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
@@ -195,6 +205,9 @@ static bool fit_of(const struct launch *launch, struct fit *out)
 	out->epoch = atomic_load(&farbus_client.contexts_ended);
 	out->shared_bytes = launch->fixed.shared_bytes;
 	memcpy(out->block, launch->fixed.block, sizeof(out->block));
+	for (int axis = 0; axis < 3; axis++)
+		if (own_cluster(launch->kernel, axis) && grid[axis] % own_cluster(launch->kernel, axis))
+			return false;
 	for (uint32_t i = 0; i < launch->fixed.attribute_count; i++) {
 		const CUlaunchAttribute *attribute = &launch->attributes[i];
 		const uint32_t cluster[3] = {
@@ -344,6 +357,14 @@ static CUresult launch_send(struct launch *launch)
 	return result;
 }
 
+/* A module's functions are its context's alone, a library's kernels anybody's. */
+static bool is_of(const struct client_function *function, uint64_t stream)
+{
+	const struct client_context *context = function->library->context;
+
+	return !context || context == client_stream_context(stream);
+}
+
 static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 {
 	struct client_context *context = NULL;
@@ -359,7 +380,8 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 	}
 	/* A wrong launch ends a capture: that is the driver's to see. */
 	if (result == CUDA_SUCCESS && !client_captures()) {
-		result = geometry_check(launch, context->device);
+		result = is_of(launch->function, launch->fixed.stream) ? geometry_check(launch, context->device)
+								       : CUDA_ERROR_INVALID_HANDLE;
 		if (result == CUDA_SUCCESS)
 			result = shared_check(launch);
 	}

@@ -28,6 +28,7 @@ struct side {
 	bool claimed;			/* something that was named decides the route */
 	bool context;			/* a context did */
 	bool graph;			/* a graph, a node or an executable is named */
+	bool ended;			/* the current context has */
 	CUgraphExec executable;		/* that is named, or NULL */
 	/* Where kernels' names go, once it is known to which server. */
 	struct {
@@ -70,11 +71,12 @@ void client_marshal_address(struct marshal *m, CUdeviceptr address)
 CUresult client_marshal_begin(struct marshal *m, unsigned number)
 {
 	CUresult result = client_enter();
+	bool ended = result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	struct side *side;
 
 	marshal_writer(m);
 	/* Whether it needs a context, the driver knows. */
-	if (result == CUDA_ERROR_INVALID_CONTEXT)
+	if (result == CUDA_ERROR_INVALID_CONTEXT || ended)
 		result = CUDA_SUCCESS;
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -83,6 +85,9 @@ CUresult client_marshal_begin(struct marshal *m, unsigned number)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	side->fixed.function = number;
 	side->route = client_route_current();
+	side->ended = ended;
+	if (ended)
+		side->route.context = 0;
 	m->side = side;
 	return CUDA_SUCCESS;
 }
@@ -140,6 +145,8 @@ CUresult client_marshal_call(struct marshal *m, bool waiting)
 		return result;
 	marshal_reader(m, wait.tail, wait.tail_bytes);
 	m->reply = true;
+	if (side->ended && (CUresult)reply.result == CUDA_ERROR_INVALID_CONTEXT)
+		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	return (CUresult)reply.result;
 }
 

@@ -334,7 +334,7 @@ void client_pinned_sides_here(CUDA_MEMCPY3D *box)
 static CUresult copy_post(struct wire_copy_pinned *request)
 {
 	client_stream_pace(request->stream, CLIENT_WEIGHT_WORK, 0);
-	return client_post(WIRE_OP_COPY_PINNED, request, sizeof(*request), NULL, 0);
+	return client_post_work(WIRE_OP_COPY_PINNED, request, sizeof(*request), NULL, 0);
 }
 
 bool client_pinned_copy(const struct client_plane *to, const struct client_plane *from,

@@ -10,6 +10,7 @@
  * thread has to read.
  */
 #include "across.h"
+#include "capture.h"
 #include "exchange.h"
 #include "host.h"
 #include "pinned.h"
@@ -28,6 +29,8 @@
 
 #include "../transport/thread.h"
 
+/* How long a thread that waits is not told that the program ends by another. */
+#define END_AWAIT_S 2
 /* After the last call, or piece of a large copy, the receiver thread leaves the inbox to
  * callers for this long: a caller that finds it reading has to wait for two thread switches. */
 #define RECEIVER_PAUSE_NS 1000000u
@@ -96,9 +99,15 @@ CUresult client_context_note(CUcontext handle, CUresult result)
 		client_pinned_after_illegal_address();
 	if (client_result_is_sticky(result))
 		atomic_store(&context->sticky, result);
-	else if (result == CUDA_SUCCESS && atomic_load(&context->late))
-		result = atomic_exchange(&context->late, CUDA_SUCCESS);
 	return result;
+}
+
+CUresult client_context_late(CUcontext handle)
+{
+	struct client_context *context = client_context_get(handle);
+
+	return context && atomic_load(&context->late) ? atomic_exchange(&context->late, CUDA_SUCCESS)
+						      : CUDA_SUCCESS;
 }
 
 /* Give up what is waited for; wait_lock is held.  Only the leader may, or anybody where
@@ -445,8 +454,10 @@ static int read_failure(struct client_session *session, const struct wire_header
 	context = client_context_get((CUcontext)(uintptr_t)failure.context);
 	if (context)
 		atomic_store(&context->late, (CUresult)failure.status);
-	/* Once per operation: a loop of launches would say it thousands of times. */
-	if (failure.opcode >= WIRE_OP_LIMIT || !atomic_exchange(&session->failures_said[failure.opcode], 1))
+	/* Once per operation: a loop of launches would say it thousands of times.  While something is captured the call
+	 * itself tells it (client_post_work). */
+	if (!client_captures() && (failure.opcode >= WIRE_OP_LIMIT ||
+				   !atomic_exchange(&session->failures_said[failure.opcode], 1)))
 		client_message("the GPU's driver refused a posted %s (CUDA error %d)", name,
 			       failure.status);
 	return 0;
@@ -526,6 +537,18 @@ static void leader_step_down(struct client_session *session)
 	wait_unlock(session);
 }
 
+/* Another thread ends the program while this one waits, as it would for a GPU of this machine: nothing has failed, and
+ * nobody is told so.  But a destructor may wait for this thread. */
+static void end_await(void)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += END_AWAIT_S;
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+}
+
 void client_wait_for(struct client_session *session, struct client_wait *wait)
 {
 	for (;;) {
@@ -536,6 +559,8 @@ void client_wait_for(struct client_session *session, struct client_wait *wait)
 		if (atomic_load(&wait->state) == WAIT_DONE) {
 			/* Woken to lead, but served meanwhile: pass it on. */
 			wait_unlock(session);
+			if (wait->result == CUDA_ERROR_DEVICE_UNAVAILABLE && atomic_load(&farbus_client.ends))
+				end_await();
 			return;
 		}
 		lead = !session->leader && !paging();

@@ -444,6 +444,7 @@ static void __attribute__((destructor)) client_farewell(void)
 
 		if (!session->transport.resume)
 			continue;
+		atomic_store(&client->ends, true);
 		client->failure = CUDA_ERROR_DEINITIALIZED;
 		atomic_store(&client->state, CLIENT_FAILED);
 		atomic_store(&session->dead, true);

@@ -303,12 +303,14 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS)
 		result = client_event_wire(hEvent, &request.event);
+	if (result == CUDA_SUCCESS && Flags & CU_EVENT_WAIT_EXTERNAL && !client_stream_captured(request.stream))
+		result = CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return result;
 	recorded = client_event_context(request.event);
 	if (recorded && recorded->session != client_stream_session(request.stream))
 		return client_across_wait(request.stream, request.event);
-	return client_post(WIRE_OP_STREAM_WAIT_EVENT, &request, sizeof(request), NULL, 0);
+	return client_post_work(WIRE_OP_STREAM_WAIT_EVENT, &request, sizeof(request), NULL, 0);
 }
 
 CUresult client_stream_reach(uint64_t stream)

@@ -157,6 +157,17 @@ static void trace_stop(const char *why)
 		client_message("the trace in %s ends here: %s", trace.path, why);
 }
 
+/* Why not all of a line was written.  The program may have set the limit since the trace was opened. */
+static int trace_short(void)
+{
+	struct rlimit limit = { .rlim_cur = RLIM_INFINITY };
+	struct stat status;
+
+	getrlimit(RLIMIT_FSIZE, &limit);
+	return limit.rlim_cur != RLIM_INFINITY && fstat(trace.descriptor, &status) == 0 &&
+	       (rlim_t)status.st_size >= limit.rlim_cur ? EFBIG : ENOSPC;
+}
+
 static void trace_write(const char *line, size_t bytes)
 {
 	static const struct timespec none;
@@ -183,11 +194,13 @@ static void trace_write(const char *line, size_t bytes)
 	do {
 		written = write(trace.descriptor, line, bytes);
 	} while (written < 0 && errno == EINTR);
-	error = written < 0 ? errno : ENOSPC;
+	error = written < 0 ? errno : 0;
 	if (error == EFBIG && !sigismember(&pending, SIGXFSZ))
 		(void)sigtimedwait(&too_large, NULL, &none);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (written != (ssize_t)bytes)
+	if (written >= 0 && written != (ssize_t)bytes)
+		error = trace_short();
+	if (error)
 		trace_stop(error == EFBIG ? TOO_LARGE : strerror(error));
 }
 

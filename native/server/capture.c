@@ -33,6 +33,7 @@ static void capture_note(struct server_call *call, CUstream stream, uint32_t mod
 	capture->lane = call->header.lane;
 	capture->mode = mode;
 	pthread_mutex_lock(&server->lock);
+	capture->number = ++server->captures_begun;
 	capture->next = server->captures;
 	server->captures = capture;
 	pthread_mutex_unlock(&server->lock);
@@ -123,38 +124,59 @@ static bool unsafe(enum wire_op op)
 	}
 }
 
-CUresult server_capture_permit(struct server_call *call)
+static bool forbids(const struct server_capture *capture, uint16_t lane, uint8_t mode)
+{
+	return capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+	       (capture->lane == lane || (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+					  mode == CU_STREAM_CAPTURE_MODE_GLOBAL));
+}
+
+/* A stream whose capture may keep the call from being served, held for it: of those behind *begun, which becomes its
+ * number.  NULL: there is none, or with *result no memory. */
+static CUstream forbidding(struct server_call *call, uint8_t mode, uint64_t *begun, CUresult *result)
 {
 	struct server *server = call->server;
-	uint16_t lane = call->header.lane;
-	uint8_t mode = server->capture_modes[lane];
-	CUstream broken = NULL;
-	bool forbidden = false;
+	struct server_capture *found = NULL;
+	CUstream stream = NULL;
+
+	pthread_mutex_lock(&server->lock);
+	for (struct server_capture *capture = server->captures; capture; capture = capture->next)
+		if (capture->number > *begun && forbids(capture, call->header.lane, mode) &&
+		    (!found || capture->number < found->number))
+			found = capture;
+	/* Whoever destroys it takes it out of this list first. */
+	if (found && call->passed)
+		*result = server_hold(call, found->stream);
+	if (found && *result == CUDA_SUCCESS) {
+		stream = found->stream;
+		*begun = found->number;
+	}
+	pthread_mutex_unlock(&server->lock);
+	return stream;
+}
+
+CUresult server_capture_permit(struct server_call *call)
+{
+	uint8_t mode = call->server->capture_modes[call->header.lane];
+	CUresult result = CUDA_SUCCESS, refused = CUDA_SUCCESS;
+	CUstreamCaptureStatus status;
+	uint64_t begun = 0;
+	CUstream stream;
 
 	if (!unsafe((enum wire_op)call->header.opcode) || mode == CU_STREAM_CAPTURE_MODE_RELAXED)
 		return CUDA_SUCCESS;
-	pthread_mutex_lock(&server->lock);
-	for (struct server_capture *capture = server->captures; capture; capture = capture->next) {
-		if (capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+	while ((stream = forbidding(call, mode, &begun, &result))) {
+		/* One that is lost already forbids nothing. */
+		if (call->driver->cuStreamIsCapturing &&
+		    call->driver->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+		    status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
 			continue;
-		if (capture->lane == lane || (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-					      mode == CU_STREAM_CAPTURE_MODE_GLOBAL)) {
-			forbidden = true;
-			broken = capture->stream;
-		}
+		/* It is lost now, as it would be: asking a captured stream whether it is done is what the driver itself
+		 * ends it for. */
+		call->driver->cuStreamQuery(stream);
+		refused = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	}
-	/* Whoever destroys it takes it out of this list first. */
-	if (forbidden && call->passed && server_hold(call, broken) != CUDA_SUCCESS)
-		broken = NULL;
-	pthread_mutex_unlock(&server->lock);
-	if (!forbidden)
-		return CUDA_SUCCESS;
-	if (!broken)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	/* The capture is lost, as it would be: asking a captured stream whether it is done
-	 * is what the driver itself ends it for. */
-	call->driver->cuStreamQuery(broken);
-	return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	return result != CUDA_SUCCESS ? result : refused;
 }
 
 /* Ended by the client's thread that began it, unless it is relaxed. */

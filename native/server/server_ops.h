@@ -64,6 +64,7 @@ struct server_capture {
 	CUcontext context;		/* of the stream */
 	uint16_t lane;
 	uint32_t mode;			/* CUstreamCaptureMode */
+	uint64_t number;		/* 1 is that of the session's first */
 };
 
 /* Kinds of objects that the server names; SERVER_<type> for the walk of that type. */
@@ -278,6 +279,7 @@ struct server {
 
 	pthread_mutex_t lock;		/* over what follows */
 	struct server_capture *captures;
+	uint64_t captures_begun;
 	_Atomic int capture_count;	/* of those; read without the lock */
 	struct server_blob *blobs;
 	uint64_t blob_bytes;

@@ -55,11 +55,15 @@ failed:
 void marshal_plain(struct marshal *m, void *data, size_t bytes)
 {
 	if (m->get) {
-		const void *from = m->failed ? NULL : wire_read_bytes(&m->reader, bytes);
+		const void *from;
 
-		if (from && bytes)
+		/* Also where there is no tail. */
+		if (!bytes)
+			return;
+		from = m->failed ? NULL : wire_read_bytes(&m->reader, bytes);
+		if (from)
 			memcpy(data, from, bytes);
-		else if (!from)
+		else
 			m->failed = true;
 		return;
 	}

@@ -356,6 +356,13 @@ def test_a_limit_of_files_sizes_ends_the_trace_and_not_the_program(
     assert len(calls(trace)) > 10
 
 
+def test_a_limit_that_comes_later_is_told_as_one(remote: Remote, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    done = remote.run(build_calls("spied/limited", tmp_path), FARBUS_TRACE=str(trace))
+    assert done.returncode == 0
+    assert done.stderr == f"farbus: the trace in {trace} ends here: no file of this program may be larger (ulimit -f)\n"
+
+
 @pytest.mark.parametrize("blocks", [16, 64, 200])
 def test_threads_that_reach_the_limit_together_go_on(remote: Remote, build: Build, tmp_path: Path, blocks: int) -> None:
     trace = tmp_path / "trace"

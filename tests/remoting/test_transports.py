@@ -123,6 +123,12 @@ def test_a_log_s_callback_may_call_cuda_when_the_server_is_lost(remote: Remote, 
     assert_killed_server_is_an_error(remote, transport, build_calls("lost/logged", tmp_path))
 
 
+def test_a_program_ends_as_it_says_while_another_thread_waits(remote: Remote, transport: str, tmp_path: Path) -> None:
+    program = build_calls("lost/exit_elsewhere", tmp_path)
+    done = [remote.run(program, FARBUS_TRANSPORT=transport) for _ in range(5)]
+    assert {(each.returncode, each.stderr) for each in done} == {(5, "")}
+
+
 def test_memory_whose_faults_the_program_serves(remote: Remote, transport: str, tmp_path: Path) -> None:
     done = remote.run(build_calls("copies/served", tmp_path), FARBUS_TRANSPORT=transport)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")

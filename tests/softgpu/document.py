@@ -39,10 +39,14 @@ def atomics() -> str:
     return _grouped(named, ("operation", "types"))
 
 
+def missing_names() -> list[str]:
+    """The driver functions that answer CUDA_ERROR_NOT_SUPPORTED."""
+    return re.findall(r"^MISSING\((cu\w+)\)", MISSING.read_text(), re.MULTILINE)
+
+
 def missing_functions() -> str:
-    """The driver functions that answer CUDA_ERROR_NOT_SUPPORTED, by what follows `cu`."""
-    names = re.findall(r"^MISSING\((cu\w+)\)", MISSING.read_text(), re.MULTILINE)
-    grouped = [(re.sub(r"^(cu[A-Z][a-z0-9]*).*", r"\1", name), f"`{name}`") for name in names]
+    """The same, by what follows `cu`."""
+    grouped = [(re.sub(r"^(cu[A-Z][a-z0-9]*).*", r"\1", name), f"`{name}`") for name in missing_names()]
     return _grouped(grouped, ("group", "functions"))
 
 

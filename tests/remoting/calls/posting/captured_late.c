@@ -1,8 +1,8 @@
-/* What was posted and refused is no capture's: whether one goes on, is known all the same. */
+/* While a capture goes on, what is refused is told by the call that was, and by no other. */
 #include "../calls.h"
 
-/* A wait that would join two captures ends both, and is posted. */
-static void refuse(CUstream one, CUstream other)
+/* A wait that would join two captures ends both. */
+static void refuse(CUstream one, CUstream other, CUdeviceptr word)
 {
 	CUevent event;
 	CUgraph graph;
@@ -11,7 +11,8 @@ static void refuse(CUstream one, CUstream other)
 	CHECK(cuStreamBeginCapture_v2(one, CU_STREAM_CAPTURE_MODE_RELAXED));
 	CHECK(cuStreamBeginCapture_v2(other, CU_STREAM_CAPTURE_MODE_RELAXED));
 	CHECK(cuEventRecord(event, one));
-	CHECK(cuStreamWaitEvent(other, event, 0));
+	EXPECT(cuStreamWaitEvent(other, event, 0), CUDA_ERROR_STREAM_CAPTURE_MERGE);
+	EXPECT(cuMemsetD32Async(word, 6, 1, one), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 	EXPECT(cuStreamEndCapture(one, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 	EXPECT(cuStreamEndCapture(other, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 	CHECK(cuEventDestroy_v2(event));
@@ -29,9 +30,8 @@ int main(void)
 	CHECK(cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
 	CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
 	word = words(1, 5);
-	refuse(one, other);
+	refuse(one, other, word);
 	CHECK(cuStreamBeginCapture_v2(one, CU_STREAM_CAPTURE_MODE_RELAXED));
-	EXPECT(cuStreamIsCapturing(one, &status), CUDA_ERROR_STREAM_CAPTURE_MERGE);
 	for (int times = 0; times < 2; times++) {
 		CHECK(cuStreamIsCapturing(one, &status));
 		REQUIRE_EQUAL(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
