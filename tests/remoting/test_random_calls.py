@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.remoting.harness import Remote
+from tests.remoting.harness import PROGRAM_TIMEOUT_S, ROOT, Remote
 from tests.remoting.random_calls.compare import difference, natively, remotely
 from tests.softgpu import driver_programs
 from tests.softgpu.document import missing_names
@@ -49,3 +50,27 @@ def test_a_driver_and_the_shim_say_the_same(
         remote = lease(FARBUS_SOFTGPU=OPTIONS, FARBUS_SOFTGPU_NODE=str(tmp_path))
         found = difference(native, remotely(seed, STEPS, tmp_path, remote, transport))
         assert not found, f"{transport}: {found}"
+
+
+GRAPHS = 20
+TRANSPORTS = ("shm", "unix", "tcp")
+
+
+def graphs(seed: int) -> list[str]:
+    return [sys.executable, "-m", "tests.remoting.random_calls.graphs", str(seed), str(GRAPHS)]
+
+
+@pytest.mark.parametrize("seed", range(FIRST, LAST))
+def test_random_graphs(remote: Remote, seed: int) -> None:
+    transport = TRANSPORTS[seed % len(TRANSPORTS)]
+    done = remote.run(*graphs(seed), FARBUS_TRANSPORT=transport, PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 1))
+def test_random_graphs_on_the_software_gpu_itself(tmp_path: Path, seed: int) -> None:
+    environment = driver_programs.environment(str(tmp_path), OPTIONS, LD_BIND_NOW="", PYTHONPATH=str(ROOT))
+    done = subprocess.run(
+        graphs(seed), env=environment, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT_S, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
