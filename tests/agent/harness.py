@@ -35,6 +35,7 @@ from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from farbus.model.series import TelemetryUpdate
 from farbus.model.states import JobState, NodeState
 from farbus.model.telemetry import ClusterTelemetry, NodeTelemetry
+from tests.harness.whereabouts import whereabouts
 from tests.old_peers import as_first_version
 
 PATIENCE_S = 30.0
@@ -119,9 +120,13 @@ class ScriptedSessions(SessionHandler):
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something that was said makes ``condition`` true."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():
-                await self.news.wait()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not condition():
+                    await self.news.wait()
+        except TimeoutError as error:
+            error.add_note(whereabouts())
+            raise
 
     async def connected(self, *, hellos: int = 1) -> None:
         """Wait for a session."""
