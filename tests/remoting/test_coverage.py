@@ -34,7 +34,7 @@ BORROWED = sorted(
 #: Programs of the software GPU's own tests that can't end well through the shim, and why.
 NOT_OVER_REMOTING = {
     "driver_advice": "advice is kept for whole allocations, not for pages",
-    "driver_capture_errors": "a posted call reports at a later one that streams of two captures were joined",
+    "driver_capture_errors": "a wait for an event that a capture recorded which has ended reports it later",
     "driver_capture_nodes": "a captured copy of the program's memory is two nodes",
     "driver_log": "an image that is refused is told in the words of the shim",
     "driver_resolver": "it names functions of CUDA 2 as missing, which the shim has",
