@@ -433,6 +433,9 @@ CUresult client_call_wide(const struct client_request *request, struct client_wa
 CUresult client_call_to(const struct client_route *route, const struct client_request *request,
 			struct client_wait *wait);
 CUresult client_post_to(const struct client_route *route, const struct client_request *request);
+/* The same; `on_sequence` is told the request's sequence before anything of it can come back. */
+CUresult client_post_registered(const struct client_route *route, const struct client_request *request,
+				void (*on_sequence)(void *opaque, uint64_t sequence), void *opaque);
 CUresult client_post_on(const struct client_route *route, enum wire_op op, const void *fixed,
 			size_t fixed_bytes, const void *tail, size_t tail_bytes);
 /* What was posted leaves now.  0, or -errno. */

@@ -2,6 +2,7 @@
 #include "capture.h"
 #include "event.h"
 #include "exchange.h"
+#include "host.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 
 /* How long a handler of a signal waits for a thread that is held up by its host functions. */
 #define PACE_ROUND_NS 10000000
+/* How long host functions may hold up what is posted, before the server is asked whether their contexts have failed. */
+#define PACE_PATIENCE_NS 1000000000
 
 static inline void header_fill(struct wire_header *header, enum wire_op op, const struct client_route *route)
 {
@@ -56,8 +59,8 @@ int client_flush(struct client_session *session)
 	return rc;
 }
 
-static inline CUresult post(const struct client_route *route, enum wire_op op, const void *fixed,
-			    size_t fixed_bytes, const void *tail, size_t tail_bytes)
+static inline CUresult post(const struct client_route *route, enum wire_op op, const void *fixed, size_t fixed_bytes,
+			    const void *tail, size_t tail_bytes, outbox_register on_sequence, void *opaque)
 {
 	struct wire_header header;
 	CUresult result = session_offers(route->session, op);
@@ -66,7 +69,7 @@ static inline CUresult post(const struct client_route *route, enum wire_op op, c
 	if (result != CUDA_SUCCESS)
 		return result;
 	header_fill(&header, op, route);
-	rc = append(route->session, &header, fixed, fixed_bytes, tail, tail_bytes, NULL, NULL);
+	rc = append(route->session, &header, fixed, fixed_bytes, tail, tail_bytes, on_sequence, opaque);
 	if (rc) {
 		client_session_fail(route->session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
@@ -79,13 +82,20 @@ static CUresult confirm(const struct client_route *route);
 CUresult client_post_on(const struct client_route *route, enum wire_op op, const void *fixed,
 			size_t fixed_bytes, const void *tail, size_t tail_bytes)
 {
-	return post(route, op, fixed, fixed_bytes, tail, tail_bytes);
+	return post(route, op, fixed, fixed_bytes, tail, tail_bytes, NULL, NULL);
 }
 
 CUresult client_post_to(const struct client_route *route, const struct client_request *request)
 {
-	return post(route, request->op, request->fixed, request->fixed_bytes, request->tail,
-		    request->tail_bytes);
+	return post(route, request->op, request->fixed, request->fixed_bytes, request->tail, request->tail_bytes, NULL,
+		    NULL);
+}
+
+CUresult client_post_registered(const struct client_route *route, const struct client_request *request,
+				outbox_register on_sequence, void *opaque)
+{
+	return post(route, request->op, request->fixed, request->fixed_bytes, request->tail, request->tail_bytes,
+		    on_sequence, opaque);
 }
 
 CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
@@ -128,7 +138,7 @@ CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, con
 	struct client_route route;
 	CUresult result = client_route_find(op, fixed, &route);
 
-	return result == CUDA_SUCCESS ? post(&route, op, fixed, fixed_bytes, tail, tail_bytes) : result;
+	return result == CUDA_SUCCESS ? post(&route, op, fixed, fixed_bytes, tail, tail_bytes, NULL, NULL) : result;
 }
 
 static void register_wait(void *opaque, uint64_t sequence)
@@ -271,7 +281,7 @@ CUresult client_post_work(enum wire_op op, const void *fixed, size_t fixed_bytes
 	CUresult result = client_route_find(op, fixed, &route);
 
 	if (result == CUDA_SUCCESS)
-		result = post(&route, op, fixed, fixed_bytes, tail, tail_bytes);
+		result = post(&route, op, fixed, fixed_bytes, tail, tail_bytes, NULL, NULL);
 	return result == CUDA_SUCCESS ? confirm(&route) : result;
 }
 
@@ -297,12 +307,21 @@ void client_session_unlead(struct client_session *session)
 	}
 }
 
+static bool waits_for_work(enum wire_op op)
+{
+	return op == WIRE_OP_CONTEXT_SYNCHRONIZE || op == WIRE_OP_STREAM_SYNCHRONIZE || op == WIRE_OP_EVENT_SYNCHRONIZE;
+}
+
 CUresult client_call_wide(const struct client_request *request, struct client_wait *wait)
 {
 	struct client_route route;
 	CUresult result = client_route_find(request->op, request->fixed, &route);
 
-	return result == CUDA_SUCCESS ? client_call_to(&route, request, wait) : result;
+	if (result == CUDA_SUCCESS)
+		result = client_call_to(&route, request, wait);
+	if (client_result_is_sticky(result) && waits_for_work(request->op))
+		client_host_settle();
+	return result;
 }
 
 CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
@@ -377,16 +396,29 @@ void client_outstanding(struct client_session *session, int change)
 	wait_unlock(session);
 }
 
-/* With the wait lock.  That may take long, and signals must not be kept out for it. */
+/* With the wait lock.  That may take long, and signals must not be kept out for it; what is waited for may never come,
+ * where its context has failed. */
 static void settle_wait(struct client_session *session)
 {
-	if (!paging()) {
-		pthread_cond_wait(&session->settled, &session->wait_lock);
-		return;
+	uint64_t asked = transport_now_ns();
+
+	while (session->outstanding && !atomic_load(&session->dead)) {
+		uint64_t now = transport_now_ns();
+
+		if (now - asked >= PACE_PATIENCE_NS) {
+			wait_unlock(session);
+			client_host_ask(session);
+			wait_lock(session);
+			asked = transport_now_ns();
+			continue;
+		}
+		(void)transport_cond_wait_until(&session->settled, &session->wait_lock,
+						paging() ? now + PACE_ROUND_NS : asked + PACE_PATIENCE_NS);
+		if (paging()) {
+			wait_unlock(session);
+			wait_lock(session);
+		}
 	}
-	(void)transport_cond_wait_until(&session->settled, &session->wait_lock, transport_now_ns() + PACE_ROUND_NS);
-	wait_unlock(session);
-	wait_lock(session);
 }
 
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces)
@@ -408,8 +440,7 @@ void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces)
 		wait_unlock(session);
 		client_flush(session);
 		wait_lock(session);
-		while (session->outstanding && !atomic_load(&session->dead))
-			settle_wait(session);
+		settle_wait(session);
 	}
 	wait_unlock(session);
 	pthread_setcancelstate(cancel, &cancel);

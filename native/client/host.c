@@ -3,6 +3,7 @@
  * A thread of its own does both: a host function may take long, and what it
  * does must not keep the inbox from being read. */
 #include "capture.h"
+#include "exchange.h"
 #include "host.h"
 #include "pages.h"
 
@@ -14,7 +15,14 @@
 struct host_job {
 	struct host_job *next;
 	struct client_session *session;	/* of its stream; a graph's is known when it runs */
+	const struct client_context *context;	/* the same; NULL: nothing of a stream */
 	uint64_t token;
+	/* of what a stream calls once, under job_lock */
+	struct host_job *older, *newer;	/* others that were posted and to which no stream has come */
+	uint64_t sequence;		/* of its request */
+	bool posted;			/* it is among them */
+	bool counted;			/* in session.outstanding */
+	bool refused;			/* the driver did not take it: nobody waits for an answer */
 	CUresult status;		/* what a stream callback is told */
 	bool kept;			/* a graph's: until the server says otherwise */
 	bool quiet;			/* no stream waits for it */
@@ -45,6 +53,78 @@ static unsigned job_threads_idle;
 static unsigned jobs_queued;
 /* Jobs of graphs, which may run and touch this process's memory at any time. */
 static _Atomic unsigned kept_jobs;
+/* What streams are to come to once, and the callbacks of it; callbacks that were refused and have not returned. */
+static struct host_job *posted_newest;
+static unsigned posted_callbacks;
+static unsigned refused_callbacks;
+static pthread_cond_t refused_told = PTHREAD_COND_INITIALIZER;
+
+/* The request's sequence: it is posted from now on. */
+static void job_posted(void *opaque, uint64_t sequence)
+{
+	struct host_job *job = opaque;
+
+	pthread_mutex_lock(&job_lock);
+	job->sequence = sequence;
+	job->posted = true;
+	job->older = posted_newest;
+	if (job->older)
+		job->older->newer = job;
+	posted_newest = job;
+	posted_callbacks += !!job->callback;
+	pthread_mutex_unlock(&job_lock);
+}
+
+/* With job_lock. */
+static void job_unlist(struct host_job *job)
+{
+	if (!job->posted)
+		return;
+	job->posted = false;
+	posted_callbacks -= !!job->callback;
+	if (job->older)
+		job->older->newer = job->newer;
+	if (job->newer)
+		job->newer->older = job->older;
+	else
+		posted_newest = job->older;
+}
+
+/* It is over, or is not to be waited for any more. */
+static void job_uncount(struct host_job *job, bool over)
+{
+	bool counted;
+
+	client_guard_begin();
+	pthread_mutex_lock(&job_lock);
+	if (over)
+		job_unlist(job);
+	counted = job->counted;
+	job->counted = false;
+	pthread_mutex_unlock(&job_lock);
+	client_guard_end();
+	if (counted)
+		client_outstanding(job->session, -1);
+}
+
+void client_host_uncount(const struct client_context *context, bool ended)
+{
+	struct client_session *session = context->session;
+	int count = 0;
+
+	client_guard_begin();
+	pthread_mutex_lock(&job_lock);
+	for (struct host_job *job = posted_newest; job; job = job->older) {
+		if (job->context != context || !job->counted || (job->callback && !ended))
+			continue;
+		job->counted = false;
+		count++;
+	}
+	pthread_mutex_unlock(&job_lock);
+	client_guard_end();
+	if (count)
+		client_outstanding(session, -count);
+}
 
 bool client_host_busy(void)
 {
@@ -124,11 +204,37 @@ static void job_tell(const struct host_job *job)
 	client_post_to(&route, &request);
 }
 
+static void job_end(struct host_job *job)
+{
+	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
+	job_uncount(job, true);
+	free(job);
+}
+
+/* Of what the driver refused callbacks alone are called, with the error that their context has. */
+static void job_run_refused(struct host_job *job)
+{
+	if (job->callback && client_result_is_sticky(job->status)) {
+		client_thread()->host_function = true;
+		job->callback(job->stream, job->status, job->argument);
+		client_thread()->host_function = false;
+	}
+	pthread_mutex_lock(&job_lock);
+	refused_callbacks -= !!job->callback;
+	pthread_cond_broadcast(&refused_told);
+	pthread_mutex_unlock(&job_lock);
+	job_end(job);
+}
+
 static void job_run(struct host_job *job)
 {
 	struct client_session *session = job->session;
 	bool kept;
 
+	if (job->refused) {
+		job_run_refused(job);
+		return;
+	}
 	if (job->kept && (int32_t)job->status == WIRE_TOKEN_FORGOTTEN) {
 		handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
 		atomic_fetch_sub(&kept_jobs, 1);
@@ -160,10 +266,7 @@ static void job_run(struct host_job *job)
 	 * anew by now, and is not touched any more. */
 	if (kept)
 		return;
-	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
-	if (!job->quiet)
-		client_outstanding(session, -1);
-	free(job);
+	job_end(job);
 }
 
 static void *job_thread(void *opaque)
@@ -206,6 +309,17 @@ static int job_thread_start(void)
 	return rc;
 }
 
+/* With job_lock. */
+static void job_queue(struct host_job *job, CUresult status)
+{
+	job->status = status;
+	jobs_queued++;
+	job->next = NULL;
+	*job_last = job;
+	job_last = &job->next;
+	pthread_cond_signal(&job_there);
+}
+
 /* The server says that a stream has come to a token. */
 static void job_ready(struct client_session *session, uint64_t token, CUresult status)
 {
@@ -214,14 +328,91 @@ static void job_ready(struct client_session *session, uint64_t token, CUresult s
 	if (!job || (job->session && job->session != session))
 		return;
 	job->session = session;
-	job->status = status;
 	(void)job_thread_start();
 	pthread_mutex_lock(&job_lock);
-	jobs_queued++;
-	job->next = NULL;
-	*job_last = job;
-	job_last = &job->next;
-	pthread_cond_signal(&job_there);
+	job_unlist(job);
+	job_queue(job, status);
+	pthread_mutex_unlock(&job_lock);
+}
+
+void client_host_refused(struct client_session *session, uint64_t sequence, CUresult status)
+{
+	struct host_job *job;
+
+	(void)job_thread_start();
+	pthread_mutex_lock(&job_lock);
+	for (job = posted_newest; job && (job->session != session || job->sequence != sequence); job = job->older)
+		;
+	/* Freed by the thread that runs jobs: this one may not wait for malloc's lock (target_done). */
+	if (job && !job->reached) {
+		job_unlist(job);
+		job->refused = true;
+		refused_callbacks += !!job->callback;
+		job_queue(job, status);
+	}
+	pthread_mutex_unlock(&job_lock);
+}
+
+/* How many contexts are asked at a time. */
+#define ASKED_CONTEXTS 8u
+
+void client_host_ask(struct client_session *session)
+{
+	const struct wire_stream_query fixed = { .stream = (uint64_t)(uintptr_t)CU_STREAM_LEGACY };
+	const struct client_request request = {
+		.op = WIRE_OP_STREAM_QUERY,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	CUcontext contexts[ASKED_CONTEXTS];
+	unsigned count = 0;
+
+	/* A capture forbids it. */
+	if (client_captures())
+		return;
+	client_guard_begin();
+	pthread_mutex_lock(&job_lock);
+	for (const struct host_job *job = posted_newest; job && count < ASKED_CONTEXTS; job = job->older) {
+		unsigned i = 0;
+
+		if (job->session != session || !job->counted || !job->context)
+			continue;
+		while (i < count && contexts[i] != job->context->handle)
+			i++;
+		if (i == count)
+			contexts[count++] = job->context->handle;
+	}
+	pthread_mutex_unlock(&job_lock);
+	client_guard_end();
+	for (unsigned i = 0; i < count; i++) {
+		const struct client_route route = { .session = session, .context = (uint64_t)(uintptr_t)contexts[i] };
+		struct client_wait wait = { 0 };
+
+		client_call_own(&route, &request, &wait);
+	}
+}
+
+void client_host_settle(void)
+{
+	const struct client_context *context = client_context_current();
+	const struct client_request request = { .op = WIRE_OP_CONTEXT_SYNCHRONIZE };
+	struct client_wait wait = { 0 };
+	struct client_route route;
+	bool any;
+
+	client_guard_begin();
+	pthread_mutex_lock(&job_lock);
+	any = posted_callbacks || refused_callbacks;
+	pthread_mutex_unlock(&job_lock);
+	client_guard_end();
+	if (!any || !context || client_thread()->host_function)
+		return;
+	/* With its answer all that was posted before is known to be accepted or refused. */
+	route = (struct client_route){ .session = context->session, .context = (uint64_t)(uintptr_t)context->handle };
+	client_call_own(&route, &request, &wait);
+	pthread_mutex_lock(&job_lock);
+	while (refused_callbacks)
+		pthread_cond_wait(&refused_told, &job_lock);
 	pthread_mutex_unlock(&job_lock);
 }
 
@@ -249,19 +440,27 @@ static CUresult job_open(const struct host_job *template, struct host_job **job)
 	}
 	if (template->kept)
 		atomic_fetch_add(&kept_jobs, 1);
-	else if (!template->quiet)
+	(*job)->counted = !template->kept && !template->quiet;
+	if ((*job)->counted)
 		client_outstanding(template->session, 1);
 	return CUDA_SUCCESS;
 }
 
 static void job_cancel(struct host_job *job)
 {
-	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
 	if (job->kept)
 		atomic_fetch_sub(&kept_jobs, 1);
-	else if (!job->quiet)
-		client_outstanding(job->session, -1);
-	free(job);
+	job_end(job);
+}
+
+/* Where it goes, the request's first field says. */
+static CUresult job_post(struct host_job *job, enum wire_op op, const void *fixed, size_t fixed_bytes)
+{
+	const struct client_request request = { .op = op, .fixed = fixed, .fixed_bytes = fixed_bytes };
+	struct client_route route;
+	CUresult result = client_route_find(op, fixed, &route);
+
+	return result == CUDA_SUCCESS ? client_post_registered(&route, &request, job_posted, job) : result;
 }
 
 bool client_host_kept(void)
@@ -329,6 +528,7 @@ CUresult client_gate_close(uint64_t stream, bool waits,
 	const struct client_route route = client_route_stream(stream);
 	const struct host_job template = {
 		.session = route.session,
+		.context = client_stream_context(stream),
 		.quiet = !waits,
 		.argument = opaque,
 		.reached = reached,
@@ -359,7 +559,7 @@ CUresult client_gate_close(uint64_t stream, bool waits,
 		fixed.token = function.token = job->token;
 		if (gate)
 			*gate = job;
-		result = client_post_to(&route, &request);
+		result = client_post_registered(&route, &request, job_posted, job);
 		if (result != CUDA_SUCCESS)
 			job_cancel(job);
 	}
@@ -376,12 +576,9 @@ void client_gate_open(struct host_job *gate)
 
 	job_tell(gate);
 	client_flush(session);
-	handle_close(&farbus_client.handles, HANDLE_TOKEN, gate->token);
 	if (gate->quiet)
 		awaited_change(session, -1);
-	else
-		client_outstanding(session, -1);
-	free(gate);
+	job_end(gate);
 }
 
 /* A copy in a captured stream: each run of the graph reads the bytes anew. */
@@ -418,6 +615,7 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 {
 	const struct host_job template = {
 		.session = client_stream_session(stream_wire),
+		.context = client_stream_context(stream_wire),
 		.host = host,
 		.pitch = host_pitch,
 		.width = width,
@@ -438,7 +636,7 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.token = job->token;
-	result = client_post(WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request), NULL, 0);
+	result = job_post(job, WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request));
 	if (result != CUDA_SUCCESS)
 		job_cancel(job);
 	else
@@ -484,6 +682,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 		return host_function_captured(template, request.stream);
 	client_stream_pace(request.stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
 	pending.session = client_stream_session(request.stream);
+	pending.context = client_stream_context(request.stream);
 	pending.wire = client_managed_key(request.stream);
 	result = job_open(&pending, &job);
 	if (result != CUDA_SUCCESS)
@@ -494,8 +693,8 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	managed = client_managed_any();
 	if (managed)
 		client_pages_lock();
-	result = client_post(template->callback ? WIRE_OP_STREAM_CALLBACK : WIRE_OP_STREAM_HOST_FUNCTION,
-			     &request, sizeof(request), NULL, 0);
+	result = job_post(job, template->callback ? WIRE_OP_STREAM_CALLBACK : WIRE_OP_STREAM_HOST_FUNCTION, &request,
+			  sizeof(request));
 	if (managed)
 		client_pages_unlock();
 	if (result != CUDA_SUCCESS)

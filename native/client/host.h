@@ -7,6 +7,16 @@
 /* On behalf of the server. */
 void client_host_call(struct client_session *session, uint64_t token, CUresult status);
 void client_host_pull(struct client_session *session, uint64_t token);
+/* The driver refused the request of that sequence, if it is one of these: a callback is called with the error that ended
+ * its context, as if it had come before that; a host function and a copy are over. */
+void client_host_refused(struct client_session *session, uint64_t sequence, CUresult status);
+/* Before a call that waits reports what ended the current context: callbacks behind it have been told. */
+void client_host_settle(void);
+/* The context has failed, or ended: host functions and copies of its streams will not come, and after its end no
+ * callbacks either, so nothing waits for them any more. */
+void client_host_uncount(const struct client_context *context, bool ended);
+/* Have the server say which of the contexts that something is waited for in have failed. */
+void client_host_ask(struct client_session *session);
 CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host, size_t host_pitch,
 			  size_t width, size_t height, uint64_t stream_wire);
 CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const void *host,

@@ -97,8 +97,8 @@ CUresult client_context_note(CUcontext handle, CUresult result)
 		return result;
 	if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
 		client_pinned_after_illegal_address();
-	if (client_result_is_sticky(result))
-		atomic_store(&context->sticky, result);
+	if (client_result_is_sticky(result) && atomic_exchange(&context->sticky, result) == CUDA_SUCCESS)
+		client_host_uncount(context, false);
 	return result;
 }
 
@@ -445,6 +445,9 @@ static int read_failure(struct client_session *session, const struct wire_header
 	if (failure.opcode == WIRE_OP_COPY_TO_HOST_ASYNC ||
 	    failure.opcode == WIRE_OP_CAPTURE_COPY_TO_HOST)
 		target_done(session, failure.sequence);
+	if (failure.opcode == WIRE_OP_STREAM_CALLBACK || failure.opcode == WIRE_OP_STREAM_HOST_FUNCTION ||
+	    failure.opcode == WIRE_OP_COPY_PINNED_TO_DEVICE)
+		client_host_refused(session, failure.sequence, (CUresult)failure.status);
 	if (client_result_is_sticky((CUresult)failure.status)) {
 		client_context_note((CUcontext)(uintptr_t)failure.context, (CUresult)failure.status);
 		return 0;

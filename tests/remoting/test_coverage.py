@@ -23,6 +23,7 @@ BORROWED = sorted(
     # Copy nodes that name memory of the program; modules of contexts that are made and destroyed again and again;
     # attributes of a kernel on two devices; what compiler and linker say; a context that is reset while it is retained.
     | {
+        "driver_error_elsewhere",
         "driver_error_sticky",
         "driver_graph_nodes",
         "driver_peer_instructions",
