@@ -8,7 +8,6 @@ import sys
 import threading
 import traceback
 
-
 DEEPEST = 12  # entries of each stack
 
 
