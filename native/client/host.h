@@ -8,7 +8,7 @@
 void client_host_call(struct client_session *session, uint64_t token, CUresult status);
 void client_host_pull(struct client_session *session, uint64_t token);
 /* The driver refused the request of that sequence, if it is one of these: a callback is called with the error that ended
- * its context, as if it had come before that; a host function and a copy are over. */
+ * its context, as if it had come before that; a host function is over. */
 void client_host_refused(struct client_session *session, uint64_t sequence, CUresult status);
 /* Before a call that waits reports what ended the current context: callbacks behind it have been told. */
 void client_host_settle(void);

@@ -445,8 +445,8 @@ static int read_failure(struct client_session *session, const struct wire_header
 	if (failure.opcode == WIRE_OP_COPY_TO_HOST_ASYNC ||
 	    failure.opcode == WIRE_OP_CAPTURE_COPY_TO_HOST)
 		target_done(session, failure.sequence);
-	if (failure.opcode == WIRE_OP_STREAM_CALLBACK || failure.opcode == WIRE_OP_STREAM_HOST_FUNCTION ||
-	    failure.opcode == WIRE_OP_COPY_PINNED_TO_DEVICE)
+	/* Not of a pulled copy: its bytes may have been asked for before it was refused. */
+	if (failure.opcode == WIRE_OP_STREAM_CALLBACK || failure.opcode == WIRE_OP_STREAM_HOST_FUNCTION)
 		client_host_refused(session, failure.sequence, (CUresult)failure.status);
 	if (client_result_is_sticky((CUresult)failure.status)) {
 		client_context_note((CUcontext)(uintptr_t)failure.context, (CUresult)failure.status);
