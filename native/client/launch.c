@@ -358,11 +358,9 @@ static CUresult launch_send(struct launch *launch)
 }
 
 /* A module's functions are its context's alone, a library's kernels anybody's. */
-static bool is_of(const struct client_function *function, uint64_t stream)
+static bool is_of(const struct client_function *function, const struct client_context *context)
 {
-	const struct client_context *context = function->library->context;
-
-	return !context || context == client_stream_context(stream);
+	return !function->library->context || function->library->context == context;
 }
 
 static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
@@ -380,8 +378,8 @@ static CUresult launch_run(struct launch *launch, CUfunction f, CUstream stream)
 	}
 	/* A wrong launch ends a capture: that is the driver's to see. */
 	if (result == CUDA_SUCCESS && !client_captures()) {
-		result = is_of(launch->function, launch->fixed.stream) ? geometry_check(launch, context->device)
-								       : CUDA_ERROR_INVALID_HANDLE;
+		result = is_of(launch->function, context) ? geometry_check(launch, context->device)
+							  : CUDA_ERROR_INVALID_HANDLE;
 		if (result == CUDA_SUCCESS)
 			result = shared_check(launch);
 	}
