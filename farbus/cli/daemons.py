@@ -29,20 +29,6 @@ from farbus.remoting.paths import package_root
 PARENT_VARIABLE = "FARBUS_UP_PID"
 """Set by ``farbus up`` for its daemons: they end with the process of this id."""
 
-PATHS = frozenset(
-    {
-        "ca_directory",
-        "cdi_directory",
-        "credentials",
-        "fabric",
-        "remoting_sockets",
-        "socket",
-        "softgpu_library",
-        "state",
-    }
-)
-"""Settings of daemons that are paths."""
-
 METRICS_LISTEN = "127.0.0.1:9465"
 """Where an agent serves Prometheus unless it is told otherwise.
 
@@ -61,9 +47,9 @@ def read_settings(path: str, options: Mapping[str, Any], *, credentials: str) ->
         decoded = decode_fields(read_file(path, what="configuration file"), name=path)
         if not isinstance(decoded, dict):
             raise InvalidInput(f"{path}: expected a table of settings", hint="docs/cli.md shows one")
-        settings |= with_whole_paths(decoded, PATHS, base=os.path.dirname(path))
+        settings |= with_whole_paths(decoded, base=os.path.dirname(path))
     given = {name: value for name, value in options.items() if value not in (None, "")}
-    settings |= with_whole_paths(given, PATHS, base=os.curdir)
+    settings |= with_whole_paths(given, base=os.curdir)
     named = settings.get("credentials")
     if credentials and credentials == os.environ.get(CREDENTIALS_VARIABLE):
         # It may be an operator's own, for commands, and not meant for a daemon.

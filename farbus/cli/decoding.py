@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -70,8 +70,23 @@ def convert_fields(fields: Any, kind: type[T], *, name: str) -> T:
         raise _explain(name, str(error), fields, kind) from error
 
 
-def with_whole_paths(settings: Mapping[str, Any], names: Collection[str], *, base: str) -> dict[str, Any]:
-    """Return settings in which those of ``names`` that are relative paths, or tables of such, begin at ``base``.
+PATHS = frozenset(
+    {
+        "ca_directory",
+        "cdi_directory",
+        "credentials",
+        "fabric",
+        "remoting_sockets",
+        "socket",
+        "softgpu_library",
+        "state",
+    }
+)
+"""Settings of daemons that are paths."""
+
+
+def with_whole_paths(settings: Mapping[str, Any], *, base: str) -> dict[str, Any]:
+    """Return settings of a daemon in which relative paths, or tables of such, begin at ``base``.
 
     Daemons start programs that have other working directories.
     """
@@ -81,7 +96,7 @@ def with_whole_paths(settings: Mapping[str, Any], names: Collection[str], *, bas
             return {key: whole(each) for key, each in value.items()}
         return os.path.join(os.path.abspath(base), value) if value and isinstance(value, str) else value
 
-    return {name: whole(value) if name in names else value for name, value in settings.items()}
+    return {name: whole(value) if name in PATHS else value for name, value in settings.items()}
 
 
 def decode_fields(text: bytes, *, name: str) -> Any:

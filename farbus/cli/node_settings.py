@@ -12,9 +12,6 @@ from farbus.model.value import Value
 
 AGENT_SETTINGS = "/etc/farbus/agent.toml"
 
-PATHS = frozenset({"credentials", "fabric"})
-"""Settings that are paths."""
-
 
 class NodeSettings(Value, frozen=True, kw_only=True):
     """Those of :class:`farbus.agent.config.AgentConfig` that concern storage, chassis, remoting and who it is."""
@@ -64,7 +61,7 @@ def node_settings(path: str = AGENT_SETTINGS, *, must_exist: bool = False) -> No
     ours = fields
     if isinstance(fields, dict):
         known = {name: value for name, value in fields.items() if name in NodeSettings.__struct_fields__}
-        ours = with_whole_paths(known, PATHS, base=os.path.dirname(path))
+        ours = with_whole_paths(known, base=os.path.dirname(path))
     settings = convert_fields(ours, NodeSettings, name=path)
     check_group_name(settings.volume_group, field=f"{path}: volume_group")
     return settings

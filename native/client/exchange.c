@@ -285,22 +285,27 @@ CUresult client_post_work(enum wire_op op, const void *fixed, size_t fixed_bytes
 	return result == CUDA_SUCCESS ? confirm(&route) : result;
 }
 
-void client_session_unlead(struct client_session *session)
+void client_query_legacy(const struct client_route *route)
 {
-	const struct client_route route = { .session = session, .context = client_route_current().context };
 	const struct wire_stream_query fixed = { .stream = (uint64_t)(uintptr_t)CU_STREAM_LEGACY };
 	const struct client_request request = {
 		.op = WIRE_OP_STREAM_QUERY,
 		.fixed = &fixed,
 		.fixed_bytes = sizeof(fixed),
 	};
+	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
+
+	client_call_own(route, &request, &wait);
+}
+
+void client_session_unlead(struct client_session *session)
+{
+	const struct client_route route = { .session = session, .context = client_route_current().context };
 	bool led = true;
 
 	/* Whoever leads steps down behind the next frame, which this is answered with. */
 	while (led && !atomic_load(&session->dead)) {
-		struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
-
-		client_call_own(&route, &request, &wait);
+		client_query_legacy(&route);
 		wait_lock(session);
 		led = session->leader_wait;
 		wait_unlock(session);

@@ -38,6 +38,9 @@ void client_wait_for(struct client_session *session, struct client_wait *wait);
 CUresult client_context_note(CUcontext handle, CUresult result);
 /* What was refused of what was posted in a context: told once. */
 CUresult client_context_late(CUcontext handle);
+/* Ask for the legacy stream of the route's context: the answer comes behind all that was sent before, and an error that
+ * has ended the context is noted. */
+void client_query_legacy(const struct client_route *route);
 /* Free what is finished of asynchronous copies; by a thread that posts. */
 void client_targets_free(struct client_session *session);
 

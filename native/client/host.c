@@ -90,23 +90,6 @@ static void job_unlist(struct host_job *job)
 		posted_newest = job->older;
 }
 
-/* It is over, or is not to be waited for any more. */
-static void job_uncount(struct host_job *job, bool over)
-{
-	bool counted;
-
-	client_guard_begin();
-	pthread_mutex_lock(&job_lock);
-	if (over)
-		job_unlist(job);
-	counted = job->counted;
-	job->counted = false;
-	pthread_mutex_unlock(&job_lock);
-	client_guard_end();
-	if (counted)
-		client_outstanding(job->session, -1);
-}
-
 void client_host_uncount(const struct client_context *context, bool ended)
 {
 	struct client_session *session = context->session;
@@ -206,19 +189,36 @@ static void job_tell(const struct host_job *job)
 
 static void job_end(struct host_job *job)
 {
+	bool counted;
+
 	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
-	job_uncount(job, true);
+	client_guard_begin();
+	pthread_mutex_lock(&job_lock);
+	job_unlist(job);
+	counted = job->counted;
+	pthread_mutex_unlock(&job_lock);
+	client_guard_end();
+	if (counted)
+		client_outstanding(job->session, -1);
 	free(job);
+}
+
+/* No CUDA call is allowed meanwhile. */
+static void job_call(const struct host_job *job)
+{
+	client_thread()->host_function = true;
+	if (job->callback)
+		job->callback(job->stream, job->status, job->argument);
+	else
+		job->function(job->argument);
+	client_thread()->host_function = false;
 }
 
 /* Of what the driver refused callbacks alone are called, with the error that their context has. */
 static void job_run_refused(struct host_job *job)
 {
-	if (job->callback && client_result_is_sticky(job->status)) {
-		client_thread()->host_function = true;
-		job->callback(job->stream, job->status, job->argument);
-		client_thread()->host_function = false;
-	}
+	if (job->callback && client_result_is_sticky(job->status))
+		job_call(job);
 	pthread_mutex_lock(&job_lock);
 	refused_callbacks -= !!job->callback;
 	pthread_cond_broadcast(&refused_told);
@@ -251,12 +251,7 @@ static void job_run(struct host_job *job)
 	} else {
 		if (client_managed_any())
 			client_managed_host_begin(job->wire);
-		client_thread()->host_function = true;
-		if (job->callback)
-			job->callback(job->stream, job->status, job->argument);
-		else
-			job->function(job->argument);
-		client_thread()->host_function = false;
+		job_call(job);
 		if (client_managed_any())
 			client_managed_host_end(job->wire);
 		job_tell(job);
@@ -358,12 +353,6 @@ void client_host_refused(struct client_session *session, uint64_t sequence, CUre
 
 void client_host_ask(struct client_session *session)
 {
-	const struct wire_stream_query fixed = { .stream = (uint64_t)(uintptr_t)CU_STREAM_LEGACY };
-	const struct client_request request = {
-		.op = WIRE_OP_STREAM_QUERY,
-		.fixed = &fixed,
-		.fixed_bytes = sizeof(fixed),
-	};
 	CUcontext contexts[ASKED_CONTEXTS];
 	unsigned count = 0;
 
@@ -386,9 +375,8 @@ void client_host_ask(struct client_session *session)
 	client_guard_end();
 	for (unsigned i = 0; i < count; i++) {
 		const struct client_route route = { .session = session, .context = (uint64_t)(uintptr_t)contexts[i] };
-		struct client_wait wait = { 0 };
 
-		client_call_own(&route, &request, &wait);
+		client_query_legacy(&route);
 	}
 }
 

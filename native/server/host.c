@@ -1,18 +1,6 @@
 /* Functions of the program's that streams, graphs and the ends of objects call (token.h). */
 #include "token.h"
 
-#include <stdlib.h>
-
-/* Behind the driver's answer: where it refused, nothing asks. */
-static CUresult token_undo_refused(struct host_token *token, CUresult result)
-{
-	if (result != CUDA_SUCCESS) {
-		server_token_unname(token);
-		server_token_put(token);
-	}
-	return result;
-}
-
 /* ---- once ---- */
 
 /* A token under the client's name, for a function of the client's that is called once. */
@@ -44,7 +32,7 @@ CUresult serve_stream_host_function(struct server_call *call)
 		result = call_open(call, request->token, &token);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return token_undo_refused(token, call->driver->cuLaunchHostFunc(stream, server_token_ask, token));
+	return server_token_undo_refused(token, call->driver->cuLaunchHostFunc(stream, server_token_ask, token));
 }
 
 CUresult serve_stream_callback(struct server_call *call)
@@ -60,8 +48,8 @@ CUresult serve_stream_callback(struct server_call *call)
 		result = call_open(call, request->token, &token);
 	if (result != CUDA_SUCCESS)
 		return result;
-	return token_undo_refused(token,
-			   call->driver->cuStreamAddCallback(stream, server_token_ask_callback, token, 0));
+	result = call->driver->cuStreamAddCallback(stream, server_token_ask_callback, token, 0);
+	return server_token_undo_refused(token, result);
 }
 
 /* Where a stream can't wait for memory: it waits in a function, which says nothing. */
@@ -100,7 +88,7 @@ CUresult serve_stream_gate(struct server_call *call)
 	}
 	if (result != CUDA_SUCCESS) {
 		server_mark_give(call->context, mark);
-		return token ? token_undo_refused(token, result) : result;
+		return token ? server_token_undo_refused(token, result) : result;
 	}
 	token->references++;
 	server_pass(call);
@@ -184,5 +172,5 @@ CUresult serve_user_object_create(struct server_call *call)
 	if (result == CUDA_SUCCESS)
 		return server_name(call, SERVER_CUuserObject,
 				   (uint64_t)(uintptr_t)object, 0, false, &reply->object);
-	return token_undo_refused(token, result);
+	return server_token_undo_refused(token, result);
 }

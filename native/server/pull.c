@@ -56,12 +56,9 @@ CUresult serve_copy_pinned_to_device(struct server_call *call)
 	result = pull_open(call, request->token, request->width * request->height, false, &token);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = driver->cuLaunchHostFunc(stream, server_token_ask, token);
-	if (result != CUDA_SUCCESS) {
-		server_token_unname(token);
-		token_release(token);
+	result = server_token_undo_refused(token, driver->cuLaunchHostFunc(stream, server_token_ask, token));
+	if (result != CUDA_SUCCESS)
 		return result;
-	}
 	rows = server_rows(true, token->gathered->memory, request->width, request->device, request->pitch, request->width,
 			   request->height);
 	result = driver->cuMemcpy2DAsync_v2(&rows, stream);

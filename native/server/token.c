@@ -94,6 +94,15 @@ void server_token_unname(struct host_token *token)
 	pthread_mutex_unlock(&token->server->holds_lock);
 }
 
+CUresult server_token_undo_refused(struct host_token *token, CUresult result)
+{
+	if (result != CUDA_SUCCESS) {
+		server_token_unname(token);
+		server_token_put(token);
+	}
+	return result;
+}
+
 void server_token_done(struct host_token *token)
 {
 	if (!token->kept)

@@ -44,6 +44,8 @@ void server_token_unname(struct host_token *token);
  * answer holds it.  NULL: there is none of that name. */
 struct host_token *server_token_find(struct server_call *call, uint64_t handle);
 void server_token_put(struct host_token *token);
+/* Behind the driver's answer, which is returned: where it refused, nothing asks. */
+CUresult server_token_undo_refused(struct host_token *token, CUresult result);
 
 /* Its stream will wait for an answer, or does so no more. */
 void server_token_count(struct host_token *token, bool waits);
