@@ -1,9 +1,11 @@
 /* Frames to the client, and what comes in the tail of one of its own. */
 #include "server_ops.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "../transport/zerocopy.h"
+#include "../wire/cursor.h"
 
 int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
 		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
@@ -60,6 +62,20 @@ CUresult server_take(struct server_call *call, void *target, size_t bytes)
 		return SERVER_MALFORMED;
 	call->tail_bytes -= bytes;
 	return CUDA_SUCCESS;
+}
+
+CUresult server_tail_open(struct server_call *call, struct wire_writer *writer)
+{
+	call->reply_tail = malloc(WIRE_BULK_BYTES);
+	if (!call->reply_tail)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	*writer = (struct wire_writer){ .at = call->reply_tail, .left = WIRE_BULK_BYTES };
+	return CUDA_SUCCESS;
+}
+
+void server_tail_close(struct server_call *call, const struct wire_writer *writer)
+{
+	call->reply_tail_bytes = WIRE_BULK_BYTES - writer->left;
 }
 
 void server_status_carried(struct server *server, const struct transport *transport)

@@ -11,7 +11,7 @@
  *
  * Who destroys waits, when nobody can find the object any more, for those who hold it; if it
  * leads, it lets go of the lead first, since they may wait for frames that only a leader reads.
- * It holds nothing that another one might destroy, so that no two wait for each other. */
+ * It holds nothing that another one might destroy, so that no two wait for each other (server_await_users, lead.c). */
 #include "server_ops.h"
 
 #include <errno.h>
@@ -119,18 +119,28 @@ CUresult server_find_placed(struct server_call *call, enum handle_kind kind, uin
 	return result;
 }
 
-int server_place(struct server_call *call, enum handle_kind kind, uint64_t handle, void *real)
+CUresult server_bind(struct server_call *call, enum handle_kind kind, uint64_t handle, void *object)
+{
+	int rc = handle_bind(&call->server->objects, kind, handle, object);
+
+	if (!rc)
+		return CUDA_SUCCESS;
+	/* It is not free, or no name at all: no client of ours does that. */
+	return rc == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : SERVER_MALFORMED;
+}
+
+CUresult server_place(struct server_call *call, enum handle_kind kind, uint64_t handle, void *real)
 {
 	struct server_placed *placed = malloc(sizeof(*placed));
-	int rc;
+	CUresult result;
 
 	if (!placed)
-		return -ENOMEM;
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	*placed = (struct server_placed){ .real = real, .context = call->context };
-	rc = handle_bind(&call->server->objects, kind, handle, placed);
-	if (rc)
+	result = server_bind(call, kind, handle, placed);
+	if (result != CUDA_SUCCESS)
 		free(placed);
-	return rc;
+	return result;
 }
 
 CUresult server_unplace(struct server_call *call, enum handle_kind kind, uint64_t handle, void **real)
@@ -206,16 +216,21 @@ static bool held_by_others(const struct server_call *call, const void *object)
 	return false;
 }
 
-void server_await_users(struct server_call *call, const void *object)
+bool server_others_hold(struct server_call *call, const void *object)
+{
+	bool held;
+
+	pthread_mutex_lock(&call->server->holds_lock);
+	held = held_by_others(call, object);
+	pthread_mutex_unlock(&call->server->holds_lock);
+	return held;
+}
+
+void server_await_others(struct server_call *call, const void *object)
 {
 	struct server *server = call->server;
 
 	pthread_mutex_lock(&server->holds_lock);
-	if (held_by_others(call, object) && !call->passed) {
-		pthread_mutex_unlock(&server->holds_lock);
-		server_pass(call);
-		pthread_mutex_lock(&server->holds_lock);
-	}
 	while (held_by_others(call, object))
 		pthread_cond_wait(&server->let_go, &server->holds_lock);
 	pthread_mutex_unlock(&server->holds_lock);

@@ -28,20 +28,6 @@ struct load {
 
 /* ---- loading ---- */
 
-CUresult server_tail_open(struct server_call *call, struct wire_writer *writer)
-{
-	call->reply_tail = malloc(WIRE_BULK_BYTES);
-	if (!call->reply_tail)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*writer = (struct wire_writer){ .at = call->reply_tail, .left = WIRE_BULK_BYTES };
-	return CUDA_SUCCESS;
-}
-
-void server_tail_close(struct server_call *call, const struct wire_writer *writer)
-{
-	call->reply_tail_bytes = WIRE_BULK_BYTES - writer->left;
-}
-
 /* Nobody finds its kernels, nor what lies in it, any more. */
 static void library_unname(struct server *server, struct server_library *library)
 {

@@ -28,10 +28,6 @@ struct server_library {
 /* The device of the current context, or the first one: where kernels are described. */
 CUdevice server_call_device(const struct server_call *call);
 
-/* A reply's tail of as many bytes as there may be; `server_tail_close` says how many there are. */
-CUresult server_tail_open(struct server_call *call, struct wire_writer *writer);
-void server_tail_close(struct server_call *call, const struct wire_writer *writer);
-
 /* Append a kernel's description; false when it does not fit. */
 bool server_kernel_describe(const struct server_call *call, const struct server_library *library, CUdevice device,
 			    uint32_t index, const char *name, struct wire_writer *writer);

@@ -62,6 +62,8 @@ CUresult quota_charge_end(struct charge *charge, CUresult result, uint64_t key);
 void quota_charge_free(struct charge *charge);
 void quota_list_free(struct charge *list);
 
+/* Does it end with the context that it was taken in? */
+bool quota_is_of_context(enum charge_kind kind);
 /* Everything of one owner; of what a pool has given, as much as has gone with it. */
 void quota_drop_owner(bool (*is_of)(enum charge_kind kind), uint64_t owner);
 

@@ -1,11 +1,4 @@
-/* The session: frames and threads.
- *
- * All threads are alike.  One of them leads: it reads frames in the session's
- * order and executes what does not wait for the device at once.  Before a call
- * that may wait, it lets go of the lead, so that such a call holds nobody else;
- * no later frame of the same lane can be there, because the lane's thread waits
- * for the reply.
- */
+/* The session: frames and the threads that serve them (lead.c says which of them reads). */
 #include "gather.h"
 #include "server.h"
 #include "server_ops.h"
@@ -133,64 +126,6 @@ static bool call_serve(struct server_call *call, const struct wire_op_info *info
 	return rc == 0;
 }
 
-static void *server_thread(void *opaque);
-
-static int server_thread_start(struct server *server, void *(*run)(void *))
-{
-	pthread_attr_t detached;
-	pthread_t thread;
-	int rc;
-
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	atomic_fetch_add(&server->threads, 1);
-	rc = pthread_create(&thread, &detached, run, server);
-	if (rc)
-		atomic_fetch_sub(&server->threads, 1);
-	pthread_attr_destroy(&detached);
-	return -rc;
-}
-
-/* Let another thread read. */
-static void lead_pass(struct server *server)
-{
-	if (!atomic_load(&server->waiting) && atomic_load(&server->threads) < SERVER_THREADS)
-		(void)server_thread_start(server, server_thread);
-	pthread_mutex_unlock(&server->leader);
-}
-
-static void *aside_thread(void *opaque);
-
-/* Without another thread, the frames wait until this call is over. */
-void server_pass(struct server_call *call)
-{
-	struct server *server = call->server;
-
-	if (call->beside) {
-		call->beside = false;
-		lead_pass(server);
-	}
-	if (call->passed)
-		return;
-	/* Whoever leads next may end it. */
-	if (call->context && (server_hold(call, call->context) != CUDA_SUCCESS ||
-			      server_hold(call, call->context->base) != CUDA_SUCCESS))
-		return;
-	if (call->lent && !aside_pass(&server->aside) &&
-	    (atomic_load(&server->threads) >= SERVER_THREADS || server_thread_start(server, aside_thread)))
-		return;
-	call->passed = true;
-	if (!call->lent)
-		lead_pass(server);
-}
-
-/* Nothing is put into a stream meanwhile: whoever does that leads, or has led and is not yet
- * back, and there is no such thread. */
-bool server_is_alone(const struct server *server)
-{
-	return atomic_load(&server->threads) - atomic_load(&server->waiting) == 1;
-}
-
 /* Is this a call that might wait, and will not?  Then the lead need not be passed on, which
  * costs as much as a small copy. */
 static bool call_is_due(struct server_call *call)
@@ -238,11 +173,6 @@ static bool call_takes_names(const struct server_call *call)
 	default:
 		return false;
 	}
-}
-
-bool server_is_own(const struct server_call *call)
-{
-	return call->header.lane == WIRE_LANE_OWN && call->server->own_lane;
 }
 
 /* Answers wait for nothing that a frame before them does, nor does what the client asks before it answers. */
@@ -459,7 +389,7 @@ static bool aside_read(struct server_call *call, const struct wire_op_info *info
 		break;
 	case ASIDE_LENT:
 		server->settled.known = server->idle.known = false;
-		lead_pass(server);
+		server_lead_pass(server);
 		good = aside_serve(call->thread, leading);
 		*leading = false;
 		break;
@@ -535,8 +465,11 @@ static void *server_thread(void *opaque)
 
 int server_run(struct server *server)
 {
-	int rc = server_thread_start(server, server_thread);
+	int rc;
 
+	server->reads = server_thread;
+	server->serves = aside_thread;
+	rc = server_thread_start(server, server_thread);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&server->lock);

@@ -247,6 +247,8 @@ struct server {
 	pthread_mutex_t write;		/* over the transport's writing side */
 	_Atomic int waiting;		/* threads that wait to lead */
 	_Atomic int threads;
+	void *(*reads)(void *server);	/* what a thread does that leads in its turn, and one that serves what was kept */
+	void *(*serves)(void *server);
 	_Atomic bool ended;		/* set under `lock`, which `end` goes with */
 	pthread_cond_t end;
 	_Atomic uint64_t context_epoch;	/* counts contexts that have ended */
@@ -356,21 +358,37 @@ int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uin
 		      const void *fixed, size_t fixed_bytes, size_t tail_bytes);
 /* Take the tail's next bytes from the inbox; for operations with bulk tails. */
 CUresult server_take(struct server_call *call, void *target, size_t bytes);
+/* A reply's tail of as many bytes as there may be; `server_tail_close` says how many there are. */
+struct wire_writer;
+CUresult server_tail_open(struct server_call *call, struct wire_writer *writer);
+void server_tail_close(struct server_call *call, const struct wire_writer *writer);
 /* Let others see what carries the calls. */
 void server_status_carried(struct server *server, const struct transport *transport);
 
-/* ---- serve.c: threads ---- */
+/* ---- serve.c: the session ---- */
 
 /* Serve frames until the session has ended.  The caller never enters the driver, so that nothing in there can keep the
  * process from ending.  0, or -errno: it has not begun. */
 int server_run(struct server *server);
-/* Is the thread that leads, which asks, the only one that is in the driver? */
-bool server_is_alone(const struct server *server);
+
+/* ---- lead.c: which thread reads ---- */
+
+/* One more thread that serves; 0 or -errno. */
+int server_thread_start(struct server *server, void *(*run)(void *));
+/* Let another thread read, which the caller has done. */
+void server_lead_pass(struct server *server);
 /* Let another thread lead, if this one still does: from here on the call may wait, and takes no
  * names away.  It holds its context. */
 void server_pass(struct server_call *call);
+/* Nobody finds the object any more: wait until nobody uses it.  May let go of the lead. */
+void server_await_users(struct server_call *call, const void *object);
+/* Is the thread that leads, which asks, the only one that is in the driver? */
+bool server_is_alone(const struct server *server);
 /* Is the frame of the client's own lane (WIRE_LANE_OWN)? */
-bool server_is_own(const struct server_call *call);
+static inline bool server_is_own(const struct server_call *call)
+{
+	return call->header.lane == WIRE_LANE_OWN && call->server->own_lane;
+}
 
 /* ---- hold.c: what a call uses ---- */
 
@@ -380,18 +398,21 @@ CUresult server_hold(struct server_call *call, const void *object);
 CUresult server_hold_context(struct server_call *call, const struct server_context *context);
 bool server_context_is_gone(struct server *server, const struct server_context *context);
 void *server_find(struct server_call *call, enum handle_kind kind, uint64_t handle);
+/* Give an object the client's name for it; SERVER_MALFORMED: that is not free, or no name. */
+CUresult server_bind(struct server_call *call, enum handle_kind kind, uint64_t handle, void *object);
 /* The same of streams and events, whose context is held as well and must not have ended; to name one; and
  * to take the name away, so that the driver may destroy it: not where it has already, with its context. */
 CUresult server_find_placed(struct server_call *call, enum handle_kind kind, uint64_t handle, void **real);
-int server_place(struct server_call *call, enum handle_kind kind, uint64_t handle, void *real);
+CUresult server_place(struct server_call *call, enum handle_kind kind, uint64_t handle, void *real);
 CUresult server_unplace(struct server_call *call, enum handle_kind kind, uint64_t handle, void **real);
 /* Streams of a context that has ended: their names are free. */
 void server_displace(struct server *server, const struct server_context *context);
 void server_let_go(struct server_call *call);
-/* Nobody finds the object any more: wait until nobody uses it.  May let go of the lead. */
-void server_await_users(struct server_call *call, const void *object);
+/* Does another call hold it?  And wait until none does. */
+bool server_others_hold(struct server_call *call, const void *object);
+void server_await_others(struct server_call *call, const void *object);
 
-/* ---- objects.c: contexts, streams, events ---- */
+/* ---- resolve.c: what the client's handles stand for ---- */
 
 /* Make a context current on this thread. */
 CUresult server_context_enter(struct server_thread *thread, struct server_context *context);
@@ -410,6 +431,9 @@ void *server_kernel_marked(CUkernel kernel);
 /* A stream that the legacy one waits for is there, or is no more. */
 void server_blocking_add(struct server_context *context, CUstream stream);
 void server_blocking_remove(struct server_context *context, CUstream stream);
+
+/* ---- context.c, primary.c: contexts ---- */
+
 /* A context of the driver's under the client's handle (`base`: of a green one's, or NULL),
  * and the end of that. */
 CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontext real,
@@ -420,6 +444,11 @@ CUresult server_context_bind(struct server_call *call, uint64_t handle, CUcontex
 void server_context_end(struct server_call *call, struct server_context *context);
 /* The primary context of a device, NULL: it has none, or that ends just now.  The caller leads. */
 struct server_context *server_primary(struct server *server, uint32_t ordinal);
+/* The same until the driver has ended it; and what it is, from any thread. */
+struct server_context *server_primary_any(struct server *server, uint32_t ordinal);
+void server_primary_set(struct server *server, uint32_t ordinal, struct server_context *context);
+/* The client's own reference keeps it: the one of server_enter_any is not needed any more. */
+void server_primary_let_go(struct server_call *call, uint32_t ordinal);
 /* Let some context be current: the call's, or else the device's primary one.  Code may be loaded before a program
  * has a context, but NVIDIA's driver tells the parameters of kernels in one only.  It is held until the client
  * asks for it. */

@@ -37,11 +37,10 @@ CUresult serve_event_open(struct server_call *call)
 	result = call->driver->cuIpcOpenEventHandle(&event, handle);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (server_place(call, HANDLE_EVENT, request->event, event)) {
+	result = server_place(call, HANDLE_EVENT, request->event, event);
+	if (result != CUDA_SUCCESS)
 		call->driver->cuEventDestroy_v2(event);
-		return SERVER_MALFORMED;
-	}
-	return CUDA_SUCCESS;
+	return result;
 }
 
 CUresult server_range_behind(const struct server_driver *driver, CUdeviceptr address, uint64_t *bytes)

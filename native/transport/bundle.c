@@ -502,6 +502,21 @@ static void bundle_shutdown(struct transport *transport)
 	bundle_end(transport->bundle);
 }
 
+static void bundle_drop(struct transport *transport)
+{
+	struct bundle *bundle = transport->bundle;
+	unsigned present = atomic_load(&bundle->present);
+
+	crew_drop(bundle->writers);
+	crew_drop(bundle->readers);
+	/* It has the same descriptor. */
+	bundle->each[0].transport.descriptor = -1;
+	for (unsigned i = 0; i < BUNDLE_CONNECTIONS; i++)
+		if (present & 1u << i)
+			transport_release(&bundle->each[i].transport);
+	free(bundle);
+}
+
 int transport_bundle_wrap(struct transport *transport, bool names)
 {
 	struct bundle *bundle = calloc(1, sizeof(*bundle));
@@ -517,6 +532,7 @@ int transport_bundle_wrap(struct transport *transport, bool names)
 		.wait = bundle_wait,
 		.wide = bundle_is_wide,
 		.shutdown = bundle_shutdown,
+		.drop = bundle_drop,
 	};
 	bundle->names = names;
 	bundle->writers = crew_make();
@@ -532,23 +548,6 @@ int transport_bundle_wrap(struct transport *transport, bool names)
 		.bundle = bundle,
 	};
 	return 0;
-}
-
-/* The first connection's descriptor is closed. */
-void transport_bundle_drop(struct bundle *bundle)
-{
-	unsigned present;
-
-	if (!bundle)
-		return;
-	crew_drop(bundle->writers);
-	crew_drop(bundle->readers);
-	present = atomic_load(&bundle->present);
-	bundle->each[0].transport.descriptor = -1;
-	for (unsigned i = 0; i < BUNDLE_CONNECTIONS; i++)
-		if (present & 1u << i)
-			transport_release(&bundle->each[i].transport);
-	free(bundle);
 }
 
 int transport_bundle_add(struct transport *transport, unsigned number, struct transport *fresh)

@@ -33,7 +33,6 @@
 /* Go on as a bundle of this connection alone.  `names`: this side names connections that were
  * added.  0 or -ENOMEM.  Reading returns -EPROTO for what no peer writes. */
 int transport_bundle_wrap(struct transport *transport, bool names);
-void transport_bundle_drop(struct bundle *bundle);
 
 /* Take over `fresh` as the connection of that number (0: the next that is free).  Its number, and
  * then *fresh is the bundle's; -ENOSPC: there is none; -EEXIST: it is there.  One caller at a time. */

@@ -423,6 +423,11 @@ void transport_rdma_drop(struct rdma *rdma)
 	free(rdma);
 }
 
+static void rdma_drop(struct transport *transport)
+{
+	transport_rdma_drop(transport->rdma);
+}
+
 bool transport_is_rdma(const struct transport *transport)
 {
 	return transport->rdma;
@@ -529,7 +534,9 @@ int transport_rdma_start(struct transport *transport, struct rdma *rdma, bool se
 		transport_rdma_drop(rdma);
 		return rc;
 	}
-	*transport = (struct transport){ .ops = &rdma_ops, .descriptor = rdma->epoll, .rdma = rdma };
+	rdma->ops = rdma_ops;
+	rdma->ops.drop = rdma_drop;
+	*transport = (struct transport){ .ops = &rdma->ops, .descriptor = rdma->epoll, .rdma = rdma };
 	rdma->epoll = -1;
 	return 0;
 }

@@ -58,6 +58,7 @@ struct half {
 };
 
 struct rdma {
+	struct transport_ops ops;	/* rdma_ops, and how what is here goes */
 	const struct verbs *verbs;
 	struct transport below;		/* the TCP connection, once it is no more than a sign of life */
 	struct ibv_context *context;
@@ -98,7 +99,7 @@ static inline uint8_t *rdma_mirror(struct rdma *rdma)
 	return rdma->memory + RDMA_RING_BYTES;
 }
 
-/* What a transport over them does. */
+/* What a transport over them does, but for going. */
 extern const struct transport_ops rdma_ops;
 
 /* Post so many receives.  0, or the error that the direction has ended with. */

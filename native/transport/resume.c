@@ -294,6 +294,26 @@ void transport_resume_look(struct transport *transport)
 
 /* ---- */
 
+/* All of it but the lower transport. */
+static void resume_free(struct resume *resume)
+{
+	sleeper_drop(&resume->reader);
+	sleeper_drop(&resume->writer);
+	retained_drop(&resume->kept);
+	free(resume->ahead);
+	free(resume);
+}
+
+static void resume_drop(struct transport *transport)
+{
+	struct resume *resume = transport->resume;
+
+	/* It has the same descriptor. */
+	resume->lower.descriptor = -1;
+	transport_release(&resume->lower);
+	resume_free(resume);
+}
+
 static const struct transport_ops resume_ops = {
 	.write = resume_write,
 	.read = resume_read,
@@ -306,22 +326,13 @@ static const struct transport_ops resume_ops = {
 	.memory = resume_memory,
 	.wide = resume_is_wide,
 	.shutdown = resume_shutdown,
+	.drop = resume_drop,
 };
 
 void transport_resume_let_go(struct transport *transport)
 {
 	sleeper_drop(&transport->resume->reader);
 	sleeper_drop(&transport->resume->writer);
-}
-
-/* All of it but the lower transport. */
-static void resume_free(struct resume *resume)
-{
-	sleeper_drop(&resume->reader);
-	sleeper_drop(&resume->writer);
-	retained_drop(&resume->kept);
-	free(resume->ahead);
-	free(resume);
 }
 
 int transport_resume_wrap(struct transport *transport, const struct resume_options *options)
@@ -375,14 +386,4 @@ int transport_resume_wrap(struct transport *transport, const struct resume_optio
 		.resume = resume,
 	};
 	return 0;
-}
-
-/* Nobody uses it any more, and its descriptor is closed. */
-void transport_resume_drop(struct resume *resume)
-{
-	if (!resume)
-		return;
-	resume->lower.descriptor = -1;
-	transport_release(&resume->lower);
-	resume_free(resume);
 }

@@ -47,7 +47,6 @@ struct resume_options {
 
 /* Go on over `transport`, which begins its stream here.  0, -ENOMEM or -EMFILE, and it is as it was. */
 int transport_resume_wrap(struct transport *transport, const struct resume_options *options);
-void transport_resume_drop(struct resume *resume);
 /* In the child of a fork: close what else than the connection it has a copy of. */
 void transport_resume_let_go(struct transport *transport);
 

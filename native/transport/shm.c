@@ -505,6 +505,23 @@ static void shm_shutdown(struct transport *transport)
 	syscall(SYS_futex, &ring->room, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
+void transport_shm_drop(struct shm *shm)
+{
+	if (!shm)
+		return;
+	while (shm->descriptor_count)
+		close(shm->descriptors[--shm->descriptor_count]);
+	crew_drop(shm->writers);
+	crew_drop(shm->readers);
+	munmap(shm->memory, sizeof(struct shm_memory));
+	free(shm);
+}
+
+static void shm_drop(struct transport *transport)
+{
+	transport_shm_drop(transport->shm);
+}
+
 static const struct transport_ops shm_ops = {
 	.name = "shm",
 	.direct = true,
@@ -523,6 +540,7 @@ static const struct transport_ops shm_ops = {
 	.woken = shm_woken,
 	.memory = shm_memory,
 	.shutdown = shm_shutdown,
+	.drop = shm_drop,
 };
 
 /* ---- descriptors that are passed ---- */
@@ -605,18 +623,6 @@ int transport_shm_take(struct shm **shm, const struct transport *transport, int 
 	int rc = transport_memory_take(transport, descriptor, sizeof(struct shm_memory), false, &memory);
 
 	return shm_begin(shm, rc, memory);
-}
-
-void transport_shm_drop(struct shm *shm)
-{
-	if (!shm)
-		return;
-	while (shm->descriptor_count)
-		close(shm->descriptors[--shm->descriptor_count]);
-	crew_drop(shm->writers);
-	crew_drop(shm->readers);
-	munmap(shm->memory, sizeof(struct shm_memory));
-	free(shm);
 }
 
 void transport_shm_switch(struct transport *transport, struct shm *shm, bool server)

@@ -1,10 +1,6 @@
 #include "transport.h"
-#include "bundle.h"
 #include "clofork.h"
-#include "rdma.h"
-#include "resume.h"
 #include "socket.h"
-#include "tls.h"
 #include "zerocopy.h"
 
 #include <errno.h>
@@ -287,6 +283,11 @@ static void socket_shutdown(struct transport *transport)
 	shutdown(transport->descriptor, SHUT_RDWR);
 }
 
+static void socket_drop(struct transport *transport)
+{
+	transport_zerocopy_drop(transport->zerocopy);
+}
+
 static const struct transport_ops tcp_ops = {
 	.name = "tcp",
 	.write = socket_write,
@@ -295,6 +296,7 @@ static const struct transport_ops tcp_ops = {
 	.read = socket_read,
 	.wait = socket_wait,
 	.shutdown = socket_shutdown,
+	.drop = socket_drop,
 };
 
 static const struct transport_ops unix_ops = {
@@ -478,19 +480,9 @@ void transport_release(struct transport *transport)
 {
 	if (transport->descriptor >= 0)
 		clofork_close(transport->descriptor);
-	transport->descriptor = -1;
-	transport_shm_drop(transport->shm);
-	transport->shm = NULL;
-	transport_resume_drop(transport->resume);
-	transport->resume = NULL;
-	transport_tls_drop(transport->tls);
-	transport->tls = NULL;
-	transport_bundle_drop(transport->bundle);
-	transport->bundle = NULL;
-	transport_rdma_drop(transport->rdma);
-	transport->rdma = NULL;
-	transport_zerocopy_drop(transport->zerocopy);
-	transport->zerocopy = NULL;
+	if (transport->ops && transport->ops->drop)
+		transport->ops->drop(transport);
+	*transport = (struct transport){ .descriptor = -1 };
 }
 
 int transport_write_all(struct transport *transport, const void *data, size_t bytes)

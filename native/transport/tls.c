@@ -319,12 +319,27 @@ static void tls_shutdown(struct transport *transport)
 	transport->tls->below->shutdown(transport);
 }
 
+static void tls_free(struct tls *tls)
+{
+	/* They clear their keys. */
+	tls->openssl->EVP_CIPHER_CTX_free(tls->in.cipher);
+	tls->openssl->EVP_CIPHER_CTX_free(tls->out.cipher);
+	explicit_bzero(tls, sizeof(*tls));
+	free(tls);
+}
+
+static void tls_drop(struct transport *transport)
+{
+	tls_free(transport->tls);
+}
+
 static const struct transport_ops tls_ops = {
 	.name = "tls",
 	.write = tls_write,
 	.read = tls_read,
 	.wait = tls_wait,
 	.shutdown = tls_shutdown,
+	.drop = tls_drop,
 };
 
 /* ---- handshake ---- */
@@ -529,7 +544,7 @@ static int tls_make(struct tls **made, struct handshake *handshake, bool server)
 	if (!rc)
 		rc = half_key(tls, &tls->out, true);
 	if (rc)
-		transport_tls_drop(tls);
+		tls_free(tls);
 	else
 		*made = tls;
 out:
@@ -611,15 +626,4 @@ int transport_tls_start(struct transport *transport, const uint8_t key[TLS_KEY_B
 void transport_tls_set_key_records(struct transport *transport, uint32_t records)
 {
 	transport->tls->key_records = records;
-}
-
-void transport_tls_drop(struct tls *tls)
-{
-	if (!tls)
-		return;
-	/* They clear their keys. */
-	tls->openssl->EVP_CIPHER_CTX_free(tls->in.cipher);
-	tls->openssl->EVP_CIPHER_CTX_free(tls->out.cipher);
-	explicit_bzero(tls, sizeof(*tls));
-	free(tls);
 }

@@ -41,7 +41,4 @@ int transport_tls_start(struct transport *transport, const uint8_t key[TLS_KEY_B
  * behind the handshake. */
 void transport_tls_set_key_records(struct transport *transport, uint32_t records);
 
-struct tls;
-void transport_tls_drop(struct tls *tls);
-
 #endif

@@ -103,6 +103,8 @@ struct transport_ops {
 	void (*memory)(struct transport *transport, void **at, size_t *bytes);
 	/* End the stream in both directions: waiters and writers wake. */
 	void (*shutdown)(struct transport *transport);
+	/* Free what it is made of, but for its descriptor, which is closed by now.  NULL: it is made of nothing else. */
+	void (*drop)(struct transport *transport);
 };
 
 struct shm;
