@@ -41,8 +41,9 @@ from farbus.model.device import Device, Route, whole_of
 from farbus.model.lease import Lease
 from farbus.remoting import paths
 from farbus.remoting.launcher import shim_environment
+from farbus.remoting.servers import ERROR_PREFIX
 from farbus.remoting.session import Server, render_session, socket_name
-from farbus.remoting.supervisor import ERROR_PREFIX, line_prefix
+from farbus.remoting.supervisor import line_prefix
 
 _log = structlog.get_logger()
 

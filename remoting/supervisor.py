@@ -1,9 +1,7 @@
 """The remoting supervisor: one per lease.
 
-Listens for the lease's client processes, checks their hello, and starts one server
-process for each, so that two programs never share a context or a sticky error.  One
-process that has its driver ready, but neither client nor context, is kept in reserve for the
-next.  The servers die with the supervisor, and the supervisor with the lease.
+Listens for the lease's client processes, checks their hello, and has one server process
+for each (servers.py).  The servers die with the supervisor, and the supervisor with the lease.
 
 The hello proves that its sender has the lease's secret, and no hello is taken twice:
 that is what a server process is started for.  Over TCP the server then makes the client
@@ -15,26 +13,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import secrets
 import selectors
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from farbus.remoting import assignment, descriptors, paths, session, status
+from farbus.remoting import descriptors, session, status
+from farbus.remoting.servers import GRACE_S, IMAGE_BYTES, PROCESSES_LIMIT, Log, Options, Servers
 
 #: A client sends its hello in the same breath as it connects, though its machine may have much else to do.
 HELLO_TIMEOUT_S = 30.0
-#: Client processes of one lease at the same time: each is a process with a context.
-PROCESSES_LIMIT = 128
 #: Connections whose hello has not come yet, or which were refused and have not gone; with more, the
 #: oldest is dropped.  Also how many may wait to be accepted; more than all programs of a lease that start at once.
 UNHEARD_LIMIT = 2 * PROCESSES_LIMIT
@@ -47,60 +41,19 @@ NONCES_LIMIT = 1 << 16
 _OVERFLOW_USER = "/proc/sys/kernel/overflowuid"
 _USER_MAP = "/proc/self/uid_map"
 
-#: How long a session whose connection was cut is kept, with all that it has on its devices.
-GRACE_S = 30.0
-
-#: A server for the next client is started this long after a client has come, so that its start does not take
-#: processor time from the program that has just begun.
-RESERVE_DELAY_S = 0.5
-
-#: Sessions whose servers crashed, and how, which are remembered for the programs that ask.
-CRASHES_LIMIT = 1024
 #: How often a server that ends is looked for while its program asks how: it has closed its connection by then.
 ENDING_POLL_S = 0.02
-#: What a line of the supervisor's begins with that an operator should see: the agent logs it as an error.
-ERROR_PREFIX = "error: "
-
-#: GPU code that is kept of one user's programs: what PyTorch and its libraries load on one device is some hundreds
-#: of megabytes.
-IMAGE_BYTES = 2 << 30
-
 _VERSION = f"{session.PROTOCOL_MAJOR}.{session.PROTOCOL_MINOR}"
-
-Log = Callable[[str], None]
 
 
 def _discard(_: str) -> None:
     pass
 
 
-@contextlib.contextmanager
-def _in_a_pipe(data: bytes) -> Iterator[int]:
-    """Lend a descriptor from which the data can be read; raises OSError where there are no more of them."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    try:
-        os.write(write, data)
-        yield read
-    finally:
-        os.close(read)
-        os.close(write)
-
-
 def _credentials(connection: socket.socket) -> tuple[int, int]:
     """Return the process id and the user id of who connected to a Unix socket, as the kernel saw it then."""
     pid, user, _ = struct.unpack("=iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(pid), int(user)
-
-
-def describe_code(code: int) -> str:
-    """Return how a process ended, as in "server 812 ...": by which signal, or with which exit code."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        return f"was killed by signal {-code}"
-    return f"was killed by signal {-code} ({name})"
 
 
 def _peer(connection: socket.socket) -> str:
@@ -121,21 +74,6 @@ def nobody_in_particular() -> int | None:
             return None
     with open(_OVERFLOW_USER) as file:
         return int(file.read())
-
-
-@dataclass(frozen=True)
-class _Server:
-    """A server's process, and where it gets its client and later connections."""
-
-    child: subprocess.Popen[bytes]
-    channel: socket.socket
-    exchange: socket.socket  # where it asks for descriptors (descriptors.py)
-
-    def end(self) -> None:
-        self.channel.close()
-        self.exchange.close()
-        self.child.kill()
-        self.child.wait()
 
 
 class Supervisor:
@@ -179,41 +117,34 @@ class Supervisor:
     ) -> None:
         if len(secret) != session.SECRET_BYTES:
             raise ValueError(f"secret: expected {session.SECRET_BYTES} bytes, got {len(secret)}")
-        self._libcuda = libcuda
+        self._options = Options(
+            libcuda=libcuda,
+            secret=secret,
+            visible_devices=visible_devices,
+            environment=environment or {},
+            processes_limit=processes_limit,
+            memory_limit=memory_limit,
+            grace_s=grace_s,
+            rdma=rdma,
+            reserve=reserve,
+            image_directory=image_directory,
+            image_bytes=image_bytes,
+        )
         self._secret = secret
         self._bind = (address, port)
-        self._visible_devices = visible_devices
-        self._environment = environment or {}
-        self._processes_limit = processes_limit
-        self._memory_limit = memory_limit
-        self._grace_ms = round(grace_s * 1000)
         self._tls = tls
-        self._rdma = rdma
         self._local_users = {0, os.geteuid() if local_user is None else local_user} - {nobody_in_particular()}
         self._nonces: dict[bytes, None] = {}  # in the order in which they came
         self._refused: dict[socket.socket, int] = {}  # bytes that each may still send
         self._asking: dict[socket.socket, int] = {}  # who waits to hear how a session of that number has ended
-        self._crashes: dict[int, str] = {}  # by the session's number, in the order in which they came
-        self._image_directory = image_directory
-        self._image_bytes = image_bytes
         self._log = log
-        self._lock = threading.Lock()
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        #: Of sessions that may be resumed, by number: the server's process id, and where it waits for connections.
-        self._channels: dict[int, tuple[int, socket.socket]] = {}
-        self._descriptors = descriptors.Descriptors()
-        self._exchanges: dict[int, socket.socket] = {}  # of sessions that may still ask, by number
         self._selector: selectors.BaseSelector = selectors.DefaultSelector()
         self._listener: socket.socket | None = None
         self._local: socket.socket | None = None
         self._file = container_socket
         self._thread: threading.Thread | None = None
         self._wake_read = self._wake_write = -1
-        self._life_read = self._life_write = -1
-        self._status: status.StatusMemory | None = None
-        self._reserve: _Server | None = None
-        self._reserve_due: float | None = 0.0 if reserve else None
-        self._reserves = reserve
+        self._servers: Servers | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -226,21 +157,23 @@ class Supervisor:
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the servers that are running."""
-        with self._lock:
-            return tuple(pid for pid, child in self._processes.items() if child.poll() is None)
+        return self._servers.pids if self._servers is not None else ()
 
     @property
     def reserve(self) -> int | None:
         """Process id of the server that waits for a client; None while there is none."""
-        with self._lock:
-            return self._reserve.child.pid if self._reserve is not None else None
+        return self._servers.reserve if self._servers is not None else None
 
     @property
     def sessions(self) -> status.Status:
         """What the lease's sessions have done; valid between start and stop."""
-        if self._status is None:
+        return self._started.sessions
+
+    @property
+    def _started(self) -> Servers:
+        if self._servers is None:
             raise RuntimeError("the supervisor is not started")
-        return self._status.status()
+        return self._servers
 
     def start(self) -> None:
         """Listen and accept; raises OSError when the address cannot be bound."""
@@ -260,8 +193,7 @@ class Supervisor:
             self._file.listen(UNHEARD_LIMIT)
             self._file.setblocking(False)
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
-        self._life_read, self._life_write = os.pipe2(os.O_CLOEXEC)
-        self._status = status.StatusMemory(self._processes_limit)
+        self._servers = Servers(self._options, self._selector, self._log)
         self._thread = threading.Thread(target=self._serve, name="farbus-remoting-supervisor", daemon=True)
         self._thread.start()
 
@@ -278,27 +210,12 @@ class Supervisor:
             self._local.close()
         if self._file is not None:
             self._file.close()
-        with self._lock:
-            children = list(self._processes.values())
-            self._processes.clear()
-            reserve, self._reserve = self._reserve, None
-        if reserve is not None:
-            reserve.end()
-        for child in children:
-            child.kill()
-        for child in children:
-            child.wait()
-        for _, channel in self._channels.values():
-            channel.close()
-        self._channels.clear()
-        for number in list(self._exchanges):
-            self._end_exchange(number)
+        if self._servers is not None:
+            self._servers.stop()
+            self._servers = None
         self._selector.close()
-        for descriptor in (self._wake_read, self._wake_write, self._life_read, self._life_write):
-            os.close(descriptor)
-        if self._status is not None:
-            self._status.close()
-            self._status = None
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def _listen_locally(self) -> socket.socket | None:
         """Listen for programs of this machine, too; without, they come by TCP."""
@@ -330,12 +247,10 @@ class Supervisor:
             self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         while True:
-            self._keep_reserve()
-            timeout = 1.0 if unheard or self._processes or self._reserve else None
-            if self._reserve_due is not None:
-                timeout = max(0.0, min(timeout or 1.0, self._reserve_due - time.monotonic()))
-            if self._asking:
-                timeout = ENDING_POLL_S
+            self._started.keep_reserve()
+            timeout = ENDING_POLL_S if self._asking else self._started.timeout()
+            if unheard and timeout is None:
+                timeout = 1.0
             for key, _ in self._selector.select(timeout):
                 if key.fileobj == self._wake_read:
                     for connection in unheard:
@@ -351,28 +266,13 @@ class Supervisor:
                         unheard[accepted] = time.monotonic() + HELLO_TIMEOUT_S
                         self._selector.register(accepted, selectors.EVENT_READ)
                 elif key.data is not None:
-                    self._exchange(key.data)
+                    self._started.exchange(key.data)
                 else:
                     self._look(key.fileobj, unheard)
             now = time.monotonic()
             for connection in [each for each, end in unheard.items() if end <= now]:
                 self._give_up(connection, unheard)
             self._reap()
-
-    def _exchange(self, number: int) -> None:
-        """Answer what a session's server asks about descriptors."""
-        # It may have been buried since it was seen to ask.
-        channel = self._exchanges.get(number)
-        if channel is not None and not self._descriptors.serve(channel, number):
-            self._end_exchange(number)
-
-    def _end_exchange(self, number: int) -> None:
-        """A session asks for descriptors no more, and what it exported goes: mostly it has ended."""
-        channel = self._exchanges.pop(number, None)
-        if channel is not None:
-            self._selector.unregister(channel)
-            channel.close()
-        self._descriptors.end(number)
 
     def _look(self, connection: socket.socket, unheard: dict[socket.socket, float]) -> None:
         """Deal with what a connection has said, if it is not forgotten."""
@@ -456,17 +356,16 @@ class Supervisor:
             else:
                 self._tell_end(connection, fields[6])
             return True
-        if len(self._processes) >= self._processes_limit:
-            self._refuse(
-                connection,
-                session.HELLO_BUSY,
-                f"this lease already has {self._processes_limit} client processes",
-            )
+        if self._started.full:
+            limit = self._options.processes_limit
+            self._refuse(connection, session.HELLO_BUSY, f"this lease already has {limit} client processes")
             return True
         self._remember(nonce)
         try:
+            connection.setblocking(True)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             # Within TLS the client tells the server who it is.
-            self._spawn(connection, client=None if tls else (fields[8], fields[12]))
+            self._started.give(connection, None if tls else (fields[8], fields[12]), tls=tls)
         except OSError as error:
             self._log(f"start a server for {peer}: {error}")
             self._refuse(connection, session.HELLO_DRIVER, f"start a server: {error}")
@@ -482,29 +381,25 @@ class Supervisor:
 
         The server asks for the session's token.
         """
-        pid, channel = self._channels.get(number, (0, None))
-        if channel is None:
+        pid = self._started.pid_of(number)
+        if pid is None:
             self._log(f"refused {peer}: it would go on with a session that has ended")
-            self._refuse(connection, session.HELLO_SESSION, self._ending(number))
+            self._refuse(connection, session.HELLO_SESSION, self._started.ending(number))
             return
         connection.setblocking(True)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         try:
-            socket.send_fds(channel, [b"c"], [connection.fileno()])
+            self._started.hand_over(connection, number)
         except OSError as error:
             # It is ending, or has not taken the ones before: the client comes again.
             self._log(f"hand {peer} to server {pid}: {error}")
             return
         self._log(f"session of server {pid} {'has another connection' if also else 'goes on'} from {peer}")
 
-    def _ending(self, number: int) -> str:
-        """Return what the program of a session that has ended is told: the text of its refusal."""
-        return self._crashes.get(number, session.SESSION_ENDED)
-
     def _tell_end(self, connection: socket.socket, number: int) -> None:
         """Answer who asks how his session has ended: as soon as it has, which is about to be."""
-        if number not in self._channels:
-            self._refuse(connection, session.HELLO_SESSION, self._ending(number))
+        if self._started.pid_of(number) is None:
+            self._refuse(connection, session.HELLO_SESSION, self._started.ending(number))
             return
         self._take_hello(connection)
         self._asking[connection] = number
@@ -545,161 +440,12 @@ class Supervisor:
         self._refused[connection] -= dropped
         return not dropped or self._refused[connection] <= 0
 
-    def _spawn(self, connection: socket.socket, *, client: tuple[int, bytes] | None) -> None:
-        """Give a client to the server in reserve, or else to a new one."""
-        connection.setblocking(True)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-        if self._reserves:
-            self._reserve_due = time.monotonic() + RESERVE_DELAY_S
-        with self._lock:
-            reserve, self._reserve = self._reserve, None
-        if reserve is not None:
-            try:
-                self._assign(reserve, connection, client)
-            except OSError:
-                pass  # its driver did not start, or it was killed
-            else:
-                return
-        self._assign(self._start_server(), connection, client)
-
-    def _assign(self, server: _Server, connection: socket.socket, client: tuple[int, bytes] | None) -> None:
-        """Give a client to a server; raises OSError when it can't be, and ends the server then."""
-        assert self._status is not None
-        slot = self._status.take()
-        number = secrets.randbits(63) + 1
-        pid = server.child.pid
-        # All is written down before the server knows its client: who has had an answer finds his server there.
-        if slot is not None:
-            self._status.fill(slot, server_pid=pid, client=client)
-        with self._lock:
-            self._processes[pid] = server.child
-        self._channels[number] = (pid, server.channel)
-        self._exchanges[number] = server.exchange
-        self._selector.register(server.exchange, selectors.EVENT_READ, number)
-        flags = assignment.FLAG_TLS if self._encrypts(connection) else 0
-        data = assignment.ASSIGNMENT.pack(number, assignment.NO_SLOT if slot is None else slot, flags)
-        try:
-            with _in_a_pipe(self._secret) as secret:
-                socket.send_fds(server.channel, [data], [connection.fileno(), secret])
-        except OSError:
-            del self._channels[number]
-            self._end_exchange(number)
-            with self._lock:
-                del self._processes[pid]
-            self._status.withdraw(pid)
-            server.end()
-            raise
-
-    def _start_server(self, *options: str) -> _Server:
-        assert self._status is not None
-        # Never waited for: a server takes what comes, or has its hands full of connections already.
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        try:
-            exchange, its_exchange = descriptors.make_exchange()
-        except OSError:
-            ours.close()
-            theirs.close()
-            raise
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "farbus.remoting.server",
-            f"--channel-fd={theirs.fileno()}",
-            f"--exchange-fd={its_exchange.fileno()}",
-            f"--life-fd={self._life_read}",
-            f"--libcuda={self._libcuda}",
-            f"--grace-ms={self._grace_ms}",
-            f"--memory-limit={self._memory_limit}",
-            f"--status-fd={self._status.descriptor}",
-            *options,
-        ]
-        if self._rdma:
-            command.append("--rdma")
-        if self._image_directory is not None:
-            command += [f"--image-directory={self._image_directory}", f"--image-bytes={self._image_bytes}"]
-        try:
-            with theirs, its_exchange:
-                child = subprocess.Popen(
-                    command,
-                    pass_fds=[theirs.fileno(), its_exchange.fileno(), self._life_read, self._status.descriptor],
-                    env=self._child_environment(),
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-        except OSError:
-            ours.close()
-            exchange.close()
-            raise
-        return _Server(child, ours, exchange)
-
-    def _keep_reserve(self) -> None:
-        """Start the server of the client that comes next, when it is time."""
-        if self._reserve is not None or self._reserve_due is None or time.monotonic() < self._reserve_due:
-            return
-        self._reserve_due = None
-        try:
-            server = self._start_server("--reserve")
-        except OSError as error:
-            self._log(f"start a server in reserve: {error}")
-            return
-        with self._lock:
-            self._reserve = server
-
-    def _child_environment(self) -> dict[str, str]:
-        """This process's environment, without what would put the shim under the server."""
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("LD_PRELOAD", "LD_LIBRARY_PATH", "FARBUS_SESSION", "CUDA_VISIBLE_DEVICES")
-        }
-        if self._visible_devices is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = self._visible_devices
-        # The package is found wherever this process found it.
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [str(paths.package_root()), *filter(None, [environment.get("PYTHONPATH")])]
-        )
-        environment.update(self._environment)
-        return environment
-
     def _reap(self) -> None:
-        with self._lock:
-            if self._reserve is not None and (code := self._reserve.child.poll()) is not None:
-                if code < 0:
-                    self._log(f"{ERROR_PREFIX}server {self._reserve.child.pid} in reserve {describe_code(code)}")
-                # Not started again before a client has come: it would end as this one.
-                self._reserve.end()
-                self._reserve = None
-            for pid, child in list(self._processes.items()):
-                if (code := child.poll()) is not None:
-                    del self._processes[pid]
-                    self._bury(pid, code)
-
-    def _bury(self, pid: int, code: int) -> None:
-        """Say how a server has ended, in the log and to its program; give back what it had."""
-        assert self._status is not None
-        if code:
-            # Who ends by himself has said why; a crash, or the kernel where memory is short, says nothing.
-            self._log(f"{ERROR_PREFIX if code < 0 else ''}server {pid} {describe_code(code)}{self._program_of(pid)}")
-        self._status.end(pid)
-        for number in [each for each, (of, _) in self._channels.items() if of == pid]:
-            self._channels.pop(number)[1].close()
-            self._end_exchange(number)
-            if code < 0:
-                self._crashes[number] = f"its server, process {pid} there, {describe_code(code)}"
-                if len(self._crashes) > CRASHES_LIMIT:
-                    del self._crashes[next(iter(self._crashes))]
+        """Look which servers have ended, and tell the programs that ask."""
+        for number in self._started.reap():
             for connection in [each for each, asked in self._asking.items() if asked == number]:
                 del self._asking[connection]
-                self._answer_no(connection, session.HELLO_SESSION, self._ending(number))
-
-    def _program_of(self, pid: int) -> str:
-        """Return for whom a server worked, for messages; empty where nobody has told."""
-        assert self._status is not None
-        for each in self._status.status().sessions:
-            if each.server_pid == pid and each.program:
-                return f"; it served {each.program} (process {each.client_pid} of its machine)"
-        return ""
+                self._answer_no(connection, session.HELLO_SESSION, self._started.ending(number))
 
 
 def _endpoint(text: str) -> tuple[str, int]:

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from farbus.remoting import session as wire
 from farbus.remoting.launcher import Launch
+from farbus.remoting.servers import GRACE_S, IMAGE_BYTES
 from farbus.remoting.session import Server, write_session
-from farbus.remoting.supervisor import GRACE_S, IMAGE_BYTES, Supervisor
+from farbus.remoting.supervisor import Supervisor
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"

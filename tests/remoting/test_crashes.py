@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from farbus.remoting import servers
 from farbus.remoting import session as wire
-from farbus.remoting import supervisor
-from farbus.remoting.supervisor import ERROR_PREFIX, describe_code
+from farbus.remoting.servers import ERROR_PREFIX, describe_code
 from tests.remoting.harness import Remote, remote_session
 from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import PATIENCE_S, wait_until
@@ -73,7 +73,7 @@ def test_what_a_supervisor_tells_does_nothing_to_a_terminal(
     remote: Remote, build: Build, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
     program, server = started(remote, build, transport)
-    monkeypatch.setattr(supervisor, "describe_code", lambda _: "turned\x1b[31m red\n" + "x" * 600)
+    monkeypatch.setattr(servers, "describe_code", lambda _: "turned\x1b[31m red\n" + "x" * 600)
     os.kill(server, signal.SIGKILL)
     _, err = program.communicate(timeout=PATIENCE_S)
     assert err.count("\n") == 1
@@ -143,7 +143,7 @@ def test_who_has_not_the_secret_is_told_nothing(remote: Remote, asked: socket.so
 
 def test_who_asks_too_early_is_answered_when_it_has_ended(remote: Remote, build: Build, asked: socket.socket) -> None:
     program, server = started(remote, build, "shm")
-    (number,) = remote.supervisor._channels
+    (number,) = remote.supervisor._started._channels
     asked.sendall(question(remote.secret, number))
     wait_until(lambda: bool(remote.supervisor._asking), "the question has been heard")
     os.kill(server, signal.SIGABRT)

@@ -143,7 +143,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
 
     @contextlib.contextmanager
     def stop(remote: Remote) -> Iterator[Callable[[], int]]:
-        serve, goes_on = remote.supervisor._descriptors.serve, threading.Event()
+        serve, goes_on = remote.supervisor._started._descriptors.serve, threading.Event()
         asked: list[socket.socket] = []
 
         def wait(channel: socket.socket, session: int) -> bool:
@@ -156,11 +156,11 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Stopped:
             fcntl.ioctl(asked[0], termios.FIONREAD, bytes_there)
             return bytes_there[0] // MESSAGE.size
 
-        monkeypatch.setattr(remote.supervisor._descriptors, "serve", wait)
+        monkeypatch.setattr(remote.supervisor._started._descriptors, "serve", wait)
         try:
             yield questions
         finally:
-            monkeypatch.setattr(remote.supervisor._descriptors, "serve", serve)
+            monkeypatch.setattr(remote.supervisor._started._descriptors, "serve", serve)
             goes_on.set()
 
     return stop
@@ -521,7 +521,7 @@ def test_a_supervisor_that_is_stopped_is_not_waited_for_without_end(
     remote: Remote, worker: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The question that is never answered; then one that is, with the late answer before it."""
-    serve = remote.supervisor._descriptors.serve
+    serve = remote.supervisor._started._descriptors.serve
     asked: list[tuple[socket.socket, int]] = []
 
     def silent(channel: socket.socket, session: int) -> bool:
@@ -531,9 +531,9 @@ def test_a_supervisor_that_is_stopped_is_not_waited_for_without_end(
 
     one = worker(remote)
     memory = one.do(f"make {BYTES}")
-    monkeypatch.setattr(remote.supervisor._descriptors, "serve", silent)
+    monkeypatch.setattr(remote.supervisor._started._descriptors, "serve", silent)
     assert one.do(f"export {memory}") == "error 909"
-    monkeypatch.setattr(remote.supervisor._descriptors, "serve", serve)
+    monkeypatch.setattr(remote.supervisor._started._descriptors, "serve", serve)
     # A late answer, to nobody.
     asked[0][0].send(bytes(48))
     assert one.do(f"import {one.do(f'export {memory}')} {BYTES}") == "1"
@@ -548,9 +548,9 @@ def test_what_a_supervisor_keeps_too_late_is_nobody_s_and_closed(
     with stopped(remote) as questions:
         assert [one.do(f"export {memory}") for _ in range(2)] == ["error 909"] * 2
         assert questions() == 1
-    wait_until(lambda: len(remote.supervisor._descriptors) == 1, "the supervisor kept it")
+    wait_until(lambda: len(remote.supervisor._started._descriptors) == 1, "the supervisor kept it")
     assert one.do(f"import {one.do(f'export {memory}')} {BYTES}") == "1"
-    assert len(remote.supervisor._descriptors) == 1
+    assert len(remote.supervisor._started._descriptors) == 1
     assert "does not answer" in one.finish()
 
 
@@ -598,7 +598,7 @@ def test_what_is_no_answer_is_an_error_and_leaves_nothing_behind(
     descriptor = one.do(f"export {memory}")
     (server,) = remote.supervisor.pids
     before = len(os.listdir(f"/proc/{server}/fd"))
-    monkeypatch.setattr(remote.supervisor._descriptors, "serve", serve)
+    monkeypatch.setattr(remote.supervisor._started._descriptors, "serve", serve)
     assert one.do(f"import {descriptor} {BYTES}") == OPERATING_SYSTEM
     assert one.do(f"export {memory}") == OPERATING_SYSTEM
     assert len(os.listdir(f"/proc/{server}/fd")) == before
