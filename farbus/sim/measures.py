@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -18,10 +17,8 @@ from farbus.model.device import DeviceKind
 from farbus.model.node import DIMENSIONS, Resources
 from farbus.scheduler.costs.fgd import Demand, demand_of
 from farbus.scheduler.phases.cluster import counted
+from farbus.sim.run import Run
 from farbus.sim.traces import Submission, Trace
-
-if TYPE_CHECKING:
-    from farbus.sim.replay import Run
 
 EARLY = 0.01
 """Part of the jobs that come before the window."""

@@ -35,6 +35,7 @@ from farbus.scheduler.phases.jobs import Forms
 from farbus.scheduler.round import PHASES, decide_on
 from farbus.sim.engine import Engine
 from farbus.sim.measures import Measures, Outcome
+from farbus.sim.run import Run
 from farbus.sim.traces import Submission, Trace
 
 FIRST_OFFER = 64
@@ -67,21 +68,6 @@ class Network:
     traffic: Mapping[Hashable, float] = field(default_factory=dict)
     sensitivity: Mapping[Hashable, float] = field(default_factory=dict)
     distance: Mapping[Hashable, float] = field(default_factory=dict)
-
-
-@dataclass(eq=False, slots=True)
-class Run:
-    """A job that runs.  ``left_s`` is what it has to do still, in seconds at full speed, as of ``since``."""
-
-    submission: Submission
-    placement: JobPlacement
-    started: float
-    left_s: float
-    since: float
-    slowness: float = 0.0
-    ends_at: float = math.inf
-    links: frozenset[str] = frozenset()
-    """Nodes at both ends of its remote devices."""
 
 
 class Kind:

@@ -7,50 +7,6 @@
 
 /* ---- binding by the form's operand list ---- */
 
-/* Modifiers that change nothing for an engine that executes one instruction
- * after the other for all lanes of a warp, with coherent memory. */
-static bool modifier_is_silent(const struct modifier *modifier)
-{
-	static const char *const silent[] = { "uni", "sync", "aligned", "rn" };
-
-	for (size_t k = 0; k < sizeof(silent) / sizeof(silent[0]); k++) {
-		if (strlen(silent[k]) == modifier->length &&
-		    !memcmp(silent[k], modifier->text, modifier->length))
-			return true;
-	}
-	return false;
-}
-
-static const struct form *find_form(struct decoder *decoder, bool with_saturation)
-{
-	const struct statement *statement = decoder->statement;
-	char name[96];
-	size_t used = strlen(statement->opcode);
-
-	memcpy(name, statement->opcode, used);
-	for (unsigned k = 0; k < statement->modifier_count; k++) {
-		const struct modifier *modifier = &statement->modifiers[k];
-
-		/* vote.uni is a vote of its own, other .uni say that lanes go together. */
-		if (modifier_is_silent(modifier) &&
-		    !(statement_is(statement, "vote") && modifier->text[0] == 'u'))
-			continue;
-		if (!with_saturation && modifier->length == 3 && !memcmp(modifier->text, "sat", 3))
-			continue;
-		if (used + 1 + modifier->length >= sizeof(name))
-			return NULL;
-		name[used++] = '.';
-		memcpy(name + used, modifier->text, modifier->length);
-		used += modifier->length;
-	}
-	return form_find(name, used);
-}
-
-const struct form *decode_find_form(struct decoder *decoder)
-{
-	return find_form(decoder, true);
-}
-
 static int32_t *binding_field(struct instruction *instruction, char letter)
 {
 	switch (letter) {
@@ -205,14 +161,14 @@ void decode_plain(struct decoder *decoder)
 	if (decode_three_inputs(decoder))
 		return;
 	widen_inputs(decoder);
-	form = find_form(decoder, true);
+	form = decode_find_form(decoder, true);
 	if (form && form->operands) {
 		emit_bound(decoder, form);
 		return;
 	}
 	if (!statement_has(statement, "sat") || !statement->type_count)
 		decode_unsupported(decoder, NULL);
-	form = find_form(decoder, false);
+	form = decode_find_form(decoder, false);
 	if (!form || !form->operands)
 		decode_unsupported(decoder, NULL);
 	dst = emit_bound(decoder, form)->dst;
@@ -256,7 +212,7 @@ static void decode_unguarded(struct decoder *decoder)
 
 static bool may_suspend(struct decoder *decoder)
 {
-	const struct form *form = find_form(decoder, true);
+	const struct form *form = decode_find_form(decoder, true);
 
 	return (form && form->suspends) || statement_is_matrix(decoder->statement);
 }
@@ -423,19 +379,6 @@ static void define_label(struct decoder *decoder, const struct ptx_token *name)
 	label = decode_add_symbol(decoder, name->text, name->length, SYMBOL_LABEL);
 	label->at = (uint32_t)decoder->function->code_count;
 	decode_emit(decoder, "@label");
-}
-
-void decode_branch_reference(struct decoder *decoder, const char *name, uint32_t length,
-			     uint32_t *index)
-{
-	struct label_reference *reference =
-		ARENA_PUSH(decoder->arena, decoder->references, decoder->reference_count);
-
-	*reference = (struct label_reference){
-		.name = name, .length = length, .index = index,
-		.instruction = (uint32_t)decoder->function->code_count - 1,
-		.line = decoder->parser->lexer.line,
-	};
 }
 
 static void open_scope(struct decoder *decoder)

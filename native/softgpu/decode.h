@@ -205,8 +205,9 @@ bool decode_texture(struct decoder *decoder);
 /* Needs all lanes of the warp together. */
 bool statement_is_matrix(const struct statement *statement);
 void decode_plain(struct decoder *decoder);	/* by the form's operand list */
-/* The form whose name is opcode and modifiers, NULL when there is none. */
-const struct form *decode_find_form(struct decoder *decoder);
+/* The form whose name is opcode and modifiers, NULL when there is none; `with_saturation`: .sat among them. */
+const struct form *decode_find_form(struct decoder *decoder, bool with_saturation);
+/* The instruction made last branches to a label, or takes its place from *index (struct label_reference). */
 void decode_branch_reference(struct decoder *decoder, const char *name, uint32_t length,
 			     uint32_t *index);
 /* Branch around what follows when the guard is false; end with decode_guard_end. */

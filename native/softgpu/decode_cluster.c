@@ -3,42 +3,6 @@
 
 #include "mbarrier.h"
 
-/* ---- addresses as pointers ---- */
-
-struct address decode_cluster_pointer(struct decoder *decoder, struct address address,
-				      unsigned bytes)
-{
-	int32_t slot = decode_slot(decoder, 8);
-	struct instruction *pointer;
-
-	address = decode_address_in_register(decoder, address);
-	pointer = decode_emit(decoder, "@cluster_pointer");
-	pointer->dst = slot;
-	pointer->a = address.slot;
-	pointer->imm = address.offset;
-	pointer->x = (int32_t)bytes;
-	return (struct address){ "pointer", slot, 0, false };
-}
-
-int32_t decode_pointer(struct decoder *decoder, const struct operand *operand, bool shared, unsigned bytes)
-{
-	struct address address = decode_address(decoder, operand, shared);
-	struct instruction *add;
-	int32_t slot;
-
-	if (address.is_shared)
-		return decode_cluster_pointer(decoder, address, bytes).slot;
-	address = decode_address_in_register(decoder, address);
-	if (!address.offset)
-		return address.slot;
-	slot = decode_constant(decoder, 8, (uint64_t)address.offset);
-	add = decode_emit(decoder, "add.u64");
-	add->dst = decode_slot(decoder, 8);
-	add->a = address.slot;
-	add->b = slot;
-	return add->dst;
-}
-
 /* ---- mapa, getctarank ---- */
 
 static void decode_map(struct decoder *decoder)

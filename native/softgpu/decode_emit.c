@@ -328,3 +328,16 @@ int32_t decode_destination(struct decoder *decoder, const struct operand *operan
 		 decoder->statement->opcode, (int)operand->length,
 		 operand->text ? operand->text : "");
 }
+
+void decode_branch_reference(struct decoder *decoder, const char *name, uint32_t length,
+			     uint32_t *index)
+{
+	struct label_reference *reference =
+		ARENA_PUSH(decoder->arena, decoder->references, decoder->reference_count);
+
+	*reference = (struct label_reference){
+		.name = name, .length = length, .index = index,
+		.instruction = (uint32_t)decoder->function->code_count - 1,
+		.line = decoder->parser->lexer.line,
+	};
+}

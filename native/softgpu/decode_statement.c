@@ -359,3 +359,44 @@ void decode_take_statement(struct decoder *decoder, const struct ptx_token *opco
 	}
 	ptx_expect(parser, ";");
 }
+
+/* ---- its form ---- */
+
+/* Modifiers that change nothing for an engine that executes one instruction
+ * after the other for all lanes of a warp, with coherent memory. */
+static bool modifier_is_silent(const struct modifier *modifier)
+{
+	static const char *const silent[] = { "uni", "sync", "aligned", "rn" };
+
+	for (size_t k = 0; k < sizeof(silent) / sizeof(silent[0]); k++) {
+		if (strlen(silent[k]) == modifier->length &&
+		    !memcmp(silent[k], modifier->text, modifier->length))
+			return true;
+	}
+	return false;
+}
+
+const struct form *decode_find_form(struct decoder *decoder, bool with_saturation)
+{
+	const struct statement *statement = decoder->statement;
+	char name[96];
+	size_t used = strlen(statement->opcode);
+
+	memcpy(name, statement->opcode, used);
+	for (unsigned k = 0; k < statement->modifier_count; k++) {
+		const struct modifier *modifier = &statement->modifiers[k];
+
+		/* vote.uni is a vote of its own, other .uni say that lanes go together. */
+		if (modifier_is_silent(modifier) &&
+		    !(statement_is(statement, "vote") && modifier->text[0] == 'u'))
+			continue;
+		if (!with_saturation && modifier->length == 3 && !memcmp(modifier->text, "sat", 3))
+			continue;
+		if (used + 1 + modifier->length >= sizeof(name))
+			return NULL;
+		name[used++] = '.';
+		memcpy(name + used, modifier->text, modifier->length);
+		used += modifier->length;
+	}
+	return form_find(name, used);
+}

@@ -187,7 +187,7 @@ static void decode_query(struct decoder *decoder)
 {
 	struct statement *statement = decoder->statement;
 	struct texture_access *access = ARENA_NEW(decoder->arena, struct texture_access);
-	const struct form *form = decode_find_form(decoder);
+	const struct form *form = decode_find_form(decoder, true);
 	const struct operand *object = &statement->operands[1];
 
 	if (!form || statement->operand_count != 2 || object->kind != OPERAND_ADDRESS)
