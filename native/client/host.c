@@ -26,6 +26,7 @@ struct host_job {
 	CUresult status;		/* what a stream callback is told */
 	bool kept;			/* a graph's: until the server says otherwise */
 	bool quiet;			/* no stream waits for it */
+	bool queued;			/* of a kept one, under job_lock: asked for, and not begun yet */
 	/* a host function */
 	CUhostFn function;
 	CUstreamCallback callback;
@@ -41,6 +42,8 @@ struct host_job {
 	size_t height;
 };
 
+/* A job is found by its token, with this lock.  Whoever takes the token away with it has the job, and ends it: so what a
+ * server says twice, or too late, finds nothing. */
 static pthread_mutex_t job_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t job_there = PTHREAD_COND_INITIALIZER;
 static struct host_job *job_first;
@@ -187,11 +190,17 @@ static void job_tell(const struct host_job *job)
 	client_post_to(&route, &request);
 }
 
+/* With job_lock; NULL: somebody has. */
+static struct host_job *job_take(uint64_t token)
+{
+	return handle_close(&farbus_client.handles, HANDLE_TOKEN, token);
+}
+
+/* Its token was taken away. */
 static void job_end(struct host_job *job)
 {
 	bool counted;
 
-	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
 	client_guard_begin();
 	pthread_mutex_lock(&job_lock);
 	job_unlist(job);
@@ -226,26 +235,11 @@ static void job_run_refused(struct host_job *job)
 	job_end(job);
 }
 
-static void job_run(struct host_job *job)
+/* Call the program's function, or send what is in its memory, and let the stream go on. */
+static void job_do(const struct host_job *job)
 {
 	struct client_session *session = job->session;
-	bool kept;
 
-	if (job->refused) {
-		job_run_refused(job);
-		return;
-	}
-	if (job->kept && (int32_t)job->status == WIRE_TOKEN_FORGOTTEN) {
-		handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
-		atomic_fetch_sub(&kept_jobs, 1);
-		free(job);
-		return;
-	}
-	if (job->reached) {
-		job->reached(job, job->argument);
-		return;
-	}
-	kept = job->kept;
 	if (job->host) {
 		job_send(job);
 	} else {
@@ -257,18 +251,35 @@ static void job_run(struct host_job *job)
 		job_tell(job);
 	}
 	client_flush(session);
-	/* Asked for again only after the server has what was just sent: it may be queued
-	 * anew by now, and is not touched any more. */
-	if (kept)
-		return;
-	job_end(job);
+}
+
+/* Run one that is called once, or that is to be forgotten. */
+static void job_run(struct host_job *job)
+{
+	if (job->refused) {
+		job_run_refused(job);
+	} else if (job->kept) {
+		atomic_fetch_sub(&kept_jobs, 1);
+		free(job);
+	} else if (job->reached) {
+		job->reached(job, job->argument);
+	} else {
+		job_do(job);
+		job_end(job);
+	}
+}
+
+static bool job_is_asked(const struct host_job *job)
+{
+	return job->kept && (int32_t)job->status != WIRE_TOKEN_FORGOTTEN;
 }
 
 static void *job_thread(void *opaque)
 {
 	(void)opaque;
 	for (;;) {
-		struct host_job *job;
+		struct host_job *job, asked;
+		bool again;
 
 		pthread_mutex_lock(&job_lock);
 		job_threads_idle++;
@@ -280,8 +291,15 @@ static void *job_thread(void *opaque)
 		job_first = job->next;
 		if (!job_first)
 			job_last = &job_first;
+		/* It may be asked for anew, and then forgotten, before this thread is done with it. */
+		job->queued = false;
+		again = job_is_asked(job);
+		asked = *job;
 		pthread_mutex_unlock(&job_lock);
-		job_run(job);
+		if (again)
+			job_do(&asked);
+		else
+			job_run(job);
 	}
 	return NULL;
 }
@@ -315,18 +333,31 @@ static void job_queue(struct host_job *job, CUresult status)
 	pthread_cond_signal(&job_there);
 }
 
+/* Could a server of ours ask for it now?  With job_lock. */
+static bool job_may_be_asked(const struct host_job *job, const struct client_session *session)
+{
+	if (job->session && job->session != session)
+		return false;
+	/* The end of an object may come with the answer to the call that makes it. */
+	return job->kept ? !job->queued : job->posted || (job->quiet && !job->reached);
+}
+
 /* The server says that a stream has come to a token. */
 static void job_ready(struct client_session *session, uint64_t token, CUresult status)
 {
-	struct host_job *job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
+	struct host_job *job;
 
-	if (!job || (job->session && job->session != session))
-		return;
-	job->session = session;
 	(void)job_thread_start();
 	pthread_mutex_lock(&job_lock);
-	job_unlist(job);
-	job_queue(job, status);
+	job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
+	if (job && job_may_be_asked(job, session)) {
+		job->session = session;
+		job_unlist(job);
+		job_queue(job, status);
+		job->queued = true;
+		if (!job_is_asked(job))
+			(void)job_take(token);
+	}
 	pthread_mutex_unlock(&job_lock);
 }
 
@@ -340,6 +371,7 @@ void client_host_refused(struct client_session *session, uint64_t sequence, CUre
 		;
 	/* Freed by the thread that runs jobs: this one may not wait for malloc's lock (target_done). */
 	if (job && !job->reached) {
+		(void)job_take(job->token);
 		job_unlist(job);
 		job->refused = true;
 		refused_callbacks += !!job->callback;
@@ -434,11 +466,26 @@ static CUresult job_open(const struct host_job *template, struct host_job **job)
 	return CUDA_SUCCESS;
 }
 
-static void job_cancel(struct host_job *job)
+/* It was not posted, or not taken.  false: it was asked for all the same, and ends by itself. */
+static bool job_cancel(uint64_t token)
 {
+	struct host_job *job;
+
+	client_guard_begin();
+	pthread_mutex_lock(&job_lock);
+	job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
+	if (job && !job->queued)
+		(void)job_take(token);
+	else
+		job = NULL;
+	pthread_mutex_unlock(&job_lock);
+	client_guard_end();
+	if (!job)
+		return false;
 	if (job->kept)
 		atomic_fetch_sub(&kept_jobs, 1);
 	job_end(job);
+	return true;
 }
 
 /* Where it goes, the request's first field says. */
@@ -490,10 +537,7 @@ CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token)
 
 void client_host_drop(uint64_t token)
 {
-	struct host_job *job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
-
-	if (job)
-		job_cancel(job);
+	(void)job_cancel(token);
 }
 
 /* ---- gates ---- */
@@ -548,8 +592,9 @@ CUresult client_gate_close(uint64_t stream, bool waits,
 		if (gate)
 			*gate = job;
 		result = client_post_registered(&route, &request, job_posted, job);
-		if (result != CUDA_SUCCESS)
-			job_cancel(job);
+		/* Reached by a server that did not wait for all of it: what it leads to is still to be done. */
+		if (result != CUDA_SUCCESS && !job_cancel(fixed.token))
+			result = CUDA_SUCCESS;
 	}
 	if (result == CUDA_SUCCESS)
 		client_flush(route.session);
@@ -626,7 +671,7 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 	request.token = job->token;
 	result = job_post(job, WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request));
 	if (result != CUDA_SUCCESS)
-		job_cancel(job);
+		(void)job_cancel(request.token);
 	else
 		client_flush(template.session);
 	return result;
@@ -686,7 +731,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	if (managed)
 		client_pages_unlock();
 	if (result != CUDA_SUCCESS)
-		job_cancel(job);
+		(void)job_cancel(request.token);
 	else
 		client_flush(pending.session);
 	return result;
