@@ -214,7 +214,7 @@ struct client_session {
 	char local[108];		/* where the supervisor of this machine listens; or empty */
 	uid_t local_user;		/* and whose it is */
 	bool stranger;			/* it has refused this user */
-	pthread_mutex_t fail_lock;	/* by who finds the connection lost */
+	_Atomic uint32_t telling;	/* a thread that has found the connection lost says so */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 	uint16_t major, minor;		/* of the protocol that the server speaks */
 	uint64_t connection;		/* wire_hello_connection of the hello that it began with */

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import random
 import signal
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from farbus.remoting.spec import EVENTS
 from tests.remoting.harness import SANITIZED, Remote
 from tests.remoting.rings import FRAME, Frames, Middle, Scribbler, between, target_of
+from tests.remoting.test_coverage import build_calls
 from tests.remoting.test_failures import wait_until
 from tests.remoting.test_hostile_server import Altering
 
@@ -148,4 +151,55 @@ def test_who_writes_into_rings_while_they_are_used_hurts_nobody(
     with between(remote, scribbler):
         done = run(remote, build(f"remoting/{name}"), *PROGRAMS[name])
     assert scribbler.sessions == 1
+    unhurt(remote, name, done)
+
+
+EVENT = {name: opcode for opcode, name, *_ in EVENTS}
+HOST_CALL = struct.Struct("<Qi4x")
+FORGOTTEN = -(1 << 31)  # wire/frame.h
+
+
+def host_call(token: int, status: int) -> bytes:
+    return FRAME.pack(HOST_CALL.size, EVENT["host_call"], 0, 0, 0) + HOST_CALL.pack(token, status)
+
+
+def asked_again(way: str) -> Frames:
+    """Asks for each host function and each copy of pinned memory in a way that it may not."""
+    told: list[bytes] = []
+
+    def change(frame: bytes) -> list[bytes]:
+        _, opcode, *_ = FRAME.unpack_from(frame)
+        if opcode not in (EVENT["host_call"], EVENT["pull"]):
+            return [frame]
+        (token,) = struct.unpack_from("<Q", frame, FRAME.size)
+        forgotten = host_call(token, FORGOTTEN)
+        match way:
+            case "many times":
+                return [frame] * 8
+            case "and forgets it":
+                return [frame, forgotten, forgotten]
+            case "and forgets it first":
+                return [forgotten, frame, frame]
+            case "and those before":
+                told.append(frame)
+                return [*told[-8:], frame]
+            case _:
+                # The next ones to be named, of which nobody has been told yet.
+                return [host_call(token + (slot << 4), 0) for slot in range(1, 9)] + [frame]
+
+    return Frames(change)
+
+
+WAYS = ["many times", "and forgets it", "and forgets it first", "and those before", "and those to come"]
+
+
+@pytest.mark.parametrize("name", ["call_captures", "call_callbacks", "call_graphs", "host_functions"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_asks_when_it_may_not_hurts_nobody(
+    lease: Callable[..., Remote], build: Build, tmp_path: Path, name: str, way: str
+) -> None:
+    remote = lease()
+    program = build_calls(name, tmp_path) if name.startswith("call_") else build(f"remoting/{name}")
+    with between(remote, Middle(target=target_of(remote), harmed=lambda: True, back=asked_again(way).take)):
+        done = run(remote, program)
     unhurt(remote, name, done)
