@@ -212,22 +212,8 @@ static void job_end(struct host_job *job)
 	free(job);
 }
 
-/* No CUDA call is allowed meanwhile. */
-static void job_call(const struct host_job *job)
+static void job_refused(struct host_job *job)
 {
-	client_thread()->host_function = true;
-	if (job->callback)
-		job->callback(job->stream, job->status, job->argument);
-	else
-		job->function(job->argument);
-	client_thread()->host_function = false;
-}
-
-/* Of what the driver refused callbacks alone are called, with the error that their context has. */
-static void job_run_refused(struct host_job *job)
-{
-	if (job->callback && client_result_is_sticky(job->status))
-		job_call(job);
 	pthread_mutex_lock(&job_lock);
 	refused_callbacks -= !!job->callback;
 	pthread_cond_broadcast(&refused_told);
@@ -235,29 +221,59 @@ static void job_run_refused(struct host_job *job)
 	job_end(job);
 }
 
-/* Call the program's function, or send what is in its memory, and let the stream go on. */
-static void job_do(const struct host_job *job)
+/* The program's function has returned, or has ended its thread: the stream goes on. */
+static void job_called(void *opaque)
 {
-	struct client_session *session = job->session;
+	struct host_job *job = opaque;
 
-	if (job->host) {
-		job_send(job);
-	} else {
+	client_thread()->host_function = false;
+	if (job->refused) {
+		job_refused(job);
+		return;
+	}
+	if (client_managed_any())
+		client_managed_host_end(job->wire);
+	job_tell(job);
+	client_flush(job->session);
+	if (!job->kept)
+		job_end(job);
+}
+
+/* No CUDA call is allowed meanwhile. */
+static void job_call(struct host_job *job)
+{
+	pthread_cleanup_push(job_called, job);
+	client_thread()->host_function = true;
+	if (job->callback)
+		job->callback(job->stream, job->status, job->argument);
+	else
+		job->function(job->argument);
+	pthread_cleanup_pop(1);
+}
+
+/* Call the program's function, or send what is in its memory, and let the stream go on. */
+static void job_do(struct host_job *job)
+{
+	if (!job->host) {
 		if (client_managed_any())
 			client_managed_host_begin(job->wire);
 		job_call(job);
-		if (client_managed_any())
-			client_managed_host_end(job->wire);
-		job_tell(job);
+		return;
 	}
-	client_flush(session);
+	job_send(job);
+	client_flush(job->session);
+	if (!job->kept)
+		job_end(job);
 }
 
-/* Run one that is called once, or that is to be forgotten. */
+/* Run one that is called once, or that is to be forgotten.  Of what the driver refused callbacks alone are called, with
+ * the error that their context has. */
 static void job_run(struct host_job *job)
 {
-	if (job->refused) {
-		job_run_refused(job);
+	if (job->refused && job->callback && client_result_is_sticky(job->status)) {
+		job_call(job);
+	} else if (job->refused) {
+		job_refused(job);
 	} else if (job->kept) {
 		atomic_fetch_sub(&kept_jobs, 1);
 		free(job);
@@ -265,7 +281,6 @@ static void job_run(struct host_job *job)
 		job->reached(job, job->argument);
 	} else {
 		job_do(job);
-		job_end(job);
 	}
 }
 
@@ -274,9 +289,22 @@ static bool job_is_asked(const struct host_job *job)
 	return job->kept && (int32_t)job->status != WIRE_TOKEN_FORGOTTEN;
 }
 
+static int job_thread_start(void);
+
+/* A function of the program's has ended the thread that it was called on (pthread_exit). */
+static void job_thread_left(void *opaque)
+{
+	(void)opaque;
+	pthread_mutex_lock(&job_lock);
+	job_threads--;
+	pthread_mutex_unlock(&job_lock);
+	(void)job_thread_start();
+}
+
 static void *job_thread(void *opaque)
 {
 	(void)opaque;
+	pthread_cleanup_push(job_thread_left, NULL);
 	for (;;) {
 		struct host_job *job, asked;
 		bool again;
@@ -301,6 +329,7 @@ static void *job_thread(void *opaque)
 		else
 			job_run(job);
 	}
+	pthread_cleanup_pop(0);
 	return NULL;
 }
 
