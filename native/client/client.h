@@ -420,6 +420,8 @@ CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, con
 		     size_t tail_bytes);
 /* The same for what puts work into a stream: while anything is captured, the result is the driver's. */
 CUresult client_post_work(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail, size_t tail_bytes);
+/* Of what has been posted on the route, where that is known already: the driver's result while anything is captured. */
+CUresult client_confirm(const struct client_route *route);
 /* The same with a tail that may be read where it lies until it is settled. */
 CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 			  size_t tail_bytes);

@@ -518,13 +518,24 @@ static bool job_cancel(uint64_t token)
 }
 
 /* Where it goes, the request's first field says. */
-static CUresult job_post(struct host_job *job, enum wire_op op, const void *fixed, size_t fixed_bytes)
+static CUresult job_post(struct host_job *job, enum wire_op op, const void *fixed, size_t fixed_bytes,
+			 struct client_route *route)
 {
 	const struct client_request request = { .op = op, .fixed = fixed, .fixed_bytes = fixed_bytes };
-	struct client_route route;
-	CUresult result = client_route_find(op, fixed, &route);
+	CUresult result = client_route_find(op, fixed, route);
 
-	return result == CUDA_SUCCESS ? client_post_registered(&route, &request, job_posted, job) : result;
+	return result == CUDA_SUCCESS ? client_post_registered(route, &request, job_posted, job) : result;
+}
+
+/* Have it leave; of one that a capture forbids, which ends by itself, say so.  One that could not be posted is gone. */
+static CUresult job_posting(const struct client_route *route, uint64_t token, CUresult result)
+{
+	if (result != CUDA_SUCCESS) {
+		(void)job_cancel(token);
+		return result;
+	}
+	client_flush(route->session);
+	return client_confirm(route);
 }
 
 bool client_host_kept(void)
@@ -690,6 +701,7 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 		.height = height,
 		.stream = stream_wire,
 	};
+	struct client_route route;
 	struct host_job *job;
 	CUresult result;
 
@@ -698,12 +710,8 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.token = job->token;
-	result = job_post(job, WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request));
-	if (result != CUDA_SUCCESS)
-		(void)job_cancel(request.token);
-	else
-		client_flush(template.session);
-	return result;
+	result = job_post(job, WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request), &route);
+	return job_posting(&route, request.token, result);
 }
 
 static CUresult host_function_captured(const struct host_job *template, uint64_t stream_wire)
@@ -736,6 +744,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	struct wire_stream_host_function request;
 	struct host_job pending = *template, *job;
 	CUresult result = client_stream_enter(stream, &request.stream);
+	struct client_route route;
 	bool managed;
 
 	if (result != CUDA_SUCCESS)
@@ -756,14 +765,10 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	if (managed)
 		client_pages_lock();
 	result = job_post(job, template->callback ? WIRE_OP_STREAM_CALLBACK : WIRE_OP_STREAM_HOST_FUNCTION, &request,
-			  sizeof(request));
+			  sizeof(request), &route);
 	if (managed)
 		client_pages_unlock();
-	if (result != CUDA_SUCCESS)
-		(void)job_cancel(request.token);
-	else
-		client_flush(pending.session);
-	return result;
+	return job_posting(&route, request.token, result);
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)

@@ -1,4 +1,4 @@
-"""Somebody between a program and its server on one machine, who has the memory that both share (native/transport/shm.c).
+"""Somebody between a program and its server on one machine, who has the memory that both share.
 
 ``Middle`` ends neither's session: each has a ring of its own with him, and what one says he passes on to the other, or
 what he makes of it.  ``Scribbler`` lets both have the same memory, and writes into it what he likes.
@@ -325,7 +325,8 @@ class Scribbler(Middle):
             case 2:
                 memory.words[(ring.head + chance.choice([WRITTEN, TAKEN])) // 8] = 1 << chance.randrange(64)
             case 3:
-                memory.flags[(ring.head + chance.choice([READER_ASLEEP, WRITER_ASLEEP, ROOM])) // 4] = chance.getrandbits(2)
+                at = ring.head + chance.choice([READER_ASLEEP, WRITER_ASLEEP, ROOM])
+                memory.flags[at // 4] = chance.getrandbits(2)
             case _:
                 memory.words[(ring.head + 8 * chance.randrange(HEAD_BYTES // 8)) // 8] = chance.getrandbits(64)
 

@@ -27,7 +27,7 @@ int main(void)
 	CHECK(cuLaunchHostFunc(stream, count, &one));
 	CHECK(cuMemcpyDtoHAsync_v2(&word, device, sizeof(word), stream));
 	CHECK(cuStreamEndCapture(stream, &graph));
-	CHECK(cuGraphAddHostNode_v2(&node, graph, NULL, 0, &params));
+	CHECK(cuGraphAddHostNode(&node, graph, NULL, 0, &params));
 	CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
 	CHECK(cuGraphDestroy(graph));
 	for (int i = 0; i < 3; i++)
