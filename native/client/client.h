@@ -214,7 +214,7 @@ struct client_session {
 	char local[108];		/* where the supervisor of this machine listens; or empty */
 	uid_t local_user;		/* and whose it is */
 	bool stranger;			/* it has refused this user */
-	pthread_mutex_t fail_lock;	/* by who finds the connection lost */
+	_Atomic uint32_t telling;	/* a thread that has found the connection lost says so */
 	uint8_t operations[WIRE_OPERATION_BYTES]; /* bit n: the server has operation n */
 	uint16_t major, minor;		/* of the protocol that the server speaks */
 	uint64_t connection;		/* wire_hello_connection of the hello that it began with */
@@ -420,6 +420,8 @@ CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, con
 		     size_t tail_bytes);
 /* The same for what puts work into a stream: while anything is captured, the result is the driver's. */
 CUresult client_post_work(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail, size_t tail_bytes);
+/* Of what has been posted on the route, where that is known already: the driver's result while anything is captured. */
+CUresult client_confirm(const struct client_route *route);
 /* The same with a tail that may be read where it lies until it is settled. */
 CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
 			  size_t tail_bytes);

@@ -77,8 +77,6 @@ static inline CUresult post(const struct client_route *route, enum wire_op op, c
 	return CUDA_SUCCESS;
 }
 
-static CUresult confirm(const struct client_route *route);
-
 CUresult client_post_on(const struct client_route *route, enum wire_op op, const void *fixed,
 			size_t fixed_bytes, const void *tail, size_t tail_bytes)
 {
@@ -121,7 +119,7 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 		client_session_fail(route.session, rc);
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
 	}
-	return confirm(&route);
+	return client_confirm(&route);
 }
 
 void client_settle(const void *at, size_t bytes)
@@ -253,7 +251,7 @@ CUresult client_call_to(const struct client_route *route, const struct client_re
 
 /* While anything is captured, what puts work into a stream tells at the call what the driver said of it: a program that
  * captures finds by that out what a capture forbids. */
-static CUresult confirm(const struct client_route *route)
+CUresult client_confirm(const struct client_route *route)
 {
 	const struct wire_context_get_limit fixed = { .limit = CU_LIMIT_STACK_SIZE };
 	const struct client_request request = {
@@ -282,7 +280,7 @@ CUresult client_post_work(enum wire_op op, const void *fixed, size_t fixed_bytes
 
 	if (result == CUDA_SUCCESS)
 		result = post(&route, op, fixed, fixed_bytes, tail, tail_bytes, NULL, NULL);
-	return result == CUDA_SUCCESS ? confirm(&route) : result;
+	return result == CUDA_SUCCESS ? client_confirm(&route) : result;
 }
 
 void client_query_legacy(const struct client_route *route)
@@ -358,7 +356,7 @@ CUresult client_post_target(const struct client_request *request, struct client_
 	if (result != CUDA_SUCCESS)
 		return target_refused(target, result);
 	result = client_post_target_to(&route, request, target);
-	return result == CUDA_SUCCESS ? confirm(&route) : result;
+	return result == CUDA_SUCCESS ? client_confirm(&route) : result;
 }
 
 CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,

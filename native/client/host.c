@@ -26,6 +26,7 @@ struct host_job {
 	CUresult status;		/* what a stream callback is told */
 	bool kept;			/* a graph's: until the server says otherwise */
 	bool quiet;			/* no stream waits for it */
+	bool queued;			/* of a kept one, under job_lock: asked for, and not begun yet */
 	/* a host function */
 	CUhostFn function;
 	CUstreamCallback callback;
@@ -41,6 +42,8 @@ struct host_job {
 	size_t height;
 };
 
+/* A job is found by its token, with this lock.  Whoever takes the token away with it has the job, and ends it: so what a
+ * server says twice, or too late, finds nothing. */
 static pthread_mutex_t job_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t job_there = PTHREAD_COND_INITIALIZER;
 static struct host_job *job_first;
@@ -187,11 +190,17 @@ static void job_tell(const struct host_job *job)
 	client_post_to(&route, &request);
 }
 
+/* With job_lock; NULL: somebody has. */
+static struct host_job *job_take(uint64_t token)
+{
+	return handle_close(&farbus_client.handles, HANDLE_TOKEN, token);
+}
+
+/* Its token was taken away. */
 static void job_end(struct host_job *job)
 {
 	bool counted;
 
-	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
 	client_guard_begin();
 	pthread_mutex_lock(&job_lock);
 	job_unlist(job);
@@ -203,22 +212,8 @@ static void job_end(struct host_job *job)
 	free(job);
 }
 
-/* No CUDA call is allowed meanwhile. */
-static void job_call(const struct host_job *job)
+static void job_refused(struct host_job *job)
 {
-	client_thread()->host_function = true;
-	if (job->callback)
-		job->callback(job->stream, job->status, job->argument);
-	else
-		job->function(job->argument);
-	client_thread()->host_function = false;
-}
-
-/* Of what the driver refused callbacks alone are called, with the error that their context has. */
-static void job_run_refused(struct host_job *job)
-{
-	if (job->callback && client_result_is_sticky(job->status))
-		job_call(job);
 	pthread_mutex_lock(&job_lock);
 	refused_callbacks -= !!job->callback;
 	pthread_cond_broadcast(&refused_told);
@@ -226,49 +221,93 @@ static void job_run_refused(struct host_job *job)
 	job_end(job);
 }
 
-static void job_run(struct host_job *job)
+/* The program's function has returned, or has ended its thread: the stream goes on. */
+static void job_called(void *opaque)
 {
-	struct client_session *session = job->session;
-	bool kept;
+	struct host_job *job = opaque;
 
+	client_thread()->host_function = false;
 	if (job->refused) {
-		job_run_refused(job);
+		job_refused(job);
 		return;
 	}
-	if (job->kept && (int32_t)job->status == WIRE_TOKEN_FORGOTTEN) {
-		handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
-		atomic_fetch_sub(&kept_jobs, 1);
-		free(job);
-		return;
-	}
-	if (job->reached) {
-		job->reached(job, job->argument);
-		return;
-	}
-	kept = job->kept;
-	if (job->host) {
-		job_send(job);
-	} else {
+	if (client_managed_any())
+		client_managed_host_end(job->wire);
+	job_tell(job);
+	client_flush(job->session);
+	if (!job->kept)
+		job_end(job);
+}
+
+/* No CUDA call is allowed meanwhile. */
+static void job_call(struct host_job *job)
+{
+	pthread_cleanup_push(job_called, job);
+	client_thread()->host_function = true;
+	if (job->callback)
+		job->callback(job->stream, job->status, job->argument);
+	else
+		job->function(job->argument);
+	pthread_cleanup_pop(1);
+}
+
+/* Call the program's function, or send what is in its memory, and let the stream go on. */
+static void job_do(struct host_job *job)
+{
+	if (!job->host) {
 		if (client_managed_any())
 			client_managed_host_begin(job->wire);
 		job_call(job);
-		if (client_managed_any())
-			client_managed_host_end(job->wire);
-		job_tell(job);
-	}
-	client_flush(session);
-	/* Asked for again only after the server has what was just sent: it may be queued
-	 * anew by now, and is not touched any more. */
-	if (kept)
 		return;
-	job_end(job);
+	}
+	job_send(job);
+	client_flush(job->session);
+	if (!job->kept)
+		job_end(job);
+}
+
+/* Run one that is called once, or that is to be forgotten.  Of what the driver refused callbacks alone are called, with
+ * the error that their context has. */
+static void job_run(struct host_job *job)
+{
+	if (job->refused && job->callback && client_result_is_sticky(job->status)) {
+		job_call(job);
+	} else if (job->refused) {
+		job_refused(job);
+	} else if (job->kept) {
+		atomic_fetch_sub(&kept_jobs, 1);
+		free(job);
+	} else if (job->reached) {
+		job->reached(job, job->argument);
+	} else {
+		job_do(job);
+	}
+}
+
+static bool job_is_asked(const struct host_job *job)
+{
+	return job->kept && (int32_t)job->status != WIRE_TOKEN_FORGOTTEN;
+}
+
+static int job_thread_start(void);
+
+/* A function of the program's has ended the thread that it was called on (pthread_exit). */
+static void job_thread_left(void *opaque)
+{
+	(void)opaque;
+	pthread_mutex_lock(&job_lock);
+	job_threads--;
+	pthread_mutex_unlock(&job_lock);
+	(void)job_thread_start();
 }
 
 static void *job_thread(void *opaque)
 {
 	(void)opaque;
+	pthread_cleanup_push(job_thread_left, NULL);
 	for (;;) {
-		struct host_job *job;
+		struct host_job *job, asked;
+		bool again;
 
 		pthread_mutex_lock(&job_lock);
 		job_threads_idle++;
@@ -280,9 +319,17 @@ static void *job_thread(void *opaque)
 		job_first = job->next;
 		if (!job_first)
 			job_last = &job_first;
+		/* It may be asked for anew, and then forgotten, before this thread is done with it. */
+		job->queued = false;
+		again = job_is_asked(job);
+		asked = *job;
 		pthread_mutex_unlock(&job_lock);
-		job_run(job);
+		if (again)
+			job_do(&asked);
+		else
+			job_run(job);
 	}
+	pthread_cleanup_pop(0);
 	return NULL;
 }
 
@@ -315,18 +362,31 @@ static void job_queue(struct host_job *job, CUresult status)
 	pthread_cond_signal(&job_there);
 }
 
+/* Could a server of ours ask for it now?  With job_lock. */
+static bool job_may_be_asked(const struct host_job *job, const struct client_session *session)
+{
+	if (job->session && job->session != session)
+		return false;
+	/* The end of an object may come with the answer to the call that makes it. */
+	return job->kept ? !job->queued : job->posted || (job->quiet && !job->reached);
+}
+
 /* The server says that a stream has come to a token. */
 static void job_ready(struct client_session *session, uint64_t token, CUresult status)
 {
-	struct host_job *job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
+	struct host_job *job;
 
-	if (!job || (job->session && job->session != session))
-		return;
-	job->session = session;
 	(void)job_thread_start();
 	pthread_mutex_lock(&job_lock);
-	job_unlist(job);
-	job_queue(job, status);
+	job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
+	if (job && job_may_be_asked(job, session)) {
+		job->session = session;
+		job_unlist(job);
+		job_queue(job, status);
+		job->queued = true;
+		if (!job_is_asked(job))
+			(void)job_take(token);
+	}
 	pthread_mutex_unlock(&job_lock);
 }
 
@@ -340,6 +400,7 @@ void client_host_refused(struct client_session *session, uint64_t sequence, CUre
 		;
 	/* Freed by the thread that runs jobs: this one may not wait for malloc's lock (target_done). */
 	if (job && !job->reached) {
+		(void)job_take(job->token);
 		job_unlist(job);
 		job->refused = true;
 		refused_callbacks += !!job->callback;
@@ -434,21 +495,47 @@ static CUresult job_open(const struct host_job *template, struct host_job **job)
 	return CUDA_SUCCESS;
 }
 
-static void job_cancel(struct host_job *job)
+/* It was not posted, or not taken.  false: it was asked for all the same, and ends by itself. */
+static bool job_cancel(uint64_t token)
 {
+	struct host_job *job;
+
+	client_guard_begin();
+	pthread_mutex_lock(&job_lock);
+	job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
+	if (job && !job->queued)
+		(void)job_take(token);
+	else
+		job = NULL;
+	pthread_mutex_unlock(&job_lock);
+	client_guard_end();
+	if (!job)
+		return false;
 	if (job->kept)
 		atomic_fetch_sub(&kept_jobs, 1);
 	job_end(job);
+	return true;
 }
 
 /* Where it goes, the request's first field says. */
-static CUresult job_post(struct host_job *job, enum wire_op op, const void *fixed, size_t fixed_bytes)
+static CUresult job_post(struct host_job *job, enum wire_op op, const void *fixed, size_t fixed_bytes,
+			 struct client_route *route)
 {
 	const struct client_request request = { .op = op, .fixed = fixed, .fixed_bytes = fixed_bytes };
-	struct client_route route;
-	CUresult result = client_route_find(op, fixed, &route);
+	CUresult result = client_route_find(op, fixed, route);
 
-	return result == CUDA_SUCCESS ? client_post_registered(&route, &request, job_posted, job) : result;
+	return result == CUDA_SUCCESS ? client_post_registered(route, &request, job_posted, job) : result;
+}
+
+/* Have it leave; of one that a capture forbids, which ends by itself, say so.  One that could not be posted is gone. */
+static CUresult job_posting(const struct client_route *route, uint64_t token, CUresult result)
+{
+	if (result != CUDA_SUCCESS) {
+		(void)job_cancel(token);
+		return result;
+	}
+	client_flush(route->session);
+	return client_confirm(route);
 }
 
 bool client_host_kept(void)
@@ -490,10 +577,7 @@ CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token)
 
 void client_host_drop(uint64_t token)
 {
-	struct host_job *job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
-
-	if (job)
-		job_cancel(job);
+	(void)job_cancel(token);
 }
 
 /* ---- gates ---- */
@@ -548,8 +632,9 @@ CUresult client_gate_close(uint64_t stream, bool waits,
 		if (gate)
 			*gate = job;
 		result = client_post_registered(&route, &request, job_posted, job);
-		if (result != CUDA_SUCCESS)
-			job_cancel(job);
+		/* Reached by a server that did not wait for all of it: what it leads to is still to be done. */
+		if (result != CUDA_SUCCESS && !job_cancel(fixed.token))
+			result = CUDA_SUCCESS;
 	}
 	if (result == CUDA_SUCCESS)
 		client_flush(route.session);
@@ -616,6 +701,7 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 		.height = height,
 		.stream = stream_wire,
 	};
+	struct client_route route;
 	struct host_job *job;
 	CUresult result;
 
@@ -624,12 +710,8 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.token = job->token;
-	result = job_post(job, WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request));
-	if (result != CUDA_SUCCESS)
-		job_cancel(job);
-	else
-		client_flush(template.session);
-	return result;
+	result = job_post(job, WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request), &route);
+	return job_posting(&route, request.token, result);
 }
 
 static CUresult host_function_captured(const struct host_job *template, uint64_t stream_wire)
@@ -662,6 +744,7 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	struct wire_stream_host_function request;
 	struct host_job pending = *template, *job;
 	CUresult result = client_stream_enter(stream, &request.stream);
+	struct client_route route;
 	bool managed;
 
 	if (result != CUDA_SUCCESS)
@@ -682,14 +765,10 @@ static CUresult host_function(CUstream stream, const struct host_job *template)
 	if (managed)
 		client_pages_lock();
 	result = job_post(job, template->callback ? WIRE_OP_STREAM_CALLBACK : WIRE_OP_STREAM_HOST_FUNCTION, &request,
-			  sizeof(request));
+			  sizeof(request), &route);
 	if (managed)
 		client_pages_unlock();
-	if (result != CUDA_SUCCESS)
-		job_cancel(job);
-	else
-		client_flush(pending.session);
-	return result;
+	return job_posting(&route, request.token, result);
 }
 
 CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)

@@ -682,6 +682,25 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 	return result;
 }
 
+/* A capture of another stream may forbid it. */
+static CUresult free_while_captured(const struct wire_memory_free_async *request)
+{
+	const struct client_request call = {
+		.op = WIRE_OP_MEMORY_FREE_GRAPH,
+		.fixed = request,
+		.fixed_bytes = sizeof(*request),
+	};
+	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
+	struct client_range range;
+	CUresult result;
+
+	if (!memory_leave(request->address, &range))
+		return CUDA_ERROR_INVALID_VALUE;
+	result = client_call_wide(&call, &wait);
+	memory_left(&range, wait.result == CUDA_SUCCESS);
+	return result;
+}
+
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 {
 	struct wire_memory_free_async request = { .address = dptr };
@@ -704,8 +723,11 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream)
 		set_graph(dptr);
 		return client_call(WIRE_OP_MEMORY_FREE_GRAPH, &request, sizeof(request), NULL, 0);
 	}
-	if ((client_memory_find(dptr, &range) && range.managed) ||
-	    !client_memory_remove(dptr, MEMORY_DEVICE, &range))
+	if (client_memory_find(dptr, &range) && range.managed)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (client_captures())
+		return free_while_captured(&request);
+	if (!client_memory_remove(dptr, MEMORY_DEVICE, &range))
 		return CUDA_ERROR_INVALID_VALUE;
 	return client_post(WIRE_OP_MEMORY_FREE_ASYNC, &request, sizeof(request), NULL, 0);
 }

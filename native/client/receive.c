@@ -40,7 +40,7 @@
 /* Rounds of that spent behind a leader before it waits to be woken. */
 #define RECEIVER_ROUNDS 4
 /* Longer than a supervisor is waited for that is asked how a session has ended. */
-#define FAIL_PATIENCE_S 5
+#define FAIL_PATIENCE_NS 5000000000u
 /* For what a software GPU says a program's stderr is waited for so long. */
 #define SAID_PATIENCE_MS 1000
 
@@ -130,17 +130,40 @@ static void session_abandon(struct client_session *session)
 	}
 }
 
+/* Let one thread say it at a time.  false: one has been at it for too long. */
+static bool fail_say_begin(struct client_session *session)
+{
+	uint64_t end = transport_now_ns() + FAIL_PATIENCE_NS;
+	uint32_t nobody = 0;
+
+	while (!atomic_compare_exchange_strong(&session->telling, &nobody, 1)) {
+		uint64_t now = transport_now_ns();
+		struct timespec left;
+
+		if (now >= end)
+			return false;
+		/* Of the monotonic clock, as futex(2) takes what is not absolute. */
+		left = (struct timespec){ .tv_sec = (time_t)((end - now) / 1000000000u), .tv_nsec = (long)((end - now) % 1000000000u) };
+		syscall(SYS_futex, &session->telling, FUTEX_WAIT_PRIVATE, 1, &left, NULL, 0);
+		nobody = 0;
+	}
+	return true;
+}
+
+static void fail_say_end(struct client_session *session)
+{
+	atomic_store(&session->telling, 0);
+	syscall(SYS_futex, &session->telling, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
 /* The message comes before the first error, since a program may end with that; but who can't have it said by now, as
  * a thread that is interrupted by its own signal handler, or one whose stderr nobody reads, keeps no other from its errors. */
 static void session_fail_say(struct client_session *session, int error)
 {
 	const bool gone = error == -EPIPE || error == -ECONNRESET;
 	struct client_line line = { .length = 0 };
-	struct timespec until;
 
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += FAIL_PATIENCE_S;
-	if (atomic_load(&session->dead) || pthread_mutex_timedlock(&session->fail_lock, &until))
+	if (atomic_load(&session->dead) || !fail_say_begin(session))
 		return;
 	if (!atomic_load(&session->dead)) {
 		if (gone && !*session->ending)
@@ -157,7 +180,7 @@ static void session_fail_say(struct client_session *session, int error)
 		atomic_store(&session->dead, true);
 		atomic_fetch_add(&farbus_client.lost, 1);
 	}
-	pthread_mutex_unlock(&session->fail_lock);
+	fail_say_end(session);
 	/* A program's callback may call CUDA. */
 	if (line.length)
 		client_line_log(&line);

@@ -469,7 +469,7 @@ static CUresult session_open(struct client_session *session, const struct sessio
 	int rc;
 
 	session->transport.descriptor = -1;
-	pthread_mutex_init(&session->fail_lock, NULL);
+	atomic_store(&session->telling, 0);
 	rc = session_begin(session, server, choice, &offer, &reply, text);
 	if (rc) {
 		offer_drop(&offer);

@@ -1,10 +1,12 @@
 /* remoting_ring_fuzz.c - a hostile peer at a session's shared memory.
  *
- * Each round writes and reads frames through one end while indices, flags and bytes
- * of the memory are drawn anew between the calls.  Whatever they are, a call moves at
- * most what it was given, or refuses.
+ * Each round writes and reads frames through one end, or where they lie, while indices, flags and bytes
+ * of the memory are drawn anew, between the calls and, by another thread, in the midst of them.  Whatever they are, a
+ * call moves at most what it was given, or refuses, and leads nowhere but into the rings.
  */
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,28 +31,86 @@ static uint64_t random_next(void)
 	return random_of(&random_state);
 }
 
-static void scribble(uint8_t *memory, size_t bytes)
+static void scribble(uint8_t *memory, size_t bytes, uint64_t *state)
 {
 	uint64_t *words = (uint64_t *)memory;
-	uint64_t *word = &words[random_next() % (HEAD_BYTES / 8)];
+	uint64_t *word = &words[random_of(state) % (HEAD_BYTES / 8)];
 
-	switch (random_next() % 6) {
+	switch (random_of(state) % 6) {
 	case 0:
-		*word += random_next() % (64u << 10);
+		*word += random_of(state) % (64u << 10);
 		break;
 	case 1:
-		*word = 1ull << random_next() % 64;
+		*word = 1ull << random_of(state) % 64;
 		break;
 	case 2:
-		*word = random_next();
+		*word = random_of(state);
 		break;
 	case 3:			/* a reader that has kept up: else rings stay full */
 		words[8] = words[0];
 		words[40] = words[32];
 		break;
 	default:
-		memory[HEAD_BYTES + random_next() % (bytes - HEAD_BYTES)] = (uint8_t)random_next();
+		memory[HEAD_BYTES + random_of(state) % (bytes - HEAD_BYTES)] = (uint8_t)random_of(state);
 	}
+}
+
+struct scribbler {
+	uint8_t *memory;
+	size_t bytes;
+	uint64_t state;
+	_Atomic bool stop;
+};
+
+static void *scribbler_run(void *opaque)
+{
+	struct scribbler *scribbler = opaque;
+
+	while (!atomic_load(&scribbler->stop))
+		scribble(scribbler->memory, scribbler->bytes, &scribbler->state);
+	return NULL;
+}
+
+/* Does what a call has led to lie in the memory, and is it no more than was asked for? */
+static bool lies_there(struct transport *end, const void *at, ssize_t got, size_t asked)
+{
+	const uint8_t *from = at;
+	uint8_t *first;
+	size_t bytes;
+
+	end->ops->memory(end, (void **)&first, &bytes);
+	return got <= 0 || ((size_t)got <= asked && from >= first + HEAD_BYTES && from <= first + bytes - got);
+}
+
+/* Read where it lies, as copies do: what is under way is still there when more is asked for.  false: led astray. */
+static bool read_in_place(struct transport *end, size_t most)
+{
+	const void *at, *more;
+	ssize_t got = end->ops->peek(end, &at, most), behind = 0;
+
+	if (got > 0)
+		behind = end->ops->peek_behind(end, (size_t)got, &more, most);
+	if (!lies_there(end, at, got, most) || !lies_there(end, more, behind, most))
+		return false;
+	if (got > 0)
+		end->ops->taken(end, (size_t)got + (behind > 0 ? (size_t)behind : 0));
+	return true;
+}
+
+static bool write_in_place(struct transport *end, size_t most)
+{
+	void *at, *more;
+	ssize_t room = end->ops->room(end, &at, most), behind = 0;
+
+	if (room > 0)
+		behind = end->ops->room_behind(end, (size_t)room, &more, most);
+	if (!lies_there(end, at, room, most) || !lies_there(end, more, behind, most))
+		return false;
+	if (behind > 0)
+		memset(more, 1, (size_t)behind);
+	if (room > 0)
+		(void)end->ops->written(end, (size_t)room + (behind > 0 ? (size_t)behind : 0), false);
+	return true;
 }
 
 static int round_run(uint64_t number)
@@ -58,7 +118,9 @@ static int round_run(uint64_t number)
 	static uint8_t data[MOVED_MAX];
 	struct transport client, server;
 	struct shm *ours, *theirs;
+	struct scribbler scribbler = { .state = ~number };
 	struct inbox inbox;
+	pthread_t thread;
 	int pair[2], descriptor, rc = 0;
 	uint8_t *memory;
 	size_t bytes;
@@ -77,13 +139,17 @@ static int round_run(uint64_t number)
 		return 1;
 	/* A peer that is gone: nothing waits for it. */
 	shutdown(pair[0], SHUT_RDWR);
+	scribbler.memory = memory;
+	scribbler.bytes = bytes;
+	if (number % 2 && pthread_create(&thread, NULL, scribbler_run, &scribbler))
+		return 1;
 	for (unsigned step = 0; step < STEPS; step++) {
 		struct wire_header header;
 		struct transport *end = random_next() % 2 ? &client : &server;
 		size_t now = 1 + random_next() % MOVED_MAX;
 
-		scribble(memory, bytes);
-		switch (random_next() % 3) {
+		scribble(memory, bytes, &random_state);
+		switch (random_next() % 5) {
 		case 0:
 			(void)transport_write_all(end, data, now);
 			break;
@@ -91,11 +157,22 @@ static int round_run(uint64_t number)
 			if (end->ops->read(end, data, now) > (ssize_t)now)
 				rc = 1;
 			break;
+		case 2:
+			if (!read_in_place(end, now))
+				rc = 1;
+			break;
+		case 3:
+			if (!write_in_place(end, now))
+				rc = 1;
+			break;
 		default:
 			if (!inbox_header(&inbox, &header, 0) && header.length > WIRE_FRAME_BYTES)
 				rc = 1;
 		}
 	}
+	atomic_store(&scribbler.stop, true);
+	if (number % 2)
+		pthread_join(thread, NULL);
 	inbox_release(&inbox);
 	munmap(memory, bytes);
 	transport_release(&client);

@@ -26,8 +26,9 @@ int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t 
 	if (tail_bytes)
 		vector[parts++] = (struct iovec){ .iov_base = (void *)tail, .iov_len = tail_bytes };
 	pthread_mutex_lock(&server->write);
-	rc = server->transport.ops->write(&server->transport, vector, parts);
+	/* First: with its last answer a client may go, and with it this process, before this thread goes on. */
 	server_count(&server->status->sent_bytes, sizeof(header) + header.length);
+	rc = server->transport.ops->write(&server->transport, vector, parts);
 	atomic_store_explicit(&server->status->uncopied_mib, (uint32_t)(zerocopy_bytes(false) >> 20), memory_order_relaxed);
 	pthread_mutex_unlock(&server->write);
 	return rc;

@@ -213,16 +213,44 @@ static void token_forget(void *opaque)
 	server_token_put(token);
 }
 
+struct graph_keeps {
+	CUhostFn forget;
+	void *opaque;
+	bool kept;
+};
+
+/* The graph has gone, with all that was made of it. */
+static void graph_keeps_end(void *opaque)
+{
+	struct graph_keeps *keeps = opaque;
+
+	if (keeps->kept)
+		keeps->forget(keeps->opaque);
+	free(keeps);
+}
+
 void server_graph_keep(struct server_call *call, CUgraph graph, CUhostFn forget, void *opaque)
 {
 	const struct server_driver *driver = call->driver;
+	struct graph_keeps *keeps;
 	CUuserObject object;
 
-	if (!graph || !driver->cuUserObjectCreate || !driver->cuGraphRetainUserObject)
+	if (!graph || !driver->cuUserObjectCreate || !driver->cuGraphRetainUserObject || !driver->cuUserObjectRelease)
 		return;
-	if (driver->cuUserObjectCreate(&object, opaque, forget, 1,
-				       CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS)
-		driver->cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+	keeps = malloc(sizeof(*keeps));
+	if (!keeps)
+		return;
+	*keeps = (struct graph_keeps){ .forget = forget, .opaque = opaque, .kept = true };
+	if (driver->cuUserObjectCreate(&object, keeps, graph_keeps_end, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) !=
+	    CUDA_SUCCESS) {
+		free(keeps);
+		return;
+	}
+	if (driver->cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) == CUDA_SUCCESS)
+		return;
+	/* The graph may run all the same, and nothing tells of its end: what it uses stays as long as the session. */
+	keeps->kept = false;
+	(void)driver->cuUserObjectRelease(object, 1);
 }
 
 void server_token_settle(struct server_call *call, struct host_token *token, CUgraph graph,

@@ -28,15 +28,22 @@ static bool is_of_the_peer(const struct transport *transport, const struct stat 
 	       peer.uid == status->st_uid;
 }
 
-/* Memory that somebody may cut off ends whoever touches it; and who sends it must not have got hold
- * of somebody else's. */
+static bool is_of_tmpfs(int descriptor)
+{
+	struct statfs system;
+
+	return fstatfs(descriptor, &system) == 0 && system.f_type == TMPFS_MAGIC;
+}
+
+/* Memory that somebody may cut off ends whoever touches it, as do huge pages that were given back by a hole and that nobody
+ * has left; and who sends it must not have got hold of somebody else's. */
 static bool memory_may_be_shared(const struct transport *transport, int descriptor, size_t bytes,
 				 bool populated)
 {
 	struct stat status;
 	int seals = fcntl(descriptor, F_GET_SEALS);
 
-	return seals >= 0 && (seals & MEMORY_SEALS) == MEMORY_SEALS && !(seals & F_SEAL_WRITE) &&
+	return seals >= 0 && (seals & MEMORY_SEALS) == MEMORY_SEALS && !(seals & F_SEAL_WRITE) && is_of_tmpfs(descriptor) &&
 	       fstat(descriptor, &status) == 0 && (size_t)status.st_size == bytes &&
 	       (!populated || (uint64_t)status.st_blocks * 512 >= bytes) && is_of_the_peer(transport, &status);
 }
@@ -158,7 +165,6 @@ int transport_memory_take(const struct transport *transport, int descriptor, siz
 static bool file_may_be_shared(const struct transport *transport, int descriptor, uint64_t offset, size_t bytes)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-	struct statfs system;
 	struct stat status;
 	uint64_t end, size;
 
@@ -168,8 +174,7 @@ static bool file_may_be_shared(const struct transport *transport, int descriptor
 	size = (uint64_t)status.st_size;
 	if (size < end && (size + page - 1) / page * page < end)
 		return false;
-	return fstatfs(descriptor, &system) == 0 && system.f_type == TMPFS_MAGIC &&
-	       (fcntl(descriptor, F_GETFL) & O_ACCMODE) == O_RDWR &&
+	return is_of_tmpfs(descriptor) && (fcntl(descriptor, F_GETFL) & O_ACCMODE) == O_RDWR &&
 	       lseek(descriptor, (off_t)offset, SEEK_HOLE) >= (off_t)(size < end ? size : end) &&
 	       is_of_the_peer(transport, &status);
 }

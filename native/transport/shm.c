@@ -232,6 +232,9 @@ static ssize_t shm_room_behind(struct transport *transport, size_t ahead, void *
 
 	if (room < 0)
 		return room;
+	/* Nobody takes what he has not got, and then less. */
+	if (room < (ssize_t)ahead)
+		return -EPROTO;
 	room -= (ssize_t)ahead;
 	*where = shm->out_bytes + (shm->written + ahead) % SHM_RING_BYTES;
 	return (ssize_t)shm_piece(shm->written + ahead, bytes < (size_t)room ? bytes : (size_t)room);

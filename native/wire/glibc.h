@@ -17,6 +17,9 @@
 
 #define GLIBC_BIND(name, version) __asm__(".symver " #name "," #name "@GLIBC_" #version)
 
+GLIBC_BIND(__pthread_register_cancel, 2.3.3);
+GLIBC_BIND(__pthread_unregister_cancel, 2.3.3);
+GLIBC_BIND(__pthread_unwind_next, 2.3.3);
 GLIBC_BIND(dladdr, 2.2.5);
 GLIBC_BIND(dlclose, 2.2.5);
 GLIBC_BIND(dlerror, 2.2.5);
@@ -29,7 +32,6 @@ GLIBC_BIND(pthread_detach, 2.2.5);
 GLIBC_BIND(pthread_getspecific, 2.2.5);
 GLIBC_BIND(pthread_join, 2.2.5);
 GLIBC_BIND(pthread_key_create, 2.2.5);
-GLIBC_BIND(pthread_mutex_timedlock, 2.2.5);
 GLIBC_BIND(pthread_mutex_trylock, 2.2.5);
 GLIBC_BIND(pthread_once, 2.2.5);
 GLIBC_BIND(pthread_rwlock_rdlock, 2.2.5);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ def said_by_commands(error: BaseException | None) -> Iterator[tuple[str, str]]:
 
 
 def _streams(error: subprocess.CalledProcessError | subprocess.TimeoutExpired) -> Iterator[tuple[str, str]]:
-    command = error.cmd if isinstance(error.cmd, str) else shlex.join(map(str, error.cmd))
+    one_word = isinstance(error.cmd, (str, os.PathLike))
+    command = str(error.cmd) if one_word else shlex.join(map(str, error.cmd))
     for name, said in (("stdout", error.stdout), ("stderr", error.stderr)):
         if said is not None:
             text = said.decode(errors="replace") if isinstance(said, bytes) else said

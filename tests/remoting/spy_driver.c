@@ -2,7 +2,8 @@
  *
  * Linked to the driver: what is not defined here is found there.  Lines go to the
  * file that SPY_DRIVER_LOG names, one per call.  A copy to the host of REFUSED_BYTES
- * bytes is refused, and so is the SPY_DRIVER_REFUSES_LAUNCH-th launch of a graph.  A free of HELD_BYTES or more, and the end of a context, return after two
+ * bytes is refused, and so are the SPY_DRIVER_REFUSES_LAUNCH-th launch of a graph and, with SPY_DRIVER_REFUSES_RETAIN,
+ * what a graph is to keep.  A free of HELD_BYTES or more, and the end of a context, return after two
  * more allocations. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -79,6 +80,31 @@ int cuGraphLaunch(void *executable, void *stream)
 	const char *refused = getenv("SPY_DRIVER_REFUSES_LAUNCH");
 
 	return refused && ++launches == (unsigned)atoi(refused) ? 2 : next(executable, stream);
+}
+
+int cuUserObjectCreate(void **object, void *pointer, void *destructor, unsigned count, unsigned flags)
+{
+	int (*next)(void **, void *, void *, unsigned, unsigned) = below("cuUserObjectCreate");
+	int result = next(object, pointer, destructor, count, flags);
+
+	note("make object", result);
+	return result;
+}
+
+int cuUserObjectRelease(void *object, unsigned count)
+{
+	int (*next)(void *, unsigned) = below("cuUserObjectRelease");
+	int result = next(object, count);
+
+	note("release object", result);
+	return result;
+}
+
+int cuGraphRetainUserObject(void *graph, void *object, unsigned count, unsigned flags)
+{
+	int (*next)(void *, void *, unsigned, unsigned) = below("cuGraphRetainUserObject");
+
+	return getenv("SPY_DRIVER_REFUSES_RETAIN") ? 2 : next(graph, object, count, flags);
 }
 
 int cuMemAlloc_v2(unsigned long long *address, size_t bytes)

@@ -66,6 +66,16 @@ def test_memory_of_a_context_that_is_being_destroyed_makes_way(spied: Spied, tmp
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
+def test_what_no_graph_keeps_is_released_and_works(driver_before: Callable[[str], Path], tmp_path: Path) -> None:
+    driver, log = driver_before("spy_driver"), tmp_path / "calls"
+    environment = {"SPY_DRIVER_LOG": str(log), "SPY_DRIVER_REFUSES_RETAIN": "1"}
+    with remote_session(libcuda=driver, folder=tmp_path, environment=environment) as remote:
+        done = remote.run(build_calls("spied/called_by_graphs", tmp_path))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    calls = Spied(remote=remote, log=log).calls()
+    assert calls["make object 0"] == calls["release object 0"] == 3
+
+
 def test_what_ended_with_its_context_is_no_name_any_more(spied: Spied, tmp_path: Path) -> None:
     """Its names took up room for good, and the driver was given objects that it had destroyed."""
     done = spied.remote.run(build_calls("spied/ended_with_context", tmp_path))

@@ -191,6 +191,18 @@ def test_a_capture_begins_behind_what_was_refused(remote: Remote, tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_what_a_capture_forbids_elsewhere_is_told_at_the_call(remote: Remote, tmp_path: Path, transport: str) -> None:
+    done = remote.run(build_calls("posting/captured_elsewhere", tmp_path), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_a_host_function_may_end_its_thread(remote: Remote, tmp_path: Path, transport: str) -> None:
+    done = remote.run(build_calls("exits/in_host_functions", tmp_path), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
 def test_an_event_whose_stream_was_waited_for_is_over(remote: Remote, tmp_path: Path) -> None:
     program = build_calls("posting/events_over", tmp_path)
     assert messages(remote, program, 21) == messages(remote, program, 1)

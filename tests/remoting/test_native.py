@@ -37,6 +37,15 @@ def test_native(name: str) -> None:
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
+def test_nothing_waits_by_a_clock_that_may_be_set() -> None:
+    """pthread_mutex_timedlock knows no other clock, and conditions know that of how they were made (transport/thread.h)."""
+    waits = re.compile(r"\b(pthread_mutex_timedlock|pthread_rwlock_timed\w+|sem_timedwait|pthread_cond_timedwait)\(")
+    folders = ("client", "client_nvml", "server", "transport", "wire")
+    sources = [source for folder in folders for source in (ROOT / "native" / folder).glob("*.[ch]")]
+    found = {(source.name, match[1]) for source in sources for match in waits.finditer(source.read_text())}
+    assert found == {("thread.c", "pthread_cond_timedwait")}
+
+
 @pytest.mark.parametrize("inline", ["256", "0"])
 def test_native_rdma(fake_verbs: Path, inline: str) -> None:
     done = run(RDMA, {**os.environ, "LD_LIBRARY_PATH": str(fake_verbs), "FAKE_VERBS_MAX_INLINE": inline})

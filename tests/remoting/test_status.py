@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -11,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from farbus.linux.shared_memory import KernelSharedMemory
+from farbus.remoting import session as wire
 from farbus.remoting import status
 from farbus.remoting.spec import ENTRIES, OPERATIONS, operation_name
 from farbus.remoting.status import StatusMemory
-from tests.remoting.harness import Remote, remote_session
+from tests.remoting.harness import SANITIZER, Remote, hello, remote_session
+from tests.remoting.rings import DEVICE_BYTES, FRAME, exactly, target_of
 from tests.remoting.test_failures import wait_until
+from tests.remoting.test_hostile import CONTEXT
 
 
 def count(memory: StatusMemory, slot: int, *counters: int) -> None:
@@ -202,3 +206,23 @@ def test_a_program_is_counted_while_it_runs_and_afterwards(
     # Whether its server has been missed yet or not.
     told = look()
     assert told.ended.calls + sum(one.calls for one in told.sessions) > session.calls
+
+
+def test_what_was_sent_last_is_counted(lease: Callable[..., Remote], shared_library: Callable[..., Path]) -> None:
+    """Also where who has sent it does not come to do anything before the session is over."""
+    opcode = {op.name: op.opcode for op in OPERATIONS}
+    preloaded = f"{SANITIZER}:{shared_library('leaves_late')}".lstrip(":")
+    remote = lease(LD_PRELOAD=preloaded, SENDS_LAST=str(opcode["context_synchronize"]))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(target_of(remote))
+        connection.sendall(hello(remote.secret))
+        reply = wire.HELLO_REPLY.unpack(exactly(connection, wire.HELLO_REPLY.size))
+        exactly(connection, reply[9] * DEVICE_BYTES)
+        received = 0
+        for name, fixed in (("primary_retain", struct.pack("<IIQ", 0, 0, CONTEXT)), ("context_synchronize", b"")):
+            connection.sendall(FRAME.pack(len(fixed), opcode[name], 1, 1, CONTEXT) + fixed)
+            length, answered, _, _, result = FRAME.unpack(exactly(connection, FRAME.size))
+            assert (answered, result) == (opcode[name] | 0x8000, 0)
+            received += FRAME.size + len(exactly(connection, length))
+    wait_until(lambda: remote.supervisor.sessions.ended.sessions == 1, "the session has ended")
+    assert remote.supervisor.sessions.ended.sent_bytes == received
