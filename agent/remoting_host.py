@@ -397,11 +397,7 @@ class RemotingHost:
 
     async def _attend(self, served: _Served, child: Child, position: Position) -> None:
         """Put what a supervisor says into the agent's log; tell when it ends."""
-        try:
-            await self._log_lines(served.lease.id, child, position)
-        except OSError as error:
-            # A disk that does not give back what one supervisor has said must not end what the agent does for others.
-            _log.error("a supervisor's lines can't be read", lease=served.lease.id, reason=error.strerror)
+        await self._log_lines(served.lease.id, child, position)
         ended = await child.wait()
         if not served.leaving:
             how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
@@ -409,6 +405,13 @@ class RemotingHost:
 
     async def _log_lines(self, lease: str, child: Child, position: Position, *, follow: bool = True) -> None:
         """Put what a supervisor says from ``position`` on into the log, and note how far that is heard."""
+        try:
+            await self._follow_lines(lease, child, position, follow=follow)
+        except OSError as error:
+            # A disk that does not give back what one supervisor has said must not end what the agent does for others.
+            _log.error("a supervisor's lines can't be read", lease=lease, reason=error.strerror)
+
+    async def _follow_lines(self, lease: str, child: Child, position: Position, *, follow: bool) -> None:
         buffer = b""
         async with contextlib.aclosing(child.output(position=position, follow=follow)) as pieces:
             async for _, data, after in pieces:

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from farbus.errors import Unavailable
@@ -51,17 +51,16 @@ class ShimCopies:
         return self._copied[1]
 
     def _files(self) -> list[Path]:
-        return sorted(file for file in self._source.iterdir() if file.is_file())
+        return _files_in(self._source)
 
     def _copy(self) -> Path:
         files = self._files()
-        digest = hashlib.sha256()
-        for file in files:
-            digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-            digest.update(file.read_bytes())
-        target = self._home / digest.hexdigest()[:_DIGEST_LETTERS]
+        target = self._home / _digest(files)
         if target.is_dir():
-            return target
+            if _digest(_files_in(target)) == target.name:
+                return target
+            # A node that loses its power may keep the names of its last half minute, and not what was in the files.
+            shutil.rmtree(target)
         self._home.chmod(0o755)
         making = Path(tempfile.mkdtemp(dir=self._home, prefix=_MAKING))
         try:
@@ -89,6 +88,18 @@ class ShimCopies:
                 shutil.rmtree(path, ignore_errors=True)
             return tuple(sorted(path.name for path in others))
         return ()
+
+
+def _files_in(directory: Path) -> list[Path]:
+    return sorted(file for file in directory.iterdir() if file.is_file())
+
+
+def _digest(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:_DIGEST_LETTERS]
 
 
 def _identity(file: Path) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -129,6 +129,7 @@ class StorageInventory:
                 raise
             self._asked_at = now
         group = {drive.id: drive for drive in self.drives}
+        self._forget_but({drive.id for drive in self.drives if not drive.missing})
         for drive in self.drives:
             await self._look_at_health(drive, now)
         for name, trouble in self.troubles().items():
@@ -137,6 +138,12 @@ class StorageInventory:
         self._told = self.troubles()
         offered = [await self._offered(device, group[device.id]) if device.id in group else device for device in found]
         return (*offered, *self._parts())
+
+    def _forget_but(self, here: Collection[str]) -> None:
+        """Of drives that are not here nothing is told: another node may have one by now."""
+        for kept in (self.smart, self._smart_at, self._unmeasured):
+            for drive in kept.keys() - here:
+                del kept[drive]
 
     def troubles(self) -> dict[str, str]:
         """Return what is wrong with drives of the group, in words, by their ids."""

@@ -67,9 +67,12 @@ async def run_disposable(call: Callable[..., Any], *arguments: Any) -> Any:
     except BaseException:
         kill_process(child)
         raise
-    if not output:
-        raise Unavailable(f"{name}: its process ended with {child.returncode} and no answer", hint="see dmesg")
-    answer = msgspec.json.decode(output, type=_Answer)
+    try:
+        answer = msgspec.json.decode(output, type=_Answer)
+    except msgspec.MsgspecError as error:
+        # Killed before it answered, or in the middle of that.
+        got = "half an answer" if output else "no answer"
+        raise Unavailable(f"{name}: its process ended with {child.returncode} and {got}", hint="see dmesg") from error
     if answer.raised is not None:
         raise _error(name, answer.raised)
     return answer.value

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from farbus.errors import Conflict, FarbusError, NotPermitted
+from farbus.errors import Conflict, FarbusError, NotPermitted, Unavailable
 from farbus.linux.clock import Clock
 from farbus.linux.disposable import run_disposable
 from farbus.linux.names import shown
@@ -90,9 +90,7 @@ class KernelHolders:
 
     async def prove(self, addresses: Sequence[str]) -> None:
         """Try in a child process."""
-        busy = await run_disposable(open_exclusively, self._roots, list(addresses))
-        if busy:
-            raise Conflict(f"{busy} is in use by the kernel", hint="lsblk shows what stands on it")
+        await self._prove(list(addresses), [])
 
     async def look_at_blocks(self, names: Sequence[str]) -> Look:
         """Look in a child process."""
@@ -101,7 +99,14 @@ class KernelHolders:
 
     async def prove_blocks(self, names: Sequence[str]) -> None:
         """Try in a child process."""
-        busy = await run_disposable(open_exclusively, self._roots, [], list(names))
+        await self._prove([], list(names))
+
+    async def _prove(self, addresses: list[str], names: list[str]) -> None:
+        try:
+            busy = await run_disposable(open_exclusively, self._roots, addresses, names)
+        except OSError as error:
+            # A drive that has failed is opened by nobody, and nobody knows what the kernel does with it.
+            raise Unavailable(f"open {error.filename}: {error.strerror}", hint="see dmesg") from error
         if busy:
             raise Conflict(f"{busy} is in use by the kernel", hint="lsblk shows what stands on it")
 
@@ -190,7 +195,7 @@ def open_exclusively(roots: dict[str, str], addresses: list[str], blocks: Sequen
     it, is mounted, swapped to, or claimed by md or device-mapper, in whatever
     namespace (open(2), blkdev_get of block/bdev.c).
     """
-    for name, path in _nodes_of(roots, addresses, blocks, above=False).blocks.items():
+    for path in _nodes_of(roots, addresses, blocks, above=False).blocks.values():
         try:
             os.close(os.open(path, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
         except OSError as error:
@@ -199,7 +204,7 @@ def open_exclusively(roots: dict[str, str], addresses: list[str], blocks: Sequen
             if error.errno in (errno.ENXIO, errno.ENOENT, errno.ENOMEDIUM, errno.ENODEV):
                 # It has gone meanwhile, or holds nothing.
                 continue
-            raise OSError(error.errno, f"{name}: {error.strerror}", path) from error
+            raise
     return ""
 
 

@@ -226,12 +226,14 @@ class KeptChild:
             await changed.wait()
 
     def heard_until(self) -> Position:
-        """Return what was noted, else where the output ends now."""
+        """Return what was noted, else where the output ends now, else its beginning: a disk that fails ends nothing."""
         try:
             noted = json.loads((self._directory / HEARD).read_bytes())
             return Position(int(noted["segment"]), int(noted["offset"]))
         except (OSError, ValueError, KeyError, TypeError):
-            return end_of(self._output)
+            with contextlib.suppress(OSError):
+                return end_of(self._output)
+        return START
 
     def note_heard(self, position: Position) -> None:
         """Write it beside what the keeper has written down; after a power cut nobody asks for it."""

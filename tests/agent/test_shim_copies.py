@@ -33,6 +33,17 @@ def test_an_upgrade_changes_no_copy(installed: Path, tmp_path: Path) -> None:
     assert ShimCopies(tmp_path / "shims", installed).current() == after
 
 
+def test_a_copy_that_a_power_cut_has_emptied_is_made_again(installed: Path, tmp_path: Path) -> None:
+    home = tmp_path / "shims"
+    copy = ShimCopies(home, installed).current()
+    (copy / "libcuda.so.1").write_bytes(b"")
+    (copy / "libnvidia-ml.so.1").unlink()
+    assert ShimCopies(home, installed).current() == copy
+    assert (copy / "libcuda.so.1").read_bytes() == b"first"
+    assert (copy / "libnvidia-ml.so.1").read_bytes() == b"management"
+    assert [path.name for path in home.iterdir()] == [copy.name]
+
+
 def test_copies_go_when_nobody_has_them(installed: Path, tmp_path: Path) -> None:
     home = tmp_path / "shims"
     old = ShimCopies(home, installed).current()

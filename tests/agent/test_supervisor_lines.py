@@ -86,10 +86,6 @@ async def test_lines_that_a_broken_disk_keeps_end_neither_lease_nor_agent(
         await goes_on.wait()
         return 0
 
-    async def broken(*_: object, **__: object) -> AsyncIterator[Piece]:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-        yield  # makes this a generator
-
     with structlog.testing.capture_logs() as logs:
         async with agent(config, FakeProcesses({sys.executable: supervise})) as (host, died):
             await host.prepare_devices(lease("l1"))
@@ -98,6 +94,31 @@ async def test_lines_that_a_broken_disk_keeps_end_neither_lease_nor_agent(
             assert not died.is_set()
             goes_on.set()
             await died.wait()
+
+
+async def broken(*_: object, **__: object) -> AsyncIterator[Piece]:
+    """What a supervisor has said, on a disk that does not give it back."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+    yield  # makes this a generator
+
+
+async def test_lines_that_a_broken_disk_keeps_hold_up_no_start(
+    config: AgentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def supervise(child: FakeChild) -> int:
+        child.write(b"listening 127.0.0.1:7000\n")
+        return 0
+
+    processes = FakeProcesses({sys.executable: supervise})
+    async with agent(config, processes) as (host, died):
+        await host.prepare_devices(lease("l1"))
+        await died.wait()
+    await processes.close()
+    monkeypatch.setattr(FakeChild, "output", broken)
+    with structlog.testing.capture_logs() as logs:
+        async with agent(config, processes) as (host, _):
+            assert await host.end_strangers() == ("lease.l1",)
+    assert [each["lease"] for each in logs if each["event"] == "a supervisor's lines can't be read"] == ["l1"]
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -407,8 +407,11 @@ class Guest:
         self._hellos: queue.Queue[str | None] = queue.Queue()
         self._replies: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._control = _Lines(control[0], self._heard, self._unheard)
-        self._qmp = _Lines(qmp[0], self._told, self._untold)
+        self._control = Lines(control[0], self._heard, self._unheard)
+        self._qmp = Lines(qmp[0], self._told, self._untold)
+        # QEMU's greeting may be there by now, and is answered.
+        self._control.begin()
+        self._qmp.begin()
         self._restoring = restore
         if state is not None:
             self._set_up_migration()
@@ -763,8 +766,8 @@ class Guest:
         self._events.put(None)
 
 
-class _Lines:
-    """JSON objects, a line each, both ways over a socket."""
+class Lines:
+    """JSON objects, a line each, both ways over a socket; nothing is read before :meth:`begin`."""
 
     def __init__(
         self, connection: socket.socket, heard: Callable[[dict[str, Any]], None], ended: Callable[[], None]
@@ -774,6 +777,9 @@ class _Lines:
         self._ended = ended
         self._writing = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
+
+    def begin(self) -> None:
+        """Read, on a thread of its own: who hears may answer at once, and so has to know whom."""
         self._reader.start()
 
     def send(self, message: Mapping[str, object]) -> None:

@@ -27,12 +27,15 @@ from typing import NamedTuple, Self
 
 from tests.lab.cable import Cable
 from tests.lab.cluster import INSTALL_LIMIT_S, JOB_LIMIT_S, PUT_IN, RESIDENT, nodes_are_ready, put_in
-from tests.lab.guest import Guest, Machine, Snapshot
+from tests.lab.guest import Guest, Machine, Snapshot, patient
 from tests.lab.image import ADDRESSES
 from tests.lab.snapshot import ClusterStart, Layer, ensure_cluster, ensure_snapshot
 
 NODE = Machine(cables=1)
 """What a node is where a test asks for nothing else."""
+
+RESTART_GRACE_S = patient(300.0)
+"""How long an agent that was stopped may take to start again: minutes, where others want the processor, too."""
 
 SET_UP = """
 /opt/farbus/bin/python -c 'if True:
@@ -47,6 +50,7 @@ END
 # A restart of an agent takes longer here than the leases of a real cluster last.  A node that was rebooted is let in by
 # then at the latest, also where nobody saw its old session end.
 sed -i 's/^# lease_ttl_s.*/lease_ttl_s = 300.0/' /etc/farbus/scheduler.toml
+sed -i 's/^# restart_grace_s.*/restart_grace_s = {restart_grace_s}/' /etc/farbus/scheduler.toml
 sed -i 's/^# operator_nodes.*/operator_nodes = ["{first}"]/' /etc/farbus/scheduler.toml
 """
 
@@ -61,7 +65,7 @@ def farbus_layer(wheel: Path) -> Layer:
         f"ca issue {first} --role scheduler --out /etc/farbus/scheduler",
         *(f"ca issue {name} --role node --out /etc/farbus/nodes/{name}" for name in ADDRESSES),
     ]
-    script = SET_UP.format(commands="\n".join(commands), first=first)
+    script = SET_UP.format(commands="\n".join(commands), first=first, restart_grace_s=RESTART_GRACE_S)
 
     def make(guest: Guest) -> None:
         put_in(guest, wheel)

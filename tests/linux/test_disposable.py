@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from pathlib import Path
 
 import psutil
@@ -39,6 +40,20 @@ def vanish() -> None:
     os._exit(7)
 
 
+def vanish_while_answering() -> None:
+    # Beyond the standard ones it has one pipe, which takes its answer.
+    (pipe,) = [one for one in range(3, 64) if _is_pipe(one)]
+    os.write(pipe, b'{"value": ')
+    os._exit(7)
+
+
+def _is_pipe(descriptor: int) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False
+
+
 async def test_a_call_is_made_in_another_process() -> None:
     answer = await run_disposable(add, 1, 2)
     assert answer["sum"] == 3
@@ -57,6 +72,8 @@ async def test_a_defect_and_a_death_are_told() -> None:
         await run_disposable(break_down)
     with pytest.raises(Unavailable, match="ended with 7 and no answer"):
         await run_disposable(vanish)
+    with pytest.raises(Unavailable, match="ended with 7 and half an answer"):
+        await run_disposable(vanish_while_answering)
 
 
 async def test_a_call_that_blocks_is_left_behind(tmp_path: Path) -> None:

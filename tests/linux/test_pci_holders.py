@@ -13,7 +13,7 @@ from typing import NoReturn
 import msgspec
 import pytest
 
-from farbus.errors import Conflict
+from farbus.errors import Conflict, Unavailable
 from farbus.linux.clock import SystemClock
 from farbus.linux.holders import FakeHolders, Holders, KernelHolders, look_for_holders
 from farbus.model.holders import Holder, HolderKind, Look
@@ -229,6 +229,16 @@ async def test_a_disk_is_opened_exclusively_where_it_is_free(machine: Machine) -
     await doors.prove([DRIVE])
     machine.put("dev/nvme0n1", "")
     await doors.prove([DRIVE])
+
+
+async def test_a_disk_that_nobody_can_open_is_told_in_one_line(machine: Machine) -> None:
+    doors = KernelHolders(clock=SystemClock(), sys=machine.sys, proc=machine.proc, dev=machine.dev)
+    # A link to itself is opened by nobody, as a drive that has failed.
+    machine.link("dev/nvme0n1", "dev/nvme0n1")
+    with pytest.raises(Unavailable, match=r"open .*/dev/nvme0n1: Too many levels of symbolic links; see dmesg"):
+        await doors.prove([DRIVE])
+    with pytest.raises(Unavailable, match=r"open .*/dev/nvme0n1"):
+        await doors.prove_blocks(["nvme0n1"])
 
 
 def test_a_line_tells_holders_and_cures() -> None:

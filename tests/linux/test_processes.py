@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import platform
 import resource
@@ -12,7 +13,7 @@ import struct
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -22,7 +23,7 @@ from farbus.errors import Conflict, ExitCode, FarbusError, InvalidInput, TimedOu
 from farbus.linux import kept
 from farbus.linux.clock import SystemClock
 from farbus.linux.kept import KeptProcesses
-from farbus.linux.output import read_pieces
+from farbus.linux.output import START, read_pieces
 from farbus.linux.processes import Child, Exit, FakeChild, FakeProcesses, Processes, Program
 from farbus.linux.users import Account, SystemUsers
 
@@ -153,6 +154,20 @@ async def test_how_far_output_is_heard_can_be_noted(subject: Subject) -> None:
     await subject.restart()
     (child,) = await subject.door.survivors()
     assert [later async for later in child.output(position=child.heard_until())] == rest
+
+
+async def test_how_far_output_is_heard_is_its_beginning_on_a_disk_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Path) -> NoReturn:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    door = KeptProcesses(tmp_path / "programs", owner="test")
+    child = await door.spawn(Program(name="task.greet", what="greet", argv=("true",), environment=ENVIRONMENT))
+    await child.wait()
+    monkeypatch.setattr(kept, "end_of", fails)
+    assert child.heard_until() == START
+    await door.close()
 
 
 async def test_a_signal_reaches_the_program(subject: Subject) -> None:
