@@ -1,15 +1,17 @@
 /* What programs of plain CUDA do with a GPU, timed: one line of JSON for each workload.
  *
- *     kernels [DIVISOR]
+ *     kernels [DIVISOR [PART]...]
  *
  * {"name": ..., "seconds": [...], "digest": ...}: seconds of the calling thread per piece of work, one value for each repetition,
- * and what the results add up to, which must not depend on the way to the GPU.  DIVISOR makes everything smaller. */
+ * and what the results add up to, which must not depend on the way to the GPU.  {"name": ..., "at": ...}: CLOCK_MONOTONIC's seconds
+ * when the first kernel had run.  DIVISOR makes everything smaller; PART is work, calls or copies (default: all three). */
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #define REPETITIONS 15
@@ -68,6 +70,12 @@ static std::vector<float> noise(size_t count, uint32_t seed)
 
 __global__ void nothing(void)
 {
+}
+
+/* In one thread at a time: launches in one stream come one after another. */
+__global__ void count_up(unsigned *counter)
+{
+	++*counter;
 }
 
 __global__ void add(const float *a, const float *b, float *sum, size_t count)
@@ -187,8 +195,98 @@ static void tiny_kernels(int count)
 	}), 0);
 }
 
+/* Kernels that leave something to see: each of them has run once, whoever launched it. */
+static void counting_kernels(int count)
+{
+	unsigned counted[2], *counters;
+	cudaStream_t streams[2];
+	std::vector<double> launched, all;
+
+	CHECK(cudaMalloc(&counters, sizeof(counted)));
+	CHECK(cudaMemset(counters, 0, sizeof(counted)));
+	for (cudaStream_t &stream : streams)
+		CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+	CHECK(cudaDeviceSynchronize());
+
+	auto launch = [&](int which) {
+		for (int i = 0; i < count; i++)
+			count_up<<<1, 1, 0, streams[which]>>>(counters + which);
+		CHECK(cudaGetLastError());
+	};
+	auto so_far = [&] {
+		CHECK(cudaMemcpy(counted, counters, sizeof(counted), cudaMemcpyDeviceToHost));
+		return (uint64_t)counted[0] << 32 | counted[1];
+	};
+
+	all = repeated(count, [&] {
+		double begin = now();
+
+		launch(0);
+		launched.push_back((now() - begin) / count);
+		CHECK(cudaDeviceSynchronize());
+	});
+	launched.erase(launched.begin());
+	report("kernels that count, calling thread", launched, so_far());
+	report("kernels that count, until all have run", all, so_far());
+	all = repeated(count, [&] {
+		std::thread other(launch, 1);
+
+		launch(0);
+		other.join();
+		CHECK(cudaDeviceSynchronize());
+	});
+	report("the same by each of two threads", all, so_far());
+	for (cudaStream_t stream : streams)
+		CHECK(cudaStreamDestroy(stream));
+	CHECK(cudaFree(counters));
+}
+
+/* Calls that are answered, each by itself. */
+static void answered_calls(int count)
+{
+	unsigned value = 0, *on_device;
+	cudaStream_t stream;
+
+	CHECK(cudaMalloc(&on_device, sizeof(value)));
+	CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+	report("cudaStreamQuery", repeated(count, [&] {
+		for (int i = 0; i < count; i++)
+			CHECK(cudaStreamQuery(stream));
+	}), 0);
+	report("cudaDeviceSynchronize", repeated(count, [&] {
+		for (int i = 0; i < count; i++)
+			CHECK(cudaDeviceSynchronize());
+	}), 0);
+	std::vector<double> to_device = repeated(count, [&] {
+		for (int i = 0; i < count; i++) {
+			value++;
+			CHECK(cudaMemcpy(on_device, &value, sizeof(value), cudaMemcpyHostToDevice));
+		}
+	});
+	value = 0;
+	std::vector<double> to_host = repeated(count, [&] {
+		for (int i = 0; i < count; i++)
+			CHECK(cudaMemcpy(&value, on_device, sizeof(value), cudaMemcpyDeviceToHost));
+	});
+	report("4 bytes to the device", to_device, value);
+	report("4 bytes to the host", to_host, value);
+	report("cudaMalloc of 1 MiB and cudaFree", repeated(count, [&] {
+		for (int i = 0; i < count; i++) {
+			void *memory;
+
+			CHECK(cudaMalloc(&memory, 1 << 20));
+			CHECK(cudaFree(memory));
+		}
+	}), 0);
+	CHECK(cudaStreamDestroy(stream));
+	CHECK(cudaFree(on_device));
+}
+
+/* Of noise, which nobody who compresses gains by. */
 static void copies(size_t bytes, bool pinned)
 {
+	const std::vector<float> sent = noise(bytes / sizeof(float), 5);
+	std::vector<double> seconds[2];
 	char name[64];
 	void *host, *device;
 
@@ -197,14 +295,19 @@ static void copies(size_t bytes, bool pinned)
 		CHECK(cudaMallocHost(&host, bytes));
 	else
 		host = malloc(bytes);
-	memset(host, 1, bytes);
+	memcpy(host, sent.data(), bytes);
 	for (int to_host = 0; to_host < 2; to_host++) {
-		snprintf(name, sizeof(name), "%s %zu KiB, %s", to_host ? "d2h" : "h2d", bytes >> 10, pinned ? "pinned" : "pageable");
-		report(name, repeated(1, [&] {
+		seconds[to_host] = repeated(1, [&] {
 			CHECK(to_host ? cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost) :
 					cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice));
 			CHECK(cudaDeviceSynchronize());
-		}), 0);
+		});
+		if (!to_host)
+			memset(host, 0, bytes);
+	}
+	for (int to_host = 0; to_host < 2; to_host++) {
+		snprintf(name, sizeof(name), "%s %zu KiB, %s", to_host ? "d2h" : "h2d", bytes >> 10, pinned ? "pinned" : "pageable");
+		report(name, seconds[to_host], !memcmp(host, sent.data(), bytes));
 	}
 	if (pinned)
 		CHECK(cudaFreeHost(host));
@@ -213,19 +316,39 @@ static void copies(size_t bytes, bool pinned)
 	CHECK(cudaFree(device));
 }
 
+static bool chosen(const char *part, char **parts)
+{
+	bool all = !*parts;
+
+	for (; *parts; parts++)
+		all |= !strcmp(*parts, part);
+	return all;
+}
+
 int main(int argc, char **argv)
 {
 	const int divisor = argc > 1 ? atoi(argv[1]) : 1;
+	char **parts = argv + (argc > 1 ? 2 : 1);
 
 	if (divisor < 1) {
-		fprintf(stderr, "usage: kernels [DIVISOR], a whole number from 1\n");
+		fprintf(stderr, "usage: kernels [DIVISOR [work] [calls] [copies]], DIVISOR a whole number from 1\n");
 		return 2;
 	}
-	vector_add(((size_t)16 << 20) / divisor);
-	matrix_product((4096 / divisor + TILE - 1) / TILE * TILE);
-	tiny_kernels((10000 + divisor - 1) / divisor);
-	for (size_t bytes = 4 << 10; bytes <= 256u << 20; bytes *= 64 / 4)
-		for (int pinned = 0; pinned < 2; pinned++)
-			copies(bytes / divisor > 4096 ? bytes / divisor : 4096, pinned);
+	nothing<<<1, 1>>>();
+	CHECK(cudaDeviceSynchronize());
+	printf("{\"name\": \"exec to first kernel\", \"at\": %.9f}\n", now());
+	if (chosen("work", parts)) {
+		vector_add(((size_t)16 << 20) / divisor);
+		matrix_product((4096 / divisor + TILE - 1) / TILE * TILE);
+	}
+	if (chosen("calls", parts)) {
+		tiny_kernels((10000 + divisor - 1) / divisor);
+		counting_kernels((10000 + divisor - 1) / divisor);
+		answered_calls((200 + divisor - 1) / divisor);
+	}
+	if (chosen("copies", parts))
+		for (size_t bytes = 4 << 10; bytes <= 256u << 20; bytes *= 64 / 4)
+			for (int pinned = 0; pinned < 2; pinned++)
+				copies(bytes / divisor > 4096 ? bytes / divisor : 4096, pinned);
 	return 0;
 }

@@ -30,10 +30,15 @@ NETWORK = Network(rtt_us=100, gbps=10)
 WAYS = ("native", "shm", "unix", "tcp", "tls", FAR, *(way + ONE_THREAD for way in ("shm", "tcp", "tls")))
 
 
+def outside() -> dict[str, str]:
+    """The environment of programs that nothing of this one's loader and interpreter reaches."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "PYTHON"))}
+
+
 @contextlib.contextmanager
 def environments(libcuda: Path, ways: Sequence[str]) -> Iterator[dict[str, dict[str, str]]]:
     """Environments of programs, by the way that their calls take to the driver `libcuda`."""
-    base = {name: value for name, value in os.environ.items() if not name.startswith(("LD_", "PYTHON"))}
+    base = outside()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="farbus-ways-")))
         made = {"native": base | {"LD_LIBRARY_PATH": str(libcuda.parent)}}
