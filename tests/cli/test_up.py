@@ -70,6 +70,20 @@ def adapter(name: str, *addresses: str) -> RdmaDevice:
     return RdmaDevice(name=name, addresses=addresses, nodes=())
 
 
+def test_nodes_of_the_same_names_have_gpus_of_their_own_in_each_state(tmp_path: Path) -> None:
+    """Two of one user that run at a time: else one's programs met what the other's had left on the GPU."""
+
+    def gpus_of(state: Path) -> list[str]:
+        plan = Plan(nodes=parse_nodes("left:1,right:1"), gpu_memory_bytes=2**30)
+        EmbeddedCluster(plan, state=state, sockets=tmp_path / "sockets", tell=print)._prepare()
+        configs = (state / "nodes" / name / "config.json" for name in ("left", "right"))
+        return [json.loads(config.read_bytes())["softgpu_node"] for config in configs]
+
+    first, second = gpus_of(tmp_path / "first"), gpus_of(tmp_path / "second")
+    assert len({*first, *second}) == 4
+    assert gpus_of(tmp_path / "first") == first, "a state that is kept knows its GPUs again"
+
+
 def test_by_rdma_nodes_have_the_address_of_a_device(tmp_path: Path) -> None:
     address = rdma_address(lambda: [adapter("mlx5_0"), adapter("rxe0", "10.0.0.7", "fd00::7")])
     assert address == "10.0.0.7"
