@@ -23,7 +23,8 @@ from farbus.scheduler.events import Verb
 from farbus.scheduler.inference import ends_of, observed_run
 from farbus.scheduler.queue import task_names
 from farbus.scheduler.quotas import devices_of_lease
-from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, Program, TaskRun, Verdict
+from farbus.scheduler.records import JobRecord, LeaseRecord, Verdict
+from farbus.scheduler.runs import ClientSide, Program, TaskRun, Trait
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS
 from farbus.scheduler.steps import Step
 from farbus.scheduler.stored import grant_of, timed, with_storage
@@ -51,8 +52,9 @@ class Attempts(Commander):
     def _grant(self, job: JobRecord, placement: JobPlacement) -> None:
         """Begin an attempt where the job was placed."""
         progress = job.progress
+        job.runs.clear()
         progress.attempt += 1
-        progress.runs, progress.leases, progress.late_failures = [], 0, 0
+        progress.leases = progress.late_failures = 0
         progress.alternative = placement.alternative
         if placement.alternative:
             self._tell(job, f"placed as its alternative {placement.alternative}")
@@ -66,8 +68,6 @@ class Attempts(Commander):
     def _grant_tasks(self, job: JobRecord, tasks: Iterable[TaskPlacement], *, late: bool = False) -> None:
         """Write the leases of tasks of an attempt, one per task, device node, route and storage."""
         progress = job.progress
-        # A ledger of an earlier version does not know their number.
-        progress.leases = max(progress.leases, sum(len(run.leases) for run in progress.runs))
         asked = job.asked
         groups = dict(task_names(asked))
         # Of a job with flavour vectors only some groups are there; what is kept of a run counts all of them.
@@ -87,7 +87,8 @@ class Attempts(Commander):
                 leases.append(lease_id)
             requests = group.requests
             run = TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases), late=late)
-            progress.runs.append(run)
+            job.runs.add(run)
+            self._index(job, run)
             run.moves = self._begin_moves(job, run)
             if run.moves:
                 # Its lease is granted where they are then; to the user's quota they count from now on.
@@ -96,7 +97,6 @@ class Attempts(Commander):
                 self.occupy(node, room)
             self._tell(job, describe_placement(task))
         self.generation += 1
-        self._index(job)
         self._persist.add(job.job.id)
 
     def _begin_moves(self, job: JobRecord, run: TaskRun) -> tuple[str, ...]:
@@ -183,11 +183,10 @@ class Attempts(Commander):
             return
         if job.state is JobState.PREPARING:
             self._advance_preparing(job)
-        if job.state is JobState.RUNNING and not job.job.interactive and not job.job.attachment:
-            # A start that was asked for is waited for: its program may have begun.
-            starting = any(run.program is Program.STARTING and not run.dropped for run in job.progress.runs)
-            if not starting and all(run.succeeded or run.is_spare for run in job.progress.runs):
-                self._undo(job, JobState.SUCCEEDED, "")
+        # A start that was asked for is waited for: its program may have begun.
+        waits = job.job.interactive or job.job.attachment or job.runs.count(Trait.STARTING)
+        if job.state is JobState.RUNNING and not waits and not job.runs.count(Trait.UNFINISHED):
+            self._undo(job, JobState.SUCCEEDED, "")
         if job.state is JobState.RUNNING:
             self._begin_limit(job)
             self._advance_late(job)
@@ -199,19 +198,20 @@ class Attempts(Commander):
         """See to it that rounds know of the tasks that a job does without."""
 
     def _advance_preparing(self, job: JobRecord) -> None:
-        runs = job.progress.runs
-        for run in runs:
+        runs = job.runs
+        due = runs.take_due()
+        for run in due:
             if run.client is not ClientSide.PREPARED:
                 self._prepare(job, run)
-        if not all(run.client is ClientSide.PREPARED for run in runs):
+        if runs.count(Trait.UNPREPARED):
             return
         if job.job.attachment:
             # Its volume has been used there: what ends that is no failure of the attachment.
             job.progress.failures = 0
         elif not job.job.interactive:
-            for run in runs:
+            for run in list(runs) if runs.count(Trait.UNSTARTED) else due:
                 self._start(job, run)
-            if any(run.program is Program.STARTING for run in runs):
+            if runs.count(Trait.STARTING):
                 return
         job.progress.started_at = self._wall
         job.running_since = self._now
@@ -223,7 +223,7 @@ class Attempts(Commander):
 
     def _time_shares(self, job: JobRecord) -> None:
         """Count what its program needs of drives from now on: until here it was prepared."""
-        for lease_id in self._leases_of(job):
+        for lease_id in self._leases_of(job.runs):
             lease = self.leases[lease_id].lease
             for leased in lease.devices if lease.is_room else ():
                 device = self.devices[leased.device]
@@ -252,20 +252,18 @@ class Attempts(Commander):
         if not waiting and run.client is not ClientSide.PREPARED:
             if run.client is ClientSide.NONE:
                 run.client = ClientSide.PREPARING
-                self._persist.add(job.job.id)
             self._task_step(job, run, Verb.PREPARE_CLIENT)
 
     def _start(self, job: JobRecord, run: TaskRun) -> None:
         if run.program is Program.NONE:
             run.program = Program.STARTING
-            self._persist.add(job.job.id)
         if run.program is Program.STARTING:
             self._task_step(job, run, Verb.START_TASK)
 
     # --- tasks that come later, and those that are taken back while their job goes on ------
 
     def _advance_late(self, job: JobRecord) -> None:
-        for run in list(job.progress.runs):
+        for run in job.runs.take_due():
             if run.dropped:
                 if self._undo_run(job, run):
                     self._remove(job, run)
@@ -288,11 +286,10 @@ class Attempts(Commander):
 
     def _remove(self, job: JobRecord, run: TaskRun) -> None:
         """Forget a task of which nothing is left; it may be placed again."""
-        job.progress.runs.remove(run)
-        left = {node for other in job.progress.runs for node in other.nodes}
-        for node in set(run.nodes) - left:
-            self.jobs_of_node[node].discard(job.job.id)
-        self._persist.add(job.job.id)
+        job.runs.remove(run)
+        for node in run.nodes:
+            if not job.runs.at(node):
+                self.jobs_of_node[node].discard(job.job.id)
         self._announce(job)
         self._want_round()
 
@@ -319,7 +316,6 @@ class Attempts(Commander):
         *,
         answered: bool,
     ) -> None:
-        self._persist.add(job.job.id)
         if step.verb is Verb.UNPREPARE_CLIENT:
             if outcome.ok:
                 self.steps.drop(key)
@@ -372,9 +368,9 @@ class Attempts(Commander):
             return
         run.program = Program.RUNNING if begins else Program.EXITED
         run.arriving = status.unstarted
-        self._persist.add(job.job.id)
         if run.program is Program.EXITED:
             run.exit_code, run.reason = status.exit_code, status.reason
+            self._persist.add(job.job.id)
             self._tell(job, f"task {run.task} {describe_exit(run)}")
             if run.is_spare:
                 self._drop(job, run, f"it did not begin on node {run.node}: {run.reason}")
@@ -407,7 +403,7 @@ class Attempts(Commander):
         if job.job.attachment:
             self._undo(job, JobState.SUCCEEDED, event.reason)
             return
-        (run,) = job.progress.runs
+        (run,) = job.runs
         if event.exit_code is None:
             self._undo(job, JobState.FAILED, f"task {run.task}: {UNTOLD_END}")
             return
@@ -443,13 +439,12 @@ class Attempts(Commander):
 
     def _has_begun(self, job: JobRecord) -> bool:
         """Say whether a program of the job's may have begun: what has begun is not run a second time."""
-        begun = (Program.RUNNING, Program.EXITED)
         if job.job.attachment:
             # Nothing of it can be lost by beginning anew.
             return False
         if job.job.interactive:
             return job.state is not JobState.PREPARING
-        return any(run.program in begun and not run.arriving for run in job.progress.runs)
+        return job.runs.count(Trait.BEGUN) > 0
 
     def _after_loss(self, job: JobRecord) -> JobState:
         return JobState.FAILED if self._has_begun(job) else JobState.QUEUED
@@ -494,7 +489,7 @@ class Attempts(Commander):
     @staticmethod
     def _is_arriving(job: JobRecord) -> bool:
         """Say whether a program that the job can't do without waits for its files."""
-        return any(run.arriving and not run.is_spare for run in job.progress.runs)
+        return job.runs.count(Trait.AWAITED) > 0
 
     def _limit(self, job: JobRecord) -> None:
         """Have a job end at its time limit, counted by monotonic time from its start.
@@ -528,10 +523,12 @@ class Attempts(Commander):
             self._watch_limit(job)
 
     def _advance_finishing(self, job: JobRecord) -> None:
-        done = True
-        for run in reversed(job.progress.runs):
-            done = self._undo_run(job, run) and done
-        if done:
+        for run in reversed(job.runs.take_due()):
+            if self._undo_run(job, run):
+                job.left.pop(run.task, None)
+            else:
+                job.left[run.task] = None
+        if not job.left:
             self._conclude(job)
 
     def _undo_run(self, job: JobRecord, run: TaskRun) -> bool:
@@ -540,7 +537,6 @@ class Attempts(Commander):
             # They go on to their end: the devices are then wherever that is, and nobody's.
             run.moves = ()
             self.accounts.give(job.job.user, devices=len(run.moved_devices))
-            self._persist.add(job.job.id)
         if run.client is ClientSide.NONE and not (run.is_alive or run.occupies or self._has_leases(run)):
             return True
         if self.is_gone(run.node):
@@ -575,7 +571,6 @@ class Attempts(Commander):
             run.lose(f"lost with node {run.node}")
         if run.client is not ClientSide.NONE:
             run.client = ClientSide.NONE
-            self._persist.add(job.job.id)
         for verb in (Verb.PREPARE_CLIENT, Verb.START_TASK, Verb.STOP_TASK, Verb.UNPREPARE_CLIENT):
             self.steps.drop(self._task_key(job, run, verb))
 
@@ -604,27 +599,28 @@ class Attempts(Commander):
         for verb in (Verb.PREPARE_DEVICES, Verb.UNPREPARE_DEVICES):
             self.steps.drop(f"{lease.id}.{verb}")
         self._effects += self.settle_claims(leased.device for leased in lease.devices)
-        self._touch(lease.job)
+        self._touch(lease.job, task=lease.task)
         self._want_round()
 
     def _conclude(self, job: JobRecord) -> None:
         progress = job.progress
         verdict = progress.verdict
         assert verdict is not None, f"job {job.job.id} finishes without a verdict"
-        for run in progress.runs:
+        for run in list(job.runs):
             for node in run.nodes:
                 self.jobs_of_node[node].discard(job.job.id)
-        # Of what never began there is nothing to tell.
-        progress.runs = [run for run in progress.runs if not run.is_spare]
+            if run.is_spare:
+                # Of what never began there is nothing to tell.
+                job.runs.remove(run)
         self.accounts.give(job.job.user, jobs=1)
         self._want_round()
         if verdict.moved:
-            verdict = _own_end(progress.runs) or verdict
+            verdict = _own_end(job.runs) or verdict
         if verdict.state is not JobState.QUEUED:
             reason = verdict.reason
             # It may not have been known yet when the program failed.
             if verdict.state is JobState.FAILED and UNREACHABLE not in reason:
-                reason += self._lenders_lost(run for run in progress.runs if not run.succeeded)
+                reason += self._lenders_lost(run for run in job.runs if not run.succeeded)
             self._end(job, verdict.state, reason)
             return
         progress.failures += not verdict.moved
@@ -632,7 +628,8 @@ class Attempts(Commander):
             self._end(job, JobState.FAILED, f"{verdict.reason} (attempt {progress.failures} of {MAX_FAILURES})")
             return
         self.loads.end(job.job.id, self._now)
-        progress.runs, progress.verdict, progress.unreachable, progress.started_at = [], None, [], 0.0
+        job.runs.clear()
+        progress.verdict, progress.unreachable, progress.started_at = None, [], 0.0
         progress.alternative = ""
         job.not_before = self._now + RETRY_S * 2**progress.failures
         self._agenda.add(job.not_before, Look.JOB, job.job.id)
@@ -648,6 +645,8 @@ class Attempts(Commander):
         if job.job.interactive:
             self._interactive[job.job.groups[0].node].discard(job.job.id)
         self._persist.discard(job.job.id)
+        self._changed_tasks.pop(job.job.id, None)
+        job.progress.runs = list(job.runs)
         self._persist_job(job, new=False)
         status = job.status()
         # The wall clock may have been set meanwhile.

@@ -18,8 +18,8 @@ round's score the best plan could save at most, ``overload_...`` the same where
 there is too much to do.  References in the same run: first fit,
 the same decision with no arc left out, and for the solver alone networkx on
 the same network.  ``cpu_p50`` and ``cpu_p99`` are processor time, which is
-what to go by on a machine that others use.  ``restart_s`` is explained in
-:mod:`farbus.scheduler.restart_bench`.
+what to go by on a machine that others use.  ``life_ms`` is explained in
+:mod:`farbus.scheduler.life_bench`, ``restart_s`` in :mod:`farbus.scheduler.restart_bench`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from farbus.model.decision import Decision, DeviceView, NodeView, PendingJob, Sn
 from farbus.model.device import Device, DeviceKind
 from farbus.model.job import Job, Requests, TaskGroup
 from farbus.model.node import Node, Resources
-from farbus.scheduler import restart_bench
+from farbus.scheduler import life_bench, restart_bench
 from farbus.scheduler.cluster import ClusterState
 from farbus.scheduler.collector import collector_paused
 from farbus.scheduler.costs.baselines import FirstFitPolicy
@@ -131,6 +131,7 @@ def run(*, quick: bool) -> dict[str, Any]:
     results.append(_full_solve(*(QUICK_FULL_SOLVE if quick else FULL_SOLVE), repeats=1 if quick else FEW_REPEATS))
     results.append(_solver(sources=64 if quick else 128, places=32 if quick else 128))
     results.append(_row("peak_memory_mib", _peak_mib(), "MiB", 0.0, reference_name="none"))
+    results += life_bench.run(quick=quick)
     results += restart_bench.run(jobs=QUICK_RESTART_JOBS if quick else restart_bench.JOBS)
     return {"bench": "scheduler", "results": results}
 

@@ -26,7 +26,8 @@ from farbus.scheduler.loads import RunLoads
 from farbus.scheduler.move_records import ChassisRecord, MoveRecord, Slots
 from farbus.scheduler.queue import JobQueue, task_names
 from farbus.scheduler.quotas import Accounts, devices_of_lease
-from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, TaskRun
+from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord
+from farbus.scheduler.runs import TaskRun
 from farbus.scheduler.situations import Situations
 from farbus.scheduler.stored import StorageCheck, check_shares, describe_shares, is_ready, storage_trouble
 from farbus.scheduler.views import Views, fresh_snapshot
@@ -524,7 +525,8 @@ class ClusterState:
         check_shares(self)
         used: dict[str, Resources] = {}
         for job in self.jobs.values():
-            for run in job.progress.runs:
+            job.runs.check()
+            for run in job.runs:
                 if run.occupies:
                     add_room(used, run.room)
         for name, node in self.nodes.items():
@@ -543,7 +545,7 @@ class ClusterState:
         for record in self.leases.values():
             granted[record.lease.user] += devices_of_lease(record.lease)
         for job in self.jobs.values():
-            granted[job.job.user] += sum(len(run.moved_devices) for run in job.progress.runs if run.moves)
+            granted[job.job.user] += sum(len(run.moved_devices) for run in job.runs if run.moves)
         granted += Counter()
         assert self.accounts.devices == granted, "the accounts of users' devices"
 

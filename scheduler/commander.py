@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+import msgspec
+
+from farbus.model.job import Job
 from farbus.model.rules import Rules
 from farbus.model.states import JOB_STATES, LEASE_STATES, JobState, LeaseState
 from farbus.scheduler import events
 from farbus.scheduler.agenda import Agenda, Look
 from farbus.scheduler.cluster import ClusterState
 from farbus.scheduler.events import Effect, Verb
-from farbus.scheduler.records import JobRecord, LeaseRecord, NodeRecord, TaskRun
+from farbus.scheduler.records import JobRecord, LeaseRecord, NodeRecord, StoredProgress
+from farbus.scheduler.runs import Runs, TaskRun
 from farbus.scheduler.steps import STOP_GRACE_S, Step, StepBook
 from farbus.scheduler.words import describe_time
 
@@ -50,6 +54,8 @@ class Commander(ClusterState):
         self._touched: dict[str, None] = {}
         """Jobs to advance, persist and announce before the event is done."""
         self._persist: set[str] = set()
+        self._changed_tasks: dict[str, None] = {}
+        """Jobs of whose tasks some have changed, to be written down."""
         self._interactive: defaultdict[str, set[str]] = defaultdict(set)
         """Interactive jobs by the node of their program."""
         self._round_wanted = False
@@ -139,7 +145,8 @@ class Commander(ClusterState):
         job = record.job
         if sum(group.count for group in job.groups) == 1:
             return job.environment
-        first = min(record.progress.runs, key=lambda run: (run.group, int(run.task.rpartition(".")[2])))
+        first = record.runs.first
+        assert first is not None, f"job {job.id} has no task"
         known = self.node(first.node).node
         # Of a node that was not heard since the scheduler began the name is known, which is its address by default.
         return {**job.environment, FIRST_ADDRESS: known.address if known is not None else first.node}
@@ -164,18 +171,31 @@ class Commander(ClusterState):
         job = self.jobs.get(step.job)
         if job is not None and told and not job.has_told(told):
             self._tell(job, told)
+            self._persist.add(job.job.id)
             self._announce(job)
 
     # --- jobs and leases -----------------------------------------------------------------
 
-    def _index(self, job: JobRecord) -> None:
-        for run in job.progress.runs:
-            for node in run.nodes:
-                self.node(node)
-                self.jobs_of_node[node].add(job.job.id)
+    def _take_job(
+        self, job: Job, *, state: JobState = JobState.QUEUED, progress: StoredProgress | None = None
+    ) -> JobRecord:
+        """Have a job in the books, new or as it is written down; return its record."""
+        progress = progress or StoredProgress()
+        runs = Runs(progress.runs, job=job.id, changed=self._changed_tasks)
+        # What lives is written task by task.
+        progress.runs = []
+        record = self.jobs[job.id] = JobRecord(job=job, state=state, progress=progress, runs=runs)
+        for run in runs:
+            self._index(record, run)
+        return record
 
-    def _leases_of(self, job: JobRecord) -> list[str]:
-        return [lease for run in job.progress.runs for lease in run.leases if lease in self.leases]
+    def _index(self, job: JobRecord, run: TaskRun) -> None:
+        for node in run.nodes:
+            self.node(node)
+            self.jobs_of_node[node].add(job.job.id)
+
+    def _leases_of(self, runs: Iterable[TaskRun]) -> list[str]:
+        return [lease for run in runs for lease in run.leases if lease in self.leases]
 
     def _has_leases(self, run: TaskRun) -> bool:
         return any(lease in self.leases for lease in run.leases)
@@ -185,9 +205,12 @@ class Commander(ClusterState):
             self.vacate(run)
             self._want_round()
 
-    def _touch(self, job_id: str) -> None:
+    def _touch(self, job_id: str, *, task: str = "") -> None:
+        """Have a job looked at, and of its tasks those that have changed and ``task``, for which something has come."""
         if job_id in self.jobs:
             self._touched[job_id] = None
+            if task:
+                self.jobs[job_id].runs.look(task)
 
     def _wake_all(self) -> None:
         """Have the next round look at all that waits."""
@@ -207,6 +230,7 @@ class Commander(ClusterState):
     def _move_job(self, job: JobRecord, state: JobState, reason: str) -> None:
         JOB_STATES.check(job.job.id, job.state, state, job.progress.story)
         job.state = state
+        job.runs.look_at_all()
         job.progress.reason = reason
         self._tell(job, f"{state}: {reason}" if reason else state.value)
         self._persist.add(job.job.id)
@@ -220,6 +244,12 @@ class Commander(ClusterState):
 
     def _persist_job(self, job: JobRecord, *, new: bool) -> None:
         self._effects.append(events.PersistJob(job=job.job, state=job.state, progress=job.progress, new=new))
+
+    def _persist_tasks(self, job: JobRecord) -> None:
+        """Write those of a job's tasks that have changed."""
+        tasks = tuple((task, msgspec.json.encode(run) if run else b"") for task, run in job.runs.take_unwritten())
+        if tasks:
+            self._effects.append(events.PersistTasks(job_id=job.job.id, tasks=tasks))
 
     def _persist_lease(self, record: LeaseRecord) -> None:
         self._effects.append(

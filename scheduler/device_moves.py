@@ -38,7 +38,8 @@ from farbus.scheduler.chassis import ServingChassis
 from farbus.scheduler.cluster import persist_device
 from farbus.scheduler.events import Verb
 from farbus.scheduler.move_records import BACK, ChassisRecord, MoveRecord, StoredMove
-from farbus.scheduler.records import DeviceRecord, JobRecord, NodeRecord, TaskRun
+from farbus.scheduler.records import DeviceRecord, JobRecord, NodeRecord
+from farbus.scheduler.runs import TaskRun
 from farbus.scheduler.steps import Step
 from farbus.scheduler.words import describe_unreachable
 
@@ -240,7 +241,7 @@ class DeviceMoves(ServingChassis):
     def _tell_job(self, move: StoredMove) -> None:
         """The job for which a device was moved gets its lease, or goes back into the queue."""
         job = self.jobs.get(move.job)
-        run = next((run for run in job.progress.runs if move.id in run.moves), None) if job is not None else None
+        run = next((run for run in job.runs if move.id in run.moves), None) if job is not None else None
         if job is None or run is None:
             return
         if move.state is not MoveState.DONE:

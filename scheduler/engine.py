@@ -49,6 +49,13 @@ TRANSIENT_S = 10.0
 """Pause after a round that failed as a whole, before the next event asks for one."""
 
 
+MANY_TASKS = 64
+"""Tasks from which on what becomes of them is told together."""
+TASK_REST_S = 0.000_1
+"""Part of the pause between two tellings for each task, some times what it takes to tell it: else those who watch a job
+of thousands of tasks would take as many times as long as it does itself."""
+
+
 class SessionPort(Protocol):
     """The engine's side of a session."""
 
@@ -388,7 +395,8 @@ class Engine:
         """Yield the job now and at every change until it has ended.
 
         A slow reader misses states in between, never the last one, and costs
-        no memory.
+        no memory.  One that reads of a job with many tasks is told together
+        what becomes of them.
         """
         with self.watching((job_id,)) as changed:
             last: JobStatus | None = None
@@ -402,6 +410,9 @@ class Engine:
                 if not live:
                     return
                 await changed.wait()
+                record = self.machine.jobs.get(job_id)
+                if record is not None and record.state is status.state:
+                    await rest(len(record.runs))
 
     def recent_moves(self) -> dict[str, MoveStatus]:
         """Return moves that have ended lately, by id."""
@@ -455,6 +466,12 @@ class Engine:
                 self._watchers[job_id].discard(changed)
                 if not self._watchers[job_id]:
                     del self._watchers[job_id]
+
+
+async def rest(tasks: int) -> None:
+    """Wait a while, after something was told of so many tasks, until it is told again what has become of them."""
+    if tasks >= MANY_TASKS:
+        await asyncio.sleep(tasks * TASK_REST_S)
 
 
 def _no_decision(pending: PendingJob, told: str) -> Decision:

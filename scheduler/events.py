@@ -554,13 +554,23 @@ class CloseSession(Value, frozen=True, kw_only=True):
 class PersistJob(Value, frozen=True, kw_only=True):
     """Write a job.  ``progress`` is its record's, which may change until it is written: the ledger has the latest.
 
-    So a job with a thousand tasks is put into bytes once for each commit, however many of them have something to tell.
+    Of one that lives its tasks are not in it (:class:`PersistTasks`); of one that has ended it has them all.
     """
 
     job: Job
     state: JobState
     progress: StoredProgress
     new: bool
+
+
+class PersistTasks(Value, frozen=True, kw_only=True):
+    """Write tasks of a job that lives, by name: each a :class:`farbus.scheduler.runs.TaskRun` as JSON.
+
+    Empty: it is no more.  Those that are not named stay as they are.
+    """
+
+    job_id: str
+    tasks: tuple[tuple[str, bytes], ...]
 
 
 class PersistLease(Value, frozen=True, kw_only=True):
@@ -674,6 +684,7 @@ class VolumeChanged(Value, frozen=True, kw_only=True):
 
 Persist = (
     PersistJob
+    | PersistTasks
     | PersistLease
     | PersistDevice
     | PersistNode

@@ -53,13 +53,13 @@ class Late(Volumes):
         if not lacks and not known:
             return
         found = []
-        for index, names in lacks.items():
+        for index, count in lacks.items():
             group = job.job.groups[index]
             late_id = f"{job.job.id}+{group.name}"
             found.append(late_id)
-            if late_id in known and self.late_jobs[late_id][2].groups[0].count == len(names):
+            if late_id in known and self.late_jobs[late_id][2].groups[0].count == count:
                 continue
-            asked = replace(job.asked.groups[index], count=len(names), min_count=1)
+            asked = replace(job.asked.groups[index], count=count, min_count=1)
             stands = replace(
                 job.job, id=late_id, groups=(asked,), alternatives=(), priority=job.job.priority - LATE_PRIORITY
             )
@@ -109,8 +109,7 @@ class Late(Volumes):
         """Place more tasks of a running job; say whether the plan holds."""
         job_id, index, stands = self.late_jobs[placement.job]
         job = self.jobs[job_id]
-        names = job.lacks.get(index, [])
-        tasks = placement.tasks[: len(names)]
+        tasks = placement.tasks[: job.lacks.get(index, 0)]
         (group,) = stands.groups
         room = self.accounts.room_for_devices(stands.user, self.rules)
         if room is not None and len(tasks) * devices_of_task(group) > room:
@@ -118,7 +117,8 @@ class Late(Volumes):
         if not tasks or self.placement_problem(JobRecord(job=stands), placement):
             return False
         job.misses = ()
-        self._grant_tasks(job, (replace(task, task=name) for task, name in zip(tasks, names, strict=False)), late=True)
+        names = job.lacking(index, len(tasks))
+        self._grant_tasks(job, [replace(task, task=name) for task, name in zip(tasks, names, strict=True)], late=True)
         self._announce(job)
         return True
 
@@ -150,4 +150,4 @@ class Late(Volumes):
         asleep = {late_id for late_id in offered if self.late.is_asleep(late_id)}
         assert self.late.awake == offered - asleep, "what running jobs lack, and situations"
         for job_id, index, stands in self.late_jobs.values():
-            assert len(self.jobs[job_id].lacks[index]) == stands.groups[0].count, f"what job {job_id} lacks"
+            assert self.jobs[job_id].lacks[index] == stands.groups[0].count, f"what job {job_id} lacks"

@@ -2,14 +2,17 @@
 
 The only truth about who may use what.  Jobs that have not ended and leases
 that are not released are loaded whole at the start; the others stay in the
-file, up to :data:`KEEP_ENDED`, for listings.  The secret of a lease is erased
-with its release.
+file, up to :data:`KEEP_ENDED`, for listings.  Each task of a job that lives
+has a row of its own, so that what happens to it is written at the same cost
+however many the job has; one that has ended has them all in its own.  The
+secret of a lease is erased with its release.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import sqlite3
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -39,12 +42,14 @@ from farbus.scheduler.events import (
     PersistNode,
     PersistProfile,
     PersistRun,
+    PersistTasks,
     PersistVolume,
     PersistWaits,
 )
 from farbus.scheduler.inference import WINDOW
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.records import StoredProgress, job_status
+from farbus.scheduler.runs import TaskRun, order_of
 from farbus.scheduler.store import Store
 from farbus.scheduler.volume_records import StoredVolume
 
@@ -104,6 +109,11 @@ CREATE UNIQUE INDEX volumes_live ON volumes (name) WHERE live
 """
 _SCHEMA += ";" + _VOLUMES
 
+_TASKS = """
+CREATE TABLE tasks (job INTEGER NOT NULL, task TEXT NOT NULL, run BLOB NOT NULL, PRIMARY KEY (job, task)) WITHOUT ROWID
+"""
+_SCHEMA += ";" + _TASKS
+
 _UPGRADES = (
     """
 ALTER TABLE jobs ADD COLUMN rounds_waited INTEGER NOT NULL DEFAULT 0;
@@ -113,6 +123,13 @@ CREATE TABLE cordons (kind TEXT NOT NULL, name TEXT NOT NULL, cordon BLOB NOT NU
     _PROFILES,
     _MOVES,
     _VOLUMES,
+    # JSON that the ledger has is text, in blobs.
+    f"""
+{_TASKS};
+INSERT INTO tasks SELECT seq, json_extract(value, '$.placement.task'), CAST(value AS BLOB)
+    FROM jobs, json_each(CAST(progress AS TEXT), '$.runs') WHERE live;
+UPDATE jobs SET progress = CAST(json_remove(CAST(progress AS TEXT), '$.runs') AS BLOB) WHERE live
+""",  # noqa: S608 - the names are ours
 )
 """What makes each older format the next one, beginning with format 1."""
 
@@ -181,13 +198,15 @@ class Ledger:
 
     def write(self, effects: Iterable[Persist]) -> concurrent.futures.Future[None]:
         """Write ``effects``, all or none; the future is resolved once they are on the disk."""
-        jobs, batch = apart(effects)
+        jobs, tasks, batch = apart(effects)
         self._since_prune += sum(job.new for job, _ in jobs)
         prune = self._since_prune >= PRUNE_EVERY
         if prune:
             self._since_prune = 0
 
         def work(connection: sqlite3.Connection) -> None:
+            # First: one that ends in this commit has them in its own row.
+            _write_tasks(connection, tasks)
             for job, progress in jobs:
                 _write_job(connection, job, progress)
             for effect in batch:
@@ -260,6 +279,7 @@ def job_number(job_id: str, *, prefix: str = "j") -> int:
 _JOB = msgspec.json.Decoder(Job)
 _LEASE = msgspec.json.Decoder(Lease)
 _PROGRESS = msgspec.json.Decoder(StoredProgress)
+_TASK = msgspec.json.Decoder(TaskRun)
 _DEVICE = msgspec.json.Decoder(Device)
 _NODE = msgspec.json.Decoder(Node)
 _CORDON = msgspec.json.Decoder(Cordon)
@@ -275,10 +295,13 @@ def _begin_term(connection: sqlite3.Connection) -> int:
 
 
 def _load(connection: sqlite3.Connection) -> Contents:
+    tasks: defaultdict[int, list[TaskRun]] = defaultdict(list)
+    for number, task in connection.execute("SELECT job, run FROM tasks"):
+        tasks[number].append(_TASK.decode(task))
     jobs = [
-        (_JOB.decode(spec), JobState(state), _with_waits(_PROGRESS.decode(progress), rounds_waited))
-        for state, spec, progress, rounds_waited in connection.execute(
-            "SELECT state, spec, progress, rounds_waited FROM jobs WHERE live ORDER BY seq"
+        (_JOB.decode(spec), JobState(state), _whole(_PROGRESS.decode(progress), rounds_waited, tasks.get(number, ())))
+        for number, state, spec, progress, rounds_waited in connection.execute(
+            "SELECT seq, state, spec, progress, rounds_waited FROM jobs WHERE live ORDER BY seq"
         )
     ]
     leases = [
@@ -320,9 +343,10 @@ def _load(connection: sqlite3.Connection) -> Contents:
     )
 
 
-def _with_waits(progress: StoredProgress, rounds_waited: int) -> StoredProgress:
-    # Written by themselves, more often than the rest.
+def _whole(progress: StoredProgress, rounds_waited: int, tasks: Iterable[TaskRun]) -> StoredProgress:
+    """Put what is written by itself, more often than the rest, into the progress of a job that lives."""
     progress.rounds_waited = max(progress.rounds_waited, rounds_waited)
+    progress.runs = sorted(tasks, key=order_of)
     return progress
 
 
@@ -356,21 +380,40 @@ def _latest(connection: sqlite3.Connection, table: str, columns: str, user: str 
 
 def _status(row: tuple[str, bytes, bytes]) -> JobStatus:
     state, spec, progress = row
-    return job_status(_JOB.decode(spec), JobState(state), _PROGRESS.decode(progress))
+    decoded = _PROGRESS.decode(progress)
+    return job_status(_JOB.decode(spec), JobState(state), decoded, decoded.runs)
 
 
-def apart(effects: Iterable[Persist]) -> tuple[list[tuple[PersistJob, bytes]], list[Persist]]:
-    """Return jobs with their progress as it is now, each once, and the other effects."""
+Tasks = dict[tuple[int, str], bytes]
+"""Tasks by the number of their job and their name, as JSON; empty for one that is no more."""
+
+
+def apart(effects: Iterable[Persist]) -> tuple[list[tuple[PersistJob, bytes]], Tasks, list[Persist]]:
+    """Return jobs with their progress as it is now and tasks as they are now, each once, and the other effects."""
     jobs: dict[str, PersistJob] = {}
+    tasks: Tasks = {}
     others: list[Persist] = []
     for effect in effects:
         if isinstance(effect, PersistJob):
             before = jobs.get(effect.job.id)
             is_new = effect.new or (before is not None and before.new)
             jobs[effect.job.id] = effect if effect.new == is_new else replace(effect, new=is_new)
+        elif isinstance(effect, PersistTasks):
+            number = job_number(effect.job_id)
+            tasks.update(((number, task), run) for task, run in effect.tasks)
         else:
             others.append(effect)
-    return [(job, msgspec.json.encode(job.progress)) for job in jobs.values()], others
+    return [(job, msgspec.json.encode(job.progress)) for job in jobs.values()], tasks, others
+
+
+def _write_tasks(connection: sqlite3.Connection, tasks: Tasks) -> None:
+    connection.executemany(
+        "INSERT INTO tasks (job, task, run) VALUES (?, ?, ?) ON CONFLICT (job, task) DO UPDATE SET run = excluded.run",
+        [(*key, run) for key, run in tasks.items() if run],
+    )
+    connection.executemany(
+        "DELETE FROM tasks WHERE job = ? AND task = ?", [key for key, run in tasks.items() if not run]
+    )
 
 
 def _write_job(connection: sqlite3.Connection, effect: PersistJob, progress: bytes) -> None:
@@ -386,6 +429,8 @@ def _write_job(connection: sqlite3.Connection, effect: PersistJob, progress: byt
             "UPDATE jobs SET live = ?, state = ?, progress = ? WHERE seq = ?",
             (live, effect.state.value, progress, number),
         )
+    if not live:
+        connection.execute("DELETE FROM tasks WHERE job = ?", (number,))
 
 
 def _write_lease(connection: sqlite3.Connection, effect: PersistLease) -> None:

@@ -43,7 +43,7 @@ from farbus.scheduler.inference import ends_of
 from farbus.scheduler.making_room import MakingRoom
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.quotas import devices_of_lease
-from farbus.scheduler.records import JobRecord, LeaseRecord, StoredProgress
+from farbus.scheduler.records import LeaseRecord, StoredProgress
 from farbus.scheduler.situations import Situations
 from farbus.scheduler.steps import DEADLINES
 from farbus.scheduler.stored import share_of, timed
@@ -144,6 +144,9 @@ class ClusterMachine(MakingRoom):
         for job_id in sorted(self._persist):
             self._persist_job(self.jobs[job_id], new=False)
         self._persist.clear()
+        for job_id in sorted(self._changed_tasks):
+            self._persist_tasks(self.jobs[job_id])
+        self._changed_tasks.clear()
         if self._round_wanted and not self._round_running and (len(self.queue) or self.late_jobs):
             self._round_running = True
             self._round_wanted = False
@@ -167,6 +170,18 @@ class ClusterMachine(MakingRoom):
             job_id = next(iter(self._touched))
             del self._touched[job_id]
             self._advance(job_id)
+
+    def look_at_all_tasks(self) -> list[Effect]:
+        """Look at all tasks of all jobs, and return what comes of it: nothing, as events look at those that they touch.
+
+        For tests.
+        """
+        self._effects = []
+        for job_id, job in self.jobs.items():
+            job.runs.look_at_all()
+            self._touch(job_id)
+        self._advance_touched()
+        return self._effects
 
     def next_wakeup(self) -> float | None:
         """Return the monotonic time by which a ClockTicked is due, None when nothing waits for time."""
@@ -255,8 +270,7 @@ class ClusterMachine(MakingRoom):
         waiting: list[Job] = []
         used: dict[str, Resources] = {}
         for job, state, progress in jobs:
-            found = JobRecord(job=job, state=state, progress=progress)
-            self.jobs[job.id] = found
+            found = self._take_job(job, state=state, progress=progress)
             if job.interactive:
                 self._interactive[job.groups[0].node].add(job.id)
             if self.volumes and found.volumes:
@@ -268,14 +282,15 @@ class ClusterMachine(MakingRoom):
             found.ran_before_s = max(0.0, wall - progress.started_at) if progress.started_at else 0.0
             if state is JobState.RUNNING:
                 self._watch_ripe(found)
-                self.loads.begin(job.id, ends_of(run.placement for run in progress.runs), now)
+                self.loads.begin(job.id, ends_of(run.placement for run in found.runs), now)
             self.accounts.take(job.user, jobs=1)
-            for run in progress.runs:
+            # A ledger of an earlier version does not know their number.
+            progress.leases = max(progress.leases, sum(len(run.leases) for run in found.runs))
+            for run in found.runs:
                 if run.moves:
                     self.accounts.take(job.user, devices=len(run.moved_devices))
                 if run.occupies:
                     add_room(used, run.room)
-            self._index(found)
             if state is JobState.RUNNING and job.time_limit_s and not self._is_arriving(found):
                 self._limit(found)
         for name, room in used.items():
@@ -326,7 +341,9 @@ class ClusterMachine(MakingRoom):
             assert run is not None, f"step {key} without a run"
             self._settle_task_step(key, step, job, run, outcome, answered=answered)
         if job is not None:
-            self._touch(job.job.id)
+            # A lease may be over by now.
+            lease = self.leases.get(step.lease)
+            self._touch(job.job.id, task=lease.lease.task if lease is not None else step.task)
 
     def _check_step(self, key: str) -> None:
         step = self.steps.get(key)
@@ -371,13 +388,12 @@ class ClusterMachine(MakingRoom):
     # --- people --------------------------------------------------------------------------
 
     def _job_submitted(self, event: events.JobSubmitted) -> None:
-        record = JobRecord(job=event.job)
+        record = self._take_job(event.job)
         if event.job.interactive:
             site = self.node(event.job.groups[0].node)
             record.progress.holder = site.instance if site.session else ""
             self._interactive[site.name].add(event.job.id)
         self._tell(record, f"queued by {event.job.user}")
-        self.jobs[event.job.id] = record
         self._enqueue(event.job)
         if record.volumes:
             self._note_volumes(event.job)

@@ -19,7 +19,8 @@ from farbus.scheduler import events
 from farbus.scheduler.agenda import Look
 from farbus.scheduler.attempts import MAX_STOP_TRIES, Attempts
 from farbus.scheduler.events import Verb
-from farbus.scheduler.records import ClientSide, JobRecord, LeaseRecord, NodeRecord, Program
+from farbus.scheduler.records import JobRecord, LeaseRecord, NodeRecord
+from farbus.scheduler.runs import ClientSide, Program
 from farbus.scheduler.steps import Step
 from farbus.scheduler.words import describe_time
 
@@ -124,7 +125,7 @@ class Liveness(Attempts):
         lost = f"the agent of node {record.name} was restarted"
         for job_id in sorted(self.jobs_of_node[record.name]):
             job = self.jobs[job_id]
-            for run in job.progress.runs:
+            for run in job.runs.at(record.name):
                 if run.node != record.name:
                     continue
                 status = tasks.get((job_id, run.task))
@@ -132,12 +133,10 @@ class Liveness(Attempts):
                     self._apply_report(job, run, status)
                 elif run.is_spare and run.program is Program.RUNNING:
                     run.lose(lost)
-                    self._persist.add(job_id)
                     self._drop(job, run, lost)
                 elif run.program is Program.RUNNING or (run.is_alive and job.state is JobState.FINISHING):
                     state = self._after_loss(job)
                     run.lose(lost)
-                    self._persist.add(job_id)
                     self._undo(job, state, f"task {run.task} was lost: {lost}")
                 if run.client is ClientSide.PREPARED and job.state is not JobState.FINISHING:
                     kept = any(lease in held for lease in run.leases) or status is not None
@@ -218,20 +217,22 @@ class Liveness(Attempts):
         record.gone = True
         for job_id in sorted(self.jobs_of_node[record.name]):
             job = self.jobs[job_id]
-            for run in job.progress.runs:
-                if run.is_spare and record.name in run.nodes:
+            runs = job.runs.at(record.name)
+            for run in runs:
+                if run.is_spare:
                     self._drop(job, run, reason)
+            job.runs.look_at(record.name)
             # What is taken back has no need of the node; the steps of its end are done with where it is gone.
-            if not any(record.name in run.nodes for run in job.progress.runs if not run.is_spare):
+            if all(run.is_spare for run in runs):
                 self._touch(job_id)
                 continue
             if not is_off and (until := self._kept_until(job, record)) > self._now:
                 self._keep(job, record, until)
                 continue
-            for run in job.progress.runs:
+            for run in runs:
                 if run.node == record.name:
                     self._lose_run(job, run, reason)
-            for lease_id in self._leases_of(job):
+            for lease_id in self._leases_of(runs):
                 if self.leases[lease_id].lease.device_node == record.name:
                     self._fail_lease(self.leases[lease_id], reason)
             self._touch(job_id)
@@ -329,6 +330,7 @@ class Liveness(Attempts):
 
     def _touch_node(self, name: str) -> None:
         for job_id in sorted(self.jobs_of_node[name]):
+            self.jobs[job_id].runs.look_at(name)
             self._touch(job_id)
         for lease_id in sorted(self.leases_of_node[name]):
             # Releases outlive their job when the node was gone.

@@ -61,10 +61,10 @@ def holding_of(books: ClusterState, job: JobRecord) -> Holding:
         node = books.nodes.get(name)
         return node is not None and node.usable
 
-    for run in job.progress.runs:
+    for run in job.runs:
         if run.occupies:
             add_room(room, {name: each for name, each in run.room.items() if is_usable(name)})
-    leases = [lease for run in job.progress.runs for lease in run.leases if lease in books.leases]
+    leases = [lease for run in job.runs for lease in run.leases if lease in books.leases]
     return _with_leases(books, job.job.id, leases, room)
 
 

@@ -17,7 +17,7 @@ from farbus.model.operation import Cordon, CordonKind, CordonResult, DrainStatus
 from farbus.model.profile import ApplicationProfile
 from farbus.scheduler import events
 from farbus.scheduler.device_moves import status_of
-from farbus.scheduler.engine import Engine
+from farbus.scheduler.engine import Engine, rest
 from farbus.scheduler.ledger import job_number
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.move_requests import meant_by, name_of, plan_move
@@ -118,6 +118,7 @@ class OperatorService:
                 if not jobs:
                     return
                 await changed.wait()
+                await rest(sum(len(job.tasks) for job in jobs))
 
     async def defragment(self, caller: Identity, job_id: str, *, dry_run: bool) -> RoomPlan:
         """Move moveable jobs so that a waiting one has room; with ``dry_run`` only say which.

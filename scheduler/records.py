@@ -8,53 +8,27 @@ alone; what leaves it are the frozen values of :mod:`farbus.model`.  The
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from farbus.model.decision import JobPlacement, StorageShare
-from farbus.model.device import Device, Route
-from farbus.model.job import (
-    GroupVariant,
-    Job,
-    JobStatus,
-    Miss,
-    Requests,
-    TaskGroup,
-    TaskPlacement,
-    TaskState,
-    TaskStatus,
-    room_of,
-)
+from farbus.model.device import Device
+from farbus.model.job import GroupVariant, Job, JobStatus, Miss, TaskGroup, TaskState
 from farbus.model.lease import Lease
 from farbus.model.node import Node, Resources
 from farbus.model.operation import Cordon
 from farbus.model.states import JobState, LeaseState
 from farbus.model.value import Value
 from farbus.scheduler.figures import NodeFigures
+from farbus.scheduler.runs import Runs, TaskRun
 
 STORY_LINES = 64
 """Lines of a job's story that are kept; the middle of a longer one is left out."""
 
 STORY_LOOK = 16
 """Lines of it in which one that comes again is looked for: some tasks may be tried again in turn."""
-
-
-class ClientSide(enum.StrEnum):
-    """How far the task's node has prepared to use the leases."""
-
-    NONE = "none"
-    PREPARING = "preparing"
-    PREPARED = "prepared"
-
-
-class Program(enum.StrEnum):
-    """How far the task's program is."""
-
-    NONE = "none"
-    STARTING = "starting"
-    RUNNING = "running"
-    EXITED = "exited"
 
 
 class StorageTrouble(enum.Enum):
@@ -79,95 +53,6 @@ class Verdict(Value, frozen=True, kw_only=True):
     """It was ended to make room for another job: that is no failure of its own."""
 
 
-class TaskRun(msgspec.Struct, kw_only=True):
-    """One task of one attempt."""
-
-    placement: TaskPlacement
-    group: int
-    requests: Requests
-    leases: tuple[str, ...] = ()
-    moves: tuple[str, ...] = ()
-    """Moves that bring devices to its node and have not ended; their lease is granted when all have."""
-    late: bool = False
-    """It was placed while its job ran already: until its program has begun the job can do without it."""
-    dropped: str = ""
-    """Why it is taken back, while its job goes on; empty where it is not."""
-    occupies: bool = True
-    """Whether what it takes counts against its nodes."""
-    client: ClientSide = ClientSide.NONE
-    program: Program = Program.NONE
-    arriving: bool = False
-    """Its node runs it, but its program waits for its files, or never began."""
-    exit_code: int = 0
-    exit_unknown: bool = False
-    """Nobody knows how its program ended: ``exit_code`` says nothing."""
-    reason: str = ""
-    path: str = ""
-    """Of an attachment, where its node has put the volume."""
-
-    @property
-    def task(self) -> str:
-        """``GROUP.INDEX``."""
-        return self.placement.task
-
-    @property
-    def node(self) -> str:
-        """The node that runs the task."""
-        return self.placement.node
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes that take part in it: its own, and those that lend it devices."""
-        lenders = (place.node for place in self.placement.devices if place.route is not Route.RECOMPOSED)
-        return (self.node, *lenders)
-
-    @property
-    def moved_devices(self) -> tuple[str, ...]:
-        """The devices that are moved to its node for it."""
-        return tuple(place.device for place in self.placement.devices if place.route is Route.RECOMPOSED)
-
-    @property
-    def room(self) -> dict[str, Resources]:
-        """What it takes of each of its nodes."""
-        return room_of(self.requests, self.placement)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether a process of the task may exist."""
-        return self.program in (Program.STARTING, Program.RUNNING)
-
-    @property
-    def is_spare(self) -> bool:
-        """Whether its job runs without it: no program of it has begun."""
-        return self.late and (bool(self.dropped) or self.arriving or self.program in (Program.NONE, Program.STARTING))
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether its program ended well by itself: one that was ended for a reason did not, whatever its exit code."""
-        return self.program is Program.EXITED and self.exit_code == 0 and not self.reason and not self.exit_unknown
-
-    def lose(self, reason: str) -> None:
-        """Note that its program is gone, and nobody knows how it ended."""
-        self.program, self.exit_unknown, self.reason = Program.EXITED, True, reason
-
-    def status(self) -> TaskStatus:
-        """Return the task as people see it."""
-        state = {
-            Program.NONE: TaskState.PENDING,
-            Program.STARTING: TaskState.PENDING,
-            Program.RUNNING: TaskState.RUNNING,
-            Program.EXITED: TaskState.EXITED,
-        }[self.program]
-        return TaskStatus(
-            task=self.task,
-            state=state,
-            node=self.node,
-            exit_code=self.exit_code,
-            reason=self.reason,
-            exit_unknown=self.exit_unknown,
-        )
-
-
 class StoredProgress(msgspec.Struct, kw_only=True):
     """The part of a job's record that changes, as the ledger has it."""
 
@@ -175,6 +60,7 @@ class StoredProgress(msgspec.Struct, kw_only=True):
     holder: str = ""
     """Which process of the agent holds an interactive job; empty until that is known."""
     runs: list[TaskRun] = []
+    """As they ended; those of a job that lives are in its record, and each in a row of its own."""
     verdict: Verdict | None = None
     attempt: int = 0
     failures: int = 0
@@ -209,6 +95,9 @@ class JobRecord(msgspec.Struct, eq=False):
     job: Job
     state: JobState = JobState.QUEUED
     progress: StoredProgress = msgspec.field(default_factory=StoredProgress)
+    runs: Runs = msgspec.field(default_factory=Runs)
+    left: dict[str, None] = {}
+    """Tasks of which there is something to undo, while it finishes."""
     misses: tuple[Miss, ...] = ()
     not_before: float = 0.0
     """Monotonic time before which no round considers the job (after a failed attempt, or a decision that failed)."""
@@ -265,15 +154,25 @@ class JobRecord(msgspec.Struct, eq=False):
         return self.job.in_flavour(self.progress.alternative)
 
     @property
-    def lacks(self) -> dict[int, list[str]]:
-        """The tasks that a job which runs does without, by the number of their group."""
+    def lacks(self) -> dict[int, int]:
+        """How many tasks a job which runs does without, by the number of their group."""
         if self.state is not JobState.RUNNING or self.job.interactive or self.job.attachment:
             return {}
-        return _lacking(self.job, self.progress)
+        if self.job.is_polymorphic:
+            # Its groups are instead of each other, and each of them whole.
+            return {}
+        left = {number: group.count - self.runs.of_group(number) for number, group in enumerate(self.job.groups)}
+        return {number: count for number, count in left.items() if count}
+
+    def lacking(self, number: int, most: int) -> list[str]:
+        """Return the first ``most`` tasks of a group that it does without."""
+        group = self.job.groups[number]
+        names = (f"{group.name}.{index}" for index in range(group.count))
+        return list(itertools.islice((name for name in names if self.run(name) is None), most))
 
     def run(self, task: str) -> TaskRun | None:
         """Return the run of ``task`` in the present attempt."""
-        return next((run for run in self.progress.runs if run.task == task), None)
+        return self.runs.get(task)
 
     def group(self, run: TaskRun) -> TaskGroup:
         """Return the group of ``run``."""
@@ -281,16 +180,26 @@ class JobRecord(msgspec.Struct, eq=False):
 
     def status(self) -> JobStatus:
         """Return the job as people see it."""
-        status = job_status(self.job, self.state, self.progress, misses=self.misses)
+        waiting = sum(self.lacks.values())
+        status = job_status(self.job, self.state, self.progress, self.runs, misses=self.misses, waiting=waiting)
         told = [text for trouble in StorageTrouble for text in self.storage_troubles.get(trouble, {}).values()]
         if told and self.state is JobState.RUNNING and not status.reason:
             status = msgspec.structs.replace(status, reason="; ".join(told))
         return status
 
 
-def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: tuple[Miss, ...] = ()) -> JobStatus:
-    """Put a job's parts together as people see it."""
-    tasks = tuple(run.status() for run in progress.runs)
+def job_status(
+    job: Job,
+    state: JobState,
+    progress: StoredProgress,
+    runs: Iterable[TaskRun],
+    *,
+    misses: tuple[Miss, ...] = (),
+    waiting: int = 0,
+) -> JobStatus:
+    """Put a job's parts together as people see it; it does without ``waiting`` tasks."""
+    runs = tuple(runs)
+    tasks = tuple(run.status() for run in runs)
     if job.interactive or job.attachment:
         # Its program belongs to the terminal, not to an agent that would report it: it runs while the job does, and
         # how it has ended is known if farbus run could tell.  An attachment has none.
@@ -302,11 +211,11 @@ def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: t
         job=job,
         state=state,
         reason=progress.reason,
-        placements=tuple(run.placement for run in progress.runs),
+        placements=tuple(run.placement for run in runs),
         tasks=tasks,
         misses=misses,
         alternative=progress.alternative,
-        tasks_waiting=sum(map(len, _lacking(job, progress).values())) if state is JobState.RUNNING else 0,
+        tasks_waiting=waiting,
         rounds_waited=progress.rounds_waited,
         started_at=progress.started_at,
         ended_at=progress.ended_at,
@@ -316,21 +225,6 @@ def job_status(job: Job, state: JobState, progress: StoredProgress, *, misses: t
 
 def _shape(group: TaskGroup | GroupVariant) -> int:
     return hash((group.requests, tuple(sorted(group.labels.items())), group.routes, group.storage))
-
-
-def _lacking(job: Job, progress: StoredProgress) -> dict[int, list[str]]:
-    if job.is_polymorphic:
-        # Its groups are instead of each other, and each of them whole.
-        return {}
-    total = sum(group.count for group in job.groups)
-    if len(progress.runs) >= total:
-        return {}
-    placed = {run.task for run in progress.runs}
-    names = {
-        index: [name for number in range(group.count) if (name := f"{group.name}.{number}") not in placed]
-        for index, group in enumerate(job.groups)
-    }
-    return {index: left for index, left in names.items() if left}
 
 
 class LeaseRecord(msgspec.Struct, eq=False):

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from farbus.api.authority import Authority, Credentials, write_credentials
@@ -30,7 +31,8 @@ from farbus.scheduler import events
 from farbus.scheduler.config import SchedulerConfig
 from farbus.scheduler.daemon import serve
 from farbus.scheduler.ledger import Ledger
-from farbus.scheduler.records import ClientSide, Program, StoredProgress, TaskRun
+from farbus.scheduler.records import StoredProgress
+from farbus.scheduler.runs import ClientSide, Program, TaskRun
 
 JOBS = 100_000
 """Live jobs, and as many live leases."""
@@ -84,7 +86,7 @@ def _read(path: Path) -> float:
     began = time.perf_counter()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA quick_check(1)").fetchall()
-    for table in ("jobs WHERE live", "leases WHERE live", "devices", "nodes"):
+    for table in ("jobs WHERE live", "tasks", "leases WHERE live", "devices", "nodes"):
         connection.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608 - the names are ours
     connection.close()
     return time.perf_counter() - began
@@ -182,5 +184,10 @@ def _job(number: int, nodes: int, *, live: bool) -> list[events.Persist]:
                 id=device.id, node=lease.device_node, epoch=lease.devices[0].epoch, device=to_json(device)
             )
         )
-    progress = StoredProgress(runs=runs, attempt=1, started_at=1_700_000_000.0 + number, story=list(STORY))
+    progress = StoredProgress(attempt=1, started_at=1_700_000_000.0 + number, story=list(STORY))
+    if live:
+        tasks = tuple((run.task, msgspec.json.encode(run)) for run in runs)
+        lasting.append(events.PersistTasks(job_id=job.id, tasks=tasks))
+    else:
+        progress.runs = runs
     return [events.PersistJob(job=job, state=state, progress=progress, new=True), *lasting]

@@ -171,7 +171,7 @@ class RoomPlanner:
         machine, job_id = self._machine, job.id
         records = [each for each in records if each.state is JobState.RUNNING]
         jobs = {each.job.id: each.job for each in records}
-        came_from = {each.job.id: tuple(run.placement for run in each.progress.runs) for each in records}
+        came_from = {each.job.id: tuple(run.placement for run in each.runs) for each in records}
         holdings = [holding_of(machine, each) for each in records]
         snapshot = machine.snapshot(self._now())
         found = await find_opening(self._maker.decide, snapshot, job, holdings, also=jobs)

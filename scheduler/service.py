@@ -30,14 +30,25 @@ from farbus.model.decision import Decision
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
 from farbus.model.fabric import ChassisStatus
-from farbus.model.job import GPU_SHARE, NO_GOAL, FlavourCheck, Goal, Job, JobStatus, Miss, Requests, TaskPlacement
+from farbus.model.job import (
+    GPU_SHARE,
+    NO_GOAL,
+    FlavourCheck,
+    Goal,
+    Job,
+    JobStatus,
+    Miss,
+    Requests,
+    TaskPlacement,
+    TaskState,
+)
 from farbus.model.lease import LeaseStatus
 from farbus.model.move import MoveRequest, MoveStatus
 from farbus.model.node import NodeStatus, Resources
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode, RoomPlan
 from farbus.model.profile import ApplicationProfile
 from farbus.model.rules import QuotaStatus
-from farbus.model.states import JOB_STATES, JobState
+from farbus.model.states import JobState
 from farbus.model.telemetry import ClusterTelemetry
 from farbus.model.volume import AdoptRequest, AttachRequest, VolumeRequest, VolumeStatus
 from farbus.scheduler import events
@@ -249,14 +260,19 @@ class ClusterService(ClusterHandler):
     async def get_job(self, caller: Identity, job_id: str) -> JobStatus:
         """Return one job."""
         status = await self._engine.find(job_id)
-        if not caller.may_manage(status.job.user):
-            # Others' jobs are not told from those that never were.
-            raise no_such_job(job_id)
+        _check_manages(caller, status.job)
         return status
+
+    async def _find_job(self, caller: Identity, job_id: str) -> Job:
+        """Return what a job asks for, without all that has become of its tasks."""
+        record = self._engine.machine.jobs.get(job_id)
+        job = record.job if record is not None else (await self._engine.find(job_id)).job
+        _check_manages(caller, job)
+        return job
 
     async def watch_job(self, caller: Identity, job_id: str) -> AsyncIterator[JobStatus]:
         """Yield the job now and at every change, until it has ended."""
-        await self.get_job(caller, job_id)
+        await self._find_job(caller, job_id)
         async with contextlib.aclosing(self._engine.watch(job_id)) as statuses:
             async for status in statuses:
                 yield status
@@ -287,19 +303,13 @@ class ClusterService(ClusterHandler):
         self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
     ) -> AsyncIterator[LogChunk]:
         """Yield a task's output; with ``follow`` wait for the task to start, and for its end."""
-        status = await self.get_job(caller, job_id)
-        if status.job.attachment:
+        job = await self._find_job(caller, job_id)
+        if job.attachment:
             raise InvalidInput(f"job {job_id} keeps a volume attached: it has no program, and no output")
-        if status.job.interactive:
+        if job.interactive:
             raise InvalidInput(f"job {job_id} is interactive: its output is in the terminal of its program")
-        task = _task_to_read(status.job, task)
-        node = _node_of(status, task)
-        if not node and follow:
-            async with contextlib.aclosing(self._engine.watch(job_id)) as statuses:
-                async for status in statuses:
-                    node = _node_of(status, task)
-                    if node:
-                        break
+        task = _task_to_read(job, task)
+        node = await self._find_log(job_id, task, wait=follow)
         if not node:
             return
         async with contextlib.aclosing(
@@ -307,6 +317,25 @@ class ClusterService(ClusterHandler):
         ) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+    async def _find_log(self, job_id: str, task: str, *, wait: bool) -> str:
+        """Return the node that has a task's log: where it started, or may have; empty where there is none.
+
+        With ``wait`` once there is one, or the job has ended.
+        """
+        with self._engine.watching((job_id,)) as changed:
+            while True:
+                changed.clear()
+                record = self._engine.machine.jobs.get(job_id)
+                if record is None:
+                    return _node_of(await self._engine.find(job_id), task)
+                run = record.run(task)
+                ready = record.state in (JobState.RUNNING, JobState.FINISHING)
+                if run is not None and (ready or run.status().state is not TaskState.PENDING):
+                    return run.node
+                if not wait:
+                    return ""
+                await changed.wait()
 
     async def explain(self, caller: Identity, job_id: str) -> Explanation:
         """Return the job and why it is where it is, in words and as values."""
@@ -531,23 +560,30 @@ def _parts(decision: Decision) -> tuple[tuple[TaskPlacement, ...], tuple[Miss, .
 
 
 def _task_to_read(job: Job, task: str) -> str:
-    names = [f"{group.name}.{number}" for group in job.groups for number in range(group.count)]
+    count = sum(group.count for group in job.groups)
+    first, last = f"{job.groups[0].name}.0", f"{job.groups[-1].name}.{job.groups[-1].count - 1}"
     if not task:
-        if len(names) > 1:
-            raise InvalidInput(f"job {job.id} has {len(names)} tasks", hint=f"name one, from {names[0]} to {names[-1]}")
-        return names[0]
-    if task not in names:
-        raise NotFound(f"job {job.id} has no task {task}", hint=f"its tasks are {names[0]} to {names[-1]}")
+        if count > 1:
+            raise InvalidInput(f"job {job.id} has {count} tasks", hint=f"name one, from {first} to {last}")
+        return first
+    # Whoever follows a job of thousands of tasks asks for each of them.
+    name, _, number = task.rpartition(".")
+    counts = {group.name: group.count for group in job.groups}
+    is_index = number.isascii() and number.isdigit() and len(number) < 8 and number == str(int(number))
+    if not is_index or int(number) >= counts.get(name, 0):
+        raise NotFound(f"job {job.id} has no task {task}", hint=f"its tasks are {first} to {last}")
     return task
 
 
 def _node_of(status: JobStatus, task: str) -> str:
-    """Return the node that has the task's log: where it started, or may have."""
-    started = status.state in (JobState.RUNNING, JobState.FINISHING) or JOB_STATES.is_final(status.state)
-    for each in status.tasks:
-        if each.task == task and (started or each.state != "pending"):
-            return each.node
-    return ""
+    """Return the node that had a task of a job that has ended."""
+    return next((each.node for each in status.tasks if each.task == task), "")
+
+
+def _check_manages(caller: Identity, job: Job) -> None:
+    """Raise :class:`NotFound` for a job of somebody else's: it is not told from one that never was."""
+    if not caller.may_manage(job.user):
+        raise no_such_job(job.id)
 
 
 def _advice(misses: Sequence[Miss]) -> str:

@@ -32,7 +32,8 @@ from farbus.model.volume import VolumePart, VolumeStatus, health_trouble, volume
 from farbus.scheduler import events
 from farbus.scheduler.device_moves import DeviceMoves
 from farbus.scheduler.events import Verb
-from farbus.scheduler.records import ClientSide, DeviceRecord, JobRecord, LeaseRecord, NodeRecord, StorageTrouble
+from farbus.scheduler.records import DeviceRecord, JobRecord, LeaseRecord, NodeRecord, StorageTrouble
+from farbus.scheduler.runs import ClientSide
 from farbus.scheduler.steps import Step
 from farbus.scheduler.volume_records import StoredVolume, VolumeRecord
 from farbus.scheduler.words import describe_closed, describe_unreachable
@@ -206,7 +207,7 @@ class Volumes(DeviceMoves):
             why = "; ".join(miss.message for miss in job.misses) or job.progress.reason
             return f"is to be attached to node {job.job.groups[0].node}" + (f": {why}" if why else "")
         if job.state is JobState.PREPARING:
-            asked = next((run.node for run in job.progress.runs if run.client is not ClientSide.PREPARED), "")
+            asked = next((run.node for run in job.runs if run.client is not ClientSide.PREPARED), "")
             return f"node {asked} prepares it" if asked else ""
         if job.state is JobState.FINISHING:
             told = job.progress.story[-1].partition(" ")[2] if job.progress.story else ""
@@ -783,7 +784,8 @@ class Volumes(DeviceMoves):
         super()._node_joined(event)
         name = event.node.name
         # What is still so it says again.
-        used = (lease_id for job_id in self.jobs_of_node[name] for lease_id in self._leases_of(self.jobs[job_id]))
+        runs = (run for job_id in self.jobs_of_node[name] for run in self.jobs[job_id].runs.at(name))
+        used = self._leases_of(runs)
         for lease_id in sorted(self.leases_of_node[name].union(used)):
             record = self.leases[lease_id]
             for trouble in list(record.storage_troubles):

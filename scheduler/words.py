@@ -11,7 +11,8 @@ from farbus.model.explanation import Holder, Opening
 from farbus.model.job import JobStatus, Miss, TaskPlacement
 from farbus.model.operation import Cordon
 from farbus.model.states import JobState
-from farbus.scheduler.records import NodeRecord, TaskRun
+from farbus.scheduler.records import NodeRecord
+from farbus.scheduler.runs import TaskRun
 
 MAX_CORDONS = 8
 """Cordons that an explanation names."""

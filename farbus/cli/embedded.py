@@ -346,8 +346,8 @@ class EmbeddedCluster:
             )
             if self.plan.gpu_shares > 1:
                 settings["gpu_shares"] = {"*": self.plan.gpu_shares}
-            # Whose GPUs they are: another user's farbus up has nodes of the same names.
-            settings["softgpu_node"] = f"farbus-up-{os.getuid()}-{node.name}"
+            # Whose GPUs they are: another farbus up has nodes of the same names, and no other has this state.
+            settings["softgpu_node"] = f"farbus-up-{os.getuid()}-{home}"
         return self._daemon(f"node {node.name}", "agent", home, settings, mark="lock")
 
     def _metrics_address(self, number: int) -> str:

@@ -23,6 +23,9 @@ from pathlib import Path
 from farbus.errors import Conflict, InvalidInput, NotPermitted
 from farbus.model.value import Value, from_json, to_json
 
+LOOKERS = 10_000
+"""Tries to lock a file that others look at, some microseconds each: one of them may have been stopped."""
+
 _ANOTHER = "set XDG_RUNTIME_DIR to a directory of your own"
 
 
@@ -133,14 +136,10 @@ def lock(path: Path) -> Iterator[None]:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
         handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not _take(handle):
             holder = _holder(handle)
             os.close(handle)
-            raise Conflict(
-                f"a farbus up of yours runs already (pid {holder})", hint="stop it with farbus down"
-            ) from error
+            raise Conflict(f"a farbus up of yours runs already (pid {holder})", hint="stop it with farbus down")
         if os.fstat(handle).st_nlink:
             break
         # Its last holder removed it between open and flock: what is locked now nobody else will see.
@@ -154,6 +153,22 @@ def lock(path: Path) -> Iterator[None]:
             os.unlink(name)
             os.rmdir(path)
         os.close(handle)
+
+
+def _take(handle: int) -> bool:
+    """Lock a file, unless another has it locked; commands that look whether one has (:func:`lock_holder`) do not."""
+    for _ in range(LOOKERS):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        try:
+            # Beside those that look, but not beside who has it.
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        os.sched_yield()
+    return False
 
 
 def lock_holder(path: Path) -> int | None:

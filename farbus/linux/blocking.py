@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -13,6 +14,8 @@ from farbus.errors import Unavailable
 R = TypeVar("R")
 
 Call = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+Calls = SimpleQueue[Call | None]
+"""What a thread is to call; None ends it."""
 
 
 class BlockingCaller:
@@ -20,12 +23,13 @@ class BlockingCaller:
 
     A caller that is cancelled leaves the call behind; until it returns, further
     calls are refused, so that a kernel that hangs costs one thread and no more.
-    The thread keeps no process from ending.
+    The thread keeps no process from ending, and ends once nobody has its caller
+    any more.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._calls: SimpleQueue[Call] = SimpleQueue()
+        self._calls: Calls = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._busy = threading.Event()
 
@@ -37,30 +41,34 @@ class BlockingCaller:
         if self._busy.is_set():
             raise Unavailable(f"{self._what}: the call before still hangs", hint="see dmesg")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=self._what, daemon=True)
+            serving = (self._calls, self._busy)
+            self._thread = threading.Thread(target=_serve, args=serving, name=self._what, daemon=True)
             self._thread.start()
+            weakref.finalize(self, self._calls.put, None).atexit = False
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._busy.set()
         self._calls.put((function, loop, future))
         return await future
 
-    def _serve(self) -> None:
-        while True:
-            function, loop, future = self._calls.get()
-            result, error = None, None
-            try:
-                result = function()
-            except Exception as problem:
-                error = problem
-            self._busy.clear()
-            try:
-                loop.call_soon_threadsafe(_settle, future, result, error)
-            except RuntimeError:
-                # The loop was closed meanwhile: nobody waits any more.
-                pass
-            # An idle thread must not keep what it last saw alive.
-            del function, loop, future, result, error
+
+def _serve(calls: Calls, busy: threading.Event) -> None:
+    """Make calls until there is None; knows nothing of the caller, so that it can be collected."""
+    while (call := calls.get()) is not None:
+        function, loop, future = call
+        result, error = None, None
+        try:
+            result = function()
+        except Exception as problem:
+            error = problem
+        busy.clear()
+        try:
+            loop.call_soon_threadsafe(_settle, future, result, error)
+        except RuntimeError:
+            # The loop was closed meanwhile: nobody waits any more.
+            pass
+        # An idle thread must not keep what it last saw alive.
+        del call, function, loop, future, result, error
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:

@@ -761,6 +761,9 @@ class Keeper:
         """
         save("keeper.json", identity, durable=False)
         pipes = [os.pipe(), os.pipe()]
+        for read_end, _ in pipes:
+            # A program of this user's can open its pipe and take what was seen to be there: nobody waits for that here.
+            os.set_blocking(read_end, False)
         heard, report = os.pipe()
         keeper_pid = os.getpid()
         pid = os.fork()
@@ -863,7 +866,10 @@ class Keeper:
         """Return what copies a stream's next piece to the log."""
 
         def copy() -> None:
-            data = os.read(descriptor, PIECE_BYTES)
+            try:
+                data = os.read(descriptor, PIECE_BYTES)
+            except BlockingIOError:
+                return
             assert self.log is not None
             if data:
                 self.log.append(stream, data)

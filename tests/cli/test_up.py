@@ -6,6 +6,7 @@ Nodes have no GPU here, so that nothing native is needed.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import re
@@ -28,7 +29,8 @@ from farbus.cli.commands.up import (
     what_to_try,
 )
 from farbus.cli.embedded import Daemon, EmbeddedCluster, Plan, parse_nodes, remove_leftovers
-from farbus.cli.runtime import RunningCluster
+from farbus.cli.runtime import RunningCluster, lock_holder
+from farbus.cli.runtime import lock as runtime_lock
 from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.linux.children import process_exists
 from farbus.linux.files import FileLock
@@ -68,6 +70,33 @@ def test_what_it_says_to_try_works_with_whole_gpus_and_with_shares(shares: int, 
 
 def adapter(name: str, *addresses: str) -> RdmaDevice:
     return RdmaDevice(name=name, addresses=addresses, nodes=())
+
+
+def test_commands_that_look_whether_one_runs_keep_none_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = os.open(tmp_path / "up.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(os, "sched_yield", lambda: fcntl.flock(looking, fcntl.LOCK_UN))
+    with runtime_lock(tmp_path):
+        assert lock_holder(tmp_path) == os.getpid()
+        with pytest.raises(Conflict, match=f"runs already .pid {os.getpid()}."), runtime_lock(tmp_path):
+            pass
+    os.close(looking)
+
+
+def test_nodes_of_the_same_names_have_gpus_of_their_own_in_each_state(tmp_path: Path) -> None:
+    """Two of one user that run at a time: else one's programs met what the other's had left on the GPU."""
+
+    def gpus_of(state: Path) -> list[str]:
+        plan = Plan(nodes=parse_nodes("left:1,right:1"), gpu_memory_bytes=2**30)
+        EmbeddedCluster(plan, state=state, sockets=tmp_path / "sockets", tell=print)._prepare()
+        configs = (state / "nodes" / name / "config.json" for name in ("left", "right"))
+        return [json.loads(config.read_bytes())["softgpu_node"] for config in configs]
+
+    first, second = gpus_of(tmp_path / "first"), gpus_of(tmp_path / "second")
+    assert len({*first, *second}) == 4
+    assert gpus_of(tmp_path / "first") == first, "a state that is kept knows its GPUs again"
 
 
 def test_by_rdma_nodes_have_the_address_of_a_device(tmp_path: Path) -> None:

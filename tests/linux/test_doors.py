@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -263,6 +264,16 @@ async def test_a_call_that_hangs_is_left_behind_and_no_other_begun() -> None:
             assert await caller.call(lambda: 5) == 5
             break
         await asyncio.sleep(0)
+
+
+async def test_a_caller_that_nobody_has_any_more_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    caller = BlockingCaller("test")
+    assert await caller.call(lambda: 5) == 5
+    (thread,) = set(threading.enumerate()) - before
+    del caller
+    gc.collect()
+    await asyncio.to_thread(thread.join)
 
 
 # What the kernel does with a process.

@@ -129,6 +129,37 @@ def change_keepers(monkeypatch: pytest.MonkeyPatch, statements: str) -> None:
     monkeypatch.setattr(keeper, "command", changed)
 
 
+EAGER = """
+class Eager:
+    def __init__(self):
+        self.real, self.all = poll(), set()
+    def register(self, descriptor, events):
+        self.all.add(descriptor)
+        self.real.register(descriptor, events)
+    def unregister(self, descriptor):
+        self.all.discard(descriptor)
+        self.real.unregister(descriptor)
+    def poll(self, left=None):
+        ready = self.real.poll(left)
+        return ready and [(descriptor, 1) for descriptor in self.all]
+poll = keeper.select.poll
+keeper.select.poll = Eager
+"""
+
+
+async def test_output_that_is_gone_when_it_is_read_stops_no_keeper(
+    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program of its keeper's user can open its own pipe and be quicker: its time would not be limited any more."""
+    change_keepers(monkeypatch, EAGER)
+    child = await spawn(door(), shell(f"echo here; read line < {fifo(tmp_path)}"))
+    assert await line_of(child) == "here"
+    child.kill()
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await child.wait()).code == -signal.SIGKILL
+    child.forget()
+
+
 # Agents come and go.
 
 AGENT = """

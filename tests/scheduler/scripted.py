@@ -25,6 +25,7 @@ from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.move_requests import plan_move
 from farbus.scheduler.records import StoredProgress
+from farbus.scheduler.runs import TaskRun, order_of
 from farbus.scheduler.volume_plans import attachment_job, plan_adoption, plan_volume
 from farbus.scheduler.volume_records import StoredVolume
 
@@ -435,6 +436,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.jobs: dict[str, tuple[Job, JobState, bytes]] = {}
+        self.tasks: dict[str, dict[str, bytes]] = {}
         self.leases: dict[str, events.PersistLease] = {}
         self.devices: dict[str, events.PersistDevice] = {}
         self.nodes: dict[str, events.PersistNode] = {}
@@ -454,6 +456,11 @@ class Memory:
                 self.jobs[effect.job.id] = effect.job, effect.state, msgspec.json.encode(effect.progress)
                 if effect.state in ("succeeded", "failed", "cancelled"):
                     del self.jobs[effect.job.id]
+                    self.tasks.pop(effect.job.id, None)
+            case events.PersistTasks(job_id=job_id, tasks=tasks):
+                assert job_id in self.jobs, "tasks of a job that is not there"
+                kept = {**self.tasks.get(job_id, {}), **dict(tasks)}
+                self.tasks[job_id] = {task: run for task, run in kept.items() if run}
             case events.PersistLease():
                 self.leases[effect.lease.id] = effect
                 if effect.state is LeaseState.RELEASED:
@@ -517,6 +524,8 @@ class Memory:
     def _progress(self, job_id: str, kept: bytes) -> StoredProgress:
         progress = msgspec.json.decode(kept, type=StoredProgress)
         progress.rounds_waited = max(progress.rounds_waited, self.waits.get(job_id, 0))
+        runs = (msgspec.json.decode(run, type=TaskRun) for run in self.tasks.get(job_id, {}).values())
+        progress.runs = sorted(runs, key=order_of)
         return progress
 
     def restore(self, machine: ClusterMachine, *, now: float, wall: float) -> None:
@@ -564,6 +573,9 @@ class Cluster:
         self.decision_maker: Callable[..., Decision] = first_fit
         self.answers_rehearsals = True
         """Whether nodes answer at once what a recomposition asks them before it begins."""
+        self.looks_at_all = False
+        """Whether it is checked that no task was passed over.  Then all of them are looked at after each event, which
+        the machine does not do by itself."""
         self._devices: dict[str, DeviceState] = {}
         self._states: dict[str, tuple[str, VolumeState]] = {}
         self.gone: dict[str, VolumeStatus] = {}
@@ -640,6 +652,7 @@ class Cluster:
                 case _:
                     self.memory.write(effect)
         self.machine.check_invariants(now=self.now)
+        self._check_tasks()
         self._check_devices()
         for name, command in rehearsed:
             outcome = self.agents[name].do(command)
@@ -652,6 +665,19 @@ class Cluster:
             return False
         record = self.machine.moves.get(command.move_id)
         return record is not None and bool(record.rehearses)
+
+    def _check_tasks(self) -> None:
+        """The ledger has all tasks as they are, and none was passed over that has anything left to do."""
+        jobs = self.machine.jobs
+        kept = {job_id: tasks for job_id, tasks in self.memory.tasks.items() if tasks}
+        assert kept == {
+            job_id: {run.task: msgspec.json.encode(run) for run in job.runs} for job_id, job in jobs.items() if job.runs
+        }
+        due = self.machine.next_wakeup()
+        if self.looks_at_all and (due is None or due > self.now):
+            # What a node is not asked for while it is away may be noted later.
+            done = [e for e in self.machine.look_at_all_tasks() if not isinstance(e, events.PersistLease)]
+            assert done == [], "a task that has something left to do was not looked at"
 
     def _check_devices(self) -> None:
         """Every device has gone where the table of its states allows."""

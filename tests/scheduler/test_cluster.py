@@ -171,7 +171,7 @@ def test_a_job_runs_as_the_alternative_that_was_chosen(cluster: Cluster) -> None
     cluster.submit(FLAVOURED)
     plan = JobPlacement(job="j5", tasks=(TaskPlacement(task="main.0", node="c"),), alternative="cpu")
     cluster.tell(decided(cluster, plan))
-    (run,) = cluster.machine.jobs["j5"].progress.runs
+    (run,) = cluster.machine.jobs["j5"].runs
     assert run.requests == Requests(cpu_milli=3000)
     assert cluster.machine.node("c").used.cpu_milli >= 3000
     assert any("alternative cpu" in line for line in cluster.machine.jobs["j5"].progress.story)
@@ -209,7 +209,7 @@ def test_a_job_with_flavour_vectors_runs_the_groups_that_were_decided(cluster: C
     cluster.tell(decided(cluster, JobPlacement(job="j5", tasks=tasks, alternative="01")))
     record = cluster.machine.jobs["j5"]
     # What is kept of a run counts the groups as they were submitted.
-    assert [record.group(run).command for run in record.progress.runs] == [("program",), ("large",), ("large",)]
+    assert [record.group(run).command for run in record.runs] == [("program",), ("large",), ("large",)]
     cluster.machine.check_invariants(now=cluster.now)
 
 
@@ -230,7 +230,7 @@ def test_a_plan_is_checked_against_what_it_decides(cluster: Cluster) -> None:
 
 def test_a_round_sees_where_the_job_runs_that_another_is_to_be_beside(cluster: Cluster) -> None:
     cluster.settle()
-    runs = {run.node for run in cluster.machine.jobs["j2"].progress.runs}
+    runs = {run.node for run in cluster.machine.jobs["j2"].runs}
     cluster.submit(replace(job("j5", gpus=9), beside="j2"), replace(job("j6", gpus=9, user="eve"), beside="j2"))
     _, pending, _ = cluster.machine.round_input(cluster.now)
     seen = {entry.job.id: entry.neighbours for entry in pending}

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from farbus.model.decision import Decision, PendingJob, RoundGap, RoundReport, Snapshot
+from farbus.model.job import TaskState, TaskStatus
+from farbus.model.node import Resources
 from farbus.model.rules import Quota, Rules
 from farbus.model.states import JobState
 from farbus.scheduler import events
@@ -114,6 +116,48 @@ async def test_a_job_that_takes_too_long_alone_is_set_aside_and_the_others_are_p
         await until(engine, "j1", misses=FAULT)
         (miss,) = engine.machine.jobs["j1"].misses
         assert "no decision after 0.1 s; it is set aside until" in miss.message
+
+
+async def test_what_becomes_of_many_tasks_is_told_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who watches a job of thousands of tasks costs as many tellings of all of them."""
+    rests: asyncio.Queue[tuple[int, asyncio.Event]] = asyncio.Queue()
+
+    async def rest(tasks: int) -> None:
+        over = asyncio.Event()
+        rests.put_nowait((tasks, over))
+        await over.wait()
+
+    async with running(tmp_path, Rounds()) as engine:
+        room = Resources(cpu_milli=100_000, memory_bytes=2**36)
+        engine.tell(events.NodeJoined(node=msgspec.structs.replace(node("a"), capacity=room), session=1))
+        await engine.tell(events.JobSubmitted(job=job("j1", count=100)))
+        await until(engine, "j1")
+        for verb in ("prepare-client", "start-task"):
+            for number in range(100):
+                command = f"j1-1.main.{number}.{verb}"
+                await engine.tell(events.OutcomeArrived(node="a", session=1, command_id=command, ok=True))
+        assert engine.machine.jobs["j1"].state is JobState.RUNNING
+        monkeypatch.setattr("farbus.scheduler.engine.rest", rest)
+        told: asyncio.Queue[int] = asyncio.Queue()
+
+        async def watch() -> None:
+            async for status in engine.watch("j1"):
+                told.put_nowait(sum(task.state is TaskState.EXITED for task in status.tasks))
+
+        async def end(task: int) -> None:
+            status = TaskStatus(task=f"main.{task}", state=TaskState.EXITED, node="a")
+            await engine.tell(events.TaskReported(node="a", session=1, job_id="j1", status=status))
+
+        watching = asyncio.create_task(watch())
+        assert await told.get() == 0
+        await end(0)
+        tasks, over = await rests.get()
+        assert tasks == 100
+        for number in range(1, 60):
+            await end(number)
+        over.set()
+        assert await told.get() == 60
+        watching.cancel()
 
 
 async def test_rules_that_change_hold_at_once(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_task_begins_when_there_is_room_with_a_lease_of_its_own() -> None:
     leave(cluster)
     cluster.settle()
     assert started(cluster) == ["main.0", "main.1"]
-    leases = [lease for run in cluster.machine.jobs["j1"].progress.runs for lease in run.leases]
+    leases = [lease for run in cluster.machine.jobs["j1"].runs for lease in run.leases]
     assert leases == ["j1-1-0", "j1-1-1"]
     assert status(cluster).tasks_waiting == 1
 

@@ -13,6 +13,7 @@ import pytest
 
 from farbus.errors import Conflict
 from farbus.model.device import Route
+from farbus.model.job import Requests, TaskPlacement
 from farbus.model.lease import Lease, LeasedDevice
 from farbus.model.move import MoveState
 from farbus.model.operation import Cordon, CordonKind
@@ -26,8 +27,9 @@ from farbus.scheduler.ledger import Ledger, apart, job_id_of, job_number
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.move_records import StoredMove
 from farbus.scheduler.records import StoredProgress
+from farbus.scheduler.runs import ClientSide, Program, TaskRun
 from farbus.scheduler.volume_records import StoredVolume
-from tests.scheduler.scripted import gpu, job, node
+from tests.scheduler.scripted import Cluster, gpu, job, node
 
 
 def put_job(
@@ -208,9 +210,15 @@ def test_a_ledger_without_profiles_is_taken_over(tmp_path: Path) -> None:
     assert (contents.runs, len(contents.jobs)) == ([run], 1)
 
 
+def drop_volumes(connection: sqlite3.Connection) -> None:
+    """Make a ledger of the fourth format, or an older one."""
+    connection.execute("DROP TABLE tasks")
+    connection.execute("DROP TABLE volumes")
+
+
 def drop_moves(connection: sqlite3.Connection) -> None:
     """Make a ledger of the third format, or an older one."""
-    connection.execute("DROP TABLE volumes")
+    drop_volumes(connection)
     connection.execute("DROP TABLE moves")
     connection.execute("DROP TABLE chassis")
 
@@ -269,7 +277,7 @@ def test_a_ledger_without_volumes_is_taken_over(tmp_path: Path) -> None:
     fourth.write([put_job(1)]).result()
     fourth.close()
     with sqlite3.connect(tmp_path / "ledger.db") as connection:
-        connection.execute("DROP TABLE volumes")
+        drop_volumes(connection)
         connection.execute("PRAGMA user_version = 4")
     connection.close()
     again = Ledger(tmp_path)
@@ -350,13 +358,96 @@ def test_a_batch_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_ledger_whose_jobs_have_their_tasks_in_their_rows_is_taken_over(tmp_path: Path) -> None:
+    """One that the version before has written: jobs that wait, are prepared, run, finish and have ended."""
+    fifth = sqlite3.connect(tmp_path / "ledger.db")
+    fifth.executescript((Path(__file__).parent / "ledgers" / "format-5.sql").read_text())
+    fifth.close()
+    opened = Ledger(tmp_path)
+    contents = opened.load()
+    ended = opened.job("j2").result()
+    opened.close()
+    found = {job.id: (state, [run.task for run in progress.runs]) for job, state, progress in contents.jobs}
+    assert found == {
+        "j1": (JobState.RUNNING, ["main.0", "main.1"]),
+        "j3": (JobState.FINISHING, [f"main.{number}" for number in range(12)]),
+        "j4": (JobState.PREPARING, ["main.0"]),
+        "j5": (JobState.QUEUED, []),
+    }
+    runs = {job.id: progress.runs for job, _, progress in contents.jobs}
+    assert [(run.program, run.client, run.leases) for run in runs["j1"]] == [
+        (Program.EXITED, ClientSide.PREPARED, ("j1-1-0",)),
+        (Program.RUNNING, ClientSide.PREPARED, ("j1-1-1",)),
+    ]
+    assert ended is not None
+    assert [(task.task, task.exit_code) for task in ended.tasks] == [("main.0", 3)]
+    again = Ledger(tmp_path)
+    assert again.load().jobs == contents.jobs
+    again.close()
+    # What it wrote fits together.
+    cluster = Cluster(node("a", 2, cpu_milli=8000), node("b", 1, cpu_milli=8000), node("c", cpu_milli=8000))
+    cluster.machine.restore(
+        jobs=contents.jobs,
+        leases=contents.leases,
+        devices=contents.devices,
+        nodes=contents.nodes,
+        now=cluster.now,
+        wall=cluster.wall,
+    )
+    cluster.machine.check_invariants()
+
+
+def put_tasks(job_id: str, **tasks: str) -> events.PersistTasks:
+    """Tasks, by the last word of their names, each with the reason that is kept of it; an empty one is no more."""
+    rows = []
+    for name, reason in tasks.items():
+        run = TaskRun(
+            placement=TaskPlacement(task=f"main.{name[1:]}", node="a"), group=0, requests=Requests(), reason=reason
+        )
+        rows.append((run.task, msgspec.json.encode(run) if reason else b""))
+    return events.PersistTasks(job_id=job_id, tasks=tuple(rows))
+
+
+def reasons(opened: Ledger) -> list[list[str]]:
+    return [[run.reason for run in progress.runs] for _, _, progress in opened.load().jobs]
+
+
+def test_tasks_are_written_one_by_one_and_read_in_the_order_of_their_job(tmp_path: Path) -> None:
+    opened = Ledger(tmp_path)
+    opened.write([put_tasks("j1", t10="x", t9="y", t0="z"), put_job(1), put_job(2)])
+    opened.write([put_tasks("j1", t9="changed")]).result()
+    assert reasons(opened) == [["z", "changed", "x"], []]
+    opened.write([put_tasks("j1", t0="")]).result()
+    opened.close()
+    again = Ledger(tmp_path)
+    assert reasons(again) == [["changed", "x"], []]
+    again.close()
+
+
+def test_a_job_that_ends_takes_its_tasks_into_its_own_row(tmp_path: Path) -> None:
+    """Also those that the same commit changes before, in whatever order the two are told."""
+    opened = Ledger(tmp_path)
+    opened.write([put_job(1), put_tasks("j1", t0="x", t1="y")]).result()
+    run = TaskRun(placement=TaskPlacement(task="main.0", node="a"), group=0, requests=Requests(), reason="over")
+    end = msgspec.structs.replace(put_job(1, JobState.FAILED, new=False), progress=StoredProgress(runs=[run]))
+    opened.write([put_tasks("j1", t1="changed"), end]).result()
+    assert opened.load().jobs == []
+    ended = opened.job("j1").result()
+    assert ended is not None
+    assert [task.reason for task in ended.tasks] == ["over"]
+    opened.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as connection:
+        assert connection.execute("SELECT * FROM tasks").fetchall() == []
+    connection.close()
+
+
 def test_a_job_is_written_once_for_each_commit_as_it_is_then() -> None:
     """One with a thousand tasks has as many events, and each of them changes it."""
     first = put_job(1)
     then = events.PersistJob(job=first.job, state=JobState.RUNNING, progress=first.progress, new=False)
     other = put_device(9)
     first.progress.reason = "something else by now"
-    ((kept, progress),), others = apart([first, other, then])
+    ((kept, progress),), _, others = apart([first, other, then])
     assert (kept.state, kept.new, others) == (JobState.RUNNING, True, [other])
     assert msgspec.json.decode(progress, type=StoredProgress).reason == "something else by now"
 

@@ -637,7 +637,7 @@ def test_a_plan_that_no_longer_fits_is_refused_and_decided_anew() -> None:
     assert cluster.state_of("j1") == "queued"
     assert cluster.round_asked
     cluster.settle()
-    assert cluster.machine.jobs["j1"].progress.runs[0].node == "b"
+    assert cluster.machine.jobs["j1"].runs.first.node == "b"
 
 
 @pytest.mark.parametrize("is_known", [True, False])

@@ -49,10 +49,15 @@ class AnyOrder(RuleBasedStateMachine):
         self.answered: list[events.OutcomeArrived] = []
 
     @initialize(
-        settled=st.booleans(), decided=st.booleans(), late=st.booleans(), kept_s=st.sampled_from([0.0, 3 * TTL_S])
+        settled=st.booleans(),
+        decided=st.booleans(),
+        late=st.booleans(),
+        kept_s=st.sampled_from([0.0, 3 * TTL_S]),
+        looks_at_all=st.booleans(),
     )
-    def begin_with_work(self, settled: bool, decided: bool, late: bool, kept_s: float) -> None:
+    def begin_with_work(self, settled: bool, decided: bool, late: bool, kept_s: float, looks_at_all: bool) -> None:
         """Begin where it is interesting: with jobs that wait, are being prepared, or run, one with a late task."""
+        self.cluster.looks_at_all = looks_at_all
         self.cluster.unreachable_limit_s = self.cluster.machine.unreachable_limit_s = kept_s
         self.jobs = 4
         self.cluster.submit(
@@ -246,7 +251,7 @@ class AnyOrder(RuleBasedStateMachine):
             if machine.steps[key].node != liar:
                 cluster.tell(events.OutcomeArrived(node=liar, session=session, command_id=command_id, ok=ok))
         for record in list(machine.jobs.values()):
-            for run in record.progress.runs:
+            for run in record.runs:
                 if run.node != liar:
                     status = TaskStatus(task=run.task, state=state, node=liar, exit_code=code)
                     cluster.tell(events.TaskReported(node=liar, session=session, job_id=record.job.id, status=status))

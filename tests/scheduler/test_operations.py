@@ -141,7 +141,7 @@ def test_an_evicted_job_that_may_begin_anew_does_so_elsewhere() -> None:
     cluster.join()
     cluster.submit(msgspec.structs.replace(job(gpus=1), moveable=True))
     cluster.settle()
-    first = cluster.machine.jobs["j1"].progress.runs[0].node
+    first = cluster.machine.jobs["j1"].runs.first.node
     cordon(cluster, first)
     cluster.tell(events.JobEvicted(job_id="j1", reason=f"evicted from node {first} by ann"))
     cluster.settle()
@@ -149,7 +149,7 @@ def test_an_evicted_job_that_may_begin_anew_does_so_elsewhere() -> None:
     cluster.settle()
     moved = cluster.machine.jobs["j1"]
     assert (cluster.state_of("j1"), moved.progress.failures) == ("running", 0)
-    assert moved.progress.runs[0].node != first
+    assert moved.runs.first.node != first
 
 
 def test_an_evicted_job_that_does_not_run_yet_is_placed_elsewhere() -> None:
@@ -163,7 +163,7 @@ def test_an_evicted_job_that_does_not_run_yet_is_placed_elsewhere() -> None:
     cluster.pass_time(10)
     cluster.settle()
     assert cluster.state_of("j1") == "running"
-    assert cluster.machine.jobs["j1"].progress.runs[0].node == "b"
+    assert cluster.machine.jobs["j1"].runs.first.node == "b"
 
 
 def renamed_while_leased() -> Cluster:

@@ -40,7 +40,7 @@ class Watched(Cluster):
         return first_fit(snapshot, pending)
 
     def finish(self, job_id: str) -> None:
-        for run in list(self.machine.jobs[job_id].progress.runs):
+        for run in list(self.machine.jobs[job_id].runs):
             agent = self.agents[run.node]
             status = TaskStatus(task=run.task, state=TaskState.EXITED, node=run.node)
             agent.tasks[job_id, run.task] = status

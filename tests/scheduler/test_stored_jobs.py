@@ -92,7 +92,7 @@ def test_who_finds_no_room_is_told_and_has_his_turn() -> None:
         "storage tmp of group main: 60 GiB; no drives have so much free now: most has NVME-a-0 of node a, 40 GiB"
     )
     assert not cluster.machine.situations.awake
-    cluster.tell(cluster.agents[cluster.machine.jobs["j1"].progress.runs[0].node].exit("j1", "main.0"))
+    cluster.tell(cluster.agents[cluster.machine.jobs["j1"].runs.first.node].exit("j1", "main.0"))
     cluster.settle()
     assert cluster.state_of("j2") == "running"
 
@@ -179,7 +179,7 @@ def test_a_job_uses_each_part_where_it_is() -> None:
     }
     (command,) = [command for _, command in cluster.sent if isinstance(command, events.PrepareClient)]
     assert [prepared.lease.storage and prepared.lease.storage.name for prepared in command.leases] == ["in", "in"]
-    (run,) = cluster.machine.jobs["j1"].progress.runs
+    (run,) = cluster.machine.jobs["j1"].runs
     assert {place.storage for place in run.placement.devices} == {"in"}
 
 
@@ -207,7 +207,7 @@ def test_one_job_at_a_time_has_a_volume() -> None:
     assert [cluster.state_of(each) for each in ("j1", "j2", "j3")] == ["running", "queued", "queued"]
     (miss,) = cluster.machine.jobs["j2"].misses
     assert miss.message.startswith("volume data is used by job j1 on node ")
-    where = cluster.machine.jobs["j1"].progress.runs[0].node
+    where = cluster.machine.jobs["j1"].runs.first.node
     cluster.tell(cluster.agents[where].exit("j1", "main.0"))
     cluster.settle()
     assert cluster.state_of("j2") == "running"
