@@ -26,7 +26,7 @@ struct host_job {
 	CUresult status;		/* what a stream callback is told */
 	bool kept;			/* a graph's: until the server says otherwise */
 	bool quiet;			/* no stream waits for it */
-	bool queued;			/* of a kept one, under job_lock: asked for, and not begun yet */
+	bool asked;			/* under job_lock: its stream has come to it; of a kept one, and nobody has begun with it */
 	/* a host function */
 	CUhostFn function;
 	CUstreamCallback callback;
@@ -42,8 +42,8 @@ struct host_job {
 	size_t height;
 };
 
-/* A job is found by its token, with this lock.  Whoever takes the token away with it has the job, and ends it: so what a
- * server says twice, or too late, finds nothing. */
+/* A job is found by its token, with this lock, and ends with that: so what a server says too late finds nothing, and what it
+ * says twice one that is asked for.  Until the server has been answered, no other job has the token's place there. */
 static pthread_mutex_t job_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t job_there = PTHREAD_COND_INITIALIZER;
 static struct host_job *job_first;
@@ -190,19 +190,13 @@ static void job_tell(const struct host_job *job)
 	client_post_to(&route, &request);
 }
 
-/* With job_lock; NULL: somebody has. */
-static struct host_job *job_take(uint64_t token)
-{
-	return handle_close(&farbus_client.handles, HANDLE_TOKEN, token);
-}
-
-/* Its token was taken away. */
 static void job_end(struct host_job *job)
 {
 	bool counted;
 
 	client_guard_begin();
 	pthread_mutex_lock(&job_lock);
+	handle_close(&farbus_client.handles, HANDLE_TOKEN, job->token);
 	job_unlist(job);
 	counted = job->counted;
 	pthread_mutex_unlock(&job_lock);
@@ -276,7 +270,7 @@ static void job_run(struct host_job *job)
 		job_refused(job);
 	} else if (job->kept) {
 		atomic_fetch_sub(&kept_jobs, 1);
-		free(job);
+		job_end(job);
 	} else if (job->reached) {
 		job->reached(job, job->argument);
 	} else {
@@ -284,7 +278,7 @@ static void job_run(struct host_job *job)
 	}
 }
 
-static bool job_is_asked(const struct host_job *job)
+static bool job_runs_again(const struct host_job *job)
 {
 	return job->kept && (int32_t)job->status != WIRE_TOKEN_FORGOTTEN;
 }
@@ -306,7 +300,7 @@ static void *job_thread(void *opaque)
 	(void)opaque;
 	pthread_cleanup_push(job_thread_left, NULL);
 	for (;;) {
-		struct host_job *job, asked;
+		struct host_job *job, now;
 		bool again;
 
 		pthread_mutex_lock(&job_lock);
@@ -320,12 +314,12 @@ static void *job_thread(void *opaque)
 		if (!job_first)
 			job_last = &job_first;
 		/* It may be asked for anew, and then forgotten, before this thread is done with it. */
-		job->queued = false;
-		again = job_is_asked(job);
-		asked = *job;
+		again = job_runs_again(job);
+		job->asked = !again;
+		now = *job;
 		pthread_mutex_unlock(&job_lock);
 		if (again)
-			job_do(&asked);
+			job_do(&now);
 		else
 			job_run(job);
 	}
@@ -355,6 +349,7 @@ static int job_thread_start(void)
 static void job_queue(struct host_job *job, CUresult status)
 {
 	job->status = status;
+	job->asked = true;
 	jobs_queued++;
 	job->next = NULL;
 	*job_last = job;
@@ -365,10 +360,10 @@ static void job_queue(struct host_job *job, CUresult status)
 /* Could a server of ours ask for it now?  With job_lock. */
 static bool job_may_be_asked(const struct host_job *job, const struct client_session *session)
 {
-	if (job->session && job->session != session)
+	if (job->asked || (job->session && job->session != session))
 		return false;
 	/* The end of an object may come with the answer to the call that makes it. */
-	return job->kept ? !job->queued : job->posted || (job->quiet && !job->reached);
+	return job->kept || job->posted || (job->quiet && !job->reached);
 }
 
 /* The server says that a stream has come to a token. */
@@ -383,9 +378,6 @@ static void job_ready(struct client_session *session, uint64_t token, CUresult s
 		job->session = session;
 		job_unlist(job);
 		job_queue(job, status);
-		job->queued = true;
-		if (!job_is_asked(job))
-			(void)job_take(token);
 	}
 	pthread_mutex_unlock(&job_lock);
 }
@@ -400,7 +392,6 @@ void client_host_refused(struct client_session *session, uint64_t sequence, CUre
 		;
 	/* Freed by the thread that runs jobs: this one may not wait for malloc's lock (target_done). */
 	if (job && !job->reached) {
-		(void)job_take(job->token);
 		job_unlist(job);
 		job->refused = true;
 		refused_callbacks += !!job->callback;
@@ -503,8 +494,8 @@ static bool job_cancel(uint64_t token)
 	client_guard_begin();
 	pthread_mutex_lock(&job_lock);
 	job = handle_get(&farbus_client.handles, HANDLE_TOKEN, token);
-	if (job && !job->queued)
-		(void)job_take(token);
+	if (job && !job->asked)
+		job->asked = true;
 	else
 		job = NULL;
 	pthread_mutex_unlock(&job_lock);

@@ -38,7 +38,7 @@ def test_native(name: str) -> None:
 
 
 def test_nothing_waits_by_a_clock_that_may_be_set() -> None:
-    """pthread_mutex_timedlock knows no other clock, and conditions know that of how they were made (transport/thread.h)."""
+    """pthread_mutex_timedlock knows no other clock; conditions are made with one (transport/thread.h)."""
     waits = re.compile(r"\b(pthread_mutex_timedlock|pthread_rwlock_timed\w+|sem_timedwait|pthread_cond_timedwait)\(")
     folders = ("client", "client_nvml", "server", "transport", "wire")
     sources = [source for folder in folders for source in (ROOT / "native" / folder).glob("*.[ch]")]
