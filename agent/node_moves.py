@@ -144,7 +144,7 @@ class _Search:
             async with self._moves.turn(device.id):
                 try:
                     await self._moves.perform(HotScan(move=move))
-                except FarbusError as error:
+                except (FarbusError, OSError) as error:
                     _log.warning("not there", device=device.id, bridge=bridge, error=str(error))
                 else:
                     return

@@ -15,9 +15,9 @@ import msgspec
 import structlog
 
 from farbus.agent.ports import Ports, bridges_of
+from farbus.agent.state_files import read_state, write_state
 from farbus.errors import FarbusError
 from farbus.linux.clock import Clock
-from farbus.linux.files import write_owned
 from farbus.model.fabric import ChassisView, FabricDevice
 from farbus.model.pci import Identity, PciTree
 from farbus.model.value import Value
@@ -107,7 +107,7 @@ class Orphans:
         self._busy = busy
         self._scan = scan
         self._grace_s = grace_s
-        self._missing = _read(path)
+        self._missing = read_state(path, dict[str, Missing], default={})
 
     def troubles(self) -> dict[str, str]:
         """Return what was looked for in vain, by device, with why."""
@@ -125,7 +125,7 @@ class Orphans:
         for one in self._due(view.chassis, now):
             try:
                 await self._scan(view.device(one.device), view)
-            except FarbusError as error:
+            except (FarbusError, OSError) as error:
                 _log.error("device not found", device=one.device, chassis=one.chassis, port=one.port, error=str(error))
         due = {one.key for one in self._due(view.chassis, now)}
         # Once more: what the scan has brought is missing no longer.
@@ -164,17 +164,4 @@ class Orphans:
         if missing == self._missing:
             return
         self._missing = missing
-        try:
-            write_owned(self._path, msgspec.json.encode(missing), account=None)
-        except OSError as error:
-            _log.error("orphans not written", file=str(self._path), error=error.strerror)
-
-
-def _read(path: Path) -> dict[str, Missing]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Missing])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.MsgspecError) as error:
-        _log.error("orphans not read; their grace time begins anew", file=str(path), error=str(error))
-        return {}
+        write_state(self._path, missing)

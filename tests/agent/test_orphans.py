@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,8 @@ class Bench:
         self.node = Node(directory / "node")
         self.scans: list[str] = []
         self.moved: set[str] = set()
+        self.broken = False
+        """Whether the kernel fails to scan."""
         self.orphans = self.made()
 
     @property
@@ -53,6 +57,8 @@ class Bench:
 
     async def scan(self, device: FabricDevice, view: ChassisView) -> None:
         self.scans.append(device.id)
+        if self.broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
         await self.pci.rescan_below(PORT_A)
         if not self.pci.tree().below(PORT_A):
             raise TimedOut("it is not there")
@@ -96,6 +102,15 @@ async def test_what_a_scan_does_not_bring_is_a_trouble_until_it_is_there_or_else
     assert bench.scans == ["S1"]
     await bench.orphans.look(a_view())
     assert bench.orphans.troubles() == {}
+
+
+async def test_a_scan_that_the_kernel_fails_at_is_a_trouble_and_ends_nothing(bench: Bench, clock: FakeClock) -> None:
+    await bench.orphans.look(a_view(DRIVE))
+    await clock.advance(GRACE_S)
+    bench.broken = True
+    await bench.orphans.look(a_view(DRIVE))
+    assert bench.scans == ["S1"]
+    assert "S1" in bench.orphans.troubles()
 
 
 async def test_the_grace_time_goes_on_over_a_restart(bench: Bench, clock: FakeClock) -> None:
