@@ -195,17 +195,6 @@ CUresult serve_copy_to_device_2d(struct server_call *call)
 
 /* ---- to the host ---- */
 
-static CUresult send_data(struct server *server, uint16_t lane, uint64_t sequence, uint64_t offset,
-			  const void *bytes, size_t count)
-{
-	const struct wire_data data = { .sequence = sequence, .offset = offset };
-
-	return server_send(server, WIRE_EVENT_DATA, lane, sequence, 0, &data, sizeof(data), bytes,
-			   count)
-		       ? SERVER_MALFORMED
-		       : CUDA_SUCCESS;
-}
-
 /* A buffer that was waited for; where something went wrong it was not, and the device may yet write it. */
 static void staging_give(struct server_call *call, struct server_staging *staging, CUstream stream, CUresult result)
 {
@@ -263,10 +252,10 @@ CUresult serve_copy_to_host(struct server_call *call)
 		}
 		if (result == CUDA_SUCCESS && filled) {
 			result = call->driver->cuEventSynchronize(filled->event);
-			if (result == CUDA_SUCCESS)
-				result = send_data(call->server, call->header.lane,
-						   call->header.sequence, sent, filled->memory,
-						   filled_bytes);
+			if (result == CUDA_SUCCESS &&
+			    server_send_data(call->server, call->header.lane, call->header.sequence, sent,
+					     filled->memory, filled_bytes, sent + filled_bytes == total))
+				result = SERVER_MALFORMED;
 			sent += filled_bytes;
 		}
 		if (filled)
@@ -295,8 +284,8 @@ static void stream_data_send(void *opaque)
 {
 	struct stream_data *data = opaque;
 
-	send_data(data->context->server, data->lane, data->sequence, data->offset,
-		  data->staging->memory, data->bytes);
+	(void)server_send_data(data->context->server, data->lane, data->sequence, data->offset,
+			       data->staging->memory, data->bytes, false);
 	server_staging_idle(data->context, data->staging);
 	free(data);
 }
@@ -492,9 +481,10 @@ CUresult serve_array_read(struct server_call *call)
 			result = call->driver->cuEventRecord(staging->event, stream);
 		if (result == CUDA_SUCCESS)
 			result = call->driver->cuEventSynchronize(staging->event);
-		if (result == CUDA_SUCCESS)
-			result = send_data(call->server, call->header.lane, call->header.sequence,
-					   at, staging->memory, bytes);
+		if (result == CUDA_SUCCESS &&
+		    server_send_data(call->server, call->header.lane, call->header.sequence, at, staging->memory, bytes,
+				     at + bytes == total))
+			result = SERVER_MALFORMED;
 		at += bytes;
 	}
 	staging_give(call, staging, stream, result);

@@ -1,5 +1,5 @@
 /* Frames to the client, and what comes in the tail of one of its own. */
-#include "server_ops.h"
+#include "copies.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -7,10 +7,11 @@
 #include "../transport/zerocopy.h"
 #include "../wire/cursor.h"
 
-int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
-		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
-		size_t tail_bytes)
+/* `followed` by another frame at once. */
+static int frame_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence, uint64_t argument,
+		      const void *fixed, size_t fixed_bytes, const void *tail, size_t tail_bytes, bool followed)
 {
+	const struct transport_ops *ops = server->transport.ops;
 	struct wire_header header = {
 		.length = (uint32_t)(fixed_bytes + tail_bytes),
 		.opcode = opcode,
@@ -28,10 +29,26 @@ int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t 
 	pthread_mutex_lock(&server->write);
 	/* First: with its last answer a client may go, and with it this process, before this thread goes on. */
 	server_count(&server->status->sent_bytes, sizeof(header) + header.length);
-	rc = server->transport.ops->write(&server->transport, vector, parts);
+	rc = (followed && ops->append ? ops->append : ops->write)(&server->transport, vector, parts);
 	atomic_store_explicit(&server->status->uncopied_mib, (uint32_t)(zerocopy_bytes(false) >> 20), memory_order_relaxed);
 	pthread_mutex_unlock(&server->write);
 	return rc;
+}
+
+int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
+		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
+		size_t tail_bytes)
+{
+	return frame_send(server, opcode, lane, sequence, argument, fixed, fixed_bytes, tail, tail_bytes, false);
+}
+
+int server_send_data(struct server *server, uint16_t lane, uint64_t sequence, uint64_t offset, const void *bytes,
+		     size_t count, bool replied)
+{
+	const struct wire_data data = { .sequence = sequence, .offset = offset };
+
+	return frame_send(server, WIRE_EVENT_DATA, lane, sequence, 0, &data, sizeof(data), bytes, count,
+			  replied && count <= SERVER_TOGETHER_BYTES);
 }
 
 int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,

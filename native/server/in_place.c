@@ -265,7 +265,8 @@ static int send_frame(struct server_call *call, struct flights *flights, uint64_
 		if (!room || flights_full(flights)) {
 			size_t landed = flights_land(flights);
 
-			rc = ops->written(transport, landed, bytes || flights->count || more);
+			/* What follows at once is more of it, or the reply, with which little leaves in one message. */
+			rc = ops->written(transport, landed, true);
 		}
 	}
 	pthread_mutex_unlock(&call->server->write);

@@ -352,6 +352,9 @@ static inline void server_count(_Atomic uint64_t *counter, uint64_t more)
 int server_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,
 		uint64_t argument, const void *fixed, size_t fixed_bytes, const void *tail,
 		size_t tail_bytes);
+/* Send bytes of a copy to the host, which belong at `offset`; `replied`: they are the last ones, and the reply follows at once. */
+int server_send_data(struct server *server, uint16_t lane, uint64_t sequence, uint64_t offset, const void *bytes,
+		     size_t count, bool replied);
 /* Begin a frame that the caller finishes: it writes `tail_bytes` to the transport, and lets
  * go of server->write whatever this returns. */
 int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,

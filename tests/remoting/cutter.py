@@ -104,6 +104,7 @@ class Way:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.start: int | None = None  # the stream's offset at which this connection begins
+        self.records: list[int] = []  # bytes of the stream in each
         self._greeting = b""
         self._record = b""
         self._left = 0
@@ -126,6 +127,7 @@ class Way:
                     self._record = b""
                     if self._left == RECORD_END:
                         return data, False
+                    self.records.append(self._left)
             else:
                 piece = data[passed : passed + self._left]
                 known = max(0, min(len(piece), self.stream.offset - self._at))
@@ -218,6 +220,10 @@ class Cutter(Network):
         self._streams = {side: Stream(side, decide) for side in Side}
         self._received = 0
         self.connections = 0
+
+    def records(self, side: Side) -> list[int]:
+        """How much of a side's stream came in each of its records, over the last connection."""
+        return self._ways[side].records
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as selector:

@@ -41,6 +41,7 @@ PROGRAMS = (
 #: Frames of one side behind which every connection is cut; of later ones, every so many.
 CUTS_EACH = 60
 CUTS_LATER = 40
+DATA_BYTES = 16  # struct wire_data
 #: How long a server waits for a program whose connection was closed (native/server/resume.c).
 CLOSED_GRACE_S = 5.0
 
@@ -118,6 +119,17 @@ def test_cut_at_random(remote: Remote, build: Build, name: str, seed: int) -> No
     )
     assert (code, out, err) == (0, "ok\n", "")
     assert cuts > 0
+
+
+def test_a_small_copy_to_the_host_and_its_reply_are_one_message(remote: Remote, build: Build) -> None:
+    data, reply, copies = HEADER.size + DATA_BYTES + 4, HEADER.size, 100
+    with Cutter(remote.supervisor.address, lambda *_: None) as network:
+        address, port = network.address
+        write_session(remote.session, [Server(address=address, port=port, secret=remote.secret, tls=False)])
+        done = remote.run(build("remoting/small_copies"), FARBUS_TRANSPORT="tcp")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+    records = network.records(Side.SERVER)
+    assert (records.count(data + reply), records.count(data)) == (copies, 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
