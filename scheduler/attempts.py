@@ -88,7 +88,7 @@ class Attempts(Commander):
             requests = group.requests
             run = TaskRun(placement=task, group=numbers[group.name], requests=requests, leases=tuple(leases), late=late)
             job.runs.add(run)
-            self._index(job, run)
+            self._index(job, run.nodes)
             run.moves = self._begin_moves(job, run)
             if run.moves:
                 # Its lease is granted where they are then; to the user's quota they count from now on.

@@ -185,12 +185,11 @@ class Commander(ClusterState):
         # What lives is written task by task.
         progress.runs = []
         record = self.jobs[job.id] = JobRecord(job=job, state=state, progress=progress, runs=runs)
-        for run in runs:
-            self._index(record, run)
+        self._index(record, runs.nodes)
         return record
 
-    def _index(self, job: JobRecord, run: TaskRun) -> None:
-        for node in run.nodes:
+    def _index(self, job: JobRecord, nodes: Iterable[str]) -> None:
+        for node in nodes:
             self.node(node)
             self.jobs_of_node[node].add(job.job.id)
 

@@ -202,8 +202,8 @@ class Runs:
         self._unwritten: dict[str, None] = {}
         self._due: dict[str, None] = {}
         for run in runs:
-            self.add(run)
-        self._unwritten.clear()
+            self._take(run)
+        self.look_at_all()
         if changed is not None:
             self._changed = changed
 
@@ -220,6 +220,11 @@ class Runs:
     def at(self, node: str) -> list[TaskRun]:
         """Return those in which a node takes part: that run there, and that it lends devices to."""
         return [self._runs[task] for task in self._of_node.get(node, ())]
+
+    @property
+    def nodes(self) -> Iterable[str]:
+        """The nodes that take part in any of them."""
+        return self._of_node
 
     def of_group(self, number: int) -> int:
         """Return how many there are of a group of the job."""
@@ -252,14 +257,19 @@ class Runs:
     def add(self, run: TaskRun) -> None:
         """Add a task that was placed."""
         assert run.task not in self._runs, f"task {run.task} has a run"
-        self._runs[run.task] = run
-        for node in run.nodes:
-            self._of_node.setdefault(node, {})[run.task] = None
-        self._of_group[run.group] = self.of_group(run.group) + 1
+        self._take(run)
         if self._first is not None and order_of(run) < order_of(self._first):
             self._first = run
-        run.__dict__[_ATTEMPT] = self
         self.note(run.task)
+
+    def _take(self, run: TaskRun) -> None:
+        task = run.task
+        self._runs[task] = run
+        for node in run.nodes:
+            self._of_node.setdefault(node, {})[task] = None
+        self._of_group[run.group] = self._of_group.get(run.group, 0) + 1
+        self._recount[task] = None
+        run.__dict__[_ATTEMPT] = self
 
     def remove(self, run: TaskRun) -> None:
         """Forget a task."""

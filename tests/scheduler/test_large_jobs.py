@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pytest
 
+from farbus.model.states import JobState
 from farbus.scheduler import events
 from farbus.scheduler.ledger import apart
 from farbus.scheduler.life_bench import Life
@@ -78,3 +79,40 @@ def test_all_tasks_are_looked_at_a_few_times_alone(lives: dict[int, list[tuple[e
 def test_an_answer_writes_what_has_changed_alone(lives: dict[int, list[tuple[events.Event, int, int]]]) -> None:
     few, many = (sorted(size for _, _, size in lives[tasks])[-AT_ONCE - 1] for tasks in (FEW, MANY))
     assert many < 1.25 * few
+
+
+def coming_back(tasks: int) -> int:
+    """Return the steps that it takes to lose a node of a running job and to let it in again, with all that it held."""
+    life = Life(tasks)
+    for event in life.joins():
+        life.tell(event)
+    for event in life.happens():
+        if isinstance(event, events.TaskReported):
+            break
+        life.tell(event)
+    name, machine = "n00000", life.machine
+    (job,) = machine.jobs.values()
+    assert job.state is JobState.RUNNING
+    node = machine.nodes[name].node
+    assert node is not None
+    leases = [machine.leases[lease_id] for lease_id in machine.leases_of_node[name]]
+    hello = events.NodeJoined(
+        node=node,
+        session=1_000,
+        instance="first",
+        held=tuple(
+            events.HeldLease(lease_id=each.lease.id, device_side=True, endpoint=each.endpoint) for each in leases
+        ),
+        tasks=tuple(
+            events.HeldTask(job_id=job.job.id, status=run.status()) for run in job.runs.at(name) if run.node == name
+        ),
+    )
+    with Steps() as steps:
+        life.tell(events.NodeLost(node=name, session=1))
+        life.tell(hello)
+    assert job.state is JobState.RUNNING
+    return steps.taken
+
+
+def test_a_node_comes_back_whatever_its_jobs_have_elsewhere() -> None:
+    assert coming_back(MANY) < 1.25 * coming_back(FEW)
