@@ -167,9 +167,11 @@ class Between:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 before = way.harmed
-                target.sendall(way.take(data))
+                passed = way.take(data)
+                # First: what it does may be over before this thread goes on.
                 self.harmed += way.harmed and not before and way.harm is not NOTHING
                 self.meant = self.meant or way.meant
+                target.sendall(passed)
                 source.settimeout(STALLED_S if way.harmed and way.harm is not NOTHING else None)
         # What was harmed may be what the other side waits for.
         for each in (source, target):
