@@ -89,47 +89,38 @@ CUresult serve_primary_retain(struct server_call *call)
 	return CUDA_SUCCESS;
 }
 
-/* Take it from everybody, before the driver does. */
-static CUresult primary_end(struct server_call *call, uint32_t ordinal, struct server_context **context)
+/* Take it from everybody, and then from the driver. */
+static CUresult primary_end(struct server_call *call, uint32_t ordinal, bool reset)
 {
-	*context = server_primary(call->server, ordinal);
-	if (!*context)
+	struct server_context *context = server_primary(call->server, ordinal);
+	CUresult result = CUDA_SUCCESS, released;
+
+	if (!context)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	server_context_end(call, *context);
-	server_pinned_forget(call, *context);
-	return CUDA_SUCCESS;
+	server_context_end(call, context);
+	server_pinned_forget(call, context);
+	if (reset)
+		result = call->driver->cuDevicePrimaryCtxReset_v2(context->device);
+	/* The reference of primary_retain outlives a reset. */
+	released = call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
+	server_primary_set(call->server, ordinal, NULL);
+	server_libraries_free(context);
+	server_host_forget(context);
+	return reset ? result : released;
 }
 
 CUresult serve_primary_release(struct server_call *call)
 {
 	const struct wire_primary_release *request = call->request;
-	struct server_context *context;
-	CUresult result = primary_end(call, request->device, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
-	server_primary_set(call->server, request->device, NULL);
-	server_libraries_free(context);
-	server_host_forget(context);
-	return result;
+	return primary_end(call, request->device, false);
 }
 
 CUresult serve_primary_reset(struct server_call *call)
 {
 	const struct wire_primary_reset *request = call->request;
-	struct server_context *context;
-	CUresult result = primary_end(call, request->device, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = call->driver->cuDevicePrimaryCtxReset_v2(context->device);
-	/* The reference of primary_retain outlives a reset. */
-	call->driver->cuDevicePrimaryCtxRelease_v2(context->device);
-	server_primary_set(call->server, request->device, NULL);
-	server_libraries_free(context);
-	server_host_forget(context);
-	return result;
+	return primary_end(call, request->device, true);
 }
 
 CUresult serve_context_create(struct server_call *call)
