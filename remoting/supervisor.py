@@ -130,7 +130,6 @@ class Supervisor:
             image_directory=image_directory,
             image_bytes=image_bytes,
         )
-        self._secret = secret
         self._bind = (address, port)
         self._tls = tls
         self._local_users = {0, os.geteuid() if local_user is None else local_user} - {nobody_in_particular()}
@@ -221,7 +220,7 @@ class Supervisor:
         """Listen for programs of this machine, too; without, they come by TCP."""
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            local.bind(session.local_name(self._secret))
+            local.bind(session.local_name(self._options.secret))
             local.listen(UNHEARD_LIMIT)
             local.setblocking(False)
         except OSError as error:
@@ -330,7 +329,7 @@ class Supervisor:
             self._log(f"refused {peer}: protocol {major}.{minor}, this is {_VERSION}")
             self._refuse(connection, session.HELLO_VERSION)
             return True
-        key = session.resume_key(self._secret, fields[6]) if fields[6] else self._secret
+        key = session.resume_key(self._options.secret, fields[6]) if fields[6] else self._options.secret
         if not session.proves(data, key):
             self._log(f"refused {peer}: wrong secret")
             self._refuse(connection, session.HELLO_SECRET)

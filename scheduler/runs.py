@@ -189,7 +189,7 @@ class Runs:
     def __init__(self, runs: Iterable[TaskRun] = (), *, job: str = "", changed: dict[str, None] | None = None) -> None:
         """Take over ``runs`` as they are written down; into ``changed`` the job is put whenever one has changed."""
         self._job = job
-        self._changed: dict[str, None] = {}
+        self._changed = changed if changed is not None else {}
         self._runs: dict[str, TaskRun] = {}
         self._of_node: dict[str, dict[str, None]] = {}
         self._of_group: dict[int, int] = {}
@@ -204,8 +204,6 @@ class Runs:
         for run in runs:
             self._take(run)
         self.look_at_all()
-        if changed is not None:
-            self._changed = changed
 
     def __iter__(self) -> Iterator[TaskRun]:
         return iter(self._runs.values())

@@ -12,8 +12,6 @@
  * copies are slower the more there are, and smaller ones stay in the processor's cache and leave the network something to do
  * meanwhile (docs/performance.md).  A copy that is one frame goes at once, and on AMD's processors each frame does. */
 #define SERVER_CALL_BYTES (512u << 10)
-/* As little as this leaves in one message with the reply that follows it: of more, the network has something to do meanwhile. */
-#define SERVER_TOGETHER_BYTES (4u << 10)
 
 /* ---- copies.c ---- */
 

@@ -1,11 +1,14 @@
 /* Frames to the client, and what comes in the tail of one of its own. */
-#include "copies.h"
+#include "server_ops.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "../transport/zerocopy.h"
 #include "../wire/cursor.h"
+
+/* As little as this leaves in one message with the reply that follows it: of more, the network has something to do meanwhile. */
+#define TOGETHER_BYTES (4u << 10)
 
 /* `followed` by another frame at once. */
 static int frame_send(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence, uint64_t argument,
@@ -48,7 +51,7 @@ int server_send_data(struct server *server, uint16_t lane, uint64_t sequence, ui
 	const struct wire_data data = { .sequence = sequence, .offset = offset };
 
 	return frame_send(server, WIRE_EVENT_DATA, lane, sequence, 0, &data, sizeof(data), bytes, count,
-			  replied && count <= SERVER_TOGETHER_BYTES);
+			  replied && count <= TOGETHER_BYTES);
 }
 
 int server_send_begin(struct server *server, uint16_t opcode, uint16_t lane, uint64_t sequence,

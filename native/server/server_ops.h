@@ -435,6 +435,11 @@ void *server_kernel_marked(CUkernel kernel);
 void server_blocking_add(struct server_context *context, CUstream stream);
 void server_blocking_remove(struct server_context *context, CUstream stream);
 
+/* ---- stream.c ---- */
+
+/* Name an event that the driver has just made or opened; it is destroyed where it can't be. */
+CUresult server_place_event(struct server_call *call, uint64_t handle, CUevent event);
+
 /* ---- context.c, primary.c: contexts ---- */
 
 /* A context of the driver's under the client's handle (`base`: of a green one's, or NULL),

@@ -35,12 +35,7 @@ CUresult serve_event_open(struct server_call *call)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	memcpy(&handle, request->handle, sizeof(handle));
 	result = call->driver->cuIpcOpenEventHandle(&event, handle);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = server_place(call, HANDLE_EVENT, request->event, event);
-	if (result != CUDA_SUCCESS)
-		call->driver->cuEventDestroy_v2(event);
-	return result;
+	return result == CUDA_SUCCESS ? server_place_event(call, request->event, event) : result;
 }
 
 CUresult server_range_behind(const struct server_driver *driver, CUdeviceptr address, uint64_t *bytes)

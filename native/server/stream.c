@@ -85,18 +85,22 @@ CUresult serve_lane_end(struct server_call *call)
 
 /* ---- events ---- */
 
+CUresult server_place_event(struct server_call *call, uint64_t handle, CUevent event)
+{
+	CUresult result = server_place(call, HANDLE_EVENT, handle, event);
+
+	if (result != CUDA_SUCCESS)
+		call->driver->cuEventDestroy_v2(event);
+	return result;
+}
+
 CUresult serve_event_create(struct server_call *call)
 {
 	const struct wire_event_create *request = call->request;
 	CUevent event;
 	CUresult result = call->driver->cuEventCreate(&event, request->flags);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = server_place(call, HANDLE_EVENT, request->event, event);
-	if (result != CUDA_SUCCESS)
-		call->driver->cuEventDestroy_v2(event);
-	return result;
+	return result == CUDA_SUCCESS ? server_place_event(call, request->event, event) : result;
 }
 
 CUresult serve_event_destroy(struct server_call *call)
