@@ -55,9 +55,10 @@ demo: build
 # The order of sets of strings goes by the hash seed: with one seed, the model tests take the same examples each time.
 # A process for each processor, each with files of its own; with more than four the compilers would want the memory.
 # WORKERS=0: one test behind the other, which takes twice as long and leaves less to the scheduler of the machine.
+# Their files are in memory where it has room (.ci/in-memory); with TMPDIR they are there, and stay.
 WORKERS ?= auto
 test: build
-	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4 --dist loadfile
+	@PYTHONHASHSEED=0 .ci/in-memory $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
 lint: build
 	@$(BIN)/python -m pytest -q tests/test_repository.py

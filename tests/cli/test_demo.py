@@ -151,6 +151,8 @@ def test_a_killed_farbus_up_ends_programs_and_the_next_one_removes_the_rest(
         assert logs.stdout.readline() == "running on Farbus Software GPU\n"
         family = process.children(recursive=True)
         process.kill()
+        # Who follows waits for a scheduler that is gone.
+        logs.kill()
     assert psutil.wait_procs(family, timeout=60)[1] == []
     assert farbus(*up).returncode == 0
     assert farbus("jobs", "--all", "-o", "json").stdout == "[]\n"
