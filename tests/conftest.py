@@ -49,7 +49,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -57,6 +57,8 @@ def pytest_runtest_makereport(
 
     The errors of commands and the stacks of threads do not show it.
     """
+    # A scheduler in this process has switched it on again: see pytest_configure.
+    gc.disable()
     report = yield
     report.sections += said_by_commands(call.excinfo.value if call.excinfo is not None else None)
     if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
@@ -96,6 +98,6 @@ def held_port() -> Iterator[HeldPort]:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A directory with a short path: below it lie Unix sockets, whose paths have 108 bytes (unix(7))."""
-    with tempfile.TemporaryDirectory(prefix="farbus-") as directory:
+    """A directory with a short path, whatever TMPDIR: below it lie Unix sockets, paths of 108 bytes (unix(7))."""
+    with tempfile.TemporaryDirectory(prefix="farbus-", dir="/tmp") as directory:
         yield Path(directory)

@@ -39,6 +39,7 @@ from tests.harness.whereabouts import whereabouts
 from tests.old_peers import as_first_version
 
 PATIENCE_S = 30.0
+AGENT_TASK = "agent"
 MYSELF = pwd.getpwuid(os.geteuid()).pw_name
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -119,11 +120,20 @@ class ScriptedSessions(SessionHandler):
         self._cut.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something that was said makes ``condition`` true."""
+        """Wait until something that was said makes ``condition`` true, or raise what an agent here ended with."""
+        agents = {task for task in asyncio.all_tasks() if task.get_name() == AGENT_TASK}
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not condition():
-                    await self.news.wait()
+                    news = asyncio.create_task(self.news.wait())
+                    try:
+                        await asyncio.wait((news, *agents), return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        news.cancel()
+                    for agent in [one for one in agents if one.done()]:
+                        agents.remove(agent)
+                        if not agent.cancelled() and (error := agent.exception()) is not None:
+                            raise error
         except TimeoutError as error:
             error.add_note(whereabouts())
             raise
@@ -400,7 +410,7 @@ class AgentInProcess:
     def start(self, config: AgentConfig, doors: Doors | None = None) -> None:
         """Start it."""
         self._stop = asyncio.Event()
-        self._task = asyncio.create_task(serve(config, doors=doors, stop=self._stop), name="agent")
+        self._task = asyncio.create_task(serve(config, doors=doors, stop=self._stop), name=AGENT_TASK)
 
     async def stop(self) -> None:
         """Stop it as SIGTERM does, and raise what it raised."""

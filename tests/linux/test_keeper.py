@@ -409,7 +409,9 @@ async def test_a_program_has_not_ended_before_all_that_it_left_has(
     hold.touch()
     change_keepers(monkeypatch, HOLD.format(hold=str(hold)))
     first = door()
-    child = await spawn(first, shell("setsid sleep 1000 >/dev/null 2>&1 & echo $!; exit 3"))
+    # Until it executes that it is called as the shell.
+    waits = "while read name </proc/$!/comm && [ $name != sleep ]; do :; done"
+    child = await spawn(first, shell(f"setsid sleep 1000 >/dev/null 2>&1 & {waits}; echo $!; exit 3"))
     (_, left) = await pids_of(child, 1)
     said = b""
     async with asyncio.timeout(PATIENCE_S):
