@@ -10,6 +10,7 @@ import pwd
 import sys
 from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
+from weakref import WeakSet
 
 import msgspec
 
@@ -39,7 +40,8 @@ from tests.harness.whereabouts import whereabouts
 from tests.old_peers import as_first_version
 
 PATIENCE_S = 30.0
-AGENT_TASK = "agent"
+AGENTS: WeakSet[asyncio.Task[None]] = WeakSet()
+"""Agents in this process that nobody has stopped."""
 MYSELF = pwd.getpwuid(os.geteuid()).pw_name
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,19 +123,19 @@ class ScriptedSessions(SessionHandler):
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something that was said makes ``condition`` true, or raise what an agent here ended with."""
-        agents = {task for task in asyncio.all_tasks() if task.get_name() == AGENT_TASK}
+        agents = {task for task in AGENTS if task.get_loop() is asyncio.get_running_loop()}
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not condition():
+                    for agent in [one for one in agents if one.done()]:
+                        agents.remove(agent)
+                        if not agent.cancelled():
+                            agent.result()
                     news = asyncio.create_task(self.news.wait())
                     try:
                         await asyncio.wait((news, *agents), return_when=asyncio.FIRST_COMPLETED)
                     finally:
                         news.cancel()
-                    for agent in [one for one in agents if one.done()]:
-                        agents.remove(agent)
-                        if not agent.cancelled() and (error := agent.exception()) is not None:
-                            raise error
         except TimeoutError as error:
             error.add_note(whereabouts())
             raise
@@ -410,13 +412,15 @@ class AgentInProcess:
     def start(self, config: AgentConfig, doors: Doors | None = None) -> None:
         """Start it."""
         self._stop = asyncio.Event()
-        self._task = asyncio.create_task(serve(config, doors=doors, stop=self._stop), name=AGENT_TASK)
+        self._task = asyncio.create_task(serve(config, doors=doors, stop=self._stop), name="agent")
+        AGENTS.add(self._task)
 
     async def stop(self) -> None:
         """Stop it as SIGTERM does, and raise what it raised."""
         self._stop.set()
         if self._task is not None:
             task, self._task = self._task, None
+            AGENTS.discard(task)
             async with asyncio.timeout(PATIENCE_S):
                 await task
 
