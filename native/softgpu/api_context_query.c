@@ -2,21 +2,8 @@
 #include "driver_context.h"
 
 #include "driver_capture.h"
-#include "driver_green.h"
-#include "driver_memory.h"
+#include "driver_pool.h"
 #include "driver_stream.h"
-
-/* The context that a call with an optional context means. */
-static CUresult context_or_current(CUcontext wanted, struct CUctx_st **context)
-{
-	struct CUgreenCtx_st *green;
-	CUresult result;
-
-	if (!wanted)
-		return driver_context_current(context);
-	result = driver_ready();
-	return result ? result : driver_context_named(wanted, context, &green);
-}
 
 DRIVER_EXPORT CUresult cuCtxGetDevice(CUdevice *ordinal)
 {
@@ -42,7 +29,7 @@ DRIVER_EXPORT CUresult cuCtxGetDevice_v2(CUdevice *ordinal, CUcontext wanted)
 
 	if (!wanted)
 		return cuCtxGetDevice(ordinal);
-	result = context_or_current(wanted, &context);
+	result = driver_context_wanted(wanted, &context);
 	if (result)
 		return result;
 	if (!ordinal)
@@ -80,7 +67,7 @@ DRIVER_EXPORT CUresult cuCtxSetFlags(unsigned int flags)
 DRIVER_EXPORT CUresult cuCtxGetId(CUcontext wanted, unsigned long long *id)
 {
 	struct CUctx_st *context;
-	CUresult result = context_or_current(wanted, &context);
+	CUresult result = driver_context_wanted(wanted, &context);
 
 	if (result)
 		return result;
@@ -93,7 +80,7 @@ DRIVER_EXPORT CUresult cuCtxGetId(CUcontext wanted, unsigned long long *id)
 DRIVER_EXPORT CUresult cuCtxGetApiVersion(CUcontext wanted, unsigned int *version)
 {
 	struct CUctx_st *context;
-	CUresult result = context_or_current(wanted, &context);
+	CUresult result = driver_context_wanted(wanted, &context);
 
 	if (result)
 		return result;
@@ -106,7 +93,7 @@ DRIVER_EXPORT CUresult cuCtxGetApiVersion(CUcontext wanted, unsigned int *versio
 static CUresult context_synchronize(CUcontext wanted)
 {
 	struct CUctx_st *context;
-	CUresult result = context_or_current(wanted, &context);
+	CUresult result = driver_context_wanted(wanted, &context);
 
 	if (!result)
 		result = driver_capture_unsafe();

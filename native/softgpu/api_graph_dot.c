@@ -2,6 +2,7 @@
 #include "driver_graph.h"
 
 #include "driver_graph_memory.h"
+#include "driver_launch.h"
 #include "driver_module.h"
 
 #include <inttypes.h>

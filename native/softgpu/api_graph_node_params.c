@@ -1,6 +1,7 @@
 /* Nodes by their types: asking and changing what they do, in graphs and in executables. */
 #include "driver_graph.h"
 
+#include "driver_graph_exec.h"
 #include "driver_graph_memory.h"
 #include "driver_handle.h"
 

@@ -1,4 +1,4 @@
-/* driver_launch_old.c - launches of CUDA 2, whose block, shared memory and parameters are set one
+/* api_launch_old.c - launches of CUDA 2, whose block, shared memory and parameters are set one
  * by one.  PyCUDA is linked to them.
  */
 #include "driver_module.h"

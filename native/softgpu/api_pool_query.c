@@ -2,7 +2,7 @@
 
 #include "driver_arena.h"
 #include "driver_handle.h"
-#include "driver_virtual.h"
+#include "driver_virtual_file.h"
 
 #include <unistd.h>
 

@@ -2,7 +2,8 @@
 #include "driver_pool.h"
 
 #include "driver_arena.h"
-#include "driver_virtual.h"
+#include "driver_memory.h"
+#include "driver_virtual_file.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Resources: a device's multiprocessors, and how they are divided for green contexts. */
-#include "driver_green.h"
+#include "api_resource.h"
 
 #include "driver_handle.h"
 #include "driver_stream.h"
@@ -22,15 +22,6 @@ _Static_assert(sizeof(struct part) <= sizeof(((CUdevResource *)0)->_internal_pad
 	       "fits where the API leaves room");
 
 /* ---- partitions ---- */
-
-static unsigned partition_count(const struct driver_partition *partition)
-{
-	unsigned count = 0;
-
-	for (unsigned k = 0; k < DRIVER_PARTITION_WORDS; k++)
-		count += (unsigned)__builtin_popcountll(partition->bits[k]);
-	return count;
-}
 
 static struct driver_partition partition_all(unsigned count)
 {
@@ -83,10 +74,10 @@ static void describe(const struct driver_device *device, const struct driver_par
 	};
 
 	*resource = (CUdevResource){ .type = CU_DEV_RESOURCE_TYPE_INVALID };
-	if (!partition_count(partition))
+	if (!driver_partition_count(partition))
 		return;
 	resource->type = CU_DEV_RESOURCE_TYPE_SM;
-	resource->sm.smCount = partition_count(partition);
+	resource->sm.smCount = driver_partition_count(partition);
 	resource->sm.minSmPartitionSize = least_part(device);
 	resource->sm.smCoscheduledAlignment = alignment(device);
 	memcpy(resource->_internal_padding, &part, sizeof part);
@@ -110,8 +101,8 @@ static CUresult read_part(const CUdevResource *resource, struct part *part,
 	return CUDA_SUCCESS;
 }
 
-CUresult driver_resource_tell(const struct driver_device *device, const struct CUgreenCtx_st *green,
-			      CUdevResource *resource, CUdevResourceType type)
+CUresult api_resource_tell(const struct driver_device *device, const struct CUgreenCtx_st *green,
+			   CUdevResource *resource, CUdevResourceType type)
 {
 	struct driver_partition all = partition_all(device->model->multiprocessors);
 
@@ -123,19 +114,13 @@ CUresult driver_resource_tell(const struct driver_device *device, const struct C
 	return CUDA_SUCCESS;
 }
 
-unsigned driver_green_multiprocessors(const struct CUgreenCtx_st *green,
-				      const struct driver_device *device)
-{
-	return green ? partition_count(&green->partition) : device->model->multiprocessors;
-}
-
 DRIVER_EXPORT CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource *resource,
 					      CUdevResourceType type)
 {
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
-	return result ? result : driver_resource_tell(device, NULL, resource, type);
+	return result ? result : api_resource_tell(device, NULL, resource, type);
 }
 
 DRIVER_EXPORT CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource *resource,
@@ -147,7 +132,7 @@ DRIVER_EXPORT CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource *reso
 
 	if (!result)
 		result = driver_context_named(handle, &context, &green);
-	return result ? result : driver_resource_tell(context->device, green, resource, type);
+	return result ? result : api_resource_tell(context->device, green, resource, type);
 }
 
 DRIVER_EXPORT CUresult cuStreamGetDevResource(CUstream handle, CUdevResource *resource,
@@ -156,7 +141,7 @@ DRIVER_EXPORT CUresult cuStreamGetDevResource(CUstream handle, CUdevResource *re
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
-	return result ? result : driver_resource_tell(stream->context->device, stream->green, resource, type);
+	return result ? result : api_resource_tell(stream->context->device, stream->green, resource, type);
 }
 
 /* A number for each split: what may be joined again came from the same one. */
@@ -195,7 +180,7 @@ DRIVER_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *results, unsig
 
 	if (result)
 		return result;
-	count = partition_count(&part.partition);
+	count = driver_partition_count(&part.partition);
 	if (!groups || flags & ~known || wanted > count ||
 	    (flags & CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE &&
 	     device->capability->sm < 90))
@@ -262,7 +247,7 @@ DRIVER_EXPORT CUresult cuDevSmResourceSplit(CUdevResource *results, unsigned int
 		return CUDA_ERROR_INVALID_VALUE;
 	split = next_split();
 	for (unsigned k = 0; k < groups; k++) {
-		unsigned size = group_size(device, &wanted[k], partition_count(&part.partition));
+		unsigned size = group_size(device, &wanted[k], driver_partition_count(&part.partition));
 		struct driver_partition taken;
 
 		/* To find out that there are none is no error where nothing is made. */

@@ -3,7 +3,7 @@
 
 #include "driver_stream.h"
 #include "driver_virtual.h"
-
+#include "driver_virtual_file.h"
 #include "engine.h"
 
 #include <dlfcn.h>

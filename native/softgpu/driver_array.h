@@ -47,15 +47,13 @@ bool driver_format_is_planar(CUarray_format format);
 size_t driver_format_bytes(CUarray_format format);
 enum engine_texel driver_format_texel(CUarray_format format);
 void driver_array_end_context(struct CUctx_st *context);
-/* driver_mipmap.c */
+/* ---- driver_mipmap.c ---- */
+
+CUresult driver_mipmap_make(CUmipmappedArray *out, struct CUctx_st *context,
+			    const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level_count);
+/* It has no handle any more, and nothing uses it. */
+void driver_mipmap_free(struct CUmipmappedArray_st *mipmap);
 CUresult driver_mipmap_of(CUmipmappedArray handle, struct CUmipmappedArray_st **mipmap);
 void driver_mipmap_end_context(struct CUctx_st *context);
-/* driver_texture.c: the engine's handle for a texture, or without `texture` for a surface, as
- * objects and references have it.  The caller removes it. */
-CUresult driver_texture_make(const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *texture,
-			     const CUDA_RESOURCE_VIEW_DESC *view, uint64_t *handle);
-/* May kernels write to it as a surface? */
-CUresult driver_surface_check(CUarray array);
-void driver_texture_end_context(struct CUctx_st *context);
 
 #endif

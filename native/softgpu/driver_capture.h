@@ -15,7 +15,18 @@
 
 #include "driver_stream.h"
 
-struct driver_capture;
+struct driver_capture {
+	struct driver_capture *next;	/* of those under way */
+	unsigned references;		/* of the list, and of events */
+	uint64_t id;
+	CUstreamCaptureMode mode;
+	const void *thread;		/* that began it: the address of its mode */
+	struct CUgraph_st *graph;
+	bool owns_graph;		/* else the program gave it */
+	bool ended, invalidated;
+	struct CUstream_st *origin;	/* where it began and has to end */
+	struct CUstream_st *streams;	/* all that take part, by capture_next */
+};
 
 /* What an event stands for that was recorded in a stream that captured. */
 struct driver_captured_event {
@@ -62,5 +73,18 @@ CUresult driver_capture_alloc(struct CUstream_st *stream, size_t bytes, CUdevice
 CUresult driver_capture_free(struct CUstream_st *stream, CUdeviceptr address);
 /* A graph is launched: it becomes a child graph. */
 CUresult driver_capture_graph(struct CUstream_st *stream, const struct CUgraph_st *graph);
+
+/* ---- what the program does with captures; with the graph lock ---- */
+
+/* Of a stream that does not capture; the graph, if the program gave one, and its nodes to begin at
+ * are in order. */
+CUresult driver_capture_begin(struct CUstream_st *stream, struct CUgraph_st *graph,
+			      const struct graph_edges *start, CUstreamCaptureMode mode);
+/* *graph is NULL where it is void. */
+CUresult driver_capture_end(struct CUstream_st *stream, CUgraph *graph);
+/* Asking does not invalidate. */
+CUresult driver_capture_status(const struct CUstream_st *stream, CUstreamCaptureStatus *status);
+/* The calling thread's mode; without the lock. */
+CUstreamCaptureMode driver_capture_exchange_mode(CUstreamCaptureMode mode);
 
 #endif

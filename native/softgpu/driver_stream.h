@@ -67,7 +67,7 @@ struct CUstream_st {
 	unsigned references;		/* under the queue lock */
 	unsigned flags;			/* CU_STREAM_NON_BLOCKING */
 	int priority;
-	CUlaunchAttributeValue attributes[4];	/* driver_memop.c */
+	CUlaunchAttributeValue attributes[4];	/* cuStreamSetAttribute */
 	bool legacy;			/* the context's default stream */
 	bool per_thread;
 	bool ended;			/* destroyed: the worker ends when it is idle */
@@ -137,6 +137,10 @@ CUresult driver_stream_submit(struct CUstream_st *stream, struct driver_operatio
  * Takes a hold of its own.  -ENOMEM only. */
 int driver_operation_after(struct driver_operation *operation, const struct driver_point *point);
 
+/* One that does nothing, for its place in a stream; NULL without memory. */
+struct driver_operation *driver_operation_make_empty(void);
+/* Let the stream's later work wait for a point of another one: by an empty operation. */
+CUresult driver_stream_follow(struct CUstream_st *stream, const struct driver_point *point);
 bool driver_point_reached(const struct driver_point *point);
 void driver_point_wait(const struct driver_point *point);
 void driver_point_drop(struct driver_point *point);

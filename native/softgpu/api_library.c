@@ -3,7 +3,6 @@
 #include "driver_handle.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static CUresult library_of(CUlibrary library)
 {
@@ -156,45 +155,6 @@ DRIVER_EXPORT CUresult cuLibraryGetModule(CUmodule *out, CUlibrary library)
 	return result;
 }
 
-/* With the lock. */
-static CUresult library_kernel(struct CUlib_st *library, const char *name, CUkernel *out)
-{
-	struct CUkern_st *kernel;
-	size_t bytes = strlen(name) + 1;
-
-	for (kernel = library->kernels; kernel; kernel = kernel->next) {
-		if (!strcmp(kernel->name, name)) {
-			*out = kernel;
-			return CUDA_SUCCESS;
-		}
-	}
-	kernel = calloc(1, sizeof *kernel + bytes);
-	if (!kernel)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	kernel->library = library;
-	kernel->name = memcpy(kernel + 1, name, bytes);
-	if (driver_handle_add(kernel, DRIVER_KIND_KERNEL)) {
-		free(kernel);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	kernel->next = library->kernels;
-	library->kernels = kernel;
-	*out = kernel;
-	return CUDA_SUCCESS;
-}
-
-CUresult driver_library_kernel_of(const struct CUfunc_st *function, CUkernel *kernel)
-{
-	CUresult result = CUDA_SUCCESS;
-
-	*kernel = NULL;
-	driver_module_lock();
-	if (function->module->library)
-		result = library_kernel(function->module->library, function->info.name, kernel);
-	driver_module_unlock();
-	return result;
-}
-
 DRIVER_EXPORT CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char *name)
 {
 	struct engine_function_info info;
@@ -215,7 +175,7 @@ DRIVER_EXPORT CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, cons
 		return CUDA_ERROR_NOT_FOUND;
 	}
 	driver_module_lock();
-	result = library_kernel(library, name, out);
+	result = driver_library_kernel(library, name, out);
 	driver_module_unlock();
 	return result;
 }
@@ -247,7 +207,7 @@ DRIVER_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int
 	driver_module_lock();
 	for (unsigned i = 0; !result && i < room && (code = driver_module_entry_at(module, i)); i++) {
 		engine_function_info(code, &info);
-		result = library_kernel(library, info.name, &kernels[i]);
+		result = driver_library_kernel(library, info.name, &kernels[i]);
 	}
 	driver_module_unlock();
 	return result;
