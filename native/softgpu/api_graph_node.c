@@ -11,7 +11,9 @@ static CUresult add(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependen
 	CUresult result = driver_graph_enter(graph);
 
 	if (result) {
+		driver_graph_lock();
 		driver_graph_payload_drop(payload);
+		driver_graph_unlock();
 		return result;
 	}
 	if (out) {

@@ -167,7 +167,9 @@ static CUresult change(CUgraphExec executable, CUgraphNode node, struct graph_pa
 		driver_graph_unlock();
 		return result;
 	}
+	driver_graph_lock();
 	driver_graph_payload_drop(payload);
+	driver_graph_unlock();
 	return result;
 }
 
