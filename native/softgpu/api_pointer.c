@@ -1,4 +1,15 @@
 #include "driver_memory.h"
+#include "driver_pool.h"
+#include "driver_virtual.h"
+
+/* As what the memory can be given to another process. */
+static CUmemAllocationHandleType handle_types_of(const struct driver_allocation *a)
+{
+	if (a->kind == DRIVER_MEMORY_VIRTUAL)
+		return driver_virtual_shareable_at(a->base);
+	return a->pool && a->pool->is_shareable ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR :
+						  CU_MEM_HANDLE_TYPE_NONE;
+}
 
 /* What each attribute of a pointer is; `found` is false for pageable memory,
  * whose attributes are all zero but for the device (-2, as CUDA answers). */
@@ -51,7 +62,7 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, uint
 		*(unsigned *)out = found;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-		*(unsigned long long *)out = 0;
+		*(unsigned long long *)out = found ? handle_types_of(a) : CU_MEM_HANDLE_TYPE_NONE;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
 		*(unsigned *)out = found ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE :

@@ -225,6 +225,19 @@ bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal)
 	return may;
 }
 
+CUmemAllocationHandleType driver_virtual_shareable_at(uintptr_t address)
+{
+	CUmemAllocationHandleType shareable;
+	const struct memory *memory;
+	size_t offset;
+
+	driver_virtual_lock();
+	memory = driver_virtual_memory_at(address, 1, &offset);
+	shareable = memory ? memory->shareable : CU_MEM_HANDLE_TYPE_NONE;
+	driver_virtual_unlock();
+	return shareable;
+}
+
 /* ---- multicast addresses ---- */
 
 /* With the lock: where an address leads, as far as its mapping goes. */

@@ -48,6 +48,8 @@ CUresult driver_virtual_add_team(struct driver_team *team, CUmemGenericAllocatio
 
 /* Has the device access to what is mapped at this address? */
 bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal);
+/* As what the memory that is mapped at this address can be given to another process. */
+CUmemAllocationHandleType driver_virtual_shareable_at(uintptr_t address);
 /* What multimem of a context's kernels reaches; lives as long as that. */
 void driver_virtual_multicast(struct CUctx_st *context, struct engine_multicast *multicast);
 /* Have `put` write `bytes` of what is written to an address, which are the next ones behind `at` others: to that very
