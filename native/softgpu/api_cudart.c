@@ -2,7 +2,6 @@
  * them; this is what they need to know of the software GPU.  Where native/cudart
  * is not there, no table is: programs that use the driver API alone still run. */
 #include "driver_context.h"
-#include "driver_handle.h"
 #include "driver_module.h"
 
 #include <stdlib.h>
@@ -44,12 +43,15 @@ static CUresult primary_context(CUdevice ordinal, CUcontext *context)
 	return CUDA_SUCCESS;
 }
 
-static CUresult context_device(CUcontext context, CUdevice *ordinal)
+/* Also of what stands for a green context, which may be the current one. */
+static CUresult context_device(CUcontext handle, CUdevice *ordinal)
 {
-	if (!driver_handle_is(context, DRIVER_KIND_CONTEXT))
-		return CUDA_ERROR_INVALID_CONTEXT;
-	*ordinal = context->device->ordinal;
-	return CUDA_SUCCESS;
+	struct CUctx_st *context;
+	CUresult result = driver_context_wanted(handle, &context);
+
+	if (!result)
+		*ordinal = context->device->ordinal;
+	return result;
 }
 
 /* Multiprocessors lie in pairs, of which a GPC has at most so many, as an H100's has. */
