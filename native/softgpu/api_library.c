@@ -199,13 +199,14 @@ DRIVER_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int
 	struct engine_function_info info;
 	struct engine_function *code;
 	struct CUmod_st *module;
+	size_t at = 0;
 	CUresult result;
 
 	if (!kernels)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = library_here(library, &module);
 	driver_module_lock();
-	for (unsigned i = 0; !result && i < room && (code = driver_module_entry_at(module, i)); i++) {
+	for (unsigned i = 0; !result && i < room && (code = driver_module_next_entry(module, &at)); i++) {
 		engine_function_info(code, &info);
 		result = driver_library_kernel(library, info.name, &kernels[i]);
 	}

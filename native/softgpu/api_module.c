@@ -143,14 +143,16 @@ DRIVER_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigne
 						  CUmodule module)
 {
 	CUresult result = driver_module_of(module);
+	struct engine_function *code;
+	size_t at = 0;
 
 	if (result)
 		return result;
 	if (!functions)
 		return CUDA_ERROR_INVALID_VALUE;
 	driver_module_lock();
-	for (unsigned i = 0; !result && i < room && i < driver_module_entry_count(module); i++)
-		result = driver_module_function(module, driver_module_entry_at(module, i), &functions[i]);
+	for (unsigned i = 0; !result && i < room && (code = driver_module_next_entry(module, &at)); i++)
+		result = driver_module_function(module, code, &functions[i]);
 	driver_module_unlock();
 	return result;
 }

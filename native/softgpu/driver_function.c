@@ -148,19 +148,20 @@ int driver_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction 
 			void *opaque)
 {
 	struct CUfunc_st *function;
-	unsigned count;
+	struct engine_function *code;
+	size_t at = 0;
+	int count = 0;
 	CUresult result;
 
 	if (driver_module_of(module))
 		return -1;
-	count = driver_module_entry_count(module);
-	for (unsigned i = 0; i < count; i++) {
+	for (; (code = driver_module_next_entry(module, &at)); count++) {
 		driver_module_lock();
-		result = driver_module_function(module, driver_module_entry_at(module, i), &function);
+		result = driver_module_function(module, code, &function);
 		driver_module_unlock();
 		if (result)
 			return -1;
 		visit(opaque, function);
 	}
-	return (int)count;
+	return count;
 }

@@ -228,17 +228,16 @@ void driver_module_write_log(unsigned count, const CUjit_option *options, void *
 
 /* ---- what modules have ---- */
 
-/* Entry number `index` among the module's entry functions. */
-struct engine_function *driver_module_entry_at(const struct CUmod_st *module, size_t index)
+struct engine_function *driver_module_next_entry(const struct CUmod_st *module, size_t *at)
 {
 	size_t count = engine_module_function_count(module->engine);
 
-	for (size_t i = 0; i < count; i++) {
-		struct engine_function *code = engine_module_function_at(module->engine, i);
+	while (*at < count) {
+		struct engine_function *code = engine_module_function_at(module->engine, (*at)++);
 		struct engine_function_info info;
 
 		engine_function_info(code, &info);
-		if (info.is_entry && !index--)
+		if (info.is_entry)
 			return code;
 	}
 	return NULL;
@@ -248,7 +247,7 @@ unsigned driver_module_entry_count(const struct CUmod_st *module)
 {
 	unsigned count = 0;
 
-	while (driver_module_entry_at(module, count))
+	for (size_t at = 0; driver_module_next_entry(module, &at); )
 		count++;
 	return count;
 }

@@ -101,8 +101,8 @@ void driver_module_unload(struct CUmod_st *module);
 /* The library's module in a context, loaded if it is not there yet. */
 CUresult driver_module_of_library(struct CUlib_st *library, struct CUctx_st *context,
 				  struct CUmod_st **out);
-/* Entry function number `index`, or NULL behind the last. */
-struct engine_function *driver_module_entry_at(const struct CUmod_st *module, size_t index);
+/* The next entry function from *at on, which is 0 for the first; NULL behind the last. */
+struct engine_function *driver_module_next_entry(const struct CUmod_st *module, size_t *at);
 unsigned driver_module_entry_count(const struct CUmod_st *module);
 CUresult driver_module_variable(struct CUmod_st *module, const char *name, bool only_managed,
 				CUdeviceptr *address, size_t *bytes);
