@@ -128,13 +128,15 @@ DRIVER_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CU
 
 /* ---- clusters ---- */
 
+/* What the launch says, or else the function: its code, or what was set for it. */
 static CUresult cluster_of(const CUlaunchConfig *config, const struct CUfunc_st *function,
 			   uint32_t *blocks)
 {
+	const int *required = function->settings.cluster;
 	uint64_t product = 1;
 
 	for (unsigned k = 0; k < 3; k++)
-		product *= function->info.required_cluster[k] ? function->info.required_cluster[k] : 1;
+		product *= required[k] ? (uint64_t)required[k] : 1;
 	for (unsigned k = 0; k < config->numAttrs; k++)
 		if (config->attrs[k].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
 			product = (uint64_t)config->attrs[k].value.clusterDim.x *
