@@ -1,7 +1,8 @@
-"""The software GPU's layers: the driver API's functions stand on its objects, and those on the engine."""
+"""The layers: functions of the driver API stand on its objects, those on the engine, and nobody calls upwards."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from graphlib import CycleError, TopologicalSorter
@@ -13,55 +14,72 @@ import pytest
 from tests.softgpu.driver_programs import require_library
 
 SOURCES = Path(__file__).parents[2] / "native" / "softgpu"
-DRIVER = sorted(path.stem for path in SOURCES.glob("*.c") if path.name.startswith(("driver_", "api_")))
+LAYERS = {"driver": 1, "api": 2}  # by the beginning of a file's name; all others are the engine's
+# Threads of the pool run blocks, and blocks that take long call threads of the pool: one room of three files.
+ROOMS = {"block": "pool", "gang": "pool"}
 
 
-def symbols_of(room: str) -> tuple[set[str], set[str]]:
-    """The symbols that the object of a source file defines, and those that it needs from others."""
+def layer_of(room: str) -> int:
+    return LAYERS.get(room.partition("_")[0], 0)
+
+
+def room_of(path: Path) -> str:
+    """The source file, without its ending, that an object was made of; handlers are there for several machines."""
+    name = re.sub(r"_v\d$", "", path.stem)
+    return ROOMS.get(name, name)
+
+
+def symbols_of(path: Path) -> tuple[set[str], set[str]]:
+    """The symbols that an object file defines, and those that it needs from others."""
     nm = shutil.which("nm")
     if not nm:
         pytest.skip("no nm")
-    output = subprocess.run(
-        [nm, "-P", str(require_library() / f"{room}.o")], check=True, capture_output=True, text=True
-    ).stdout
+    output = subprocess.run([nm, "-P", str(path)], check=True, capture_output=True, text=True).stdout
     symbols = [line.split()[:2] for line in output.splitlines()]
-    defined = {name for name, kind in symbols if kind in "TDBRVW"}
-    return defined, {name for name, kind in symbols if kind == "U"}
+    return {name for name, kind in symbols if kind in "TDBRVW"}, {name for name, kind in symbols if kind == "U"}
 
 
-def calls() -> dict[str, dict[str, set[str]]]:
-    """Of each file of the driver: which others it needs, and for which symbols."""
-    symbols = {room: symbols_of(room) for room in DRIVER}
-    home = {name: room for room, (defined, _) in symbols.items() for name in defined}
-    needs: dict[str, dict[str, set[str]]] = {room: {} for room in DRIVER}
-    for room, (_, needed) in symbols.items():
+@pytest.fixture(scope="module")
+def symbols() -> dict[Path, tuple[set[str], set[str]]]:
+    """Of all objects of libcuda.so.1, but those of native/cudart and of files that are no more."""
+    sources = {path.stem for path in SOURCES.glob("*.c") if not path.name.startswith("nvml_")}
+    paths = [path for path in require_library().glob("*.o") if re.sub(r"_v\d$", "", path.stem) in sources]
+    return {path: symbols_of(path) for path in paths}
+
+
+@pytest.fixture(scope="module")
+def needs(symbols: dict[Path, tuple[set[str], set[str]]]) -> dict[str, dict[str, set[str]]]:
+    """Which file needs which others, and for which symbols."""
+    home = {name: room_of(path) for path, (defined, _) in symbols.items() for name in defined}
+    needs: dict[str, dict[str, set[str]]] = {room_of(path): {} for path in symbols}
+    for path, (_, needed) in symbols.items():
         for name in needed & home.keys():
-            needs[room].setdefault(home[name], set()).add(name)
+            if home[name] != room_of(path):
+                needs[room_of(path)].setdefault(home[name], set()).add(name)
     return needs
 
 
-def test_objects_know_nothing_of_the_api() -> None:
-    needs = calls()
-    upwards = {
+def test_no_layer_knows_the_one_above(needs: dict[str, dict[str, set[str]]]) -> None:
+    assert {layer_of(room) for room in needs} == {0, 1, 2}
+    assert not {
         f"{room} -> {other}: {', '.join(sorted(names))}"
-        for room in DRIVER
-        for other, names in needs[room].items()
-        if room.startswith("driver_") and other.startswith("api_")
+        for room, others in needs.items()
+        for other, names in others.items()
+        if layer_of(room) < layer_of(other)
     }
-    assert not upwards
 
 
-def test_objects_are_no_functions_of_the_api() -> None:
-    objects = [room for room in DRIVER if room.startswith("driver_")]
-    assert not {f"{room}: {name}" for room in objects for name in symbols_of(room)[0] if name.startswith("cu")}
+def test_functions_of_the_api_are_in_its_files(symbols: dict[Path, tuple[set[str], set[str]]]) -> None:
+    below = {path: defined for path, (defined, _) in symbols.items() if layer_of(room_of(path)) < LAYERS["api"]}
+    assert not {
+        f"{path.stem}: {name}" for path, defined in below.items() for name in defined if re.match("cu[A-Z]", name)
+    }
 
 
-def test_no_file_of_the_driver_is_called_by_what_it_calls() -> None:
-    needs = calls()
-    assert sum(map(len, needs.values())) > len(DRIVER)  # the objects were read
+def test_no_file_is_called_by_what_it_calls(needs: dict[str, dict[str, set[str]]]) -> None:
     try:
         TopologicalSorter({room: others.keys() for room, others in needs.items()}).prepare()
     except CycleError as error:
         ring = error.args[1][::-1]
         steps = [f"{a} -> {b}: {', '.join(sorted(needs[a][b]))}" for a, b in pairwise(ring)]
-        pytest.fail("files of the driver call each other:\n" + "\n".join(steps))
+        pytest.fail("files call each other:\n" + "\n".join(steps))
