@@ -61,9 +61,10 @@ static CUresult take_from_pool(struct CUmemPoolHandle_st *pool, size_t bytes,
 	return result;
 }
 
-static CUresult alloc_async(CUdeviceptr *out, size_t bytes, struct CUmemPoolHandle_st *pool,
-			    CUstream handle)
+/* `wanted`: NULL is the device's current pool. */
+static CUresult alloc_async(CUdeviceptr *out, size_t bytes, CUmemoryPool wanted, CUstream handle)
 {
+	struct CUmemPoolHandle_st *pool;
 	struct CUstream_st *stream;
 	bool capturing;
 	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
@@ -73,18 +74,20 @@ static CUresult alloc_async(CUdeviceptr *out, size_t bytes, struct CUmemPoolHand
 		return result;
 	if (!out || !bytes)
 		return CUDA_ERROR_INVALID_VALUE;
+	pool = driver_pool_hold(stream->context->device, wanted);
 	if (!pool)
-		pool = stream->context->device->current_pool;
-	else if (!driver_handle_is(pool, DRIVER_KIND_POOL) || pool->is_imported)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (capturing)
-		return driver_capture_alloc(stream, bytes, out);
-	if (driver_options()->strict)
+	if (pool->is_imported)
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (capturing)
+		result = driver_capture_alloc(stream, bytes, out);
+	else if (driver_options()->strict)
 		result = driver_memory_take(stream->context, bytes, DRIVER_ARENA_ALIGN,
 					    DRIVER_MEMORY_DEVICE, pool, &address);
 	else
 		result = take_from_pool(pool, bytes, stream, &address);
-	if (!result)
+	driver_pool_drop(pool);
+	if (!result && !capturing)
 		*out = address;
 	return result;
 }

@@ -47,8 +47,7 @@ DRIVER_EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (pool->device != device)
 		return CUDA_ERROR_INVALID_DEVICE;
-	device->current_pool = pool;
-	return CUDA_SUCCESS;
+	return driver_pool_set_current(device, pool);
 }
 
 /* A shareable pool is pages of one file, all of which its handle is. */

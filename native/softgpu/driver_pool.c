@@ -73,6 +73,40 @@ void driver_pool_close(struct driver_device *device)
 	device->default_pool = device->current_pool = NULL;
 }
 
+struct CUmemPoolHandle_st *driver_pool_hold(struct driver_device *device, CUmemoryPool pool)
+{
+	pthread_mutex_lock(&driver_pool_lock);
+	if (!pool)
+		pool = device->current_pool;
+	else if (!driver_handle_is(pool, DRIVER_KIND_POOL))
+		pool = NULL;
+	if (pool)
+		pool->references++;
+	pthread_mutex_unlock(&driver_pool_lock);
+	return pool;
+}
+
+CUresult driver_pool_set_current(struct driver_device *device, struct CUmemPoolHandle_st *pool)
+{
+	CUresult result = CUDA_ERROR_INVALID_VALUE;
+
+	pthread_mutex_lock(&driver_pool_lock);
+	/* Another thread may destroy it, and then it can be current no more. */
+	if (driver_handle_is(pool, DRIVER_KIND_POOL)) {
+		device->current_pool = pool;
+		result = CUDA_SUCCESS;
+	}
+	pthread_mutex_unlock(&driver_pool_lock);
+	return result;
+}
+
+void driver_pool_drop(struct CUmemPoolHandle_st *pool)
+{
+	pthread_mutex_lock(&driver_pool_lock);
+	pool_drop(pool);
+	pthread_mutex_unlock(&driver_pool_lock);
+}
+
 void driver_pool_destroy(struct CUmemPoolHandle_st *pool)
 {
 	pthread_mutex_lock(&driver_pool_lock);

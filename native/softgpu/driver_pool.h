@@ -16,7 +16,7 @@ struct CUmemPoolHandle_st {
 	bool is_shareable;
 	int fd;				/* of a shareable or imported pool, or -1 */
 	/* All below under driver_pool_lock. */
-	unsigned references;		/* the handle and its allocations */
+	unsigned references;		/* the handle, its allocations, and calls that use it */
 	uint64_t release_threshold;
 	int reuse[3];			/* FOLLOW_EVENT, OPPORTUNISTIC, INTERNAL */
 	size_t used, used_high;		/* bytes */
@@ -32,6 +32,11 @@ void driver_pool_close(struct driver_device *device);
 struct CUmemPoolHandle_st *driver_pool_make(struct driver_device *device, int fd, size_t max);
 /* Ready, and a pool? */
 CUresult driver_pool_of(CUmemoryPool pool);
+/* The pool, or the device's current one (NULL), held; NULL: it is none. */
+struct CUmemPoolHandle_st *driver_pool_hold(struct driver_device *device, CUmemoryPool pool);
+void driver_pool_drop(struct CUmemPoolHandle_st *pool);
+/* The device's current one from now on; CUDA_ERROR_INVALID_VALUE where another thread has destroyed it. */
+CUresult driver_pool_set_current(struct driver_device *device, struct CUmemPoolHandle_st *pool);
 /* It has no handle any more; its allocations live on until they are freed. */
 void driver_pool_destroy(struct CUmemPoolHandle_st *pool);
 
