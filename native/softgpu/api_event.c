@@ -182,6 +182,8 @@ DRIVER_EXPORT CUresult cuCtxRecordEvent(CUcontext handle, CUevent event)
 	if (event->context != context)
 		return CUDA_ERROR_INVALID_HANDLE;
 	result = driver_context_state(context);
+	if (!result)
+		result = driver_capture_forbid_context(context, green);
 	if (result)
 		return result;
 	streams = driver_stream_list(context, &count);
@@ -223,6 +225,10 @@ DRIVER_EXPORT CUresult cuCtxWaitEvent(CUcontext handle, CUevent event)
 	result = driver_context_named(handle, &context, &green);
 	if (!result)
 		result = driver_context_state(context);
+	if (!result)
+		result = driver_capture_forbid_context(context, green);
+	if (!result)
+		result = driver_capture_forbid_event(&event->captured);
 	if (result)
 		return result;
 	streams = driver_stream_list(context, &count);

@@ -178,6 +178,37 @@ CUresult driver_capture_unsafe(void)
 	return result;
 }
 
+/* Does a stream of the context, or of the green one, capture into it? */
+static bool is_of(const struct driver_capture *capture, const struct CUctx_st *context,
+		  const struct CUgreenCtx_st *green)
+{
+	const struct CUstream_st *stream;
+
+	for (stream = capture->streams; stream; stream = stream->capture_next) {
+		if (stream->context == context && (!green || stream->green == green))
+			return true;
+	}
+	return false;
+}
+
+CUresult driver_capture_forbid_context(const struct CUctx_st *context,
+				       const struct CUgreenCtx_st *green)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (none_under_way())
+		return CUDA_SUCCESS;
+	driver_graph_lock();
+	for (struct driver_capture *capture = captures; capture; capture = capture->next) {
+		if (!is_of(capture, context, green))
+			continue;
+		invalidate(capture);
+		result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	}
+	driver_graph_unlock();
+	return result;
+}
+
 /* With the lock. */
 static void leave(struct CUstream_st *stream)
 {
@@ -270,6 +301,22 @@ CUresult driver_capture_check_event(const struct driver_captured_event *event)
 	if (event->capture) {
 		invalidate(event->capture);
 		result = CUDA_ERROR_CAPTURED_EVENT;
+	}
+	driver_graph_unlock();
+	return result;
+}
+
+CUresult driver_capture_forbid_event(const struct driver_captured_event *event)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	if (!__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE))
+		return CUDA_SUCCESS;
+	driver_graph_lock();
+	if (event->capture) {
+		result = event->capture->ended ? CUDA_ERROR_CAPTURED_EVENT :
+						 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		invalidate(event->capture);
 	}
 	driver_graph_unlock();
 	return result;

@@ -45,6 +45,9 @@ CUresult driver_capture_forbid(struct CUstream_st *stream);
 /* The prologue of calls that captures don't see, such as cuMemAlloc: refused, and
  * the captures invalidated, as the thread's mode says. */
 CUresult driver_capture_unsafe(void);
+/* The same for calls that act on all streams of a context, or of a green one, if that is given. */
+CUresult driver_capture_forbid_context(const struct CUctx_st *context,
+				       const struct CUgreenCtx_st *green);
 /* The stream is destroyed. */
 void driver_capture_leave(struct CUstream_st *stream);
 void driver_capture_end_context(struct CUctx_st *context);
@@ -55,6 +58,8 @@ CUresult driver_capture_record(struct CUstream_st *stream, struct driver_capture
 void driver_capture_forget(struct driver_captured_event *event);
 /* May the host ask about this event? */
 CUresult driver_capture_check_event(const struct driver_captured_event *event);
+/* Or may streams that do not capture wait for it, whichever they are? */
+CUresult driver_capture_forbid_event(const struct driver_captured_event *event);
 /* Let the stream wait for the event; *taken false leaves it to the stream's queue.
  * `recorded`: it is an ordinary event that was recorded. */
 CUresult driver_capture_wait(struct CUstream_st *stream, const struct driver_captured_event *event,
