@@ -1,5 +1,6 @@
 #include "driver_advice.h"
 
+#include "driver_context_stack.h"
 #include "driver_memory.h"
 #include "driver_stream.h"
 

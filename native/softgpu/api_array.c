@@ -1,7 +1,7 @@
 #include "driver_array.h"
 
 #include "driver_handle.h"
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 DRIVER_EXPORT CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {

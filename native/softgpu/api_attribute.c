@@ -1,5 +1,5 @@
 #include "driver_array.h"
-#include "driver_context.h"
+#include "driver_context_stack.h"
 #include "driver_device.h"
 
 /* Attributes that depend on the model name where they come from; all others

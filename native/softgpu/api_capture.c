@@ -2,6 +2,7 @@
 
 #include "driver_graph.h"
 #include "driver_handle.h"
+#include "driver_stream.h"
 
 #include <string.h>
 

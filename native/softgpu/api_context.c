@@ -1,6 +1,8 @@
 /* Contexts: primary and created ones, and the calling thread's stack of them. */
 #include "driver_context.h"
 
+#include "driver_context_life.h"
+#include "driver_context_stack.h"
 #include "driver_green.h"
 #include "driver_handle.h"
 

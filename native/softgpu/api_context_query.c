@@ -2,6 +2,7 @@
 #include "driver_context.h"
 
 #include "driver_capture.h"
+#include "driver_context_stack.h"
 #include "driver_pool.h"
 #include "driver_stream.h"
 

@@ -1,6 +1,7 @@
 #include "driver_copy.h"
 
 #include "driver_capture.h"
+#include "driver_stream.h"
 
 #define HOST CU_MEMORYTYPE_HOST
 #define DEVICE CU_MEMORYTYPE_DEVICE

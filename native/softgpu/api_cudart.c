@@ -1,8 +1,8 @@
 /* The private tables that CUDA's runtime asks a driver for.  native/cudart has
  * them; this is what they need to know of the software GPU.  Where native/cudart
  * is not there, no table is: programs that use the driver API alone still run. */
-#include "driver_context.h"
-#include "driver_module.h"
+#include "driver_context_stack.h"
+#include "driver_function.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,11 @@
 #include "driver_event.h"
 
+#include "driver_context_stack.h"
 #include "driver_event_share.h"
 #include "driver_green.h"
 #include "driver_handle.h"
 #include "driver_pool.h"
+#include "driver_stream.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 /* Events of other processes, by a handle that says which descriptor of which process is theirs. */
 #include "driver_event_share.h"
 
+#include "driver_context_stack.h"
 #include "driver_event.h"
 
 #include <fcntl.h>

@@ -1,6 +1,7 @@
 #include "driver_fill.h"
 
 #include "driver_capture.h"
+#include "driver_stream.h"
 
 static CUresult fill(CUstream handle, CUdeviceptr to, size_t pitch, unsigned element,
 		     uint32_t value, size_t width, size_t height, bool async)

@@ -1,6 +1,8 @@
-#include "driver_module.h"
+#include "driver_function.h"
 
+#include "driver_context_stack.h"
 #include "driver_handle.h"
+#include "driver_module.h"
 
 /* Where a setting lives in the settings, and what it may be. */
 static int *setting_of(struct driver_function_settings *settings, CUfunction_attribute attribute)

@@ -1,4 +1,7 @@
+#include "driver_graph_condition.h"
+
 #include "driver_graph.h"
+#include "driver_graph_payload.h"
 
 DRIVER_EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *out, CUgraph graph,
 						      CUcontext wanted, unsigned int value,

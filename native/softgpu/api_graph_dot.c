@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define VERBOSE CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE
 

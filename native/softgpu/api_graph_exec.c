@@ -2,6 +2,7 @@
 
 #include "driver_capture.h"
 #include "driver_handle.h"
+#include "driver_stream.h"
 
 #define FLAGS_KNOWN (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | \
 		     CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | \

@@ -2,6 +2,7 @@
 #include "driver_graph.h"
 
 #include "driver_graph_memory.h"
+#include "driver_graph_payload.h"
 #include "driver_handle.h"
 
 /* The payload is taken over in every case. */

@@ -1,8 +1,11 @@
 /* Nodes by their types: asking and changing what they do, in graphs and in executables. */
 #include "driver_graph.h"
 
+#include "driver_graph_conditional.h"
 #include "driver_graph_exec.h"
 #include "driver_graph_memory.h"
+#include "driver_graph_payload.h"
+#include "driver_graph_update.h"
 #include "driver_handle.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-#include "driver_graph_exec.h"
+#include "driver_graph_update.h"
 
+#include "driver_graph_exec.h"
 #include "driver_handle.h"
 
 DRIVER_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph,

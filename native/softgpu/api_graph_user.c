@@ -1,5 +1,6 @@
 /* User objects: things of the program's that graphs keep. */
-#include "driver_graph.h"
+
+#include "driver_graph_user.h"
 
 #include "driver_handle.h"
 

@@ -3,6 +3,8 @@
 
 #include "api_resource.h"
 #include "driver_capture.h"
+#include "driver_context_life.h"
+#include "driver_context_stack.h"
 #include "driver_handle.h"
 #include "driver_stream.h"
 

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "driver_capture.h"
+#include "driver_context_stack.h"
 #include "driver_memory.h"
 #include "driver_stream.h"
 

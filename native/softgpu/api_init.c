@@ -1,7 +1,7 @@
 /* cuInit: the devices are opened, each with its memory and its primary context. */
 #include "driver_device.h"
 
-#include "driver_context.h"
+#include "driver_context_life.h"
 #include "driver_memory.h"
 #include "engine.h"
 

@@ -1,5 +1,7 @@
 #define _GNU_SOURCE
 #include "driver_arena.h"
+#include "driver_context_life.h"
+#include "driver_context_stack.h"
 #include "driver_memory.h"
 #include "driver_virtual_file.h"
 

@@ -1,7 +1,6 @@
 #include "driver_launch.h"
 
 #include "driver_capture.h"
-#include "driver_module.h"
 #include "driver_stream.h"
 #include "driver_virtual.h"
 

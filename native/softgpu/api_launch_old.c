@@ -3,6 +3,9 @@
  */
 #include "driver_module.h"
 
+#include "driver_context_stack.h"
+#include "driver_function.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include "driver_module.h"
 
+#include "driver_context_stack.h"
 #include "driver_handle.h"
+#include "driver_image.h"
 
 #include <pthread.h>
 #include <stdio.h>

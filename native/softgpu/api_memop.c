@@ -2,6 +2,7 @@
 #include "driver_memop.h"
 
 #include "driver_capture.h"
+#include "driver_stream.h"
 
 DRIVER_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream handle, unsigned int count,
 					     CUstreamBatchMemOpParams *operations,

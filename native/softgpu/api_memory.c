@@ -2,9 +2,9 @@
 
 #include "driver_arena.h"
 #include "driver_capture.h"
+#include "driver_context_stack.h"
 #include "driver_graph_memory.h"
 #include "driver_pool.h"
-#include "driver_stream.h"
 
 DRIVER_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {

@@ -1,7 +1,9 @@
-#include "driver_array.h"
+#include "driver_mipmap.h"
 
+#include "driver_array.h"
+#include "driver_context_stack.h"
 #include "driver_handle.h"
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 DRIVER_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *out,
 					      const CUDA_ARRAY3D_DESCRIPTOR *descriptor,

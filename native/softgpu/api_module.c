@@ -1,7 +1,10 @@
 #include "driver_module.h"
 
+#include "driver_context_stack.h"
+#include "driver_function.h"
 #include "driver_handle.h"
-#include "driver_stream.h"
+#include "driver_image.h"
+#include "driver_queue.h"
 
 #include <stdlib.h>
 #include <string.h>

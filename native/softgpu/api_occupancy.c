@@ -1,5 +1,7 @@
 #include "driver_occupancy.h"
 
+#include "driver_context_stack.h"
+#include "driver_function.h"
 #include "driver_green.h"
 
 /* ---- blocks ---- */

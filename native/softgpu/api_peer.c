@@ -1,5 +1,7 @@
+
 #include "driver_peer.h"
 
+#include "driver_context_stack.h"
 #include "driver_handle.h"
 
 /* ---- contexts ---- */

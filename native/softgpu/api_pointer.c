@@ -1,4 +1,5 @@
 #include "driver_memory.h"
+
 #include "driver_pool.h"
 #include "driver_virtual.h"
 

@@ -5,6 +5,7 @@
 #include "driver_graph_memory.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
+#include "driver_stream.h"
 #include "engine.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #include "driver_pool.h"
 
 #include "driver_arena.h"
-#include "driver_handle.h"
+#include "driver_context_life.h"
 #include "driver_virtual_file.h"
 
 #include <unistd.h>

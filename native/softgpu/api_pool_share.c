@@ -2,6 +2,7 @@
 #include "driver_pool.h"
 
 #include "driver_arena.h"
+#include "driver_context_stack.h"
 #include "driver_memory.h"
 #include "driver_virtual_file.h"
 

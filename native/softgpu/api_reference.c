@@ -1,8 +1,11 @@
 #include "driver_reference.h"
 
 #include "driver_array.h"
+#include "driver_context_stack.h"
+#include "driver_function.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
+#include "driver_mipmap.h"
 #include "driver_texture.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 #include "driver_stream.h"
 
 #include "driver_capture.h"
+#include "driver_context_stack.h"
 #include "driver_green.h"
 #include "driver_handle.h"
 #include "driver_host.h"

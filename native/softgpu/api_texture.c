@@ -1,5 +1,7 @@
 #include "driver_texture.h"
 
+#include "driver_context_stack.h"
+
 DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource,
 					 const CUDA_TEXTURE_DESC *texture,
 					 const CUDA_RESOURCE_VIEW_DESC *view)

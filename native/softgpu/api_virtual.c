@@ -2,7 +2,7 @@
 #include "driver_virtual.h"
 
 #include "driver_arena.h"
-#include "driver_context.h"
+#include "driver_context_life.h"
 #include "driver_multicast.h"
 
 #define GRANULE DRIVER_ARENA_GRANULE

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "driver_arena.h"
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 #include "driver_virtual.h"
 #include "driver_virtual_file.h"
 #include "engine.h"

@@ -1,8 +1,8 @@
 #include "driver_array.h"
 
+#include "driver_context_stack.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
-#include "driver_stream.h"
 
 #include <pthread.h>
 #include <stdlib.h>

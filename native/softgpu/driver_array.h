@@ -27,13 +27,6 @@ struct CUarray_st {
 	struct CUarray_st *whole;	/* whose plane it is, or NULL */
 };
 
-struct CUmipmappedArray_st {
-	struct CUmipmappedArray_st *next;	/* of all of them */
-	struct CUctx_st *context;
-	unsigned level_count;
-	struct CUarray_st *levels[ENGINE_LEVELS_MAX];
-};
-
 CUresult driver_array_make(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
 /* Nothing uses it any more. */
 void driver_array_free(struct CUarray_st *array);
@@ -47,13 +40,5 @@ bool driver_format_is_planar(CUarray_format format);
 size_t driver_format_bytes(CUarray_format format);
 enum engine_texel driver_format_texel(CUarray_format format);
 void driver_array_end_context(struct CUctx_st *context);
-/* ---- driver_mipmap.c ---- */
-
-CUresult driver_mipmap_make(CUmipmappedArray *out, struct CUctx_st *context,
-			    const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level_count);
-/* It has no handle any more, and nothing uses it. */
-void driver_mipmap_free(struct CUmipmappedArray_st *mipmap);
-CUresult driver_mipmap_of(CUmipmappedArray handle, struct CUmipmappedArray_st **mipmap);
-void driver_mipmap_end_context(struct CUctx_st *context);
 
 #endif

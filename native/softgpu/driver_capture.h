@@ -13,7 +13,7 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_CAPTURE_H
 #define FARBUS_SOFTGPU_DRIVER_CAPTURE_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 struct driver_capture {
 	struct driver_capture *next;	/* of those under way */

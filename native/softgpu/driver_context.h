@@ -40,8 +40,6 @@ struct CUctx_st {
 	struct CUmod_st *modules;
 };
 
-/* ---- driver_context.c: the object ---- */
-
 /* One that is not active, with a handle and a reference; NULL without memory. */
 struct CUctx_st *driver_context_make(struct driver_device *device);
 void driver_context_hold(struct CUctx_st *context);
@@ -61,45 +59,5 @@ bool driver_context_flags_are_valid(unsigned flags);
 CUresult driver_context_state(const struct CUctx_st *context);
 /* The first error of a context stays with it; all its later work is void. */
 void driver_context_fail(struct CUctx_st *context, CUresult error);
-
-/* ---- driver_context_stack.c: the calling thread's stack ---- */
-
-/* CUDA_ERROR_INVALID_CONTEXT: the stack is full. */
-CUresult driver_context_push(struct CUctx_st *context, struct CUgreenCtx_st *green);
-/* There is one. */
-void driver_context_pop(void);
-/* The top of the stack, whatever its state, or NULL. */
-struct CUctx_st *driver_context_top(void);
-/* The green context that is current, or NULL. */
-struct CUgreenCtx_st *driver_context_top_green(void);
-/* What is current, as the program names it. */
-CUcontext driver_context_top_handle(void);
-
-/* The prologue of every call that works in the current context: ready, a
- * context there and alive, and no sticky error. */
-CUresult driver_context_enter(struct CUctx_st **context);
-/* The same without the sticky error: for calls that only ask. */
-CUresult driver_context_current(struct CUctx_st **context);
-/* The context that a call with an optional context means, in whatever state; NULL: the current one. */
-CUresult driver_context_wanted(CUcontext wanted, struct CUctx_st **context);
-
-/* ---- driver_context_life.c: how they become active and end ---- */
-
-CUresult driver_context_make_primary(struct driver_device *device);
-void driver_context_free_primary(struct driver_device *device);
-/* A primary context becomes active with the first retain and ends with the last release:
- * CUDA_ERROR_INVALID_CONTEXT when it was not retained. */
-CUresult driver_context_retain(struct CUctx_st *context);
-CUresult driver_context_release(struct CUctx_st *context);
-/* Everything in it goes, whoever retained it; the next retain makes it active again. */
-void driver_context_reset(struct CUctx_st *context);
-void driver_context_set_flags(struct CUctx_st *context, unsigned flags);
-void driver_context_look(struct CUctx_st *context, unsigned *flags, bool *active);
-/* A created context, which is current then; and its end, CUDA_ERROR_INVALID_CONTEXT when another
- * thread was first. */
-CUresult driver_context_create(struct driver_device *device, unsigned flags, struct CUctx_st **context);
-CUresult driver_context_destroy(struct CUctx_st *context);
-/* Wait until everything that was submitted to any context is complete. */
-void driver_context_drain_all(void);
 
 #endif

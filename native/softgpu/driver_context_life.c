@@ -1,14 +1,16 @@
 /* How contexts become active and end, with all that they own. */
-#include "driver_context.h"
+#include "driver_context_life.h"
 
 #include "driver_array.h"
 #include "driver_capture.h"
+#include "driver_context.h"
+#include "driver_context_stack.h"
 #include "driver_cudart.h"
 #include "driver_graph_memory.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
+#include "driver_mipmap.h"
 #include "driver_module.h"
-#include "driver_stream.h"
 #include "driver_texture.h"
 
 #include <pthread.h>

@@ -1,6 +1,7 @@
 /* The calling thread's stack of contexts, and so which is current. */
-#include "driver_context.h"
+#include "driver_context_stack.h"
 
+#include "driver_context.h"
 #include "driver_green.h"
 
 #include <pthread.h>

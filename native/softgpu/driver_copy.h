@@ -7,7 +7,7 @@
 #define FARBUS_SOFTGPU_DRIVER_COPY_H
 
 #include "driver_memory.h"
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 /* Operations on at most this many bytes run in the caller when their turn is now:
  * waking a worker, and whoever waits for it, takes as long (some 100 us). */

@@ -7,7 +7,7 @@
 #define FARBUS_SOFTGPU_DRIVER_EVENT_H
 
 #include "driver_capture.h"
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 struct driver_shared_event;
 struct event_record;

@@ -6,7 +6,7 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_EVENT_SHARE_H
 #define FARBUS_SOFTGPU_DRIVER_EVENT_SHARE_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 struct driver_shared_event;
 

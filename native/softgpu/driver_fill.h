@@ -2,7 +2,7 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_FILL_H
 #define FARBUS_SOFTGPU_DRIVER_FILL_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 /* Is all that a fill says memory of a device? */
 CUresult driver_fill_check(const CUDA_MEMSET_NODE_PARAMS *params);

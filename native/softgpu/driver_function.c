@@ -1,7 +1,8 @@
 /* Functions of modules, and what kernels of libraries mean in a context. */
-#include "driver_module.h"
+#include "driver_function.h"
 
 #include "driver_handle.h"
+#include "driver_module.h"
 
 #include <stdlib.h>
 #include <string.h>

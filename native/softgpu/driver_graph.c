@@ -1,6 +1,7 @@
 #include "driver_graph.h"
 
 #include "driver_graph_memory.h"
+#include "driver_graph_user.h"
 #include "driver_handle.h"
 
 #include <stdlib.h>

@@ -1,8 +1,9 @@
 /* Conditions: values that kernels set and that conditional nodes choose by.
  *
  * What CUDA's documentation says of them, and where it is silent, is told in docs/softgpu.md. */
-#include "driver_graph.h"
+#include "driver_graph_condition.h"
 
+#include "driver_graph.h"
 #include "driver_handle.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Conditional nodes: what they are to be, and which can't be. */
-#include "driver_graph.h"
+#include "driver_graph_conditional.h"
 
+#include "driver_graph.h"
 #include "driver_memory.h"
 
 void driver_graph_conditional_describe(struct graph_conditional *conditional,

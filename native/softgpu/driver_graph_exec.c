@@ -6,6 +6,8 @@
 #include "driver_graph_exec.h"
 
 #include "driver_event.h"
+#include "driver_graph_conditional.h"
+#include "driver_graph_user.h"
 #include "driver_handle.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* The lock of all graphs, nodes, executables and captures (driver_graph.h). */
-#include "driver_graph.h"
+#include "driver_graph_lock.h"
+
+#include <pthread.h>
 
 static pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER;
 

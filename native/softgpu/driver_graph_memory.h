@@ -7,7 +7,7 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_GRAPH_MEMORY_H
 #define FARBUS_SOFTGPU_DRIVER_GRAPH_MEMORY_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 struct graph_allocation;
 

@@ -1,6 +1,8 @@
 /* Nodes as the program describes them. */
-#include "driver_graph.h"
+#include "driver_graph_payload.h"
 
+#include "driver_context_stack.h"
+#include "driver_graph.h"
 #include "driver_graph_memory.h"
 #include "driver_handle.h"
 #include "driver_module.h"

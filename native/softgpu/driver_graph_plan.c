@@ -3,6 +3,7 @@
 
 #include "driver_event.h"
 #include "driver_graph_memory.h"
+#include "driver_graph_user.h"
 #include "driver_handle.h"
 #include "driver_launch.h"
 #include "driver_module.h"

@@ -1,6 +1,9 @@
 /* cuGraphExecUpdate: give an executable the parameters of another graph of the same shape. */
-#include "driver_graph.h"
+#include "driver_graph_update.h"
 
+#include "driver_graph.h"
+#include "driver_graph_conditional.h"
+#include "driver_graph_user.h"
 #include "driver_launch.h"
 #include "driver_memory.h"
 

@@ -1,6 +1,7 @@
 /* User objects: things of the program's that graphs keep, told when nobody needs them. */
-#include "driver_graph.h"
+#include "driver_graph_user.h"
 
+#include "driver_graph.h"
 #include "driver_handle.h"
 
 #include <signal.h>

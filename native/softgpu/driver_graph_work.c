@@ -1,13 +1,14 @@
 /* The work of kernel, copy, fill and host nodes, and of those on words of memory. */
-#include "driver_graph.h"
+#include "driver_graph_work.h"
 
 #include "driver_copy.h"
 #include "driver_fill.h"
+#include "driver_function.h"
+#include "driver_graph.h"
 #include "driver_handle.h"
 #include "driver_host.h"
 #include "driver_launch.h"
 #include "driver_memop.h"
-#include "driver_module.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_HOST_H
 #define FARBUS_SOFTGPU_DRIVER_HOST_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 CUresult driver_host_prepare(CUhostFn function, void *argument,
 			     struct driver_operation **operation);

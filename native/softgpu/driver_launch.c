@@ -1,13 +1,13 @@
 #include "driver_launch.h"
 
-#include "driver_graph.h"
+#include "driver_function.h"
+#include "driver_graph_condition.h"
 #include "driver_green.h"
 #include "driver_handle.h"
 #include "driver_module.h"
 #include "driver_occupancy.h"
 #include "driver_peer.h"
 #include "driver_reference.h"
-#include "driver_stream.h"
 #include "driver_virtual.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_LAUNCH_H
 #define FARBUS_SOFTGPU_DRIVER_LAUNCH_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 struct driver_launch_view {
 	struct CUfunc_st *function;

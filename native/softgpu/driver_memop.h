@@ -2,7 +2,7 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_MEMOP_H
 #define FARBUS_SOFTGPU_DRIVER_MEMOP_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 /* *kept becomes the array in the operation. */
 CUresult driver_words_prepare(struct CUctx_st *context, const CUstreamBatchMemOpParams *operations,

@@ -3,7 +3,6 @@
 #include "driver_advice.h"
 #include "driver_arena.h"
 #include "driver_pool.h"
-#include "driver_stream.h"
 #include "engine.h"
 
 #include <pthread.h>

@@ -1,6 +1,7 @@
 /* Mipmapped arrays: an array for each level, each half as large as the one before. */
-#include "driver_array.h"
+#include "driver_mipmap.h"
 
+#include "driver_array.h"
 #include "driver_handle.h"
 
 #include <pthread.h>

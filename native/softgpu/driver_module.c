@@ -1,10 +1,10 @@
 #define _GNU_SOURCE
 #include "driver_module.h"
 
+#include "driver_context_stack.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_reference.h"
-#include "driver_stream.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

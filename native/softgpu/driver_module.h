@@ -59,29 +59,6 @@ struct CUlib_st {
 	struct CUkern_st *kernels;
 };
 
-/* ---- driver_function.c ---- */
-
-/* The function that a handle, also a kernel's, means in a context.
- * CUDA_ERROR_INVALID_HANDLE if it is neither. */
-CUresult driver_function_of(CUfunction handle, struct CUctx_st *context,
-			    struct CUfunc_st **function);
-/* Most threads of one block that the function can run with. */
-uint32_t driver_function_threads(const struct CUfunc_st *function);
-/* The kernel that a function is of, or NULL where its module is of no library. */
-CUresult driver_library_kernel_of(const struct CUfunc_st *function, CUkernel *kernel);
-/* Call visit for every kernel of a module.  How many there are, or -1. */
-int driver_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function),
-			void *opaque);
-
-/* With the guard: the function of this code in a module, made where it was not asked for before; or
- * only looked for, else NULL; and a library's kernel of that name, made as well. */
-CUresult driver_module_function(struct CUmod_st *module, struct engine_function *code,
-				struct CUfunc_st **out);
-struct CUfunc_st *driver_module_find(struct CUmod_st *module, struct engine_function *code);
-CUresult driver_library_kernel(struct CUlib_st *library, const char *name, CUkernel *out);
-
-/* ---- driver_module.c ---- */
-
 /* CUDA's number for what the engine says. */
 CUresult driver_engine_result(enum engine_status status);
 /* Ready, and a module? */
@@ -112,15 +89,5 @@ void driver_module_write_log(unsigned count, const CUjit_option *options, void *
 			     const char *text);
 /* Unload all modules of a context that was drained. */
 void driver_module_end_context(struct CUctx_st *context);
-
-/* ---- driver_image.c ---- */
-
-/* Copy an image that comes without a length, so that it can be
- * loaded again later.  *copy is one block for free(). */
-CUresult driver_image_copy(const void *image, void **copy);
-/* Read a file; what is read ends with a NUL that is not counted.  *image is for free(). */
-CUresult driver_file_read(const char *path, void **image, size_t *bytes);
-/* The same for an image, which is all there. */
-CUresult driver_image_read(const char *path, void **image);
 
 #endif

@@ -1,5 +1,7 @@
 #include "driver_occupancy.h"
 
+#include "driver_function.h"
+
 /* The arithmetic is that of the CUDA Occupancy Calculator (CUDA C++ Best
  * Practices Guide, "Calculating Occupancy"): each of warps, block slots,
  * registers and shared memory allows some number of blocks, the least wins. */

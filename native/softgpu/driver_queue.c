@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
-#include "driver_stream.h"
+
+#include "driver_queue.h"
 
 #include "driver_green.h"
 #include "driver_handle.h"

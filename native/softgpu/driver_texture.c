@@ -1,6 +1,7 @@
 #include "driver_texture.h"
 
 #include "driver_memory.h"
+#include "driver_mipmap.h"
 
 #include <pthread.h>
 #include <stdlib.h>
