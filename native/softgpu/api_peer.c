@@ -1,4 +1,3 @@
-
 #include "driver_peer.h"
 
 #include "driver_context_stack.h"

@@ -5,6 +5,11 @@
 #include "driver_pool.h"
 #include "driver_virtual.h"
 
+/* All devices of a process share one address space, so any could use all memory.  As on
+ * real ones, a kernel reaches another device's only when that was enabled: for
+ * allocations and variables by cuCtxEnablePeerAccess, for pools by cuMemPoolSetAccess,
+ * for mappings by cuMemSetAccess.  Managed and host memory is everybody's. */
+
 /* Memory of no allocation that needs asking about is open in whole granules: arenas
  * and reserved addresses begin and end at one. */
 static bool answer_granule(uint64_t address, uint64_t *base, uint64_t *bytes)
