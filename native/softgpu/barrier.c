@@ -1,13 +1,7 @@
-/* barrier.c - bar.sync and its kind: they count threads (PTX ISA, "bar"). */
-#include "launch.h"
+/* barrier.c - what barriers of blocks and of clusters have counted, and who goes on then. */
 #include "strict.h"
 
-static uint32_t uniform_register(const struct warp *warp, int32_t slot)
-{
-	return ((const uint32_t *)(warp->registers + slot))[__builtin_ctz(warp->mask)];
-}
-
-static void complete_if_full(struct block *block, unsigned index)
+void barrier_complete_if_full(struct block *block, unsigned index)
 {
 	struct barrier *barrier = &block->barriers[index];
 	uint32_t expected = barrier->expected ? barrier->expected : block->live;
@@ -33,42 +27,48 @@ static void complete_if_full(struct block *block, unsigned index)
 	}
 }
 
+/* ---- of clusters ---- */
+
+static uint32_t live_threads(const struct cluster *cluster)
+{
+	uint32_t live = 0;
+
+	for (uint32_t k = 0; k < cluster->count; k++)
+		live += cluster->blocks[k]->live;
+	return live;
+}
+
+static void release_waiting(struct block *block)
+{
+	block->barriers_in_use &= ~(1u << CLUSTER_BARRIER);
+	for (uint32_t k = 0; k < block->warp_count; k++) {
+		struct warp *warp = &block->warps[k];
+
+		for (uint32_t f = 0; f < warp->fragment_count; f++)
+			if (warp->fragments[f].state == FRAGMENT_AT_BARRIER &&
+			    warp->fragments[f].barrier == CLUSTER_BARRIER)
+				warp->fragments[f].state = FRAGMENT_READY;
+	}
+}
+
+void cluster_recheck(struct block *block)
+{
+	struct cluster *cluster = block->cluster;
+
+	if (!cluster->arrived || cluster->arrived < live_threads(cluster))
+		return;
+	cluster->arrived = 0;
+	cluster->parity = ~cluster->parity;
+	for (uint32_t k = 0; k < cluster->count; k++)
+		release_waiting(cluster->blocks[k]);
+}
+
+/* ---- of both ---- */
+
 void barrier_recheck(struct block *block)
 {
 	if (block->barriers_in_use >> CLUSTER_BARRIER)
 		cluster_recheck(block);
 	for (uint32_t rest = block->barriers_in_use & ((1u << BLOCK_BARRIERS) - 1); rest; rest &= rest - 1)
-		complete_if_full(block, (unsigned)__builtin_ctz(rest));
-}
-
-const struct instruction *barrier_arrive(struct warp *warp, const struct instruction *instruction)
-{
-	struct block *block = warp->block;
-	uint32_t index = instruction->x >= 0 ? (uint32_t)instruction->x
-					     : uniform_register(warp, instruction->b);
-	struct barrier *barrier;
-
-	if (index >= BLOCK_BARRIERS)
-		warp_fail(warp, ENGINE_LAUNCH_FAILED, "barrier %u (PTX line %u)", index,
-			  instruction->line);
-	barrier = &block->barriers[index];
-	barrier->expected = instruction->c >= 0 ? uniform_register(warp, instruction->c)
-						: (uint32_t)instruction->y;
-	barrier->arrived += (uint32_t)__builtin_popcount(warp->mask);
-	block->barriers_in_use |= 1u << index;
-	if (block->strict)
-		strict_barrier_arrive(block, warp->index, index);
-	if (instruction->imm == BARRIER_REDUCE) {
-		uint32_t predicate = *(const uint32_t *)(warp->registers + instruction->a);
-
-		barrier->population += (uint32_t)__builtin_popcount(predicate & warp->mask);
-	}
-	if (instruction->imm == BARRIER_ARRIVE) {
-		complete_if_full(block, index);
-		return instruction + 1;
-	}
-	warp_add_fragment(warp, instruction + 1, warp->mask, warp->frame, FRAGMENT_AT_BARRIER,
-			  index);
-	complete_if_full(block, index);
-	return warp_resume(warp);
+		barrier_complete_if_full(block, (unsigned)__builtin_ctz(rest));
 }

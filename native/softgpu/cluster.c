@@ -14,41 +14,6 @@
 
 /* ---- barrier.cluster ---- */
 
-static uint32_t live_threads(const struct cluster *cluster)
-{
-	uint32_t live = 0;
-
-	for (uint32_t k = 0; k < cluster->count; k++)
-		live += cluster->blocks[k]->live;
-	return live;
-}
-
-static void release_waiting(struct block *block)
-{
-	block->barriers_in_use &= ~(1u << CLUSTER_BARRIER);
-	for (uint32_t k = 0; k < block->warp_count; k++) {
-		struct warp *warp = &block->warps[k];
-
-		for (uint32_t f = 0; f < warp->fragment_count; f++)
-			if (warp->fragments[f].state == FRAGMENT_AT_BARRIER &&
-			    warp->fragments[f].barrier == CLUSTER_BARRIER)
-				warp->fragments[f].state = FRAGMENT_READY;
-	}
-}
-
-/* Threads that have exited need not arrive. */
-void cluster_recheck(struct block *block)
-{
-	struct cluster *cluster = block->cluster;
-
-	if (!cluster->arrived || cluster->arrived < live_threads(cluster))
-		return;
-	cluster->arrived = 0;
-	cluster->parity = ~cluster->parity;
-	for (uint32_t k = 0; k < cluster->count; k++)
-		release_waiting(cluster->blocks[k]);
-}
-
 HANDLER(cluster_arrive)
 {
 	struct cluster *cluster = w->block->cluster;
@@ -91,19 +56,6 @@ char *cluster_memory(struct warp *w, const struct instruction *i, uint32_t addre
 			  "shared memory access at %#x in a cluster of %u blocks with %#x bytes each "
 			  "(PTX line %u)", address, cluster->count, w->shared_bytes, i->line);
 	return cluster->blocks[rank]->shared + offset;
-}
-
-struct block *cluster_block_at(const struct warp *w, uint64_t pointer)
-{
-	const struct cluster *cluster = w->block->cluster;
-
-	for (u32 k = 0; k < cluster->count; k++) {
-		struct block *block = cluster->blocks[k];
-
-		if (pointer - (u64)(uintptr_t)block->shared < block->shared_bytes)
-			return block;
-	}
-	return NULL;
 }
 
 /* A pointer from an address of the window: x bytes there will be used. */

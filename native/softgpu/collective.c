@@ -187,10 +187,3 @@ const struct instruction *warp_collective(struct warp *warp, const struct instru
 	warp_find_merge_point(warp);
 	return instruction + 1;
 }
-
-void warp_wake_waiting(struct warp *warp)
-{
-	for (uint32_t k = 0; k < warp->fragment_count; k++)
-		if (warp->fragments[k].state == FRAGMENT_AT_WARP_SYNC)
-			warp->fragments[k].state = FRAGMENT_READY;
-}

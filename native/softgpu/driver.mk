@@ -17,7 +17,8 @@ SOFTGPU_CFLAGS ?= -O2 -g
 SOFTGPU_DRIVER_FLAGS := -std=gnu11 -Wall -Wextra -Werror -fPIC -fvisibility=hidden \
 	-fno-strict-aliasing -MMD -MP $(SANITIZE)
 
-SOFTGPU_DRIVER_SOURCES := $(sort $(wildcard softgpu/driver_*.c))
+# The driver API's functions (api_*.c) stand on its objects (driver_*.c), and those on the engine.
+SOFTGPU_DRIVER_SOURCES := $(sort $(wildcard softgpu/driver_*.c softgpu/api_*.c))
 SOFTGPU_DRIVER_OBJECTS := $(SOFTGPU_DRIVER_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o)
 SOFTGPU_NVML_SOURCES := $(sort $(wildcard softgpu/nvml_*.c))
 SOFTGPU_NVML_OBJECTS := $(SOFTGPU_NVML_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o) \
@@ -50,6 +51,10 @@ $(SOFTGPU_BUILD)/compilers/libnvrtc.so.%: softgpu/compilers/nvrtc.c
 	mv -f $@.new $@
 
 $(SOFTGPU_BUILD)/driver_%.o: softgpu/driver_%.c
+	@mkdir -p $(@D)
+	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CFLAGS) -c $< -o $@
+
+$(SOFTGPU_BUILD)/api_%.o: softgpu/api_%.c
 	@mkdir -p $(@D)
 	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CFLAGS) -c $< -o $@
 

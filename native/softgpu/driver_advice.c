@@ -4,28 +4,19 @@
  * What was said of a range is a segment; nothing was said between segments. */
 #include "driver_advice.h"
 
-#include "driver_memory.h"
-#include "driver_stream.h"
+#include "driver_board.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-#define HOST_BIT (1u << 31)	/* of accessed_by, beside a bit for each device */
-#define NUMA_NODES_MAX 1024	/* Linux: MAX_NUMNODES at most */
+#include <sys/types.h>
 
 _Static_assert(BOARD_COUNT_MAX < 31, "devices and the host have a bit each");
 
-struct advice {
-	bool read_mostly;
-	CUmemLocation preferred, prefetched;	/* type INVALID: none */
-	uint32_t accessed_by;
-};
-
 struct segment {
 	uintptr_t base, end;
-	struct advice advice;
+	struct driver_advice advice;
 };
 
 static struct {
@@ -34,7 +25,7 @@ static struct {
 	size_t count, room;
 } table = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static const struct advice nothing = {
+static const struct driver_advice nothing = {
 	.preferred = { .type = CU_MEM_LOCATION_TYPE_INVALID },
 	.prefetched = { .type = CU_MEM_LOCATION_TYPE_INVALID },
 };
@@ -58,7 +49,7 @@ static size_t segment_behind(uintptr_t address)
 }
 
 /* There is room: segments_cover has made it. */
-static void segment_insert(size_t at, uintptr_t base, uintptr_t end, const struct advice *advice)
+static void segment_insert(size_t at, uintptr_t base, uintptr_t end, const struct driver_advice *advice)
 {
 	memmove(&table.items[at + 1], &table.items[at], (table.count - at) * sizeof *table.items);
 	table.items[at] = (struct segment){ base, end, *advice };
@@ -112,7 +103,7 @@ static bool same_location(const CUmemLocation *a, const CUmemLocation *b)
 				   a->type != CU_MEM_LOCATION_TYPE_HOST_NUMA));
 }
 
-static bool same_advice(const struct advice *a, const struct advice *b)
+static bool same_advice(const struct driver_advice *a, const struct driver_advice *b)
 {
 	return a->read_mostly == b->read_mostly && a->accessed_by == b->accessed_by &&
 	       same_location(&a->preferred, &b->preferred) &&
@@ -151,81 +142,11 @@ void driver_advice_forget(uintptr_t base, size_t size)
 	pthread_mutex_unlock(&table.lock);
 }
 
-/* ---- ranges ---- */
+/* ---- saying and asking ---- */
 
-/* Whole pages of the allocation, as advice is taken ("cuMemAdvise" of the driver API). */
-static CUresult take_range(CUdeviceptr address, size_t bytes, uintptr_t *base, uintptr_t *end)
+static void follow(struct driver_advice *advice, CUmem_advise what, const CUmemLocation *location)
 {
-	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-	struct driver_allocation allocation;
-	CUresult result;
-
-	if (!bytes || !driver_memory_find(address, &allocation) ||
-	    allocation.kind != DRIVER_MEMORY_MANAGED)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = driver_memory_check(address, bytes);
-	if (result)
-		return result;
-	*base = address / page * page;
-	*end = (address + bytes + page - 1) / page * page;
-	if (*base < allocation.base)
-		*base = allocation.base;
-	if (*end > allocation.base + allocation.size)
-		*end = allocation.base + allocation.size;
-	return CUDA_SUCCESS;
-}
-
-/* A location that memory can be at; of the kinds of the host, all are one place. */
-static CUresult check_location(CUmemLocation *location)
-{
-	switch (location->type) {
-	case CU_MEM_LOCATION_TYPE_DEVICE:
-		return driver_device_at(location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-	case CU_MEM_LOCATION_TYPE_HOST:
-		location->id = 0;
-		return CUDA_SUCCESS;
-	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-		return location->id >= 0 && location->id < NUMA_NODES_MAX ? CUDA_SUCCESS :
-									    CUDA_ERROR_INVALID_VALUE;
-	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-		*location = (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_HOST_NUMA };
-		return CUDA_SUCCESS;
-	default:
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-}
-
-static CUmemLocation location_of_device(CUdevice device)
-{
-	if (device == CU_DEVICE_CPU)
-		return (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_HOST };
-	return (CUmemLocation){ .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device };
-}
-
-/* ---- saying ---- */
-
-static CUresult check_advice(CUmem_advise advice, CUmemLocation *location)
-{
-	switch (advice) {
-	case CU_MEM_ADVISE_SET_READ_MOSTLY:
-	case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
-	case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
-		return CUDA_SUCCESS;	/* of no location */
-	case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-		return check_location(location);
-	case CU_MEM_ADVISE_SET_ACCESSED_BY:
-	case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
-		if (location->type != CU_MEM_LOCATION_TYPE_DEVICE &&
-		    location->type != CU_MEM_LOCATION_TYPE_HOST)
-			return CUDA_ERROR_INVALID_VALUE;
-		return check_location(location);
-	}
-	return CUDA_ERROR_INVALID_VALUE;
-}
-
-static void follow(struct advice *advice, CUmem_advise what, const CUmemLocation *location)
-{
-	uint32_t bit = location->type == CU_MEM_LOCATION_TYPE_HOST ? HOST_BIT :
+	uint32_t bit = location->type == CU_MEM_LOCATION_TYPE_HOST ? DRIVER_ADVICE_HOST :
 								     1u << (location->id & 31);
 
 	switch (what) {
@@ -248,20 +169,17 @@ static void follow(struct advice *advice, CUmem_advise what, const CUmemLocation
 	}
 }
 
-/* `what`: an advice, or 0 for a prefetch. */
-static CUresult say(CUdeviceptr address, size_t bytes, unsigned what, const CUmemLocation *location)
+int driver_advice_say(uintptr_t base, uintptr_t end, unsigned what, const CUmemLocation *location)
 {
-	uintptr_t base, end;
-	CUresult result = take_range(address, bytes, &base, &end);
 	ssize_t at;
 
-	if (result)
-		return result;
 	pthread_mutex_lock(&table.lock);
 	at = segments_cover(base, end);
-	if (at < 0)
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	for (; at >= 0 && (size_t)at < table.count && table.items[at].base < end; at++) {
+	if (at < 0) {
+		pthread_mutex_unlock(&table.lock);
+		return -ENOMEM;
+	}
+	for (; (size_t)at < table.count && table.items[at].base < end; at++) {
 		if (what)
 			follow(&table.items[at].advice, (CUmem_advise)what, location);
 		else
@@ -269,66 +187,19 @@ static CUresult say(CUdeviceptr address, size_t bytes, unsigned what, const CUme
 	}
 	segments_tidy();
 	pthread_mutex_unlock(&table.lock);
-	return result;
+	return 0;
 }
 
-static CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location)
+struct driver_advice driver_advice_of(uintptr_t base, uintptr_t end)
 {
-	struct CUctx_st *context;
-	CUresult result = driver_context_enter(&context);
-
-	if (!result)
-		result = check_advice(advice, &location);
-	return result ? result : say(address, bytes, advice, &location);
-}
-
-DRIVER_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice,
-				   CUdevice device)
-{
-	return advise(address, bytes, advice, location_of_device(device));
-}
-
-DRIVER_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
-				      CUmemLocation location)
-{
-	return advise(address, bytes, advice, location);
-}
-
-static CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation location, CUstream handle)
-{
-	struct CUstream_st *stream;
-	CUresult result = driver_stream_enter(handle, &stream);
-
-	if (!result)
-		result = check_location(&location);
-	return result ? result : say(address, bytes, 0, &location);
-}
-
-DRIVER_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device,
-					  CUstream stream)
-{
-	return prefetch(address, bytes, location_of_device(device), stream);
-}
-
-DRIVER_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes,
-					     CUmemLocation location, unsigned int flags,
-					     CUstream stream)
-{
-	return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(address, bytes, location, stream);
-}
-
-/* ---- asking ---- */
-
-/* What is true of the whole range; locations that differ are none. */
-static struct advice advice_of(uintptr_t base, uintptr_t end)
-{
-	struct advice all = nothing;
+	struct driver_advice all = nothing;
 	bool first = true;
 
+	pthread_mutex_lock(&table.lock);
 	for (size_t at = segment_behind(base); base < end; at++) {
 		const struct segment *item = &table.items[at];
 		bool gap = at == table.count || item->base > base;
-		const struct advice *one = gap ? &nothing : &item->advice;
+		const struct driver_advice *one = gap ? &nothing : &item->advice;
 
 		if (first) {
 			all = *one;
@@ -345,94 +216,6 @@ static struct advice advice_of(uintptr_t base, uintptr_t end)
 		first = false;
 		base = item->end;
 	}
-	return all;
-}
-
-static int32_t device_of_location(const CUmemLocation *location)
-{
-	return location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id :
-	       location->type == CU_MEM_LOCATION_TYPE_HOST   ? CU_DEVICE_CPU :
-							       CU_DEVICE_INVALID;
-}
-
-static void list_accessors(int32_t *out, size_t count, uint32_t accessed_by)
-{
-	size_t at = 0;
-
-	if (accessed_by & HOST_BIT)
-		out[at++] = CU_DEVICE_CPU;
-	for (int32_t device = 0; device < BOARD_COUNT_MAX && at < count; device++)
-		if (accessed_by >> device & 1)
-			out[at++] = device;
-	while (at < count)
-		out[at++] = CU_DEVICE_INVALID;
-}
-
-static CUresult write_attribute(void *out, size_t bytes, CUmem_range_attribute attribute,
-				const struct advice *advice)
-{
-	int32_t value;
-
-	if (!out || !bytes || bytes % sizeof value ||
-	    (bytes != sizeof value && attribute != CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY))
-		return CUDA_ERROR_INVALID_VALUE;
-	switch (attribute) {
-	case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-		value = advice->read_mostly;
-		break;
-	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-		value = device_of_location(&advice->preferred);
-		break;
-	case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
-		list_accessors(out, bytes / sizeof value, advice->accessed_by);
-		return CUDA_SUCCESS;
-	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-		value = device_of_location(&advice->prefetched);
-		break;
-	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
-		value = (int32_t)advice->preferred.type;
-		break;
-	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
-		value = advice->preferred.id;
-		break;
-	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
-		value = (int32_t)advice->prefetched.type;
-		break;
-	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
-		value = advice->prefetched.id;
-		break;
-	default:
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	memcpy(out, &value, sizeof value);
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuMemRangeGetAttributes(void **out, size_t *sizes,
-					       CUmem_range_attribute *attributes, size_t count,
-					       CUdeviceptr address, size_t bytes)
-{
-	CUresult result = driver_ready();
-	struct advice advice;
-	uintptr_t base, end;
-
-	if (result)
-		return result;
-	if (!out || !sizes || !attributes || !count)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = take_range(address, bytes, &base, &end);
-	if (result)
-		return result;
-	pthread_mutex_lock(&table.lock);
-	advice = advice_of(base, end);
 	pthread_mutex_unlock(&table.lock);
-	for (size_t k = 0; !result && k < count; k++)
-		result = write_attribute(out[k], sizes[k], attributes[k], &advice);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuMemRangeGetAttribute(void *out, size_t size, CUmem_range_attribute attribute,
-					      CUdeviceptr address, size_t bytes)
-{
-	return cuMemRangeGetAttributes(&out, &size, &attribute, 1, address, bytes);
+	return all;
 }

@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
 #include "driver_arena.h"
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 #include "driver_virtual.h"
-
+#include "driver_virtual_file.h"
 #include "engine.h"
 
 #include <dlfcn.h>

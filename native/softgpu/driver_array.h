@@ -27,13 +27,6 @@ struct CUarray_st {
 	struct CUarray_st *whole;	/* whose plane it is, or NULL */
 };
 
-struct CUmipmappedArray_st {
-	struct CUmipmappedArray_st *next;	/* of all of them */
-	struct CUctx_st *context;
-	unsigned level_count;
-	struct CUarray_st *levels[ENGINE_LEVELS_MAX];
-};
-
 CUresult driver_array_make(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor);
 /* Nothing uses it any more. */
 void driver_array_free(struct CUarray_st *array);
@@ -47,15 +40,5 @@ bool driver_format_is_planar(CUarray_format format);
 size_t driver_format_bytes(CUarray_format format);
 enum engine_texel driver_format_texel(CUarray_format format);
 void driver_array_end_context(struct CUctx_st *context);
-/* driver_mipmap.c */
-CUresult driver_mipmap_of(CUmipmappedArray handle, struct CUmipmappedArray_st **mipmap);
-void driver_mipmap_end_context(struct CUctx_st *context);
-/* driver_texture.c: the engine's handle for a texture, or without `texture` for a surface, as
- * objects and references have it.  The caller removes it. */
-CUresult driver_texture_make(const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *texture,
-			     const CUDA_RESOURCE_VIEW_DESC *view, uint64_t *handle);
-/* May kernels write to it as a surface? */
-CUresult driver_surface_check(CUarray array);
-void driver_texture_end_context(struct CUctx_st *context);
 
 #endif

@@ -33,38 +33,28 @@ struct CUctx_st {
 	CUfunc_cache cache_config;
 	size_t limits[DRIVER_LIMIT_COUNT];
 	uint32_t peers;			/* bit per device ordinal whose memory may be used */
-	/* Guarded by the queue lock of driver_stream.c. */
+	/* Guarded by the queue lock of driver_queue.c. */
 	struct CUstream_st *legacy;
 	struct CUstream_st *streams;	/* all of them, linked by their next */
 	/* Guarded by the lock of driver_module.c. */
 	struct CUmod_st *modules;
 };
 
-CUresult driver_context_make_primary(struct driver_device *device);
-void driver_context_free_primary(struct driver_device *device);
+/* One that is not active, with a handle and a reference; NULL without memory. */
+struct CUctx_st *driver_context_make(struct driver_device *device);
+void driver_context_hold(struct CUctx_st *context);
+void driver_context_drop(struct CUctx_st *context);
 
 /* Walk over all contexts, from driver_context_first by their next, between
  * these two. */
 void driver_context_each_lock(void);
 void driver_context_each_unlock(void);
 struct CUctx_st *driver_context_first(void);
-/* Wait until everything that was submitted to any context is complete. */
-void driver_context_drain_all(void);
-
-void driver_context_hold(struct CUctx_st *context);
-void driver_context_drop(struct CUctx_st *context);
+/* It is none of them any more. */
+void driver_context_unlist(struct CUctx_st *context);
 
 /* Are these flags that a context can have? */
 bool driver_context_flags_are_valid(unsigned flags);
-/* The top of the calling thread's stack, whatever its state, or NULL. */
-struct CUctx_st *driver_context_top(void);
-/* The green context that is current, or NULL. */
-struct CUgreenCtx_st *driver_context_top_green(void);
-/* The prologue of every call that works in the current context: ready, a
- * context there and alive, and no sticky error. */
-CUresult driver_context_enter(struct CUctx_st **context);
-/* The same without the sticky error: for calls that only ask. */
-CUresult driver_context_current(struct CUctx_st **context);
 /* What is wrong with a context, if anything: destroyed or broken. */
 CUresult driver_context_state(const struct CUctx_st *context);
 /* The first error of a context stays with it; all its later work is void. */

@@ -1,12 +1,6 @@
-#define _GNU_SOURCE
 #include "driver_device.h"
 
-#include "driver_context.h"
-#include "driver_memory.h"
-#include "engine.h"
-
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,13 +23,12 @@ static const struct driver_capability capabilities[] = {
 };
 
 static struct {
-	pthread_mutex_t lock;
-	bool initialised;
+	bool initialised;		/* atomic */
 	bool forked;			/* a child of a process that had initialised */
 	struct board_options options;
 	struct driver_device devices[BOARD_COUNT_MAX];
 	int count;
-} driver = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} driver;
 
 _Thread_local bool driver_in_host_function;
 
@@ -46,7 +39,7 @@ const struct board_options *driver_options(void)
 
 CUresult driver_ready(void)
 {
-	if (!__atomic_load_n(&driver.initialised, __ATOMIC_ACQUIRE) || driver.forked)
+	if (!driver_is_initialised() || driver.forked)
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (driver_in_host_function)
 		return CUDA_ERROR_NOT_PERMITTED;
@@ -61,6 +54,16 @@ int driver_device_count(void)
 struct driver_device *driver_device_at(CUdevice ordinal)
 {
 	return ordinal >= 0 && ordinal < driver.count ? &driver.devices[ordinal] : NULL;
+}
+
+CUresult driver_device_of(CUdevice ordinal, struct driver_device **device)
+{
+	CUresult result = driver_ready();
+
+	if (result)
+		return result;
+	*device = driver_device_at(ordinal);
+	return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult driver_unsupported(const char *what)
@@ -148,7 +151,7 @@ static int read_visible(int indices[BOARD_COUNT_MAX], unsigned count)
 	return found;
 }
 
-/* ---- cuInit ---- */
+/* ---- opening ---- */
 
 static void after_fork_in_child(void)
 {
@@ -172,7 +175,6 @@ static CUresult device_open(struct driver_device *device, int ordinal, unsigned 
 {
 	struct board_diagnostic why;
 	bool adopted = false;
-	CUresult result;
 
 	device->ordinal = ordinal;
 	device->index = index;
@@ -192,25 +194,13 @@ static CUresult device_open(struct driver_device *device, int ordinal, unsigned 
 		if (capabilities[i].sm == device->model->sm)
 			device->capability = &capabilities[i];
 	}
-	if (!device->capability) {
-		result = CUDA_ERROR_INVALID_DEVICE;
-		goto out_board;
-	}
-	result = driver_memory_open(device);
-	if (result)
-		goto out_board;
-	result = driver_context_make_primary(device);
-	if (result)
-		goto out_memory;
-	return CUDA_SUCCESS;
-out_memory:
-	driver_memory_close(device);
-out_board:
+	if (device->capability)
+		return CUDA_SUCCESS;
 	board_close(device->board);
-	return result;
+	return CUDA_ERROR_INVALID_DEVICE;
 }
 
-static CUresult initialise(void)
+CUresult driver_devices_open(void)
 {
 	struct board_diagnostic why;
 	int indices[BOARD_COUNT_MAX], visible;
@@ -229,184 +219,32 @@ static CUresult initialise(void)
 	for (driver.count = 0; driver.count < visible; driver.count++) {
 		result = device_open(&driver.devices[driver.count], driver.count,
 				     (unsigned)indices[driver.count]);
-		if (result)
-			goto out_close;
-	}
-	engine_configure(&(struct engine_options){
-		.workers = driver.options.workers,
-		.deterministic = driver.options.deterministic,
-		.strict = driver.options.strict,
-	});
-	pthread_atfork(NULL, NULL, after_fork_in_child);
-	return CUDA_SUCCESS;
-out_close:
-	while (driver.count > 0) {
-		struct driver_device *device = &driver.devices[--driver.count];
-
-		driver_context_free_primary(device);
-		driver_memory_close(device);
-		board_close(device->board);
-	}
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuInit(unsigned int flags)
-{
-	CUresult result = CUDA_SUCCESS;
-
-	if (flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (driver.forked)
-		return CUDA_ERROR_NOT_INITIALIZED;
-	pthread_mutex_lock(&driver.lock);
-	if (!driver.initialised) {
-		result = initialise();
-		if (!result)
-			__atomic_store_n(&driver.initialised, true, __ATOMIC_RELEASE);
-	}
-	pthread_mutex_unlock(&driver.lock);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuDriverGetVersion(int *version)
-{
-	if (!version)
-		return CUDA_ERROR_INVALID_VALUE;
-	*version = DRIVER_API_VERSION;
-	return CUDA_SUCCESS;
-}
-
-/* ---- identity ---- */
-
-/* The prologue of every query about a device. */
-CUresult driver_device_of(CUdevice ordinal, struct driver_device **device)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	*device = driver_device_at(ordinal);
-	return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-DRIVER_EXPORT CUresult cuDeviceGetCount(int *count)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	if (!count)
-		return CUDA_ERROR_INVALID_VALUE;
-	*count = driver.count;
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
-{
-	struct driver_device *found;
-	CUresult result = driver_device_of(ordinal, &found);
-
-	if (result)
-		return result;
-	if (!device)
-		return CUDA_ERROR_INVALID_VALUE;
-	*device = found->ordinal;
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal)
-{
-	struct driver_device *device;
-	CUresult result = driver_device_of(ordinal, &device);
-
-	if (result)
-		return result;
-	if (!name || length <= 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	snprintf(name, (size_t)length, "%s", device->identity->name);
-	return CUDA_SUCCESS;
-}
-
-static CUresult device_uuid(CUuuid *uuid, CUdevice ordinal)
-{
-	struct driver_device *device;
-	CUresult result = driver_device_of(ordinal, &device);
-
-	if (result)
-		return result;
-	if (!uuid)
-		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(uuid->bytes, device->identity->uuid, sizeof uuid->bytes);
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
-{
-	return device_uuid(uuid, ordinal);
-}
-
-/* Differs from the first version only on boards split by MIG. */
-DRIVER_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
-{
-	return device_uuid(uuid, ordinal);
-}
-
-DRIVER_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
-{
-	struct driver_device *device;
-	CUresult result = driver_device_of(ordinal, &device);
-
-	if (result)
-		return result;
-	if (!bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	*bytes = device->model->memory_bytes;
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice ordinal)
-{
-	struct driver_device *device;
-	CUresult result = driver_device_of(ordinal, &device);
-
-	if (result)
-		return result;
-	if (!text || length < 13)
-		return CUDA_ERROR_INVALID_VALUE;
-	snprintf(text, (size_t)length, "%04x:%02x:%02x.0", device->identity->pci_domain,
-		 device->identity->pci_bus, device->identity->pci_device);
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *ordinal, const char *text)
-{
-	unsigned domain = 0, bus, slot, function = 0;
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	if (!ordinal || !text)
-		return CUDA_ERROR_INVALID_VALUE;
-	/* domain:bus:device.function, domain:bus:device or bus:device.function */
-	if (sscanf(text, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3) {
-		domain = 0;
-		if (sscanf(text, "%x:%x.%x", &bus, &slot, &function) != 3)
-			return CUDA_ERROR_INVALID_VALUE;
-	}
-	for (int i = 0; i < driver.count; i++) {
-		const struct board_identity *identity = driver.devices[i].identity;
-
-		if (identity->pci_domain == domain && identity->pci_bus == bus &&
-		    identity->pci_device == slot && !function) {
-			*ordinal = i;
-			return CUDA_SUCCESS;
+		if (result) {
+			driver_devices_close();
+			return result;
 		}
 	}
-	return CUDA_ERROR_INVALID_DEVICE;
+	return CUDA_SUCCESS;
 }
 
-DRIVER_EXPORT CUresult cuDeviceGetLuid(char *luid, unsigned int *mask, CUdevice ordinal)
+void driver_devices_close(void)
 {
-	(void)luid, (void)mask, (void)ordinal;
-	return CUDA_ERROR_NOT_SUPPORTED;	/* as on every system but Windows */
+	while (driver.count > 0)
+		board_close(driver.devices[--driver.count].board);
+}
+
+bool driver_is_initialised(void)
+{
+	return __atomic_load_n(&driver.initialised, __ATOMIC_ACQUIRE);
+}
+
+void driver_set_initialised(void)
+{
+	pthread_atfork(NULL, NULL, after_fork_in_child);
+	__atomic_store_n(&driver.initialised, true, __ATOMIC_RELEASE);
+}
+
+bool driver_is_forked(void)
+{
+	return driver.forked;
 }

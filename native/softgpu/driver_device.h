@@ -48,6 +48,14 @@ struct driver_device {
 /* What FARBUS_SOFTGPU said when cuInit ran. */
 const struct board_options *driver_options(void);
 
+/* For cuInit: open the boards of all visible devices; after which it has run. */
+CUresult driver_devices_open(void);
+void driver_devices_close(void);
+bool driver_is_initialised(void);
+void driver_set_initialised(void);
+/* Is this a child of a process that had initialised? */
+bool driver_is_forked(void);
+
 /* CUDA_SUCCESS when cuInit has run, in this process and not in its parent, and
  * the caller is not a host function in a stream (which may not call CUDA). */
 CUresult driver_ready(void);

@@ -1,12 +1,9 @@
 #include "driver_event.h"
 
-#include "driver_capture.h"
 #include "driver_event_share.h"
-#include "driver_green.h"
 #include "driver_handle.h"
-#include "driver_memory.h"
-#include "driver_stream.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -19,15 +16,6 @@ struct event_record {
 	uint64_t time_ns;		/* written by the stream before the point is reached */
 	struct driver_shared_event *shared;	/* held, or NULL */
 	uint64_t number;		/* of the record, in shared */
-};
-
-struct CUevent_st {
-	struct CUctx_st *context;	/* held */
-	unsigned flags;
-	struct event_record *record;	/* under event_lock; NULL before the first record */
-	struct driver_shared_event *shared;	/* with CU_EVENT_INTERPROCESS */
-	/* Instead of a record, when it was last recorded in a stream that captured. */
-	struct driver_captured_event captured;
 };
 
 static pthread_mutex_t event_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -60,7 +48,9 @@ static struct event_record *record_of(struct CUevent_st *event)
 	return record;
 }
 
-static CUresult event_of(CUevent event)
+/* ---- life ---- */
+
+CUresult driver_event_of(CUevent event)
 {
 	CUresult result = driver_ready();
 
@@ -88,54 +78,14 @@ CUresult driver_event_make(struct CUctx_st *context, unsigned flags,
 	return CUDA_SUCCESS;
 }
 
-CUresult driver_event_shared(CUevent event, struct driver_shared_event **shared)
+void driver_event_free(CUevent event)
 {
-	CUresult result = event_of(event);
-
-	if (!result)
-		*shared = event->shared;
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuEventCreate(CUevent *out, unsigned int flags)
-{
-	struct driver_shared_event *shared = NULL;
-	struct CUctx_st *context;
-	CUresult result = driver_context_enter(&context);
-
-	if (result)
-		return result;
-	if (!out || flags & ~(unsigned)(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING |
-					CU_EVENT_INTERPROCESS))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (flags & CU_EVENT_INTERPROCESS) {
-		if (!(flags & CU_EVENT_DISABLE_TIMING))
-			return CUDA_ERROR_INVALID_VALUE;
-		shared = driver_shared_event_make();
-		if (!shared)
-			return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	return driver_event_make(context, flags, shared, out);
-}
-
-DRIVER_EXPORT CUresult cuEventDestroy_v2(CUevent event)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	if (!driver_handle_remove(event, DRIVER_KIND_EVENT))
-		return CUDA_ERROR_INVALID_HANDLE;
-	result = driver_context_state(event->context);
 	driver_capture_forget(&event->captured);
 	record_drop(event->record);
 	driver_shared_event_drop(event->shared);
 	driver_context_drop(event->context);
 	free(event);
-	return result;
 }
-
-DRIVER_FIRST_NAME(cuEventDestroy);
 
 /* ---- recording ---- */
 
@@ -164,11 +114,6 @@ static void release_record(struct driver_operation *operation)
 		driver_shared_event_reach(record->shared, record->number);
 	record_drop(record);
 	free(operation);
-}
-
-bool driver_event_is_of(CUevent event, const struct CUctx_st *context)
-{
-	return event->context == context;
 }
 
 CUresult driver_event_submit_record(CUevent event, struct CUstream_st *stream)
@@ -212,8 +157,7 @@ CUresult driver_event_submit_record(CUevent event, struct CUstream_st *stream)
 	return CUDA_SUCCESS;
 }
 
-/* In a capture the event stands for what was captured so far. */
-static CUresult capture_record(struct CUstream_st *stream, CUevent event)
+CUresult driver_event_capture(CUevent event, struct CUstream_st *stream)
 {
 	struct event_record *before;
 	CUresult result = driver_capture_record(stream, &event->captured);
@@ -228,38 +172,6 @@ static CUresult capture_record(struct CUstream_st *stream, CUevent event)
 	return CUDA_SUCCESS;
 }
 
-static CUresult event_record(CUevent event, CUstream handle, unsigned flags)
-{
-	struct CUstream_st *stream;
-	bool capturing;
-	CUresult result = event_of(event);
-
-	if (!result)
-		result = driver_stream_enter_or_capture(handle, &stream, &capturing);
-	if (result)
-		return result;
-	if (!capturing) {
-		/* "This flag is invalid when used outside of capture." */
-		return flags ? CUDA_ERROR_INVALID_VALUE : driver_event_submit_record(event, stream);
-	}
-	if (stream->context != event->context)
-		return CUDA_ERROR_INVALID_HANDLE;
-	return flags ? driver_capture_event_node(stream, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event) :
-		       capture_record(stream, event);
-}
-
-DRIVER_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
-{
-	return event_record(event, stream, 0);
-}
-
-DRIVER_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
-{
-	if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
-		return CUDA_ERROR_INVALID_VALUE;
-	return event_record(event, stream, flags);
-}
-
 /* ---- waiting ---- */
 
 /* The last record, if it is another process's: its number, else 0. */
@@ -270,84 +182,43 @@ static uint64_t foreign_record(const struct CUevent_st *event, const struct even
 	return record && record->number >= last ? 0 : last;
 }
 
-DRIVER_EXPORT CUresult cuEventQuery(CUevent event)
+bool driver_event_is_recorded(CUevent event)
 {
-	struct event_record *record;
-	CUresult result = event_of(event);
-	bool reached = true;
-	uint64_t foreign;
+	struct event_record *record = record_of(event);
 
-	if (!result)
-		result = driver_capture_check_event(&event->captured);
-	if (result)
-		return result;
-	record = record_of(event);
-	foreign = foreign_record(event, record);
+	record_drop(record);
+	return record != NULL;
+}
+
+bool driver_event_is_reached(CUevent event)
+{
+	struct event_record *record = record_of(event);
+	uint64_t foreign = foreign_record(event, record);
+	bool reached = true;
+
 	if (foreign)
 		reached = driver_shared_event_is_reached(event->shared, foreign);
 	else if (record)
 		reached = driver_point_reached(&record->point);
 	record_drop(record);
-	result = driver_context_state(event->context);
-	return result ? result : reached ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+	return reached;
 }
 
-DRIVER_EXPORT CUresult cuEventSynchronize(CUevent event)
+void driver_event_wait(CUevent event)
 {
-	struct event_record *record;
-	struct driver_shared_event *shared;
-	struct CUctx_st *context;
-	CUresult result = event_of(event);
-	uint64_t foreign;
+	struct event_record *record = record_of(event);
+	struct driver_shared_event *shared = event->shared;
+	uint64_t foreign = foreign_record(event, record);
 
-	if (!result)
-		result = driver_capture_check_event(&event->captured);
-	if (result)
-		return result;
-	context = event->context;
-	shared = event->shared;
-	record = record_of(event);
-	foreign = foreign_record(event, record);
 	if (foreign) {
 		/* The event may be destroyed while we wait. */
 		driver_shared_event_hold(shared);
 		driver_shared_event_wait(shared, foreign);
 		driver_shared_event_drop(shared);
-	} else if (record)
+	} else if (record) {
 		driver_point_wait(&record->point);
-	record_drop(record);
-	driver_pool_settle();
-	return driver_context_state(context);
-}
-
-static CUresult nothing(struct driver_operation *operation, CUresult state)
-{
-	(void)operation, (void)state;
-	return CUDA_SUCCESS;
-}
-
-static void release_wait(struct driver_operation *operation)
-{
-	free(operation);
-}
-
-/* An empty operation that has to wait makes everything behind it wait too. */
-static CUresult wait_for(struct CUstream_st *stream, const struct driver_point *point)
-{
-	struct driver_operation *wait;
-
-	if (point->stream == stream || driver_point_reached(point))
-		return CUDA_SUCCESS;
-	wait = calloc(1, sizeof *wait);
-	if (!wait)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	wait->run = nothing;
-	wait->release = release_wait;
-	if (driver_operation_after(wait, point)) {
-		free(wait);
-		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	return driver_stream_submit(stream, wait, DRIVER_SUBMIT_SHORT, NULL);
+	record_drop(record);
 }
 
 CUresult driver_event_submit_wait(CUevent event, struct CUstream_st *stream)
@@ -359,37 +230,9 @@ CUresult driver_event_submit_wait(CUevent event, struct CUstream_st *stream)
 	if (foreign)
 		result = driver_shared_event_follow(stream, event->shared, foreign);
 	else if (record)
-		result = wait_for(stream, &record->point);
+		result = driver_stream_follow(stream, &record->point);
 	record_drop(record);
 	return result;
-}
-
-static bool event_is_recorded(CUevent event)
-{
-	struct event_record *record = record_of(event);
-
-	record_drop(record);
-	return record != NULL;
-}
-
-DRIVER_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
-{
-	struct CUstream_st *stream;
-	bool capturing, taken;
-	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
-
-	if (!result)
-		result = event_of(event);
-	if (result)
-		return result;
-	if (flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL || (flags && !capturing))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (flags)
-		return driver_capture_event_node(stream, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
-	/* A captured event takes the stream into its capture. */
-	result = driver_capture_wait(stream, &event->captured, event_is_recorded(event),
-				     &taken);
-	return result || taken ? result : driver_event_submit_wait(event, stream);
 }
 
 /* ---- timing ---- */
@@ -405,117 +248,12 @@ static CUresult elapsed(float *milliseconds, const struct event_record *from,
 	return CUDA_SUCCESS;
 }
 
-static CUresult event_elapsed(float *milliseconds, CUevent start, CUevent end)
+CUresult driver_event_elapsed(float *milliseconds, CUevent start, CUevent end)
 {
-	struct event_record *from, *to;
-	CUresult result = event_of(start);
+	struct event_record *from = record_of(start), *to = record_of(end);
+	CUresult result = elapsed(milliseconds, from, to);
 
-	if (!result)
-		result = event_of(end);
-	if (result)
-		return result;
-	if (!milliseconds)
-		return CUDA_ERROR_INVALID_VALUE;
-	if ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING ||
-	    start->context != end->context)
-		return CUDA_ERROR_INVALID_HANDLE;
-	result = driver_context_state(start->context);
-	if (!result)
-		result = driver_capture_check_event(&start->captured);
-	if (!result)
-		result = driver_capture_check_event(&end->captured);
-	if (result)
-		return result;
-	from = record_of(start);
-	to = record_of(end);
-	result = elapsed(milliseconds, from, to);
 	record_drop(from);
 	record_drop(to);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
-{
-	return event_elapsed(milliseconds, start, end);
-}
-
-DRIVER_EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
-{
-	return event_elapsed(milliseconds, start, end);
-}
-
-/* ---- events of whole contexts ---- */
-
-/* Recorded behind all that the context's streams have been given, by an operation of a
- * stream of its own that waits for them; of a green context, its own streams. */
-DRIVER_EXPORT CUresult cuCtxRecordEvent(CUcontext handle, CUevent event)
-{
-	struct CUgreenCtx_st *green;
-	struct CUctx_st *context;
-	struct CUstream_st *stream, **streams;
-	CUresult result = event_of(event);
-	size_t count;
-
-	if (result)
-		return result;
-	result = driver_context_named(handle, &context, &green);
-	if (result)
-		return result;
-	if (event->context != context)
-		return CUDA_ERROR_INVALID_HANDLE;
-	result = driver_context_state(context);
-	if (result)
-		return result;
-	streams = driver_stream_list(context, &count);
-	stream = streams ? driver_stream_make(context, CU_STREAM_NON_BLOCKING) : NULL;
-	if (stream)
-		driver_stream_link(stream);
-	else
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	for (size_t k = 0; streams && k < count; k++) {
-		struct driver_point point;
-
-		if (!green || streams[k]->green == green) {
-			driver_stream_point(streams[k], &point);
-			if (!result)
-				result = wait_for(stream, &point);
-			driver_point_drop(&point);
-		}
-		driver_stream_drop(streams[k]);
-	}
-	free(streams);
-	if (!result)
-		result = driver_event_submit_record(event, stream);
-	if (stream)
-		driver_stream_end(stream);
-	return result;
-}
-
-/* What the context's streams are given from now on waits for the event. */
-DRIVER_EXPORT CUresult cuCtxWaitEvent(CUcontext handle, CUevent event)
-{
-	struct CUgreenCtx_st *green;
-	struct CUctx_st *context;
-	struct CUstream_st **streams;
-	CUresult result = event_of(event);
-	size_t count;
-
-	if (result)
-		return result;
-	result = driver_context_named(handle, &context, &green);
-	if (!result)
-		result = driver_context_state(context);
-	if (result)
-		return result;
-	streams = driver_stream_list(context, &count);
-	if (!streams)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	for (size_t k = 0; k < count; k++) {
-		if (!result && !streams[k]->capture && !driver_stream_has_ended(streams[k]) &&
-		    (!green || streams[k]->green == green))
-			result = driver_event_submit_wait(event, streams[k]);
-		driver_stream_drop(streams[k]);
-	}
-	free(streams);
 	return result;
 }

@@ -15,7 +15,6 @@
 
 #define EVENT_NAME "farbus-softgpu-event"
 #define EVENT_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-#define EVENT_MAGIC 0x54564546u		/* "FEVT" */
 #define LOOK_NS 50000000		/* how often who waits looks whether the recorder lives, 50 ms */
 
 #define RECORDS_KEPT 256		/* a record counts as reached when so many are later */
@@ -65,6 +64,35 @@ struct driver_shared_event *driver_shared_event_make(void)
 		return NULL;
 	if (!ftruncate(fd, sizeof *shared->page) && !fcntl(fd, F_ADD_SEALS, EVENT_SEALS))
 		shared = shared_map(fd);
+	if (!shared)
+		close(fd);
+	return shared;
+}
+
+int driver_shared_event_file(const struct driver_shared_event *shared)
+{
+	return shared->fd;
+}
+
+/* Is it a page that an event of ours is? */
+static bool is_event(int fd)
+{
+	static const char expected[] = "/memfd:" EVENT_NAME " (deleted)";
+	char path[40], name[sizeof expected + 1];
+	struct stat status;
+	ssize_t length;
+
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	length = readlink(path, name, sizeof name);
+	return length == (ssize_t)sizeof expected - 1 && !memcmp(name, expected, (size_t)length) &&
+	       (fcntl(fd, F_GET_SEALS) & EVENT_SEALS) == EVENT_SEALS && !fstat(fd, &status) &&
+	       status.st_size == (off_t)sizeof(struct page);
+}
+
+struct driver_shared_event *driver_shared_event_open(int fd)
+{
+	struct driver_shared_event *shared = is_event(fd) ? shared_map(fd) : NULL;
+
 	if (!shared)
 		close(fd);
 	return shared;
@@ -213,87 +241,4 @@ CUresult driver_shared_event_follow(struct CUstream_st *stream, struct driver_sh
 	wait->context = stream->context;
 	wait->number = number;
 	return driver_stream_submit(stream, &wait->base, 0, NULL);
-}
-
-/* ---- handles ---- */
-
-struct event_handle {
-	uint32_t magic;
-	int32_t pid;
-	int32_t fd;
-	uint32_t reserved;
-	uint64_t inode, device;		/* of the page: what that descriptor is must be it */
-};
-
-_Static_assert(sizeof(struct event_handle) <= sizeof(CUipcEventHandle), "a handle has 64 bytes");
-
-DRIVER_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event)
-{
-	struct event_handle handle = { .magic = EVENT_MAGIC, .pid = getpid() };
-	struct driver_shared_event *shared;
-	struct stat status;
-	CUresult result = driver_event_shared(event, &shared);
-
-	if (result)
-		return result;
-	if (!out)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!shared)
-		return CUDA_ERROR_INVALID_HANDLE;	/* not made for it */
-	if (fstat(shared->fd, &status))
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	handle.fd = shared->fd;
-	handle.inode = status.st_ino;
-	handle.device = status.st_dev;
-	memset(out, 0, sizeof *out);
-	memcpy(out, &handle, sizeof handle);
-	return CUDA_SUCCESS;
-}
-
-/* Is it a page that an event of ours is? */
-static bool is_event(int fd, const struct event_handle *handle)
-{
-	static const char expected[] = "/memfd:" EVENT_NAME " (deleted)";
-	char path[40], name[sizeof expected + 1];
-	struct stat status;
-	ssize_t length;
-
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	length = readlink(path, name, sizeof name);
-	return length == (ssize_t)sizeof expected - 1 && !memcmp(name, expected, (size_t)length) &&
-	       (fcntl(fd, F_GET_SEALS) & EVENT_SEALS) == EVENT_SEALS && !fstat(fd, &status) &&
-	       status.st_ino == handle->inode && status.st_dev == handle->device &&
-	       status.st_size == (off_t)sizeof(struct page);
-}
-
-DRIVER_EXPORT CUresult cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle told)
-{
-	struct driver_shared_event *shared = NULL;
-	struct event_handle handle;
-	struct CUctx_st *context;
-	CUresult result = driver_context_enter(&context);
-	char path[48];
-	int fd;
-
-	if (result)
-		return result;
-	memcpy(&handle, &told, sizeof handle);
-	if (!out)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (handle.magic != EVENT_MAGIC)
-		return CUDA_ERROR_INVALID_HANDLE;
-	if (handle.pid == getpid())
-		return CUDA_ERROR_INVALID_CONTEXT;
-	snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)handle.pid, (int)handle.fd);
-	fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0)
-		return CUDA_ERROR_INVALID_HANDLE;
-	if (is_event(fd, &handle))
-		shared = shared_map(fd);
-	if (!shared) {
-		close(fd);
-		return CUDA_ERROR_INVALID_HANDLE;
-	}
-	return driver_event_make(context, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS, shared,
-				 out);
 }

@@ -6,18 +6,16 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_EVENT_SHARE_H
 #define FARBUS_SOFTGPU_DRIVER_EVENT_SHARE_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 struct driver_shared_event;
 
-/* driver_event.c: the event's shared state, NULL without one; and an event with such
- * a state, which is taken over also on error. */
-CUresult driver_event_shared(CUevent event, struct driver_shared_event **shared);
-CUresult driver_event_make(struct CUctx_st *context, unsigned flags,
-			   struct driver_shared_event *shared, CUevent *out);
-
 /* NULL: no memory, or no descriptor. */
 struct driver_shared_event *driver_shared_event_make(void);
+/* That of a file of another process, which is taken over; NULL: it is none, or memory is short. */
+struct driver_shared_event *driver_shared_event_open(int fd);
+/* Its file, which stays its own. */
+int driver_shared_event_file(const struct driver_shared_event *shared);
 void driver_shared_event_hold(struct driver_shared_event *shared);
 void driver_shared_event_drop(struct driver_shared_event *shared);
 

@@ -1,22 +1,11 @@
 #include "driver_graph.h"
 
 #include "driver_graph_memory.h"
+#include "driver_graph_user.h"
 #include "driver_handle.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static pthread_mutex_t graph_lock = PTHREAD_MUTEX_INITIALIZER;
-
-void driver_graph_lock(void)
-{
-	pthread_mutex_lock(&graph_lock);
-}
-
-void driver_graph_unlock(void)
-{
-	pthread_mutex_unlock(&graph_lock);
-}
 
 static CUresult enter(const void *handle, enum driver_kind kind)
 {
@@ -43,70 +32,14 @@ CUresult driver_graph_enter_node(CUgraphNode node)
 
 /* ---- edges ---- */
 
-bool graph_edges_add(struct graph_edges *edges, struct CUgraphNode_st *node,
-		     const CUgraphEdgeData *data)
-{
-	if (edges->count == edges->room) {
-		size_t room = edges->room ? 2 * edges->room : 2;
-		struct CUgraphNode_st **nodes = realloc(edges->nodes, room * sizeof *nodes);
-		CUgraphEdgeData *more;
-
-		if (!nodes)
-			return false;
-		edges->nodes = nodes;
-		more = realloc(edges->data, room * sizeof *more);
-		if (!more)
-			return false;
-		edges->data = more;
-		edges->room = room;
-	}
-	edges->nodes[edges->count] = node;
-	edges->data[edges->count++] = data ? *data : (CUgraphEdgeData){ 0 };
-	return true;
-}
-
-size_t graph_edges_find(const struct graph_edges *edges, const struct CUgraphNode_st *node)
-{
-	size_t i = 0;
-
-	while (i < edges->count && edges->nodes[i] != node)
-		i++;
-	return i;
-}
-
-void graph_edges_remove(struct graph_edges *edges, size_t index)
-{
-	size_t after = --edges->count - index;
-
-	memmove(edges->nodes + index, edges->nodes + index + 1, after * sizeof *edges->nodes);
-	memmove(edges->data + index, edges->data + index + 1, after * sizeof *edges->data);
-}
-
-bool graph_edges_unite(struct graph_edges *edges, const struct graph_edges *more)
-{
-	for (size_t i = 0; i < more->count; i++) {
-		if (graph_edges_find(edges, more->nodes[i]) == edges->count &&
-		    !graph_edges_add(edges, more->nodes[i], &more->data[i]))
-			return false;
-	}
-	return true;
-}
-
-void graph_edges_clear(struct graph_edges *edges)
-{
-	free(edges->nodes);
-	free(edges->data);
-	*edges = (struct graph_edges){ 0 };
-}
-
-static void connect_drop(struct CUgraphNode_st *from, struct CUgraphNode_st *to)
+void driver_graph_disconnect(struct CUgraphNode_st *from, struct CUgraphNode_st *to)
 {
 	graph_edges_remove(&from->dependents, graph_edges_find(&from->dependents, to));
 	graph_edges_remove(&to->dependencies, graph_edges_find(&to->dependencies, from));
 }
 
-static bool connect(struct CUgraphNode_st *from, struct CUgraphNode_st *to,
-		    const CUgraphEdgeData *data)
+bool driver_graph_connect(struct CUgraphNode_st *from, struct CUgraphNode_st *to,
+			  const CUgraphEdgeData *data)
 {
 	if (!graph_edges_add(&from->dependents, to, data))
 		return false;
@@ -117,7 +50,7 @@ static bool connect(struct CUgraphNode_st *from, struct CUgraphNode_st *to,
 }
 
 /* An early start of the dependent kernel is allowed by such an edge, not asked for. */
-static bool data_is_valid(const CUgraphEdgeData *data)
+bool driver_graph_edge_is_valid(const CUgraphEdgeData *data)
 {
 	static const unsigned char zeros[sizeof data->reserved];
 
@@ -135,7 +68,7 @@ CUresult driver_graph_check_edges(const struct CUgraph_st *graph, const CUgraphN
 	for (size_t i = 0; i < count; i++) {
 		if (!driver_handle_is(nodes[i], DRIVER_KIND_GRAPH_NODE) ||
 		    nodes[i]->graph != graph || nodes[i]->mark == mark ||
-		    (data && !data_is_valid(&data[i])))
+		    (data && !driver_graph_edge_is_valid(&data[i])))
 			return CUDA_ERROR_INVALID_VALUE;
 		nodes[i]->mark = mark;
 	}
@@ -176,6 +109,27 @@ struct CUgraph_st *driver_graph_make(bool is_private)
 static bool is_of_memory(const struct CUgraphNode_st *node)
 {
 	return node->payload.allocation != NULL;
+}
+
+static void conditional_free(struct graph_conditional *conditional)
+{
+	while (conditional->size)
+		driver_graph_free(conditional->bodies[--conditional->size]);
+	conditional->condition->nodes -= !conditional->is_private;
+	driver_graph_condition_drop(conditional->condition);
+	free(conditional);
+}
+
+void driver_graph_payload_drop(struct graph_payload *payload)
+{
+	if (payload->work)
+		driver_graph_work_drop(payload->work);
+	if (payload->child)
+		driver_graph_free(payload->child);
+	if (payload->conditional)
+		conditional_free(payload->conditional);
+	if (payload->allocation)
+		driver_graph_allocation_drop(payload->allocation);
 }
 
 /* The node has no edges any more, or its neighbours go too. */
@@ -227,8 +181,7 @@ bool driver_graph_has_conditional(const struct CUgraph_st *graph)
 	return false;
 }
 
-/* Is a graph of that node's captured into? */
-static bool is_captured_below(const struct CUgraphNode_st *node)
+bool driver_graph_is_captured_below(const struct CUgraphNode_st *node)
 {
 	const struct CUgraph_st *below;
 
@@ -244,7 +197,7 @@ bool driver_graph_is_captured(const struct CUgraph_st *graph)
 	if (graph->captures)
 		return true;
 	for (const struct CUgraphNode_st *node = graph->first; node; node = node->next) {
-		if (is_captured_below(node))
+		if (driver_graph_is_captured_below(node))
 			return true;
 	}
 	return false;
@@ -274,11 +227,12 @@ static struct CUgraphNode_st *node_make(struct CUgraph_st *graph, struct graph_p
 	return node;
 }
 
-/* Without edges from it to others, as a node is that was just made. */
-static void node_undo(struct CUgraphNode_st *node)
+void driver_graph_remove(struct CUgraphNode_st *node)
 {
+	while (node->dependents.count)
+		driver_graph_disconnect(node, node->dependents.nodes[node->dependents.count - 1]);
 	while (node->dependencies.count)
-		connect_drop(node->dependencies.nodes[node->dependencies.count - 1], node);
+		driver_graph_disconnect(node->dependencies.nodes[node->dependencies.count - 1], node);
 	node_free(node);
 }
 
@@ -414,13 +368,101 @@ CUresult driver_graph_add(struct CUgraph_st *graph, const CUgraphNode *dependenc
 	if (!node)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (size_t i = 0; i < count; i++) {
-		if (!connect(dependencies[i], node, data ? &data[i] : NULL)) {
-			node_undo(node);
+		if (!driver_graph_connect(dependencies[i], node, data ? &data[i] : NULL)) {
+			driver_graph_remove(node);
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}
 	*out = node;
 	return CUDA_SUCCESS;
+}
+
+/* ---- what conditional nodes choose from ---- */
+
+static bool is_size(CUgraphConditionalNodeType type, unsigned size)
+{
+	switch (type) {
+	case CU_GRAPH_COND_TYPE_IF:
+		return size == 1 || size == 2;
+	case CU_GRAPH_COND_TYPE_WHILE:
+		return size == 1;
+	case CU_GRAPH_COND_TYPE_SWITCH:
+		return size;
+	}
+	return false;
+}
+
+/* Was the condition made for this graph, or one that it lies in? */
+static bool is_for(const struct graph_condition *condition, const struct CUgraph_st *graph)
+{
+	while (graph && graph != condition->graph)
+		graph = graph->parent ? graph->parent->graph : NULL;
+	return graph;
+}
+
+/* With room for bodies, of which there is none yet. */
+static struct graph_conditional *conditional_make(struct graph_condition *condition,
+						  CUgraphConditionalNodeType type, unsigned size,
+						  bool is_private)
+{
+	struct graph_conditional *conditional =
+		calloc(1, sizeof *conditional + size * sizeof *conditional->bodies);
+
+	if (!conditional)
+		return NULL;
+	conditional->condition = condition;
+	conditional->type = type;
+	conditional->is_private = is_private;
+	driver_graph_condition_hold(condition);
+	condition->nodes += !is_private;
+	return conditional;
+}
+
+CUresult driver_graph_conditional_make(const struct CUgraph_st *graph, struct CUctx_st *context,
+				       const CUDA_CONDITIONAL_NODE_PARAMS *params,
+				       struct graph_payload *payload)
+{
+	struct graph_condition *condition = driver_graph_condition_of(params->handle);
+	struct graph_conditional *conditional;
+
+	if (!condition || !is_size(params->type, params->size) || condition->context != context ||
+	    !is_for(condition, graph))
+		return CUDA_ERROR_INVALID_VALUE;
+	conditional = params->size > GRAPH_BODIES_MAX ? NULL :
+		      conditional_make(condition, params->type, params->size, false);
+	if (!conditional)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	while (conditional->size < params->size) {
+		struct CUgraph_st *body = driver_graph_make(false);
+
+		if (!body) {
+			conditional_free(conditional);
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		}
+		conditional->bodies[conditional->size++] = body;
+	}
+	*payload = (struct graph_payload){ .type = CU_GRAPH_NODE_TYPE_CONDITIONAL,
+					   .conditional = conditional };
+	return CUDA_SUCCESS;
+}
+
+/* As an executable's own. */
+static CUresult conditional_copy(const struct graph_conditional *from,
+				 struct graph_conditional **to)
+{
+	struct graph_conditional *copy =
+		conditional_make(from->condition, from->type, from->size, true);
+	CUresult result = copy ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+
+	while (!result && copy->size < from->size) {
+		result = driver_graph_copy(from->bodies[copy->size], true, &copy->bodies[copy->size]);
+		copy->size += !result;
+	}
+	if (result && copy)
+		conditional_free(copy);
+	else
+		*to = copy;
+	return result;
 }
 
 /* ---- copies ---- */
@@ -434,7 +476,7 @@ static CUresult payload_copy(const struct graph_payload *from, bool is_private,
 	if (from->allocation)
 		driver_graph_allocation_hold(from->allocation);
 	if (from->conditional)
-		return driver_graph_conditional_copy(from->conditional, &to->conditional);
+		return conditional_copy(from->conditional, &to->conditional);
 	if (!from->child)
 		return CUDA_SUCCESS;
 	return driver_graph_copy(from->child, is_private, &to->child);
@@ -443,8 +485,8 @@ static CUresult payload_copy(const struct graph_payload *from, bool is_private,
 static CUresult copy_edges(const struct CUgraphNode_st *node)
 {
 	for (size_t i = 0; i < node->dependencies.count; i++) {
-		if (!connect(node->dependencies.nodes[i]->pair, node->pair,
-			     &node->dependencies.data[i]))
+		if (!driver_graph_connect(node->dependencies.nodes[i]->pair, node->pair,
+					  &node->dependencies.data[i]))
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	return CUDA_SUCCESS;
@@ -485,168 +527,4 @@ CUresult driver_graph_copy(const struct CUgraph_st *graph, bool is_private,
 	}
 	*out = copy;
 	return CUDA_SUCCESS;
-}
-
-/* ---- the API ---- */
-
-DRIVER_EXPORT CUresult cuGraphCreate(CUgraph *out, unsigned int flags)
-{
-	CUresult result = driver_ready();
-	struct CUgraph_st *graph;
-
-	if (result)
-		return result;
-	if (!out || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	driver_graph_lock();
-	graph = driver_graph_make(false);
-	driver_graph_unlock();
-	if (!graph)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*out = graph;
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuGraphDestroy(CUgraph graph)
-{
-	CUresult result = driver_graph_enter(graph);
-
-	if (result)
-		return result;
-	if (graph->parent || driver_graph_is_captured(graph))
-		result = CUDA_ERROR_INVALID_VALUE;
-	else
-		driver_graph_free(graph);
-	driver_graph_unlock();
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph graph)
-{
-	CUresult result = driver_graph_enter(graph);
-
-	if (result)
-		return result;
-	result = !out ? CUDA_ERROR_INVALID_VALUE :
-		 driver_graph_has_memory(graph) || driver_graph_has_conditional(graph) ?
-		 CUDA_ERROR_NOT_SUPPORTED : driver_graph_copy(graph, false, out);
-	driver_graph_unlock();
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode node, CUgraph clone)
-{
-	CUresult result = driver_graph_enter_node(node);
-	struct CUgraphNode_st *found;
-
-	if (result)
-		return result;
-	result = CUDA_ERROR_INVALID_VALUE;
-	if (out && driver_handle_is(clone, DRIVER_KIND_GRAPH)) {
-		for (found = clone->first; found && found->origin != node->id; found = found->next)
-			;
-		if (found) {
-			*out = found;
-			result = CUDA_SUCCESS;
-		}
-	}
-	driver_graph_unlock();
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
-{
-	CUresult result = driver_graph_enter_node(node);
-
-	if (result)
-		return result;
-	if (node->graph->captures || is_captured_below(node))
-		result = CUDA_ERROR_INVALID_VALUE;
-	else if (driver_graph_has_memory(node->graph))
-		result = CUDA_ERROR_NOT_SUPPORTED;
-	if (!result) {
-		while (node->dependents.count)
-			connect_drop(node, node->dependents.nodes[node->dependents.count - 1]);
-		node_undo(node);
-	}
-	driver_graph_unlock();
-	return result;
-}
-
-/* ---- dependencies ---- */
-
-/* From every `from` to the `to` beside it, all or none. */
-static CUresult check_pairs(const struct CUgraph_st *graph, const CUgraphNode *from,
-			    const CUgraphNode *to, const CUgraphEdgeData *data, size_t count)
-{
-	if (count && (!from || !to))
-		return CUDA_ERROR_INVALID_VALUE;
-	for (size_t i = 0; i < count; i++) {
-		if (!driver_handle_is(from[i], DRIVER_KIND_GRAPH_NODE) ||
-		    !driver_handle_is(to[i], DRIVER_KIND_GRAPH_NODE) || from[i] == to[i] ||
-		    from[i]->graph != graph || to[i]->graph != graph ||
-		    (data && !data_is_valid(&data[i])))
-			return CUDA_ERROR_INVALID_VALUE;
-	}
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from,
-						 const CUgraphNode *to,
-						 const CUgraphEdgeData *data, size_t count)
-{
-	CUresult result = driver_graph_enter(graph);
-	size_t done = 0;
-
-	if (result)
-		return result;
-	result = check_pairs(graph, from, to, data, count);
-	for (; done < count && !result; done++) {
-		if (graph_edges_find(&from[done]->dependents, to[done]) !=
-		    from[done]->dependents.count)
-			result = CUDA_ERROR_INVALID_VALUE;
-		else if (!connect(from[done], to[done], data ? &data[done] : NULL))
-			result = CUDA_ERROR_OUT_OF_MEMORY;
-		if (result)
-			break;
-	}
-	while (result && done--)
-		connect_drop(from[done], to[done]);
-	driver_graph_unlock();
-	return result;
-}
-
-/* Is there such an edge, with this data? */
-static bool is_connected(const struct CUgraphNode_st *from, const struct CUgraphNode_st *to,
-			 const CUgraphEdgeData *data)
-{
-	static const CUgraphEdgeData zeros;
-	size_t at = graph_edges_find(&from->dependents, to);
-
-	return at < from->dependents.count &&
-	       !memcmp(&from->dependents.data[at], data ? data : &zeros, sizeof zeros);
-}
-
-DRIVER_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from,
-						    const CUgraphNode *to,
-						    const CUgraphEdgeData *data, size_t count)
-{
-	CUresult result = driver_graph_enter(graph);
-
-	if (result)
-		return result;
-	result = check_pairs(graph, from, to, data, count);
-	if (!result && count && driver_graph_has_memory(graph))
-		result = CUDA_ERROR_NOT_SUPPORTED;
-	for (size_t i = 0; i < count && !result; i++) {
-		if (!is_connected(from[i], to[i], data ? &data[i] : NULL))
-			result = CUDA_ERROR_INVALID_VALUE;
-	}
-	for (size_t i = 0; i < count && !result; i++) {
-		/* The same pair may have been given twice. */
-		if (is_connected(from[i], to[i], data ? &data[i] : NULL))
-			connect_drop(from[i], to[i]);
-	}
-	driver_graph_unlock();
-	return result;
 }

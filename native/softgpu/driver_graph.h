@@ -5,47 +5,25 @@
  *   work        what running a kernel, copy, fill or host node does: an operation as
  *               streams have them, prepared once and run again and again
  *   condition   a value that kernels set, and that conditional nodes choose by which of
- *               their bodies to run (driver_graph_condition.c)
+ *               their bodies to run (driver_graph_condition.h)
  *   executable  a private copy of a graph, laid out as a plan: steps in an order that
- *               respects the edges (driver_graph_exec.c)
+ *               respects the edges (driver_graph_exec.h)
  *
- * One lock, the graph lock, guards all graphs, nodes, executables and captures.  It is
- * taken before the locks of handles, memory and queues, and never held while something
- * is submitted or waited for: what ends an operation takes it too.
+ * With the graph lock (driver_graph_lock.h), unless it says otherwise.
  */
 #ifndef FARBUS_SOFTGPU_DRIVER_GRAPH_H
 #define FARBUS_SOFTGPU_DRIVER_GRAPH_H
 
 #include "driver_edges.h"
-#include "driver_stream.h"
+#include "driver_graph_condition.h"
+#include "driver_graph_lock.h"
+#include "driver_graph_work.h"
 
 #define GRAPH_DEPTH_MAX 64	/* child graphs and bodies in each other: walks recurse */
 #define GRAPH_BODIES_MAX 65536	/* of one node, which makes them all at once */
 
 struct graph_allocation;
-struct graph_condition;
 struct user_reference;
-
-struct graph_kernel {
-	CUDA_KERNEL_NODE_PARAMS params;	/* kernelParams points into the operation */
-	CUlaunchAttribute *attributes;
-	unsigned attribute_count;
-};
-
-/* Never changed once made: nodes, their copies and launches under way share it. */
-struct graph_work {
-	unsigned references;		/* atomic */
-	struct CUctx_st *context;	/* held; NULL for host functions */
-	struct driver_operation *operation;
-	CUgraphNodeType type;
-	union {
-		struct graph_kernel kernel;
-		CUDA_MEMCPY3D copy;
-		CUDA_MEMSET_NODE_PARAMS fill;
-		CUDA_HOST_NODE_PARAMS host;
-		CUDA_BATCH_MEM_OP_NODE_PARAMS words;	/* paramArray lies in the operation */
-	};
-};
 
 /* What a conditional node chooses from. */
 struct graph_conditional {
@@ -103,10 +81,6 @@ static inline struct CUgraph_st *driver_graph_below(const struct graph_payload *
 	return index ? NULL : payload->child;
 }
 
-/* ---- driver_graph.c: graphs and their edges.  With the lock, unless said otherwise. ---- */
-
-void driver_graph_lock(void);
-void driver_graph_unlock(void);
 /* The prologue of calls about a graph or node: ready, and the handle valid, else
  * CUDA_ERROR_INVALID_VALUE; on success the lock is held. */
 CUresult driver_graph_enter(CUgraph graph);
@@ -124,6 +98,13 @@ CUresult driver_graph_check_edges(const struct CUgraph_st *graph, const CUgraphN
 CUresult driver_graph_add(struct CUgraph_st *graph, const CUgraphNode *dependencies,
 			  const CUgraphEdgeData *data, size_t count,
 			  struct graph_payload *payload, CUgraphNode *out);
+/* One that was just made, or that nothing needs; with its edges. */
+void driver_graph_remove(struct CUgraphNode_st *node);
+/* An edge between nodes of one graph; false without memory. */
+bool driver_graph_connect(struct CUgraphNode_st *from, struct CUgraphNode_st *to,
+			  const CUgraphEdgeData *data);
+void driver_graph_disconnect(struct CUgraphNode_st *from, struct CUgraphNode_st *to);
+bool driver_graph_edge_is_valid(const CUgraphEdgeData *data);
 /* Would the child lie deeper than GRAPH_DEPTH_MAX? */
 bool driver_graph_is_too_deep(const struct CUgraph_st *graph, const struct CUgraph_st *child);
 /* A number that no node is marked with. */
@@ -140,138 +121,14 @@ bool driver_graph_has_memory(const struct CUgraph_st *graph);
 bool driver_graph_has_conditional(const struct CUgraph_st *graph);
 /* Or is one of them captured into? */
 bool driver_graph_is_captured(const struct CUgraph_st *graph);
-
-/* ---- driver_graph_payload.c: made without the lock, dropped with or without it ---- */
-
-CUresult driver_graph_kernel(struct CUctx_st *context, const CUlaunchConfig *config,
-			     CUfunction function, void **params, void **extra,
-			     struct graph_payload *payload);
-/* The same kernel with other attributes. */
-CUresult driver_graph_kernel_again(const struct graph_work *work, const CUlaunchAttribute *attributes,
-				   unsigned count, struct graph_payload *payload);
-CUresult driver_graph_memcpy(struct CUctx_st *context, const CUDA_MEMCPY3D *params,
-			     struct graph_payload *payload);
-CUresult driver_graph_memset(struct CUctx_st *context, const CUDA_MEMSET_NODE_PARAMS *params,
-			     struct graph_payload *payload);
-CUresult driver_graph_host(const CUDA_HOST_NODE_PARAMS *params, struct graph_payload *payload);
-CUresult driver_graph_words(struct CUctx_st *context, const CUDA_BATCH_MEM_OP_NODE_PARAMS *params,
-			    struct graph_payload *payload);
-CUresult driver_graph_event(CUgraphNodeType type, CUevent event, struct graph_payload *payload);
-/* The same from what the program says of a node, once the contexts are found that it names. */
-CUresult driver_graph_said_kernel(const CUDA_KERNEL_NODE_PARAMS *params, const CUlaunchAttribute *attributes,
-				  unsigned count, struct graph_payload *payload);
-CUresult driver_graph_said_memcpy(const CUDA_MEMCPY3D *params, CUcontext wanted, struct graph_payload *payload);
-CUresult driver_graph_said_memset(const CUDA_MEMSET_NODE_PARAMS *params, CUcontext wanted,
-				  struct graph_payload *payload);
-CUresult driver_graph_said_words(const CUDA_BATCH_MEM_OP_NODE_PARAMS *params, struct graph_payload *payload);
-CUresult driver_graph_said_event(CUgraphNodeType type, CUevent event, struct graph_payload *payload);
-CUresult driver_graph_said_child(CUgraph child, struct graph_payload *payload);
-CUresult driver_graph_said_alloc(CUgraph graph, const CUgraphNode *dependencies, size_t count,
-				 const CUDA_MEM_ALLOC_NODE_PARAMS *params, struct graph_payload *payload);
-CUresult driver_graph_said_free(CUdeviceptr address, struct graph_payload *payload);
-CUresult driver_graph_said(const CUgraphNodeParams *params, const CUlaunchAttribute *attributes,
-			   unsigned attribute_count, struct graph_payload *payload);
-/* The context that a node's parameters name, or without one the current one. */
-CUresult driver_graph_context(CUcontext wanted, struct CUctx_st **context);
-void driver_graph_payload_drop(struct graph_payload *payload);
-void driver_graph_work_drop(struct graph_work *work);
-static inline void driver_graph_work_hold(struct graph_work *work)
-{
-	__atomic_add_fetch(&work->references, 1, __ATOMIC_RELAXED);
-}
-
-/* ---- driver_graph_condition.c; with the lock ---- */
+/* Is a graph of that node's? */
+bool driver_graph_is_captured_below(const struct CUgraphNode_st *node);
 
 /* What the node is to be, with empty bodies, for a node of that graph. */
 CUresult driver_graph_conditional_make(const struct CUgraph_st *graph, struct CUctx_st *context,
 				       const CUDA_CONDITIONAL_NODE_PARAMS *params,
 				       struct graph_payload *payload);
-/* As an executable's own, without memory CUDA_ERROR_OUT_OF_MEMORY. */
-CUresult driver_graph_conditional_copy(const struct graph_conditional *from,
-				       struct graph_conditional **to);
-void driver_graph_conditional_free(struct graph_conditional *conditional);
-void driver_graph_conditional_describe(struct graph_conditional *conditional,
-				       CUDA_CONDITIONAL_NODE_PARAMS *params);
-/* The same choice, by a condition of the same context? */
-bool driver_graph_conditional_is_alike(const struct graph_conditional *now,
-				       const struct graph_conditional *wanted);
-/* Choose by the other's condition from now on. */
-void driver_graph_conditional_follow(struct graph_conditional *conditional,
-				     const struct graph_conditional *other);
-/* The graph goes, and with it what was made for it. */
-void driver_graph_conditions_end(struct CUgraph_st *graph);
-/* Is there a condition, of this graph or one in it, that no node chooses by? */
-bool driver_graph_has_unused_condition(const struct CUgraph_st *graph);
-/* A node in some body that can't be there; NULL: all can. */
-struct CUgraphNode_st *driver_graph_unfit_node(const struct CUgraph_st *graph);
-
-void driver_graph_condition_hold(struct graph_condition *condition);
-void driver_graph_condition_drop(struct graph_condition *condition);
-struct CUctx_st *driver_graph_condition_context(const struct graph_condition *condition);
-/* Without the lock: as a launch begins, and while it runs. */
-void driver_graph_condition_reset(struct graph_condition *condition);
-unsigned driver_graph_condition_value(const struct graph_condition *condition);
-/* Without the lock, by a kernel of that context; false: it is no handle there. */
-bool driver_graph_condition_set(const struct CUctx_st *context, uint64_t handle, uint32_t value);
-
-/* ---- driver_graph_exec.c ---- */
-
-struct CUgraphExec_st;
-/* With the lock: the node of an executable that a node of its graph became, or NULL. */
-struct CUgraphNode_st *driver_graph_exec_find(struct CUgraphExec_st *executable,
-					      const struct CUgraphNode_st *node);
-CUresult driver_graph_exec_enter(CUgraphExec executable);
-struct CUgraph_st *driver_graph_exec_graph(struct CUgraphExec_st *executable);
-/* The graph has changed: the next launch plans anew. */
-void driver_graph_exec_changed(struct CUgraphExec_st *executable);
-/* What it kept before it was updated: for launches under way, until they end.  Before driver_graph_exec_changed. */
-void driver_graph_exec_keep(struct CUgraphExec_st *executable, struct user_reference *former);
-
-/* ---- driver_graph_update.c ---- */
-
-/* May an executable's node have this payload instead? */
-CUgraphExecUpdateResult driver_graph_update_check(const struct graph_payload *now,
-						  const struct graph_payload *wanted);
-/* As cuGraphExecUpdate, within a child graph.  What the graph kept before is added to *former, for
- * driver_graph_exec_keep. */
-CUresult driver_graph_update(struct CUgraph_st *into, const struct CUgraph_st *from,
-			     CUgraphExecUpdateResultInfo *info, struct user_reference **former);
-
-/* ---- driver_graph_user.c ---- */
-
-bool driver_graph_users_copy(struct CUgraph_st *to, const struct CUgraph_st *from);
-void driver_graph_users_drop(struct user_reference **users);
-void driver_graph_users_add(struct user_reference **users, struct user_reference *more);
-/* References as `from` has them; its own are added to *former.  false: no memory, and all is as it was. */
-bool driver_graph_users_replace(struct CUgraph_st *into, const struct CUgraph_st *from,
-				struct user_reference **former);
-
-/* ---- what operations are made of: driver_launch.c, driver_copy.c, driver_memop.c,
- * driver_stream.c ---- */
-
-struct driver_launch_view {
-	struct CUfunc_st *function;
-	const unsigned char *params;
-	bool cooperative;
-};
-
-/* Check a launch as cuLaunchKernelEx does, and make its operation.  `green`: of its stream, or
- * NULL. */
-CUresult driver_launch_prepare(struct CUctx_st *context, const struct CUgreenCtx_st *green,
-			       const CUlaunchConfig *config,
-			       CUfunction function, void **params, void **extra,
-			       struct driver_operation **operation);
-void driver_launch_look(const struct driver_operation *operation, struct driver_launch_view *view);
-/* False when the function has been unloaded since. */
-bool driver_launch_is_possible(const struct driver_operation *operation);
-CUresult driver_copy_prepare(const CUDA_MEMCPY3D *copy, struct driver_operation **operation);
-CUresult driver_fill_prepare(const CUDA_MEMSET_NODE_PARAMS *params,
-			     struct driver_operation **operation);
-/* Operations on words of memory; *kept becomes the array in the operation. */
-CUresult driver_words_prepare(struct CUctx_st *context, const CUstreamBatchMemOpParams *operations,
-			      unsigned count, unsigned flags, struct driver_operation **operation,
-			      CUstreamBatchMemOpParams **kept);
-CUresult driver_host_prepare(CUhostFn function, void *argument,
-			     struct driver_operation **operation);
+/* With the lock where it has graphs, else with or without it. */
+void driver_graph_payload_drop(struct graph_payload *payload);
 
 #endif

@@ -3,30 +3,20 @@
  * A launch runs the steps of a plan (driver_graph_plan.h).  Between records of events and waits for them,
  * all of them are one operation of the stream: that is what makes a launch of many small
  * kernels cheap. */
-#include "driver_graph_plan.h"
+#include "driver_graph_exec.h"
 
-#include "driver_capture.h"
 #include "driver_event.h"
+#include "driver_graph_conditional.h"
+#include "driver_graph_user.h"
 #include "driver_handle.h"
 
 #include <stdlib.h>
-
-struct CUgraphExec_st {
-	struct CUgraphExec_st *next;	/* of all */
-	unsigned references;		/* of the handle, and launches under way */
-	struct CUgraph_st *graph;	/* private */
-	cuuint64_t flags;
-	struct graph_plan *plan;	/* NULL: to be made */
-	struct driver_point last;	/* the last launch's end */
-	struct CUgraphNode_st **index;	/* with those of child graphs, by origin */
-	size_t index_count;
-};
 
 static struct CUgraphExec_st *all_executables;
 
 /* ---- executables; with the lock ---- */
 
-static void exec_drop(struct CUgraphExec_st *executable)
+void driver_graph_exec_drop(struct CUgraphExec_st *executable)
 {
 	struct CUgraphExec_st **link = &all_executables;
 
@@ -54,11 +44,6 @@ CUresult driver_graph_exec_enter(CUgraphExec executable)
 		return CUDA_SUCCESS;
 	driver_graph_unlock();
 	return CUDA_ERROR_INVALID_VALUE;
-}
-
-struct CUgraph_st *driver_graph_exec_graph(struct CUgraphExec_st *executable)
-{
-	return executable->graph;
 }
 
 void driver_graph_exec_changed(struct CUgraphExec_st *executable)
@@ -153,10 +138,6 @@ static CUgraphNode original_of(const struct CUgraph_st *graph, const struct CUgr
 	return NULL;
 }
 
-#define FLAGS_KNOWN (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | \
-		     CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | \
-		     CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
-
 /* What no executable can be made of. */
 static CUresult check_graph(struct CUgraph_st *graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
@@ -177,8 +158,8 @@ static CUresult check_graph(struct CUgraph_st *graph, CUDA_GRAPH_INSTANTIATE_PAR
 	return CUDA_SUCCESS;
 }
 
-static CUresult instantiate(CUgraphExec *out, struct CUgraph_st *graph,
-			    CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+CUresult driver_graph_exec_make(struct CUgraph_st *graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params,
+				CUgraphExec *out)
 {
 	struct CUgraphNode_st *wrong = NULL;
 	struct CUgraphExec_st *executable;
@@ -210,7 +191,7 @@ static CUresult instantiate(CUgraphExec *out, struct CUgraph_st *graph,
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (result) {
-		exec_drop(executable);
+		driver_graph_exec_drop(executable);
 		return result;
 	}
 	index_all(executable, executable->graph);
@@ -243,7 +224,7 @@ static void release_graph(struct driver_operation *operation)
 
 	driver_graph_lock();
 	driver_graph_plan_drop(launch->plan);
-	exec_drop(launch->executable);
+	driver_graph_exec_drop(launch->executable);
 	driver_graph_unlock();
 	free(launch);
 }
@@ -338,30 +319,12 @@ static CUresult prepare_launch(struct CUgraphExec_st *executable, const struct C
 	return CUDA_SUCCESS;
 }
 
-DRIVER_EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle)
+CUresult driver_graph_exec_launch(struct CUgraphExec_st *executable, struct CUstream_st *stream)
 {
 	struct driver_point before, last = { 0 };
-	struct CUstream_st *stream;
 	struct graph_plan *plan;
-	bool capturing;
-	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
+	CUresult result = prepare_launch(executable, stream, &plan, &before);
 
-	if (!result)
-		result = driver_graph_exec_enter(executable);
-	if (result)
-		return result;
-	if (capturing) {
-		struct CUgraph_st *graph = executable->graph;
-
-		executable->references++;
-		driver_graph_unlock();
-		result = driver_capture_graph(stream, graph);
-		driver_graph_lock();
-		exec_drop(executable);
-		driver_graph_unlock();
-		return result;
-	}
-	result = prepare_launch(executable, stream, &plan, &before);
 	driver_graph_unlock();
 	if (result)
 		return result;
@@ -374,173 +337,7 @@ DRIVER_EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle)
 		executable->last = last;
 		driver_point_drop(&before);
 	}
-	exec_drop(executable);
+	driver_graph_exec_drop(executable);
 	driver_graph_unlock();
 	return result;
-}
-
-/* There is nothing to upload. */
-DRIVER_EXPORT CUresult cuGraphUpload(CUgraphExec executable, CUstream handle)
-{
-	struct CUstream_st *stream;
-	CUresult result = driver_stream_enter(handle, &stream);
-
-	if (!result)
-		result = driver_graph_exec_enter(executable);
-	if (!result)
-		driver_graph_unlock();
-	return result;
-}
-
-/* ---- the API ---- */
-
-DRIVER_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
-						    CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-	CUresult result;
-
-	if (!params)
-		return CUDA_ERROR_INVALID_VALUE;
-	params->hErrNode_out = NULL;
-	params->result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
-	if (!out || params->flags & ~(cuuint64_t)FLAGS_KNOWN)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)
-		return driver_unsupported("launching a graph from a kernel");
-	result = driver_graph_enter(graph);
-	if (result)
-		return result;
-	result = instantiate(out, graph, params);
-	driver_graph_unlock();
-	if (!result)
-		params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph,
-							 CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-	/* The stream is only for the upload, which is nothing. */
-	return cuGraphInstantiateWithParams(out, graph, params);
-}
-
-DRIVER_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph,
-						   unsigned long long flags)
-{
-	CUDA_GRAPH_INSTANTIATE_PARAMS params = { .flags = flags };
-
-	if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)	/* there is no stream for it */
-		return CUDA_ERROR_INVALID_VALUE;
-	return cuGraphInstantiateWithParams(out, graph, &params);
-}
-
-/* The form of CUDA 10 and 11 wrote what is wrong into a buffer. */
-DRIVER_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *error,
-					     char *log, size_t bytes)
-{
-	CUDA_GRAPH_INSTANTIATE_PARAMS params = { 0 };
-	CUresult result = cuGraphInstantiateWithParams(out, graph, &params);
-
-	if (error)
-		*error = params.hErrNode_out;
-	if (log && bytes)
-		*log = '\0';
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgraphNode *error,
-					  char *log, size_t bytes)
-{
-	return cuGraphInstantiate_v2(out, graph, error, log, bytes);
-}
-
-DRIVER_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec executable, cuuint64_t *flags)
-{
-	CUresult result = driver_graph_exec_enter(executable);
-
-	if (result)
-		return result;
-	if (flags)
-		*flags = executable->flags;
-	driver_graph_unlock();
-	return flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* That of the graph of its own, which it was instantiated into. */
-DRIVER_EXPORT CUresult cuGraphExecGetId(CUgraphExec executable, unsigned int *id)
-{
-	CUresult result = driver_graph_exec_enter(executable);
-
-	if (result)
-		return result;
-	if (id)
-		*id = (unsigned)executable->graph->id;
-	driver_graph_unlock();
-	return id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-/* Launches under way run to their ends. */
-DRIVER_EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable)
-{
-	CUresult result = driver_graph_exec_enter(executable);
-
-	if (result)
-		return result;
-	driver_handle_remove(executable, DRIVER_KIND_GRAPH_EXEC);
-	exec_drop(executable);
-	driver_graph_unlock();
-	return CUDA_SUCCESS;
-}
-
-/* ---- switching nodes off ---- */
-
-static bool can_be_disabled(const struct CUgraphNode_st *node)
-{
-	return node && (node->payload.type == CU_GRAPH_NODE_TYPE_KERNEL ||
-			node->payload.type == CU_GRAPH_NODE_TYPE_MEMCPY ||
-			node->payload.type == CU_GRAPH_NODE_TYPE_MEMSET);
-}
-
-static CUresult enter_switch(CUgraphExec executable, CUgraphNode node, struct CUgraphNode_st **found)
-{
-	CUresult result = driver_graph_exec_enter(executable);
-
-	if (result)
-		return result;
-	*found = driver_handle_is(node, DRIVER_KIND_GRAPH_NODE) ?
-		 driver_graph_exec_find(executable, node) : NULL;
-	if (can_be_disabled(*found))
-		return CUDA_SUCCESS;
-	driver_graph_unlock();
-	return CUDA_ERROR_INVALID_VALUE;
-}
-
-DRIVER_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec executable, CUgraphNode node,
-					     unsigned int enabled)
-{
-	struct CUgraphNode_st *found;
-	CUresult result = enter_switch(executable, node, &found);
-
-	if (result)
-		return result;
-	found->disabled = !enabled;
-	driver_graph_exec_changed(executable);
-	driver_graph_unlock();
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec executable, CUgraphNode node,
-					     unsigned int *enabled)
-{
-	struct CUgraphNode_st *found;
-	CUresult result;
-
-	if (!enabled)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = enter_switch(executable, node, &found);
-	if (result)
-		return result;
-	*enabled = !found->disabled;
-	driver_graph_unlock();
-	return CUDA_SUCCESS;
 }

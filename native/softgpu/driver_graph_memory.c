@@ -283,48 +283,17 @@ void driver_graph_memory_end_context(struct CUctx_st *context)
 
 /* ---- the device's account ---- */
 
-/* Memory is reserved as long as its nodes are there: used and reserved are the same,
- * and there is nothing to trim. */
-DRIVER_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
+void driver_graph_memory_look(const struct driver_device *device, size_t *used, size_t *used_high)
 {
-	struct driver_device *device;
-
-	return driver_device_of(ordinal, &device);
+	pthread_mutex_lock(&memory_lock);
+	*used = usages[device->ordinal].used;
+	*used_high = usages[device->ordinal].used_high;
+	pthread_mutex_unlock(&memory_lock);
 }
 
-DRIVER_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,
-						    void *value)
+void driver_graph_memory_reset_high(const struct driver_device *device)
 {
-	struct driver_device *device;
-	CUresult result = driver_device_of(ordinal, &device);
-
-	if (result)
-		return result;
-	if (!value || (unsigned)attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
-		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&memory_lock);
-	*(cuuint64_t *)value = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT ||
-			       attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ?
-			       usages[ordinal].used : usages[ordinal].used_high;
+	usages[device->ordinal].used_high = usages[device->ordinal].used;
 	pthread_mutex_unlock(&memory_lock);
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,
-						    void *value)
-{
-	struct driver_device *device;
-	CUresult result = driver_device_of(ordinal, &device);
-
-	if (result)
-		return result;
-	/* A high-water mark can only be put back to zero. */
-	if (!value || (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH &&
-		       attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) ||
-	    *(cuuint64_t *)value)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&memory_lock);
-	usages[ordinal].used_high = usages[ordinal].used;
-	pthread_mutex_unlock(&memory_lock);
-	return CUDA_SUCCESS;
 }

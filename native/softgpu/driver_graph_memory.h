@@ -7,7 +7,7 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_GRAPH_MEMORY_H
 #define FARBUS_SOFTGPU_DRIVER_GRAPH_MEMORY_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 struct graph_allocation;
 
@@ -34,5 +34,9 @@ CUresult driver_graph_memory_free(CUdeviceptr address);
 CUresult driver_graph_memory_free_in(struct CUstream_st *stream, CUdeviceptr address);
 /* The context goes, and its memory. */
 void driver_graph_memory_end_context(struct CUctx_st *context);
+
+/* How much of a device's memory such allocations have, and the most that they had. */
+void driver_graph_memory_look(const struct driver_device *device, size_t *used, size_t *used_high);
+void driver_graph_memory_reset_high(const struct driver_device *device);
 
 #endif

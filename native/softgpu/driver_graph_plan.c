@@ -3,7 +3,9 @@
 
 #include "driver_event.h"
 #include "driver_graph_memory.h"
+#include "driver_graph_user.h"
 #include "driver_handle.h"
+#include "driver_launch.h"
 #include "driver_module.h"
 
 #include <stdlib.h>
@@ -229,7 +231,7 @@ CUresult driver_graph_plan_check(const struct graph_plan *plan, const struct CUs
 		if (driver_graph_step_is_of_event(step) && !driver_handle_is(step->event, DRIVER_KIND_EVENT))
 			return CUDA_ERROR_INVALID_HANDLE;
 		if (step->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD &&
-		    !driver_event_is_of(step->event, stream->context))
+		    step->event->context != stream->context)
 			return CUDA_ERROR_INVALID_HANDLE;
 	}
 	return CUDA_SUCCESS;
@@ -281,7 +283,7 @@ static const struct graph_plan *choose(const struct graph_choice *choice)
 
 static CUresult run_choice(const struct graph_choice *choice, CUresult state)
 {
-	struct CUctx_st *context = driver_graph_condition_context(choice->condition);
+	struct CUctx_st *context = choice->condition->context;
 	const struct graph_plan *body = choose(choice);
 	CUresult result = driver_context_state(context);
 

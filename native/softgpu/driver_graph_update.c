@@ -1,11 +1,11 @@
 /* cuGraphExecUpdate: give an executable the parameters of another graph of the same shape. */
+#include "driver_graph_update.h"
+
 #include "driver_graph.h"
-
-#include "driver_graph_memory.h"
-#include "driver_handle.h"
+#include "driver_graph_conditional.h"
+#include "driver_graph_user.h"
+#include "driver_launch.h"
 #include "driver_memory.h"
-
-#include <string.h>
 
 /* ---- may a payload take the place of another? ---- */
 
@@ -222,41 +222,4 @@ CUresult driver_graph_update(struct CUgraph_st *into, const struct CUgraph_st *f
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	take_over(into);
 	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph,
-					    CUgraphExecUpdateResultInfo *info)
-{
-	struct user_reference *former = NULL;
-	CUresult result;
-
-	if (!info)
-		return CUDA_ERROR_INVALID_VALUE;
-	*info = (CUgraphExecUpdateResultInfo){ CU_GRAPH_EXEC_UPDATE_ERROR, NULL, NULL };
-	result = driver_graph_exec_enter(executable);
-	if (result)
-		return result;
-	if (driver_handle_is(graph, DRIVER_KIND_GRAPH) && !graph->captures) {
-		result = driver_graph_update(driver_graph_exec_graph(executable), graph, info, &former);
-		driver_graph_exec_keep(executable, former);
-		driver_graph_exec_changed(executable);
-	} else {
-		result = CUDA_ERROR_INVALID_VALUE;
-	}
-	driver_graph_unlock();
-	return result;
-}
-
-/* The form before CUDA 12. */
-DRIVER_EXPORT CUresult cuGraphExecUpdate(CUgraphExec executable, CUgraph graph, CUgraphNode *error,
-					 CUgraphExecUpdateResult *why)
-{
-	CUgraphExecUpdateResultInfo info;
-	CUresult result = cuGraphExecUpdate_v2(executable, graph, &info);
-
-	if (error)
-		*error = info.errorNode;
-	if (why)
-		*why = info.result;
-	return result;
 }

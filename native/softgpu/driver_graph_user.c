@@ -1,8 +1,9 @@
 /* User objects: things of the program's that graphs keep, told when nobody needs them. */
+#include "driver_graph_user.h"
+
 #include "driver_graph.h"
 #include "driver_handle.h"
 
-#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -90,6 +91,45 @@ static void release(struct CUuserObject_st *object, uint64_t count)
 	pthread_mutex_unlock(&reaper.lock);
 }
 
+/* ---- objects ---- */
+
+CUresult driver_user_object_make(void *pointer, CUhostFn destructor, unsigned count, CUuserObject *out)
+{
+	struct CUuserObject_st *object;
+	bool ready;
+
+	pthread_mutex_lock(&reaper.lock);
+	ready = reaper.has_thread = reaper.has_thread || reaper_start();
+	pthread_mutex_unlock(&reaper.lock);
+	object = calloc(1, sizeof *object);
+	if (!ready || !object) {
+		free(object);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	object->object = pointer;
+	object->destroy = destructor;
+	object->references = count;
+	if (driver_handle_add(object, DRIVER_KIND_USER_OBJECT)) {
+		free(object);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = object;
+	return CUDA_SUCCESS;
+}
+
+void driver_user_object_hold(struct CUuserObject_st *object, uint64_t count)
+{
+	object->references += count;
+}
+
+bool driver_user_object_release(struct CUuserObject_st *object, uint64_t count)
+{
+	if (count > object->references)
+		return false;
+	release(object, count);
+	return true;
+}
+
 /* ---- what graphs keep; with the graph lock ---- */
 
 static struct user_reference **reference_of(struct CUgraph_st *graph,
@@ -102,7 +142,7 @@ static struct user_reference **reference_of(struct CUgraph_st *graph,
 	return link;
 }
 
-static bool keep(struct CUgraph_st *graph, struct CUuserObject_st *object, uint64_t count)
+bool driver_graph_users_keep(struct CUgraph_st *graph, struct CUuserObject_st *object, uint64_t count)
 {
 	struct user_reference **link = reference_of(graph, object);
 
@@ -119,7 +159,7 @@ static bool keep(struct CUgraph_st *graph, struct CUuserObject_st *object, uint6
 bool driver_graph_users_copy(struct CUgraph_st *to, const struct CUgraph_st *from)
 {
 	for (const struct user_reference *user = from->users; user; user = user->next) {
-		if (!keep(to, user->object, user->count))
+		if (!driver_graph_users_keep(to, user->object, user->count))
 			return false;
 		user->object->references += user->count;
 	}
@@ -159,120 +199,17 @@ bool driver_graph_users_replace(struct CUgraph_st *into, const struct CUgraph_st
 	return true;
 }
 
-/* ---- the API ---- */
-
-static bool is_count(unsigned count)
+bool driver_graph_users_release(struct CUgraph_st *graph, struct CUuserObject_st *object, uint64_t count)
 {
-	return count && count <= INT_MAX;
-}
+	struct user_reference **link = reference_of(graph, object), *user = *link;
 
-/* An object with its references; on success the lock is held. */
-static CUresult enter_object(CUuserObject object, unsigned count)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	driver_graph_lock();
-	if (is_count(count) && driver_handle_is(object, DRIVER_KIND_USER_OBJECT))
-		return CUDA_SUCCESS;
-	driver_graph_unlock();
-	return CUDA_ERROR_INVALID_VALUE;
-}
-
-DRIVER_EXPORT CUresult cuUserObjectCreate(CUuserObject *out, void *pointer, CUhostFn destructor,
-					  unsigned int count, unsigned int flags)
-{
-	struct CUuserObject_st *object;
-	CUresult result = driver_ready();
-	bool ready;
-
-	if (result)
-		return result;
-	if (!out || !destructor || !is_count(count) || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&reaper.lock);
-	ready = reaper.has_thread = reaper.has_thread || reaper_start();
-	pthread_mutex_unlock(&reaper.lock);
-	object = calloc(1, sizeof *object);
-	if (!ready || !object) {
-		free(object);
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (!user || user->count < count)
+		return false;
+	user->count -= count;
+	if (!user->count) {
+		*link = user->next;
+		free(user);
 	}
-	object->object = pointer;
-	object->destroy = destructor;
-	object->references = count;
-	if (driver_handle_add(object, DRIVER_KIND_USER_OBJECT)) {
-		free(object);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	*out = object;
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
-{
-	CUresult result = enter_object(object, count);
-
-	if (result)
-		return result;
-	object->references += count;
-	driver_graph_unlock();
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
-{
-	CUresult result = enter_object(object, count);
-
-	if (result)
-		return result;
-	if (count <= object->references)
-		release(object, count);
-	else
-		result = CUDA_ERROR_INVALID_VALUE;
-	driver_graph_unlock();
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object,
-					       unsigned int count, unsigned int flags)
-{
-	CUresult result = enter_object(object, count);
-
-	if (result)
-		return result;
-	if (!driver_handle_is(graph, DRIVER_KIND_GRAPH) ||
-	    flags & ~(unsigned)CU_GRAPH_USER_OBJECT_MOVE)
-		result = CUDA_ERROR_INVALID_VALUE;
-	else if (!keep(graph, object, count))
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	else if (!flags)
-		object->references += count;
-	driver_graph_unlock();
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object,
-						unsigned int count)
-{
-	struct user_reference **link, *user;
-	CUresult result = enter_object(object, count);
-
-	if (result)
-		return result;
-	link = driver_handle_is(graph, DRIVER_KIND_GRAPH) ? reference_of(graph, object) : NULL;
-	user = link ? *link : NULL;
-	if (user && user->count >= count) {
-		user->count -= count;
-		if (!user->count) {
-			*link = user->next;
-			free(user);
-		}
-		release(object, count);
-	} else {
-		result = CUDA_ERROR_INVALID_VALUE;
-	}
-	driver_graph_unlock();
-	return result;
+	release(object, count);
+	return true;
 }

@@ -47,9 +47,7 @@ CUresult driver_context_named(CUcontext handle, struct CUctx_st **context,
 /* Whose stream runs on this thread; NULL: no green context's. */
 extern _Thread_local const struct CUgreenCtx_st *driver_green_running;
 
-/* The multiprocessors of a green context as a resource, or of all the device without. */
-CUresult driver_resource_tell(const struct driver_device *device, const struct CUgreenCtx_st *green,
-			      CUdevResource *resource, CUdevResourceType type);
+unsigned driver_partition_count(const struct driver_partition *partition);
 /* How many multiprocessors: of the green context, or of all the device. */
 unsigned driver_green_multiprocessors(const struct CUgreenCtx_st *green,
 				      const struct driver_device *device);

@@ -1,5 +1,8 @@
 #define _GNU_SOURCE
-#include "driver_module.h"
+#include "driver_image.h"
+
+#include "driver_device.h"
+#include "engine.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
-/* The log: each line that this driver says on stderr, for those who ask by cuLogs*. */
+#include "driver_log.h"
+
 #include "driver_device.h"
 
 #include <pthread.h>
@@ -8,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As many, and as much in one dump, as NVIDIA's driver keeps. */
-#define LOG_LINES 100u
-#define LOG_DUMP_BYTES 25600u
+#define LOG_LINES 100u	/* as many as NVIDIA's driver keeps */
 /* Of a line that is longer (names of kernels are) the log has the beginning. */
 #define LOG_LINE_BYTES 1024u
 
@@ -72,13 +71,10 @@ void driver_say(const char *format, ...)
 	tell(line);
 }
 
-DRIVER_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback function, void *opaque,
-					      CUlogsCallbackHandle *handle)
+CUresult driver_log_register(CUlogsCallback function, void *opaque, CUlogsCallbackHandle *handle)
 {
 	struct CUlogsCallbackEntry_st *entry;
 
-	if (!function)
-		return CUDA_ERROR_INVALID_VALUE;
 	if (in_callback)
 		return CUDA_ERROR_NOT_PERMITTED;
 	entry = malloc(sizeof *entry);
@@ -95,7 +91,7 @@ DRIVER_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback function, void *opa
 	return CUDA_SUCCESS;
 }
 
-DRIVER_EXPORT CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle)
+CUresult driver_log_unregister(CUlogsCallbackHandle handle)
 {
 	struct CUlogsCallbackEntry_st **link = &callbacks, *found;
 
@@ -112,71 +108,31 @@ DRIVER_EXPORT CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle)
 	return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-DRIVER_EXPORT CUresult cuLogsCurrent(CUlogIterator *iterator, unsigned int flags)
+/* ---- what was said ---- */
+
+void driver_log_lock(void)
 {
-	if (!iterator || flags)
-		return CUDA_ERROR_INVALID_VALUE;
 	pthread_mutex_lock(&kept.lock);
-	*iterator = kept.count;
-	pthread_mutex_unlock(&kept.lock);
-	return CUDA_SUCCESS;
 }
 
-/* With the lock.  The first line that is asked for and still there. */
-static unsigned first_line(const CUlogIterator *iterator)
+void driver_log_unlock(void)
+{
+	pthread_mutex_unlock(&kept.lock);
+}
+
+unsigned driver_log_count(void)
+{
+	return kept.count;
+}
+
+unsigned driver_log_first(const CUlogIterator *iterator)
 {
 	unsigned oldest = kept.count > LOG_LINES ? kept.count - LOG_LINES : 0;
 
 	return iterator && *iterator - oldest <= kept.count - oldest ? *iterator : oldest;
 }
 
-DRIVER_EXPORT CUresult cuLogsDumpToFile(CUlogIterator *iterator, const char *path, unsigned int flags)
+const char *driver_log_line(unsigned number)
 {
-	bool written = true;
-	FILE *file;
-
-	if (!path || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	file = fopen(path, "we");
-	if (!file)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&kept.lock);
-	for (unsigned i = first_line(iterator); i != kept.count; i++)
-		written = fputs(kept.lines[i % LOG_LINES], file) >= 0 && written;
-	if (iterator)
-		*iterator = kept.count;
-	pthread_mutex_unlock(&kept.lock);
-	written = !fclose(file) && written;
-	return written ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-}
-
-/* Where there is not room for all lines, the newest. */
-DRIVER_EXPORT CUresult cuLogsDumpToMemory(CUlogIterator *iterator, char *buffer, size_t *size,
-					  unsigned int flags)
-{
-	size_t length = 0, room;
-	unsigned first, begin;
-	bool none_fits;
-
-	if (!buffer || !size || !*size || *size > LOG_DUMP_BYTES || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	room = *size - 1;
-	pthread_mutex_lock(&kept.lock);
-	first = first_line(iterator);
-	for (begin = kept.count; begin != first; begin--) {
-		size_t line = strlen(kept.lines[(begin - 1) % LOG_LINES]);
-
-		if (line > room - length)
-			break;
-		length += line;
-	}
-	none_fits = begin == kept.count && begin != first;
-	*buffer = '\0';
-	for (char *end = buffer; begin != kept.count; begin++)
-		end = stpcpy(end, kept.lines[begin % LOG_LINES]);
-	if (iterator && !none_fits)
-		*iterator = kept.count;
-	pthread_mutex_unlock(&kept.lock);
-	*size = length;
-	return none_fits ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	return kept.lines[number % LOG_LINES];
 }

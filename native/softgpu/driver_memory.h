@@ -76,18 +76,4 @@ void driver_memory_end_free(uintptr_t address);
  * everything else. */
 bool driver_memory_forget_block(uintptr_t address, struct driver_allocation *allocation);
 
-/* driver_pool.c */
-CUresult driver_pool_open(struct driver_device *device);
-void driver_pool_close(struct driver_device *device);
-/* An allocation of the pool, not of its store, is there; giving it takes it off. */
-void driver_pool_count(struct CUmemPoolHandle_st *pool, size_t bytes);
-/* Nothing uses it any more. */
-void driver_pool_give(const struct driver_allocation *allocation);
-/* Where the program waits for something: give back what pools need not keep. */
-void driver_pool_settle(void);
-/* Give back all that the pools of a device do not use. */
-void driver_pool_trim(struct driver_device *device);
-/* The same, or else wait for what was freed in some stream; false: there is nothing. */
-bool driver_pool_relieve(struct driver_device *device);
-
 #endif

@@ -1,8 +1,8 @@
 /* Mipmapped arrays: an array for each level, each half as large as the one before. */
-#include "driver_array.h"
+#include "driver_mipmap.h"
 
+#include "driver_array.h"
 #include "driver_handle.h"
-#include "driver_stream.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -61,20 +61,13 @@ static void free_levels(struct CUmipmappedArray_st *mipmap)
 		driver_array_free(mipmap->levels[--mipmap->level_count]);
 }
 
-DRIVER_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *out,
-					      const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
-					      unsigned int level_count)
+CUresult driver_mipmap_make(CUmipmappedArray *out, struct CUctx_st *context,
+			    const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level_count)
 {
+	unsigned most = levels_possible(descriptor);
 	struct CUmipmappedArray_st *mipmap;
-	struct CUctx_st *context;
-	CUresult result = driver_context_enter(&context);
-	unsigned most;
+	CUresult result;
 
-	if (result)
-		return result;
-	if (!out || !descriptor || driver_format_is_planar(descriptor->Format))
-		return CUDA_ERROR_INVALID_VALUE;
-	most = levels_possible(descriptor);
 	level_count = level_count < 1 ? 1 : level_count > most ? most : level_count;
 	mipmap = calloc(1, sizeof *mipmap);
 	if (!mipmap)
@@ -105,75 +98,18 @@ out_free:
 	return result;
 }
 
-DRIVER_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle,
-						unsigned int level)
-{
-	struct CUmipmappedArray_st *mipmap;
-	CUresult result = driver_ready();
-
-	if (!result)
-		result = driver_mipmap_of(handle, &mipmap);
-	if (result)
-		return result;
-	if (!out || level >= mipmap->level_count)
-		return CUDA_ERROR_INVALID_VALUE;
-	*out = mipmap->levels[level];
-	return CUDA_SUCCESS;
-}
-
-/* As cuArrayDestroy: what may still use it finishes first. */
-DRIVER_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
+void driver_mipmap_free(struct CUmipmappedArray_st *mipmap)
 {
 	struct CUmipmappedArray_st **link = &mipmaps.first;
-	CUresult result = driver_ready();
-	struct CUctx_st *context;
 
-	if (result)
-		return result;
-	if (!handle || !driver_handle_remove(handle, DRIVER_KIND_MIPMAP))
-		return CUDA_ERROR_INVALID_HANDLE;
-	context = handle->context;
-	driver_stream_drain(context);
 	pthread_mutex_lock(&mipmaps.lock);
-	while (*link && *link != handle)
+	while (*link && *link != mipmap)
 		link = &(*link)->next;
 	if (*link)
-		*link = handle->next;
+		*link = mipmap->next;
 	pthread_mutex_unlock(&mipmaps.lock);
-	free_levels(handle);
-	free(handle);
-	return driver_context_state(context);
-}
-
-/* None is sparse here. */
-DRIVER_EXPORT CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
-							   CUmipmappedArray handle)
-{
-	struct CUmipmappedArray_st *mipmap;
-	CUresult result = driver_ready();
-
-	(void)out;
-	if (!result)
-		result = driver_mipmap_of(handle, &mipmap);
-	return result ? result : CUDA_ERROR_INVALID_VALUE;
-}
-
-DRIVER_EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out,
-							     CUmipmappedArray handle,
-							     CUdevice ordinal)
-{
-	struct CUmipmappedArray_st *mipmap;
-	struct driver_device *device;
-	CUresult result = driver_device_of(ordinal, &device);
-
-	if (!result)
-		result = out ? driver_mipmap_of(handle, &mipmap) : CUDA_ERROR_INVALID_VALUE;
-	if (result)
-		return result;
-	*out = (CUDA_ARRAY_MEMORY_REQUIREMENTS){ .alignment = DRIVER_TEXTURE_PITCH };
-	for (unsigned level = 0; level < mipmap->level_count; level++)
-		out->size += mipmap->levels[level]->slice * mipmap->levels[level]->slices;
-	return CUDA_SUCCESS;
+	free_levels(mipmap);
+	free(mipmap);
 }
 
 /* The levels go as the context's other arrays do. */

@@ -1,10 +1,10 @@
 #define _GNU_SOURCE
 #include "driver_module.h"
 
+#include "driver_context_stack.h"
 #include "driver_handle.h"
 #include "driver_memory.h"
 #include "driver_reference.h"
-#include "driver_stream.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -145,9 +145,8 @@ void driver_module_end_context(struct CUctx_st *context)
 	pthread_mutex_unlock(&module_lock);
 }
 
-/* The library's module in a context. */
 CUresult driver_module_of_library(struct CUlib_st *library, struct CUctx_st *context,
-			       struct CUmod_st **out)
+				  struct CUmod_st **out)
 {
 	struct engine_diagnostic why;
 	struct CUmod_st *module;
@@ -161,85 +160,14 @@ CUresult driver_module_of_library(struct CUlib_st *library, struct CUctx_st *con
 	return driver_module_load(context, library, library->image, &why, out);
 }
 
-/* ---- functions; all with the lock ---- */
-
-struct CUfunc_st *driver_module_find(struct CUmod_st *module, struct engine_function *code)
+CUresult driver_module_of(CUmodule handle)
 {
-	struct CUfunc_st *function = module->functions;
-
-	while (function && function->code != code)
-		function = function->next;
-	return function;
-}
-
-static CUresult module_function(struct CUmod_st *module, struct engine_function *code,
-				struct CUfunc_st **out)
-{
-	static uint64_t last_id;
-	struct CUfunc_st *function = driver_module_find(module, code);
-	int room;
-
-	if (function) {
-		*out = function;
-		return CUDA_SUCCESS;
-	}
-	function = calloc(1, sizeof *function);
-	if (!function)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	function->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
-	function->module = module;
-	function->code = code;
-	engine_function_info(code, &function->info);
-	room = DRIVER_SHARED_PER_BLOCK - (int)function->info.static_shared_bytes;
-	function->settings.max_dynamic_shared = room > 0 ? room : 0;
-	function->settings.carveout = -1;
-	for (unsigned i = 0; i < 3; i++)
-		function->settings.cluster[i] = (int)function->info.required_cluster[i];
-	if (driver_handle_add(function, DRIVER_KIND_FUNCTION)) {
-		free(function);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	function->next = module->functions;
-	module->functions = function;
-	*out = function;
-	return CUDA_SUCCESS;
-}
-
-static CUresult kernel_function(struct CUkern_st *kernel, struct CUctx_st *context,
-				struct CUfunc_st **out)
-{
-	struct engine_function *code;
-	struct CUmod_st *module;
-	bool fresh;
-	CUresult result = driver_module_of_library(kernel->library, context, &module);
+	CUresult result = driver_ready();
 
 	if (result)
 		return result;
-	code = engine_module_function(module->engine, kernel->name);
-	if (!code)
-		return CUDA_ERROR_NOT_FOUND;
-	fresh = !driver_module_find(module, code);
-	result = module_function(module, code, out);
-	if (!result && fresh && kernel->is_set[context->device->ordinal])
-		(*out)->settings = kernel->settings[context->device->ordinal];
-	return result;
-}
-
-CUresult driver_function_of(CUfunction handle, struct CUctx_st *context,
-			    struct CUfunc_st **function)
-{
-	CUresult result;
-
-	if (driver_handle_is(handle, DRIVER_KIND_FUNCTION)) {
-		*function = handle;
-		return CUDA_SUCCESS;
-	}
-	if (!driver_handle_is(handle, DRIVER_KIND_KERNEL))
-		return CUDA_ERROR_INVALID_HANDLE;
-	pthread_mutex_lock(&module_lock);
-	result = kernel_function((struct CUkern_st *)handle, context, function);
-	pthread_mutex_unlock(&module_lock);
-	return result;
+	return driver_handle_is(handle, DRIVER_KIND_MODULE) ? CUDA_SUCCESS :
+							      CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult driver_module_context(struct CUctx_st **context)
@@ -263,7 +191,7 @@ void driver_module_unlock(void)
 	pthread_mutex_unlock(&module_lock);
 }
 
-/* ---- modules ---- */
+/* ---- logs of loads ---- */
 
 /* Of the just-in-time compiler's options only the logs have a meaning here, of which one
  * stays empty.  Values may be missing altogether. */
@@ -298,149 +226,18 @@ void driver_module_write_log(unsigned count, const CUjit_option *options, void *
 		      CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, "");
 }
 
-static CUresult load_data(CUmodule *out, const void *image, unsigned count,
-			  const CUjit_option *options, void **values)
-{
-	struct engine_diagnostic why = { "" };
-	struct CUctx_st *context;
-	struct CUmod_st *module;
-	CUresult result = driver_context_enter(&context);
+/* ---- what modules have ---- */
 
-	if (result)
-		return result;
-	if (!out || !image)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&module_lock);
-	result = driver_module_load(context, NULL, image, &why, &module);
-	pthread_mutex_unlock(&module_lock);
-	driver_module_write_log(count, options, values, why.text);
-	if (!result)
-		*out = module;
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image)
-{
-	return load_data(out, image, 0, NULL, NULL);
-}
-
-DRIVER_EXPORT CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned int count,
-					  CUjit_option *options, void **values)
-{
-	return load_data(out, image, count, options, values);
-}
-
-DRIVER_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image)
-{
-	return load_data(out, image, 0, NULL, NULL);
-}
-
-DRIVER_EXPORT CUresult cuModuleLoad(CUmodule *out, const char *path)
-{
-	struct CUctx_st *context;
-	void *image;
-	CUresult result = driver_context_enter(&context);
-
-	if (result)
-		return result;
-	if (!out || !path)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = driver_image_read(path, &image);
-	if (result)
-		return result;
-	result = load_data(out, image, 0, NULL, NULL);
-	free(image);
-	return result;
-}
-
-/* The module of a handle that belongs to no library. */
-static CUresult module_of(CUmodule handle)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	return driver_handle_is(handle, DRIVER_KIND_MODULE) ? CUDA_SUCCESS :
-							      CUDA_ERROR_INVALID_HANDLE;
-}
-
-DRIVER_EXPORT CUresult cuModuleUnload(CUmodule module)
-{
-	CUresult result = module_of(module);
-	struct CUctx_st *context;
-
-	if (result)
-		return result;
-	context = module->context;
-	if (module->library)
-		return CUDA_ERROR_NOT_PERMITTED;	/* goes with its library */
-	driver_stream_drain(context);
-	pthread_mutex_lock(&module_lock);
-	if (driver_handle_is(module, DRIVER_KIND_MODULE))
-		driver_module_unload(module);
-	else
-		result = CUDA_ERROR_INVALID_HANDLE;
-	pthread_mutex_unlock(&module_lock);
-	return result ? result : driver_context_state(context);
-}
-
-/* Code is decoded when it is loaded. */
-/* cudart goes by it: with eager loading, one library of a program whose code is for other devices keeps all of the
- * program from starting. */
-DRIVER_EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
-{
-	const char *asked = getenv("CUDA_MODULE_LOADING");
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	if (!mode)
-		return CUDA_ERROR_INVALID_VALUE;
-	*mode = asked && strcmp(asked, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
-	return CUDA_SUCCESS;
-}
-
-static CUresult function_named(struct CUmod_st *module, const char *name,
-			       struct CUfunc_st **out)
-{
-	struct engine_function *code = engine_module_function(module->engine, name);
-	struct engine_function_info info;
-	CUresult result;
-
-	if (code)
-		engine_function_info(code, &info);
-	if (!code || !info.is_entry) {
-		*out = NULL;
-		return CUDA_ERROR_NOT_FOUND;
-	}
-	pthread_mutex_lock(&module_lock);
-	result = module_function(module, code, out);
-	pthread_mutex_unlock(&module_lock);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
-{
-	CUresult result = module_of(module);
-
-	if (result)
-		return result;
-	if (!out || !name)
-		return CUDA_ERROR_INVALID_VALUE;
-	return function_named(module, name, out);
-}
-
-/* Entry number `index` among the module's entry functions. */
-struct engine_function *driver_module_entry_at(const struct CUmod_st *module, size_t index)
+struct engine_function *driver_module_next_entry(const struct CUmod_st *module, size_t *at)
 {
 	size_t count = engine_module_function_count(module->engine);
 
-	for (size_t i = 0; i < count; i++) {
-		struct engine_function *code = engine_module_function_at(module->engine, i);
+	while (*at < count) {
+		struct engine_function *code = engine_module_function_at(module->engine, (*at)++);
 		struct engine_function_info info;
 
 		engine_function_info(code, &info);
-		if (info.is_entry && !index--)
+		if (info.is_entry)
 			return code;
 	}
 	return NULL;
@@ -450,58 +247,9 @@ unsigned driver_module_entry_count(const struct CUmod_st *module)
 {
 	unsigned count = 0;
 
-	while (driver_module_entry_at(module, count))
+	for (size_t at = 0; driver_module_next_entry(module, &at); )
 		count++;
 	return count;
-}
-
-DRIVER_EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule module)
-{
-	CUresult result = module_of(module);
-
-	if (result)
-		return result;
-	if (!count)
-		return CUDA_ERROR_INVALID_VALUE;
-	*count = driver_module_entry_count(module);
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int room,
-						  CUmodule module)
-{
-	CUresult result = module_of(module);
-
-	if (result)
-		return result;
-	if (!functions)
-		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&module_lock);
-	for (unsigned i = 0; !result && i < room && i < driver_module_entry_count(module); i++)
-		result = module_function(module, driver_module_entry_at(module, i), &functions[i]);
-	pthread_mutex_unlock(&module_lock);
-	return result;
-}
-
-int driver_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function),
-			void *opaque)
-{
-	struct CUfunc_st *function;
-	unsigned count;
-	CUresult result;
-
-	if (module_of(module))
-		return -1;
-	count = driver_module_entry_count(module);
-	for (unsigned i = 0; i < count; i++) {
-		pthread_mutex_lock(&module_lock);
-		result = module_function(module, driver_module_entry_at(module, i), &function);
-		pthread_mutex_unlock(&module_lock);
-		if (result)
-			return -1;
-		visit(opaque, function);
-	}
-	return (int)count;
 }
 
 CUresult driver_module_variable(struct CUmod_st *module, const char *name, bool only_managed,
@@ -519,12 +267,4 @@ CUresult driver_module_variable(struct CUmod_st *module, const char *name, bool 
 	if (bytes)
 		*bytes = info.size;
 	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
-					    const char *name)
-{
-	CUresult result = module_of(module);
-
-	return result ? result : driver_module_variable(module, name, false, address, bytes);
 }

@@ -32,7 +32,7 @@ struct CUfunc_st {
 	struct engine_function_info info;
 	struct driver_function_settings settings;
 	bool told_unsupported;
-	struct driver_pieces *pieces;	/* driver_launch_old.c; NULL: none were set */
+	struct driver_pieces *pieces;	/* api_launch_old.c; NULL: none were set */
 };
 
 struct CUmod_st {
@@ -59,23 +59,18 @@ struct CUlib_st {
 	struct CUkern_st *kernels;
 };
 
-/* The function that a handle, also a kernel's, means in a context.
- * CUDA_ERROR_INVALID_HANDLE if it is neither. */
-CUresult driver_function_of(CUfunction handle, struct CUctx_st *context,
-			    struct CUfunc_st **function);
-/* Most threads of one block that the function can run with. */
-uint32_t driver_function_threads(const struct CUfunc_st *function);
-
 /* CUDA's number for what the engine says. */
 CUresult driver_engine_result(enum engine_status status);
-
+/* Ready, and a module? */
+CUresult driver_module_of(CUmodule module);
 /* The context in which names are looked up: the current one, or the first
  * device's primary one when there is none. */
 CUresult driver_module_context(struct CUctx_st **context);
 /* The guard of all lists of modules, functions and kernels. */
 void driver_module_lock(void);
 void driver_module_unlock(void);
-/* For driver_library.c; the first three with the guard. */
+
+/* The first three with the guard. */
 CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 			    const void *image, struct engine_diagnostic *why,
 			    struct CUmod_st **out);
@@ -83,10 +78,8 @@ void driver_module_unload(struct CUmod_st *module);
 /* The library's module in a context, loaded if it is not there yet. */
 CUresult driver_module_of_library(struct CUlib_st *library, struct CUctx_st *context,
 				  struct CUmod_st **out);
-/* The kernel that a function is of, or NULL where its module is of no library. */
-CUresult driver_library_kernel_of(const struct CUfunc_st *function, CUkernel *kernel);
-/* Entry function number `index`, or NULL behind the last. */
-struct engine_function *driver_module_entry_at(const struct CUmod_st *module, size_t index);
+/* The next entry function from *at on, which is 0 for the first; NULL behind the last. */
+struct engine_function *driver_module_next_entry(const struct CUmod_st *module, size_t *at);
 unsigned driver_module_entry_count(const struct CUmod_st *module);
 CUresult driver_module_variable(struct CUmod_st *module, const char *name, bool only_managed,
 				CUdeviceptr *address, size_t *bytes);
@@ -94,22 +87,7 @@ CUresult driver_module_variable(struct CUmod_st *module, const char *name, bool 
  * has the buffer's. */
 void driver_module_write_log(unsigned count, const CUjit_option *options, void **values,
 			     const char *text);
-/* The function in a module if it was asked for before; with the guard. */
-struct CUfunc_st *driver_module_find(struct CUmod_st *module, struct engine_function *code);
-
-/* Call visit for every kernel of a module.  How many there are, or -1. */
-int driver_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function),
-			void *opaque);
-
 /* Unload all modules of a context that was drained. */
 void driver_module_end_context(struct CUctx_st *context);
-
-/* driver_image.c: copy an image that comes without a length, so that it can be
- * loaded again later.  *copy is one block for free(). */
-CUresult driver_image_copy(const void *image, void **copy);
-/* Read a file; what is read ends with a NUL that is not counted.  *image is for free(). */
-CUresult driver_file_read(const char *path, void **image, size_t *bytes);
-/* The same for an image, which is all there. */
-CUresult driver_image_read(const char *path, void **image);
 
 #endif

@@ -1,9 +1,7 @@
-#define _GNU_SOURCE
 #include "driver_multicast.h"
 
 #include "driver_arena.h"
-#include "driver_pool.h"
-#include "driver_virtual.h"
+#include "driver_virtual_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,7 +20,7 @@
  *
  * Who belongs to the team and what is bound stands in a file that its processes map.  It says which descriptor of
  * which process the memory is: others open that when a kernel first gets there (as those of cuIpcGetMemHandle,
- * driver_ipc.c), and keep it until something else is bound.  Who has bound memory keeps it, and the descriptor, until
+ * api_ipc.c), and keep it until something else is bound.  Who has bound memory keeps it, and the descriptor, until
  * it is unbound, or the process has let go of the object.
  */
 
@@ -138,6 +136,13 @@ out_close:
 	return NULL;
 }
 
+struct driver_team *driver_team_make(const CUmulticastObjectProp *properties)
+{
+	int fd = driver_virtual_file_of(DRIVER_VIRTUAL_TEAM, sizeof(struct shared));
+
+	return fd < 0 ? NULL : team_make(fd, properties);
+}
+
 struct driver_team *driver_team_import(int fd)
 {
 	struct driver_team *team;
@@ -154,6 +159,11 @@ struct driver_team *driver_team_import(int fd)
 	}
 	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	return own < 0 ? NULL : team_make(own, NULL);
+}
+
+void driver_team_hold(struct driver_team *team)
+{
+	team->references++;
 }
 
 static void view_close(struct slot *slot)
@@ -227,6 +237,28 @@ struct driver_device *driver_team_device(const struct driver_team *team)
 			return driver_device_at(i);
 	}
 	return NULL;
+}
+
+static CUresult add_device(struct driver_team *team, const struct driver_device *device)
+{
+	uint32_t count = device_count(team);
+
+	if (count == team->limit || device_index(team, device) >= 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(team->shared->uuids[count], device->identity->uuid, 16);
+	atomic_store(&team->shared->count, count + 1);
+	syscall(SYS_futex, &team->shared->count, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+	return CUDA_SUCCESS;
+}
+
+CUresult driver_team_add(struct driver_team *team, const struct driver_device *device)
+{
+	CUresult result;
+
+	lock_shared(team->shared);
+	result = add_device(team, device);
+	pthread_mutex_unlock(&team->shared->lock);
+	return result;
 }
 
 void driver_team_wait(struct driver_team *team)
@@ -316,80 +348,7 @@ const char *driver_team_find(struct driver_team *team, size_t offset, struct eng
 	return why;
 }
 
-/* ---- the driver's functions ---- */
-
-static CUresult check_properties(const CUmulticastObjectProp *properties)
-{
-	if (!properties || !properties->numDevices || properties->numDevices > BOARD_COUNT_MAX || properties->flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (properties->handleTypes & ~(unsigned long long)CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return driver_unsupported("a multicast object whose shareable handle is no file descriptor");
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties,
-						 CUmulticastGranularity_flags option)
-{
-	CUresult result = driver_ready();
-
-	if (!result)
-		result = check_properties(properties);
-	if (result)
-		return result;
-	if (!granularity || (option != CU_MULTICAST_GRANULARITY_MINIMUM &&
-			     option != CU_MULTICAST_GRANULARITY_RECOMMENDED))
-		return CUDA_ERROR_INVALID_VALUE;
-	*granularity = GRANULE;
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *properties)
-{
-	CUresult result = driver_virtual_begin();
-	struct driver_team *team;
-	int fd;
-
-	if (result)
-		return result;
-	result = check_properties(properties);
-	if (result || !out || !properties->size || properties->size % GRANULE)
-		return driver_virtual_end(result ? result : CUDA_ERROR_INVALID_VALUE);
-	fd = driver_virtual_file_of(DRIVER_VIRTUAL_TEAM, sizeof(struct shared));
-	team = fd < 0 ? NULL : team_make(fd, properties);
-	return driver_virtual_end(team ? driver_virtual_add_team(team, out) : CUDA_ERROR_OUT_OF_MEMORY);
-}
-
-static CUresult add_device(struct driver_team *team, const struct driver_device *device)
-{
-	uint32_t count = device_count(team);
-
-	if (count == team->limit || device_index(team, device) >= 0)
-		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(team->shared->uuids[count], device->identity->uuid, 16);
-	atomic_store(&team->shared->count, count + 1);
-	syscall(SYS_futex, &team->shared->count, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice ordinal)
-{
-	CUresult result = driver_virtual_begin();
-	struct driver_device *device;
-	struct driver_team *team;
-
-	if (result)
-		return result;
-	team = driver_virtual_team_of(handle);
-	result = team ? driver_device_of(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
-	if (!result && !driver_device_has_multicast(device))
-		result = CUDA_ERROR_NOT_SUPPORTED;
-	if (result)
-		return driver_virtual_end(result);
-	lock_shared(team->shared);
-	result = add_device(team, device);
-	pthread_mutex_unlock(&team->shared->lock);
-	return driver_virtual_end(result);
-}
+/* ---- what is bound ---- */
 
 /* Takes the part over when it succeeds; `status`: of its file. */
 static CUresult bind_put(struct driver_team *team, uint32_t device, uint64_t offset, uint64_t size,
@@ -432,7 +391,7 @@ static void settle(struct driver_team *team)
 	}
 }
 
-static CUresult bind_part(struct driver_team *team, size_t offset, size_t size, struct driver_part *part)
+CUresult driver_team_bind(struct driver_team *team, size_t offset, size_t size, struct driver_part *part)
 {
 	int device = device_index(team, part->device);
 	CUresult result = CUDA_ERROR_INVALID_VALUE;
@@ -452,114 +411,15 @@ static CUresult bind_part(struct driver_team *team, size_t offset, size_t size, 
 	return result;
 }
 
-/* The team of a call that binds to it, when all its devices are there; with a reference, for bind_end. */
-static CUresult bind_begin(CUmemGenericAllocationHandle handle, size_t offset, size_t size,
-			   unsigned long long flags, struct driver_team **out)
+CUresult driver_team_unbind(struct driver_team *team, const struct driver_device *device, size_t offset,
+			    size_t size)
 {
-	CUresult result = driver_virtual_begin();
-	struct driver_team *team;
-
-	if (result)
-		return result;
-	team = driver_virtual_team_of(handle);
-	if (!team || flags || !size || (offset | size) % GRANULE || offset > team->size ||
-	    size > team->size - offset)
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
-	team->references++;
-	driver_virtual_end(CUDA_SUCCESS);
-	driver_team_wait(team);
-	*out = team;
-	return driver_virtual_begin();
-}
-
-static CUresult bind_end(struct driver_team *team, CUresult result)
-{
-	driver_team_drop(team);
-	return driver_virtual_end(result);
-}
-
-DRIVER_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
-					  CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
-					  unsigned long long flags)
-{
-	struct driver_team *team;
-	struct driver_part part;
-	CUresult result = memory_offset % GRANULE ? CUDA_ERROR_INVALID_VALUE :
-						    bind_begin(handle, offset, size, flags, &team);
-
-	if (result)
-		return result;
-	result = driver_virtual_hold(memory, memory_offset, size, &part);
-	if (!result)
-		result = bind_part(team, offset, size, &part);
-	return bind_end(team, result);
-}
-
-/* Memory of a pool.  Without the lock: all that runs is waited for where it has no file yet. */
-static bool hold_pooled(CUdeviceptr address, size_t size, struct driver_part *part)
-{
-	struct driver_allocation allocation;
-	int fd;
-
-	if (!driver_memory_find(address, &allocation) || allocation.kind != DRIVER_MEMORY_DEVICE ||
-	    !allocation.pool || size > allocation.size - (address - allocation.base))
-		return false;
-	*part = (struct driver_part){ .device = allocation.device, .shareable = allocation.pool->is_shareable };
-	if (allocation.pool->fd >= 0) {
-		fd = allocation.pool->fd;
-		part->offset = driver_arena_offset(allocation.device->arena, address);
-	} else {
-		fd = driver_arena_share(allocation.device->arena, address, &part->offset);
-	}
-	part->fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	return part->fd >= 0;
-}
-
-DRIVER_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr address,
-					   size_t size, unsigned long long flags)
-{
-	struct driver_team *team;
-	struct driver_part part;
-	CUresult result = driver_ready();
-	bool pooled;
-
-	if (result)
-		return result;
-	if (address % GRANULE)
-		return CUDA_ERROR_INVALID_VALUE;
-	pooled = hold_pooled(address, size, &part);
-	result = bind_begin(handle, offset, size, flags, &team);
-	if (result && pooled)
-		close(part.fd);
-	if (result)
-		return result;
-	if (!pooled)
-		result = driver_virtual_hold_at(address, size, &part);
-	if (!result)
-		result = bind_part(team, offset, size, &part);
-	return bind_end(team, result);
-}
-
-/* What is queued may use it: it is waited for, as by cuMemUnmap. */
-DRIVER_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice ordinal, size_t offset,
-					 size_t size)
-{
-	struct driver_device *device;
-	struct driver_team *team;
+	int index = device_index(team, device);
+	CUresult result = CUDA_SUCCESS;
 	struct bind *bind = NULL;
-	CUresult result = driver_device_of(ordinal, &device);
-	int index;
 
-	if (result)
-		return result;
-	driver_context_drain_all();
-	result = driver_virtual_begin();
-	if (result)
-		return result;
-	team = driver_virtual_team_of(handle);
-	index = team ? device_index(team, device) : -1;
 	if (index < 0)
-		return driver_virtual_end(CUDA_ERROR_INVALID_VALUE);
+		return CUDA_ERROR_INVALID_VALUE;
 	lock_shared(team->shared);
 	if (size)
 		bind = bind_at(team, (uint32_t)index, offset, 1);
@@ -570,5 +430,5 @@ DRIVER_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CU
 		result = CUDA_ERROR_INVALID_VALUE;
 	settle(team);
 	pthread_mutex_unlock(&team->shared->lock);
-	return driver_virtual_end(result);
+	return result;
 }

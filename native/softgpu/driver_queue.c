@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
-#include "driver_stream.h"
+
+#include "driver_queue.h"
 
 #include "driver_green.h"
 #include "driver_handle.h"
@@ -280,6 +281,46 @@ int driver_operation_after(struct driver_operation *operation, const struct driv
 		error = operation_add_point(operation, point->stream, point->sequence);
 	pthread_mutex_unlock(&queue_lock);
 	return error;
+}
+
+/* ---- empty operations ---- */
+
+static CUresult run_nothing(struct driver_operation *operation, CUresult state)
+{
+	(void)operation, (void)state;
+	return CUDA_SUCCESS;
+}
+
+static void release_plain(struct driver_operation *operation)
+{
+	free(operation);
+}
+
+struct driver_operation *driver_operation_make_empty(void)
+{
+	struct driver_operation *operation = calloc(1, sizeof *operation);
+
+	if (operation) {
+		operation->run = run_nothing;
+		operation->release = release_plain;
+	}
+	return operation;
+}
+
+CUresult driver_stream_follow(struct CUstream_st *stream, const struct driver_point *point)
+{
+	struct driver_operation *wait;
+
+	if (point->stream == stream || driver_point_reached(point))
+		return CUDA_SUCCESS;
+	wait = driver_operation_make_empty();
+	if (!wait)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (driver_operation_after(wait, point)) {
+		free(wait);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return driver_stream_submit(stream, wait, DRIVER_SUBMIT_SHORT, NULL);
 }
 
 /* ---- order between streams ---- */

@@ -9,7 +9,7 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_STORE_H
 #define FARBUS_SOFTGPU_DRIVER_STORE_H
 
-#include "driver_stream.h"
+#include "driver_queue.h"
 
 struct driver_block;
 

@@ -1,6 +1,7 @@
-/* Texture and surface objects: what they were made from, and the engine's handles. */
-#include "driver_array.h"
+#include "driver_texture.h"
+
 #include "driver_memory.h"
+#include "driver_mipmap.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,22 +15,6 @@
 
 #define LINEAR_TEXELS_MAX (1u << 28)	/* MAXIMUM_TEXTURE1D_LINEAR_WIDTH */
 #define PITCHED_EXTENT_MAX 131072u
-
-struct object {
-	struct object *next;
-	struct CUctx_st *context;
-	uint64_t handle;
-	bool is_surface;
-	CUDA_RESOURCE_DESC resource;
-	CUDA_TEXTURE_DESC texture;
-	CUDA_RESOURCE_VIEW_DESC view;
-	bool has_view;
-};
-
-static struct {
-	pthread_mutex_t lock;
-	struct object *first;
-} objects = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* ---- images ---- */
 
@@ -178,7 +163,7 @@ static CUresult sampler_of(const CUDA_TEXTURE_DESC *texture, const struct engine
 	return CUDA_SUCCESS;
 }
 
-/* ---- objects ---- */
+/* ---- the engine's handles ---- */
 
 CUresult driver_texture_make(const CUDA_RESOURCE_DESC *resource, const CUDA_TEXTURE_DESC *texture,
 			     const CUDA_RESOURCE_VIEW_DESC *view, uint64_t *handle)
@@ -208,10 +193,26 @@ CUresult driver_texture_make(const CUDA_RESOURCE_DESC *resource, const CUDA_TEXT
 		       CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* `object` is a copy of what becomes the new one. */
-static CUresult add(const struct object *object, unsigned long long *out)
+CUresult driver_surface_check(CUarray handle)
 {
-	struct object *kept = malloc(sizeof *kept);
+	struct CUarray_st *array;
+	CUresult result = driver_array_of_texels(handle, &array);
+
+	if (!result && !(array->descriptor.Flags & DRIVER_ARRAY_SURFACE))
+		result = CUDA_ERROR_INVALID_VALUE;
+	return result;
+}
+
+/* ---- objects ---- */
+
+static struct {
+	pthread_mutex_t lock;
+	struct driver_texture *first;
+} objects = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+CUresult driver_texture_add(const struct driver_texture *object, unsigned long long *out)
+{
+	struct driver_texture *kept = malloc(sizeof *kept);
 	CUresult result;
 
 	if (!kept)
@@ -231,55 +232,10 @@ static CUresult add(const struct object *object, unsigned long long *out)
 	return CUDA_SUCCESS;
 }
 
-DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_DESC *resource,
-					 const CUDA_TEXTURE_DESC *texture,
-					 const CUDA_RESOURCE_VIEW_DESC *view)
-{
-	struct object object = { 0 };
-	CUresult result = driver_context_enter(&object.context);
-
-	if (result)
-		return result;
-	if (!out || !resource || !texture)
-		return CUDA_ERROR_INVALID_VALUE;
-	object.resource = *resource;
-	object.texture = *texture;
-	object.has_view = view;
-	if (view)
-		object.view = *view;
-	return add(&object, out);
-}
-
-CUresult driver_surface_check(CUarray handle)
-{
-	struct CUarray_st *array;
-	CUresult result = driver_array_of_texels(handle, &array);
-
-	if (!result && !(array->descriptor.Flags & DRIVER_ARRAY_SURFACE))
-		result = CUDA_ERROR_INVALID_VALUE;
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *resource)
-{
-	struct object object = { .is_surface = true };
-	CUresult result = driver_context_enter(&object.context);
-
-	if (result)
-		return result;
-	if (!out || !resource || resource->resType != CU_RESOURCE_TYPE_ARRAY)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = driver_surface_check(resource->res.array.hArray);
-	if (result)
-		return result;
-	object.resource = *resource;
-	return add(&object, out);
-}
-
 /* Takes the object out of the list; NULL when there is none. */
-static struct object *take(unsigned long long handle, bool surface)
+static struct driver_texture *take(unsigned long long handle, bool surface)
 {
-	struct object **link = &objects.first, *found;
+	struct driver_texture **link = &objects.first, *found;
 
 	pthread_mutex_lock(&objects.lock);
 	while (*link && ((*link)->handle != handle || (*link)->is_surface != surface))
@@ -291,38 +247,39 @@ static struct object *take(unsigned long long handle, bool surface)
 	return found;
 }
 
-static CUresult destroy(unsigned long long handle, bool surface)
+bool driver_texture_remove(unsigned long long handle, bool is_surface)
 {
-	CUresult result = driver_ready();
-	struct object *object;
+	struct driver_texture *texture = take(handle, is_surface);
 
-	if (result)
-		return result;
-	object = take(handle, surface);
-	if (!object)
-		return CUDA_ERROR_INVALID_VALUE;
-	engine_texture_remove(object->handle);
-	free(object);
-	return CUDA_SUCCESS;
+	if (!texture)
+		return false;
+	engine_texture_remove(texture->handle);
+	free(texture);
+	return true;
 }
 
-DRIVER_EXPORT CUresult cuTexObjectDestroy(CUtexObject handle)
+bool driver_texture_find(unsigned long long handle, bool is_surface, struct driver_texture *out)
 {
-	return destroy(handle, false);
-}
+	bool found = false;
 
-DRIVER_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject handle)
-{
-	return destroy(handle, true);
+	pthread_mutex_lock(&objects.lock);
+	for (const struct driver_texture *object = objects.first; object; object = object->next) {
+		if (object->handle == handle && object->is_surface == is_surface) {
+			*out = *object;
+			found = true;
+		}
+	}
+	pthread_mutex_unlock(&objects.lock);
+	return found;
 }
 
 void driver_texture_end_context(struct CUctx_st *context)
 {
-	struct object **link = &objects.first;
+	struct driver_texture **link = &objects.first;
 
 	pthread_mutex_lock(&objects.lock);
 	while (*link) {
-		struct object *object = *link;
+		struct driver_texture *object = *link;
 
 		if (object->context != context) {
 			link = &object->next;
@@ -333,67 +290,4 @@ void driver_texture_end_context(struct CUctx_st *context)
 		free(object);
 	}
 	pthread_mutex_unlock(&objects.lock);
-}
-
-/* ---- asking ---- */
-
-static CUresult get(unsigned long long handle, bool surface, struct object *out)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	result = CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&objects.lock);
-	for (const struct object *object = objects.first; object; object = object->next) {
-		if (object->handle == handle && object->is_surface == surface) {
-			*out = *object;
-			result = CUDA_SUCCESS;
-		}
-	}
-	pthread_mutex_unlock(&objects.lock);
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUtexObject handle)
-{
-	struct object object;
-	CUresult result = out ? get(handle, false, &object) : CUDA_ERROR_INVALID_VALUE;
-
-	if (!result)
-		*out = object.resource;
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *out, CUtexObject handle)
-{
-	struct object object;
-	CUresult result = out ? get(handle, false, &object) : CUDA_ERROR_INVALID_VALUE;
-
-	if (!result)
-		*out = object.texture;
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *out,
-						      CUtexObject handle)
-{
-	struct object object;
-	CUresult result = out ? get(handle, false, &object) : CUDA_ERROR_INVALID_VALUE;
-
-	if (!result && !object.has_view)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (!result)
-		*out = object.view;
-	return result;
-}
-
-DRIVER_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUsurfObject handle)
-{
-	struct object object;
-	CUresult result = out ? get(handle, true, &object) : CUDA_ERROR_INVALID_VALUE;
-
-	if (!result)
-		*out = object.resource;
-	return result;
 }

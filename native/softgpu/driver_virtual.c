@@ -1,38 +1,12 @@
 #define _GNU_SOURCE
-#include "driver_virtual_memory.h"
+#include "driver_virtual.h"
 
-#include "driver_arena.h"
 #include "driver_memory.h"
 #include "driver_multicast.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-/* Virtual memory management: addresses, and which memory lies where.
- *
- * Memory is a memfd, so that it can be mapped at several places and given to
- * another process (driver_virtual_file.c).  A board's counts with the process that made it, as
- * long as that uses it.  The host's lies where it is first touched, whatever
- * NUMA node was asked for.
- *
- * A multicast object has a handle as memory does, and is mapped as memory is, but
- * its addresses stay closed: multimem, copies and fills reach what is bound there
- * (driver_multicast.c).
- */
-
-#define GRANULE DRIVER_ARENA_GRANULE
-#define ACCESS_ALL CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-
-struct mapping {
-	struct mapping *next;
-	uintptr_t address;
-	size_t size, offset;
-	struct memory *memory;
-	unsigned char access[BOARD_COUNT_MAX];	/* CUmemAccess_flags, by ordinal */
-	unsigned char host_access;
-};
 
 struct range {
 	struct range *next;
@@ -41,36 +15,41 @@ struct range {
 };
 
 static struct {
-	pthread_mutex_t lock;
 	struct range *ranges;
-	struct mapping *mappings;
-} space = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct driver_mapping *mappings;
+} space;
 
 static _Atomic unsigned multicast_mappings;
 
-static CUresult begin(void)
-{
-	CUresult result = driver_ready();
+/* ---- memory, and multicast objects in its place; all with the lock ---- */
 
-	if (!result)
-		pthread_mutex_lock(&space.lock);
-	return result;
+void driver_virtual_drop(struct memory *memory)
+{
+	struct driver_team *team = memory->team;
+
+	if (driver_virtual_memory_drop(memory) && team)
+		driver_team_drop(team);
 }
 
-static CUresult end(CUresult result)
+CUresult driver_virtual_add_team(struct driver_team *team, CUmemGenericAllocationHandle *out)
 {
-	pthread_mutex_unlock(&space.lock);
-	return result;
-}
+	struct memory *memory = calloc(1, sizeof *memory);
 
-CUresult driver_virtual_begin(void)
-{
-	return begin();
-}
-
-CUresult driver_virtual_end(CUresult result)
-{
-	return end(result);
+	if (!memory) {
+		driver_team_drop(team);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*memory = (struct memory){
+		.team = team, .size = driver_team_size(team), .fd = driver_team_file(team),
+		.shareable = driver_team_is_shareable(team) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+							    : CU_MEM_HANDLE_TYPE_NONE,
+	};
+	if (driver_virtual_memory_name(memory)) {
+		driver_virtual_drop(memory);
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	*out = (uintptr_t)memory;
+	return CUDA_SUCCESS;
 }
 
 /* ---- addresses; all with the lock ---- */
@@ -81,7 +60,7 @@ static bool close_addresses(uintptr_t address, size_t size)
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
-static bool is_reserved(uintptr_t address, size_t size)
+bool driver_virtual_is_reserved(uintptr_t address, size_t size)
 {
 	for (struct range *range = space.ranges; range; range = range->next) {
 		if (address - range->address < range->size &&
@@ -91,9 +70,9 @@ static bool is_reserved(uintptr_t address, size_t size)
 	return false;
 }
 
-static struct mapping *mapping_within(uintptr_t address, size_t size)
+struct driver_mapping *driver_virtual_mapping_within(uintptr_t address, size_t size)
 {
-	for (struct mapping *mapping = space.mappings; mapping; mapping = mapping->next) {
+	for (struct driver_mapping *mapping = space.mappings; mapping; mapping = mapping->next) {
 		if (mapping->address < address + size &&
 		    address < mapping->address + mapping->size)
 			return mapping;
@@ -101,11 +80,10 @@ static struct mapping *mapping_within(uintptr_t address, size_t size)
 	return NULL;
 }
 
-/* Do whole mappings cover these addresses, without a gap? */
-static bool is_covered(uintptr_t address, size_t size)
+bool driver_virtual_is_covered(uintptr_t address, size_t size)
 {
 	while (size) {
-		struct mapping *mapping = mapping_within(address, 1);
+		struct driver_mapping *mapping = driver_virtual_mapping_within(address, 1);
 
 		if (!mapping || mapping->address != address || mapping->size > size)
 			return false;
@@ -117,7 +95,7 @@ static bool is_covered(uintptr_t address, size_t size)
 
 struct memory *driver_virtual_memory_at(uintptr_t address, size_t size, size_t *offset)
 {
-	const struct mapping *mapping = mapping_within(address, 1);
+	const struct driver_mapping *mapping = driver_virtual_mapping_within(address, 1);
 
 	if (!mapping || size > mapping->size - (address - mapping->address))
 		return NULL;
@@ -125,7 +103,7 @@ struct memory *driver_virtual_memory_at(uintptr_t address, size_t size, size_t *
 	return mapping->memory;
 }
 
-static CUresult reserve(CUdeviceptr *out, size_t size, size_t align, uintptr_t wanted)
+CUresult driver_virtual_reserve(size_t size, size_t align, uintptr_t wanted, CUdeviceptr *out)
 {
 	struct range *range = malloc(sizeof *range);
 	uintptr_t start;
@@ -160,91 +138,37 @@ out_reserved:
 	return CUDA_SUCCESS;
 }
 
-DRIVER_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align,
-					   CUdeviceptr wanted, unsigned long long flags)
-{
-	CUresult result = begin();
-
-	if (result)
-		return result;
-	if (align < GRANULE)
-		align = GRANULE;
-	if (!out || !size || size % GRANULE || align & (align - 1) || flags ||
-	    size > SIZE_MAX / 2 || align > SIZE_MAX / 4)
-		return end(CUDA_ERROR_INVALID_VALUE);
-	return end(reserve(out, size, align, wanted));
-}
-
-DRIVER_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
+bool driver_virtual_unreserve(uintptr_t address, size_t size)
 {
 	struct range **link, *range;
-	CUresult result = begin();
 
-	if (result)
-		return result;
 	for (link = &space.ranges; (range = *link); link = &range->next) {
 		if (range->address == address && range->size == size)
 			break;
 	}
-	if (!range || mapping_within(address, size))
-		return end(CUDA_ERROR_INVALID_VALUE);
+	if (!range || driver_virtual_mapping_within(address, size))
+		return false;
 	*link = range->next;
 	munmap((void *)range->address, range->size);
 	free(range);
-	return end(CUDA_SUCCESS);
+	return true;
 }
 
-/* ---- mapping ---- */
+/* ---- mapping; all with the lock ---- */
 
-/* A multicast object is mapped when all its devices are there. */
-static CUresult await_team(CUmemGenericAllocationHandle handle)
-{
-	CUresult result = begin();
-	struct driver_team *team;
-	struct memory *memory;
-
-	if (result)
-		return result;
-	memory = driver_virtual_memory_of(handle);
-	team = memory ? memory->team : NULL;
-	if (team)
-		memory->mappings++;
-	end(CUDA_SUCCESS);
-	if (!team)
-		return CUDA_SUCCESS;
-	driver_team_wait(team);
-	begin();
-	memory->mappings--;
-	/* Another thread may have released it meanwhile. */
-	driver_virtual_memory_drop(memory);
-	return end(CUDA_SUCCESS);
-}
-
-DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
-				CUmemGenericAllocationHandle handle, unsigned long long flags)
+CUresult driver_virtual_map(uintptr_t address, size_t size, size_t offset, struct memory *memory)
 {
 	struct driver_allocation allocation = { .base = address, .size = size,
 						.kind = DRIVER_MEMORY_VIRTUAL };
-	struct mapping *mapping;
-	struct memory *memory;
-	CUresult result = await_team(handle);
+	struct driver_mapping *mapping = calloc(1, sizeof *mapping);
+	CUresult result;
 
-	if (!result)
-		result = begin();
-	if (result)
-		return result;
-	memory = driver_virtual_memory_of(handle);
-	if (!memory || flags || !size || (address | size | offset) % GRANULE ||
-	    offset > memory->size || size > memory->size - offset ||
-	    !is_reserved(address, size) || mapping_within(address, size))
-		return end(CUDA_ERROR_INVALID_VALUE);
-	mapping = calloc(1, sizeof *mapping);
 	if (!mapping)
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (!memory->team && mmap((void *)address, size, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->fd,
 				  (off_t)offset) == MAP_FAILED) {
 		free(mapping);
-		return end(CUDA_ERROR_OUT_OF_MEMORY);
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	allocation.multicast = memory->team != NULL;
 	allocation.device = memory->team ? driver_team_device(memory->team) : memory->device;
@@ -252,19 +176,19 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 	if (result) {
 		close_addresses(address, size);
 		free(mapping);
-		return end(result);
+		return result;
 	}
-	*mapping = (struct mapping){ .next = space.mappings, .address = address, .size = size,
-				     .offset = offset, .memory = memory };
+	*mapping = (struct driver_mapping){ .next = space.mappings, .address = address, .size = size,
+					    .offset = offset, .memory = memory };
 	space.mappings = mapping;
 	memory->mappings++;
 	multicast_mappings += memory->team != NULL;
-	return end(CUDA_SUCCESS);
+	return CUDA_SUCCESS;
 }
 
-static void unmap(struct mapping *mapping)
+void driver_virtual_unmap(struct driver_mapping *mapping)
 {
-	struct mapping **link = &space.mappings;
+	struct driver_mapping **link = &space.mappings;
 
 	while (*link != mapping)
 		link = &(*link)->next;
@@ -273,39 +197,11 @@ static void unmap(struct mapping *mapping)
 	close_addresses(mapping->address, mapping->size);
 	multicast_mappings -= mapping->memory->team != NULL;
 	mapping->memory->mappings--;
-	driver_virtual_memory_drop(mapping->memory);
+	driver_virtual_drop(mapping->memory);
 	free(mapping);
 }
 
-/* What is queued may use the addresses: it is waited for, as by cuMemFree. */
-DRIVER_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	driver_context_drain_all();
-	result = begin();
-	if (result)
-		return result;
-	if (!size || !is_covered(address, size))
-		return end(CUDA_ERROR_INVALID_VALUE);
-	for (uintptr_t at = address; at < address + size; ) {
-		struct mapping *mapping = mapping_within(at, 1);
-
-		at += mapping->size;
-		unmap(mapping);
-	}
-	return end(CUDA_SUCCESS);
-}
-
-static unsigned char *access_of(struct mapping *mapping, const CUmemLocation *location)
-{
-	return driver_virtual_is_host(location) ? &mapping->host_access : &mapping->access[location->id];
-}
-
-/* All devices are in one process: memory that one of them may use is open. */
-static void apply_access(struct mapping *mapping)
+void driver_virtual_apply_access(struct driver_mapping *mapping)
 {
 	bool open = false, mapped;
 
@@ -317,107 +213,35 @@ static void apply_access(struct mapping *mapping)
 	driver_memory_set_open(mapping->address, open);
 }
 
-static CUresult check_access(const CUmemAccessDesc *list, size_t count)
-{
-	for (size_t i = 0; i < count; i++) {
-		if (!driver_virtual_is_host(&list[i].location)) {
-			if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-				return CUDA_ERROR_INVALID_VALUE;
-			if (!driver_device_at(list[i].location.id))
-				return CUDA_ERROR_INVALID_DEVICE;
-		}
-		if (list[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ)
-			return driver_unsupported("read-only access in cuMemSetAccess");
-		if (list[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && list[i].flags != ACCESS_ALL)
-			return CUDA_ERROR_INVALID_VALUE;
-	}
-	return CUDA_SUCCESS;
-}
-
-/* With the lock.  The host has no access to memory of devices, nor to a multicast object. */
-static CUresult check_host_access(uintptr_t address, size_t size, const CUmemAccessDesc *list,
-				  size_t count)
-{
-	bool wanted = false;
-
-	for (size_t i = 0; i < count; i++)
-		wanted = wanted || driver_virtual_is_host(&list[i].location);
-	for (uintptr_t at = address; wanted && at < address + size; ) {
-		const struct mapping *mapping = mapping_within(at, 1);
-
-		if (mapping->memory->device || mapping->memory->team)
-			return driver_unsupported("access of the host to memory of a device in cuMemSetAccess");
-		at += mapping->size;
-	}
-	return CUDA_SUCCESS;
-}
-
-DRIVER_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
-				      const CUmemAccessDesc *list, size_t count)
-{
-	CUresult result = driver_ready();
-
-	if (result)
-		return result;
-	if (!size || !list || !count)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = check_access(list, count);
-	if (result)
-		return result;
-	driver_context_drain_all();
-	result = begin();
-	if (result)
-		return result;
-	if (!is_covered(address, size))
-		return end(CUDA_ERROR_INVALID_VALUE);
-	result = check_host_access(address, size, list, count);
-	if (result)
-		return end(result);
-	for (uintptr_t at = address; at < address + size; ) {
-		struct mapping *mapping = mapping_within(at, 1);
-
-		for (size_t i = 0; i < count; i++)
-			*access_of(mapping, &list[i].location) = (unsigned char)list[i].flags;
-		apply_access(mapping);
-		at += mapping->size;
-	}
-	return end(CUDA_SUCCESS);
-}
-
-DRIVER_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
-				      CUdeviceptr address)
-{
-	struct mapping *mapping;
-	CUresult result = begin();
-
-	if (result)
-		return result;
-	mapping = mapping_within(address, 1);
-	if (!flags || !location || !mapping ||
-	    (location->type != CU_MEM_LOCATION_TYPE_DEVICE && !driver_virtual_is_host(location)))
-		return end(CUDA_ERROR_INVALID_VALUE);
-	if (!driver_virtual_is_host(location) && !driver_device_at(location->id))
-		return end(CUDA_ERROR_INVALID_DEVICE);
-	*flags = *access_of(mapping, location);
-	return end(CUDA_SUCCESS);
-}
-
 bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal)
 {
-	const struct mapping *mapping;
+	const struct driver_mapping *mapping;
 	bool may;
 
-	pthread_mutex_lock(&space.lock);
-	mapping = mapping_within(address, 1);
+	driver_virtual_lock();
+	mapping = driver_virtual_mapping_within(address, 1);
 	may = mapping && mapping->access[ordinal];
-	pthread_mutex_unlock(&space.lock);
+	driver_virtual_unlock();
 	return may;
+}
+
+CUmemAllocationHandleType driver_virtual_shareable_at(uintptr_t address)
+{
+	CUmemAllocationHandleType shareable;
+	const struct memory *memory;
+	size_t offset;
+
+	driver_virtual_lock();
+	memory = driver_virtual_memory_at(address, 1, &offset);
+	shareable = memory ? memory->shareable : CU_MEM_HANDLE_TYPE_NONE;
+	driver_virtual_unlock();
+	return shareable;
 }
 
 /* ---- multicast addresses ---- */
 
 /* With the lock: where an address leads, as far as its mapping goes. */
-static const char *find_within(const struct mapping *mapping, uint64_t address, struct engine_replicas *found)
+static const char *find_within(const struct driver_mapping *mapping, uint64_t address, struct engine_replicas *found)
 {
 	uint64_t last = mapping->offset + mapping->size;
 	const char *why = driver_team_find(mapping->memory->team, mapping->offset + (address - mapping->address), found);
@@ -440,14 +264,14 @@ static const char *find(void *opaque, uint64_t address, struct engine_replicas *
 {
 	const struct CUctx_st *context = opaque;
 	const char *why = "no multicast object is mapped there";
-	const struct mapping *mapping;
+	const struct driver_mapping *mapping;
 
-	pthread_mutex_lock(&space.lock);
-	mapping = mapping_within(address, 1);
+	driver_virtual_lock();
+	mapping = driver_virtual_mapping_within(address, 1);
 	if (mapping && mapping->memory->team)
 		why = mapping->access[context->device->ordinal] ? find_within(mapping, address, found)
 								: "the device has no access to it (cuMemSetAccess)";
-	pthread_mutex_unlock(&space.lock);
+	driver_virtual_unlock();
 	return why;
 }
 
@@ -461,7 +285,7 @@ CUresult driver_virtual_put(uintptr_t to, size_t bytes,
 			    const void *opaque)
 {
 	struct engine_replicas found;
-	const struct mapping *mapping;
+	const struct driver_mapping *mapping;
 	const char *why = NULL;
 	size_t now;
 
@@ -470,11 +294,11 @@ CUresult driver_virtual_put(uintptr_t to, size_t bytes,
 		found = (struct engine_replicas){ .base = to + at, .bytes = now, .count = 1,
 						  .memory = { (char *)(to + at) } };
 		if (atomic_load_explicit(&multicast_mappings, memory_order_relaxed)) {
-			pthread_mutex_lock(&space.lock);
-			mapping = mapping_within(to + at, 1);
+			driver_virtual_lock();
+			mapping = driver_virtual_mapping_within(to + at, 1);
 			if (mapping && mapping->memory->team)
 				why = find_within(mapping, to + at, &found);
-			pthread_mutex_unlock(&space.lock);
+			driver_virtual_unlock();
 		}
 		if (why) {
 			driver_say("a copy or fill to %#zx: %s", (size_t)(to + at), why);

@@ -1,58 +1,61 @@
-/* driver_virtual.h - memory apart from addresses, and what others make of it. */
+/* driver_virtual.h - addresses, and which memory (driver_virtual_memory.h) is mapped where.
+ *
+ * A multicast object has a handle as memory does, and is mapped as memory is, but its addresses stay
+ * closed: multimem, copies and fills reach what is bound there (driver_multicast.h).
+ */
 #ifndef FARBUS_SOFTGPU_DRIVER_VIRTUAL_H
 #define FARBUS_SOFTGPU_DRIVER_VIRTUAL_H
 
-#include "driver_device.h"
+#include "driver_context.h"
+#include "driver_virtual_memory.h"
 #include "engine.h"
 
-#define DRIVER_VIRTUAL_TEAM "multicast"	/* whose file it is, in the place of a device's UUID */
+struct driver_mapping {
+	struct driver_mapping *next;
+	uintptr_t address;
+	size_t size, offset;
+	struct memory *memory;
+	unsigned char access[BOARD_COUNT_MAX];	/* CUmemAccess_flags, by ordinal */
+	unsigned char host_access;
+};
 
-/* A fresh file for memory of a board, or of the host (NULL), sealed against another size; -1. */
-int driver_virtual_file(const struct board_identity *identity, size_t size);
-/* The same, of `owner`. */
-int driver_virtual_file_of(const char *owner, size_t size);
-/* Is it a file of that kind: a team's, or memory? */
-bool driver_virtual_is_team(int fd);
-bool driver_virtual_is_memory(int fd);
+/* ---- with the lock of driver_virtual_memory.h ---- */
+
+/* Addresses at `wanted`, if it is one and they are free, else somewhere. */
+CUresult driver_virtual_reserve(size_t size, size_t align, uintptr_t wanted, CUdeviceptr *out);
+/* False: they were not reserved together, or something is mapped there. */
+bool driver_virtual_unreserve(uintptr_t address, size_t size);
+bool driver_virtual_is_reserved(uintptr_t address, size_t size);
+
+/* Memory that is there, at reserved addresses where nothing is mapped; without access. */
+CUresult driver_virtual_map(uintptr_t address, size_t size, size_t offset, struct memory *memory);
+void driver_virtual_unmap(struct driver_mapping *mapping);
+/* A mapping that has one of these addresses, or NULL. */
+struct driver_mapping *driver_virtual_mapping_within(uintptr_t address, size_t size);
+/* Do whole mappings cover these addresses, without a gap? */
+bool driver_virtual_is_covered(uintptr_t address, size_t size);
+/* Open it as its access says.  All devices are in one process: memory that one of them may use is open. */
+void driver_virtual_apply_access(struct driver_mapping *mapping);
+/* What is mapped at this address, for so many bytes, and where in it they begin; or NULL. */
+struct memory *driver_virtual_memory_at(uintptr_t address, size_t size, size_t *offset);
+
+/* Memory, or what is a team's: it goes, if nobody has it any more. */
+void driver_virtual_drop(struct memory *memory);
+/* A handle of a team, whose reference it takes over; also where it fails. */
+CUresult driver_virtual_add_team(struct driver_team *team, CUmemGenericAllocationHandle *out);
+
+/* ---- without the lock ---- */
+
 /* Has the device access to what is mapped at this address? */
 bool driver_virtual_may_access(uintptr_t address, CUdevice ordinal);
-/* The visible device whose memory a file is; NULL for any other file. */
-struct driver_device *driver_virtual_device_of(int fd);
-/* Whose memory a file is: a visible device's or the host's (*device NULL). */
-bool driver_virtual_owner_of(int fd, struct driver_device **device, CUmemLocation *location);
+/* As what the memory that is mapped at this address can be given to another process. */
+CUmemAllocationHandleType driver_virtual_shareable_at(uintptr_t address);
 /* What multimem of a context's kernels reaches; lives as long as that. */
 void driver_virtual_multicast(struct CUctx_st *context, struct engine_multicast *multicast);
-
 /* Have `put` write `bytes` of what is written to an address, which are the next ones behind `at` others: to that very
  * memory, or to all that is bound there.  CUDA_ERROR_ILLEGAL_ADDRESS, after a line: it leads nowhere. */
 CUresult driver_virtual_put(uintptr_t to, size_t bytes,
 			    void (*put)(const void *opaque, char *memory, size_t at, size_t bytes),
 			    const void *opaque);
-
-/* ---- for teams (driver_multicast.c), between begin and end ---- */
-
-struct driver_team;
-struct memory;
-
-/* Memory that is bound: it stays while it is held. */
-struct driver_part {
-	struct memory *memory;		/* NULL: a pool's */
-	struct driver_device *device;
-	int fd;				/* the part's own */
-	size_t offset;			/* in that file */
-	bool shareable;
-};
-
-CUresult driver_virtual_begin(void);
-CUresult driver_virtual_end(CUresult result);
-/* NULL: it is no multicast object. */
-struct driver_team *driver_virtual_team_of(CUmemGenericAllocationHandle handle);
-/* A handle of a team, whose reference it takes over; also where it fails. */
-CUresult driver_virtual_add_team(struct driver_team *team, CUmemGenericAllocationHandle *out);
-/* Hold `size` bytes of a device's memory, by its handle or by where it is mapped. */
-CUresult driver_virtual_hold(CUmemGenericAllocationHandle handle, size_t offset, size_t size,
-			     struct driver_part *part);
-CUresult driver_virtual_hold_at(uintptr_t address, size_t size, struct driver_part *part);
-void driver_virtual_let_go(struct driver_part *part);
 
 #endif

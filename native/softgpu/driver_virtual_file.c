@@ -1,7 +1,5 @@
 #define _GNU_SOURCE
-/* Files that are memory (driver_virtual.h): their names carry the UUID of the board that they belong to, or say that they are the
- * host's or a multicast object's, and they are sealed against another size: who imports one can trust it. */
-#include "driver_virtual.h"
+#include "driver_virtual_file.h"
 
 #include <fcntl.h>
 #include <stdio.h>

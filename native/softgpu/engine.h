@@ -1,7 +1,7 @@
 /* engine.h - the PTX engine of the software GPU: load, link, execute.
  *
  * The engine knows PTX and nothing of the CUDA driver API: no handles, no
- * contexts, no streams.  native/softgpu/driver_*.c (the libcuda look-alike)
+ * contexts, no streams.  native/softgpu/driver_*.c and api_*.c (the libcuda look-alike)
  * stands on it.  Device addresses are host pointers of this process.
  *
  * Threads: every function may be called from any thread; functions that take

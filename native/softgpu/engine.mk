@@ -17,7 +17,7 @@ ENGINE_LDLIBS := -lm -ldl -pthread
 
 ENGINE_SOURCES := arena names ptx_lex ptx_parse ptx_declare object fatbin linker module forms opcodes decode \
 	decode_emit decode_statement decode_control decode_memory decode_move decode_compare \
-	decode_convert decode_matrix decode_cluster decode_tensor decode_texture warp warpgroup collective barrier cluster \
+	decode_convert decode_matrix decode_cluster decode_tensor decode_texture warp warpgroup collective barrier arrive cluster \
 	mbarrier tensor narrow video wide texture surface strict reach multimem special fault block gang pool print builtin \
 	launch
 ENGINE_HANDLERS := integer float half convert memory multimem warp matrix warpgroup control

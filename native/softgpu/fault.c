@@ -1,5 +1,6 @@
-/* fault.c - a kernel's bad address becomes the launch's error. */
+/* fault.c - a kernel's mistake, a bad address first of all, becomes the launch's error. */
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -83,4 +84,24 @@ struct slot *fault_disarm(void)
 
 	armed = NULL;
 	return slot;
+}
+
+/* ---- errors that the engine finds ---- */
+
+void warp_fail(struct warp *warp, enum engine_status status, const char *format, ...)
+{
+	struct slot *slot = warp->block->slot;
+	const struct block *block = warp->block;
+	va_list arguments;
+	int used;
+
+	slot->status = status;
+	va_start(arguments, format);
+	used = vsnprintf(slot->why.text, sizeof(slot->why.text), format, arguments);
+	va_end(arguments);
+	if (used >= 0 && used < (int)sizeof(slot->why.text))
+		snprintf(slot->why.text + used, sizeof(slot->why.text) - (size_t)used,
+			 " in " ENGINE_NAME " block (%u,%u,%u) warp %u", warp->frame->function->name,
+			 block->index[0], block->index[1], block->index[2], warp->index);
+	longjmp(slot->recover, 1);
 }

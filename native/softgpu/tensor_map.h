@@ -1,4 +1,4 @@
-/* tensor_map.h - what a tensor map holds: the driver makes it (driver_tensor.c), kernels copy by it (tensor.c).
+/* tensor_map.h - what a tensor map holds: the driver makes it (api_tensor.c), kernels copy by it (tensor.c).
  *
  * The layout is this library's own: cuda.h calls the 128 bytes opaque.  Types and modes are numbered as
  * tensormap.replace numbers them (PTX ISA, "tensormap.replace").

@@ -1,7 +1,6 @@
 /* warp.c - fragments of a warp: divergence, merging, calls, waiting. */
 #include "warp.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,24 +8,6 @@
 #include "launch.h"
 
 #define MERGE_NOWHERE ((const struct instruction *)UINTPTR_MAX)
-
-void warp_fail(struct warp *warp, enum engine_status status, const char *format, ...)
-{
-	struct slot *slot = warp->block->slot;
-	const struct block *block = warp->block;
-	va_list arguments;
-	int used;
-
-	slot->status = status;
-	va_start(arguments, format);
-	used = vsnprintf(slot->why.text, sizeof(slot->why.text), format, arguments);
-	va_end(arguments);
-	if (used >= 0 && used < (int)sizeof(slot->why.text))
-		snprintf(slot->why.text + used, sizeof(slot->why.text) - (size_t)used,
-			 " in " ENGINE_NAME " block (%u,%u,%u) warp %u", warp->frame->function->name,
-			 block->index[0], block->index[1], block->index[2], warp->index);
-	longjmp(slot->recover, 1);
-}
 
 /* ---- frames ---- */
 
@@ -411,13 +392,21 @@ const struct instruction *warp_call_indirect(struct warp *warp, const struct ins
 	return warp_call(warp, call, callee);
 }
 
+/* Operations that waited for lanes that have exited may be complete. */
+static void wake_waiting(struct warp *warp)
+{
+	for (uint32_t k = 0; k < warp->fragment_count; k++)
+		if (warp->fragments[k].state == FRAGMENT_AT_WARP_SYNC)
+			warp->fragments[k].state = FRAGMENT_READY;
+}
+
 const struct instruction *warp_exit(struct warp *warp)
 {
 	warp->live &= ~warp->mask;
 	/* Mostly whole warps; without popcnt in the instruction set, counting is a call. */
 	warp->block->live -= warp->mask == UINT32_MAX ? 32 : (uint32_t)__builtin_popcount(warp->mask);
 	frame_drop(warp, warp->frame);
-	warp_wake_waiting(warp);
+	wake_waiting(warp);
 	if (warp->block->barriers_in_use)
 		barrier_recheck(warp->block);
 	return warp->fragment_count ? warp_resume(warp) : NULL;

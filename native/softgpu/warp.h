@@ -180,6 +180,8 @@ void warp_reclaim_frames(struct warp *warp);
 bool warp_is_ready(const struct warp *warp);
 /* Fill the slots of constants in a register window. */
 void frame_set_constants(const struct engine_function *function, char *registers, uint32_t mask);
+
+/* ---- errors (fault.c) ---- */
 /* End the launch with an error; does not return. */
 _Noreturn void warp_fail(struct warp *warp, enum engine_status status, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -191,22 +193,34 @@ typedef void (*collective_fn)(struct warp *warp, const struct instruction *instr
 /* The member mask is in the register `y`; `operands` as in struct form.  Returns what comes next. */
 const struct instruction *warp_collective(struct warp *warp, const struct instruction *instruction,
 					  collective_fn run, const char *operands);
-/* After lanes have exited: operations that waited for them may be complete. */
-void warp_wake_waiting(struct warp *warp);
 
-/* ---- barriers (barrier.c) ---- */
-enum barrier_mode { BARRIER_SYNC, BARRIER_ARRIVE, BARRIER_REDUCE };
-const struct instruction *barrier_arrive(struct warp *warp, const struct instruction *instruction);
+/* ---- barriers: what they have counted (barrier.c), and a warp that comes to one (arrive.c) ---- */
+/* Let who waits go on, if all have come. */
+void barrier_complete_if_full(struct block *block, unsigned index);
+/* The same of the cluster's barrier: threads that have exited need not arrive. */
+void cluster_recheck(struct block *block);
 /* After threads have exited: barriers that waited for them may be complete. */
 void barrier_recheck(struct block *block);
+enum barrier_mode { BARRIER_SYNC, BARRIER_ARRIVE, BARRIER_REDUCE };
+const struct instruction *barrier_arrive(struct warp *warp, const struct instruction *instruction);
 
 /* ---- clusters (cluster.c) ---- */
-void cluster_recheck(struct block *block);
 /* The memory behind an address of the .shared::cluster window, `bytes` of it. */
 char *cluster_memory(struct warp *warp, const struct instruction *instruction, uint32_t address,
 		     uint32_t bytes);
 /* The block of the cluster whose shared memory holds `pointer`, or NULL. */
-struct block *cluster_block_at(const struct warp *warp, uint64_t pointer);
+static inline struct block *cluster_block_at(const struct warp *warp, uint64_t pointer)
+{
+	const struct cluster *cluster = warp->block->cluster;
+
+	for (uint32_t k = 0; k < cluster->count; k++) {
+		struct block *block = cluster->blocks[k];
+
+		if (pointer - (uint64_t)(uintptr_t)block->shared < block->shared_bytes)
+			return block;
+	}
+	return NULL;
+}
 extern const struct form_table forms_cluster, forms_mbarrier, forms_narrow, forms_video, forms_wide,
 	forms_texture, forms_surface, forms_reach, forms_tensor;
 

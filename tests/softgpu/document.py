@@ -10,7 +10,7 @@ import re
 from tests.softgpu.engine import ROOT, form_names
 
 DOCUMENT = ROOT / "docs" / "softgpu.md"
-MISSING = ROOT / "native" / "softgpu" / "driver_missing.c"
+MISSING = ROOT / "native" / "softgpu" / "api_missing.c"
 
 
 def _grouped(names: list[tuple[str, str]], heads: tuple[str, str]) -> str:

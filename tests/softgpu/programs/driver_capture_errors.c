@@ -1,6 +1,9 @@
 /* Every error of a capture, from 900 to 908, whether it invalidates, and that streams are usable after. */
 #include "graph.h"
 
+CUresult cuCtxRecordEvent(CUcontext, CUevent);
+CUresult cuCtxWaitEvent(CUcontext, CUevent);
+
 static CUstream blocking, stream, other;
 static CUdeviceptr word;
 static CUevent event;
@@ -191,9 +194,35 @@ static void test_captured_event(void)
 	CHECK(cuEventSynchronize(event));
 }
 
+/* 900: events of a whole context, of which a stream captures, and those of a capture that a context is to wait for. */
+static void test_context(CUcontext context)
+{
+	CUcontext elsewhere;
+	CUevent all;
+
+	CHECK(cuEventCreate(&all, CU_EVENT_DISABLE_TIMING));
+	begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+	EXPECT(cuCtxRecordEvent(context, all), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	expect_invalidated(stream);
+	CHECK(cuCtxRecordEvent(context, all));
+	begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+	EXPECT(cuCtxWaitEvent(context, all), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	expect_invalidated(stream);
+	CHECK(cuCtxWaitEvent(context, all));
+	CHECK(cuEventDestroy(all));
+	CHECK(cuCtxCreate(&elsewhere, 0, 0));
+	CHECK(cuCtxPopCurrent(NULL));
+	begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+	CHECK(cuEventRecord(event, stream));
+	EXPECT(cuCtxWaitEvent(elsewhere, event), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	expect_invalidated(stream);
+	CHECK(cuCtxDestroy(elsewhere));
+}
+
 int main(void)
 {
-	begin();
+	CUcontext context = begin();
+
 	word = new_word(0);
 	kernel("store");
 	CHECK(cuStreamCreate(&blocking, 0));
@@ -205,6 +234,7 @@ int main(void)
 	test_boundaries();
 	test_legacy();
 	test_captured_event();
+	test_context(context);
 	/* A context may go while one of its streams captures. */
 	begin_capture(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
 	CHECK(cuEventRecord(event, stream));

@@ -42,6 +42,44 @@ static void test_update(void)
 	REQUIRE_EQUAL(counts[1], 1);
 }
 
+#define ROUNDS 50000
+#define OBJECTS 32
+
+/* A child that can't be added, as there is no graph for it: its copy lets go of what the child keeps. */
+static void *add_in_vain(void *child)
+{
+	CUgraphNode node;
+
+	for (int i = 0; i < ROUNDS; i++)
+		EXPECT(cuGraphAddChildGraphNode(&node, NULL, NULL, 0, child), CUDA_ERROR_INVALID_VALUE);
+	return NULL;
+}
+
+static void test_threads(void)
+{
+	CUuserObject objects[OBJECTS];
+	pthread_t threads[2];
+	CUgraph child;
+	int count = 0;
+
+	CHECK(cuGraphCreate(&child, 0));
+	for (int i = 0; i < OBJECTS; i++) {
+		CHECK(cuUserObjectCreate(&objects[i], &count, destroy, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+		CHECK(cuGraphRetainUserObject(child, objects[i], 1, 0));
+	}
+	for (int i = 0; i < 2; i++)
+		REQUIRE(!pthread_create(&threads[i], NULL, add_in_vain, child));
+	for (int i = 0; i < 2; i++)
+		REQUIRE(!pthread_join(threads[i], NULL));
+	CHECK(cuGraphDestroy(child));
+	for (int i = 0; i < OBJECTS; i++) {
+		EXPECT(cuUserObjectRelease(objects[i], 2), CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuUserObjectRelease(objects[i], 1));
+		sem_wait(&destroyed);
+	}
+	REQUIRE_EQUAL(count, OBJECTS);
+}
+
 int main(void)
 {
 	CUgraphExec executable;
@@ -74,5 +112,6 @@ int main(void)
 	REQUIRE_EQUAL(inside, CUDA_ERROR_NOT_PERMITTED);
 	EXPECT(cuUserObjectRelease(object, 1), CUDA_ERROR_INVALID_VALUE);
 	test_update();
+	test_threads();
 	return 0;
 }

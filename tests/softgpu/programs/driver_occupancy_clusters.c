@@ -1,0 +1,25 @@
+/* How many clusters fit the device: of the size that the launch says, or that the function requires. */
+#include "driver.h"
+
+CUresult cuOccupancyMaxActiveClusters(int *, CUfunction, const CUlaunchConfig *);
+
+int main(void)
+{
+	CUlaunchAttribute pair = { .id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = { 2, 1, 1 } };
+	CUlaunchConfig config = {
+		.gridDimX = 4, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1,
+		.attrs = &pair, .numAttrs = 1,
+	};
+	int said, required;
+	CUfunction store;
+
+	begin();
+	store = kernel("store");
+	CHECK(cuOccupancyMaxActiveClusters(&said, store, &config));
+	REQUIRE(said > 0);
+	config.numAttrs = 0;
+	CHECK(cuFuncSetAttribute(store, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 2));
+	CHECK(cuOccupancyMaxActiveClusters(&required, store, &config));
+	REQUIRE_EQUAL(required, said);
+	return 0;
+}
