@@ -192,6 +192,9 @@ class Moves:
 
     def is_expected(self, address: str) -> bool:
         """Say whether a function that came or went is one that is being moved (:class:`TreeWatch`)."""
+        if not self.under_way:
+            # A card may bring hundreds of virtual functions at once, and each would have the bus read.
+            return False
         tree = self._parts.pci.tree()
         function = tree.get(address)
         bridges = [function.parent] if function is not None else []

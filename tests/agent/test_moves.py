@@ -20,6 +20,7 @@ from farbus.hotplug.steps import RemoveFunctions, UnassignDevice
 from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.model.holders import Holder, HolderKind, Look
+from farbus.model.pci import PciTree
 from tests.hotplug.harness import DRIVE, Node, a_move
 from tests.hotplug.machines import PORT_A
 
@@ -47,6 +48,16 @@ async def agent(directory: Path, *, boot_id: str = "a-boot") -> AsyncIterator[Ag
     async with asyncio.TaskGroup() as group:
         yield Agent(Node(directory / "node"), journal, group, boot_id=boot_id)
     await journal.close()
+
+
+async def test_while_nothing_is_moved_no_change_has_the_bus_read(tmp_path: Path) -> None:
+    async with agent(tmp_path) as one:
+
+        def read() -> PciTree:
+            raise AssertionError("hundreds of virtual functions would each have it read")
+
+        one.node.pci.tree = read  # type: ignore[method-assign]
+        assert not one.moves.is_expected("0000:01:00.0")
 
 
 async def test_what_is_attached_is_adopted_by_the_next_agent(tmp_path: Path) -> None:
