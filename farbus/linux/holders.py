@@ -335,9 +335,9 @@ def _exports(sys: Path, nodes: _Nodes, dev: str) -> Iterator[Holder]:
             if _text(namespace / "enable") == "1" and _same(path, nodes, dev):
                 yield Holder(
                     kind=HolderKind.EXPORT,
-                    name=f"{subsystem.name}, namespace {namespace.name}",
+                    name=f"{shown(subsystem.name)}, namespace {namespace.name}",
                     path=path,
-                    cure=f"echo 0 > {namespace}/enable",
+                    cure=shown(f"echo 0 > {namespace}/enable"),
                 )
 
 
@@ -374,7 +374,8 @@ def _mounts(proc: Path, nodes: _Nodes, unseen: list[str]) -> Iterator[Holder]:
             words = line.split(" ")
             if len(words) < 10 or "-" not in words:
                 continue
-            point, source = _unescaped(words[4]), words[words.index("-") + 2]
+            # A user may mount again what is mounted, in a namespace of his own, and call that whatever he likes.
+            point, source = shown(_unescaped(words[4])), words[words.index("-") + 2]
             path = nodes.numbers.get((True, words[2])) or (source if source in nodes.blocks.values() else "")
             if path and space == ours:
                 told[path, point] = point
@@ -447,14 +448,16 @@ def _is_kind(mode: int, *, block: bool) -> bool:
 
 
 def _program(process: Path, path: str, own: Mapping[str, str]) -> Holder:
-    name = _text(process / "comm")
-    command = _command(process)
+    name = shown(_text(process / "comm"))
+    uid = _owner(process)
+    command = _command(process) if uid == os.geteuid() else ()
+    # Of another user, it would only be called so.
     ours = next((what for word, what in own.items() if word in command), "")
     if ours:
         return Holder(kind=HolderKind.OWN, name=ours, path=path, pid=int(process.name))
     try:
-        user = pwd.getpwuid(process.stat().st_uid).pw_name
-    except (OSError, KeyError):
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
         user = ""
     return Holder(
         kind=HolderKind.PROCESS,
@@ -465,6 +468,14 @@ def _program(process: Path, path: str, own: Mapping[str, str]) -> Holder:
         user=user,
         cure=CURES.get(name, ""),
     )
+
+
+def _owner(process: Path) -> int:
+    """Return the user id of a process; -1 for one that has ended."""
+    try:
+        return process.stat().st_uid
+    except OSError:
+        return -1
 
 
 def _command(process: Path) -> tuple[str, ...]:
