@@ -266,8 +266,7 @@ class Connect(ConnectionStep):
 
     def _whole(self) -> bool:
         paths = [self._path(address) for address in self.connection.addresses]
-        times = (self.connection.loss_s, self.connection.reconnect_delay_s)
-        return all(path is not None and (path.loss_s, path.reconnect_delay_s) == times for path in paths)
+        return all(path is not None and path.has_times_of(self.connection) for path in paths)
 
     def _live(self) -> bool:
         return any(one.state is ControllerState.LIVE for one in self.ours())
