@@ -138,8 +138,11 @@ class PathWatch:
             steps = Steps(object=f"path {one.connection.nqn} {address}", body=to_json(work).decode(), steps=(step,))
             try:
                 await self._runner.perform(steps)
-            except FarbusError as error:
+            except (FarbusError, OSError) as error:
                 _log.info("path not connected again", lease=lease, address=str(address), reason=str(error))
+            except Exception:
+                # What one path has met must not end what is done for the others, nor the agent.
+                _log.exception("defect", lease=lease, address=str(address))
 
 
 def _state(connection: Connection, address: TransportAddress, controllers: Iterable[Controller]) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 import pytest_asyncio
 
 from farbus.agent.journal import Journal
@@ -115,6 +118,22 @@ async def test_a_silent_path_is_tried_less_and_less_often(watched: Watched) -> N
     await watched.look(day // 24)
     # 15, 30, ... 480 s, and from then on each ten minutes.
     assert len(watched.node.nvme.calls) == 1 + 6 + (3600 - 945) // int(LAST_WAIT_S)
+
+
+@pytest.mark.parametrize("problem", [OSError(errno.EMFILE, "Too many open files"), ZeroDivisionError("planted")])
+async def test_whatever_a_try_meets_the_next_one_is_made(watched: Watched, problem: Exception) -> None:
+    await watched.attach(a_target(watched.connection))
+    watched.node.nvme.lose("nvme0")
+
+    async def meet(*_: object, **__: object) -> NoReturn:
+        raise problem
+
+    connect, watched.node.nvme.connect = watched.node.nvme.connect, meet  # type: ignore[method-assign]
+    await watched.look()
+    assert watched.states() == {SECOND: "live"}
+    watched.node.nvme.connect = connect  # type: ignore[method-assign]
+    await watched.look(2)
+    assert watched.states() == BOTH
 
 
 async def test_a_restarted_agent_proves_its_host_by_what_the_kernel_has(watched: Watched) -> None:
