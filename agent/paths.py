@@ -18,7 +18,7 @@ from farbus.errors import FarbusError
 from farbus.linux.clock import Clock
 from farbus.model.nvmeof import Connection, Controller, ControllerState, TransportAddress
 from farbus.model.value import Value, to_json
-from farbus.nvmeof.initiator import GOING, MendPath, controllers_of
+from farbus.nvmeof.initiator import GOING, MendPath, of_connection
 from farbus.nvmeof.parts import Attach, InitiatorParts
 
 _log = structlog.get_logger()
@@ -95,8 +95,10 @@ class PathWatch:
         self._worked &= leases
         self._lame = {lease: count for lease, count in self._lame.items() if lease in leases}
         self._tries = {key: tried for key, tried in self._tries.items() if key[0] in leases}
+        # Once for all of them: a node with hundreds of leases has more than as many.
+        there = self._parts.nvme.controllers()
         for one in found:
-            controllers = controllers_of(self._parts, one.connection)
+            controllers = of_connection(there, one.connection)
             if any(controller.state is ControllerState.LIVE for controller in controllers):
                 self._worked.add(one.connection.name.lease)
             if one.connection.name.lease in self._worked:
