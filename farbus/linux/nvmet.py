@@ -16,6 +16,7 @@ kernels answered (tests/linux/nvmet_contract.py).
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -26,7 +27,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.linux.disposable import run_disposable
 from farbus.linux.modules import load_modules
 from farbus.linux.names import shown
@@ -69,6 +70,9 @@ KEY_MODE = 0o600
 
 DIFFIE_HELLMAN = "ffdhe2048"
 """Group of the exchange: with none, who listens and guesses keys can try them at home."""
+
+READ_S = 30.0
+"""Longest that the whole of it may take to be read: an agent that starts looks at each of its leases."""
 
 Operation = tuple[str, ...]
 """One system call: its name, a path below the target's root, and what else it takes."""
@@ -194,7 +198,13 @@ class KernelNvmet:
 
     async def _read(self) -> Any:
         try:
-            return await run_disposable(read_target, str(self._root))
+            async with asyncio.timeout(READ_S):
+                return await run_disposable(read_target, str(self._root))
+        except TimeoutError as error:
+            raise TimedOut(
+                f"NVMe target: not read after {READ_S:g} s",
+                hint="a drive that it exports may hang, with the kernel's lock; see dmesg",
+            ) from error
         except OSError as error:
             raise self._converted("read the NVMe target", error) from error
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from farbus.errors import Conflict, NotFound, Unavailable
+from farbus.errors import Conflict, NotFound, TimedOut, Unavailable
+from farbus.linux import nvmet
 from farbus.linux.block import FakeBlockDevices, KernelBlockDevices, device_below
 from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.linux.nvmet import KernelNvmet, load_target
@@ -103,6 +104,15 @@ async def test_what_others_have_written_keeps_nobody_from_reading_ours(tmp_path:
     assert [one.id for one in target.ports_of(NQN)] == [64000]
     # A group that goes while it is read has no state.
     assert target.ports[0].states == {}
+
+
+async def test_a_target_that_can_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvmet/subsystems" / NQN).mkdir(parents=True)
+    # Who reads it waits for a writer, as for a lock that nobody lets go of.
+    os.mkfifo(tmp_path / "nvmet/subsystems" / NQN / "attr_serial")
+    monkeypatch.setattr(nvmet, "READ_S", 0.1)
+    with pytest.raises(TimedOut, match=r"NVMe target: not read after 0\.1 s; a drive that it exports may hang"):
+        await KernelNvmet(root=tmp_path).target()
 
 
 async def test_disabling_that_hangs_holds_nobody_up_but_who_waits(tmp_path: Path) -> None:
