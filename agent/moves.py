@@ -329,6 +329,11 @@ class Moves:
                 _log.error("move not finished", device=device, error=str(error))
             self._note_stuck(work, error)
             return
+        except Exception as error:
+            # A defect in one mechanism must not end what the agent does for others, and each that comes after it.
+            _log.exception("defect", device=device)
+            self._note_stuck(work, FarbusError(f"a defect: {error!r}"))
+            return
         finally:
             self.under_way.pop(device, None)
         if result is None:
