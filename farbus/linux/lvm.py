@@ -35,7 +35,7 @@ import msgspec
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.linux.disposable import run_disposable
 from farbus.linux.processes import kill_process
-from farbus.linux.sysfs import KernelSysfs
+from farbus.linux.sysfs import KernelSysfs, own_drives
 from farbus.model.storage import EXTENT_BYTES, LogicalIdentity, LogicalVolume, StorageDrive, stored_bytes
 from farbus.model.value import Value
 
@@ -165,9 +165,7 @@ _NAMESPACE = re.compile(r"(nvme[0-9]+)(?:c[0-9]+)?(n[0-9]+)")
 def local_drives(*, sys: str | Path = "/sys", dev: str = "/dev") -> dict[str, LocalDrive]:
     """Return the drives on this machine's bus by id, as inventories name them."""
     found = {}
-    for controller in KernelSysfs(str(sys)).nvme_controllers():
-        if controller.transport != "pcie" or not controller.serial:
-            continue
+    for drive, controller in own_drives(KernelSysfs(str(sys)).nvme_controllers()).items():
         names = []
         for entry in _children(Path(sys) / "class/nvme" / controller.name):
             # A path (nvme0c1n1) is one of the namespace that its subsystem has (nvme0n1).
@@ -177,7 +175,6 @@ def local_drives(*, sys: str | Path = "/sys", dev: str = "/dev") -> dict[str, Lo
             continue
         name = min(names)[1]
         block = Path(sys) / "class/block" / name
-        drive = f"NVME-{controller.serial}-{'_'.join(controller.model.split())}"
         found[drive] = LocalDrive(
             id=drive,
             controller=controller.name,

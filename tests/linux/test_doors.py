@@ -414,6 +414,15 @@ def test_a_drive_that_the_kernel_is_still_asking_who_it_is_is_left_out(tmp_path:
     assert KernelSysfs(str(tmp_path)).nvme_controllers() == ()
 
 
+def test_what_firmware_says_of_a_drive_can_be_told(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    controller = tmp_path / "class/nvme/nvme0"
+    for name in ("serial", "model", "subsysnqn"):
+        (controller / name).write_bytes(b"S\x01\xe9\x1b[2J  \n")
+    (found,) = KernelSysfs(str(tmp_path)).nvme_controllers()
+    assert {found.serial, found.model, found.subsystem_nqn} == {"S\\x01\N{REPLACEMENT CHARACTER}\\x1b[2J"}
+
+
 def test_a_tree_without_devices_is_empty(tmp_path: Path) -> None:
     assert KernelSysfs(str(tmp_path)).pci_functions() == ()
     assert KernelSysfs(str(tmp_path)).nvme_controllers() == ()

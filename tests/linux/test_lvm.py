@@ -208,6 +208,19 @@ def test_a_drive_whose_paths_are_joined_is_found(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
+def test_a_drive_with_several_controllers_is_found_by_the_same_one_each_time(tmp_path: Path) -> None:
+    # Without native multipath each port of a drive has a block device of its own; the kernel numbers them as it likes.
+    for number, address in ((0, "0000:1a:00.0"), (1, "0000:19:00.0")):
+        place = tmp_path / f"class/nvme/nvme{number}"
+        (place / f"nvme{number}n1").mkdir(parents=True)
+        for name, text in (
+            ("serial", "S,1"), ("model", "A Drive"), ("transport", "pcie"), ("address", address), ("subsysnqn", "")
+        ):  # fmt: skip
+            (place / name).write_text(f"{text}\n")
+    (found,) = local_drives(sys=tmp_path).values()
+    assert (found.id, found.path) == ("NVME-S_1-A_Drive", "/dev/nvme1n1")
+
+
 @pytest.mark.parametrize("text", ["NVME-S4-PM9A3", "a b,c#d=é", "x/y:z"])
 def test_tags_hold_any_text(text: str) -> None:
     written = tag("drive", text)
