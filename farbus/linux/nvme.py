@@ -385,7 +385,8 @@ class KernelNvme:
         """Run ``nvme smart-log``, or what it is called."""
         said = await self._run(smart_call(await self.cli(), f"/dev/{device}"))
         if said.code:
-            raise Unavailable(f"SMART log of {device}: {without_secrets(said.err).strip()[:200]}")
+            lines = without_secrets(said.err).strip().splitlines()
+            raise Unavailable(f"SMART log of {device}: {lines[0][:200] if lines else 'nvme-cli says nothing'}")
         return parse_smart_log(said.out)
 
     async def _run(self, call: Call) -> Said:

@@ -249,6 +249,7 @@ connect)
     echo "$@" > {directory}/arguments
     [ "$2" = --help ] && echo "  [  --owner=<STR> ]  --idempotent" >&2
     exit 1;;
+smart-log) echo "passthru: Input/output error" >&2; echo "Usage: nvme" >&2; exit 1;;
 esac
 """
 
@@ -286,6 +287,12 @@ async def test_modules_that_are_missing_are_loaded_or_named(
         await door.connect(a_connection(), transport_address(FIRST))
     assert caught.value.hint == "modprobe nvme-tcp"
     assert (tmp_path / "asked").read_text() == "--all nvme-tcp\n"
+
+
+async def test_what_nvme_cli_says_of_a_drive_is_told_on_one_line(program: Path, tmp_path: Path) -> None:
+    door = KernelNvme(sys=tmp_path / "sys", program=str(program))
+    with pytest.raises(Unavailable, match=r"^SMART log of nvme0: passthru: Input/output error$"):
+        await door.smart_log("nvme0")
 
 
 async def test_an_upgrade_of_nvme_cli_is_noticed(program: Path, tmp_path: Path) -> None:
