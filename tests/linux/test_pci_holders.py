@@ -8,6 +8,7 @@ import os
 import pwd
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 from farbus.errors import Conflict, Unavailable
+from farbus.linux import holders
 from farbus.linux.clock import SystemClock
 from farbus.linux.holders import FakeHolders, Holders, KernelHolders, look_for_holders
 from farbus.model.holders import Holder, HolderKind, Look
@@ -235,6 +237,25 @@ async def test_names_that_others_have_given_are_told_on_one_line(machine: Machin
         f"export nqn.\\xff, namespace 1 uses {machine.dev}/nvme0n1 echo 0 > "
         f"{machine.sys}/kernel/config/nvmet/subsystems/nqn.\\xff/namespaces/1/enable",
     ]
+
+
+def test_for_many_devices_processes_are_looked_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.process(7, "python3", maps=f"7f00-7f01 rw-s 00000000 00:05 600 {machine.dev}/nvme0n1\n")
+    machine.process(8, "bash", space="mnt:[2]", mounts="22 1 259:1 / /data rw - ext4 /dev/nvme0n1p1 rw\n")
+    roots = {"sys": str(machine.sys), "proc": str(machine.proc), "dev": str(machine.dev)}
+    alone = look_for_holders(roots, [DRIVE], {})
+    read: list[str] = []
+    scandir = os.scandir
+
+    def counted(path: Path) -> Iterator[os.DirEntry[str]]:
+        read.append(str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    everybody = holders.Machine(roots)
+    assert [look_for_holders(roots, [DRIVE], {}, machine=everybody) for _ in range(3)] == [alone] * 3
+    assert len(alone["holders"]) == 2
+    assert len(read) == len(set(read)) == 3
 
 
 async def test_what_can_not_be_looked_at_is_no_proof(machine: Machine) -> None:
