@@ -621,7 +621,10 @@ class Agent:
             except FarbusError as error:
                 trouble = str(error)
             except OSError as error:
-                trouble = f"{error.filename}: {error.strerror}"
+                trouble = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            except Exception as error:
+                # A defect, or a key of a kind that nobody has thought of: what runs here goes on with the one there is.
+                trouble = f"{type(error).__name__}: {error}"
             # Once for each reason: it is tried for months.
             if trouble and trouble != told:
                 _log.error("certificate not renewed", reason=trouble)

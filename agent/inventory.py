@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +13,7 @@ from farbus.errors import FarbusError
 from farbus.linux.links import resolved
 from farbus.linux.node_facts import NodeFacts
 from farbus.linux.nvml import GpuList, Nvml
-from farbus.linux.sysfs import NvmeController, PciFunction, Sysfs
+from farbus.linux.sysfs import NvmeController, PciFunction, Sysfs, own_drives
 from farbus.model.device import Device, DeviceKind, share_id
 from farbus.model.node import Link, Node, Resources
 
@@ -34,6 +34,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     node: Node
     troubles: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """What is here and not listed, since something else has its name, in one line each."""
 
 
 def gpu_devices(found: GpuList, *, software: bool) -> tuple[Device, ...]:
@@ -87,10 +89,10 @@ def shared_gpus(gpus: Sequence[Device], shares: Mapping[str, int]) -> tuple[Devi
 
 
 def nvme_devices(controllers: Sequence[NvmeController]) -> tuple[Device, ...]:
-    """Return this node's own drives as devices, named by model and serial; those of a fabric are another node's."""
+    """Return this node's own drives as devices, each name once; those of a fabric are another node's."""
     return tuple(
         Device(
-            id=f"NVME-{controller.serial}-{'_'.join(controller.model.split())}",
+            id=name,
             kind=DeviceKind.NVME,
             model=controller.model,
             memory_bytes=controller.capacity_bytes,
@@ -98,9 +100,17 @@ def nvme_devices(controllers: Sequence[NvmeController]) -> tuple[Device, ...]:
             numa_node=controller.numa_node,
             attributes={"controller": controller.name, "subsystem_nqn": controller.subsystem_nqn},
         )
-        for controller in controllers
-        if controller.transport == "pcie" and controller.serial
+        for name, controller in own_drives(controllers).items()
     )
+
+
+def namesakes(controllers: Sequence[NvmeController]) -> Iterator[str]:
+    """Yield, in words, which drives or ports of drives are not listed, since another one has the same name."""
+    listed = own_drives(controllers)
+    for one in controllers:
+        for name in own_drives((one,)):
+            if (first := listed[name]) is not one:
+                yield f"{one.name} at {one.address}: {first.name} at {first.address} is called {name}, too"
 
 
 def _no_names(_: Sequence[Device]) -> Mapping[str, str]:
@@ -181,8 +191,11 @@ async def take_inventory(
             devices += shared_gpus(gpu_devices(found, software=source.software), config.gpu_shares)
         except FarbusError as error:
             troubles.append(f"software GPUs: {error}" if source.software else str(error))
+    left_out: tuple[str, ...] = ()
     if config.physical_devices:
-        drives: Sequence[Device] = nvme_devices(sysfs.nvme_controllers())
+        controllers = sysfs.nvme_controllers()
+        drives: Sequence[Device] = nvme_devices(controllers)
+        left_out = tuple(namesakes(controllers))
         if storage is not None:
             try:
                 drives = await storage(drives)
@@ -205,4 +218,4 @@ async def take_inventory(
         links=tuple(Link(name=link.name, speed_mbit_s=link.speed_mbit) for link in facts.links() if link.up),
         remoting_tls=config.remoting_tls,
     )
-    return Inventory(node=node, troubles=tuple(troubles))
+    return Inventory(node=node, troubles=tuple(troubles), left_out=left_out)

@@ -192,6 +192,9 @@ class Moves:
 
     def is_expected(self, address: str) -> bool:
         """Say whether a function that came or went is one that is being moved (:class:`TreeWatch`)."""
+        if not self.under_way:
+            # A card may bring hundreds of virtual functions at once, and each would have the bus read.
+            return False
         tree = self._parts.pci.tree()
         function = tree.get(address)
         bridges = [function.parent] if function is not None else []
@@ -325,6 +328,11 @@ class Moves:
             if self.troubles.get(device) != str(error):
                 _log.error("move not finished", device=device, error=str(error))
             self._note_stuck(work, error)
+            return
+        except Exception as error:
+            # A defect in one mechanism must not end what the agent does for others, and each that comes after it.
+            _log.exception("defect", device=device)
+            self._note_stuck(work, FarbusError(f"a defect: {error!r}"))
             return
         finally:
             self.under_way.pop(device, None)

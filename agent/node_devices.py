@@ -119,6 +119,9 @@ class NodeDevices:
         for trouble in found.troubles:
             if before is None or trouble not in before.troubles:
                 _log.error("devices not listed", reason=trouble)
+        for told in found.left_out:
+            if before is None or told not in before.left_out:
+                _log.warning("drive not listed", reason=told)
         return before is None or before.node != found.node
 
     async def look_again(self) -> None:

@@ -18,7 +18,7 @@ from farbus.errors import FarbusError
 from farbus.linux.clock import Clock
 from farbus.model.nvmeof import Connection, Controller, ControllerState, TransportAddress
 from farbus.model.value import Value, to_json
-from farbus.nvmeof.initiator import GOING, MendPath, controllers_of
+from farbus.nvmeof.initiator import GOING, MendPath, of_connection
 from farbus.nvmeof.parts import Attach, InitiatorParts
 
 _log = structlog.get_logger()
@@ -95,8 +95,10 @@ class PathWatch:
         self._worked &= leases
         self._lame = {lease: count for lease, count in self._lame.items() if lease in leases}
         self._tries = {key: tried for key, tried in self._tries.items() if key[0] in leases}
+        # Once for all of them: a node with hundreds of leases has more than as many.
+        there = self._parts.nvme.controllers()
         for one in found:
-            controllers = controllers_of(self._parts, one.connection)
+            controllers = of_connection(there, one.connection)
             if any(controller.state is ControllerState.LIVE for controller in controllers):
                 self._worked.add(one.connection.name.lease)
             if one.connection.name.lease in self._worked:
@@ -138,8 +140,11 @@ class PathWatch:
             steps = Steps(object=f"path {one.connection.nqn} {address}", body=to_json(work).decode(), steps=(step,))
             try:
                 await self._runner.perform(steps)
-            except FarbusError as error:
+            except (FarbusError, OSError) as error:
                 _log.info("path not connected again", lease=lease, address=str(address), reason=str(error))
+            except Exception:
+                # What one path has met must not end what is done for the others, nor the agent.
+                _log.exception("defect", lease=lease, address=str(address))
 
 
 def _state(connection: Connection, address: TransportAddress, controllers: Iterable[Controller]) -> str:

@@ -226,14 +226,14 @@ class NodeStorage:
         """Let addresses at which an earlier agent offers leases be preferred or not, as the settings are now."""
         try:
             works = await self.host.address_works()
-        except FarbusError as error:
+        except (FarbusError, OSError) as error:
             _log.warning("addresses of the NVMe target not looked at", reason=str(error))
             return
         for work in works:
             steps = Steps(object=object_of(work), body=to_json(work).decode(), steps=self.host.address_steps(work))
             try:
                 await self._runner.perform(steps)
-            except FarbusError as error:
+            except (FarbusError, OSError) as error:
                 _log.warning(
                     "address keeps its state", address=str(work.address), wanted=work.state.value, reason=str(error)
                 )

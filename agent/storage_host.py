@@ -10,9 +10,11 @@ takes hold of it, and ends what is no lease's any more.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import structlog
 
@@ -23,7 +25,7 @@ from farbus.agent.objects import claims
 from farbus.agent.paths import UsedPaths
 from farbus.agent.steps import Result, Step, TellsOverdue
 from farbus.agent.volumes import GrowOrder
-from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.linux.clock import Clock
 from farbus.linux.links import resolved
 from farbus.linux.lvm import Lvm
@@ -63,6 +65,8 @@ from farbus.nvmeof.volumes import steps_of as volume_steps
 
 _log = structlog.get_logger()
 
+T = TypeVar("T")
+
 TELL_S = 10.0
 """For what only says something."""
 
@@ -75,6 +79,10 @@ _Strangers = AsyncIterator[tuple[str, Awaitable[object]]]
 PROBE = SubsystemName(lease="probe", epoch=0)
 """A host that nobody is, to ask the kernel whether it knows authentication."""
 
+
+STRANGER_END_S = 90.0
+"""For one thing that an earlier agent left to be ended, or looked for: a drive that does not answer would keep this one
+from ever being ready."""
 
 TLS_INSTEAD = "from Linux 6.15 on it takes any lease's key of TLS for a proof"
 
@@ -304,6 +312,15 @@ class StorageParts:
     target: TargetParts
     use: UseParts
     path_of: Callable[[LogicalIdentity], str]
+
+
+async def _within(limit_s: float, work: Awaitable[T], what: str) -> T:
+    """Wait for something for so long and no longer; raise :class:`TimedOut` that says so: it goes on in the kernel."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await work
+    except TimeoutError as error:
+        raise TimedOut(f"{what} still under way after {limit_s:g} s, and left", hint="see dmesg") from error
 
 
 def _nobody_asks(_: float) -> None:
@@ -654,17 +671,17 @@ class StorageHost:
             self._tls_keys({*device_sides, *client_sides}),
         ):
             try:
-                async for name, ending in find:
+                while (one := await _within(STRANGER_END_S, anext(find, None), "it is")) is not None:
                     # One that can't be ended keeps no other from its end.
-                    if await self._is_done(name, ending):
-                        ended.append(name)
+                    if await self._is_done(*one):
+                        ended.append(one[0])
             except (FarbusError, OSError) as error:
                 _log.error("what an earlier agent left is not looked for", error=str(error))
         return tuple(ended)
 
     async def _is_done(self, name: str, ending: Awaitable[object]) -> bool:
         try:
-            await ending
+            await _within(STRANGER_END_S, ending, "its end is")
         except (FarbusError, OSError) as error:
             _log.error("what an earlier agent left is not ended", what=name, error=str(error))
             return False
@@ -674,8 +691,8 @@ class StorageHost:
         initiator = self._use.initiator
         for uuid in initiator.mapper.list():
             id = uuid.removeprefix(STRIPE_PREFIX.upper())
-            if id not in known and (found := await initiator.mapper.find(uuid)) is not None:
-                yield f"stripe {id}", self._end_stripe(found.name, id)
+            if id not in known:
+                yield f"stripe {id}", self._end_stripe(uuid, id)
         for controller in initiator.nvme.controllers():
             name = subsystem_name(controller.nqn)
             if name is not None and name.lease not in known:
@@ -687,9 +704,11 @@ class StorageHost:
             if id not in known:
                 yield f"path of lease {id}", self._take_names(id)
 
-    async def _end_stripe(self, name: str, id: str) -> None:
-        await self._let_go(f"/dev/mapper/{name}", id)
-        await self._use.initiator.mapper.remove(name)
+    async def _end_stripe(self, uuid: str, id: str) -> None:
+        mapper = self._use.initiator.mapper
+        if (found := await mapper.find(uuid)) is not None:
+            await self._let_go(f"/dev/mapper/{found.name}", id)
+            await mapper.remove(found.name)
 
     async def _end_controller(self, controller: Controller, lease: str) -> None:
         for path in controller.namespaces:

@@ -39,6 +39,13 @@ SMART_S = 600.0
 
 SMART_DEADLINE_S = 10.0
 
+SMART_AT_ONCE = 16
+"""Drives that are asked at a time: a shelf of them that does not answer holds up a look for some deadlines, not all."""
+
+HEALTH_CHARACTERS = 1000
+"""Most that is told of what is wrong with a drive or a part: a part may be on 64 drives, and the scheduler takes no
+report with more than 4,096 characters of anything."""
+
 MEASURE_DEADLINE_S = 30.0
 """Longest for half a second of reading: a drive may sleep, or be full of others' work."""
 
@@ -130,8 +137,8 @@ class StorageInventory:
             self._asked_at = now
         group = {drive.id: drive for drive in self.drives}
         self._forget_but({drive.id for drive in self.drives if not drive.missing})
-        for drive in self.drives:
-            await self._look_at_health(drive, now)
+        turns = asyncio.Semaphore(SMART_AT_ONCE)
+        await asyncio.gather(*(self._look_at_health(drive, now, turns) for drive in self.drives))
         for name, trouble in self.troubles().items():
             if self._told.get(name) != trouble:
                 _log.warning("drive in trouble", drive=name, reason=trouble)
@@ -155,7 +162,7 @@ class StorageInventory:
 
     def _health(self, drives: Sequence[str]) -> str:
         troubles = self.troubles()
-        return "; ".join(f"{drive}: {troubles[drive]}" for drive in drives if drive in troubles) or GOOD
+        return _in_words("; ".join(f"{drive}: {troubles[drive]}" for drive in drives if drive in troubles)) or GOOD
 
     async def _offered(self, device: Device, drive: StorageDrive) -> Device:
         rate, source = await self._bandwidth(device, drive)
@@ -167,7 +174,7 @@ class StorageInventory:
                 **device.attributes,
                 "volume_group": self._config.volume_group,
                 "bandwidth": source,
-                HEALTH: self.troubles().get(device.id, GOOD),
+                HEALTH: _in_words(self.troubles().get(device.id, GOOD)),
             },
         )
 
@@ -230,15 +237,21 @@ class StorageInventory:
 
     # How it fares.
 
-    async def _look_at_health(self, drive: StorageDrive, now: float) -> None:
+    async def _look_at_health(self, drive: StorageDrive, now: float, turns: asyncio.Semaphore) -> None:
         at = self._smart_at.get(drive.id)
         if not drive.controller or (at is not None and now - at < SMART_S):
             return
         self._smart_at[drive.id] = now
         try:
-            async with asyncio.timeout(SMART_DEADLINE_S):
+            async with turns, asyncio.timeout(SMART_DEADLINE_S):
                 self.smart[drive.id] = await self._nvme.smart_log(drive.controller)
         except TimeoutError:
             _log.warning("health of a drive not read", drive=drive.id, reason=f"no answer in {SMART_DEADLINE_S:g} s")
         except FarbusError as error:
             _log.warning("health of a drive not read", drive=drive.id, reason=str(error))
+
+
+def _in_words(text: str) -> str:
+    """Return what is wrong as far as others take it: on one line, and not for ever."""
+    line = "".join(one if one.isprintable() else " " for one in text)
+    return line if len(line) <= HEALTH_CHARACTERS else f"{line[: HEALTH_CHARACTERS - 3]}..."

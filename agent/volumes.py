@@ -254,6 +254,9 @@ class Volumes:
         except (FarbusError, OSError) as error:
             # The scheduler asks for it again, or for its removal.
             _log.error("neither finished nor undone", object=steps.object, error=str(error))
+        except Exception:
+            # A defect in one mechanism must not end what the agent does for others, and each that comes after it.
+            _log.exception("defect", object=steps.object)
         else:
             _log.info("finished or undone", object=steps.object)
         finally:

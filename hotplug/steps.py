@@ -79,6 +79,13 @@ class HotplugStep:
             raise wedged(tuple(function.address for function in stuck), since=self.move.asked_at)
         return tree, device_at(self.parts, tree, self.move)
 
+    def found(self) -> tuple[PciTree, tuple[Function, ...]]:
+        """Return the same of a device that has come; raise :class:`NotFound` where it has gone again."""
+        tree, device = self.here()
+        if not device:
+            raise NotFound(f"attach {self.move.device}: it is not below {self.move.bridge} any more", hint="see dmesg")
+        return tree, device
+
     @property
     def fabric(self) -> Fabric:
         """The chassis; there is one wherever a step needs it."""
@@ -231,8 +238,7 @@ class ScanBelow(HotplugStep):
     async def do(self) -> Result:
         """Scan, and wait for what is missing; raise :class:`TimedOut` with that."""
         await appear(self.parts, self.move)
-        _, device = self.here()
-        return {"address": device[0].address}
+        return {"address": self.found()[1][0].address}
 
     async def compensate(self) -> None:
         """Remove it again, if nobody holds it: all that the port leads to, while it is ours there.
@@ -277,9 +283,7 @@ class VerifyDevice(HotplugStep):
 
     async def do(self) -> Result:
         """Look at all of it; raise :class:`Conflict` with the cause."""
-        tree, device = self.here()
-        if not device:
-            raise NotFound(f"attach {self.move.device}: it is not below {self.move.bridge} any more", hint="see dmesg")
+        tree, device = self.found()
         identity = await identity_of(self.parts, tree, device)
         if not is_meant(self.move, device[0], identity):
             raise Conflict(
@@ -309,7 +313,7 @@ class VerifyDevice(HotplugStep):
         return await self._found()
 
     async def _found(self) -> Result:
-        tree, device = self.here()
+        tree, device = self.found()
         first = device[0]
         identity = await identity_of(self.parts, tree, device)
         link = str(first.link) if first.link is not None and first.link.degraded else ""
@@ -479,10 +483,10 @@ class QuietGpu(HotplugStep):
     async def compensate(self) -> None:
         """Let it be used as before."""
         for address in self._gpus():
-            if not (await self.parts.nvidia.readiness(address)).uuid:
-                continue
-            await self.parts.nvidia.set_draining(address, on=False)
-            if self.move.persistent:
+            found = await self.parts.nvidia.readiness(address)
+            if found.draining:
+                await self.parts.nvidia.set_draining(address, on=False)
+            if self.move.persistent and (found.draining or found.uuid):
                 await self.parts.nvidia.set_persistent(address, on=True)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 import structlog
 
 from farbus.linux.pci import Pci
 from farbus.linux.uevents import Uevents
-from farbus.model.pci import Lost, PciTree, TreeEvent, changes
+from farbus.model.pci import Lost, PciTree, TreeEvent, Uevent, changes
 
 _log = structlog.get_logger()
 
@@ -20,7 +21,10 @@ class TreeWatch:
     """Compares the tree with what it was, whenever the kernel says that it has changed.
 
     The tree decides, not the messages: one that is lost is made up for by
-    listing, and one that comes twice tells nothing new.  ``expected`` says of
+    listing, and one that comes twice tells nothing new.  Those that are there
+    at once lead to one look: a card may bring hundreds of virtual functions,
+    each with a message, and to read the tree takes the longer the more there are.
+    ``expected`` says of
     an address whether somebody here attaches or detaches it just now; ``told``
     hears of each change.
     """
@@ -52,19 +56,30 @@ class TreeWatch:
 
         Raises :class:`Unavailable` where the kernel does not let us listen.
         """
-        async with self._uevents.listen() as messages:
+        news = asyncio.Event()
+        async with self._uevents.listen() as messages, asyncio.TaskGroup() as group:
             # After the socket is open: what changes from here on is told.
             self.look()
-            async for message in messages:
-                if isinstance(message, Lost):
-                    _log.warning("uevents lost", reason=message.reason)
-                    # An end that was told may have been followed by a beginning that was not.
-                    self._going.clear()
-                    self.look()
-                elif message.subsystem == "pci" and message.action in _ACTIONS and message.address:
-                    self._seqnums[message.address] = message.seqnum
-                    (self._going.add if message.action == "remove" else self._going.discard)(message.address)
-                    self.look()
+            group.create_task(self._look_after(news), name="look at the bus")
+            await self._hear(messages, news)
+
+    async def _hear(self, messages: AsyncIterator[Uevent | Lost], news: asyncio.Event) -> None:
+        async for message in messages:
+            if isinstance(message, Lost):
+                _log.warning("uevents lost", reason=message.reason)
+                # An end that was told may have been followed by a beginning that was not.
+                self._going.clear()
+                news.set()
+            elif message.subsystem == "pci" and message.action in _ACTIONS and message.address:
+                self._seqnums[message.address] = message.seqnum
+                (self._going.add if message.action == "remove" else self._going.discard)(message.address)
+                news.set()
+
+    async def _look_after(self, news: asyncio.Event) -> None:
+        while True:
+            await news.wait()
+            news.clear()
+            self.look()
 
     def look(self) -> None:
         """Read the tree, and tell what is different; nothing at the first look."""

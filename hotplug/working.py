@@ -164,7 +164,7 @@ async def remove_device(parts: Parts, move: Move, *, whatever: bool = False) -> 
     if not device:
         return
     async with parts.nvml.released():
-        look = await look_at(parts, move, device)
+        look = (await look_at(parts, move, device)).without_trust()
         if not look.clear:
             raise Conflict(f"remove {move.device}: {look.told()}", hint="it was held again; detach it once more")
         await parts.holders.prove([function.address for function in device])

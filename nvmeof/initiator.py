@@ -12,7 +12,7 @@ key for it, since the kernel has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from farbus.errors import Conflict, FarbusError, NotFound, Unavailable
@@ -93,10 +93,13 @@ class ConnectionStep:
 
 def controllers_of(parts: InitiatorParts, connection: Connection) -> tuple[Controller, ...]:
     """Return a connection's controllers by its name: as well those that an earlier agent has connected."""
-    host_nqn = connection.name.host_nqn
-    return tuple(
-        one for one in parts.nvme.controllers() if one.nqn == connection.nqn and one.host_nqn == host_nqn
-    )  # fmt: skip
+    return of_connection(parts.nvme.controllers(), connection)
+
+
+def of_connection(controllers: Iterable[Controller], connection: Connection) -> tuple[Controller, ...]:
+    """Return those of a node's controllers that are a connection's."""
+    nqn, host_nqn = connection.nqn, connection.name.host_nqn
+    return tuple(one for one in controllers if one.nqn == nqn and one.host_nqn == host_nqn)
 
 
 def namespace_of(controllers: tuple[Controller, ...], expected: ExpectedNamespace) -> NamespacePath | None:
@@ -266,8 +269,7 @@ class Connect(ConnectionStep):
 
     def _whole(self) -> bool:
         paths = [self._path(address) for address in self.connection.addresses]
-        times = (self.connection.loss_s, self.connection.reconnect_delay_s)
-        return all(path is not None and (path.loss_s, path.reconnect_delay_s) == times for path in paths)
+        return all(path is not None and path.has_times_of(self.connection) for path in paths)
 
     def _live(self) -> bool:
         return any(one.state is ControllerState.LIVE for one in self.ours())

@@ -72,7 +72,7 @@ class PathErrors:
             try:
                 async with asyncio.timeout(ERRORS_DEADLINE_S):
                     found[controller.name] = (await nvme.smart_log(controller.name)).error_log_entries
-            except (FarbusError, TimeoutError):
+            except (FarbusError, OSError):
                 # Its state tells why.
                 continue
         self._entries = found

@@ -363,6 +363,13 @@ class MakeSubsystem(TargetStep):
         await self.parts.nvmet.make_subsystem(self.export.nqn, serial=self.export.serial)
         for namespace in self.export.namespaces:
             await self.parts.nvmet.make_namespace(self.export.nqn, namespace)
+        made = (await self.parts.nvmet.target()).subsystem(self.export.nqn)
+        if told := "; ".join(subsystem_differences(made, self.export)):
+            # Linux 5.10 keeps 16 hexadecimal digits of a serial number (nvmet_subsys_attr_serial_store).
+            raise Unavailable(
+                f"export {self.export.nqn}: this kernel's target has made something else: {told}",
+                hint="it was tried with Linux 6.1 and 6.12",
+            )
         return {}
 
     async def compensate(self) -> None:

@@ -219,6 +219,13 @@ class UseStep:
         """There is nothing in particular to say."""
         return None
 
+    def is_in_use(self) -> bool:
+        """Say whether the block device is used as this work uses it, mounted or as swap space."""
+        filesystems, use = self.parts.filesystems, self.work.use
+        if use in (StorageUse.MOUNT, StorageUse.MMAP):
+            return bool(filesystems.mounts(self.device))
+        return use is StorageUse.SWAP and filesystems.is_swap(self.device)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FindPart(UseStep):
@@ -261,12 +268,8 @@ class FindPart(UseStep):
 
     def _is_used(self) -> bool:
         """Say whether an earlier try of this very work has it: by what this use holds, and no other."""
-        filesystems, use = self.parts.filesystems, self.work.use
-        if len(self.work.parts) > 1 and self.parts.blocks.look(self.part.path).holders:
-            return True
-        if use in (StorageUse.MOUNT, StorageUse.MMAP):
-            return bool(filesystems.mounts(self.device))
-        return use is StorageUse.SWAP and filesystems.is_swap(self.device)
+        striped = len(self.work.parts) > 1 and bool(self.parts.blocks.look(self.part.path).holders)
+        return striped or self.is_in_use()
 
     async def compensate(self) -> None:
         """Wait until nobody holds it; raise :class:`Conflict` with who does.  Not where it is forced."""
@@ -348,7 +351,9 @@ class MakeFileSystem(UseStep):
         return (Format.SWAP,) if self.work.use is StorageUse.SWAP else (Format.EXT4, Format.XFS)
 
     async def observe(self, known: Result | None) -> Result | None:
-        """Look for its signature."""
+        """Look for its signature; not where it is in use: a device whose paths are lost keeps waiting who reads it."""
+        if known is not None and self.is_in_use():
+            return known
         try:
             there = await self.parts.filesystems.signature(self.device)
         except NotFound:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections import OrderedDict
 from pathlib import Path
@@ -66,6 +67,8 @@ class Trust:
         self.credentials = credentials
         self._stamp: Stamp = ()
         self._peers: OrderedDict[bytes, tuple[Peer, x509.Certificate]] = OrderedDict()
+        self._refreshing = threading.Lock()
+        """Threads of gRPC's look for changes, too: of two that read at once the later one may have the older files."""
         self._number = -1
         self._revoked: frozenset[str] = frozenset()
         self._stamp = self._look()
@@ -75,6 +78,10 @@ class Trust:
 
     def refresh(self) -> bool:
         """Read the files again if they have changed; say whether anything did."""
+        with self._refreshing:
+            return self._refresh()
+
+    def _refresh(self) -> bool:
         stamp = self._look()
         if stamp == self._stamp:
             return False
@@ -91,8 +98,9 @@ class Trust:
             return False
         self.files = files
         self._trusted = _by_digest(files)
-        # Their authority may not be trusted any more.
-        self._peers.clear()
+        # Their authority may not be trusted any more.  Another one: whoever checks just now, in another thread, counts
+        # what is in the one that he has.
+        self._peers = OrderedDict()
         return True
 
     def revocations(self) -> bytes:
@@ -112,11 +120,12 @@ class Trust:
         since its connection was made, or names no role.
         """
         self.refresh()
-        known = self._peers.get(certificate_pem)
+        peers = self._peers
+        known = peers.get(certificate_pem)
         if known is None:
-            known = self._peers[certificate_pem] = self._known(certificate_pem)
-            while len(self._peers) > MAX_KNOWN:
-                self._peers.popitem(last=False)
+            known = peers[certificate_pem] = self._known(certificate_pem)
+            while len(peers) > MAX_KNOWN:
+                peers.popitem(last=False)
         peer, certificate = known
         try:
             check_validity(certificate, what=_described(peer))

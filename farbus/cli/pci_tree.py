@@ -10,7 +10,7 @@ from farbus.cli.listing import Column
 from farbus.errors import FarbusError
 from farbus.hotplug.parts import known_names
 from farbus.hotplug.report import PciRow, Use, is_worth_a_look, rows
-from farbus.linux.holders import look_for_holders
+from farbus.linux.holders import Machine, look_for_holders
 from farbus.linux.pci import KernelPci
 from farbus.linux.sysfs import KernelSysfs
 from farbus.model.device import DeviceStatus, whole_of
@@ -38,12 +38,13 @@ def read_tree(statuses: tuple[DeviceStatus, ...], *, sys: str = "/sys", proc: st
 
 def _looks(tree: PciTree, *, sys: str, proc: str) -> Mapping[str, Look]:
     found = {}
+    roots = {"sys": sys, "proc": proc, "dev": "/dev"}
+    machine = Machine(roots)
     for device in tree.devices():
         if not any(is_worth_a_look(function) for function in device):
             continue
-        roots = {"sys": sys, "proc": proc, "dev": "/dev"}
         try:
-            told = look_for_holders(roots, [function.address for function in device], _OWN)
+            told = look_for_holders(roots, [function.address for function in device], _OWN, machine=machine)
         except (FarbusError, OSError) as error:
             found[device[0].address] = Look(unseen=(str(error),))
             continue

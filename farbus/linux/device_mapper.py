@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -24,14 +25,17 @@ UUID_PREFIX = STRIPE_PREFIX.upper()
 
 
 class MappedStripe(Value, frozen=True, kw_only=True):
-    """A striped device as the kernel has it.  ``members`` are ``MAJOR:MINOR``; ``device`` is its kernel name."""
+    """A striped device as the kernel has it.  ``members`` are ``MAJOR:MINOR``; ``device`` is its kernel name.
+
+    One that was cut off while it was made has no table, and so no members.
+    """
 
     name: str
     uuid: str
     device: str
-    members: tuple[str, ...]
-    member_bytes: int
-    chunk_bytes: int
+    members: tuple[str, ...] = ()
+    member_bytes: int = 0
+    chunk_bytes: int = 0
     offsets: tuple[int, ...] = ()
     """Where on each member it begins, in bytes."""
 
@@ -125,6 +129,9 @@ class KernelDeviceMapper:
             if uuid not in self._ours():
                 return None
             raise _error(f"device-mapper {name}: read its table", said.err)
+        if not said.out.strip():
+            # dmsetup makes the device, gives it its table, and resumes it: killed in between, it has left the first.
+            return MappedStripe(name=name, uuid=uuid, device=device)
         return parse_table(said.out, name=name, uuid=uuid, device=device)
 
     async def create(self, stripe: Stripe) -> None:
@@ -182,13 +189,17 @@ def _text(path: Path) -> str:
 
 
 class FakeDeviceMapper(KernelDeviceMapper):
-    """Device-mapper on the machine in ``directory``, in files; names in ``busy`` can't be removed."""
+    """Device-mapper on the machine in ``directory``, in files; names in ``busy`` can't be removed.
+
+    ``cut_off`` lets dmsetup be killed between making a device and giving it its table.
+    """
 
     def __init__(self, directory: Path) -> None:
         super().__init__(sys=directory / "sys")
         self._dev = directory / "dev"
         self._file = directory / "tables.json"
         self.busy: set[str] = set()
+        self.cut_off = False
 
     def _tables(self) -> dict[str, str]:
         return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
@@ -219,7 +230,7 @@ class FakeDeviceMapper(KernelDeviceMapper):
             file.unlink()
         (place / "dm").rmdir()
         place.rmdir()
-        (self._dev / "mapper" / name).unlink()
+        (self._dev / "mapper" / name).unlink(missing_ok=True)
         self._save({other: table for other, table in tables.items() if other != name})
         return _Said(0, "", "")
 
@@ -233,15 +244,20 @@ class FakeDeviceMapper(KernelDeviceMapper):
                 return _Said(1, "", "device-mapper: reload ioctl failed: No such file or directory\n")
             # The kernel tells numbers, whatever it was told.
             words[position] = node.read_text()
+        words = [] if self.cut_off else words
         blocks = self._sys / "class/block"
         number = next(number for number in range(1000) if not (blocks / f"dm-{number}").exists())
         place = blocks / f"dm-{number}"
-        for file, text in (("dm/name", name), ("dm/uuid", uuid), ("size", words[1]), ("dev", f"253:{number}")):
+        for file, text in (
+            ("dm/name", name), ("dm/uuid", uuid), ("size", words[1] if words else "0"), ("dev", f"253:{number}"),
+        ):  # fmt: skip
             (place / file).parent.mkdir(parents=True, exist_ok=True)
             (place / file).write_text(f"{text}\n")
         numbered = self._sys / "dev/block" / f"253:{number}"
         numbered.symlink_to(os.path.relpath(place, numbered.parent))
         self._save({**self._tables(), name: " ".join(words)})
+        if self.cut_off:
+            return _Said(-signal.SIGKILL, "", "")
         for member in self._members(" ".join(words)):
             (member / "holders").mkdir(exist_ok=True)
             (member / "holders" / place.name).touch()

@@ -68,8 +68,8 @@ async def run_disposable(call: Callable[..., Any], *arguments: Any) -> Any:
         kill_process(child)
         raise
     try:
-        answer = msgspec.json.decode(output, type=_Answer)
-    except msgspec.MsgspecError as error:
+        answer = msgspec.convert(json.loads(output), _Answer)
+    except (ValueError, msgspec.MsgspecError) as error:
         # Killed before it answered, or in the middle of that.
         got = "half an answer" if output else "no answer"
         raise Unavailable(f"{name}: its process ended with {child.returncode} and {got}", hint="see dmesg") from error
@@ -107,7 +107,8 @@ def main() -> None:
     answer_to = os.dup(1)
     os.dup2(2, 1)
     with os.fdopen(answer_to, "wb") as pipe:
-        pipe.write(msgspec.json.encode(_answer(sys.argv[1], arguments)))
+        # As the arguments have come: in what is told of files and their names there may be bytes that are no UTF-8.
+        pipe.write(json.dumps(msgspec.to_builtins(_answer(sys.argv[1], arguments))).encode())
 
 
 if __name__ == "__main__":

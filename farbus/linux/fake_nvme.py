@@ -40,6 +40,9 @@ _WRONG_LOSS_S = 600
 """What 2.13 asks the kernel for, whatever its configuration says."""
 
 
+_TIMES = ("ctrl_loss_tmo", "reconnect_delay")
+
+
 class FakeNamespace(Value, frozen=True, kw_only=True):
     """A namespace that a target offers."""
 
@@ -257,6 +260,8 @@ class FakeNvme(KernelNvme):
         for name, value in values.items():
             # A file keeps what was longer, unlike an attribute.
             _put(place / name, f"{value}\n")
+            if name in _TIMES:
+                _count_tries(place, anew=name == "ctrl_loss_tmo")
         if "delete_controller" in values:
             self._forget(controller.name)
 
@@ -286,6 +291,7 @@ class FakeNvme(KernelNvme):
             ("dev", f"244:{number}"),
         ):
             _put(place / attribute, f"{text}\n")
+        _count_tries(place, anew=True)
         if target is not None:
             subsystem = self._subsystem(target)
             _link(subsystem / name, place)
@@ -374,6 +380,14 @@ class FakeNvme(KernelNvme):
 
     def _node_number(self, place: Path) -> str:
         return place.read_text().strip()
+
+
+def _count_tries(place: Path, *, anew: bool) -> None:
+    """Let ``ctrl_loss_tmo`` be what the kernel shows: how many tries it has kept, each after ``reconnect_delay``."""
+    loss_s, delay_s = (int((place / name).read_text()) for name in _TIMES)
+    if anew:
+        _put(place / "max_reconnects", f"{-(-loss_s // delay_s)}\n")
+    _put(place / "ctrl_loss_tmo", f"{int((place / 'max_reconnects').read_text()) * delay_s}\n")
 
 
 def _address(wanted: dict[str, Any]) -> TransportAddress:

@@ -675,7 +675,7 @@ def look_for_users(proc: str, paths: list[str]) -> Any:
         with contextlib.suppress(OSError):
             place = next((place for place in _places_of(process) if _below(place, paths)), "")
             if place:
-                name = _text(process / "comm")
+                name = shown(_text(process / "comm"))
                 found.append(Holder(kind=HolderKind.PROCESS, name=name, path=shown(place), pid=int(process.name)))
     return msgspec.to_builtins(found)
 

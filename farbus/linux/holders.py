@@ -168,23 +168,79 @@ class _Nodes:
             self.blocks[name.rpartition("/")[2]] = path
 
 
+class Machine:
+    """What processes of a machine have open, mapped and mounted, and what it exports: read once, for many devices.
+
+    To look at a device reads all of it, and a machine may have hundreds.
+    """
+
+    def __init__(self, roots: Mapping[str, str]) -> None:
+        self.sys, self.proc = Path(roots["sys"]), Path(roots["proc"])
+        self._files: dict[Path, list[tuple[str, str]] | OSError] = {}
+        self._mapped: dict[Path, list[str]] = {}
+        self._mounts: dict[str, list[str]] = {}
+        self._exports: list[tuple[str, Path, str]] | None = None
+
+    def files(self, process: Path) -> list[tuple[str, str]]:
+        """Return what links of descriptors lead to, and the links.  Raises OSError, each time."""
+        if process not in self._files:
+            try:
+                self._files[process] = list(_open_files(process))
+            except OSError as error:
+                self._files[process] = error
+        found = self._files[process]
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def mapped(self, process: Path) -> list[str]:
+        """Return the files that a process has mapped.  Raises OSError."""
+        if process not in self._mapped:
+            lines = _read(process / "maps").splitlines()
+            paths = (line.split(maxsplit=5)[5] for line in lines if line.count(" ") >= 5 and "/" in line)
+            self._mapped[process] = list(dict.fromkeys(paths))
+        return self._mapped[process]
+
+    def mounts(self, space: str, process: Path) -> list[str]:
+        """Return the lines of mountinfo of a mount namespace, which a process is in."""
+        if space not in self._mounts:
+            self._mounts[space] = _text(process / "mountinfo").splitlines()
+        return self._mounts[space]
+
+    def exports(self) -> list[tuple[str, Path, str]]:
+        """Return subsystem, directory and device of each namespace of the NVMe target that is enabled."""
+        if self._exports is None:
+            self._exports = [
+                (subsystem.name, namespace, _text(namespace / "device_path"))
+                for subsystem in _children(self.sys / "kernel/config/nvmet/subsystems")
+                for namespace in _children(subsystem / "namespaces")
+                if _text(namespace / "enable") == "1"
+            ]
+        return self._exports
+
+
 def look_for_holders(
-    roots: dict[str, str], addresses: list[str], own: dict[str, str], blocks: Sequence[str] = ()
+    roots: dict[str, str],
+    addresses: list[str],
+    own: dict[str, str],
+    blocks: Sequence[str] = (),
+    machine: Machine | None = None,
 ) -> Any:
     """Return the :class:`Look` at a device as JSON can hold it.  In a child: reading /proc may hang.
 
-    The device has these functions, or is these block devices.
+    The device has these functions, or is these block devices.  Who looks at many keeps ``machine``.
     """
     if not addresses and not blocks:
         # It is not here, so nobody holds it: neither those that can be seen nor others.
         return msgspec.to_builtins(Look())
-    sys, proc = Path(roots["sys"]), Path(roots["proc"])
+    machine = machine or Machine(roots)
+    sys, proc = machine.sys, machine.proc
     nodes = _nodes_of(roots, addresses, blocks)
-    holders = [*_stands_on(sys, nodes), *_interfaces(sys, addresses), *_exports(sys, nodes, roots["dev"])]
+    holders = [*_stands_on(sys, nodes), *_interfaces(sys, addresses), *_exports(machine, nodes, roots["dev"])]
     unseen: list[str] = []
-    holders += _mounts(proc, nodes, unseen)
+    holders += _mounts(machine, nodes, unseen)
     holders += _swaps(proc, nodes)
-    holders += _processes(proc, nodes, own, unseen, dev=roots["dev"])
+    holders += _processes(machine, nodes, own, unseen, dev=roots["dev"])
     return msgspec.to_builtins(Look(holders=tuple(holders[:MAX_HOLDERS]), unseen=tuple(unseen)))
 
 
@@ -327,18 +383,16 @@ def _interfaces(sys: Path, addresses: Iterable[str]) -> Iterator[Holder]:
                 )
 
 
-def _exports(sys: Path, nodes: _Nodes, dev: str) -> Iterator[Holder]:
+def _exports(machine: Machine, nodes: _Nodes, dev: str) -> Iterator[Holder]:
     """Yield namespaces of the NVMe target that are enabled (nvmet's configfs)."""
-    for subsystem in _children(sys / "kernel/config/nvmet/subsystems"):
-        for namespace in _children(subsystem / "namespaces"):
-            path = _text(namespace / "device_path")
-            if _text(namespace / "enable") == "1" and _same(path, nodes, dev):
-                yield Holder(
-                    kind=HolderKind.EXPORT,
-                    name=f"{subsystem.name}, namespace {namespace.name}",
-                    path=path,
-                    cure=f"echo 0 > {namespace}/enable",
-                )
+    for subsystem, namespace, path in machine.exports():
+        if _same(path, nodes, dev):
+            yield Holder(
+                kind=HolderKind.EXPORT,
+                name=f"{shown(subsystem)}, namespace {namespace.name}",
+                path=path,
+                cure=shown(f"echo 0 > {namespace}/enable"),
+            )
 
 
 def _same(path: str, nodes: _Nodes, dev: str) -> bool:
@@ -349,16 +403,16 @@ def _same(path: str, nodes: _Nodes, dev: str) -> bool:
     return real in nodes.blocks.values()
 
 
-def _mounts(proc: Path, nodes: _Nodes, unseen: list[str]) -> Iterator[Holder]:
+def _mounts(machine: Machine, nodes: _Nodes, unseen: list[str]) -> Iterator[Holder]:
     """Yield the mounts of all mount namespaces: a container's are not in ours."""
     if not nodes.blocks:
         return
     seen: set[str] = set()
     # Services in a sandbox have copies of our mounts, which go with ours: each is told once, ours before others.
     told: dict[tuple[str, str], str] = {}
-    ours = _link_target(proc / "self/ns/mnt")
+    ours = _link_target(machine.proc / "self/ns/mnt")
     hidden = 0
-    for process in _pids(proc):
+    for process in _pids(machine.proc):
         try:
             space = os.readlink(process / "ns/mnt")
         except PermissionError:
@@ -370,11 +424,12 @@ def _mounts(proc: Path, nodes: _Nodes, unseen: list[str]) -> Iterator[Holder]:
         if space in seen:
             continue
         seen.add(space)
-        for line in _text(process / "mountinfo").splitlines():
+        for line in machine.mounts(space, process):
             words = line.split(" ")
             if len(words) < 10 or "-" not in words:
                 continue
-            point, source = _unescaped(words[4]), words[words.index("-") + 2]
+            # A user may mount again what is mounted, in a namespace of his own, and call that whatever he likes.
+            point, source = shown(_unescaped(words[4])), words[words.index("-") + 2]
             path = nodes.numbers.get((True, words[2])) or (source if source in nodes.blocks.values() else "")
             if path and space == ours:
                 told[path, point] = point
@@ -397,15 +452,17 @@ def _swaps(proc: Path, nodes: _Nodes) -> Iterator[Holder]:
             yield Holder(kind=HolderKind.SWAP, name="space", path=path, cure=f"swapoff {path}")
 
 
-def _processes(proc: Path, nodes: _Nodes, own: Mapping[str, str], unseen: list[str], *, dev: str) -> Iterator[Holder]:
+def _processes(
+    machine: Machine, nodes: _Nodes, own: Mapping[str, str], unseen: list[str], *, dev: str
+) -> Iterator[Holder]:
     """Yield programs that have a node open or mapped, each once."""
     hidden = 0
     names = {path.rpartition("/")[2]: path for path in nodes.numbers.values()}
-    for process in _pids(proc):
+    for process in _pids(machine.proc):
         if process.name == str(os.getpid()):
             continue
         try:
-            path = _held_by(process, nodes, names, dev)
+            path = _held_by(machine, process, nodes, names, dev)
         except PermissionError:
             # Of another user, or a kernel thread, which has no files.
             hidden += bool(_command(process))
@@ -418,28 +475,32 @@ def _processes(proc: Path, nodes: _Nodes, own: Mapping[str, str], unseen: list[s
         unseen.append(f"the open files of {_count(hidden)} can't be seen; {_ALL_SEEN}")
 
 
-def _held_by(process: Path, nodes: _Nodes, names: Mapping[str, str], dev: str) -> str:
+def _held_by(machine: Machine, process: Path, nodes: _Nodes, names: Mapping[str, str], dev: str) -> str:
     """Return a node that a process holds; an empty string for none."""
-    for entry in os.scandir(process / "fd"):
+    for target, link in machine.files(process):
+        if any(part in target for part in nodes.attributes):
+            return shown(target)
+        # Only what may be one is looked at: a stat of a file on a server that is gone does not come back.
+        if not target.startswith(f"{dev}/") and target.rpartition("/")[2].partition(" ")[0] not in names:
+            continue
         with contextlib.suppress(FileNotFoundError):
-            target = os.readlink(entry.path)
-            if any(part in target for part in nodes.attributes):
-                return shown(target)
-            # Only what may be one is looked at: a stat of a file on a server that is gone does not come back.
-            if not target.startswith(f"{dev}/") and target.rpartition("/")[2].partition(" ")[0] not in names:
-                continue
-            status = os.stat(entry.path)
+            status = os.stat(link)
             number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
             for block in (True, False):
                 if (block, number) in nodes.numbers and _is_kind(status.st_mode, block=block):
                     return nodes.numbers[block, number]
-    for line in _read(process / "maps").splitlines():
-        path = line.split(maxsplit=5)[5] if line.count(" ") >= 5 and "/" in line else ""
+    for path in machine.mapped(process):
         if path.startswith(f"{dev}/") and path in nodes.numbers.values():
             return path
-        if path and any(part in path for part in nodes.attributes):
-            return path
+        if any(part in path for part in nodes.attributes):
+            return shown(path)
     return ""
+
+
+def _open_files(process: Path) -> Iterator[tuple[str, str]]:
+    for entry in os.scandir(process / "fd"):
+        with contextlib.suppress(FileNotFoundError):
+            yield os.readlink(entry.path), entry.path
 
 
 def _is_kind(mode: int, *, block: bool) -> bool:
@@ -447,14 +508,16 @@ def _is_kind(mode: int, *, block: bool) -> bool:
 
 
 def _program(process: Path, path: str, own: Mapping[str, str]) -> Holder:
-    name = _text(process / "comm")
-    command = _command(process)
+    name = shown(_text(process / "comm"))
+    uid = _owner(process)
+    command = _command(process) if uid == os.geteuid() else ()
+    # Of another user, it would only be called so.
     ours = next((what for word, what in own.items() if word in command), "")
     if ours:
         return Holder(kind=HolderKind.OWN, name=ours, path=path, pid=int(process.name))
     try:
-        user = pwd.getpwuid(process.stat().st_uid).pw_name
-    except (OSError, KeyError):
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
         user = ""
     return Holder(
         kind=HolderKind.PROCESS,
@@ -465,6 +528,14 @@ def _program(process: Path, path: str, own: Mapping[str, str]) -> Holder:
         user=user,
         cure=CURES.get(name, ""),
     )
+
+
+def _owner(process: Path) -> int:
+    """Return the user id of a process; -1 for one that has ended."""
+    try:
+        return process.stat().st_uid
+    except OSError:
+        return -1
 
 
 def _command(process: Path) -> tuple[str, ...]:

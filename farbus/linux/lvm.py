@@ -30,10 +30,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.linux.disposable import run_disposable
 from farbus.linux.processes import kill_process
-from farbus.linux.sysfs import KernelSysfs
+from farbus.linux.sysfs import KernelSysfs, own_drives
 from farbus.model.storage import EXTENT_BYTES, LogicalIdentity, LogicalVolume, StorageDrive, stored_bytes
 from farbus.model.value import Value
 
@@ -163,9 +165,7 @@ _NAMESPACE = re.compile(r"(nvme[0-9]+)(?:c[0-9]+)?(n[0-9]+)")
 def local_drives(*, sys: str | Path = "/sys", dev: str = "/dev") -> dict[str, LocalDrive]:
     """Return the drives on this machine's bus by id, as inventories name them."""
     found = {}
-    for controller in KernelSysfs(str(sys)).nvme_controllers():
-        if controller.transport != "pcie" or not controller.serial:
-            continue
+    for drive, controller in own_drives(KernelSysfs(str(sys)).nvme_controllers()).items():
         names = []
         for entry in _children(Path(sys) / "class/nvme" / controller.name):
             # A path (nvme0c1n1) is one of the namespace that its subsystem has (nvme0n1).
@@ -175,7 +175,6 @@ def local_drives(*, sys: str | Path = "/sys", dev: str = "/dev") -> dict[str, Lo
             continue
         name = min(names)[1]
         block = Path(sys) / "class/block" / name
-        drive = f"NVME-{controller.serial}-{'_'.join(controller.model.split())}"
         found[drive] = LocalDrive(
             id=drive,
             controller=controller.name,
@@ -221,6 +220,8 @@ def tags_of(identity: LogicalIdentity, drives: Sequence[str]) -> list[str]:
 def _identity(tags: Mapping[str, list[str]]) -> LogicalIdentity | None:
     """Return whose a logical volume is by its tags; None for tags that we would not have made."""
     try:
+        if not all(one.isascii() and one.isdigit() for one in tags.get("unwiped", ())):
+            return None
         if "volume" in tags:
             found = LogicalIdentity(volume=tags["volume"][0], part=int(tags["part"][0]), parts=int(tags["parts"][0]))
         else:
@@ -236,6 +237,13 @@ class Said(NamedTuple):
     code: int
     out: str
     err: str
+
+
+def _bytes(row: Mapping[str, str], field: str) -> int:
+    """Read a number of bytes in a report; raise :class:`Unavailable` for what is none."""
+    if not (row[field].isascii() and row[field].isdigit()):
+        raise Unavailable(f"lvm2: {field} is {row[field]!r}, no number of bytes", hint="install lvm2, 2.03.12 or newer")
+    return int(row[field])
 
 
 _PV_FIELDS = "pv_name,vg_name,pv_size,pv_free,pv_missing,pv_tags"
@@ -274,7 +282,7 @@ class KernelLvm:
 
     async def _physical(self) -> list[dict[str, str]]:
         """Return the physical volumes that may be looked at, also those without a group."""
-        return await self._report("pvs", "pv", "--all", "--options", _PV_FIELDS)
+        return await self._report("pvs", "pv", _PV_FIELDS, "--all")
 
     async def drives(self) -> tuple[StorageDrive, ...]:
         """Run pvs."""
@@ -291,8 +299,8 @@ class KernelLvm:
             found.append(
                 StorageDrive(
                     id=local.id if local is not None else told,
-                    size_bytes=int(row["pv_size"]),
-                    free_bytes=int(row["pv_free"]),
+                    size_bytes=_bytes(row, "pv_size"),
+                    free_bytes=_bytes(row, "pv_free"),
                     path=local.path if local is not None else "",
                     controller=local.controller if local is not None else "",
                     missing=local is None or bool(row["pv_missing"]),
@@ -351,7 +359,7 @@ class KernelLvm:
 
     async def volumes(self) -> tuple[LogicalVolume, ...]:
         """Run lvs."""
-        rows = await self._report("lvs", "lv", "--select", f"vg_name={self.group}", "--options", _LV_FIELDS)
+        rows = await self._report("lvs", "lv", _LV_FIELDS, "--select", f"vg_name={self.group}")
         found = [volume for row in rows if (volume := self._volume(row)) is not None]
         return tuple(sorted(found, key=lambda volume: volume.name))
 
@@ -365,7 +373,7 @@ class KernelLvm:
             drives.append(told[0])
         return LogicalVolume(
             identity=identity,
-            size_bytes=int(row["lv_size"]),
+            size_bytes=_bytes(row, "lv_size"),
             drives=tuple(drives),
             path=row["lv_path"],
             active=row["lv_active"] == "active",
@@ -504,24 +512,28 @@ class KernelLvm:
 
     # lvm2.
 
-    async def _report(self, command: str, key: str, *arguments: str) -> list[dict[str, str]]:
+    async def _report(self, command: str, key: str, fields: str, *arguments: str) -> list[dict[str, str]]:
         if not self._local():
             # Without --devices it would look at everybody's.
             return []
         try:
             async with asyncio.timeout(READ_S):
                 said = await self._run(
-                    (command, "--reportformat", "json", "--units", "b", "--nosuffix", *self._devices(), *arguments)
-                )
+                    (
+                        command, "--reportformat", "json", "--units", "b", "--nosuffix", *self._devices(),
+                        *arguments, "--options", fields,
+                    )
+                )  # fmt: skip
         except TimeoutError:
             raise TimedOut(f"lvm {command}: no answer for {READ_S:g} s", hint="a drive may hang; see dmesg") from None
         if said.code:
             raise _error(f"lvm {command}", said.err)
         try:
-            rows: list[dict[str, str]] = json.loads(said.out)["report"][0][key]
-        except (ValueError, KeyError, IndexError) as error:
+            rows = msgspec.convert(json.loads(said.out)["report"][0][key], list[dict[str, str]])
+        except (ValueError, KeyError, IndexError, TypeError, msgspec.ValidationError) as error:
             raise Unavailable(f"lvm {command}: its report can't be read: {said.out.strip()[:120]!r}") from error
-        return rows
+        # Where lvm.conf says compact_output, what nothing has is left out.
+        return [{**dict.fromkeys(fields.split(","), ""), **row} for row in rows]
 
     async def _change(self, what: str, command: str, *arguments: str) -> None:
         said = await self._run((command, *self._devices(), *arguments))

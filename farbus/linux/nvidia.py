@@ -1,6 +1,6 @@
 """The door to what NVIDIA's driver does before a GPU is removed: drain state and persistence mode.
 
-A GPU that drains takes no new clients; persistence mode keeps it initialised,
+A GPU that drains takes no new clients, and who comes does not see it; persistence mode keeps it initialised,
 which is a reference of the driver to itself.  Both are calls of NVML, which
 holds the driver open and may hang: each is made in a disposable child.  NVML
 counts GPUs anew after one has gone, so they are named by PCI address here, and
@@ -22,7 +22,8 @@ from farbus.model.value import Value
 class GpuReadiness(Value, frozen=True, kw_only=True):
     """Whether a GPU takes no new clients, and whether its driver keeps it initialised.
 
-    ``uuid`` is empty and all is false where no driver speaks for it.
+    ``uuid`` is empty and all is false where no driver speaks for it.  Of one
+    that drains no more than that is told: who asks now does not see it any more.
     """
 
     uuid: str = ""
@@ -69,6 +70,11 @@ def _nvml() -> Any:
     return pynvml
 
 
+def _begin(nvml: Any) -> None:
+    """Initialise NVML, also where the only GPU drains: then there is none to be seen."""
+    nvml.nvmlInitWithFlags(nvml.NVML_INIT_FLAG_NO_GPUS)
+
+
 def _info(nvml: Any, address: str) -> Any:
     at = Address.parse(address)
     info = nvml.nvmlPciInfo_t()
@@ -82,28 +88,27 @@ def read_gpu(address: str) -> dict[str, Any]:
     """Return :class:`GpuReadiness` as JSON can hold it."""
     nvml = _nvml()
     try:
-        nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByPciBusId_v2(_info(nvml, address).busId)
-        uuid = nvml.nvmlDeviceGetUUID(handle)
-        persistent = bool(nvml.nvmlDeviceGetPersistenceMode(handle))
+        _begin(nvml)
         try:
+            # By its address: a process that comes while it drains is given no handle (nvmlDeviceModifyDrainState).
             draining = bool(nvml.nvmlDeviceQueryDrainState(_info(nvml, address)))
         except nvml.NVMLError:
             draining = False
+        if draining:
+            return {"draining": True}
+        handle = nvml.nvmlDeviceGetHandleByPciBusId_v2(_info(nvml, address).busId)
+        uuid = nvml.nvmlDeviceGetUUID(handle)
+        persistent = bool(nvml.nvmlDeviceGetPersistenceMode(handle))
     except nvml.NVMLError:
         return {}
-    return {
-        "uuid": uuid if isinstance(uuid, str) else uuid.decode(),
-        "draining": draining,
-        "persistent": persistent,
-    }
+    return {"uuid": uuid if isinstance(uuid, str) else uuid.decode(), "persistent": persistent}
 
 
 def set_draining(address: str, on: bool) -> None:
     """Change a GPU's drain state; raise :class:`Unavailable` with NVML's own words."""
     nvml = _nvml()
     try:
-        nvml.nvmlInit()
+        _begin(nvml)
         nvml.nvmlDeviceModifyDrainState(_info(nvml, address), int(on))
     except nvml.NVMLError as error:
         raise Unavailable(f"drain state of GPU {address}: {error}", hint="it takes root") from error
@@ -113,7 +118,7 @@ def set_persistent(address: str, on: bool) -> None:
     """Change a GPU's persistence mode; raise :class:`Unavailable` with NVML's own words."""
     nvml = _nvml()
     try:
-        nvml.nvmlInit()
+        _begin(nvml)
         handle = nvml.nvmlDeviceGetHandleByPciBusId_v2(_info(nvml, address).busId)
         nvml.nvmlDeviceSetPersistenceMode(handle, int(on))
     except nvml.NVMLError as error:
@@ -127,8 +132,9 @@ class FakeNvidia:
         self.gpus = dict(gpus or {})
 
     async def readiness(self, address: str) -> GpuReadiness:
-        """Return what is set."""
-        return self.gpus.get(address, GpuReadiness())
+        """Return what is set; of one that drains nothing else is seen."""
+        found = self.gpus.get(address, GpuReadiness())
+        return GpuReadiness(draining=True) if found.draining else found
 
     async def set_draining(self, address: str, *, on: bool) -> None:
         """Set it."""

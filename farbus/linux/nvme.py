@@ -62,6 +62,8 @@ from farbus.model.nvmeof import (
 OUTPUT_LIMIT_BYTES = 4 << 20
 """Most that nvme-cli may print: a discovery log comes from another machine."""
 
+_INSTALL = "install nvme-cli, 2.3 or newer"
+
 TLS_CLI_HINT = "install nvme-cli 2.11 or newer, such as Debian 13's 2.13"
 
 DISCOVERY_NQN = "nqn.2014-08.org.nvmexpress.discovery"
@@ -287,9 +289,13 @@ class KernelNvme:
     async def cli(self) -> NvmeCli:
         """Ask it, once for each that is installed."""
         path = shutil.which(self._program)
-        if path is None:
-            raise Unavailable("nvme-cli is not here", hint="install nvme-cli, 2.3 or newer")
-        status = os.stat(path)
+        try:
+            # Where it is being upgraded it may be gone again.
+            status = os.stat(path) if path is not None else None
+        except OSError:
+            status = None
+        if path is None or status is None:
+            raise Unavailable("nvme-cli is not here", hint=_INSTALL)
         marks = (path, status.st_ino, status.st_mtime_ns)
         if self._known is None or self._known[0] != marks:
             self._known = (marks, await self._probe())
@@ -318,12 +324,13 @@ class KernelNvme:
             raise Unavailable(f"connect {address}: {absent}", hint=f"modprobe {MODULES[address.transport]}")
         if found is None:
             raise connect_error(address, said)
-        # What nvme-cli gets wrong, and what an earlier agent had set.
-        wanted = {"ctrl_loss_tmo": (found.loss_s, connection.loss_s)}
-        wanted["reconnect_delay"] = (found.reconnect_delay_s, connection.reconnect_delay_s)
-        wrong = {name: str(right) for name, (now, right) in wanted.items() if now != right}
-        if wrong:
-            await self._write(found, wrong)
+        # What nvme-cli gets wrong, and what an earlier agent had set.  Both, in this order: of the time-out the kernel
+        # keeps how many tries it is, by the delay of that moment (nvme_ctrl_loss_tmo_store).
+        if not found.has_times_of(connection):
+            await self._write(
+                found,
+                {"reconnect_delay": str(connection.reconnect_delay_s), "ctrl_loss_tmo": str(connection.loss_s)},
+            )
 
     def _prove_tls(self, cli: NvmeCli, address: TransportAddress) -> None:
         """Raise where nvme-cli or the kernel know no TLS: libnvme leaves out what the kernel does not know."""
@@ -378,7 +385,8 @@ class KernelNvme:
         """Run ``nvme smart-log``, or what it is called."""
         said = await self._run(smart_call(await self.cli(), f"/dev/{device}"))
         if said.code:
-            raise Unavailable(f"SMART log of {device}: {without_secrets(said.err).strip()[:200]}")
+            lines = without_secrets(said.err).strip().splitlines()
+            raise Unavailable(f"SMART log of {device}: {lines[0][:200] if lines else 'nvme-cli says nothing'}")
         return parse_smart_log(said.out)
 
     async def _run(self, call: Call) -> Said:
@@ -386,23 +394,23 @@ class KernelNvme:
         arguments = list(call.arguments)
         with contextlib.ExitStack() as stack:
             pass_fds: tuple[int, ...] = ()
-            if call.configuration:
-                descriptor = os.memfd_create("nvme", os.MFD_CLOEXEC)
-                stack.callback(os.close, descriptor)
-                os.write(descriptor, call.configuration.encode())
-                os.lseek(descriptor, 0, os.SEEK_SET)
-                pass_fds = (descriptor,)
-                arguments.append(f"--config=/dev/fd/{descriptor}")
             try:
+                if call.configuration:
+                    descriptor = os.memfd_create("nvme", os.MFD_CLOEXEC)
+                    stack.callback(os.close, descriptor)
+                    os.write(descriptor, call.configuration.encode())
+                    os.lseek(descriptor, 0, os.SEEK_SET)
+                    pass_fds = (descriptor,)
+                    arguments.append(f"--config=/dev/fd/{descriptor}")
                 child = await asyncio.create_subprocess_exec(
                     self._program, *arguments,
                     stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                     pass_fds=pass_fds, start_new_session=True, env={**os.environ, "LC_ALL": "C"},
                 )  # fmt: skip
             except OSError as error:
-                raise Unavailable(
-                    f"nvme {arguments[0]}: {error.strerror}", hint="install nvme-cli, 2.3 or newer"
-                ) from error
+                # Without descriptors or memory, to install it again would not help.
+                hint = _INSTALL if isinstance(error, FileNotFoundError) else "see dmesg"
+                raise Unavailable(f"nvme {arguments[0]}: {error.strerror}", hint=hint) from error
         assert child.stdout is not None
         assert child.stderr is not None
         try:

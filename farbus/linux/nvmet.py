@@ -16,6 +16,8 @@ kernels answered (tests/linux/nvmet_contract.py).
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import os
 import re
@@ -25,9 +27,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.errors import Conflict, FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.linux.disposable import run_disposable
 from farbus.linux.modules import load_modules
+from farbus.linux.names import shown
 from farbus.linux.tls_keys import KERNEL_HINT
 from farbus.model.nvmeof import (
     MODEL,
@@ -67,6 +70,9 @@ KEY_MODE = 0o600
 
 DIFFIE_HELLMAN = "ffdhe2048"
 """Group of the exchange: with none, who listens and guesses keys can try them at home."""
+
+READ_S = 30.0
+"""Longest that the whole of it may take to be read: an agent that starts looks at each of its leases."""
 
 Operation = tuple[str, ...]
 """One system call: its name, a path below the target's root, and what else it takes."""
@@ -191,7 +197,16 @@ class KernelNvmet:
         return msgspec.convert(await self._read(), Target)
 
     async def _read(self) -> Any:
-        return await run_disposable(read_target, str(self._root))
+        try:
+            async with asyncio.timeout(READ_S):
+                return await run_disposable(read_target, str(self._root))
+        except TimeoutError as error:
+            raise TimedOut(
+                f"NVMe target: not read after {READ_S:g} s",
+                hint="a drive that it exports may hang, with the kernel's lock; see dmesg",
+            ) from error
+        except OSError as error:
+            raise self._converted("read the NVMe target", error) from error
 
     async def load(self, transports: Sequence[Transport]) -> None:
         """Call modprobe, which does nothing where a module is loaded or built in."""
@@ -521,7 +536,7 @@ def read_target(root: str) -> dict[str, Any]:
         ports=tuple(sorted((one for one in ports if one is not None), key=lambda port: port.id)),
         hosts=tuple(
             TargetHost(
-                nqn=entry.name,
+                nqn=shown(entry.name),
                 authenticated=bool(_text(entry / "dhchap_key")),
                 proves_target=bool(_text(entry / "dhchap_ctrl_key")),
             )
@@ -535,10 +550,10 @@ def read_target(root: str) -> dict[str, Any]:
 def _read_subsystem(place: Path) -> TargetSubsystem | None:
     try:
         return TargetSubsystem(
-            nqn=place.name,
-            serial=(place / "attr_serial").read_text().strip(),
+            nqn=shown(place.name),
+            serial=_read(place / "attr_serial"),
             model=_text(place / "attr_model"),
-            any_host=(place / "attr_allow_any_host").read_text().strip() == "1",
+            any_host=_read(place / "attr_allow_any_host") == "1",
             hosts=_links(place / "allowed_hosts"),
             namespaces=tuple(
                 sorted(
@@ -554,14 +569,14 @@ def _read_subsystem(place: Path) -> TargetSubsystem | None:
 
 def _read_namespace(place: Path) -> TargetNamespace | None:
     try:
-        device = (place / "device_path").read_text().strip()
+        device = _read(place / "device_path")
         return TargetNamespace(
             nsid=int(place.name),
             device="" if device == "(null)" else device,
-            uuid=(place / "device_uuid").read_text().strip().lower(),
-            nguid=re.sub("[^0-9a-f]", "", (place / "device_nguid").read_text().lower()),
-            ana_group=int((place / "ana_grpid").read_text()),
-            enabled=(place / "enable").read_text().strip() == "1",
+            uuid=_read(place / "device_uuid").lower(),
+            nguid=re.sub("[^0-9a-f]", "", _read(place / "device_nguid").lower()),
+            ana_group=int(_read(place / "ana_grpid")),
+            enabled=_read(place / "enable") == "1",
         )
     except (OSError, ValueError):
         return None
@@ -576,7 +591,12 @@ def _read_port(place: Path) -> TargetPort | None:
             address=_text(place / "addr_traddr"),
             service=_text(place / "addr_trsvcid"),
             subsystems=_links(place / "subsystems"),
-            states={entry.name: _text(entry / "ana_state") for entry in _entries(place / "ana_groups")},
+            states={
+                entry.name: state
+                for entry in _entries(place / "ana_groups")
+                # Without one it has gone meanwhile.
+                if (state := _text(entry / "ana_state"))
+            },
             tls=(_text(place / "addr_tsas"), _text(place / "addr_treq")) == (TLS, REQUIRED),
         )
     except (OSError, ValueError):
@@ -594,15 +614,23 @@ def _links(directory: Path) -> tuple[str, ...]:
     """Return what links lead to: somebody's link may be called otherwise."""
     found = []
     try:
-        for entry in sorted(directory.iterdir()):
-            found.append(os.path.basename(os.readlink(entry)))
+        entries = sorted(directory.iterdir())
     except OSError:
-        pass
+        return ()
+    for entry in entries:
+        # One that has gone meanwhile takes no other with it.
+        with contextlib.suppress(OSError):
+            found.append(shown(os.path.basename(os.readlink(entry))))
     return tuple(found)
+
+
+def _read(path: Path) -> str:
+    """Return an attribute's text; raise OSError.  What somebody else has written there may be no UTF-8."""
+    return path.read_text(encoding="utf-8", errors="replace").strip()
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return _read(path)
     except OSError:
         return ""

@@ -17,6 +17,9 @@ from farbus.linux.processes import kill_process
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for the worker.  The first call wakes every GPU, seconds each without persistence mode."""
 
+END_TIMEOUT_S = 5.0
+"""Longest wait for a worker that was killed: one that hangs in the driver ends when that lets it, if ever."""
+
 ANSWER_LIMIT_BYTES = 1 << 20
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -111,6 +114,8 @@ class WorkerNvml:
     def __init__(self, *, environment: Mapping[str, str] | None = None) -> None:
         self._environment = dict(environment or {})
         self._worker: asyncio.subprocess.Process | None = None
+        self._stuck: asyncio.subprocess.Process | None = None
+        """One that was killed and had not ended when it was waited for."""
         # The worker answers in order: one question at a time.
         self._turn = asyncio.Lock()
         self._absent: GpuList | None = None
@@ -135,12 +140,12 @@ class WorkerNvml:
                         await worker.stdin.drain()
                     line = await worker.stdout.readline()
             except TimeoutError as error:
-                await self._end(kill=True)
+                await self._end()
                 raise TimedOut(
                     f"NVML: no answer to {command} after {ANSWER_TIMEOUT_S:g} s", hint="see nvidia-smi and dmesg"
                 ) from error
             except ValueError as error:
-                await self._end(kill=True)
+                await self._end()
                 raise Unavailable(f"NVML: its answer is longer than {ANSWER_LIMIT_BYTES} bytes") from error
             except BaseException:
                 # The answer that was not waited for must not reach the next question.
@@ -148,11 +153,17 @@ class WorkerNvml:
                 self._worker = None
                 raise
             if not line:
-                code = await self._end(kill=True)
+                code = await self._end()
                 raise Unavailable(f"NVML: its worker died ({_how_it_ended(code)})", hint="did a GPU vanish? see dmesg")
             return msgspec.json.decode(line, type=dict[str, Any])
 
     async def _start(self) -> asyncio.subprocess.Process:
+        if self._stuck is not None and self._stuck.returncode is None:
+            # Each further one would hang as well, and be there as long.
+            raise Unavailable(
+                f"NVML: its worker (pid {self._stuck.pid}) hangs in the driver and can't be ended",
+                hint="see dmesg; if it does not end, reboot the node",
+            )
         try:
             self._worker = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "farbus.linux.nvml_worker",
@@ -164,15 +175,30 @@ class WorkerNvml:
             raise Unavailable(f"NVML: start its worker: {error.strerror}") from error
         return self._worker
 
-    async def _end(self, *, kill: bool) -> int:
+    async def _end(self, *, patience_s: float = 0.0) -> int | None:
+        """End the worker, which is killed where it does not end by itself within ``patience_s``; return its exit code.
+
+        None where there was none, and for one that hangs in the driver: that ends when the kernel lets it.
+        """
         worker, self._worker = self._worker, None
         if worker is None:
-            return 0
+            return None
         assert worker.stdin is not None
         worker.stdin.close()
-        if kill:
+        try:
+            if patience_s:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(patience_s):
+                        return await worker.wait()
+        finally:
+            # Nothing happens where it has ended.
             kill_process(worker)
-        return await worker.wait()
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                return await worker.wait()
+        except TimeoutError:
+            self._stuck = worker
+            return None
 
     async def list(self) -> GpuList:
         """Ask for all GPUs; where there was no driver, only if something speaks for one that has come.
@@ -210,11 +236,7 @@ class WorkerNvml:
     async def stop(self) -> None:
         """End the worker; one that does not end by itself is killed."""
         async with self._turn:
-            try:
-                async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    await self._end(kill=False)
-            except TimeoutError:
-                return
+            await self._end(patience_s=ANSWER_TIMEOUT_S)
 
     @contextlib.asynccontextmanager
     async def released(self) -> AsyncIterator[None]:
@@ -243,7 +265,9 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-def _how_it_ended(code: int) -> str:
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "it has not ended yet"
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 

@@ -7,10 +7,14 @@ or controller that disappears while it is read is left out: it is gone.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+
+from farbus.linux.names import shown
+from farbus.model.pci import nvme_name
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CONTROLLER = re.compile(r"nvme[0-9]+")
@@ -54,6 +58,19 @@ class Sysfs(Protocol):
     def nvme_controllers(self) -> tuple[NvmeController, ...]:
         """Return all NVMe controllers by name."""
         ...
+
+
+def own_drives(controllers: Iterable[NvmeController]) -> dict[str, NvmeController]:
+    """Return the drives on the machine's own bus by their names (:func:`farbus.model.pci.nvme_name`).
+
+    Of several controllers with one name that at the lowest address: a drive with two ports, or with virtual functions,
+    has several.  Of two drives that nothing tells apart, one is left out.
+    """
+    found: dict[str, NvmeController] = {}
+    for one in sorted(controllers, key=lambda one: one.address):
+        if one.transport == "pcie" and one.serial:
+            found.setdefault(nvme_name(one.serial, one.model), one)
+    return found
 
 
 _NO_SUBSYSTEM = frozenset({"(null)", "(efault)"})
@@ -100,11 +117,12 @@ class KernelSysfs:
                 found.append(
                     NvmeController(
                         name=directory.name,
-                        serial=serial,
-                        model=_text(directory / "model"),
+                        # As the firmware of whoever made it has them: any bytes.
+                        serial=shown(serial),
+                        model=shown(_text(directory / "model")),
                         transport=_text(directory / "transport"),
                         address=_text(directory / "address"),
-                        subsystem_nqn=_text(directory / "subsysnqn"),
+                        subsystem_nqn=shown(_text(directory / "subsysnqn")),
                         capacity_bytes=self._capacity(directory),
                         numa_node=_number(directory / "numa_node", -1),
                     )

@@ -86,6 +86,17 @@ class Look(Value, frozen=True, kw_only=True):
         """The holders that are not our own."""
         return tuple(holder for holder in self.holders if holder.kind is not HolderKind.OWN)
 
+    def without_trust(self) -> Look:
+        """Return the look as it counts once our own have let go: who is still called so holds the device like others.
+
+        Anybody may give his process such a name.
+        """
+        counted = tuple(
+            msgspec.structs.replace(holder, kind=HolderKind.PROCESS) if holder.kind is HolderKind.OWN else holder
+            for holder in self.holders
+        )
+        return msgspec.structs.replace(self, holders=counted)
+
     def with_more(self, holders: tuple[Holder, ...]) -> Look:
         """Return the look with holders that somebody else knows of."""
         return msgspec.structs.replace(self, holders=(*self.holders, *holders))

@@ -41,6 +41,8 @@ DEFAULT_TLS_SERVICE = 4421
 
 _NQN = re.compile(r"nqn\.[0-9]{4}-[0-9]{2}\.[!-~]+:[!-~]+|nqn\.2014-08\.org\.nvmexpress:uuid:[0-9a-f-]{36}")
 _PART = re.compile(r"[A-Za-z0-9._-]{1,80}")
+_ZONE = re.compile(r"[A-Za-z0-9._@-]{1,15}")
+"""Of an IPv6 address: the name of an interface (IFNAMSIZ, linux/if.h)."""
 _IDENTITIES = uuid.uuid5(uuid.NAMESPACE_URL, NQN_PREFIX)
 
 
@@ -126,7 +128,11 @@ def normal_address(text: str, *, field: str = "address") -> str:
     """Return an IP address as it is compared: IPv6 in its shortest form, with its zone, without brackets."""
     bare, separator, zone = text.strip("[]").partition("%")
     try:
-        return f"{ipaddress.ip_address(bare)}{separator}{zone}"
+        address = ipaddress.ip_address(bare)
+        # What comes from other nodes goes into settings of nvme-cli, where a line end in a zone would be two settings.
+        if separator and (address.version == 4 or _ZONE.fullmatch(zone) is None):
+            raise ValueError
+        return f"{address}{separator}{zone}"
     except ValueError:
         raise InvalidInput(f"{field}: {text!r} is no IP address", hint="for example 10.0.0.7, or fd00::7") from None
 
@@ -376,6 +382,12 @@ class Controller(Value, frozen=True, kw_only=True):
     def half_made(self) -> bool:
         """Say whether nobody has ever heard from it who it is, as one that never came up: there is nothing to use."""
         return not self.nqn and not self.namespaces
+
+    def has_times_of(self, connection: Connection) -> bool:
+        """Say whether it is tried again as the connection has it: for whole delays, as the kernel counts."""
+        delay_s = connection.reconnect_delay_s
+        loss_s = -(-connection.loss_s // delay_s) * delay_s if connection.loss_s >= 0 and delay_s else connection.loss_s
+        return (self.loss_s, self.reconnect_delay_s) == (loss_s, delay_s)
 
     def reaches(self, connection: Connection, address: TransportAddress) -> bool:
         """Say whether it is the connection's path to an address: by what stays the same about it."""

@@ -284,8 +284,8 @@ class Identity(Value, frozen=True, kw_only=True):
 
 
 def nvme_name(serial: str, model: str) -> str:
-    """Return a drive's name: its serial is unique among those of its model."""
-    return f"NVME-{serial.strip()}-{'_'.join(model.split())}"
+    """Return a drive's name: its serial is unique among those of its model.  Without commas, which separate names."""
+    return f"NVME-{serial.strip()}-{'_'.join(model.split())}".replace(",", "_")
 
 
 class PciTree(Value, frozen=True, kw_only=True):

@@ -11,7 +11,9 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+import structlog
 
+from farbus.agent import daemon
 from farbus.agent.config import AgentConfig
 from farbus.agent.daemon import serve
 from farbus.agent.remoting_host import SupervisorProgram
@@ -50,6 +52,27 @@ async def test_hello_names_the_node_and_what_it_has(
     assert hello.node.capacity.cpu_milli > 0
     assert not hello.held
     assert not hello.tasks
+
+
+async def test_whatever_looking_at_its_certificate_meets_the_agent_goes_on(
+    agent: AgentInProcess, config: AgentConfig, scheduler: ScriptedScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, problems = asyncio.Event(), [ValueError("unsupported"), OSError("no descriptor"), OSError("no descriptor")]
+
+    def look(*_: object, **__: object) -> bool:
+        if problems:
+            raise problems.pop(0)
+        looked.set()
+        return False
+
+    monkeypatch.setattr(daemon, "is_due", look)
+    monkeypatch.setattr(daemon, "CERTIFICATE_INTERVAL_S", 0.0)
+    with structlog.testing.capture_logs() as logs:
+        agent.start(config)
+        await scheduler.sessions.connected()
+        await looked.wait()
+    told = [entry["reason"] for entry in logs if entry["event"] == "certificate not renewed"]
+    assert told == ["ValueError: unsupported", "no descriptor"]
 
 
 async def test_a_task_runs_and_its_output_and_exit_code_come_back(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from farbus.agent.config import AgentConfig
@@ -59,6 +60,22 @@ async def test_each_device_is_told_once_by_what_stays_the_same() -> None:
     ]
     assert found.node.capacity.cpu_milli == 4000
     assert found.troubles == ()
+
+
+async def test_of_several_controllers_with_one_name_one_is_listed() -> None:
+    # The ports of a drive that has two, or virtual functions of one; or two drives of a maker who numbers none.
+    other = msgspec.structs.replace(DRIVE, name="nvme1", address="0000:1a:00.0")
+    for controllers in ((DRIVE, other), (other, DRIVE)):
+        found = await take_inventory(CONFIG, facts=FakeNodeFacts(), sysfs=FakeSysfs((), controllers), gpu_sources=[])
+        assert [(one.id, one.pci_address) for one in found.node.devices] == [("NVME-S1-A_drive", DRIVE.address)]
+        assert found.left_out == ("nvme1 at 0000:1a:00.0: nvme0 at 0000:19:00.0 is called NVME-S1-A_drive, too",)
+
+
+async def test_a_drive_whose_name_separates_names_is_called_otherwise() -> None:
+    # The scheduler refuses all of a node that reports a name with a comma.
+    odd = msgspec.structs.replace(DRIVE, serial="S,1", model="A, drive")
+    found = await take_inventory(CONFIG, facts=FakeNodeFacts(), sysfs=FakeSysfs((), (odd,)), gpu_sources=[])
+    assert [one.id for one in found.node.devices] == ["NVME-S_1-A__drive"]
 
 
 @pytest.mark.parametrize("setting", ["on", "off"])

@@ -16,10 +16,11 @@ from farbus.agent.moves import AgentGate, Moves, closed_by
 from farbus.agent.steps import CalledOff, CallOff, Result, StepRunner
 from farbus.errors import Conflict, TimedOut, Unavailable
 from farbus.hotplug.sequences import HotAttach, HotDetach
-from farbus.hotplug.steps import RemoveFunctions, UnassignDevice
+from farbus.hotplug.steps import RemoveFunctions, ScanBelow, UnassignDevice
 from farbus.hotplug.working import WedgedRemoval
 from farbus.linux.clock import FakeClock
 from farbus.model.holders import Holder, HolderKind, Look
+from farbus.model.pci import PciTree
 from tests.hotplug.harness import DRIVE, Node, a_move
 from tests.hotplug.machines import PORT_A
 
@@ -49,6 +50,16 @@ async def agent(directory: Path, *, boot_id: str = "a-boot") -> AsyncIterator[Ag
     await journal.close()
 
 
+async def test_while_nothing_is_moved_no_change_has_the_bus_read(tmp_path: Path) -> None:
+    async with agent(tmp_path) as one:
+
+        def read() -> PciTree:
+            raise AssertionError("hundreds of virtual functions would each have it read")
+
+        one.node.pci.tree = read  # type: ignore[method-assign]
+        assert not one.moves.is_expected("0000:01:00.0")
+
+
 async def test_what_is_attached_is_adopted_by_the_next_agent(tmp_path: Path) -> None:
     async with agent(tmp_path) as first:
         await first.moves.perform(ATTACH)
@@ -57,6 +68,25 @@ async def test_what_is_attached_is_adopted_by_the_next_agent(tmp_path: Path) -> 
         assert attached[DRIVE]["address"] == "0000:01:00.0"
         assert second.gate.closed() == {}
         assert second.node.pci.writes == second.node.fabric.calls == []
+
+
+async def test_a_defect_in_what_is_taken_up_is_a_trouble_of_its_device_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agent(tmp_path) as first:
+        await first.moves.perform(ATTACH)
+
+    async def fail(_: ScanBelow, _known: Result | None) -> Result:
+        raise ZeroDivisionError("planted")
+
+    async with agent(tmp_path) as second:
+        with monkeypatch.context() as patched:
+            patched.setattr(ScanBelow, "observe", fail)
+            assert await second.recover() == {}
+        assert second.moves.troubles == {DRIVE: "a defect: ZeroDivisionError('planted')"}
+        # It is tried again, as all that is stuck.
+        await second.moves.try_again(boot_id=second.boot_id)
+        assert (second.moves.troubles, list(second.moves.attached)) == ({}, [DRIVE])
 
 
 async def test_what_is_detached_stays_away_and_closed(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 import pytest_asyncio
 
 from farbus.agent.journal import Journal
@@ -13,7 +16,7 @@ from farbus.agent.paths import LAST_WAIT_S, LOOK_S, PathTrouble, PathWatch, Used
 from farbus.agent.steps import StepRunner
 from farbus.linux.clock import FakeClock
 from farbus.linux.fake_nvme import FakeTarget
-from farbus.model.nvmeof import Connection, ControllerState
+from farbus.model.nvmeof import Connection, Controller, ControllerState
 from farbus.nvmeof.keys import LeaseKeys
 from farbus.nvmeof.parts import Attach
 from farbus.nvmeof.sequences import steps_of
@@ -115,6 +118,38 @@ async def test_a_silent_path_is_tried_less_and_less_often(watched: Watched) -> N
     await watched.look(day // 24)
     # 15, 30, ... 480 s, and from then on each ten minutes.
     assert len(watched.node.nvme.calls) == 1 + 6 + (3600 - 945) // int(LAST_WAIT_S)
+
+
+@pytest.mark.parametrize("problem", [OSError(errno.EMFILE, "Too many open files"), ZeroDivisionError("planted")])
+async def test_whatever_a_try_meets_the_next_one_is_made(watched: Watched, problem: Exception) -> None:
+    await watched.attach(a_target(watched.connection))
+    watched.node.nvme.lose("nvme0")
+
+    async def meet(*_: object, **__: object) -> NoReturn:
+        raise problem
+
+    connect, watched.node.nvme.connect = watched.node.nvme.connect, meet  # type: ignore[method-assign]
+    await watched.look()
+    assert watched.states() == {SECOND: "live"}
+    watched.node.nvme.connect = connect  # type: ignore[method-assign]
+    await watched.look(2)
+    assert watched.states() == BOTH
+
+
+async def test_controllers_are_looked_at_once_for_all_leases(watched: Watched) -> None:
+    connections = [a_connection(f"l{number}") for number in range(5)]
+    watched.node.nvme.offer(*map(a_target, connections))
+    looks, controllers = 0, watched.node.nvme.controllers
+
+    def counted() -> tuple[Controller, ...]:
+        nonlocal looks
+        looks += 1
+        return controllers()
+
+    watched.node.nvme.controllers = counted  # type: ignore[method-assign]
+    watched.watch._used = lambda: [UsedPaths(connection=one, storage="data") for one in connections]
+    await watched.watch.look()
+    assert looks == 1
 
 
 async def test_a_restarted_agent_proves_its_host_by_what_the_kernel_has(watched: Watched) -> None:

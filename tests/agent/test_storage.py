@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
 import pytest_asyncio
 import structlog
 
-from farbus.agent import storage
+from farbus.agent import storage, storage_host
 from farbus.agent.config import AgentConfig
 from farbus.agent.events import PreparedLease
+from farbus.agent.storage_host import StorageHost
 from farbus.agent.telemetry.storage import Overuse, StorageCollector
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Role
@@ -615,6 +617,54 @@ async def test_swap_is_an_operators_alone_whom_the_node_need_not_know(storing: N
     back = await using.sessions.command(unprepare_client=session_pb2.UnprepareClient(job_id="j1", task="main.0"))
     assert back.error == ""
     assert using.machine.world() == old
+
+
+async def test_what_hangs_keeps_no_agent_from_starting(storing: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    drives = await storing.machine.give("S1", "S2")
+    await storing.start()
+    for name, drive in zip(("l1", "l2"), drives, strict=True):
+        prepared = await storing.sessions.command(prepare_devices=prepare(storage_lease(name, drives=(drive,))))
+        assert prepared.error == ""
+    await storing.stop()
+    forget(storing)
+
+    async def hang(*_: object) -> NoReturn:
+        # As where a drive does not answer.
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(FakeNvmet, "disable_namespaces", hang)
+    monkeypatch.setattr(storage_host, "STRANGER_END_S", 0.5)
+    with structlog.testing.capture_logs() as logs:
+        await storing.start()
+    told = [entry for entry in logs if entry["event"] == "what an earlier agent left is not ended"]
+    assert {entry["what"].rpartition(":lease:")[2] for entry in told} >= {"l1:1", "l2:1"}
+    assert "its end is still under way after 0.5 s, and left; see dmesg" in {entry["error"] for entry in told}
+
+
+async def test_a_stripe_that_is_not_understood_keeps_no_other_from_its_end(using: Node) -> None:
+    mapper = using.machine.mapper
+    await mapper._run(("create", "farbus-odd", "--uuid=FARBUS-odd"), "0 1 linear 7:2 0")
+    # Of an agent that was killed while dmsetup made it, or dmsetup itself.
+    mapper.cut_off = True
+    await mapper._run(("create", "farbus-gone", "--uuid=FARBUS-gone"), "0 8 striped 1 8 7:2 0")
+    with structlog.testing.capture_logs() as logs:
+        await using.start()
+    assert mapper.list() == ("FARBUS-odd",)
+    told = [entry for entry in logs if entry["event"] == "what an earlier agent left is not ended"]
+    assert [(entry["what"], "its table is not ours" in entry["error"]) for entry in told] == [("stripe odd", True)]
+
+
+async def test_addresses_that_can_not_be_looked_at_end_no_agent(several: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_: StorageHost) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(StorageHost, "address_works", refuse)
+    drives = await several.machine.give("S1")
+    with structlog.testing.capture_logs() as logs:
+        await several.start()
+        assert (await several.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))).error == ""
+    assert "addresses of the NVMe target not looked at" in {entry["event"] for entry in logs}
 
 
 async def test_a_node_without_a_target_has_nothing_to_end(using: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import os
+import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -13,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from farbus.api import authority as authorities
 from farbus.api import gate as gates
+from farbus.api import trust as trusts
 from farbus.api.audit import AuditLog, AuditRecord, read_records
 from farbus.api.authority import (
     Authority,
@@ -467,6 +472,61 @@ def test_older_revocation_list_put_back_frees_nobody(tmp_path: Path) -> None:
     Path(credentials.revocations).write_bytes(older)
     trust.refresh()
     assert trust.is_revoked(revoked.serial)
+
+
+def test_files_that_another_thread_takes_up_just_now_end_no_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # For each connection gRPC looks whether they have changed, in a thread of its own.
+    authority = Authority.create(tmp_path / "ca")
+    credentials = write_credentials(tmp_path / "a", "a", authority.issue("a", Role.NODE))
+    pems = [authority.issue(name, Role.USER).certificate for name in ("bob", "eve")]
+    trust = Trust(credentials)
+
+    class Known(OrderedDict[bytes, Any]):
+        def __len__(self) -> int:
+            before = super().__len__()
+            if before > 1:
+                os.utime(credentials.certificate, ns=(1, 1))
+                trust.refresh()
+            return before
+
+    monkeypatch.setattr(trusts, "MAX_KNOWN", 1)
+    trust._peers = Known()
+    assert [trust.check(pem).identity.name for pem in pems] == ["bob", "eve"]
+
+
+def test_of_two_who_take_up_files_at_once_none_goes_back_to_older_ones(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    credentials = write_credentials(tmp_path / "a", "a", authority.issue("a", Role.NODE))
+    trust = Trust(credentials)
+    begun, go_on = threading.Event(), threading.Event()
+    read = trust.credentials.read
+
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(credentials, name)
+
+        def read(self) -> Any:
+            found = read()
+            if threading.current_thread() is other:
+                begun.set()
+                assert go_on.wait(60)
+            return found
+
+    trust.credentials = Slow()  # type: ignore[assignment]
+    write_credentials(tmp_path / "a", "a", authority.issue("a", Role.NODE))
+    other = threading.Thread(target=trust.refresh)
+    other.start()
+    assert begun.wait(60)
+    newest = write_credentials(tmp_path / "a", "a", authority.issue("a", Role.NODE)).read()
+    mine = threading.Thread(target=trust.refresh)
+    mine.start()
+    assert trust._refreshing.locked()
+    go_on.set()
+    other.join(60)
+    mine.join(60)
+    assert trust.files == newest
 
 
 def test_name_without_a_valid_certificate_can_not_be_revoked(tmp_path: Path) -> None:

@@ -134,6 +134,19 @@ def test_devices_and_ports_are_listed(site: Site) -> None:
     assert [(row["port"]["id"], row["port"]["node"]) for row in ports] == [("30h", "alpha"), ("31h", "beta")]
 
 
+def test_a_chassis_that_can_not_be_asked_hides_no_other(site: Site) -> None:
+    credentials = site.directory / "credentials"
+    credentials.chmod(0o644)
+    try:
+        listed, refused = site("list", "-q"), site("assign", "GPU-1", "alpha", "-q")
+    finally:
+        credentials.chmod(0o600)
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["DEVICE", "GPU-1", "S2"]
+    told = f"farbus: chassis falcon-by-redfish: credentials {credentials}: others can read or write it; chmod 600"
+    for done in (listed, refused):
+        assert (done.returncode, done.stderr.startswith(told)) == (5, True)
+
+
 def test_a_device_is_assigned_moved_and_unassigned(site: Site) -> None:
     by_redfish = ("--chassis", "falcon-by-redfish")
     assert site("assign", "S2", "alpha", *by_redfish).stdout == "device S2 is assigned to port 30h\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,7 @@ from farbus.linux.sysfs import KernelSysfs
 from farbus.linux.uevents import FakeUevents
 from farbus.model.device import DeviceKind
 from farbus.model.fabric import ChassisView, FabricDevice, FabricPort, FabricStep
-from farbus.model.holders import Holder
+from farbus.model.holders import Holder, HolderKind, Look
 from farbus.model.pci import Function
 from farbus.model.value import from_json, to_json
 from tests.hotplug.machines import PORT_A, PORT_B, drive, plain, two_ports
@@ -159,6 +159,21 @@ class FileNvidia(FakeNvidia):
         self._file.write_bytes(msgspec.json.encode(self.gpus))
 
 
+class NodeHolders(FakeHolders):
+    """Holders of which our own worker is one while it runs."""
+
+    def __init__(self, directory: Path, nvml: FakeNvml) -> None:
+        super().__init__(directory)
+        self._nvml = nvml
+
+    async def look(self, addresses: Sequence[str]) -> Look:
+        found = await super().look(addresses)
+        if self._nvml.running:
+            return found
+        left = tuple(holder for holder in found.holders if holder.kind is not HolderKind.OWN)
+        return msgspec.structs.replace(found, holders=left)
+
+
 class Node:
     """All of it; made anew by each process that opens ``directory``."""
 
@@ -172,9 +187,9 @@ class Node:
             (directory / "modules/modules.alias").write_text("alias pci:v*d*sv*sd*bc01sc08i02* nvme\n")
         self.fabric = FileFabric(self.pci, {DRIVE: drive("S1"), "0011": plain()})
         self.gate = FileGate(directory)
-        self.holders = FakeHolders(directory)
-        self.nvidia = FileNvidia(directory)
         self.nvml = FakeNvml()
+        self.holders = NodeHolders(directory, self.nvml)
+        self.nvidia = FileNvidia(directory)
         self.uevents = FakeUevents()
         self.gpus: dict[str, str] = {}
         self.sysfs = KernelSysfs(str(directory / "sys"))

@@ -309,6 +309,25 @@ async def test_our_own_worker_is_no_holder_and_lets_go_during_the_removal(bench:
     assert seen == [False]
 
 
+async def test_what_is_called_as_our_own_and_does_not_let_go_is_a_holder(bench: Bench) -> None:
+    await bench.attached()
+    bench.node.holders.state = Look(
+        holders=(Holder(kind=HolderKind.OWN, name="NVML worker", path="/dev/nvidia0", pid=5),)
+    )
+
+    @contextlib.asynccontextmanager
+    async def in_vain() -> AsyncIterator[None]:
+        # It hangs in the driver, or is no worker of ours.
+        yield
+
+    bench.node.nvml.running = True
+    bench.node.nvml.released = in_vain  # type: ignore[method-assign]
+    with pytest.raises(Conflict, match=r"/dev/nvidia0 is open in pid 5 \(NVML worker\)"):
+        await bench.perform(bench.detach())
+    assert not any(write.startswith("remove") for write in bench.node.pci.writes)
+    assert bench.node.world()["drives"] == ["S1"]
+
+
 async def test_a_fabric_that_refuses_has_the_device_brought_back(bench: Bench) -> None:
     await bench.attached()
     before = bench.node.world()
@@ -384,6 +403,21 @@ async def test_a_gpu_that_has_come_is_known_by_its_uuid(comes_as_a_gpu: Bench) -
     result = await comes_as_a_gpu.perform(HotAttach(move=a_move("0011", uuid="GPU-1", kind=DeviceKind.GPU)))
     assert (result["identity"], result["weak"]) == ("GPU-1", "")
     assert not comes_as_a_gpu.node.nvml.running
+
+
+async def test_a_gpu_that_is_pulled_out_while_it_is_verified_is_told_as_gone(comes_as_a_gpu: Bench) -> None:
+    node = comes_as_a_gpu.node
+    before, asked = node.world(), node.nvidia.readiness
+
+    async def pulled(address: str) -> GpuReadiness:
+        found = await asked(address)
+        node.pci.unplug(PORT_A)
+        return found
+
+    node.nvidia.readiness = pulled  # type: ignore[method-assign]
+    with pytest.raises(NotFound, match=f"attach 0011: it is not below {PORT_A} any more; see dmesg"):
+        await comes_as_a_gpu.perform(HotAttach(move=a_move("0011", uuid="GPU-1", kind=DeviceKind.GPU)))
+    assert node.world() == before
 
 
 async def test_another_gpu_of_the_same_model_is_given_back(comes_as_a_gpu: Bench) -> None:

@@ -11,7 +11,7 @@ import pytest
 from farbus.hotplug.watch import TreeWatch
 from farbus.linux.fake_pci import FakePci
 from farbus.linux.uevents import FakeUevents
-from farbus.model.pci import FunctionArrived, FunctionRemoved, TreeEvent
+from farbus.model.pci import FunctionArrived, FunctionRemoved, PciTree, TreeEvent
 from tests.hotplug.machines import PORT_A, PORT_B, drive, gpu, plain, two_ports
 
 PATH = "/devices/pci0000:00/0000:00:03.0/0000:01:00.0"
@@ -97,6 +97,23 @@ async def test_lost_messages_are_made_up_for_by_listing(watched: Watched) -> Non
     watched.pci.unplug(PORT_A)
     watched.uevents.lose()
     assert await watched.heard() == [FunctionRemoved(address="0000:01:00.0", ids="1b36:0010")]
+
+
+async def test_many_messages_at_once_lead_to_few_looks(watched: Watched) -> None:
+    looks, tree = [], watched.pci.tree
+
+    def counted() -> PciTree:
+        looks.append(1)
+        return tree()
+
+    watched.pci.tree = counted  # type: ignore[method-assign]
+    watched.pci.plug(PORT_A, drive(), announce=True)
+    looks.clear()
+    for number in range(256):
+        watched.uevents.send("add", f"{PATH[:-4]}02.{number % 8}")
+    watched.uevents.send("add", PATH)
+    assert await watched.heard() == [FunctionArrived(address="0000:01:00.0", ids="1b36:0010", seqnum=357)]
+    assert len(looks) <= 2
 
 
 async def test_another_device_at_the_same_address_is_another_device(watched: Watched) -> None:

@@ -76,9 +76,11 @@ async def keeps_its_promise(
         assert nvme.key_of(one) == key
     # Again changes nothing but time-outs, and needs no key.
     patient = msgspec.structs.replace(connection, loss_s=connection.loss_s + 7)
-    await nvme.connect(patient, first)
-    assert [one.name for one in of(nvme, connection)] == [one.name for one in found]
-    assert of(nvme, connection)[0].loss_s == patient.loss_s
+    slow = msgspec.structs.replace(connection, reconnect_delay_s=connection.reconnect_delay_s + 3)
+    for other in (patient, slow, connection):
+        await nvme.connect(other, first)
+        assert [one.name for one in of(nvme, connection)] == [one.name for one in found]
+        assert of(nvme, connection)[0].has_times_of(other)
 
     # Its namespace is there, over each path.
     for _ in range(LOOKS):

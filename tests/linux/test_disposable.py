@@ -24,6 +24,10 @@ def read_nothing(fifo: str) -> str:
     return Path(fifo).read_text()
 
 
+def echo(name: str) -> str:
+    return name
+
+
 def refuse() -> None:
     raise Conflict("the device is in use", hint="stop its program")
 
@@ -74,6 +78,14 @@ async def test_a_defect_and_a_death_are_told() -> None:
         await run_disposable(vanish)
     with pytest.raises(Unavailable, match="ended with 7 and half an answer"):
         await run_disposable(vanish_while_answering)
+
+
+async def test_names_that_are_no_utf_8_come_and_go(tmp_path: Path) -> None:
+    name = os.fsdecode(bytes(tmp_path) + b"/caf\xe9")
+    assert await run_disposable(echo, name) == name
+    with pytest.raises(FileNotFoundError) as caught:
+        await run_disposable(read_nothing, name)
+    assert caught.value.filename == name
 
 
 async def test_a_call_that_blocks_is_left_behind(tmp_path: Path) -> None:

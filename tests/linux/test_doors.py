@@ -14,6 +14,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import uvloop
@@ -413,6 +414,15 @@ def test_a_drive_that_the_kernel_is_still_asking_who_it_is_is_left_out(tmp_path:
     assert KernelSysfs(str(tmp_path)).nvme_controllers() == ()
 
 
+def test_what_firmware_says_of_a_drive_can_be_told(tmp_path: Path) -> None:
+    write_tree(tmp_path)
+    controller = tmp_path / "class/nvme/nvme0"
+    for name in ("serial", "model", "subsysnqn"):
+        (controller / name).write_bytes(b"S\x01\xe9\x1b[2J  \n")
+    (found,) = KernelSysfs(str(tmp_path)).nvme_controllers()
+    assert {found.serial, found.model, found.subsystem_nqn} == {"S\\x01\N{REPLACEMENT CHARACTER}\\x1b[2J"}
+
+
 def test_a_tree_without_devices_is_empty(tmp_path: Path) -> None:
     assert KernelSysfs(str(tmp_path)).pci_functions() == ()
     assert KernelSysfs(str(tmp_path)).nvme_controllers() == ()
@@ -447,7 +457,7 @@ SAMPLES = (
 
 # Stands where the worker imports the binding: what NVML would say of one GPU.
 BINDING = """
-import os, time
+import atexit, os, time
 class NVMLError(Exception): pass
 class NVMLError_LibraryNotFound(NVMLError): pass
 class NVMLError_DriverNotLoaded(NVMLError): pass
@@ -456,6 +466,7 @@ class Record:
     def __init__(self, **fields): self.__dict__.update(fields)
 def nvmlInit():
     if os.environ.get("TEST_NVML") == "absent": raise NVMLError_LibraryNotFound("NVML Shared Library Not Found")
+    if os.environ.get("TEST_NVML") == "stays": atexit.register(time.sleep, 1000)
 def nvmlDeviceGetCount():
     if os.environ.get("TEST_NVML") == "crash": os.abort()
     if os.environ.get("TEST_NVML") == "hang": time.sleep(1000)
@@ -644,6 +655,65 @@ async def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(nvml, "ANSWER_TIMEOUT_S", 0.5)
     with pytest.raises(TimedOut, match="no answer to list"):
         await worker(tmp_path, "hang").list()
+
+
+async def test_a_worker_that_does_not_end_by_itself_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = worker(tmp_path, "stays")
+    await door.list()
+    process = door._worker
+    assert process is not None
+    monkeypatch.setattr(nvml, "ANSWER_TIMEOUT_S", 0.1)
+    await door.stop()
+    assert process.returncode == -signal.SIGKILL
+
+
+class Stuck:
+    """A worker in a call of its driver that does not return: nothing ends it."""
+
+    pid = 0
+    returncode: int | None = None
+
+    def __init__(self) -> None:
+        self.stdin = self.stdout = self
+
+    def write(self, line: bytes) -> None:
+        """Take a question."""
+
+    def close(self) -> None:
+        """Take no more."""
+
+    async def drain(self) -> None:
+        """Take it at once."""
+
+    async def readline(self) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def wait(self) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("stops", [False, True])
+async def test_a_worker_that_nothing_ends_holds_nobody_up_and_is_no_first_of_many(
+    stops: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door, stuck = worker(tmp_path), Stuck()
+    with monkeypatch.context() as patched:
+        for limit in ("ANSWER_TIMEOUT_S", "END_TIMEOUT_S"):
+            patched.setattr(nvml, limit, 0.01)
+        patched.setattr(nvml, "kill_process", lambda process: None)
+        door._worker = stuck  # type: ignore[assignment]
+        if stops:
+            await door.stop()
+        else:
+            with pytest.raises(TimedOut, match="no answer to list"):
+                await door.list()
+    with pytest.raises(Unavailable, match=r"its worker \(pid 0\) hangs in the driver and can't be ended; see dmesg"):
+        await door.list()
+    stuck.returncode = -9
+    assert (await door.list()).gpus
+    await door.stop()
 
 
 # Control groups.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable
 from farbus.linux.fake_lvm import FakeLvm
-from farbus.linux.lvm import KernelLvm, local_drives, read_tags, tag, zero_blocks
+from farbus.linux.lvm import KernelLvm, Said, local_drives, read_tags, tag, zero_blocks
 from farbus.model.storage import EXTENT_BYTES, LogicalIdentity, stored_bytes
 from tests.linux.lvm_contract import CONTRACTS, PART, ROOM, Contract, World
 
@@ -78,6 +79,7 @@ async def test_a_drive_that_holds_something_is_not_taken(tmp_path: Path) -> None
         ("farbus.volume=No#2fname", "farbus.part=0", "farbus.parts=1"),
         ("farbus.volume=data", "farbus.part=x", "farbus.parts=1"),
         ("farbus.volume=data",),
+        ("farbus.volume=data", "farbus.part=0", "farbus.parts=1", "farbus.unwiped=soon"),
     ],
 )
 async def test_tags_that_are_none_of_ours_keep_nobody_from_the_others(tags: tuple[str, ...], tmp_path: Path) -> None:
@@ -131,6 +133,41 @@ async def test_without_lvm_the_cure_is_told(tmp_path: Path) -> None:
     assert "install lvm2" in caught.value.hint
 
 
+async def test_a_report_that_leaves_out_what_nothing_has_is_read(tmp_path: Path) -> None:
+    # report/compact_output of lvm.conf(5).
+    lvm = FakeLvm(tmp_path)
+    drive = lvm.plug("S1", SIZE)
+    await lvm.add_drive(drive)
+    await lvm.create(ROOM, size_bytes=EXTENT_BYTES, drives=[drive])
+    whole = await lvm.drives(), await lvm.volumes()
+    run = lvm._run
+
+    async def compact(arguments: tuple[str, ...]) -> Said:
+        said = await run(arguments)
+        report = json.loads(said.out)["report"][0]
+        rows = {key: [{name: one for name, one in row.items() if one} for row in rows] for key, rows in report.items()}
+        return Said(said.code, json.dumps({"report": [rows]}), said.err)
+
+    lvm._run = compact  # type: ignore[method-assign]
+    assert (await lvm.drives(), await lvm.volumes()) == whole
+
+
+@pytest.mark.parametrize(
+    "rows",
+    ['"pv": [{"vg_name": "farbus", "pv_name": "/dev/nvme0n1", "pv_size": "1.00g"}]', '"pv": [7]', '"pv": {"a": 1}'],
+)
+async def test_a_report_that_makes_no_sense_is_told(rows: str, tmp_path: Path) -> None:
+    lvm = FakeLvm(tmp_path)
+    lvm.plug("S1", SIZE)
+
+    async def said(arguments: tuple[str, ...]) -> Said:
+        return Said(0, f'{{"report": [{{{rows}}}]}}', "")
+
+    lvm._run = said  # type: ignore[method-assign]
+    with pytest.raises(Unavailable, match=r"^lvm.*(report can't be read|no number of bytes)"):
+        await lvm.drives()
+
+
 async def test_a_change_that_hangs_is_left_and_nobody_else_waits(tmp_path: Path) -> None:
     lvm = FakeLvm(tmp_path)
     drive = lvm.plug("S1", SIZE)
@@ -169,6 +206,19 @@ def test_a_drive_whose_paths_are_joined_is_found(tmp_path: Path) -> None:
     assert (found.id, found.path, found.controller, found.size_bytes) == (
         "NVME-S 1-A_Drive", "/dev/nvme0n1", "nvme2", 8192,
     )  # fmt: skip
+
+
+def test_a_drive_with_several_controllers_is_found_by_the_same_one_each_time(tmp_path: Path) -> None:
+    # Without native multipath each port of a drive has a block device of its own; the kernel numbers them as it likes.
+    for number, address in ((0, "0000:1a:00.0"), (1, "0000:19:00.0")):
+        place = tmp_path / f"class/nvme/nvme{number}"
+        (place / f"nvme{number}n1").mkdir(parents=True)
+        for name, text in (
+            ("serial", "S,1"), ("model", "A Drive"), ("transport", "pcie"), ("address", address), ("subsysnqn", "")
+        ):  # fmt: skip
+            (place / name).write_text(f"{text}\n")
+    (found,) = local_drives(sys=tmp_path).values()
+    assert (found.id, found.path) == ("NVME-S_1-A_Drive", "/dev/nvme1n1")
 
 
 @pytest.mark.parametrize("text", ["NVME-S4-PM9A3", "a b,c#d=é", "x/y:z"])

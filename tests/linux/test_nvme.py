@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -246,6 +249,7 @@ connect)
     echo "$@" > {directory}/arguments
     [ "$2" = --help ] && echo "  [  --owner=<STR> ]  --idempotent" >&2
     exit 1;;
+smart-log) echo "passthru: Input/output error" >&2; echo "Usage: nvme" >&2; exit 1;;
 esac
 """
 
@@ -285,6 +289,12 @@ async def test_modules_that_are_missing_are_loaded_or_named(
     assert (tmp_path / "asked").read_text() == "--all nvme-tcp\n"
 
 
+async def test_what_nvme_cli_says_of_a_drive_is_told_on_one_line(program: Path, tmp_path: Path) -> None:
+    door = KernelNvme(sys=tmp_path / "sys", program=str(program))
+    with pytest.raises(Unavailable, match=r"^SMART log of nvme0: passthru: Input/output error$"):
+        await door.smart_log("nvme0")
+
+
 async def test_an_upgrade_of_nvme_cli_is_noticed(program: Path, tmp_path: Path) -> None:
     door = KernelNvme(sys=tmp_path / "sys", program=str(program))
     assert (await door.cli()).version == (2, 3)
@@ -300,6 +310,32 @@ async def test_an_upgrade_of_nvme_cli_is_noticed(program: Path, tmp_path: Path) 
 async def test_without_nvme_cli_it_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="install nvme-cli"):
         await KernelNvme(program=str(tmp_path / "none")).cli()
+
+
+async def test_nvme_cli_that_is_just_being_upgraded_is_told_as_missing(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found_and_gone(name: str) -> str:
+        program.unlink()
+        return str(program)
+
+    monkeypatch.setattr(shutil, "which", found_and_gone)
+    with pytest.raises(Unavailable, match="nvme-cli is not here; install nvme-cli"):
+        await KernelNvme(sys=tmp_path / "sys", program=str(program)).cli()
+
+
+async def test_without_descriptors_nothing_is_said_of_installing(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = KernelNvme(sys=tmp_path / "sys", program=str(program))
+    await door.cli()
+
+    def refuse(name: str, flags: int) -> NoReturn:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with pytest.raises(Unavailable, match="nvme connect: Too many open files; see dmesg"):
+        await door.connect(a_connection(), transport_address(FIRST))
 
 
 async def test_a_connect_that_hangs_can_be_left(tmp_path: Path) -> None:
@@ -401,6 +437,7 @@ def test_a_path_that_can_not_be_used_has_no_device(tmp_path: Path) -> None:
         ("traddr=10.9.0.2,trsvcid=4420,host_iface=eth0", "tcp://10.9.0.2:4420"),
         ("traddr=fd00:0:0:0:0:0:0:7,trsvcid=4420", "tcp://[fd00::7]:4420"),
         ("traddr=fe80::1%eth0,trsvcid=4420,host_traddr=fe80::2", "tcp://[fe80::1%eth0]:4420"),
+        ("traddr=fe80::1%bond0.17,trsvcid=4420", "tcp://[fe80::1%bond0.17]:4420"),
     ],
 )
 def test_an_address_is_known_again_however_it_is_written(text: str, address: str) -> None:
@@ -411,6 +448,14 @@ def test_an_address_is_known_again_however_it_is_written(text: str, address: str
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises((InvalidInput, ValueError)):
         parse_address(Transport.TCP, text)
+
+
+@pytest.mark.parametrize("zone", ["eth0\ndhchap-secret = x", "eth0;trsvcid=1", "", "a-name-of-sixteen"])
+def test_a_zone_is_the_name_of_an_interface(zone: str) -> None:
+    with pytest.raises(InvalidInput, match="is no IP address"):
+        transport_address(f"tcp://[fe80::1%{zone}]:4420")
+    with pytest.raises(InvalidInput, match="is no IP address"):
+        transport_address("tcp://10.0.0.7%eth0:4420")
 
 
 def test_a_loop_has_no_address() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from farbus.errors import Conflict, NotFound, Unavailable
+from farbus.errors import Conflict, NotFound, TimedOut, Unavailable
+from farbus.linux import nvmet
 from farbus.linux.block import FakeBlockDevices, KernelBlockDevices, device_below
 from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.linux.nvmet import KernelNvmet, load_target
@@ -69,6 +70,49 @@ async def test_the_real_door_writes_what_the_fake_is_asked(tmp_path: Path) -> No
     assert [(place / name).read_text() for name in ("attr_allow_any_host", "attr_serial")] == ["0", "S1"]
     (found,) = (await nvmet.target()).subsystems
     assert (found.nqn, found.serial) == (NQN, "S1")
+
+
+async def test_what_others_have_written_keeps_nobody_from_reading_ours(tmp_path: Path) -> None:
+    subsystems, port = tmp_path / "nvmet/subsystems", tmp_path / "nvmet/ports/64000"
+    for nqn in (NQN, "nqn.2014-08.org.example:theirs", os.fsdecode(b"nqn.2014-08.org.example:\xe9")):
+        for name, text in (("attr_allow_any_host", b"1\n"), ("attr_serial", b"S\n"), ("attr_model", b"caf\xe9\n")):
+            (subsystems / nqn).mkdir(parents=True, exist_ok=True)
+            (subsystems / nqn / name).write_bytes(text)
+        for name, text in (
+            ("device_path", b"/dev/caf\xe9\n"), ("device_uuid", b"U\n"), ("device_nguid", b"0\n"),
+            ("ana_grpid", b"1\n"), ("enable", b"1\n"),
+        ):  # fmt: skip
+            (subsystems / nqn / "namespaces/1").mkdir(parents=True, exist_ok=True)
+            (subsystems / nqn / "namespaces/1" / name).write_bytes(text)
+    (tmp_path / "nvmet" / os.fsdecode(b"hosts/nqn.h\xe9")).mkdir(parents=True)
+    (port / "subsystems").mkdir(parents=True)
+    (port / "ana_groups/2").mkdir(parents=True)
+    # As one that goes between the listing and the look at it: others stay.
+    (port / "subsystems/a").touch()
+    (port / "subsystems/b").symlink_to(subsystems / NQN)
+    target = await KernelNvmet(root=tmp_path).target()
+    ours = target.subsystem(NQN)
+    assert ours is not None
+    assert (ours.model, ours.namespaces[0].device) == (
+        "caf\N{REPLACEMENT CHARACTER}",
+        "/dev/caf\N{REPLACEMENT CHARACTER}",
+    )
+    assert [one.nqn for one in target.subsystems if not one.is_ours] == [
+        "nqn.2014-08.org.example:theirs", "nqn.2014-08.org.example:\\xe9",
+    ]  # fmt: skip
+    assert [one.nqn for one in target.hosts] == ["nqn.h\\xe9"]
+    assert [one.id for one in target.ports_of(NQN)] == [64000]
+    # A group that goes while it is read has no state.
+    assert target.ports[0].states == {}
+
+
+async def test_a_target_that_can_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nvmet/subsystems" / NQN).mkdir(parents=True)
+    # Who reads it waits for a writer, as for a lock that nobody lets go of.
+    os.mkfifo(tmp_path / "nvmet/subsystems" / NQN / "attr_serial")
+    monkeypatch.setattr(nvmet, "READ_S", 0.1)
+    with pytest.raises(TimedOut, match=r"NVMe target: not read after 0\.1 s; a drive that it exports may hang"):
+        await KernelNvmet(root=tmp_path).target()
 
 
 async def test_disabling_that_hangs_holds_nobody_up_but_who_waits(tmp_path: Path) -> None:

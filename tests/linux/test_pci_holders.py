@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import pwd
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +16,7 @@ import msgspec
 import pytest
 
 from farbus.errors import Conflict, Unavailable
+from farbus.linux import holders
 from farbus.linux.clock import SystemClock
 from farbus.linux.holders import FakeHolders, Holders, KernelHolders, look_for_holders
 from farbus.model.holders import Holder, HolderKind, Look
@@ -202,6 +205,57 @@ async def test_our_own_worker_is_told_apart(machine: Machine) -> None:
     found = await machine.look()
     assert [holder.kind for holder in found.holders] == [HolderKind.OWN]
     assert found.clear
+
+
+async def test_who_only_calls_his_process_so_is_no_worker_of_ours(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.put(f"proc/driver/nvidia/gpus/{DRIVE}/information", "Device Minor: \t 3\n")
+    machine.process(7, "python3", maps=f"7f00-7f01 rw-s 00000000 00:05 600                  {machine.dev}/nvidia3\n")
+    machine.put("proc/7/cmdline", "python3\0farbus.linux.nvml_worker\0")
+    other = (machine.proc / "7").stat().st_uid + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other)
+    roots = {"sys": str(machine.sys), "proc": str(machine.proc), "dev": str(machine.dev)}
+    found = msgspec.convert(look_for_holders(roots, [DRIVE], {"farbus.linux.nvml_worker": "NVML worker"}), Look)
+    assert [holder.kind for holder in found.holders] == [HolderKind.PROCESS]
+    assert not found.clear
+
+
+async def test_names_that_others_have_given_are_told_on_one_line(machine: Machine) -> None:
+    # A process may be called anything; a user may mount again what is mounted, wherever he likes.
+    machine.process(7, "sh\x1b[2J", maps=f"7f00-7f01 rw-s 00000000 00:05 600 {machine.dev}/nvme0n1\n")
+    machine.process(8, "sh", space="mnt:[2]", mounts="22 1 259:1 / /home/u/a\\012b rw - ext4 /dev/nvme0n1p1 rw\n")
+    machine.put(os.fsdecode(b"sys/kernel/config/nvmet/subsystems/nqn.\xff/namespaces/1/enable"), "1\n")
+    machine.put(
+        os.fsdecode(b"sys/kernel/config/nvmet/subsystems/nqn.\xff/namespaces/1/device_path"), f"{machine.dev}/nvme0n1\n"
+    )
+    told = [f"{holder} {holder.cure}" for holder in (await machine.look()).holders]
+    assert all(line.isprintable() for line in told)
+    assert sorted(told) == [
+        f"{machine.dev}/nvme0n1 is open in pid 7 (sh\\x1b[2J) of {pwd.getpwuid(os.getuid()).pw_name} ",
+        f"{machine.dev}/nvme0n1p1 is mounted on /home/u/a\\nb in the mount namespace of pid 8 umount /home/u/a\\nb",
+        f"export nqn.\\xff, namespace 1 uses {machine.dev}/nvme0n1 echo 0 > "
+        f"{machine.sys}/kernel/config/nvmet/subsystems/nqn.\\xff/namespaces/1/enable",
+    ]
+
+
+def test_for_many_devices_processes_are_looked_at_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.process(7, "python3", maps=f"7f00-7f01 rw-s 00000000 00:05 600 {machine.dev}/nvme0n1\n")
+    machine.process(8, "bash", space="mnt:[2]", mounts="22 1 259:1 / /data rw - ext4 /dev/nvme0n1p1 rw\n")
+    roots = {"sys": str(machine.sys), "proc": str(machine.proc), "dev": str(machine.dev)}
+    alone = look_for_holders(roots, [DRIVE], {})
+    read: list[str] = []
+    scandir = os.scandir
+
+    def counted(path: Path) -> Iterator[os.DirEntry[str]]:
+        read.append(str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    everybody = holders.Machine(roots)
+    assert [look_for_holders(roots, [DRIVE], {}, machine=everybody) for _ in range(3)] == [alone] * 3
+    assert len(alone["holders"]) == 2
+    assert len(read) == len(set(read)) == 3
 
 
 async def test_what_can_not_be_looked_at_is_no_proof(machine: Machine) -> None:

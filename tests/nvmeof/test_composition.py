@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farbus.errors import Conflict, InvalidInput, NotFound
+from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable
 from farbus.linux.device_mapper import parse_table, table_of
 from farbus.linux.sysfs import SECTOR_BYTES
 from farbus.model.holders import Holder, HolderKind, Look
@@ -92,6 +92,22 @@ async def test_a_stripe_is_made_and_found_again(node: Node) -> None:
     await step.compensate()
     await step.compensate()
     assert node.mapper.list() == ()
+
+
+async def test_one_whose_making_was_cut_off_is_made_anew_or_taken_back(node: Node) -> None:
+    step = step_of(node, a_stripe("l1", "l2"))
+    for go_on in (True, False):
+        node.mapper.cut_off = True
+        with pytest.raises(Unavailable, match="dmsetup says nothing"):
+            await step.do()
+        # The device is there, and has no table.
+        assert node.mapper.list() == ("FARBUS-v",)
+        node.mapper.cut_off = False
+        assert await step.observe(None) is None
+        if go_on:
+            assert await step.do() == {"path": "/dev/mapper/farbus-v"} == await step.observe(None)
+        await step.compensate()
+        assert node.mapper.list() == ()
 
 
 async def test_members_in_another_order_are_another_stripe(node: Node) -> None:

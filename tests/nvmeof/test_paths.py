@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from pathlib import Path
 
@@ -10,10 +11,10 @@ import pytest
 
 from farbus.errors import Unavailable
 from farbus.linux.fake_nvme import FakeNvme
-from farbus.model.nvmeof import AnaState, BlockStatistics, ControllerState, transport_address
+from farbus.model.nvmeof import AnaState, BlockStatistics, ControllerState, SmartLog, transport_address
 from farbus.model.pci import Lost, Uevent
 from farbus.nvmeof.discovery import MAX_SERVICES, discover
-from farbus.nvmeof.paths import Reconnects, figures
+from farbus.nvmeof.paths import PathErrors, Reconnects, figures
 from tests.nvmeof.attaching import FIRST, SECOND, a_connection, a_target
 
 
@@ -49,6 +50,24 @@ def test_lost_events_are_told() -> None:
     counts = Reconnects()
     counts.hear(Lost(reason="ENOBUFS"))
     assert counts.lost_events == 1
+
+
+async def test_errors_of_one_controller_that_can_not_be_asked_are_not_known_and_no_more(tmp_path: Path) -> None:
+    nvme, connection = FakeNvme(tmp_path), a_connection()
+    nvme.offer(a_target(connection))
+    for address in connection.addresses:
+        await nvme.connect(connection, address)
+    smart_log = nvme.smart_log
+
+    async def ask(device: str) -> SmartLog:
+        if device == "nvme0":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await smart_log(device)
+
+    nvme.smart_log = ask  # type: ignore[method-assign]
+    errors = PathErrors()
+    await errors.look(nvme)
+    assert (errors.of("nvme0"), errors.of("nvme1")) == (None, 0)
 
 
 async def test_figures_are_of_each_path_and_of_leases_alone(tmp_path: Path) -> None:

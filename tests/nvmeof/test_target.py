@@ -124,6 +124,22 @@ async def test_what_is_offered_otherwise_than_recorded_is_told_and_left(
     assert node.target() == before
 
 
+async def test_what_a_kernel_makes_otherwise_is_told_and_not_offered(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, export, write = node.target(), node.export(), node.nvmet.kernel.write
+
+    def write_as_linux_5_10(path: str, value: str) -> None:
+        write(path, f"{int(value, 16) % 2**64:x}" if path.endswith("attr_serial") else value)
+
+    monkeypatch.setattr(node.nvmet.kernel, "write", write_as_linux_5_10)
+    with pytest.raises(Unavailable, match=f"something else: serial is .*, not {export.serial}; it was tried with"):
+        await node.offer(export)
+    assert node.target().ports_of(export.nqn) == ()
+    await node.withdraw(export)
+    assert node.target() == before
+
+
 async def test_who_may_connect_and_where_is_compared(node: Node) -> None:
     export = node.export()
     await node.offer(export)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
 
-from farbus.errors import Conflict, FarbusError, InvalidInput
+from farbus.errors import Conflict, FarbusError, InvalidInput, Unavailable
 from farbus.linux.clock import FakeClock
 from farbus.model.holders import Holder, HolderKind, Look
 from farbus.model.nvmeof import IoLimit
 from farbus.model.volume import FileSystem, StorageUse
 from farbus.nvmeof.using import (
+    MakeFileSystem,
     UseWork,
     device_of,
     from_body,
@@ -53,6 +55,22 @@ async def test_a_file_system_is_made_once_and_its_top_is_the_users(tmp_path: Pat
     assert [program for program, *_ in node.filesystems.ran if program.startswith("mkfs")] == ["mkfs.ext4"]
     # Each time it was looked at before it was mounted.
     assert [program for program, *_ in node.filesystems.ran].count("e2fsck") == 2
+
+
+@pytest.mark.parametrize("use", [StorageUse.MOUNT, StorageUse.MMAP, StorageUse.SWAP])
+async def test_who_finds_it_in_use_does_not_read_the_device(use: StorageUse, tmp_path: Path) -> None:
+    node = await a_node(tmp_path)
+    await node.go(a_use(use=use))
+    (step,) = (one for one in steps_of(node.parts, a_use(use=use)) if isinstance(one, MakeFileSystem))
+
+    async def wait(device: str) -> NoReturn:
+        # All its paths are lost: the kernel keeps who reads until one is back.
+        raise Unavailable(f"look at {device}: it does not answer")
+
+    node.filesystems.signature = wait  # type: ignore[method-assign]
+    assert await step.observe({"format": "as recorded"}) == {"format": "as recorded"}
+    with pytest.raises(Unavailable):
+        await step.observe(None)
 
 
 @pytest.mark.parametrize("kind", ["data", "ambiguous", "dos", "LVM2_member", "swap", "crypto_LUKS"])

@@ -374,8 +374,14 @@ def _read_config(path: str) -> FabricConfig:
 
 
 @contextlib.asynccontextmanager
-async def _services(path: str, chassis: str, *, quiet: bool) -> AsyncIterator[Sequence[ChassisService]]:
-    """Serve the chassis of a configuration file, or the one of that name, inside the block."""
+async def _services(
+    path: str, chassis: str, *, quiet: bool, failed: list[FarbusError] | None = None
+) -> AsyncIterator[Sequence[ChassisService]]:
+    """Serve the chassis of a configuration file, or the one of that name, inside the block.
+
+    What keeps one from being asked, as credentials that others may read, is raised; or it is left out, and that is
+    ``failed``.
+    """
     from farbus.hotplug.fabric.config import make_driver  # noqa: PLC0415
     from farbus.hotplug.fabric.service import ChassisService  # noqa: PLC0415
     from farbus.linux.clock import SystemClock  # noqa: PLC0415
@@ -389,10 +395,17 @@ async def _services(path: str, chassis: str, *, quiet: bool) -> AsyncIterator[Se
     async with contextlib.AsyncExitStack() as stack:
         services = []
         for access in chosen:
+            try:
+                driver = make_driver(access, clock=clock)
+            except FarbusError as error:
+                if failed is None:
+                    raise
+                failed.append(error)
+                continue
             kept = Path(config.history) / f"{access.name}.json" if config.history else None
             times: list[StepTime] = []
             service = ChassisService(
-                make_driver(access, clock=clock),
+                driver,
                 clock=clock,
                 history=_read_history(kept),
                 on_time=times.append,
@@ -448,16 +461,16 @@ def _views(
         return _known_views(target, chassis), []
 
     async def work() -> tuple[list[ChassisView], list[FarbusError]]:
-        async with _services(config, chassis, quiet=quiet) as services:
-            usual_s = max(service.expected_s(FabricStep.LIST) for service in services)
+        failed: list[FarbusError] = []
+        async with _services(config, chassis, quiet=quiet, failed=failed) as services:
+            usual_s = max((service.expected_s(FabricStep.LIST) for service in services), default=0.0)
             with _progress("reading the chassis", usual_s, quiet=quiet):
                 read = await asyncio.gather(*(service.list() for service in services), return_exceptions=True)
         for error in read:
             if isinstance(error, BaseException) and not isinstance(error, FarbusError):
                 raise error
-        return [view for view in read if not isinstance(view, BaseException)], [
-            error for error in read if isinstance(error, FarbusError)
-        ]
+        failed += [error for error in read if isinstance(error, FarbusError)]
+        return [view for view in read if not isinstance(view, BaseException)], failed
 
     return asyncio.run(work())
 
