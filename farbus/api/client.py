@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import grpc
@@ -170,6 +170,17 @@ class ClusterClient:
         ``position`` is that of the last chunk that the caller has already.
         """
         request = cluster_pb2.ReadLogsRequest(job_id=job_id, task=task, follow=follow, position=position)
+        async for message in self._stream("ReadLogs", request):
+            yield from_message(message, LogChunk)
+
+    async def read_several_logs(
+        self, job_id: str, positions: Mapping[str, int], *, follow: bool = False
+    ) -> AsyncIterator[LogChunk]:
+        """Yield the output of tasks as it comes, of each from behind its position, and with ``follow`` until their end.
+
+        Each chunk says whose it is.  Of a task that has none there is nothing.
+        """
+        request = cluster_pb2.ReadLogsRequest(job_id=job_id, follow=follow, tasks=dict(positions))
         async for message in self._stream("ReadLogs", request):
             yield from_message(message, LogChunk)
 

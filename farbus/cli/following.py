@@ -7,11 +7,12 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from farbus.cli.listing import printable
 from farbus.cli.tables import format_placement, is_ended, never_began
-from farbus.errors import ExitCode, FarbusError, NotFound, Unavailable
+from farbus.errors import ExitCode, FarbusError, NotFound, Unavailable, first_error
 from farbus.model.job import JobStatus, TaskState, TaskStatus
 from farbus.model.states import JobState
 
@@ -33,9 +34,12 @@ AGAIN_S = 0.5
 
 
 def say(message: str, *, quiet: bool = False) -> None:
-    """Tell the person at the terminal something about the job, beside the job's own output."""
+    """Tell the person at the terminal something about the job, beside the job's own output.
+
+    What others wrote (names, reasons) stays text: it moves no cursor and sets no colour.
+    """
     if not quiet:
-        print(f"farbus: {' '.join(message.split())}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"farbus: {' '.join(printable(message).split())}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextlib.asynccontextmanager
@@ -125,27 +129,57 @@ def exit_code_of_job(status: JobStatus) -> int:
     return failed[0] if failed else int(ExitCode.RUN_FAILED)
 
 
-def write_chunk(data: bytes, stream: int, prefix: bytes, *, aside: bool = False) -> None:
-    """Write part of a task's output to where the task wrote it; with several tasks each line begins with its name.
+LONGEST_LINE_BYTES = 64 * 2**10
+"""Of several tasks' output: what has no end by then, as of a progress bar, is written as a line of its own."""
 
-    What it wrote to standard output goes to standard error where it is to stand ``aside`` of something else.
+
+class Printer:
+    """Writes tasks' output to where the tasks wrote it; where they are ``several`` each line begins with whose it is.
+
+    What they wrote to standard output goes to standard error where it is to stand ``aside`` of something else.
     """
-    out = sys.stderr.buffer if stream == 2 or aside else sys.stdout.buffer
-    if prefix:
-        data = b"".join(prefix + line for line in data.splitlines(keepends=True))
-    out.write(data)
-    out.flush()
+
+    def __init__(self, *, several: bool, aside: bool = False) -> None:
+        self._several = several
+        self._aside = aside
+        self._begun: dict[tuple[str, int], bytes] = {}
+        """Lines that have no end yet: those of different tasks must not run into each other."""
+
+    def write(self, task: str, chunk: LogChunk) -> None:
+        """Write some output of ``task``."""
+        if not self._several:
+            self._put(chunk.data, chunk.stream)
+            return
+        whole, newline, begun = (self._begun.pop((task, chunk.stream), b"") + chunk.data).rpartition(b"\n")
+        if len(begun) >= LONGEST_LINE_BYTES:
+            whole, newline, begun = whole + newline + begun, b"\n", b""
+        if begun:
+            self._begun[task, chunk.stream] = begun
+        self._put_lines(task, chunk.stream, whole + newline)
+
+    def end(self, tasks: Iterable[str]) -> None:
+        """Write what is left of tasks whose output has ended."""
+        for task in tasks:
+            for stream in (1, 2):
+                if begun := self._begun.pop((task, stream), b""):
+                    self._put_lines(task, stream, begun + b"\n")
+
+    def _put_lines(self, task: str, stream: int, data: bytes) -> None:
+        label = f"[{task}] ".encode()
+        self._put(b"".join(label + line for line in data.splitlines(keepends=True)), stream)
+
+    def _put(self, data: bytes, stream: int) -> None:
+        if data:
+            out = sys.stderr.buffer if stream == 2 or self._aside else sys.stdout.buffer
+            out.write(data)
+            out.flush()
 
 
-async def copy_logs(
-    client: ClusterClient, job_id: str, *, task: str, follow: bool, prefix: str = "", aside: bool = False
-) -> None:
+async def copy_logs(client: ClusterClient, job_id: str, *, task: str, follow: bool, printer: Printer) -> None:
     """Copy a task's output to this process's, until it ends or, without ``follow``, what there is.
 
     The job is known: what breaks before its first output is begun again too.
     """
-    label = f"[{prefix}] ".encode() if prefix else b""
-    rest: dict[int, bytes] = {}
     last: LogChunk | None = None
 
     def begin() -> AsyncIterator[LogChunk]:
@@ -156,19 +190,88 @@ async def copy_logs(
             )
         return client.read_logs(job_id, task=task, follow=follow, position=last.position if last else 0)
 
-    async for chunk in resumed(begin, answered=True) if follow else begin():
-        last = chunk
-        data = rest.pop(chunk.stream, b"") + chunk.data
-        if label:
-            # Whole lines only: those of different tasks must not run into each other.
-            data, newline, tail = data.rpartition(b"\n")
-            data += newline
-            if tail:
-                rest[chunk.stream] = tail
-        if data:
-            write_chunk(data, chunk.stream, label, aside=aside)
-    for stream, data in rest.items():
-        write_chunk(data + b"\n", stream, label, aside=aside)
+    async with closing(resumed(begin, answered=True) if follow else begin()) as chunks:
+        async for chunk in chunks:
+            last = chunk
+            printer.write(task, chunk)
+    printer.end((task,))
+
+
+async def follow_several(client: ClusterClient, job_id: str, tasks: Sequence[str], printer: Printer) -> None:
+    """Copy the output of tasks as it comes, until all of them have ended; begun again where it breaks."""
+    positions = dict.fromkeys(tasks, 0)
+    async with closing(
+        resumed(lambda: client.read_several_logs(job_id, positions, follow=True), answered=True)
+    ) as chunks:
+        async for chunk in chunks:
+            positions[chunk.task] = chunk.position
+            printer.write(chunk.task, chunk)
+    printer.end(tasks)
+
+
+class FollowedOutput:
+    """What a job's tasks print, copied as they begin: those of one node come over one stream.
+
+    So one node that is away for a while holds up none of the others.
+    """
+
+    def __init__(self, client: ClusterClient, job_id: str, group: asyncio.TaskGroup, *, aside: bool = False) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._group = group
+        self._aside = aside
+        self._printer: Printer | None = None
+        self._seen: set[str] = set()
+        self.errors: list[FarbusError] = []
+        """Why output could not be copied."""
+
+    def look(self, status: JobStatus) -> None:
+        """Begin with what has come since: once a task has begun with all of them, later with those that come later."""
+        if all(task.state is TaskState.PENDING for task in status.tasks):
+            return
+        if self._printer is None:
+            several = sum(group.count for group in status.job.groups) > 1
+            self._printer = Printer(several=several, aside=self._aside)
+        by_node: dict[str, list[str]] = {}
+        for task in status.tasks:
+            if task.task not in self._seen:
+                by_node.setdefault(task.node, []).append(task.task)
+                self._seen.add(task.task)
+        for node, tasks in by_node.items():
+            self._group.create_task(self._copy(tasks, self._printer), name=f"output from {node}")
+
+    async def _copy(self, tasks: Sequence[str], printer: Printer) -> None:
+        try:
+            if len(tasks) == 1:
+                await copy_logs(self._client, self._job_id, task=tasks[0], follow=True, printer=printer)
+            else:
+                await follow_several(self._client, self._job_id, tasks, printer)
+        except NotFound:
+            # It never began, and the job's end says why.
+            return
+        except FarbusError as error:
+            self.errors.append(error)
+
+
+async def follow_output(client: ClusterClient, job_id: str) -> None:
+    """Copy the output of all of a job's tasks to its end; raise the first error where some of it could not be had."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            output = FollowedOutput(client, job_id, group)
+            async with closing(resumed(lambda: client.watch_job(job_id))) as statuses:
+                async for status in statuses:
+                    output.look(status)
+    except ExceptionGroup as errors:
+        raise first_error(errors) from errors
+    raise_first(output.errors)
+
+
+def raise_first(errors: Sequence[FarbusError]) -> None:
+    """Raise the first of ``errors``, if there is any, having told the others."""
+    for error in errors[1:]:
+        say(str(error))
+    if errors:
+        raise errors[0]
 
 
 async def follow_job(
@@ -179,52 +282,34 @@ async def follow_job(
     All of it goes to stderr where it is to stand ``aside``.
     """
     told = ""
-    copies: list[asyncio.Task[None]] = []
     last: JobStatus | None = None
     try:
-        async with closing(resumed(lambda: client.watch_job(job_id))) as statuses:
-            async for status in statuses:
-                last = status
-                line = news(status)
-                # How it ended is told after its last output.
-                if line and line != told and not is_ended(status):
-                    say(line, quiet=quiet)
-                    told = line
-                started = {task.task for task in status.tasks if task.state is not TaskState.PENDING}
-                if output and not copies and started:
-                    copies = _start_copies(client, status, aside=aside)
-        if last is None or not is_ended(last):
-            raise Unavailable(
-                f"the watch on job {job_id} ended before the job", hint=f"farbus jobs {job_id} shows how it is"
-            )
-        for copy in copies:
-            try:
-                await copy
-            except NotFound:
-                # It never began, and the job's end says why.
-                continue
-            except FarbusError as error:
-                # The job has ended all the same: its exit code is not to be lost with its output.
-                say(str(error))
-        if line := news(last):
-            say(line, quiet=quiet)
-    finally:
-        for copy in copies:
-            copy.cancel()
+        # Whoever reads the output may go away (head) while the job goes on: that ends the watching, too.
+        async with asyncio.TaskGroup() as group:
+            copied = FollowedOutput(client, job_id, group, aside=aside)
+            async with closing(resumed(lambda: client.watch_job(job_id))) as statuses:
+                async for status in statuses:
+                    last = status
+                    line = news(status)
+                    # How it ended is told after its last output.
+                    if line and line != told and not is_ended(status):
+                        say(line, quiet=quiet)
+                        told = line
+                    if output:
+                        copied.look(status)
+            if last is None or not is_ended(last):
+                raise Unavailable(
+                    f"the watch on job {job_id} ended before the job", hint=f"farbus jobs {job_id} shows how it is"
+                )
+    except ExceptionGroup as errors:
+        raise first_error(errors) from errors
+    assert last is not None
+    for error in copied.errors:
+        # The job has ended all the same: its exit code is not to be lost with its output.
+        say(str(error))
+    if line := news(last):
+        say(line, quiet=quiet)
     return last
-
-
-def _start_copies(client: ClusterClient, status: JobStatus, *, aside: bool) -> list[asyncio.Task[None]]:
-    names = [task.task for task in status.tasks]
-    return [
-        asyncio.create_task(
-            copy_logs(
-                client, status.job.id, task=name, follow=True, prefix=name if len(names) > 1 else "", aside=aside
-            ),
-            name=f"output of {name}",
-        )
-        for name in names
-    ]
 
 
 def news(status: JobStatus) -> str:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from typing import cast
 
 import pytest
 
 from farbus.api.client import ClusterClient
-from farbus.cli.following import copy_logs, exit_code_of_job, follow_job, news, resumed
+from farbus.cli.following import (
+    LONGEST_LINE_BYTES,
+    Printer,
+    copy_logs,
+    exit_code_of_job,
+    follow_job,
+    follow_output,
+    news,
+    resumed,
+    say,
+)
 from farbus.cli.tables import describe_job
 from farbus.errors import FarbusError, NotFound, Unavailable
 from farbus.model.cluster import LogChunk
@@ -54,7 +65,8 @@ class Breaking:
 
 
 async def copy(breaking: Breaking, *, follow: bool = True) -> None:
-    await copy_logs(cast(ClusterClient, breaking), "j1", task="main.0", follow=follow)
+    printer = Printer(several=False)
+    await copy_logs(cast(ClusterClient, breaking), "j1", task="main.0", follow=follow, printer=printer)
 
 
 async def test_a_followed_log_goes_on_where_it_broke(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -190,3 +202,95 @@ def test_of_a_job_whose_tasks_all_began_nothing_is_told_at_the_end() -> None:
 def test_what_a_job_missed_that_has_failed_is_told() -> None:
     short = Miss(phase="gpu", resource="gpu", message="1 GPU wanted")
     assert "  waits: gpu: 1 GPU wanted" in describe_job(ended(JobState.FAILED, began=0, misses=(short,)))
+
+
+def test_what_others_wrote_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    say("j1 waits: \x1b[2Jbig\x07\nnews")
+    assert capsys.readouterr().err == "farbus: j1 waits: [2Jbig news\n"
+
+
+def test_lines_of_several_tasks_are_whole_and_say_whose_they_are(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    printer = Printer(several=True)
+    printer.write("a.0", LogChunk(data=b"one\ntw"))
+    printer.write("b.0", LogChunk(data=b"other\n"))
+    printer.write("a.0", LogChunk(data=b"wrong", stream=2))
+    printer.write("a.0", LogChunk(data=b"o"))
+    printer.end(["a.0", "b.0"])
+    printed = capfdbinary.readouterr()
+    assert printed.out == b"[a.0] one\n[b.0] other\n[a.0] two\n"
+    assert printed.err == b"[a.0] wrong\n"
+
+
+def test_of_a_line_without_an_end_not_all_is_kept(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """As of a progress bar, or a file of zeros: it is shown, and takes no memory without end."""
+    printer = Printer(several=True)
+    for _ in range(5):
+        printer.write("a.0", LogChunk(data=b"x" * (LONGEST_LINE_BYTES // 2)))
+    assert capfdbinary.readouterr().out == (b"[a.0] " + b"x" * LONGEST_LINE_BYTES + b"\n") * 2
+    printer.end(["a.0"])
+    assert capfdbinary.readouterr().out == b"[a.0] " + b"x" * (LONGEST_LINE_BYTES // 2) + b"\n"
+
+
+class Growing:
+    """A job with tasks on two nodes, of which some begin late; its output breaks off once."""
+
+    def __init__(self, *, ends: bool = True) -> None:
+        self.ends = ends
+        self.asked: list[tuple[str, dict[str, int]]] = []
+
+    def status(self, state: JobState, *nodes: str) -> JobStatus:
+        group = TaskGroup(name="main", command=("x",), requests=Requests(), count=5, min_count=1)
+        job = Job(id="j1", name="n", user="u", groups=(group,))
+        task_state = TaskState.RUNNING if state is JobState.RUNNING else TaskState.EXITED
+        tasks = tuple(
+            TaskStatus(task=f"main.{number}", node=node, state=task_state) for number, node in enumerate(nodes)
+        )
+        return JobStatus(job=job, state=state, tasks=tasks)
+
+    async def watch_job(self, job_id: str) -> AsyncIterator[JobStatus]:
+        yield self.status(JobState.QUEUED)
+        yield self.status(JobState.RUNNING, "alpha", "beta", "alpha")
+        yield self.status(JobState.RUNNING, "alpha", "beta", "alpha", "beta")
+        if not self.ends:
+            await asyncio.Event().wait()
+        yield self.status(JobState.SUCCEEDED, "alpha", "beta", "alpha", "beta")
+
+    async def read_logs(self, job_id: str, *, task: str, follow: bool, position: int) -> AsyncIterator[LogChunk]:
+        self.asked.append((task, {task: position}))
+        yield LogChunk(data=f"of {task}\n".encode(), position=9)
+
+    async def read_several_logs(
+        self, job_id: str, positions: Mapping[str, int], *, follow: bool
+    ) -> AsyncIterator[LogChunk]:
+        self.asked.append(("", dict(positions)))
+        first, second = positions
+        if not positions[first]:
+            yield LogChunk(data=f"of {first}\n".encode(), position=7, task=first)
+            raise Unavailable("the agent is restarted")
+        yield LogChunk(data=f"of {second}\n".encode(), position=8, task=second)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_tasks_of_a_node_are_followed_over_one_stream_and_late_ones_too(
+    capfdbinary: pytest.CaptureFixture[bytes], whole: bool
+) -> None:
+    growing = Growing()
+    client = cast(ClusterClient, growing)
+    await (follow_job(client, "j1", output=True) if whole else follow_output(client, "j1"))
+    printed = capfdbinary.readouterr().out.splitlines()
+    assert sorted(printed) == [f"[main.{number}] of main.{number}".encode() for number in range(4)]
+    assert sorted(growing.asked, key=str) == [
+        ("", {"main.0": 0, "main.2": 0}),
+        ("", {"main.0": 7, "main.2": 0}),
+        ("main.1", {"main.1": 0}),
+        ("main.3", {"main.3": 0}),
+    ]
+
+
+async def test_who_reads_no_more_ends_the_watch_while_the_job_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(Printer, "_put", gone)
+    with pytest.raises(BrokenPipeError):
+        await follow_job(cast(ClusterClient, Growing(ends=False)), "j1", output=True)
