@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from farbus.cli.runtime import RunningCluster, find_running_cluster
-from farbus.errors import InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.errors import FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.model.address import is_endpoint
 from farbus.model.value import Value
 
@@ -136,6 +136,29 @@ def ask(target: Target, question: Callable[[ClusterClient], Awaitable[R]]) -> R:
             return await question(client)
 
     return asyncio.run(conversation())
+
+
+def ask_each(
+    target: Target, names: Sequence[str], question: Callable[[ClusterClient, str], Awaitable[R]]
+) -> tuple[list[R], list[FarbusError]]:
+    """Ask the same of each of ``names``, also where another is refused; return the answers, and the refusals.
+
+    Where nobody answers, the rest is not asked.
+    """
+    answers: list[R] = []
+    refusals: list[FarbusError] = []
+
+    async def conversation(client: ClusterClient) -> None:
+        for name in dict.fromkeys(names):
+            try:
+                answers.append(await question(client, name))
+            except FarbusError as error:
+                refusals.append(error)
+                if isinstance(error, Unavailable | TimedOut):
+                    return
+
+    ask(target, conversation)
+    return answers, refusals
 
 
 def _is_socket(path: str) -> bool:
