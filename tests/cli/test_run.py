@@ -45,6 +45,16 @@ def test_it_says_in_one_line_where_the_devices_are(run) -> None:
     assert done.stderr.splitlines()[-1] == "farbus: GPU-0001 of alpha, remote"
 
 
+def test_only_a_program_is_what_may_have_been_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-directory").mkdir()
+    (tmp_path / "a-file").touch()
+    for name, told in (("a-directory", "give its"), ("", "give its"), ("a-file", "did you mean ./a-file?")):
+        with pytest.raises(InvalidInput, match=r"^.+: no such program in PATH; ") as caught:
+            find_program(name)
+        assert caught.value.hint.startswith(told)
+
+
 def test_quiet_says_nothing(run) -> None:
     assert run("-q", "--", "true").stderr == ""
 
