@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
+import stat
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -49,6 +51,41 @@ async def closing(stream: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
         yield stream
     finally:
         await cast(AsyncGenerator[T, None], stream).aclose()
+
+
+@contextlib.asynccontextmanager
+async def while_read() -> AsyncIterator[None]:
+    """End the block by BrokenPipeError once nobody reads standard output any more.
+
+    A write would tell, and the next one may be hours away: ``farbus logs -f j7 | grep -m1 ready``.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+        is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
+    except (OSError, ValueError):
+        is_pipe = False
+    if not is_pipe:
+        yield
+        return
+    loop, task, is_gone = asyncio.get_running_loop(), asyncio.current_task(), False
+    assert task is not None
+
+    def end() -> None:
+        nonlocal is_gone
+        is_gone = True
+        loop.remove_reader(descriptor)
+        task.cancel()
+
+    # There is nothing to be read at this end: only that the other one is closed is heard of.
+    loop.add_reader(descriptor, end)
+    try:
+        yield
+    except asyncio.CancelledError as cancelled:
+        if is_gone and not task.uncancel():
+            raise BrokenPipeError from cancelled
+        raise
+    finally:
+        loop.remove_reader(descriptor)
 
 
 async def resumed(
@@ -285,7 +322,7 @@ async def follow_job(
     last: JobStatus | None = None
     try:
         # Whoever reads the output may go away (head) while the job goes on: that ends the watching, too.
-        async with asyncio.TaskGroup() as group:
+        async with while_read() if output and not aside else contextlib.nullcontext(), asyncio.TaskGroup() as group:
             copied = FollowedOutput(client, job_id, group, aside=aside)
             async with closing(resumed(lambda: client.watch_job(job_id))) as statuses:
                 async for status in statuses:
@@ -308,7 +345,7 @@ async def follow_job(
         # The job has ended all the same: its exit code is not to be lost with its output.
         say(str(error))
     if line := news(last):
-        say(line, quiet=quiet)
+        say(line, quiet=quiet and not _has_failed_itself(last))
     return last
 
 
@@ -335,6 +372,12 @@ def news(status: JobStatus) -> str:
             return f"{job_id} succeeded without {left_out} of its tasks: there was no room before the others had ended"
         case _:
             return ""
+
+
+def _has_failed_itself(status: JobStatus) -> bool:
+    """Say whether a job failed otherwise than by what its programs ended with, which the exit code tells."""
+    has_failed = status.state in (JobState.FAILED, JobState.CANCELLED)
+    return has_failed and (any(task.reason for task in status.tasks) or not any(map(exit_code_of, status.tasks)))
 
 
 def _failure(status: JobStatus) -> str:

@@ -314,7 +314,7 @@ def parse_table(text: bytes, *, name: str) -> JobTable:
 def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str) -> Job:
     """Check what types alone can't, and convert; ``fallback`` names a job that has no name."""
     job_name = table.name or fallback
-    _check_name(job_name, f"{name}: name")
+    check_name(job_name, f"{name}: name")
     if table.task:
         _refuse_mixture(table, name)
         groups = tuple(_group(task, f"{name}: task[{index}]", index) for index, task in enumerate(table.task))
@@ -324,11 +324,7 @@ def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str)
     if sum(group.count for group in groups) > MAX_TASKS:
         raise InvalidInput(f"{name}: more than {MAX_TASKS} tasks", hint="submit several jobs")
     for variable, value in table.env.items():
-        if not _VARIABLE.fullmatch(variable):
-            raise InvalidInput(
-                f"{name}: env: {variable!r} can't name a variable",
-                hint="use letters, digits and '_', not first a digit",
-            )
+        check_variable(variable, f"{name}: env")
         if "\0" in value:
             raise InvalidInput(f"{name}: env.{variable}: holds a NUL character")
     if "\0" in table.cwd:
@@ -589,7 +585,16 @@ def _refuse_duplicates(groups: tuple[TaskGroup, ...], name: str) -> None:
             )
 
 
-def _check_name(name: str, where: str) -> None:
+def check_variable(name: str, where: str) -> None:
+    """Raise :class:`InvalidInput` for what can't name a variable; ``where`` is who says so."""
+    if not _VARIABLE.fullmatch(name):
+        raise InvalidInput(
+            f"{where}: {name[:80]!r} can't name a variable", hint="use letters, digits and '_', not first a digit"
+        )
+
+
+def check_name(name: str, where: str) -> None:
+    """Raise :class:`InvalidInput` for what can't name a job; ``where`` is who says so."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(f"{where}: {name[:80]!r} is not a name", hint=_NAME_RULE)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from typing import cast
 
@@ -19,6 +20,7 @@ from farbus.cli.following import (
     news,
     resumed,
     say,
+    while_read,
 )
 from farbus.cli.tables import describe_job
 from farbus.errors import FarbusError, NotFound, Unavailable
@@ -294,3 +296,72 @@ async def test_who_reads_no_more_ends_the_watch_while_the_job_goes_on(monkeypatc
     monkeypatch.setattr(Printer, "_put", gone)
     with pytest.raises(BrokenPipeError):
         await follow_job(cast(ClusterClient, Growing(ends=False)), "j1", output=True)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_follower_ends_with_its_reader_though_the_job_says_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """As of ``farbus logs -f j7 | grep -m1 ready``."""
+    reader, writer = os.pipe()
+    watched = asyncio.Event()
+
+    class Silent(Growing):
+        async def watch_job(self, job_id: str) -> AsyncIterator[JobStatus]:
+            watched.set()
+            await asyncio.Event().wait()
+            yield self.status(JobState.QUEUED)
+
+    async def logs() -> None:
+        async with while_read():
+            await follow_output(client, "j1")
+
+    client = cast(ClusterClient, Silent())
+    with os.fdopen(writer, "w") as out:
+        monkeypatch.setattr("sys.stdout", out)
+        following = asyncio.create_task(follow_job(client, "j1", output=True) if whole else logs())  # type: ignore[arg-type]
+        await watched.wait()
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            await following
+
+
+async def test_who_is_interrupted_is_so_also_where_there_is_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as out, os.fdopen(reader):
+        monkeypatch.setattr("sys.stdout", out)
+        waiting = asyncio.Event()
+
+        async def watch() -> None:
+            async with while_read():
+                waiting.set()
+                await asyncio.Event().wait()
+
+        watching = asyncio.create_task(watch())
+        await waiting.wait()
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await watching
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        (TaskStatus(task="main.0", state=TaskState.EXITED, exit_code=3), ""),
+        (
+            TaskStatus(task="main.0", state=TaskState.EXITED, exit_code=125, reason="out: is not there"),
+            "farbus: j1 failed: task main.0 ended with exit code 125\n",
+        ),
+    ],
+)
+async def test_also_who_is_quiet_says_what_the_exit_code_does_not(
+    capsys: pytest.CaptureFixture[str], task: TaskStatus, told: str
+) -> None:
+    class Ending:
+        async def watch_job(self, job_id: str) -> AsyncIterator[JobStatus]:
+            group = TaskGroup(name="main", command=("x",), requests=Requests())
+            job = Job(id=job_id, name="n", user="u", groups=(group,))
+            yield JobStatus(job=job, state=JobState.FAILED, tasks=(task,))
+
+    await follow_job(cast(ClusterClient, Ending()), "j1", output=False, quiet=True)
+    assert capsys.readouterr().err == told

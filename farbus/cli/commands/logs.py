@@ -9,7 +9,7 @@ import typer
 
 from farbus.cli.completion import complete_job
 from farbus.cli.connection import ask, find_target
-from farbus.cli.following import Printer, copy_logs, follow_output, raise_first
+from farbus.cli.following import Printer, copy_logs, follow_output, raise_first, while_read
 from farbus.cli.options import CredentialsOption, ServerOption, SocketOption, command_app, examples
 from farbus.cli.tables import is_ended
 from farbus.errors import FarbusError, NotFound
@@ -46,12 +46,13 @@ def logs(
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise NotFound(f"job {job_id} has no task {task}", hint=f"it has {shown}")
         chosen = [task] if task else names
-        if len(chosen) == 1:
-            await copy_logs(client, job_id, task=chosen[0], follow=follow, printer=Printer(several=False))
-        elif follow and not is_ended(status):
-            await follow_output(client, job_id)
-        else:
-            await _copy_one_by_one(client, job_id, chosen)
+        async with while_read():
+            if len(chosen) == 1:
+                await copy_logs(client, job_id, task=chosen[0], follow=follow, printer=Printer(several=False))
+            elif follow and not is_ended(status):
+                await follow_output(client, job_id)
+            else:
+                await _copy_one_by_one(client, job_id, chosen)
 
     ask(find_target(socket=socket, server=server, credentials=credentials), question)
 
