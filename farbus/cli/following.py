@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from farbus.cli.listing import printable
 from farbus.cli.tables import format_placement, is_ended, never_began
 from farbus.errors import ExitCode, FarbusError, NotFound, Unavailable, first_error
-from farbus.model.job import JobStatus, TaskState, TaskStatus
+from farbus.model.job import STOPPED, JobStatus, TaskState, TaskStatus
 from farbus.model.states import JobState
 
 if TYPE_CHECKING:
@@ -155,15 +155,21 @@ def exit_code_of(task: TaskStatus) -> int:
 
 
 def exit_code_of_job(status: JobStatus) -> int:
-    """Return what ``submit --wait`` ends with: the code of the first task that failed.
+    """Return what ``submit --wait`` ends with: the code of the first task that failed by itself.
 
     A job that failed or was cancelled without a task of its own that did
     ends with 125 (:attr:`ExitCode.RUN_FAILED`).
     """
-    failed = [code for code in map(exit_code_of, status.tasks) if code]
     if status.state is JobState.SUCCEEDED:
         return int(ExitCode.OK)
-    return failed[0] if failed else int(ExitCode.RUN_FAILED)
+    failed = _first_failed(status)
+    return exit_code_of(failed) if failed is not None else int(ExitCode.RUN_FAILED)
+
+
+def _first_failed(status: JobStatus) -> TaskStatus | None:
+    """Return the first task that failed, before those that were ended with the job."""
+    failed = [task for task in status.tasks if exit_code_of(task)]
+    return min(failed, key=lambda task: task.reason == STOPPED, default=None)
 
 
 LONGEST_LINE_BYTES = 64 * 2**10
@@ -376,8 +382,8 @@ def news(status: JobStatus) -> str:
 
 def _has_failed_itself(status: JobStatus) -> bool:
     """Say whether a job failed otherwise than by what its programs ended with, which the exit code tells."""
-    has_failed = status.state in (JobState.FAILED, JobState.CANCELLED)
-    return has_failed and (any(task.reason for task in status.tasks) or not any(map(exit_code_of, status.tasks)))
+    failed = _first_failed(status)
+    return status.state in (JobState.FAILED, JobState.CANCELLED) and (failed is None or bool(failed.reason))
 
 
 def _failure(status: JobStatus) -> str:

@@ -27,6 +27,7 @@ from farbus.errors import FarbusError, NotFound, Unavailable
 from farbus.model.cluster import LogChunk
 from farbus.model.device import Route
 from farbus.model.job import (
+    STOPPED,
     Alternative,
     DevicePlacement,
     GroupVariant,
@@ -231,6 +232,16 @@ def test_of_a_line_without_an_end_not_all_is_kept(capfdbinary: pytest.CaptureFix
     assert capfdbinary.readouterr().out == (b"[a.0] " + b"x" * LONGEST_LINE_BYTES + b"\n") * 2
     printer.end(["a.0"])
     assert capfdbinary.readouterr().out == b"[a.0] " + b"x" * (LONGEST_LINE_BYTES // 2) + b"\n"
+
+
+def test_a_job_ends_with_the_code_of_the_task_that_failed_not_of_those_that_were_stopped_then() -> None:
+    group = TaskGroup(name="main", command=("x",), requests=Requests(), count=3)
+    job = Job(id="j1", name="n", user="u", groups=(group,))
+    stopped = TaskStatus(task="main.0", state=TaskState.EXITED, exit_code=-15, reason=STOPPED)
+    failed = TaskStatus(task="main.1", state=TaskState.EXITED, exit_code=7)
+    assert exit_code_of_job(JobStatus(job=job, state=JobState.FAILED, tasks=(stopped, failed))) == 7
+    assert exit_code_of_job(JobStatus(job=job, state=JobState.CANCELLED, tasks=(stopped,))) == 143
+    assert exit_code_of_job(JobStatus(job=job, state=JobState.FAILED)) == 125
 
 
 class Growing:
