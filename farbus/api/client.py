@@ -15,9 +15,9 @@ from farbus.api.authority import SCHEDULER_SERVER_NAME, Credentials
 from farbus.api.conversion import chassis_from_message, from_message, to_message
 from farbus.api.identity import LOCAL_METADATA, ROLE_METADATA, USER_METADATA, Identity
 from farbus.api.server import MAX_MESSAGE_BYTES, WINDOW_OPTIONS
-from farbus.api.status import converted
+from farbus.api.status import converted, late
 from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, profile_pb2, types_pb2
-from farbus.errors import FarbusError, TimedOut
+from farbus.errors import FarbusError
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
@@ -142,7 +142,7 @@ class ClusterClient:
                 except StopAsyncIteration:
                     return tuple(found)
                 except TimeoutError as error:
-                    raise TimedOut(f"{self.peer} did not answer in time") from error
+                    raise late(self.peer) from error
                 found += [from_message(job, JobStatus) for job in page.jobs]
 
     async def get_job(self, job_id: str) -> JobStatus:
