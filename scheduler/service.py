@@ -360,7 +360,8 @@ class ClusterService(ClusterHandler):
                 while left:
                     task = left.pop()
                     run = record.run(task)
-                    if run is not None and (ready or run.status().state is not TaskState.PENDING):
+                    # Of one that comes late the job's state says nothing.
+                    if run is not None and ((ready and not run.late) or run.status().state is not TaskState.PENDING):
                         found[task] = run.node
                         continue
                     waiting.append(task)

@@ -269,14 +269,15 @@ class FollowedOutput:
         """Why output could not be copied."""
 
     def look(self, status: JobStatus) -> None:
-        """Begin with what has come since: once a task has begun with all of them, later with those that come later."""
-        if all(task.state is TaskState.PENDING for task in status.tasks):
+        """Begin with what has come since: once a task has begun with all of them, later with each that begins late."""
+        begun = [task for task in status.tasks if task.state is not TaskState.PENDING]
+        if not begun:
             return
         if self._printer is None:
             several = sum(group.count for group in status.job.groups) > 1
             self._printer = Printer(several=several, aside=self._aside)
         by_node: dict[str, list[str]] = {}
-        for task in status.tasks:
+        for task in status.tasks if status.state is JobState.PREPARING else begun:
             if task.task not in self._seen:
                 by_node.setdefault(task.node, []).append(task.task)
                 self._seen.add(task.task)

@@ -251,24 +251,31 @@ class Growing:
         self.ends = ends
         self.asked: list[tuple[str, dict[str, int]]] = []
 
-    def status(self, state: JobState, *nodes: str) -> JobStatus:
+    def status(self, state: JobState, *nodes: str, pending: str = "") -> JobStatus:
         group = TaskGroup(name="main", command=("x",), requests=Requests(), count=5, min_count=1)
         job = Job(id="j1", name="n", user="u", groups=(group,))
         task_state = TaskState.RUNNING if state is JobState.RUNNING else TaskState.EXITED
+        names = {f"main.{number}": node for number, node in enumerate(nodes)}
+        self.begun = [name for name in names if name != pending]
         tasks = tuple(
-            TaskStatus(task=f"main.{number}", node=node, state=task_state) for number, node in enumerate(nodes)
+            TaskStatus(task=name, node=node, state=task_state if name in self.begun else TaskState.PENDING)
+            for name, node in names.items()
         )
         return JobStatus(job=job, state=state, tasks=tasks)
 
     async def watch_job(self, job_id: str) -> AsyncIterator[JobStatus]:
         yield self.status(JobState.QUEUED)
         yield self.status(JobState.RUNNING, "alpha", "beta", "alpha")
+        yield self.status(JobState.RUNNING, "alpha", "beta", "alpha", "beta", pending="main.3")
+        await asyncio.sleep(0)
         yield self.status(JobState.RUNNING, "alpha", "beta", "alpha", "beta")
         if not self.ends:
             await asyncio.Event().wait()
         yield self.status(JobState.SUCCEEDED, "alpha", "beta", "alpha", "beta")
 
     async def read_logs(self, job_id: str, *, task: str, follow: bool, position: int) -> AsyncIterator[LogChunk]:
+        if task not in self.begun:
+            raise NotFound("no output is kept")
         self.asked.append((task, {task: position}))
         yield LogChunk(data=f"of {task}\n".encode(), position=9)
 
