@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import grpc
@@ -84,6 +84,8 @@ class ClusterClient:
         self.channel = channel
         self.peer = peer
         self.metadata = tuple(metadata)
+        self.is_over: Callable[[], bool] = lambda: False
+        """Says, where it is known, that the other side has ended for good: to wait for it is in vain."""
         self._stub: Any = cluster_pb2_grpc.ClusterStub(channel)
 
     @classmethod

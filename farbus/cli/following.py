@@ -89,10 +89,15 @@ async def while_read() -> AsyncIterator[None]:
 
 
 async def resumed(
-    begin: Callable[[], AsyncIterator[T]], *, patience_s: float = PATIENCE_S, answered: bool = False
+    begin: Callable[[], AsyncIterator[T]],
+    *,
+    is_over: Callable[[], bool],
+    patience_s: float = PATIENCE_S,
+    answered: bool = False,
 ) -> AsyncGenerator[T, None]:
     """Yield from a stream that is begun again when it breaks: an agent or scheduler may be restarted.
 
+    Unless that ``is_over``, as one of a ``farbus up`` that was stopped.
     One that has never given anything is not begun again, unless the other
     side has ``answered`` before: then it had nothing to give.  Raises what
     broke it once it has given nothing more for ``patience_s``.
@@ -106,7 +111,10 @@ async def resumed(
                     give_up_at = math.inf
                     yield item
             return
-        except Unavailable:
+        except Unavailable as error:
+            if is_over():
+                told = "farbus up was stopped, with all that ran in it"
+                raise Unavailable(told, hint="start another with farbus up") from error
             if time.monotonic() > give_up_at:
                 raise
             if give_up_at == math.inf:
@@ -233,7 +241,7 @@ async def copy_logs(client: ClusterClient, job_id: str, *, task: str, follow: bo
             )
         return client.read_logs(job_id, task=task, follow=follow, position=last.position if last else 0)
 
-    async with closing(resumed(begin, answered=True) if follow else begin()) as chunks:
+    async with closing(resumed(begin, is_over=client.is_over, answered=True) if follow else begin()) as chunks:
         async for chunk in chunks:
             last = chunk
             printer.write(task, chunk)
@@ -244,7 +252,7 @@ async def follow_several(client: ClusterClient, job_id: str, tasks: Sequence[str
     """Copy the output of tasks as it comes, until all of them have ended; begun again where it breaks."""
     positions = dict.fromkeys(tasks, 0)
     async with closing(
-        resumed(lambda: client.read_several_logs(job_id, positions, follow=True), answered=True)
+        resumed(lambda: client.read_several_logs(job_id, positions, follow=True), is_over=client.is_over, answered=True)
     ) as chunks:
         async for chunk in chunks:
             positions[chunk.task] = chunk.position
@@ -302,7 +310,7 @@ async def follow_output(client: ClusterClient, job_id: str) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             output = FollowedOutput(client, job_id, group)
-            async with closing(resumed(lambda: client.watch_job(job_id))) as statuses:
+            async with closing(resumed(lambda: client.watch_job(job_id), is_over=client.is_over)) as statuses:
                 async for status in statuses:
                     output.look(status)
     except ExceptionGroup as errors:
@@ -331,7 +339,7 @@ async def follow_job(
         # Whoever reads the output may go away (head) while the job goes on: that ends the watching, too.
         async with while_read() if output and not aside else contextlib.nullcontext(), asyncio.TaskGroup() as group:
             copied = FollowedOutput(client, job_id, group, aside=aside)
-            async with closing(resumed(lambda: client.watch_job(job_id))) as statuses:
+            async with closing(resumed(lambda: client.watch_job(job_id), is_over=client.is_over)) as statuses:
                 async for status in statuses:
                     last = status
                     line = news(status)

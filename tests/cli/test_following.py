@@ -51,7 +51,14 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farbus.cli.following.AGAIN_S", 0.0)
 
 
-class Breaking:
+class Known:
+    """A client of somebody who may be restarted."""
+
+    def is_over(self) -> bool:
+        return False
+
+
+class Breaking(Known):
     """Gives one chunk a call, and breaks unless it was the last."""
 
     def __init__(self, *chunks: LogChunk) -> None:
@@ -106,8 +113,19 @@ async def test_what_never_began_is_not_begun_again() -> None:
         yield 0
 
     with pytest.raises(Unavailable, match="nobody is there"):
-        await anext(resumed(begin))
+        await anext(resumed(begin, is_over=lambda: False))
     assert begun == [1]
+
+
+async def test_what_has_ended_for_good_is_not_waited_for() -> None:
+    async def begin() -> AsyncIterator[int]:
+        yield 1
+        raise Unavailable("nobody is there")
+
+    numbers = resumed(begin, is_over=lambda: True)
+    assert await anext(numbers) == 1
+    with pytest.raises(Unavailable, match="farbus up was stopped, with all that ran in it; start another"):
+        await anext(numbers)
 
 
 async def test_what_does_not_come_back_is_given_up() -> None:
@@ -119,7 +137,7 @@ async def test_what_does_not_come_back_is_given_up() -> None:
             yield 1
         raise Unavailable("nobody is there")
 
-    numbers = resumed(begin, patience_s=0.0)
+    numbers = resumed(begin, is_over=lambda: False, patience_s=0.0)
     assert await anext(numbers) == 1
     with pytest.raises(Unavailable, match="nobody is there"):
         await anext(numbers)
@@ -148,7 +166,7 @@ def test_a_job_asks_for_gpus_in_any_of_its_flavours(gpus: int, other: int, asks:
     assert Job(id="j", name="n", user="u", groups=(group,), alternatives=(way,)).asks_for_gpus == asks
 
 
-class Failing:
+class Failing(Known):
     """A job whose node refuses to start its program, and whose output can't be read."""
 
     def __init__(self, error: FarbusError) -> None:
@@ -244,7 +262,7 @@ def test_a_job_ends_with_the_code_of_the_task_that_failed_not_of_those_that_were
     assert exit_code_of_job(JobStatus(job=job, state=JobState.FAILED)) == 125
 
 
-class Growing:
+class Growing(Known):
     """A job with tasks on two nodes, of which some begin late; its output breaks off once."""
 
     def __init__(self, *, ends: bool = True) -> None:
@@ -375,7 +393,7 @@ async def test_who_is_interrupted_is_so_also_where_there_is_a_reader(monkeypatch
 async def test_also_who_is_quiet_says_what_the_exit_code_does_not(
     capsys: pytest.CaptureFixture[str], task: TaskStatus, told: str
 ) -> None:
-    class Ending:
+    class Ending(Known):
         async def watch_job(self, job_id: str) -> AsyncIterator[JobStatus]:
             group = TaskGroup(name="main", command=("x",), requests=Requests())
             job = Job(id=job_id, name="n", user="u", groups=(group,))

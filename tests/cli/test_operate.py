@@ -62,6 +62,9 @@ def test_a_drain_goes_on_where_its_agent_is_restarted(here: Farbus, monkeypatch:
     begun = []
 
     class Client:
+        def is_over(self) -> bool:
+            return False
+
         async def drain(self, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
             begun.append(node)
             yield DrainStatus(node=node, jobs=(JOB,) if len(begun) == 1 else ())
@@ -103,6 +106,9 @@ def test_a_drain_is_heard_to_its_end(here: Farbus, monkeypatch: pytest.MonkeyPat
     heard = []
 
     class Client:
+        def is_over(self) -> bool:
+            return False
+
         async def drain(self, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
             yield DrainStatus(node=node)
             heard.append((node, evict, reason))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from farbus.cli.commands.run import Holds, _tell_exit_code, _tell_of_loss
+from farbus.cli.connection import Target
 from farbus.cli.program import find_program, merge_environment
 from farbus.errors import Conflict, ExitCode, InvalidInput, Unavailable
 from farbus.linux.foreground import ForegroundProgram
@@ -359,7 +360,7 @@ async def test_an_exit_code_is_told_again_though_the_devices_are_held_again(monk
     monkeypatch.setattr("farbus.cli.commands.run.connect", connect)
     monkeypatch.setattr("farbus.cli.commands.run.AGAIN_S", 0.0)
     held.begin()
-    await _tell_exit_code(None, "j-5", 3, held)  # type: ignore[arg-type]
+    await _tell_exit_code(Target(), "j-5", 3, held)
     assert told == [3, 3]
 
 

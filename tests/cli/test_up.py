@@ -271,6 +271,22 @@ def test_down_stops_it(up: Up, farbus: Farbus, tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
+def test_who_follows_a_job_does_not_wait_for_one_that_was_stopped(up: Up, farbus: Farbus, tmp_path: Path) -> None:
+    following = subprocess.Popen(
+        [sys.executable, "-P", "-m", "farbus.cli", "submit", "--follow", "--", "sh", "-c", "echo begun; sleep 1000"],
+        env=clean_environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "begun\n"
+        assert farbus("down").returncode == 0
+        # Else it would be two minutes.
+        assert following.wait(timeout=60) != 0
+        assert following.stderr is not None
+        told = "farbus: farbus up was stopped, with all that ran in it; start another with farbus up"
+        assert following.stderr.read().splitlines()[-1] == told
+
+
 @pytest.mark.parametrize("victim", ["scheduler", "left"])
 def test_a_daemon_that_is_killed_is_started_again(up: Up, farbus: Farbus, victim: str) -> None:
     up.child(victim).send_signal(signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,7 +60,8 @@ def drain(
         told, lost = "", False
         jobs: tuple[JobStatus, ...] = ()
         # To drain a node that is cordoned already only looks who uses it.
-        async with closing(resumed(lambda: client.drain(node, evict=evict, reason=reason))) as statuses:
+        begin = functools.partial(client.drain, node, evict=evict, reason=reason)
+        async with closing(resumed(begin, is_over=client.is_over)) as statuses:
             async for status in statuses:
                 if status.lost and status.jobs and not lost:
                     say(

@@ -379,6 +379,8 @@ async def _follow(client: ClusterClient, job_id: str, *, follow: bool, quiet: bo
     try:
         return await follow_job(client, job_id, output=follow, quiet=quiet, aside=aside)
     except FarbusError as error:
+        if client.is_over():
+            raise
         raise job_error(error, job_id) from error
     except asyncio.CancelledError:
         # Ctrl-C ends the watching, not the job.
