@@ -22,6 +22,7 @@ from farbus.linux.cgroups import Cgroups
 from farbus.linux.clock import Clock
 from farbus.linux.processes import Child, DeviceLimit, Exit, Processes, Program
 from farbus.linux.users import Account, Users
+from farbus.model.job import STOPPED
 from farbus.model.quantity import format_bytes
 from farbus.remoting.launcher import settings_unheard
 
@@ -221,7 +222,7 @@ class TaskRunner:
                     job=run.job,
                     task=run.task,
                     exit_code=-signal.SIGTERM,
-                    reason="it was stopped",
+                    reason=STOPPED,
                     # Not by the job: whoever wants it ended has told the scheduler so.
                     unstarted=True,
                 )

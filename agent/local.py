@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
@@ -203,6 +203,17 @@ class LocalCluster(ClusterHandler):
         async with (
             self._client(caller) as client,
             _closing(client.read_logs(job_id, task=task, follow=follow, position=position)) as chunks,
+        ):
+            async for chunk in chunks:
+                yield chunk
+
+    async def read_several_logs(
+        self, caller: Identity, job_id: str, positions: Mapping[str, int], *, follow: bool
+    ) -> AsyncIterator[LogChunk]:
+        """Forward."""
+        async with (
+            self._client(caller) as client,
+            _closing(client.read_several_logs(job_id, positions, follow=follow)) as chunks,
         ):
             async for chunk in chunks:
                 yield chunk

@@ -23,7 +23,7 @@ _log = structlog.get_logger()
 MAX_LOG_STREAMS = 128
 """Logs that are read at the same time over one session: each holds a file open and a chunk of 64 KiB at most."""
 MAX_LOG_STREAMS_PER_USER = 32
-"""Those of them that one user reads: a job with a task for each of a node's processors is followed whole."""
+"""Those of them that one user reads: each is one task, or all that a job has here."""
 
 
 class _Credit:
@@ -124,7 +124,11 @@ class LogStreams:
     async def _send_log(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
         number, error, missing = request.request_id, "", False
         try:
-            chunks = self._logs.read(request.job_id, request.task, follow=request.follow, position=request.position)
+            chunks = (
+                self._logs.read_several(request.job_id, dict(request.tasks), follow=request.follow)
+                if request.tasks
+                else self._logs.read(request.job_id, request.task, follow=request.follow, position=request.position)
+            )
             async with contextlib.aclosing(chunks):
                 # The next chunk is read from the disk only when it may be sent.
                 await credit.wait()

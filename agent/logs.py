@@ -12,12 +12,13 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
 import structlog
 
 from farbus.agent.names import file_name
+from farbus.api.merging import merged
 from farbus.errors import NotFound, Unavailable
 from farbus.linux.keeper import NOTICE_STREAM, OutputLog
 from farbus.linux.output import START, Piece, Position, read_pieces
@@ -137,10 +138,13 @@ class LogStore:
             removed += 1
         return removed > 0
 
-    async def read(self, job: str, task: str, *, follow: bool, position: int = 0) -> AsyncGenerator[LogChunk, None]:
+    async def read(
+        self, job: str, task: str, *, follow: bool, position: int = 0, turn: asyncio.Lock | None = None
+    ) -> AsyncGenerator[LogChunk, None]:
         """Yield a task's output from ``position``, or the oldest that is kept; with ``follow`` until it has ended.
 
-        ``position`` is that of the last chunk that a reader already has.
+        ``position`` is that of the last chunk that a reader already has;
+        ``turn`` is as of :meth:`farbus.linux.processes.Child.output`.
         Raises :class:`NotFound` when there is no such log.
         """
         directory = self._path(job, task)
@@ -153,16 +157,43 @@ class LogStore:
             await begun.wait()
         at = Position(position >> POSITION_BITS, position & ((1 << POSITION_BITS) - 1)) if position > 0 else START
         child = self._live.get(directory)
-        async for piece in _files(directory, at) if child is None else child.output(position=at, follow=follow):
-            number = piece.position.segment << POSITION_BITS | piece.position.offset
-            yield LogChunk(data=piece.data, stream=piece.stream, position=number)
+        pieces = _files(directory, at, turn) if child is None else child.output(position=at, follow=follow, turn=turn)
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                number = piece.position.segment << POSITION_BITS | piece.position.offset
+                yield LogChunk(data=piece.data, stream=piece.stream, position=number, task=task)
+
+    async def read_several(
+        self, job: str, positions: Mapping[str, int], *, follow: bool
+    ) -> AsyncGenerator[LogChunk, None]:
+        """Yield several tasks' output as it comes, of each as :meth:`read` does, some of one of them in memory.
+
+        Of a task without a log here there is nothing: it never began, or is kept no more.
+        """
+        turn = asyncio.Lock()
+
+        async def there_is(task: str, position: int) -> AsyncGenerator[LogChunk, None]:
+            chunks = self.read(job, task, follow=follow, position=position, turn=turn)
+            with contextlib.suppress(NotFound):
+                async with contextlib.aclosing(chunks):
+                    async for chunk in chunks:
+                        yield chunk
+
+        chunks = merged(there_is(task, position) for task, position in positions.items())
+        async with contextlib.aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
 
 
-async def _files(directory: Path, position: Position) -> AsyncGenerator[Piece, None]:
-    while pieces := read_pieces(directory, position):
-        for piece in pieces:
-            yield piece
-            position = piece.position
+async def _files(directory: Path, position: Position, turn: asyncio.Lock | None) -> AsyncGenerator[Piece, None]:
+    while True:
+        before = position
+        async with turn or contextlib.nullcontext():
+            for piece in read_pieces(directory, position):
+                yield piece
+                position = piece.position
+        if position == before:
+            return
 
 
 def _size_of(directory: Path) -> int | None:

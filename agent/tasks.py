@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from farbus.agent.actions import Answer, ForgetTask, RecordExit, ReportTask, StartTask, StopTask
 from farbus.agent.events import ActionDone, RestoredTask, StartRequested, StopRequested, TaskExited, TaskLaunched
 from farbus.agent.objects import MAX_OBJECTS, Actions, ClientSide, Desk, Key, RunState, SideState, Task
-from farbus.model.job import TaskState, TaskStatus
+from farbus.model.job import STOPPED, TaskState, TaskStatus
 
 KILLED = -9
 """The exit code of a program whose end nobody has seen: as if SIGKILL had ended it."""
@@ -185,7 +185,7 @@ class Tasks:
         task = self.alive((event.job, event.task))
         if task is not None:
             # Whatever it makes of the signal: a program that ends when it is told to has not ended by itself.
-            stopped = "it was stopped" if task.stop_grace_s is not None else ""
+            stopped = STOPPED if task.stop_grace_s is not None else ""
             yield from self._exited(task, event.exit_code, event.reason or stopped, unstarted=event.unstarted)
 
     def _exited(self, task: Task, exit_code: int, reason: str, *, unstarted: bool = False) -> Actions:

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+
+import msgspec
 
 from farbus.errors import FarbusError, NotFound, Unavailable
 from farbus.model.cluster import LogChunk
@@ -55,7 +57,7 @@ class LogRelay:
     def __init__(
         self,
         *,
-        request: Callable[[str, str, str, str, bool, int, str], bool],
+        request: Callable[[str, str, str, Mapping[str, int], bool, str], bool],
         credit: Callable[[str, str, int], None],
         cancel: Callable[[str, str], None],
     ) -> None:
@@ -67,9 +69,9 @@ class LogRelay:
         self._total = 0
 
     async def read(
-        self, node: str, job_id: str, task: str, *, user: str, follow: bool, position: int = 0
+        self, node: str, job_id: str, positions: Mapping[str, int], *, user: str, follow: bool
     ) -> AsyncGenerator[LogChunk, None]:
-        """Yield a task's output from ``node``, from behind ``position``, to ``user``.
+        """Yield the output of a job's tasks from ``node``, of each from behind its position, to ``user``.
 
         Raises :class:`Unavailable` when the node is away or lost on the way,
         or this reader was too slow; :class:`FarbusError` with what the node
@@ -83,15 +85,17 @@ class LogRelay:
                 hint="end one of them",
             )
         number = f"log-{next(self._numbers)}"
+        # Agents before this version do not say whose a chunk is, and are asked of one task alone.
+        only = next(iter(positions)) if len(positions) == 1 else ""
         reader = self._readers[number] = _Reader(node, user)
         try:
-            if not self._request(node, number, job_id, task, follow, position, user):
+            if not self._request(node, number, job_id, positions, follow, user):
                 raise Unavailable(f"node {node}, which has the log, is not connected", hint="try again later")
             while True:
                 while reader.chunks:
                     chunk = reader.chunks.popleft()
                     self._count(reader, -len(chunk.data))
-                    yield chunk
+                    yield msgspec.structs.replace(chunk, task=only) if only else chunk
                     # Here the reader wants the next one: this one is out of our hands.
                     self._give_credit(number, reader, len(chunk.data))
                 if reader.ended:

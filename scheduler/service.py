@@ -14,7 +14,7 @@ import itertools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ import structlog
 from farbus import __version__
 from farbus.api.audit import AuditRecord, read_records
 from farbus.api.identity import Identity
+from farbus.api.merging import merged
 from farbus.api.server import ClusterHandler
 from farbus.errors import InvalidInput, NotFound, NotPermitted, Unsatisfiable
 from farbus.model.cluster import ClusterInfo, HoldEvent, LogChunk
@@ -303,38 +304,73 @@ class ClusterService(ClusterHandler):
         self, caller: Identity, job_id: str, *, task: str, follow: bool, position: int = 0
     ) -> AsyncIterator[LogChunk]:
         """Yield a task's output; with ``follow`` wait for the task to start, and for its end."""
+        job = await self._find_job_to_read(caller, job_id)
+        positions = dict.fromkeys(_tasks_to_read(job, (task,)), position)
+        async with contextlib.aclosing(self._read(caller, job_id, positions, follow=follow)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def read_several_logs(
+        self, caller: Identity, job_id: str, positions: Mapping[str, int], *, follow: bool
+    ) -> AsyncIterator[LogChunk]:
+        """Yield the output of tasks as it comes; with ``follow`` wait for all of them to start, and for their end."""
+        job = await self._find_job_to_read(caller, job_id)
+        positions = dict(zip(_tasks_to_read(job, positions), positions.values(), strict=True))
+        async with contextlib.aclosing(self._read(caller, job_id, positions, follow=follow)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def _find_job_to_read(self, caller: Identity, job_id: str) -> Job:
         job = await self._find_job(caller, job_id)
         if job.attachment:
             raise InvalidInput(f"job {job_id} keeps a volume attached: it has no program, and no output")
         if job.interactive:
             raise InvalidInput(f"job {job_id} is interactive: its output is in the terminal of its program")
-        task = _task_to_read(job, task)
-        node = await self._find_log(job_id, task, wait=follow)
-        if not node:
-            return
-        async with contextlib.aclosing(
-            self._relay.read(node, job_id, task, user=caller.name, follow=follow, position=position)
-        ) as chunks:
+        return job
+
+    async def _read(
+        self, caller: Identity, job_id: str, positions: Mapping[str, int], *, follow: bool
+    ) -> AsyncGenerator[LogChunk, None]:
+        found = await self._find_logs(job_id, positions, wait=follow)
+        by_node: dict[str, dict[str, int]] = {}
+        for task, node in found.items():
+            by_node.setdefault(node, {})[task] = positions[task]
+        streams = [
+            self._relay.read(node, job_id, there, user=caller.name, follow=follow) for node, there in by_node.items()
+        ]
+        async with contextlib.aclosing(merged(streams)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
-    async def _find_log(self, job_id: str, task: str, *, wait: bool) -> str:
-        """Return the node that has a task's log: where it started, or may have; empty where there is none.
+    async def _find_logs(self, job_id: str, tasks: Iterable[str], *, wait: bool) -> dict[str, str]:
+        """Return the nodes that have tasks' logs: where they started, or may have.
 
-        With ``wait`` once there is one, or the job has ended.
+        With ``wait`` once there is one of each, or the job has ended.
         """
+        left, found = list(tasks), dict[str, str]()
         with self._engine.watching((job_id,)) as changed:
             while True:
                 changed.clear()
                 record = self._engine.machine.jobs.get(job_id)
                 if record is None:
-                    return _node_of(await self._engine.find(job_id), task)
-                run = record.run(task)
+                    nodes = {each.task: each.node for each in (await self._engine.find(job_id)).tasks}
+                    return found | {task: nodes[task] for task in left if nodes.get(task)}
                 ready = record.state in (JobState.RUNNING, JobState.FINISHING)
-                if run is not None and (ready or run.status().state is not TaskState.PENDING):
-                    return run.node
-                if not wait:
-                    return ""
+                waiting = []
+                while left:
+                    task = left.pop()
+                    run = record.run(task)
+                    # Of one that comes late the job's state says nothing.
+                    if run is not None and ((ready and not run.late) or run.status().state is not TaskState.PENDING):
+                        found[task] = run.node
+                        continue
+                    waiting.append(task)
+                    if wait:
+                        # One is enough to wait for, and each task of a large job changes it.
+                        break
+                left += waiting
+                if not wait or not left:
+                    return found
                 await changed.wait()
 
     async def explain(self, caller: Identity, job_id: str) -> Explanation:
@@ -559,25 +595,24 @@ def _parts(decision: Decision) -> tuple[tuple[TaskPlacement, ...], tuple[Miss, .
     return placements, tuple(miss for missed in decision.misses for miss in missed.misses)
 
 
-def _task_to_read(job: Job, task: str) -> str:
-    count = sum(group.count for group in job.groups)
-    first, last = f"{job.groups[0].name}.0", f"{job.groups[-1].name}.{job.groups[-1].count - 1}"
-    if not task:
-        if count > 1:
-            raise InvalidInput(f"job {job.id} has {count} tasks", hint=f"name one, from {first} to {last}")
-        return first
-    # Whoever follows a job of thousands of tasks asks for each of them.
-    name, _, number = task.rpartition(".")
+def _tasks_to_read(job: Job, tasks: Iterable[str]) -> list[str]:
+    """Return ``tasks``, whose empty name is the only one's; raise :class:`NotFound` where the job has one of them not.
+
+    Whoever follows a job of thousands of tasks asks for each of them.
+    """
     counts = {group.name: group.count for group in job.groups}
-    is_index = number.isascii() and number.isdigit() and len(number) < 8 and number == str(int(number))
-    if not is_index or int(number) >= counts.get(name, 0):
-        raise NotFound(f"job {job.id} has no task {task}", hint=f"its tasks are {first} to {last}")
-    return task
-
-
-def _node_of(status: JobStatus, task: str) -> str:
-    """Return the node that had a task of a job that has ended."""
-    return next((each.node for each in status.tasks if each.task == task), "")
+    count = sum(counts.values())
+    first, last = f"{job.groups[0].name}.0", f"{job.groups[-1].name}.{job.groups[-1].count - 1}"
+    named = []
+    for task in tasks:
+        if not task and count > 1:
+            raise InvalidInput(f"job {job.id} has {count} tasks", hint=f"name one, from {first} to {last}")
+        name, _, number = (task or first).rpartition(".")
+        is_index = number.isascii() and number.isdigit() and len(number) < 8 and number == str(int(number))
+        if not is_index or int(number) >= counts.get(name, 0):
+            raise NotFound(f"job {job.id} has no task {task}", hint=f"its tasks are {first} to {last}")
+        named.append(task or first)
+    return named
 
 
 def _check_manages(caller: Identity, job: Job) -> None:

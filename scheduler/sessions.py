@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
 import structlog
@@ -287,20 +287,19 @@ class Sessions(SessionHandler):
                 await self._engine.tell(event)
 
     def _request_log(
-        self, node: str, number: str, job_id: str, task: str, follow: bool, position: int, user: str
+        self, node: str, number: str, job_id: str, positions: Mapping[str, int], follow: bool, user: str
     ) -> bool:
         port = self._ports.get(node)
         if port is None:
             return False
         request = session_pb2.LogRequest(
-            request_id=number,
-            job_id=job_id,
-            task=task,
-            follow=follow,
-            position=position,
-            credit_bytes=CREDIT_BYTES,
-            user=user,
+            request_id=number, job_id=job_id, follow=follow, credit_bytes=CREDIT_BYTES, user=user
         )
+        if len(positions) == 1:
+            # As also agents before this version know it.
+            ((request.task, request.position),) = positions.items()
+        else:
+            request.tasks.update(positions)
         port.put(session_pb2.SchedulerMessage(log_request=request))
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import grpc
@@ -15,9 +15,9 @@ from farbus.api.authority import SCHEDULER_SERVER_NAME, Credentials
 from farbus.api.conversion import chassis_from_message, from_message, to_message
 from farbus.api.identity import LOCAL_METADATA, ROLE_METADATA, USER_METADATA, Identity
 from farbus.api.server import MAX_MESSAGE_BYTES, WINDOW_OPTIONS
-from farbus.api.status import converted
+from farbus.api.status import converted, late
 from farbus.api.v1 import cluster_pb2, cluster_pb2_grpc, enrollment_pb2, enrollment_pb2_grpc, profile_pb2, types_pb2
-from farbus.errors import FarbusError, TimedOut
+from farbus.errors import FarbusError
 from farbus.model.cluster import ClusterInfo, HoldEvent, HoldLost, HoldReady, HoldWaiting, LogChunk
 from farbus.model.device import DeviceStatus, Route
 from farbus.model.explanation import Explanation
@@ -84,6 +84,8 @@ class ClusterClient:
         self.channel = channel
         self.peer = peer
         self.metadata = tuple(metadata)
+        self.is_over: Callable[[], bool] = lambda: False
+        """Says, where it is known, that the other side has ended for good: to wait for it is in vain."""
         self._stub: Any = cluster_pb2_grpc.ClusterStub(channel)
 
     @classmethod
@@ -142,7 +144,7 @@ class ClusterClient:
                 except StopAsyncIteration:
                     return tuple(found)
                 except TimeoutError as error:
-                    raise TimedOut(f"{self.peer} did not answer in time") from error
+                    raise late(self.peer) from error
                 found += [from_message(job, JobStatus) for job in page.jobs]
 
     async def get_job(self, job_id: str) -> JobStatus:
@@ -170,6 +172,17 @@ class ClusterClient:
         ``position`` is that of the last chunk that the caller has already.
         """
         request = cluster_pb2.ReadLogsRequest(job_id=job_id, task=task, follow=follow, position=position)
+        async for message in self._stream("ReadLogs", request):
+            yield from_message(message, LogChunk)
+
+    async def read_several_logs(
+        self, job_id: str, positions: Mapping[str, int], *, follow: bool = False
+    ) -> AsyncIterator[LogChunk]:
+        """Yield the output of tasks as it comes, of each from behind its position, and with ``follow`` until their end.
+
+        Each chunk says whose it is.  Of a task that has none there is nothing.
+        """
+        request = cluster_pb2.ReadLogsRequest(job_id=job_id, follow=follow, tasks=dict(positions))
         async for message in self._stream("ReadLogs", request):
             yield from_message(message, LogChunk)
 

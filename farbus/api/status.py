@@ -44,6 +44,8 @@ _CERTIFICATE_SIGNS = (
 )
 
 
+_AGAIN = "try again: it may be starting anew"
+
 _BROKEN = "Internal error from Core"
 """What gRPC's Python binding says of a message that it could not send (set_internal_error in grpc/aio/_call.py):
 the connection broke, and the status that says so has not come yet."""
@@ -65,13 +67,13 @@ def converted(peer: str) -> Iterator[None]:
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error, peer) from error
     except grpc.aio.UsageError as error:
-        raise Unavailable(f"{peer}: the connection is closed") from error
+        raise Unavailable(f"{peer}: the connection is closed", hint=_AGAIN) from error
     except asyncio.CancelledError as error:
         # Closing a channel cancels the calls under way: not what their callers' tasks were told.
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise Unavailable(f"{peer}: the connection was closed") from error
+        raise Unavailable(f"{peer}: the connection was closed", hint=_AGAIN) from error
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> FarbusError:
@@ -92,14 +94,19 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> FarbusError:
             )
         return Unavailable(f"{peer} can't be reached: {_short(details)}", hint="is it running?")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return TimedOut(f"{peer} did not answer in time")
+        return late(peer)
     if code is grpc.StatusCode.INTERNAL and details.startswith(_BROKEN):
-        return Unavailable(f"{peer}: the connection broke")
+        return Unavailable(f"{peer}: the connection broke", hint=_AGAIN)
     if code is grpc.StatusCode.CANCELLED:
-        return Unavailable(f"{peer} ended the call")
+        return Unavailable(f"{peer} ended the call", hint=_AGAIN)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return InvalidInput(f"{peer} does not know this call", hint="are both sides of the same version?")
     return _ERRORS.get(code, FarbusError)(f"{peer}: {_short(details) or code.name.lower()}")
+
+
+def late(peer: str) -> TimedOut:
+    """Return the error for a call that ``peer`` has not answered within its limit."""
+    return TimedOut(f"{peer} did not answer in time", hint="is it busy, or stopped? Try again")
 
 
 def _short(details: str) -> str:

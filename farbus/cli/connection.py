@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from farbus.cli.runtime import RunningCluster, find_running_cluster
-from farbus.errors import InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.cli.runtime import RunningCluster, find_running_cluster, lock_holder, runtime_directory
+from farbus.errors import FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.model.address import is_endpoint
 from farbus.model.value import Value
 
@@ -36,6 +36,13 @@ class Target(Value, frozen=True, kw_only=True):
     credentials: str = ""
     name: str = ""
     """How messages call it."""
+    runtime: str = ""
+    """Where the ``farbus up`` that it is of tells of itself."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its ``farbus up`` has ended: nobody starts it again."""
+        return bool(self.runtime) and lock_holder(Path(self.runtime)) is None
 
 
 def find_target(
@@ -86,7 +93,7 @@ def target_in(cluster: RunningCluster, node: str = "") -> Target:
     wanted = node or cluster.default_node
     for candidate in cluster.nodes:
         if candidate.name == wanted:
-            return Target(socket=candidate.socket, name=f"node {wanted}")
+            return Target(socket=candidate.socket, name=f"node {wanted}", runtime=str(runtime_directory()))
     names = ", ".join(candidate.name for candidate in cluster.nodes)
     raise NotFound(f"this farbus up has no node {wanted}", hint=f"it has {names}")
 
@@ -96,7 +103,9 @@ def connect(target: Target) -> ClusterClient:
     from farbus.api.client import ClusterClient  # noqa: PLC0415 - gRPC takes a third of a second to load
 
     if target.socket:
-        return ClusterClient.local(socket=target.socket)
+        client = ClusterClient.local(socket=target.socket)
+        client.is_over = lambda: target.is_over
+        return client
     return ClusterClient.remote(address=target.server, credentials=find_credentials(target.credentials))
 
 
@@ -136,6 +145,29 @@ def ask(target: Target, question: Callable[[ClusterClient], Awaitable[R]]) -> R:
             return await question(client)
 
     return asyncio.run(conversation())
+
+
+def ask_each(
+    target: Target, names: Sequence[str], question: Callable[[ClusterClient, str], Awaitable[R]]
+) -> tuple[list[R], list[FarbusError]]:
+    """Ask the same of each of ``names``, also where another is refused; return the answers, and the refusals.
+
+    Where nobody answers, the rest is not asked.
+    """
+    answers: list[R] = []
+    refusals: list[FarbusError] = []
+
+    async def conversation(client: ClusterClient) -> None:
+        for name in dict.fromkeys(names):
+            try:
+                answers.append(await question(client, name))
+            except FarbusError as error:
+                refusals.append(error)
+                if isinstance(error, Unavailable | TimedOut):
+                    return
+
+    ask(target, conversation)
+    return answers, refusals
 
 
 def _is_socket(path: str) -> bool:

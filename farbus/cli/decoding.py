@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import datetime
 import difflib
 import enum
@@ -101,6 +102,8 @@ def with_whole_paths(settings: Mapping[str, Any], *, base: str) -> dict[str, Any
 
 def decode_fields(text: bytes, *, name: str) -> Any:
     """Decode ``text`` as JSON (a name in ``.json``, or a brace first) or as TOML."""
+    # As editors of other systems begin a file.
+    text = text.removeprefix(codecs.BOM_UTF8)
     is_json = name.endswith(".json") or (not name.endswith(".toml") and text.lstrip()[:1] == b"{")
     try:
         if is_json:

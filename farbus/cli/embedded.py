@@ -433,7 +433,8 @@ def remove_leftovers(
     """
     home = state or directory / "state"
     found = [f"program {name}" for programs in home.glob("nodes/*/programs") for name in end_programs(programs)]
-    for pid in processes_naming(f"{MARK}={home}"):
+    # To the end of the variable: another state's path may begin with this one's.
+    for pid in processes_naming(f"{MARK}={home}\0"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             found.append(f"process {pid}")

@@ -69,6 +69,8 @@ MAX_NAME = 128
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NAME_RULE = "use 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
+_PART_RULE = "use 1 to 63 letters, digits, '-' or '_', with a letter or digit at both ends"
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -312,7 +314,7 @@ def parse_table(text: bytes, *, name: str) -> JobTable:
 def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str) -> Job:
     """Check what types alone can't, and convert; ``fallback`` names a job that has no name."""
     job_name = table.name or fallback
-    _check_name(job_name, f"{name}: name")
+    check_name(job_name, f"{name}: name")
     if table.task:
         _refuse_mixture(table, name)
         groups = tuple(_group(task, f"{name}: task[{index}]", index) for index, task in enumerate(table.task))
@@ -322,11 +324,7 @@ def convert_table(table: JobTable, *, name: str, directory: Path, fallback: str)
     if sum(group.count for group in groups) > MAX_TASKS:
         raise InvalidInput(f"{name}: more than {MAX_TASKS} tasks", hint="submit several jobs")
     for variable, value in table.env.items():
-        if not _VARIABLE.fullmatch(variable):
-            raise InvalidInput(
-                f"{name}: env: {variable!r} can't name a variable",
-                hint="use letters, digits and '_', not first a digit",
-            )
+        check_variable(variable, f"{name}: env")
         if "\0" in value:
             raise InvalidInput(f"{name}: env.{variable}: holds a NUL character")
     if "\0" in table.cwd:
@@ -411,7 +409,7 @@ def _group(task: TaskTable, where: str, index: int | None) -> TaskGroup:
     prefix = f"{where}: " if index is None else f"{where}."
     group_name = "main" if index is None else task.name or f"task{index}"
     if index is not None:
-        _check_name(group_name, f"{prefix}name")
+        _check_part(group_name, f"{prefix}name")
     if not task.command:
         raise InvalidInput(f"{prefix}command: missing", hint='write for example command = ["./program", "argument"]')
     if not task.command[0]:
@@ -452,7 +450,7 @@ def _composites(table: JobTable, groups: tuple[TaskGroup, ...], name: str) -> tu
     for index, each in enumerate(table.composite):
         where = f"{name}: composite[{index}]"
         label = each.name or f"composite{index}"
-        _check_name(label, f"{where}.name")
+        _check_part(label, f"{where}.name")
         if label in found:
             raise InvalidInput(f"{where}.name: {label!r} is taken", hint="give each composite a name of its own")
         for server in each.servers:
@@ -478,7 +476,7 @@ def _alternatives(table: JobTable, groups: tuple[TaskGroup, ...], name: str) -> 
     for index, each in enumerate(table.alternative):
         where = f"{name}: alternative[{index}]"
         label = each.name or f"alternative{index}"
-        _check_name(label, f"{where}.name")
+        _check_part(label, f"{where}.name")
         if label in found:
             raise InvalidInput(f"{where}.name: {label!r} is taken", hint="give each alternative a name of its own")
         if not math.isfinite(each.cost):
@@ -518,7 +516,7 @@ def _storage(tables: list[StorageTable], prefix: str) -> tuple[StorageRequest, .
     for index, table in enumerate(tables):
         where = f"{prefix}storage[{index}]."
         name = table.name or (f"storage{index}" if index else "storage")
-        _check_name(name, f"{where}name")
+        _check_part(name, f"{where}name")
         if name in found:
             raise InvalidInput(f"{where}name: {name!r} is taken", hint="give each storage a name of its own")
         found[name] = StorageRequest(
@@ -587,9 +585,24 @@ def _refuse_duplicates(groups: tuple[TaskGroup, ...], name: str) -> None:
             )
 
 
-def _check_name(name: str, where: str) -> None:
+def check_variable(name: str, where: str) -> None:
+    """Raise :class:`InvalidInput` for what can't name a variable; ``where`` is who says so."""
+    if not _VARIABLE.fullmatch(name):
+        raise InvalidInput(
+            f"{where}: {name[:80]!r} can't name a variable", hint="use letters, digits and '_', not first a digit"
+        )
+
+
+def check_name(name: str, where: str) -> None:
+    """Raise :class:`InvalidInput` for what can't name a job; ``where`` is who says so."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(f"{where}: {name[:80]!r} is not a name", hint=_NAME_RULE)
+
+
+def _check_part(name: str, where: str) -> None:
+    """Check the name of something in a job: a task's begins with its group's, and a dot."""
+    if not _PART.fullmatch(name):
+        raise InvalidInput(f"{where}: {name[:80]!r} is not a name", hint=_PART_RULE)
 
 
 def name_from(name: str) -> str:

@@ -40,8 +40,10 @@ def find_program(name: str, *, path: str | None = None, machine: str = "") -> st
     if "/" not in name:
         found = shutil.which(name, path=path)
         if found is None:
-            hint = f"did you mean ./{name}?" if Path(name).exists() else "give its path, or add its directory to PATH"
-            raise InvalidInput(f"{name}: no such program in PATH", hint=hint).with_exit_code(ExitCode.COMMAND_NOT_FOUND)
+            hint = f"did you mean ./{name}?" if Path(name).is_file() else "give its path, or add its directory to PATH"
+            raise InvalidInput(f"{name or repr(name)}: no such program in PATH", hint=hint).with_exit_code(
+                ExitCode.COMMAND_NOT_FOUND
+            )
         name = found
     try:
         facts = os.stat(name)

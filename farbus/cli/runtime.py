@@ -119,9 +119,14 @@ def read_published(path: Path) -> RunningCluster | None:
 def publish(path: Path, cluster: RunningCluster) -> None:
     """Write ``up.json``, whole."""
     handle, temporary = tempfile.mkstemp(dir=path, prefix=".up.json.")
-    with os.fdopen(handle, "wb") as file:
-        file.write(to_json(cluster))
-    os.replace(temporary, path / "up.json")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(to_json(cluster))
+        os.replace(temporary, path / "up.json")
+    except BaseException:
+        # With it the directory would stay for good.
+        os.unlink(temporary)
+        raise
 
 
 @contextlib.contextmanager

@@ -43,7 +43,8 @@ class Progress:
         self._total = total
         self._done = 0
         self._told = 0
-        self._shown = sys.stderr.isatty() and total > TELL_EVERY_BYTES
+        # A line that is written again and again takes a terminal that can do so.
+        self._shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and total > TELL_EVERY_BYTES
 
     def add(self, size: int) -> None:
         """Count what has been done."""

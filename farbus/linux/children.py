@@ -68,10 +68,7 @@ class Service:
     @property
     def exit_code(self) -> ExitCode:
         """What it ended with, as one of Farbus's own exit codes; FAILED for any other."""
-        try:
-            return ExitCode(self._process.returncode or ExitCode.FAILED)
-        except ValueError:
-            return ExitCode.FAILED
+        return _as_exit_code(self._process.returncode)
 
     async def wait(self) -> int:
         """Wait for its end; return its exit code, negative for a signal."""
@@ -125,6 +122,21 @@ def start_detached(arguments: Sequence[str], *, environment: Mapping[str, str], 
     return process.pid
 
 
+def detached_exit_code(pid: int) -> ExitCode:
+    """Return what a process of :func:`start_detached` has ended with, as :attr:`Service.exit_code`."""
+    try:
+        return _as_exit_code(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    except ChildProcessError:
+        return ExitCode.FAILED
+
+
+def _as_exit_code(code: int | None) -> ExitCode:
+    try:
+        return ExitCode(code or ExitCode.FAILED)
+    except ValueError:
+        return ExitCode.FAILED
+
+
 class Finished(NamedTuple):
     """What a short tool printed, and how it ended."""
 
@@ -138,9 +150,12 @@ def run_tool(
     *,
     environment: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float | None = 60.0,
 ) -> Finished:
-    """Run a tool to its end and return what it printed; ``environment`` is the whole of it, by default this one's."""
+    """Run a tool to its end and return what it printed; ``environment`` is the whole of it, by default this one's.
+
+    With ``timeout_s`` None it may take as long as it takes.
+    """
     try:
         done = subprocess.run(
             list(arguments),

@@ -207,16 +207,19 @@ class KeptChild:
         """Whether its end has not been heard of."""
         return not self._ended.done()
 
-    async def output(self, *, position: Position = START, follow: bool = True) -> AsyncGenerator[Piece, None]:
+    async def output(
+        self, *, position: Position = START, follow: bool = True, turn: asyncio.Lock | None = None
+    ) -> AsyncGenerator[Piece, None]:
         """Yield its output."""
         while True:
             # Both are taken before the files are looked at: what is written later is heard of.
             ended, changed = self._ended.done(), self._changed
-            pieces = read_pieces(self._output, position)
-            for piece in pieces:
-                yield piece
-                position = piece.position
-            if pieces:
+            before = position
+            async with turn or contextlib.nullcontext():
+                for piece in read_pieces(self._output, position):
+                    yield piece
+                    position = piece.position
+            if position != before:
                 # Reading does not wait, so nothing else here gives way to others.
                 await asyncio.sleep(0)
                 continue

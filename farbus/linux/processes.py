@@ -103,8 +103,13 @@ class Child(Protocol):
         """Whether it has not ended, as far as this process has heard."""
         ...
 
-    def output(self, *, position: Position = START, follow: bool = True) -> AsyncGenerator[Piece, None]:
-        """Yield its output from ``position`` on, by default from the oldest that is kept; ``follow``ed to its end."""
+    def output(
+        self, *, position: Position = START, follow: bool = True, turn: asyncio.Lock | None = None
+    ) -> AsyncGenerator[Piece, None]:
+        """Yield its output from ``position`` on, by default from the oldest that is kept; ``follow``ed to its end.
+
+        Who reads the output of many gives all of them one ``turn``: who has it has some of its output in memory.
+        """
         ...
 
     def heard_until(self) -> Position:
@@ -305,8 +310,10 @@ class FakeChild:
         """Wait for a signal, for scripts."""
         return await self._signals.get()
 
-    async def output(self, *, position: Position = START, follow: bool = True) -> AsyncGenerator[Piece, None]:
-        """Yield what was written."""
+    async def output(
+        self, *, position: Position = START, follow: bool = True, turn: asyncio.Lock | None = None
+    ) -> AsyncGenerator[Piece, None]:
+        """Yield what was written; all of it is in memory."""
         at = position.offset
         while True:
             ended, changed = self._exit is not None, self._changed

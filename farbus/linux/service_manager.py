@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from farbus.errors import Unavailable
 from farbus.linux.children import run_tool
 
-TOOL_LIMIT_S = 120.0
-"""Longest that a tool of systemd may take: stopping a unit waits for its processes, here at most for a minute."""
+ANSWER_WITHIN_S = 120.0
+"""Longest that systemd may take to answer a question."""
 
 
 class Systemd:
@@ -19,9 +20,20 @@ class Systemd:
         """Look where sd_booted(3) looks."""
         return Path("/run/systemd/system").is_dir()
 
-    def run(self, *command: str) -> str:
-        """Run one of its tools and return what it printed; raise :class:`Unavailable` with the end of what it says."""
-        done = run_tool(command, timeout_s=TOOL_LIMIT_S)
+    def ask(self, *command: str) -> str:
+        """Return what one of its tools prints, that changes nothing; raise :class:`Unavailable` with what it says."""
+        return self._run(command, ANSWER_WITHIN_S)
+
+    def run(self, *command: str) -> None:
+        """Have one of its tools do something; raise :class:`Unavailable` with the end of what it says.
+
+        However long it takes: units have limits of their own (TimeoutStopSec=), by which systemd ends the waiting, and
+        a tool that is given up here would leave its order behind.
+        """
+        self._run(command, None)
+
+    def _run(self, command: Sequence[str], timeout_s: float | None) -> str:
+        done = run_tool(command, timeout_s=timeout_s)
         if done.code:
             words = done.stderr.strip().splitlines()
             raise Unavailable(f"{' '.join(command)}: {words[-1] if words else f'ends with {done.code}'}")

@@ -60,12 +60,13 @@ class LogChunk(Value, frozen=True, kw_only=True):
     """Part of a task's output; ``stream`` is 1 for standard output, 2 for standard error.
 
     ``position`` is where what follows it begins, for who reads on later; 0
-    where that is not known.
+    where that is not known.  Where several tasks are read, ``task`` says whose it is.
     """
 
     data: bytes
     stream: int = 1
     position: int = 0
+    task: str = ""
 
 
 class HoldWaiting(Value, frozen=True, kw_only=True):

@@ -383,6 +383,10 @@ def add_room(rooms: dict[str, Resources], more: Mapping[str, Resources]) -> None
         rooms[node] = rooms[node] + room if node in rooms else room
 
 
+STOPPED = "it was stopped"
+"""Reason of a task that was ended with its job, by somebody or since another task had failed."""
+
+
 class TaskStatus(Value, frozen=True, kw_only=True):
     """What became of a task.  ``exit_code`` is negative for a signal."""
 

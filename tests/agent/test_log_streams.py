@@ -21,6 +21,7 @@ class Reading:
     def __init__(self, directory: Path) -> None:
         logs = LogStore(directory, limit_bytes_per_task=2**20, limit_bytes=2**20)
         logs.create("j1", "main.0")
+        self.logs = logs
         self.refused: list[tuple[str, str]] = []
         self.sent: list[session_pb2.LogData] = []
         self.streams = LogStreams(logs=logs, send=self._send, refuse=self._refuse)
@@ -90,3 +91,20 @@ async def test_a_task_that_never_began_has_no_log(reading: Reading) -> None:
     assert said.end
     assert said.missing
     assert said.error.startswith("task j2/main.0: no output is kept on this node")
+
+
+async def test_all_tasks_of_a_job_are_one_stream(reading: Reading) -> None:
+    reading.logs.ended("j1", "main.0")
+    for task in ("main.1", "main.2", "main.3"):
+        reading.logs.create("j1", task)
+        reading.logs.note("j1", task, f"of {task}")
+        reading.logs.ended("j1", task)
+    tasks = dict.fromkeys(("main.0", "main.1", "main.2", "main.3"), 0)
+    reading.streams.start(session_pb2.LogRequest(request_id="1", job_id="j1", tasks=tasks, user="ada"))
+    await asyncio.wait((reading.streams._streams["1"].task,))
+    assert reading.refused == []
+    *said, end = reading.sent
+    assert sorted((each.chunk.task, each.chunk.data) for each in said) == [
+        (task, f"of {task}".encode()) for task in ("main.1", "main.2", "main.3")
+    ]
+    assert (end.end, end.error) == (True, "")

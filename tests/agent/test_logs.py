@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from farbus.agent import logs as logs_module
 from farbus.agent.logs import LogStore
 from farbus.errors import InvalidInput, NotFound
 from farbus.linux import output
 from farbus.linux.keeper import OutputLog
+from farbus.linux.output import Piece, Position, read_pieces
 from farbus.linux.processes import FakeChild, FakeProcesses, Program
 
 
@@ -279,3 +281,51 @@ async def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
         store(tmp_path).create("../j1", "main.0")
     with pytest.raises(NotFound, match="no output is kept"):
         await read(store(tmp_path))
+
+
+async def test_the_output_of_several_tasks_comes_together_and_says_whose_it_is(tmp_path: Path) -> None:
+    logs = store(tmp_path)
+    for task, text in (("main.0", b"zero"), ("main.1", b"one")):
+        writer = OutputLog(str(logs.create("j1", task)), limit_bytes=2**20)
+        writer.append(1, text)
+        writer.append(2, text)
+        writer.close()
+        logs.ended("j1", task)
+    # One never began.
+    positions = dict.fromkeys(("main.0", "main.1", "main.2"), 0)
+    chunks = [chunk async for chunk in logs.read_several("j1", positions, follow=True)]
+    found = {task: [chunk for chunk in chunks if chunk.task == task] for task in positions}
+    assert [[(each.stream, each.data) for each in found[task]] for task in positions] == [
+        [(1, b"zero"), (2, b"zero")],
+        [(1, b"one"), (2, b"one")],
+        [],
+    ]
+    first = {"main.0": found["main.0"][0].position, "main.1": found["main.1"][1].position}
+    rest = [chunk async for chunk in logs.read_several("j1", first, follow=False)]
+    assert rest == found["main.0"][1:]
+
+
+async def test_of_several_tasks_one_has_some_of_its_output_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = store(tmp_path)
+    tasks = [f"main.{number}" for number in range(5)]
+    for task in tasks:
+        writer = OutputLog(str(logs.create("j1", task)), limit_bytes=2**20)
+        writer.append(1, b"some")
+        writer.close()
+        logs.ended("j1", task)
+    looked: list[Path] = []
+
+    def look(directory: Path, position: Position) -> list[Piece]:
+        looked.append(directory)
+        return read_pieces(directory, position)
+
+    monkeypatch.setattr(logs_module, "read_pieces", look)
+    chunks = logs.read_several("j1", dict.fromkeys(tasks, 0), follow=False)
+    assert (await anext(chunks)).task == "main.0"
+    for _ in range(20):
+        await asyncio.sleep(0)
+    # What was given is gone, one is in the middle and one waits for room there: the others have not looked yet.
+    assert len(set(looked)) <= 3
+    assert {chunk.task async for chunk in chunks} == set(tasks[1:])

@@ -338,7 +338,7 @@ async def test_closing_a_client_ends_its_calls_with_an_error_that_can_be_retried
     await handler.nodes_asked.wait()
     await client.close()
     for task in (call, following):
-        with pytest.raises(Unavailable, match="the connection was closed"):
+        with pytest.raises(Unavailable, match="the connection was closed; try again"):
             await task
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
@@ -145,6 +146,29 @@ def test_join_that_broke_off_is_repeated_with_its_key(
         assert here("join", joins, "--token", token, "--out", "node", "--config", "a.toml").returncode == 7
     done = here("join", joins, "--token", token, "--out", "node", "--config", "a.toml")
     assert done.returncode == 0, done.stderr
+
+
+def test_join_asks_for_the_token_at_a_terminal_and_does_not_show_it(
+    ca: Farbus, here: Farbus, joins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = ca("token", "node8").stdout.strip()
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("getpass.getpass", lambda prompt: token if prompt == "Token: " else "")
+    assert here("join", joins, "--token", "-", "--out", "node", "--config", "a.toml").returncode == 0
+
+
+def test_join_says_where_there_is_no_room(
+    ca: Farbus, here: Farbus, joins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        # As of a write: no file is named.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    token = ca("token", "node8").stdout.strip()
+    monkeypatch.setattr("farbus.cli.commands.join.write_credentials", full)
+    done = here("join", joins, "--token", token, "--out", "node", "--config", "a.toml")
+    told = f"farbus: {tmp_path / 'node'}: No space left on device; choose others with --out and --config\n"
+    assert (done.returncode, done.stderr) == (7, told)
 
 
 def test_join_that_is_refused_leaves_nothing(ca: Farbus, here: Farbus, joins: str, tmp_path: Path) -> None:

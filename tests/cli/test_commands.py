@@ -103,6 +103,17 @@ def test_logs_of_a_task_that_is_not_there(ask) -> None:
     assert (done.returncode, done.stderr) == (3, "farbus: job j-1 has no task main.7; it has main.0\n")
 
 
+def test_a_cancel_that_is_refused_keeps_no_other_from_it(ask) -> None:
+    done = ask("cancel", "j-3", "j-1", "j-0", "j-2")
+    assert (done.returncode, done.stdout) == (7, "j-1 cancelled\nj-2 cancelled\n")
+    assert [line.split(";")[0] for line in done.stderr.splitlines()] == [
+        "farbus: job j-0: no such job",
+        "farbus: job j-3 has ended already",
+    ]
+    told = json.loads(ask("cancel", "j-1", "j-1", "-o", "json").stdout)
+    assert [(status["job"]["id"], status["state"]) for status in told] == [("j-1", "cancelled")]
+
+
 def test_cancel_says_what_became_of_the_job(ask) -> None:
     assert ask("cancel", "j-1").stdout == "j-1 cancelled\n"
     done = ask("cancel", "j-3")

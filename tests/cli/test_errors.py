@@ -52,7 +52,7 @@ CASES = {
     "no job file": (
         ("submit", "none.toml"),
         3,
-        "none.toml: no such job file; give the path of a TOML or JSON file",
+        "none.toml: no such job file; give the path of a TOML or JSON file; a command goes after --",
     ),
     "command without dashes": (
         ("submit", "./a", "b"),
@@ -96,6 +96,23 @@ CASES = {
         ("up", "--nodes", "a:1,a:2"),
         2,
         "--nodes: a:1,a:2: a name stands twice; give each node a name of its own",
+    ),
+    # Not as a mistake of the file's.
+    "option that says a time as nobody does": (
+        ("submit", "job.toml", "--time-limit", "3y"),
+        2,
+        "--time-limit: unknown unit 'y'; use ms, s, m, h or d",
+    ),
+    "option that names a variable as nobody does": (
+        ("submit", "job.toml", "--env", "1A=b"),
+        2,
+        "--env 1A=b: '1A' can't name a variable; use letters, digits and '_', not first a digit",
+    ),
+    "option that names a job as nobody does": (
+        ("submit", "--name", "a/b", "--", "true"),
+        2,
+        "--name: 'a/b' is not a name; "
+        "use 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends",
     ),
     "container engines' directory that is a device": (
         ("up", "--cdi", "/dev/null"),

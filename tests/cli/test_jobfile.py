@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import json
 from pathlib import Path
@@ -80,6 +81,11 @@ def test_a_brace_tells_json_where_the_name_does_not() -> None:
     assert parse_job(b' {"command": ["a"]}', name="standard input", directory=HERE).groups[0].command == ("a",)
 
 
+@pytest.mark.parametrize("text", [b'command = ["true"]', b'{"command": ["true"]}'])
+def test_a_file_may_begin_as_editors_of_other_systems_have_it(text: bytes) -> None:
+    assert parse_job(codecs.BOM_UTF8 + text, name="job", directory=Path("/")).groups[0].command == ("true",)
+
+
 def test_a_job_without_a_name_has_its_files() -> None:
     assert parse_job(b'command = ["a"]', name="/x/my job!.toml", directory=HERE).name == "my-job"
 
@@ -132,6 +138,11 @@ MISTAKES = {
     'command = ["a"]\nname = "a b"': (
         "job.toml: name: 'a b' is not a name; "
         "use 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+    ),
+    # The scheduler's own rule: told here, with the field as the file has it.
+    '[[task]]\nname = "a.b"\ncommand = ["a"]': (
+        "job.toml: task[0].name: 'a.b' is not a name; "
+        "use 1 to 63 letters, digits, '-' or '_', with a letter or digit at both ends"
     ),
     'command = ["a"]\ntime_limit = "1y"': "job.toml: time_limit: unknown unit 'y'; use ms, s, m, h or d",
     'command = ["a"]\npriority = 2000': "job.toml: priority: expected an integer <= 1000",

@@ -197,6 +197,7 @@ def test_a_call_off_that_is_refused_keeps_no_other_from_being_asked_for(ask, clu
         7,
         "farbus: move m7 has ended: done; farbus attach moves it back",
     )
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["ID", "m8"]
 
 
 def test_calling_off_needs_the_moves(ask) -> None:

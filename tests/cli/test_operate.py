@@ -10,9 +10,13 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from farbus.errors import Unavailable
 from farbus.model.job import JobStatus
 from farbus.model.operation import CordonResult, DrainStatus, ForgottenNode
 from tests.cli.conftest import Cluster, Farbus
+from tests.cli.rehearsed_cluster import job, running
+
+JOB = running(job("j-1"))
 
 
 @pytest.fixture
@@ -47,6 +51,34 @@ def test_a_name_that_is_not_there_is_one_line(ask) -> None:
     assert (done.returncode, done.stderr) == (3, "farbus: there is no node or device delta\n")
 
 
+@pytest.mark.parametrize("command", ["cordon", "uncordon"])
+def test_a_name_that_is_not_there_keeps_no_other_from_it(ask, command: str) -> None:
+    done = ask(command, "delta", "alpha", "eta")
+    assert (done.returncode, done.stdout) == (3, f"node alpha {command}ed\n")
+    assert done.stderr.splitlines() == [f"farbus: there is no node or device {name}" for name in ("eta", "delta")]
+
+
+def test_a_drain_goes_on_where_its_agent_is_restarted(here: Farbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+
+    class Client:
+        def is_over(self) -> bool:
+            return False
+
+        async def drain(self, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
+            begun.append(node)
+            yield DrainStatus(node=node, jobs=(JOB,) if len(begun) == 1 else ())
+            if len(begun) == 1:
+                raise Unavailable("the agent is restarted")
+
+    command = importlib.import_module("farbus.cli.commands.drain")
+    monkeypatch.setattr(command, "find_target", lambda **_: None)
+    monkeypatch.setattr(command, "ask", lambda _, question: asyncio.run(question(Client())))
+    monkeypatch.setattr("farbus.cli.following.AGAIN_S", 0.0)
+    assert here("drain", "gamma").stdout == "node gamma is drained\n"
+    assert len(begun) == 2
+
+
 def test_drain_tells_who_it_waits_for_and_ends_when_nobody_is_left(ask) -> None:
     done = ask("drain", "alpha")
     assert (done.returncode, done.stdout) == (0, "node alpha is drained\n")
@@ -74,6 +106,9 @@ def test_a_drain_is_heard_to_its_end(here: Farbus, monkeypatch: pytest.MonkeyPat
     heard = []
 
     class Client:
+        def is_over(self) -> bool:
+            return False
+
         async def drain(self, node: str, *, evict: bool, reason: str) -> AsyncIterator[DrainStatus]:
             yield DrainStatus(node=node)
             heard.append((node, evict, reason))

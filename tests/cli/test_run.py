@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from farbus.cli.commands.run import Holds, _tell_exit_code, _tell_of_loss
+from farbus.cli.connection import Target
 from farbus.cli.program import find_program, merge_environment
 from farbus.errors import Conflict, ExitCode, InvalidInput, Unavailable
 from farbus.linux.foreground import ForegroundProgram
@@ -43,6 +44,16 @@ def test_it_ends_with_the_programs_code(run, script: str, code: int) -> None:
 def test_it_says_in_one_line_where_the_devices_are(run) -> None:
     done = run("--gpus", "1", "--", "true")
     assert done.stderr.splitlines()[-1] == "farbus: GPU-0001 of alpha, remote"
+
+
+def test_only_a_program_is_what_may_have_been_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-directory").mkdir()
+    (tmp_path / "a-file").touch()
+    for name, told in (("a-directory", "give its"), ("", "give its"), ("a-file", "did you mean ./a-file?")):
+        with pytest.raises(InvalidInput, match=r"^.+: no such program in PATH; ") as caught:
+            find_program(name)
+        assert caught.value.hint.startswith(told)
 
 
 def test_quiet_says_nothing(run) -> None:
@@ -349,7 +360,7 @@ async def test_an_exit_code_is_told_again_though_the_devices_are_held_again(monk
     monkeypatch.setattr("farbus.cli.commands.run.connect", connect)
     monkeypatch.setattr("farbus.cli.commands.run.AGAIN_S", 0.0)
     held.begin()
-    await _tell_exit_code(None, "j-5", 3, held)  # type: ignore[arg-type]
+    await _tell_exit_code(Target(), "j-5", 3, held)
     assert told == [3, 3]
 
 

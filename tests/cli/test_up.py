@@ -6,6 +6,7 @@ Nodes have no GPU here, so that nothing native is needed.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import json
 import os
@@ -25,11 +26,12 @@ from farbus.cli.commands.up import (
     _check_gpu_settings,
     _further_gpu_settings,
     _read_scheduler_settings,
+    _wait_for,
     rdma_address,
     what_to_try,
 )
 from farbus.cli.embedded import Daemon, EmbeddedCluster, Plan, parse_nodes, remove_leftovers
-from farbus.cli.runtime import RunningCluster, lock_holder
+from farbus.cli.runtime import RunningCluster, lock_holder, publish
 from farbus.cli.runtime import lock as runtime_lock
 from farbus.errors import Conflict, InvalidInput, NotFound
 from farbus.linux.children import process_exists
@@ -147,6 +149,43 @@ def test_what_container_engines_were_told_is_removed_and_what_others_told_them_s
     assert [path.name for path in engines.iterdir()] == ["farbus.other.json"]
 
 
+def test_what_runs_for_a_state_whose_path_begins_alike_is_left(tmp_path: Path) -> None:
+    environment = {"FARBUS_UP_STATE": str(tmp_path / "state2"), "PATH": os.defpath}
+    with subprocess.Popen(["sleep", "1000"], env=environment) as other:
+        assert remove_leftovers(directory=tmp_path / "up", state=tmp_path / "state", devices=()) == []
+        assert other.poll() is None
+        other.kill()
+
+
+def test_what_cannot_be_told_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    told = RunningCluster(pid=1, server="", credentials="", default_node="left", nodes=(), state="", devices=())
+    with pytest.raises(OSError, match="No space left"):
+        publish(tmp_path, told)
+    assert left_in(tmp_path) == []
+
+
+def test_what_a_detached_one_says_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other commands find it a moment before."""
+    monkeypatch.setattr("farbus.cli.runtime.find_running_cluster", object)
+    with open(tmp_path / "said", "w+") as said:
+        monkeypatch.setattr("time.sleep", lambda _: print("cluster ready after 3.0 s", file=said, flush=True))
+        assert _wait_for(os.getpid(), said) == "cluster ready after 3.0 s\n"
+
+
+def test_down_beside_one_that_has_not_said_who_it_is(here: Farbus, tmp_path: Path) -> None:
+    runtime = tmp_path / "farbus"
+    runtime.mkdir(mode=0o700)
+    with open(runtime / "up.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = here("down")
+    told = "farbus: a farbus up of yours begins at this very moment; try again\n"
+    assert (done.returncode, done.stderr) == (Conflict.exit_code, told)
+
+
 class Up:
     """A ``farbus up`` as a process."""
 
@@ -232,6 +271,22 @@ def test_down_stops_it(up: Up, farbus: Farbus, tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
+def test_who_follows_a_job_does_not_wait_for_one_that_was_stopped(up: Up, farbus: Farbus, tmp_path: Path) -> None:
+    following = subprocess.Popen(
+        [sys.executable, "-P", "-m", "farbus.cli", "submit", "--follow", "--", "sh", "-c", "echo begun; sleep 1000"],
+        env=clean_environment(tmp_path), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "begun\n"
+        assert farbus("down").returncode == 0
+        # Else it would be two minutes.
+        assert following.wait(timeout=60) != 0
+        assert following.stderr is not None
+        told = "farbus: farbus up was stopped, with all that ran in it; start another with farbus up"
+        assert following.stderr.read().splitlines()[-1] == told
+
+
 @pytest.mark.parametrize("victim", ["scheduler", "left"])
 def test_a_daemon_that_is_killed_is_started_again(up: Up, farbus: Farbus, victim: str) -> None:
     up.child(victim).send_signal(signal.SIGKILL)
@@ -278,13 +333,27 @@ def test_down_ends_what_a_killed_one_has_left(up: Up, farbus: Farbus, tmp_path: 
     assert farbus("down").stdout == "no farbus up of yours runs\n"
 
 
-def test_down_removes_what_one_has_left_that_was_killed_while_it_began(farbus: Farbus, tmp_path: Path) -> None:
+def begun(runtime: Path) -> subprocess.Popen[bytes]:
+    """Start one, and return it when it has its state, long before it is ready."""
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "farbus.cli", "up", NODES], env=clean_environment(tmp_path), cwd=tmp_path
+        [sys.executable, "-P", "-m", "farbus.cli", "up", NODES], env=clean_environment(runtime), cwd=runtime
     )
-    lock = tmp_path / "farbus" / "up" / "state" / "up.lock"
+    lock = runtime / "farbus" / "up" / "state" / "up.lock"
     while not lock.exists():
         assert process.poll() is None
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_one_that_is_not_ready_yet_and_is_its_exit_code(tmp_path: Path, number: int) -> None:
+    process = begun(tmp_path)
+    process.send_signal(number)
+    assert process.wait(timeout=30) == 128 + number
+    assert left_in(tmp_path) == []
+
+
+def test_down_removes_what_one_has_left_that_was_killed_while_it_began(farbus: Farbus, tmp_path: Path) -> None:
+    process = begun(tmp_path)
     process.kill()
     process.wait()
     assert farbus("down").stdout == "no farbus up of yours runs; ended what a killed one had left\n"
@@ -333,9 +402,11 @@ def test_what_is_in_the_way_in_a_state_is_named(here: Farbus, tmp_path: Path, na
         way.touch()
     else:
         way.mkdir()
-    done = here("up", NODES, "--state", str(tmp_path / "kept"))
-    assert done.returncode == InvalidInput.exit_code
-    assert re.fullmatch(rf"farbus: {way}: [A-Z][a-z ]+; see that nothing is in the way and .* --state\n", done.stderr)
+    for more in ((), ("--detach",)):
+        done = here("up", NODES, "--state", str(tmp_path / "kept"), *more)
+        assert done.returncode == InvalidInput.exit_code
+        told = rf"farbus: {way}: [A-Z][a-z ]+; see that nothing is in the way and .* --state\n"
+        assert re.fullmatch(told, done.stderr)
 
 
 async def test_why_a_daemon_ended_is_told_also_where_it_was_started_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -114,6 +115,34 @@ def test_resize_and_delete(ask, cluster: Cluster) -> None:
     assert late.stdout == "volume data: 300 GiB; node gamma uses it with its old size until it is attached again\n"
     assert ask("delete", "data", "--yes", "-q").stdout == "volume data is deleted\n"
     assert cluster.line() == "delete data"
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "told"), [(b"\x03", 130, ""), (b"\x04", 1, "farbus: given up"), (b"n\n", 1, "farbus: given up")]
+)
+def test_who_asks_first_takes_no_for_an_answer(
+    cluster: Cluster, tmp_path: Path, typed: bytes, code: int, told: str
+) -> None:
+    keyboard, terminal = pty.openpty()
+    with subprocess.Popen(
+        ["setsid", "--ctty", sys.executable, "-P", "-m", "farbus.cli", "volume", "delete", "data"],
+        env=clean_environment(tmp_path, FARBUS_SOCKET=cluster.socket),
+        cwd=tmp_path,
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        os.close(terminal)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        question = b"Delete volume data and all that is on it? [y/N]: "
+        assert process.stderr.read(len(question)) == question
+        os.write(keyboard, typed)
+        # What programs read is what has become of it alone.
+        assert process.stdout.read() == b""
+        assert process.stderr.read().decode().strip() == told
+        assert process.wait(timeout=30) == code
+    os.close(keyboard)
 
 
 def test_a_volume_is_looked_for_where_the_stream_broke(ask) -> None:

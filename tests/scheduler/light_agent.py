@@ -53,6 +53,7 @@ class LightAgent:
         self.in_the_way: tuple[str, ...] = ()
         """What it says then."""
         self.logs: dict[tuple[str, str], list[bytes]] = {}
+        self.log_requests: list[session_pb2.LogRequest] = []
         self._stream: NodeStream | None = None
         self._changed = asyncio.Event()
         self._heard_before = 0
@@ -174,7 +175,11 @@ class LightAgent:
         await self.send(heartbeat=session_pb2.Heartbeat(lease_ids=[*self.state.device_side, *client]))
 
     async def _send_log(self, request: session_pb2.LogRequest) -> None:
-        for data in self.logs.get((request.job_id, request.task), []):
-            chunk = to_message(LogChunk(data=data), cluster_pb2.LogChunk)
-            await self.send(log_data=session_pb2.LogData(request_id=request.request_id, chunk=chunk))
+        self.log_requests.append(request)
+        for task in (*request.tasks, *([request.task] if request.task else [])):
+            for data in self.logs.get((request.job_id, task), []):
+                # Of one task an older agent does not say whose it is.
+                chunk = LogChunk(data=data, task=task if request.tasks else "")
+                message = to_message(chunk, cluster_pb2.LogChunk)
+                await self.send(log_data=session_pb2.LogData(request_id=request.request_id, chunk=message))
         await self.send(log_data=session_pb2.LogData(request_id=request.request_id, end=True))

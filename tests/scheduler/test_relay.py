@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -24,8 +25,10 @@ class Nodes:
             cancel=lambda node, number: self.cancelled.append((node, number)),
         )
 
-    def request(self, node: str, number: str, job_id: str, task: str, follow: bool, position: int, user: str) -> bool:
-        self.requests.append((node, number, job_id, task))
+    def request(
+        self, node: str, number: str, job_id: str, positions: Mapping[str, int], follow: bool, user: str
+    ) -> bool:
+        self.requests.append((node, number, job_id, *positions))
         return self.connected
 
     def give(
@@ -44,7 +47,7 @@ class Nodes:
 
 async def test_chunks_arrive_in_order_until_the_end() -> None:
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=False)
+    chunks = nodes.relay.read("a", "j1", {"main.0": 0}, user="ada", follow=False)
     waiting = asyncio.ensure_future(anext(chunks))
     await asyncio.sleep(0)
     assert nodes.requests == [("a", "log-1", "j1", "main.0")]
@@ -56,21 +59,21 @@ async def test_chunks_arrive_in_order_until_the_end() -> None:
 
 
 async def reading(nodes: Nodes) -> list[bytes]:
-    return [chunk.data async for chunk in nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)]
+    return [chunk.data async for chunk in nodes.relay.read("a", "j1", {"main.0": 0}, user="ada", follow=True)]
 
 
 async def test_no_user_takes_the_readers_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "MAX_READERS_PER_USER", 1)
     nodes = Nodes()
     nodes.relay._request = lambda _node, number, *_: (nodes.give(b"some", number=number), True)[1]
-    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
+    chunks = nodes.relay.read("a", "j1", {"main.0": 0}, user="ada", follow=True)
     await anext(chunks)
     with pytest.raises(Unavailable, match="user ada reads 1 logs already, the most that one user may"):
-        await anext(nodes.relay.read("b", "j2", "main.0", user="ada", follow=True))
-    others = nodes.relay.read("a", "j3", "main.0", user="eve", follow=True)
+        await anext(nodes.relay.read("b", "j2", {"main.0": 0}, user="ada", follow=True))
+    others = nodes.relay.read("a", "j3", {"main.0": 0}, user="eve", follow=True)
     assert (await anext(others)).data == b"some"
     await chunks.aclose()
-    again = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
+    again = nodes.relay.read("a", "j1", {"main.0": 0}, user="ada", follow=True)
     assert (await anext(again)).data == b"some"
     await others.aclose()
     await again.aclose()
@@ -100,7 +103,7 @@ async def test_a_log_that_is_not_there_is_not_found() -> None:
 
 async def test_a_lost_node_ends_its_readers() -> None:
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
+    chunks = nodes.relay.read("a", "j1", {"main.0": 0}, user="ada", follow=True)
     nodes.relay._request = lambda *_: (nodes.give(b"some"), nodes.relay.lose("a"), True)[2]
     assert (await anext(chunks)).data == b"some"
     with pytest.raises(Unavailable, match="node a, which has the log, was lost"):
@@ -110,7 +113,7 @@ async def test_a_lost_node_ends_its_readers() -> None:
 async def test_credit_follows_what_the_reader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "CREDIT_STEP_BYTES", 10)
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
+    chunks = nodes.relay.read("a", "j1", {"main.0": 0}, user="ada", follow=True)
     nodes.relay._request = lambda *_: ([nodes.give(b"12345") for _ in range(5)], True)[1]
     await anext(chunks)
     await anext(chunks)
@@ -134,8 +137,8 @@ async def test_a_log_that_has_ended_gets_no_credit(monkeypatch: pytest.MonkeyPat
 async def test_a_slow_reader_of_an_agent_without_credit_is_cut_off_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "MAX_READER_BYTES", 10)
     nodes = Nodes()
-    slow = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
-    fast = nodes.relay.read("a", "j2", "main.0", user="ada", follow=True)
+    slow = nodes.relay.read("a", "j1", {"main.0": 0}, user="ada", follow=True)
+    fast = nodes.relay.read("a", "j2", {"main.0": 0}, user="ada", follow=True)
     nodes.relay._request = lambda _node, number, *_: (nodes.give(b"x", number=number), True)[1]
     await anext(slow)
     await anext(fast)
@@ -151,7 +154,7 @@ async def test_a_slow_reader_of_an_agent_without_credit_is_cut_off_alone(monkeyp
 
 async def test_a_reader_that_goes_away_is_cancelled_at_the_node() -> None:
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
+    chunks = nodes.relay.read("a", "j1", {"main.0": 0}, user="ada", follow=True)
     nodes.relay._request = lambda *_: (nodes.give(b"some"), True)[1]
     await anext(chunks)
     await chunks.aclose()
@@ -161,7 +164,7 @@ async def test_a_reader_that_goes_away_is_cancelled_at_the_node() -> None:
 
 async def test_nobody_can_write_into_the_log_of_another_node() -> None:
     nodes = Nodes()
-    chunks = nodes.relay.read("a", "j1", "main.0", user="ada", follow=True)
+    chunks = nodes.relay.read("a", "j1", {"main.0": 0}, user="ada", follow=True)
     nodes.relay._request = lambda *_: (
         nodes.give(b"false", node="b"),
         nodes.give(b"true", end=True),

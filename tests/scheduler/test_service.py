@@ -305,6 +305,54 @@ async def test_output_comes_from_the_node_that_has_it(site: Site) -> None:
             _ = [chunk async for chunk in client.read_logs(job_id, task="other")]
 
 
+async def test_output_of_several_tasks_is_one_stream_of_each_node(site: Site) -> None:
+    wanted = asked(count=3, cpu_milli=2000)
+    async with (
+        site.scheduler(),
+        site.client() as client,
+        site.agent(LightAgent(node("c"))) as c,
+        site.agent(LightAgent(node("d"))) as d,
+    ):
+        job_id, _ = await client.submit(wanted)
+        await until_state(client, job_id, JobState.RUNNING)
+        nodes = {task.task: task.node for task in (await client.get_job(job_id)).tasks}
+        for task, name in nodes.items():
+            {"c": c, "d": d}[name].logs[job_id, task] = [f"of {task}".encode()]
+        chunks = [
+            (chunk.task, chunk.data)
+            async for chunk in client.read_several_logs(job_id, dict.fromkeys(nodes, 0), follow=True)
+        ]
+        assert sorted(chunks) == [(task, f"of {task}".encode()) for task in nodes]
+        assert set(nodes.values()) == {"c", "d"}
+        assert (len(c.log_requests), len(d.log_requests)) == (1, 1)
+        with pytest.raises(NotFound, match="no task other"):
+            _ = [chunk async for chunk in client.read_several_logs(job_id, {"main.0": 0, "other": 0})]
+
+
+async def test_output_of_a_task_that_comes_late_is_waited_for_until_it_begins(site: Site) -> None:
+    async with site.scheduler(), site.client() as client, site.agent(LightAgent(node("c"))) as c:
+
+        async def followed(task: str) -> list[bytes]:
+            return [chunk.data async for chunk in client.read_logs(job_id, task=task, follow=True)]
+
+        job_id, _ = await client.submit(asked(count=2, min_count=1, cpu_milli=3000))
+        await until_state(client, job_id, JobState.RUNNING)
+        d = LightAgent(node("d"))
+        d.holds_back = (events.StartTask,)
+        async with site.agent(d):
+            await d.until(events.StartTask, job_id)
+            c.logs[job_id, "main.0"], d.logs[job_id, "main.1"] = [b"all along"], [b"at last"]
+            late = asyncio.create_task(followed("main.1"))
+            # Who asked its node now would be told that there is none.
+            assert await followed("main.0") == [b"all along"]
+            assert d.log_requests == []
+            (start,) = (command for command in d.commands if isinstance(command, events.StartTask))
+            outcome = d.state.do(start)
+            assert outcome is not None
+            await d.answer(outcome)
+            assert await late == [b"at last"]
+
+
 async def test_output_of_a_node_that_is_away_is_unavailable(site: Site) -> None:
     async with site.scheduler(), site.client() as client:
         async with site.agent(LightAgent(node("c"))) as c:

@@ -285,26 +285,37 @@ class CancelJobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., released: _Optional[bool] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class ReadLogsRequest(_message.Message):
-    __slots__ = ("job_id", "task", "follow", "position")
+    __slots__ = ("job_id", "task", "follow", "position", "tasks")
+    class TasksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     task: str
     follow: bool
     position: int
-    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., position: _Optional[int] = ...) -> None: ...
+    tasks: _containers.ScalarMap[str, int]
+    def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., position: _Optional[int] = ..., tasks: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ("data", "stream", "position")
+    __slots__ = ("data", "stream", "position", "task")
     DATA_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     stream: int
     position: int
-    def __init__(self, data: _Optional[bytes] = ..., stream: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+    task: str
+    def __init__(self, data: _Optional[bytes] = ..., stream: _Optional[int] = ..., position: _Optional[int] = ..., task: _Optional[str] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()

@@ -556,7 +556,14 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class LogRequest(_message.Message):
-    __slots__ = ("request_id", "job_id", "task", "follow", "credit_bytes", "position", "user")
+    __slots__ = ("request_id", "job_id", "task", "follow", "credit_bytes", "position", "user", "tasks")
+    class TasksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
@@ -564,6 +571,7 @@ class LogRequest(_message.Message):
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     job_id: str
     task: str
@@ -571,7 +579,8 @@ class LogRequest(_message.Message):
     credit_bytes: int
     position: int
     user: str
-    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., position: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...
+    tasks: _containers.ScalarMap[str, int]
+    def __init__(self, request_id: _Optional[str] = ..., job_id: _Optional[str] = ..., task: _Optional[str] = ..., follow: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., position: _Optional[int] = ..., user: _Optional[str] = ..., tasks: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class LogCredit(_message.Message):
     __slots__ = ("request_id", "bytes")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from farbus.cli.completion import complete_job
-from farbus.cli.connection import ask, find_target
-from farbus.cli.options import CredentialsOption, ServerOption, SocketOption, command_app, examples
-
-if TYPE_CHECKING:
-    from farbus.api.client import ClusterClient
+from farbus.cli.connection import ask_each, find_target
+from farbus.cli.following import raise_first
+from farbus.cli.listing import print_json
+from farbus.cli.options import (
+    CredentialsOption,
+    Output,
+    OutputOption,
+    ServerOption,
+    SocketOption,
+    command_app,
+    examples,
+)
 
 app = command_app()
 
@@ -19,15 +26,17 @@ app = command_app()
 @app.command(epilog=examples("farbus cancel j12", "farbus cancel j12 j13"))
 def cancel(
     job_ids: Annotated[list[str], typer.Argument(metavar="JOB", help="The jobs to end.", autocompletion=complete_job)],
+    output: OutputOption = Output.TABLE,
     socket: SocketOption = "",
     server: ServerOption = "",
     credentials: CredentialsOption = "",
 ) -> None:
     """End jobs: one that waits leaves the queue, one that runs is told to stop and its devices become free."""
-
-    async def question(client: ClusterClient) -> None:
-        for job_id in job_ids:
-            status = await client.cancel_job(job_id)
+    target = find_target(socket=socket, server=server, credentials=credentials)
+    statuses, refusals = ask_each(target, job_ids, lambda client, job_id: client.cancel_job(job_id))
+    if output is Output.JSON:
+        print_json(statuses)
+    else:
+        for status in statuses:
             typer.echo(f"{status.job.id} {status.state}")
-
-    ask(find_target(socket=socket, server=server, credentials=credentials), question)
+    raise_first(refusals)

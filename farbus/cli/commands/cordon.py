@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from farbus.cli.completion import complete_node_or_device
-from farbus.cli.connection import ask, find_target
+from farbus.cli.connection import ask_each, find_target
+from farbus.cli.following import raise_first
 from farbus.cli.listing import print_json
 from farbus.cli.options import (
     CredentialsOption,
@@ -18,9 +19,9 @@ from farbus.cli.options import (
     command_app,
     examples,
 )
+from farbus.errors import FarbusError
 
 if TYPE_CHECKING:
-    from farbus.api.client import ClusterClient
     from farbus.model.operation import CordonResult
 
 app = command_app()
@@ -53,17 +54,16 @@ def cordon(
 ) -> None:
     """Give nodes or devices nothing new; what runs there goes on.  For operators."""
 
-    async def question(client: ClusterClient) -> list[CordonResult]:
-        return [await client.cordon(name, reason=reason) for name in names]
-
-    results = ask(find_target(socket=socket, server=server, credentials=credentials), question)
-    show(results, "cordoned", output)
+    target = find_target(socket=socket, server=server, credentials=credentials)
+    show(ask_each(target, names, lambda client, name: client.cordon(name, reason=reason)), "cordoned", output)
 
 
-def show(results: list[CordonResult], done: str, output: Output) -> None:
-    """Print what has become of each."""
+def show(answers: tuple[list[CordonResult], list[FarbusError]], done: str, output: Output) -> None:
+    """Print what has become of each; raise why something was refused."""
+    results, refusals = answers
     if output is Output.JSON:
         print_json(results)
-        return
-    for result in results:
-        typer.echo(f"{result.kind} {result.name} {done if result.changed else f'was {done} already'}")
+    else:
+        for result in results:
+            typer.echo(f"{result.kind} {result.name} {done if result.changed else f'was {done} already'}")
+    raise_first(refusals)

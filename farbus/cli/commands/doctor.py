@@ -8,7 +8,7 @@ import typer
 
 from farbus.cli.diagnosis import examine
 from farbus.cli.findings import Finding, Verdict
-from farbus.cli.listing import has_colours, print_json
+from farbus.cli.listing import has_colours, print_json, printable
 from farbus.cli.node_settings import AGENT_SETTINGS
 from farbus.cli.options import (
     CredentialsOption,
@@ -70,6 +70,6 @@ def _print(finding: Finding) -> None:
         if has_colours()
         else (_MARKS[finding.verdict])
     )
-    typer.echo(f"{mark}  {finding.check:<16} {finding.found}")
+    typer.echo(f"{mark}  {finding.check:<16} {printable(finding.found)}")
     if finding.cure and finding.verdict is not Verdict.OK:
-        typer.echo(f"    {'':<16} -> {finding.cure}")
+        typer.echo(f"    {'':<16} -> {printable(finding.cure)}")

@@ -16,7 +16,7 @@ from farbus.cli.commands.up import clean_up
 from farbus.cli.demo import end_killed_demos, is_of_demo
 from farbus.cli.embedded import STOP_WITHIN_S
 from farbus.cli.options import command_app, examples
-from farbus.errors import ExitCode, TimedOut
+from farbus.errors import Conflict, ExitCode, TimedOut
 
 app = command_app()
 
@@ -53,6 +53,8 @@ def _stop(directory: Path, *, force: bool) -> int:
             told += "; ended what a killed one had left"
         typer.echo(told)
         return int(ExitCode.OK)
+    if not pid:
+        raise Conflict("a farbus up of yours begins at this very moment", hint="try again")
     with contextlib.suppress(ProcessLookupError):
         process = os.pidfd_open(pid)
         try:

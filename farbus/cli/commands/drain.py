@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from farbus.cli.commands.cordon import ReasonOption
 from farbus.cli.completion import complete_node
 from farbus.cli.connection import ask, find_target
+from farbus.cli.following import closing, resumed, say
 from farbus.cli.listing import print_listing
 from farbus.cli.options import (
     CredentialsOption,
@@ -57,24 +59,27 @@ def drain(
     async def question(client: ClusterClient) -> tuple[JobStatus, ...]:
         told, lost = "", False
         jobs: tuple[JobStatus, ...] = ()
-        async for status in client.drain(node, evict=evict, reason=reason):
-            if status.lost and status.jobs and not lost:
-                typer.echo(
-                    f"farbus: node {node} is lost: its jobs let go of it once it is back; "
-                    f"if it is off for good, farbus forget {node}",
-                    err=True,
-                )
-            lost = status.lost
-            jobs = status.jobs
-            if no_wait and jobs:
-                break
-            if not jobs:
-                # It ends by itself: who left it now would be in the audit log as one who did not hear how it came out.
-                continue
-            names = ", ".join(f"{job.job.id} ({job.state})" for job in status.jobs)
-            if names != told:
-                told = names
-                typer.echo(f"farbus: node {node} is used by {names}", err=True)
+        # To drain a node that is cordoned already only looks who uses it.
+        begin = functools.partial(client.drain, node, evict=evict, reason=reason)
+        async with closing(resumed(begin, is_over=client.is_over)) as statuses:
+            async for status in statuses:
+                if status.lost and status.jobs and not lost:
+                    say(
+                        f"node {node} is lost: its jobs let go of it once it is back; "
+                        f"if it is off for good, farbus forget {node}"
+                    )
+                lost = status.lost
+                jobs = status.jobs
+                if no_wait and jobs:
+                    break
+                if not jobs:
+                    # It ends by itself: who left it now would be in the audit log as one who did not hear how it came
+                    # out.
+                    continue
+                names = ", ".join(f"{job.job.id} ({job.state})" for job in status.jobs)
+                if names != told:
+                    told = names
+                    say(f"node {node} is used by {names}")
         return jobs
 
     jobs = ask(find_target(socket=socket, server=server, credentials=credentials), question)

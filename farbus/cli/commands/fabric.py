@@ -18,7 +18,7 @@ import typer
 
 from farbus.cli.connection import Target, ask, find_target
 from farbus.cli.decoding import decode_file, read_file
-from farbus.cli.listing import Column, choose, print_json, print_listing
+from farbus.cli.listing import Column, choose, print_json, print_listing, printable
 from farbus.cli.options import (
     CredentialsOption,
     Output,
@@ -558,7 +558,7 @@ def _with_config(hint: str, config: str) -> str:
 
 
 def _tell(line: str) -> None:
-    typer.echo(line, err=True)
+    typer.echo(printable(line), err=True)
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ app = command_app()
 def fetch(
     job: Annotated[str, typer.Argument(metavar="JOB", help="A job that names its output (stage_out).")],
     directory: Annotated[str, typer.Option("--directory", "-C", metavar="DIR", help="Where the files go.")] = ".",
-    list_only: Annotated[bool, typer.Option("--list", help="Only say what there is.")] = False,
+    list_only: Annotated[bool, typer.Option("--list", help="Only say what there is, as -o json does.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not name the files.")] = False,
     output: OutputOption = Output.TABLE,

@@ -112,7 +112,7 @@ class _Actions:
                 self._manager.run(*command)
 
     def ask(self, *command: str) -> str:
-        return self._manager.run(*command) if self.possible else ""
+        return self._manager.ask(*command) if self.possible else ""
 
 
 def _own_command() -> str:

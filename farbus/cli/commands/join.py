@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -63,7 +65,7 @@ def join(
         raise InvalidInput(f"{where}: not HOST:PORT", hint="for example farbus join control:7413")
     if address:
         check_host(address, field="--address")
-    parsed = Token.parse(typer.get_text_stream("stdin").readline() if token == "-" else token)  # noqa: S105
+    parsed = Token.parse(_read_token() if token == "-" else token)  # noqa: S105
     directory, settings = Path(out).absolute(), Path(config)
     if not force:
         for path in (*directory.glob("*.crt"), settings):
@@ -101,8 +103,20 @@ def join(
         write_private(settings, text.encode(), mode=0o644)
         (directory / PENDING_KEY).unlink()
     except OSError as error:
-        raise Conflict(f"{error.filename}: {error.strerror}", hint="choose others with --out and --config") from error
+        raise Conflict(
+            f"{error.filename or directory}: {error.strerror}", hint="choose others with --out and --config"
+        ) from error
     typer.echo(f"node {joined.node} of the cluster of {scheduler}; start it with farbus agent --config {settings}")
+
+
+def _read_token() -> str:
+    """Read the token from standard input; ask for it at a terminal, where nobody is to read it on the screen."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline()
+    try:
+        return getpass.getpass("Token: ")
+    except EOFError:
+        return ""
 
 
 def _line(name: str, value: str) -> str:

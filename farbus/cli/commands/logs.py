@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from farbus.cli.completion import complete_job
 from farbus.cli.connection import ask, find_target
-from farbus.cli.following import copy_logs
+from farbus.cli.following import Printer, copy_logs, follow_output, raise_first, while_read
 from farbus.cli.options import CredentialsOption, ServerOption, SocketOption, command_app, examples
-from farbus.errors import NotFound
+from farbus.cli.tables import is_ended
+from farbus.errors import FarbusError, NotFound
 
 if TYPE_CHECKING:
     from farbus.api.client import ClusterClient
@@ -45,15 +46,23 @@ def logs(
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise NotFound(f"job {job_id} has no task {task}", hint=f"it has {shown}")
         chosen = [task] if task else names
-        several = len(chosen) > 1
-        if several and not follow:
-            for name in chosen:
-                await copy_logs(client, job_id, task=name, follow=False, prefix=name)
-            return
-        async with asyncio.TaskGroup() as group:
-            for name in chosen:
-                group.create_task(
-                    copy_logs(client, job_id, task=name, follow=follow, prefix=name if several else ""), name=name
-                )
+        async with while_read():
+            if len(chosen) == 1:
+                await copy_logs(client, job_id, task=chosen[0], follow=follow, printer=Printer(several=False))
+            elif follow and not is_ended(status):
+                await follow_output(client, job_id)
+            else:
+                await _copy_one_by_one(client, job_id, chosen)
 
     ask(find_target(socket=socket, server=server, credentials=credentials), question)
+
+
+async def _copy_one_by_one(client: ClusterClient, job_id: str, tasks: Sequence[str]) -> None:
+    """Copy what there is of each task, also where that of another can't be had; raise the first error then."""
+    printer, errors = Printer(several=True), []
+    for task in tasks:
+        try:
+            await copy_logs(client, job_id, task=task, follow=False, printer=printer)
+        except FarbusError as error:
+            errors.append(error)
+    raise_first(errors)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from farbus.cli.completion import complete_move
-from farbus.cli.connection import Target, ask, find_target
-from farbus.cli.following import say
+from farbus.cli.connection import ask, ask_each, find_target
+from farbus.cli.following import raise_first
 from farbus.cli.listing import choose, print_listing
 from farbus.cli.options import (
     CredentialsOption,
@@ -20,11 +20,7 @@ from farbus.cli.options import (
     examples,
 )
 from farbus.cli.tables import MOVE_COLUMNS
-from farbus.errors import FarbusError, InvalidInput
-from farbus.model.move import MoveStatus
-
-if TYPE_CHECKING:
-    from farbus.api.client import ClusterClient
+from farbus.errors import InvalidInput
 
 app = command_app()
 
@@ -57,29 +53,11 @@ def moves(
     if cancel:
         if not names or all_moves:
             raise InvalidInput("--cancel: it needs the moves that are to be called off", hint="farbus moves lists them")
-        print_listing(_cancel(target, names), MOVE_COLUMNS, output, nothing="")
+        called_off, refusals = ask_each(target, names, lambda client, name: client.cancel_move(name))
+        if called_off or output is Output.JSON:
+            print_listing(called_off, MOVE_COLUMNS, output, nothing="")
+        raise_first(refusals)
         return
     statuses = ask(target, lambda client: client.list_moves(include_ended=all_moves or bool(names)))
     statuses = choose(statuses, names, key=lambda status: status.id, noun="move", command="moves --all")
     print_listing(statuses, MOVE_COLUMNS, output, nothing="no moves" if all_moves else "no device is on its way")
-
-
-def _cancel(target: Target, names: list[str]) -> list[MoveStatus]:
-    """Call moves off, each of which may be refused; raise the first refusal when all were asked for."""
-    errors: list[FarbusError] = []
-
-    async def question(client: ClusterClient) -> list[MoveStatus]:
-        statuses = []
-        for name in dict.fromkeys(names):
-            try:
-                statuses.append(await client.cancel_move(name))
-            except FarbusError as error:
-                errors.append(error)
-        return statuses
-
-    statuses = ask(target, question)
-    for error in errors[1:]:
-        say(str(error))
-    if errors:
-        raise errors[0]
-    return statuses

@@ -337,7 +337,9 @@ async def _hold(target: Target, wish: Wish, held: Holds) -> AsyncGenerator[HoldE
     an agent.  ``held`` counts the connections that hold them.
     """
     job_id = ""
-    async with closing(resumed(lambda: _hold_once(target, wish, job_id, held))) as events:
+    async with closing(
+        resumed(lambda: _hold_once(target, wish, job_id, held), is_over=lambda: target.is_over)
+    ) as events:
         async for event in events:
             if not isinstance(event, HoldLost):
                 job_id = event.status.job.id
@@ -379,6 +381,8 @@ async def _tell_exit_code(target: Target, job_id: str, code: int, held: Holds) -
             async with asyncio.timeout(TELL_ONCE_S), connect(target) as client:
                 await client.cancel_job(job_id, released=True, exit_code=code)
         except (Unavailable, TimeoutError) as error:
+            if target.is_over:
+                return
             if time.monotonic() >= give_up_at:
                 ended = f"signal {-code}" if code < 0 else f"exit code {code}"
                 say(f"{ended} of job {job_id} is not recorded: {error or 'its agent does not answer'}")

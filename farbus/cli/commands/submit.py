@@ -48,9 +48,9 @@ from farbus.cli.options import (
 )
 from farbus.cli.staging import LocalFile, find_files, parse_stage_in, send_files
 from farbus.cli.tables import format_placement
-from farbus.errors import FarbusError, InvalidInput, Unsatisfiable
+from farbus.errors import FarbusError, InvalidInput, NotFound, Unsatisfiable
 from farbus.model.job import FlavourCheck, Goal, Job, JobStatus
-from farbus.model.quantity import format_bytes, format_cpu, format_network
+from farbus.model.quantity import format_bytes, format_cpu, format_network, parse_seconds
 
 if TYPE_CHECKING:
     from farbus.api.client import ClusterClient
@@ -142,7 +142,15 @@ def submit(
         typer.Option("--stage-out", metavar="PATH", help="Keep what the task leaves there, for farbus fetch."),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", metavar="N", help="More goes first.", show_default=False)
+        int | None,
+        typer.Option(
+            "--priority",
+            metavar="N",
+            min=-jobfile.MAX_PRIORITY,
+            max=jobfile.MAX_PRIORITY,
+            help="More goes first.",
+            show_default=False,
+        ),
     ] = None,
     output: OutputOption = Output.TABLE,
     socket: SocketOption = "",
@@ -150,6 +158,7 @@ def submit(
     credentials: CredentialsOption = "",
 ) -> int:
     """Queue a job: what a file describes, or a command.  Prints the job's id."""
+    _check_options(name=name, time_limit=time_limit)
     variables = _read_variables(environment or [])
     carried = [parse_stage_in(word) for word in stage_in or []]
     tables, directory = carried, current_directory()
@@ -209,10 +218,19 @@ def _with_wishes(job: Job, goal: Goal, application: str) -> Job:
     return msgspec.structs.replace(job, goal=goal, application=application or job.application)
 
 
+def _check_options(*, name: str, time_limit: str) -> None:
+    """Raise :class:`InvalidInput` naming the option: later they are taken for the job file's."""
+    if name:
+        jobfile.check_name(name, "--name")
+    if time_limit:
+        parse_seconds(time_limit, what="--time-limit")
+
+
 def _read_variables(words: list[str]) -> dict[str, str]:
     variables = {}
     for word in words:
         variable, equals, value = word.partition("=")
+        jobfile.check_variable(variable, f"--env {word[:80]}")
         if not equals:
             if variable not in os.environ:
                 raise InvalidInput(f"--env {variable}: you have no such variable", hint=f"write --env {variable}=VALUE")
@@ -258,7 +276,11 @@ def _file_job(
     kept: list[str],
 ) -> tuple[Job, list[jobfile.StageTable], Path]:
     """Read a job file; options that say how to treat the job as a whole go before what the file says."""
-    table, shown, directory = jobfile.read_table(path)
+    try:
+        table, shown, directory = jobfile.read_table(path)
+    except NotFound as error:
+        # As of a command without the dashes.
+        raise NotFound(error.message, hint=f"{error.hint}; a command goes after --") from error
     if name:
         table.name = name
     if node:
@@ -268,10 +290,6 @@ def _file_job(
     if time_limit:
         table.time_limit = time_limit
     if priority is not None:
-        if abs(priority) > jobfile.MAX_PRIORITY:
-            raise InvalidInput(
-                f"--priority {priority}: out of range", hint=f"use -{jobfile.MAX_PRIORITY} to {jobfile.MAX_PRIORITY}"
-            )
         table.priority = priority
     for given in carried:
         # Those of the command line begin where the command does.
@@ -361,6 +379,8 @@ async def _follow(client: ClusterClient, job_id: str, *, follow: bool, quiet: bo
     try:
         return await follow_job(client, job_id, output=follow, quiet=quiet, aside=aside)
     except FarbusError as error:
+        if client.is_over():
+            raise
         raise job_error(error, job_id) from error
     except asyncio.CancelledError:
         # Ctrl-C ends the watching, not the job.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from farbus.cli.commands.cordon import NamesArgument, show
-from farbus.cli.connection import ask, find_target
+from farbus.cli.connection import ask_each, find_target
 from farbus.cli.options import (
     CredentialsOption,
     Output,
@@ -15,10 +13,6 @@ from farbus.cli.options import (
     command_app,
     examples,
 )
-
-if TYPE_CHECKING:
-    from farbus.api.client import ClusterClient
-    from farbus.model.operation import CordonResult
 
 app = command_app()
 
@@ -33,8 +27,5 @@ def uncordon(
 ) -> None:
     """Let nodes or devices be used again.  For operators."""
 
-    async def question(client: ClusterClient) -> list[CordonResult]:
-        return [await client.uncordon(name) for name in names]
-
-    results = ask(find_target(socket=socket, server=server, credentials=credentials), question)
-    show(results, "uncordoned", output)
+    target = find_target(socket=socket, server=server, credentials=credentials)
+    show(ask_each(target, names, lambda client, name: client.uncordon(name)), "uncordoned", output)

@@ -24,7 +24,7 @@ from farbus.cli.following import say
 from farbus.cli.options import command_app, examples
 from farbus.cli.softgpu_settings import refused_settings
 from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, TimedOut
-from farbus.linux.children import process_exists, start_detached
+from farbus.linux.children import detached_exit_code, process_exists, start_detached
 from farbus.linux.files import FileLock, check_state_directory
 from farbus.linux.rdma import RdmaDevice, rdma_devices
 from farbus.model.device import MAX_SHARES, DeviceKind
@@ -33,6 +33,9 @@ from farbus.model.quantity import parse_bytes
 from farbus.remoting import paths
 
 app = command_app()
+
+READY = "cluster ready"
+"""How what is said begins, in one piece, when commands find the cluster."""
 
 
 @app.command(
@@ -231,10 +234,14 @@ def rdma_address(devices: Callable[[], list[RdmaDevice]] = rdma_devices) -> str:
 
 
 async def _serve(plan: Plan, directory: Path, chosen_state: Path | None, *, quiet: bool) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    stop: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(number: int) -> None:
+        if not stop.done():
+            stop.set_result(number)
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
     clean_up(directory)
     state = chosen_state or directory / "up" / "state"
     try:
@@ -247,18 +254,19 @@ async def _serve(plan: Plan, directory: Path, chosen_state: Path | None, *, quie
     started = time.monotonic()
     try:
         starting = asyncio.create_task(cluster.start(), name="start")
-        stopping = asyncio.create_task(stop.wait(), name="stop")
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {starting, stop}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await starting
-            return 128 + signal.SIGINT
+            return 128 + stop.result()
         nodes = starting.result()
         runtime.publish(directory, cluster.describe(_software_gpus(nodes)))
         _welcome(plan, cluster, time.monotonic() - started, quiet=quiet)
         serving = asyncio.create_task(cluster.serve(), name="serve")
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        either = {serving, stop}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
             # It ends by an error alone: a daemon that can't even be started.
             serving.result()
@@ -299,7 +307,7 @@ def clean_up(directory: Path) -> None:
 
 def _welcome(plan: Plan, cluster: EmbeddedCluster, seconds: float, *, quiet: bool) -> None:
     default = plan.default_node
-    lines = [f"cluster ready after {seconds:.1f} s: scheduler at {cluster.server}"]
+    lines = [f"{READY} after {seconds:.1f} s: scheduler at {cluster.server}"]
     width = max(len(node.name) for node in plan.nodes)
     for node in plan.nodes:
         here = "   <- commands run here" if node.name == default else ""
@@ -352,24 +360,31 @@ def _detach(directory: Path, options: list[str], state: str) -> int:
         arguments = [sys.executable, "-P", "-m", "farbus.cli", "up", *options]
         pid = start_detached(arguments, environment=environment, output=said.fileno())
         try:
-            _wait_for(pid, said)
+            words = _wait_for(pid, said)
         except (KeyboardInterrupt, SystemExit):
-            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
             raise
-        said.seek(0)
-        typer.echo(said.read().replace("Ctrl-C, or farbus down", "farbus down"), nl=False)
+        typer.echo(words.replace("Ctrl-C, or farbus down", "farbus down"), nl=False)
     return int(ExitCode.OK)
 
 
-def _wait_for(pid: int, said: TextIO) -> None:
+def _wait_for(pid: int, said: TextIO) -> str:
+    """Return what the other one has said when it is ready: commands find it by then."""
     # The other one knows what is late and gives up by itself: only one that hangs is given up here.
     deadline = time.monotonic() + embedded.LOAD_WITHIN_S + embedded.READY_WITHIN_S + embedded.STOP_WITHIN_S
-    while runtime.find_running_cluster() is None:
-        if not process_exists(pid):
-            said.seek(0)
-            words = said.read().strip().splitlines()
-            raise FarbusError((words[-1] if words else "farbus up ended without a word").removeprefix("farbus: "))
+    while True:
+        is_there = process_exists(pid)
+        said.seek(0)
+        words = said.read()
+        if READY in words:
+            return words
+        if not is_there:
+            lines = words.strip().splitlines()
+            told = lines[-1] if lines else "farbus up ended without a word"
+            raise FarbusError(told.removeprefix("farbus: ")).with_exit_code(detached_exit_code(pid))
         if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
             raise TimedOut("the cluster is not ready, and does not say why", hint="try farbus up without --detach")
         time.sleep(embedded.LOOK_EVERY_S)

@@ -384,7 +384,14 @@ def _confirm(question: str, refusal: str) -> None:
     """Ask; raise :class:`InvalidInput` with the ``refusal`` where nobody is there to answer."""
     if not sys.stdin.isatty():
         raise InvalidInput(refusal, hint="say so with --yes")
-    typer.confirm(question, abort=True)
+    # Not by typer's own question, which has something for standard output, and takes Ctrl-C for a no.
+    sys.stderr.write(f"{question} [y/N]: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        sys.stderr.write("\n")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise typer.Abort
 
 
 def _size(text: str) -> int:
