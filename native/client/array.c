@@ -10,6 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+unsigned client_texel_bytes(CUarray_format format, unsigned channels)
+{
+	switch (format) {
+	case CU_AD_FORMAT_UNSIGNED_INT8:
+	case CU_AD_FORMAT_SIGNED_INT8:
+		return channels;
+	case CU_AD_FORMAT_UNSIGNED_INT16:
+	case CU_AD_FORMAT_SIGNED_INT16:
+	case CU_AD_FORMAT_HALF:
+		return 2 * channels;
+	case CU_AD_FORMAT_UNSIGNED_INT32:
+	case CU_AD_FORMAT_SIGNED_INT32:
+	case CU_AD_FORMAT_FLOAT:
+		return 4 * channels;
+	default:
+		return 0;
+	}
+}
+
 static bool on_host(CUmemorytype type, const void *host, CUdeviceptr *address)
 {
 	struct client_range range;

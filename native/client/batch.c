@@ -50,25 +50,6 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *siz
 	return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrIdxs, numAttrs, NULL, hStream);
 }
 
-unsigned client_texel_bytes(CUarray_format format, unsigned channels)
-{
-	switch (format) {
-	case CU_AD_FORMAT_UNSIGNED_INT8:
-	case CU_AD_FORMAT_SIGNED_INT8:
-		return channels;
-	case CU_AD_FORMAT_UNSIGNED_INT16:
-	case CU_AD_FORMAT_SIGNED_INT16:
-	case CU_AD_FORMAT_HALF:
-		return 2 * channels;
-	case CU_AD_FORMAT_UNSIGNED_INT32:
-	case CU_AD_FORMAT_SIGNED_INT32:
-	case CU_AD_FORMAT_FLOAT:
-		return 4 * channels;
-	default:
-		return 0;
-	}
-}
-
 static CUresult texel_bytes(CUarray array, size_t *bytes)
 {
 	CUDA_ARRAY3D_DESCRIPTOR descriptor;

@@ -323,8 +323,10 @@ struct client_thread *client_thread(void);
  * is such memory, else it costs a look.  They nest. */
 void client_guard_begin(void);
 void client_guard_end(void);
-/* Once, by cuInit. */
-int client_threads_init(void);
+/* Once, by cuInit: `ends` is called on each thread of the program's that has used CUDA when it ends. */
+int client_threads_init(void (*ends)(void *thread));
+/* Its lane may be another's from here on. */
+void client_thread_leave(struct client_thread *thread);
 
 void client_per_thread_begin(void);
 void client_per_thread_end(void);
@@ -503,11 +505,11 @@ struct client_line {
 };
 void client_line_write(struct client_line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void client_line_log(const struct client_line *line);
-/* Keep a line for cuLogs*, and tell those who have asked (diagnostics.c). */
+/* Keep a line for cuLogs*, and tell those who have asked (log.c). */
 void client_log(const char *line, size_t length);
-/* Does this thread read for all, so that it can't call and wait for a reply?  receive.c */
-bool client_leads(void);
-/* It does no longer: tell callbacks what was logged meanwhile. */
+/* This thread reads for all, so that it can't call and wait for a reply; it does no longer: tell callbacks what was
+ * logged meanwhile. */
+void client_log_lead(void);
 void client_log_led(void);
 
 /* May this CUresult only be got rid of by ending the context? */

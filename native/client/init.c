@@ -1,4 +1,5 @@
 /* cuInit, and what a program may ask before it. */
+#include "capture.h"
 #include "descriptor.h"
 #include "details.h"
 #include "library.h"
@@ -73,6 +74,24 @@ static CUresult client_connect(struct client *client)
 	return CUDA_SUCCESS;
 }
 
+/* A thread of the program's ends: servers that are there are told, before its lane is another's. */
+static void thread_end(void *opaque)
+{
+	struct client_thread *thread = opaque;
+
+	if (atomic_load(&farbus_client.state) != CLIENT_READY)
+		return;
+	for (unsigned i = 0; i < farbus_client.session_count; i++) {
+		const struct client_route route = { .session = &farbus_client.sessions[i] };
+		const struct client_request request = { .op = WIRE_OP_LANE_END };
+
+		if (!atomic_load(&route.session->dead))
+			client_post_to(&route, &request);
+	}
+	client_captures_end_thread(thread->lane);
+	client_thread_leave(thread);
+}
+
 static void cudart_start(void);
 
 static CUresult client_start(struct client *client)
@@ -83,7 +102,7 @@ static CUresult client_start(struct client *client)
 		result = client_context_make_primary(&client->devices[i]);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (client_threads_init())
+	if (client_threads_init(thread_end))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	for (unsigned i = 0; i < client->session_count; i++)
 		if (client_session_start(&client->sessions[i]))

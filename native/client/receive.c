@@ -316,13 +316,6 @@ void client_targets_free(struct client_session *session)
 
 /* Is this the thread that reads where no caller does? */
 static __thread bool receives;
-/* Is this a caller that reads for all? */
-static __thread bool leads;
-
-bool client_leads(void)
-{
-	return leads;
-}
 
 /* It writes to the program's memory, whose faults the program may serve, as on a caller's thread: a signal for a fault that is
  * blocked ends the process.  Not where managed memory has faults of its own, which would wait for this thread. */
@@ -609,13 +602,12 @@ void client_wait_for(struct client_session *session, struct client_wait *wait)
 					NULL, NULL, 0);
 			continue;
 		}
-		leads = true;
+		client_log_lead();
 		while (!rc && atomic_load(&wait->state) != WAIT_DONE && !paging())
 			rc = read_frame(session, -1);
 		if (rc)
 			client_session_fail(session, rc);
 		leader_step_down(session);
-		leads = false;
 		client_log_led();
 	}
 }

@@ -1,4 +1,5 @@
-/* session.h - what opening the sessions (session.c) takes: the session file, and the devices of all servers. */
+/* session.h - what opening the sessions (session.c) takes: the session file, and the devices of all servers; and what is
+ * known of a session's end. */
 #ifndef FARBUS_CLIENT_SESSION_H
 #define FARBUS_CLIENT_SESSION_H
 
@@ -32,6 +33,13 @@ int client_session_file_load(struct session_file *file, const char *path);
 int client_session_file_parse(struct session_file *file, const char *path);
 /* How many connections a setting asks for; 0: it is none. */
 unsigned client_connections_decode(const char *text);
+
+/* ---- ending.c ---- */
+
+/* Who listens there, as the kernel knows it; (uid_t)-1: it does not say. */
+uid_t client_peer_user(const struct transport *transport);
+/* What a peer sends to be read by a person does nothing to his terminal. */
+void client_printable(char *text);
 
 /* ---- visible.c ---- */
 
