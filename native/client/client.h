@@ -72,7 +72,7 @@ struct client_session;
 /* Streams of a context whose events may be known to be over. */
 #define CLIENT_SETTLED_STREAMS 16u
 
-/* How far the events of a context are over (event.c), by the number of their last record. */
+/* How far the events of a context are over (events.c), by the number of their last record. */
 struct client_events {
 	pthread_mutex_t lock;		/* over what events say of their records, too */
 	uint64_t recorded;		/* records so far */
