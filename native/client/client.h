@@ -448,8 +448,11 @@ int client_flush(struct client_session *session);
  * The call's own result. */
 CUresult client_call_own(const struct client_route *route, const struct client_request *request,
 			 struct client_wait *wait);
-/* Does the server owe bytes of an asynchronous copy to [at, at + bytes)? */
+/* Does the server owe bytes of an asynchronous copy whose first byte lies in [at, at + bytes)? */
 bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes);
+/* Is anything of the range still to be written by this process, with bytes that come?  The
+ * server's own copies would not wait for that. */
+bool client_target_pending(struct client_session *session, uint64_t base, size_t span);
 /* No thread of the program reads the inbox any more (pages.h): whoever reads for all must not be
  * interrupted by a handler that waits for a page. */
 void client_session_unlead(struct client_session *session);
@@ -476,9 +479,6 @@ void client_session_ended(struct client_session *session, const char *text, size
 /* Ask the supervisor of this machine how a session over its socket has ended. */
 void client_session_ask_end(struct client_session *session);
 
-void client_outstanding(struct client_session *session, int change);
-/* The server will send something by itself; with the wait lock. */
-void client_receiver_expects(struct client_session *session);
 /* Wait until this process may do what a stream would do next, with what that waits for of the legacy stream and others. */
 CUresult client_stream_reach(uint64_t stream);
 /* Wait, if needed, before posting more work to a stream (named as on the wire), with

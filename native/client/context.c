@@ -52,7 +52,7 @@ static void context_forget(struct client_context *context)
 	atomic_fetch_add(&farbus_client.contexts_ended, 1);
 	atomic_fetch_add(&context->ends, 1);
 	client_captures_end_context(context);
-	client_host_uncount(context, true);
+	client_jobs_uncount(context, true);
 	cudart_context_destroyed(context->handle);
 	client_libraries_forget(context);
 	client_across_forget(context);

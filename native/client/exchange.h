@@ -30,6 +30,16 @@ static inline bool paging(void)
 	return atomic_load_explicit(&farbus_client.paging, memory_order_relaxed);
 }
 
+/* ---- outstanding.c ---- */
+
+void client_outstanding(struct client_session *session, int change);
+/* Gates that nothing is paced behind. */
+void client_awaited(struct client_session *session, int change);
+/* The server will send something by itself; with the wait lock. */
+void client_receiver_expects(struct client_session *session);
+/* Free what is finished of asynchronous copies; by a thread that posts. */
+void client_targets_free(struct client_session *session);
+
 /* ---- receive.c ---- */
 
 /* Until the answer has come to `wait`, which is registered and whose request has left. */
@@ -41,8 +51,6 @@ CUresult client_context_late(CUcontext handle);
 /* Ask for the legacy stream of the route's context: the answer comes behind all that was sent before, and an error that
  * has ended the context is noted. */
 void client_query_legacy(const struct client_route *route);
-/* Free what is finished of asynchronous copies; by a thread that posts. */
-void client_targets_free(struct client_session *session);
 
 /* ---- route.c ---- */
 

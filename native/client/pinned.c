@@ -259,33 +259,13 @@ void client_pinned_release(uint64_t pinned)
 	atomic_fetch_sub(&pieces, 1);
 }
 
-/* Is anything of the range still to be written by this process, with bytes that come?  The
- * server's own copies would not wait for that. */
-static bool target_pending(struct client_session *session, uint64_t base, size_t span)
-{
-	bool pending = false;
-
-	client_guard_begin();
-	pthread_mutex_lock(&session->wait_lock);
-	for (const struct client_target *target = session->targets; target && !pending;
-	     target = target->next) {
-		uint64_t low = (uint64_t)(uintptr_t)target->host;
-		uint64_t high = low + (target->height - 1) * target->pitch + target->width;
-
-		pending = low < base + span && base < high;
-	}
-	pthread_mutex_unlock(&session->wait_lock);
-	client_guard_end();
-	return pending;
-}
-
 bool client_pinned_mapped(uint64_t address, size_t bytes)
 {
 	struct client_range range;
 
 	return farbus_client.mapping == MAPPING_SHARED && client_memory_find(address, &range) &&
 	       range.kind == MEMORY_PINNED && range.mapped && bytes <= range.base + range.bytes - address &&
-	       !target_pending(farbus_client.sessions, address, bytes);
+	       !client_target_pending(farbus_client.sessions, address, bytes);
 }
 
 /* The same for a side of a box, from its address to behind the last byte that is copied. */
@@ -349,7 +329,7 @@ bool client_pinned_copy(const struct client_plane *to, const struct client_plane
 	if (host->kind != MEMORY_PINNED || device->kind != MEMORY_DEVICE ||
 	    !client_memory_find(host->address, &range) || !range.shared ||
 	    span > range.base + range.bytes - host->address ||
-	    target_pending(farbus_client.sessions, host->address, span))
+	    client_target_pending(farbus_client.sessions, host->address, span))
 		return false;
 	request = (struct wire_copy_pinned){
 		.pinned = range.shared,

@@ -12,7 +12,7 @@
 #include "across.h"
 #include "capture.h"
 #include "exchange.h"
-#include "host.h"
+#include "job.h"
 #include "pinned.h"
 
 #include <errno.h>
@@ -98,7 +98,7 @@ CUresult client_context_note(CUcontext handle, CUresult result)
 	if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
 		client_pinned_after_illegal_address();
 	if (client_result_is_sticky(result) && atomic_exchange(&context->sticky, result) == CUDA_SUCCESS)
-		client_host_uncount(context, false);
+		client_jobs_uncount(context, false);
 	return result;
 }
 
@@ -286,34 +286,6 @@ static void target_done(struct client_session *session, uint64_t sequence)
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
-bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes)
-{
-	const struct client_target *target;
-
-	wait_lock(session);
-	for (target = session->targets; target; target = target->next)
-		if (target->host >= at && target->host < at + bytes)
-			break;
-	wait_unlock(session);
-	return target;
-}
-
-void client_targets_free(struct client_session *session)
-{
-	struct client_target *target;
-
-	wait_lock(session);
-	target = session->finished;
-	session->finished = NULL;
-	wait_unlock(session);
-	while (target) {
-		struct client_target *next = target->next;
-
-		free(target);
-		target = next;
-	}
-}
-
 /* Is this the thread that reads where no caller does? */
 static __thread bool receives;
 
@@ -463,7 +435,7 @@ static int read_failure(struct client_session *session, const struct wire_header
 		target_done(session, failure.sequence);
 	/* Not of a pulled copy: its bytes may have been asked for before it was refused. */
 	if (failure.opcode == WIRE_OP_STREAM_CALLBACK || failure.opcode == WIRE_OP_STREAM_HOST_FUNCTION)
-		client_host_refused(session, failure.sequence, (CUresult)failure.status);
+		client_job_refused(session, failure.sequence, (CUresult)failure.status);
 	if (client_result_is_sticky((CUresult)failure.status)) {
 		client_context_note((CUcontext)(uintptr_t)failure.context, (CUresult)failure.status);
 		return 0;
@@ -505,14 +477,14 @@ static int read_frame(struct client_session *session, int timeout_ms)
 			return -EPROTO;
 		rc = inbox_take(&session->inbox, &host_call, sizeof(host_call));
 		if (!rc)
-			client_host_call(session, host_call.token, (CUresult)host_call.status);
+			client_job_ready(session, host_call.token, (CUresult)host_call.status);
 		return rc;
 	case WIRE_EVENT_PULL:
 		if (header.length != sizeof(pull))
 			return -EPROTO;
 		rc = inbox_take(&session->inbox, &pull, sizeof(pull));
 		if (!rc)
-			client_host_pull(session, pull.token);
+			client_job_ready(session, pull.token, CUDA_SUCCESS);
 		return rc;
 	default:
 		return -EPROTO;
@@ -621,14 +593,6 @@ static void receiver_sleep(struct client_session *session, uint32_t limit_ns)
 static bool receiver_expects(const struct client_session *session)
 {
 	return session->targets || session->outstanding || session->awaited;
-}
-
-void client_receiver_expects(struct client_session *session)
-{
-	if (!session->receiver_dozes)
-		return;
-	session->receiver_dozes = false;
-	pthread_cond_signal(&session->receiver_wake);
 }
 
 static void *receiver_thread(void *opaque)
