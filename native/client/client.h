@@ -263,6 +263,11 @@ enum client_mapping {
 	MAPPING_MANAGED,		/* it is managed memory: FARBUS_MAPPED_MEMORY */
 };
 
+struct client_request;
+struct client_route;
+/* A call has succeeded; it may have waited for the device, for what was posted until it began. */
+typedef void client_called(const struct client_route *route, const struct client_request *request, uint64_t since);
+
 /* The shim's only global. */
 struct client {
 	pthread_mutex_t init;
@@ -271,6 +276,7 @@ struct client {
 	struct client_session sessions[CLIENT_SERVERS];	/* as the session file orders them */
 	unsigned session_count;
 	_Atomic unsigned lost;		/* sessions that are dead */
+	void (*session_lost)(struct client_session *session);	/* where there are several: whom that is told (across.c) */
 	_Atomic unsigned contexts_ended;
 	struct client_device *devices;	/* as the program numbers them */
 	int device_count;
@@ -285,7 +291,8 @@ struct client {
 	_Atomic bool several;		/* there may be more contexts than one */
 	_Atomic bool ends;		/* the program does, and sessions have been told */
 	_Atomic int capturing;		/* captures that go on; never fewer than there are */
-	_Atomic bool managed;		/* there is, or was, managed memory */
+	client_called *_Atomic managed;	/* what managed memory has to do behind calls; NULL: there never was any */
+	_Atomic uint64_t postings;	/* of work that may use it (active.c): which is the last until now */
 	_Atomic bool paging;		/* its pages come when they are touched */
 	enum client_mapping mapping;
 };

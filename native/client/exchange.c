@@ -200,6 +200,7 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 	CUresult result = session_offers(session, request->op);
 	struct client_waited waited;
 	struct wire_header header;
+	client_called *managed;
 	uint64_t posted;
 	int rc;
 
@@ -207,7 +208,7 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 		return result;
 	client_trace_note(CLIENT_TRACE_CALLED);
 	waited = client_events_before(route, request);
-	posted = client_managed_any() ? client_active_now() : 0;
+	posted = client_managed_any() ? atomic_load(&farbus_client.postings) : 0;
 	atomic_store(&wait->state, WAIT_PENDING);
 	wait->asleep = false;
 	wait->session = session;
@@ -230,8 +231,9 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 	result = client_context_note((CUcontext)(uintptr_t)route->context, wait->result);
 	if (waited.number && wait->result == CUDA_SUCCESS)
 		client_events_over(&waited);
-	if (client_managed_any() && wait->result == CUDA_SUCCESS)
-		client_managed_called(route, request, posted);
+	managed = atomic_load_explicit(&farbus_client.managed, memory_order_relaxed);
+	if (managed && wait->result == CUDA_SUCCESS)
+		managed(route, request, posted);
 	return result;
 }
 

@@ -1,4 +1,5 @@
 /* cuInit, and what a program may ask before it. */
+#include "across.h"
 #include "capture.h"
 #include "descriptor.h"
 #include "details.h"
@@ -104,6 +105,8 @@ static CUresult client_start(struct client *client)
 		return result;
 	if (client_threads_init(thread_end))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (client->session_count > 1)
+		client->session_lost = client_across_lost;
 	for (unsigned i = 0; i < client->session_count; i++)
 		if (client_session_start(&client->sessions[i]))
 			return CUDA_ERROR_OUT_OF_MEMORY;

@@ -274,7 +274,7 @@ static void waited(void)
 			client_pages_drop(client_pages_at(i));
 }
 
-void client_managed_called(const struct client_route *route, const struct client_request *request, uint64_t since)
+static void managed_called(const struct client_route *route, const struct client_request *request, uint64_t since)
 {
 	const struct client_context *context;
 	uint64_t stream = 0;
@@ -563,7 +563,7 @@ static CUresult allocate_here(uint64_t bytes, unsigned flags, bool mapped, uint6
 	if (result == CUDA_SUCCESS)
 		result = allocate(client_context_current(), bytes, flags, mapped, address);
 	if (result == CUDA_SUCCESS)
-		atomic_store(&farbus_client.managed, true);
+		atomic_store(&farbus_client.managed, managed_called);
 	client_pages_unlock();
 	return result;
 }
@@ -745,7 +745,7 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 	else
 		result = region ? client_pages_known(region) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
-		atomic_store(&farbus_client.managed, true);
+		atomic_store(&farbus_client.managed, managed_called);
 		if (!client_pages_paging())
 			bring_all(CLIENT_ACTIVE_NONE);
 	}

@@ -7,7 +7,7 @@
 /* Has the program any?  Else nothing here costs anything. */
 static inline bool client_managed_any(void)
 {
-	return atomic_load_explicit(&farbus_client.managed, memory_order_relaxed);
+	return atomic_load_explicit(&farbus_client.managed, memory_order_relaxed) != NULL;
 }
 
 /* Is it an address of managed memory? */
@@ -42,10 +42,6 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 /* A node of any kind: refused where it would wait for a word of managed memory (words.c). */
 CUresult client_words_check(const CUgraphNodeParams *params);
 
-/* Which posting of work is the last until now. */
-uint64_t client_active_now(void);
-/* A call has succeeded; it may have waited for the device, for what was posted until it began. */
-void client_managed_called(const struct client_route *route, const struct client_request *request, uint64_t since);
 /* Around a host function that a stream (its key) waits for; 0: a graph's. */
 void client_managed_host_begin(uint64_t stream);
 void client_managed_host_end(uint64_t stream);

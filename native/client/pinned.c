@@ -33,49 +33,6 @@ static _Atomic unsigned pieces;
 /* Over descriptors and their offers, which come in the same order.  Before outbox.append. */
 static pthread_mutex_t offer_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The session that shares pinned memory; NULL: none.  With several servers a copy may be ordered
- * behind another server's, which only this process sees. */
-static struct client_session *sharing_session(void)
-{
-	struct client_session *session = farbus_client.sessions;
-
-	return client_alone() && session->transport.shm &&
-			       client_session_has(session, WIRE_OP_PINNED_OFFER) &&
-			       client_session_has(session, WIRE_OP_COPY_PINNED)
-		       ? session
-		       : NULL;
-}
-
-/* Would all devices use memory that the server maps? */
-static bool devices_map(void)
-{
-	static const CUdevice_attribute needed[] = {
-		CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
-		CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
-		CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-	};
-
-	for (int i = 0; i < farbus_client.device_count; i++)
-		for (size_t j = 0; j < sizeof(needed) / sizeof(needed[0]); j++)
-			if (!farbus_client.devices[i].snapshot.attributes[needed[j]])
-				return false;
-	return true;
-}
-
-bool client_pinned_maps(void)
-{
-	const struct client_session *session = sharing_session();
-
-	return session && client_session_has(session, WIRE_OP_PINNED_MAP) && devices_map();
-}
-
-const struct client_session *client_pinned_unmapped(void)
-{
-	const struct client_session *session = sharing_session();
-
-	return session && !client_session_has(session, WIRE_OP_PINNED_MAP) && devices_map() ? session : NULL;
-}
-
 /* Ask the server, and return what it says; an earlier operation's failure, which the answer may tell as
  * well, is kept for a call that may return it. */
 static CUresult shared_ask(const struct client_request *request)
@@ -176,7 +133,7 @@ static bool shared_offer(struct client_session *session, int descriptor, const s
 static bool memory_share(size_t bytes, struct client_range *range)
 {
 	const bool maps = farbus_client.mapping == MAPPING_SHARED;
-	struct client_session *session = maps || bytes >= SHARED_LEAST_BYTES ? sharing_session() : NULL;
+	struct client_session *session = maps || bytes >= SHARED_LEAST_BYTES ? client_pinned_session() : NULL;
 	struct wire_pinned_offer fixed = { .bytes = bytes };
 	const struct client_request offer = { WIRE_OP_PINNED_OFFER, &fixed, sizeof(fixed), NULL, 0 };
 	uint64_t pinned;
@@ -219,7 +176,7 @@ static bool file_share(struct client_range *range)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), low = range->base & ~(page - 1);
 	const uint64_t high = (range->base + range->bytes + page - 1) & ~(page - 1);
-	struct client_session *session = farbus_client.mapping == MAPPING_SHARED ? sharing_session() : NULL;
+	struct client_session *session = farbus_client.mapping == MAPPING_SHARED ? client_pinned_session() : NULL;
 	struct wire_pinned_offer_file fixed = { .bytes = high - low };
 	const struct client_request offer = { WIRE_OP_PINNED_OFFER_FILE, &fixed, sizeof(fixed), NULL, 0 };
 	struct wire_pinned_map there = { .address = low };

@@ -9,7 +9,6 @@
  * may touch one in the midst of any call, and would wait for a reply that its own
  * thread has to read.
  */
-#include "across.h"
 #include "capture.h"
 #include "exchange.h"
 #include "job.h"
@@ -199,8 +198,8 @@ void client_session_fail(struct client_session *session, int error)
 	pthread_cond_signal(&session->receiver_wake);
 	wait_unlock(session);
 	client_guard_end();
-	if (farbus_client.session_count > 1)
-		client_across_lost(session);
+	if (farbus_client.session_lost)
+		farbus_client.session_lost(session);
 }
 
 /* ---- reading; the caller is the leader ---- */
