@@ -265,8 +265,14 @@ enum client_mapping {
 
 struct client_request;
 struct client_route;
-/* A call has succeeded; it may have waited for the device, for what was posted until it began. */
-typedef void client_called(const struct client_route *route, const struct client_request *request, uint64_t since);
+/* What managed memory has to do when others do something (managed.c). */
+struct client_managed {
+	/* A call has succeeded; it may have waited for the device, for what was posted until it began. */
+	void (*called)(const struct client_route *route, const struct client_request *request, uint64_t since);
+	/* Around a host function that a stream (its key) waits for; 0: a graph's. */
+	void (*host_begin)(uint64_t stream);
+	void (*host_end)(uint64_t stream);
+};
 
 /* The shim's only global. */
 struct client {
@@ -291,7 +297,7 @@ struct client {
 	_Atomic bool several;		/* there may be more contexts than one */
 	_Atomic bool ends;		/* the program does, and sessions have been told */
 	_Atomic int capturing;		/* captures that go on; never fewer than there are */
-	client_called *_Atomic managed;	/* what managed memory has to do behind calls; NULL: there never was any */
+	const struct client_managed *_Atomic managed;	/* NULL: there never was any such memory */
 	_Atomic uint64_t postings;	/* of work that may use it (active.c): which is the last until now */
 	_Atomic bool paging;		/* its pages come when they are touched */
 	enum client_mapping mapping;
@@ -500,6 +506,10 @@ CUresult client_peer_settle(CUcontext target, CUcontext source);
 /* Wait for the current context, and for the devices of the other servers. */
 CUresult client_contexts_synchronize(void);
 CUresult client_context_make_primary(struct client_device *device);
+/* It becomes the thread's current one; CUDA_ERROR_INVALID_VALUE: too many are pushed. */
+CUresult client_context_push(CUcontext handle);
+/* What is known of its limits may be so no more. */
+void client_limits_forget(struct client_context *context);
 /* Where the current context's device has its multiprocessors; both malloc'ed (cudart.h). */
 CUresult client_device_layout(uint8_t **gpcs, uint8_t **numbers);
 

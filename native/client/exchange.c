@@ -200,7 +200,7 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 	CUresult result = session_offers(session, request->op);
 	struct client_waited waited;
 	struct wire_header header;
-	client_called *managed;
+	const struct client_managed *managed;
 	uint64_t posted;
 	int rc;
 
@@ -233,7 +233,7 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 		client_events_over(&waited);
 	managed = atomic_load_explicit(&farbus_client.managed, memory_order_relaxed);
 	if (managed && wait->result == CUDA_SUCCESS)
-		managed(route, request, posted);
+		managed->called(route, request, posted);
 	return result;
 }
 

@@ -1,11 +1,7 @@
-/* What the server asks this process to do when a stream gets there: host
- * functions, and the bytes of pinned memory that could not be taken earlier.
- * A thread of its own does both: a host function may take long, and what it
- * does must not keep the inbox from being read. */
-#include "capture.h"
+/* What the server asks this process to do when a stream gets there, on threads of this library's (jobs.c): host
+ * functions, gates, and the bytes of pinned memory that could not be taken earlier. */
 #include "exchange.h"
 #include "host.h"
-#include "pages.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +62,7 @@ static void job_tell(const struct host_job *job)
 /* The program's function has returned, or has ended its thread: the stream goes on. */
 static void job_called(void *opaque)
 {
+	const struct client_managed *managed;
 	struct host_job *job = opaque;
 
 	client_thread()->host_function = false;
@@ -73,8 +70,9 @@ static void job_called(void *opaque)
 		client_job_end_refused(job);
 		return;
 	}
-	if (client_managed_any())
-		client_managed_host_end(job->wire);
+	managed = atomic_load_explicit(&farbus_client.managed, memory_order_relaxed);
+	if (managed)
+		managed->host_end(job->wire);
 	job_tell(job);
 	client_flush(job->session);
 	if (!job->kept)
@@ -96,9 +94,11 @@ static void job_call(struct host_job *job)
 /* Call the program's function, or send what is in its memory, and let the stream go on. */
 static void job_do(struct host_job *job)
 {
+	const struct client_managed *managed = atomic_load_explicit(&farbus_client.managed, memory_order_relaxed);
+
 	if (!job->host) {
-		if (client_managed_any())
-			client_managed_host_begin(job->wire);
+		if (managed)
+			managed->host_begin(job->wire);
 		job_call(job);
 		return;
 	}
@@ -109,7 +109,7 @@ static void job_do(struct host_job *job)
 }
 
 /* Of what the driver refused callbacks alone are called, with the error that their context has. */
-static void job_run(struct host_job *job, bool again)
+void client_host_run(struct host_job *job, bool again)
 {
 	if (again) {
 		job_do(job);
@@ -126,8 +126,7 @@ static void job_run(struct host_job *job, bool again)
 	}
 }
 
-/* Where it goes, the request's first field says. */
-static CUresult job_post(struct host_job *job, enum wire_op op, const void *fixed, size_t fixed_bytes,
+CUresult client_host_post(struct host_job *job, enum wire_op op, const void *fixed, size_t fixed_bytes,
 			 struct client_route *route)
 {
 	const struct client_request request = { .op = op, .fixed = fixed, .fixed_bytes = fixed_bytes };
@@ -136,8 +135,7 @@ static CUresult job_post(struct host_job *job, enum wire_op op, const void *fixe
 	return result == CUDA_SUCCESS ? client_post_registered(route, &request, client_job_posted, job) : result;
 }
 
-/* Have it leave; of one that a capture forbids, which ends by itself, say so.  One that could not be posted is gone. */
-static CUresult job_posting(const struct client_route *route, uint64_t token, CUresult result)
+CUresult client_host_posting(const struct client_route *route, uint64_t token, CUresult result)
 {
 	if (result != CUDA_SUCCESS) {
 		(void)client_job_cancel(token);
@@ -160,7 +158,7 @@ static CUresult job_open_token(const struct host_job *template, uint64_t *token)
 CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token)
 {
 	const struct host_job template = {
-		.run = job_run,
+		.run = client_host_run,
 		.function = function,
 		.argument = argument,
 		.kept = true,
@@ -172,7 +170,7 @@ CUresult client_host_keep(CUhostFn function, void *argument, uint64_t *token)
 CUresult client_host_once(CUhostFn function, void *argument, uint64_t *token)
 {
 	const struct host_job template = {
-		.run = job_run,
+		.run = client_host_run,
 		.function = function,
 		.argument = argument,
 		.quiet = true,
@@ -194,7 +192,7 @@ CUresult client_gate_close(uint64_t stream, bool waits,
 {
 	const struct client_route route = client_route_stream(stream);
 	const struct host_job template = {
-		.run = job_run,
+		.run = client_host_run,
 		.session = route.session,
 		.context = client_stream_context(stream),
 		.quiet = !waits,
@@ -256,7 +254,7 @@ CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const v
 				   uint64_t stream_wire)
 {
 	const struct host_job template = {
-		.run = job_run,
+		.run = client_host_run,
 		.host = host,
 		.pitch = host_pitch,
 		.width = width,
@@ -284,7 +282,7 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 			  size_t width, size_t height, uint64_t stream_wire)
 {
 	const struct host_job template = {
-		.run = job_run,
+		.run = client_host_run,
 		.session = client_stream_session(stream_wire),
 		.context = client_stream_context(stream_wire),
 		.host = host,
@@ -308,93 +306,6 @@ CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host
 	if (result != CUDA_SUCCESS)
 		return result;
 	request.token = job->token;
-	result = job_post(job, WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request), &route);
-	return job_posting(&route, request.token, result);
-}
-
-static CUresult host_function_captured(const struct host_job *template, uint64_t stream_wire)
-{
-	struct wire_capture_host_function request = {
-		.stream = stream_wire,
-		.function = (uint64_t)(uintptr_t)template->function,
-		.argument = (uint64_t)(uintptr_t)template->argument,
-	};
-	struct host_job kept = *template, *job;
-	CUresult result;
-
-	/* CUDA has no callbacks in graphs, only host functions: the capture is lost, as by
-	 * asking the stream whether it is done. */
-	if (template->callback) {
-		const struct wire_stream_query query = { .stream = stream_wire };
-
-		return client_call(WIRE_OP_STREAM_QUERY, &query, sizeof(query), NULL, 0);
-	}
-	kept.kept = true;
-	result = client_job_open(&kept, &job);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.token = job->token;
-	return client_call(WIRE_OP_CAPTURE_HOST_FUNCTION, &request, sizeof(request), NULL, 0);
-}
-
-static CUresult host_function(CUstream stream, const struct host_job *template)
-{
-	struct wire_stream_host_function request;
-	struct host_job pending = *template, *job;
-	CUresult result = client_stream_enter(stream, &request.stream);
-	struct client_route route;
-	bool managed;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (client_stream_captured(request.stream))
-		return host_function_captured(template, request.stream);
-	client_stream_pace(request.stream, CLIENT_WEIGHT_HOST_FUNCTION, 0);
-	pending.session = client_stream_session(request.stream);
-	pending.context = client_stream_context(request.stream);
-	pending.wire = client_managed_key(request.stream);
-	result = client_job_open(&pending, &job);
-	if (result != CUDA_SUCCESS)
-		return result;
-	request.token = job->token;
-	_Static_assert(sizeof(struct wire_stream_callback) == sizeof(request), "the same fields");
-	/* Not while another thread brings pages back by what would come behind it (client_pages_bring). */
-	managed = client_managed_any();
-	if (managed)
-		client_pages_lock();
-	result = job_post(job, template->callback ? WIRE_OP_STREAM_CALLBACK : WIRE_OP_STREAM_HOST_FUNCTION, &request,
-			  sizeof(request), &route);
-	if (managed)
-		client_pages_unlock();
-	return job_posting(&route, request.token, result);
-}
-
-CUresult cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
-{
-	const struct host_job template = { .run = job_run, .function = fn, .argument = userData };
-
-	if (!fn)
-		return CUDA_ERROR_INVALID_VALUE;
-	return host_function(hStream, &template);
-}
-
-CUresult cuStreamAddCallback(CUstream hStream, CUstreamCallback callback, void *userData,
-			     unsigned int flags)
-{
-	const struct host_job template = {
-		.run = job_run,
-		.callback = callback,
-		.stream = hStream,
-		.argument = userData,
-	};
-
-	if (!callback || flags)
-		return CUDA_ERROR_INVALID_VALUE;
-	return host_function(hStream, &template);
-}
-
-CUresult cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, unsigned int syncMode)
-{
-	(void)syncMode;
-	return cuLaunchHostFunc(hStream, fn, userData);
+	result = client_host_post(job, WIRE_OP_COPY_PINNED_TO_DEVICE, &request, sizeof(request), &route);
+	return client_host_posting(&route, request.token, result);
 }

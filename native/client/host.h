@@ -4,6 +4,14 @@
 
 #include "job.h"
 
+/* What a job of these kinds is run by. */
+void client_host_run(struct host_job *job, bool again);
+/* Post its request; where that goes, the request's first field says. */
+CUresult client_host_post(struct host_job *job, enum wire_op op, const void *fixed, size_t fixed_bytes,
+			  struct client_route *route);
+/* Have it leave; of one that a capture forbids, which ends by itself, say so.  One that could not be posted is gone. */
+CUresult client_host_posting(const struct client_route *route, uint64_t token, CUresult result);
+
 CUresult client_host_copy(uint64_t device, size_t device_pitch, const void *host, size_t host_pitch,
 			  size_t width, size_t height, uint64_t stream_wire);
 CUresult client_host_copy_captured(uint64_t device, size_t device_pitch, const void *host,

@@ -274,7 +274,7 @@ static void waited(void)
 			client_pages_drop(client_pages_at(i));
 }
 
-static void managed_called(const struct client_route *route, const struct client_request *request, uint64_t since)
+static void called(const struct client_route *route, const struct client_request *request, uint64_t since)
 {
 	const struct client_context *context;
 	uint64_t stream = 0;
@@ -310,7 +310,7 @@ static void managed_called(const struct client_route *route, const struct client
 }
 
 /* CUDA lets a host function use managed memory while nothing else runs. */
-void client_managed_host_begin(uint64_t stream)
+static void host_begin(uint64_t stream)
 {
 	client_pages_lock();
 	if (running.count == running.room) {
@@ -333,7 +333,7 @@ void client_managed_host_begin(uint64_t stream)
 }
 
 /* What is behind it in the stream was posted long ago, and can't be told to wait. */
-void client_managed_host_end(uint64_t stream)
+static void host_end(uint64_t stream)
 {
 	client_pages_lock();
 	for (size_t i = 0; i < running.count; i++) {
@@ -346,6 +346,12 @@ void client_managed_host_end(uint64_t stream)
 	client_homes_settle();
 	client_pages_unlock();
 }
+
+static const struct client_managed hooks = {
+	.called = called,
+	.host_begin = host_begin,
+	.host_end = host_end,
+};
 
 /* ---- allocations ---- */
 
@@ -563,7 +569,7 @@ static CUresult allocate_here(uint64_t bytes, unsigned flags, bool mapped, uint6
 	if (result == CUDA_SUCCESS)
 		result = allocate(client_context_current(), bytes, flags, mapped, address);
 	if (result == CUDA_SUCCESS)
-		atomic_store(&farbus_client.managed, managed_called);
+		atomic_store(&farbus_client.managed, &hooks);
 	client_pages_unlock();
 	return result;
 }
@@ -745,7 +751,7 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 	else
 		result = region ? client_pages_known(region) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (result == CUDA_SUCCESS) {
-		atomic_store(&farbus_client.managed, managed_called);
+		atomic_store(&farbus_client.managed, &hooks);
 		if (!client_pages_paging())
 			bring_all(CLIENT_ACTIVE_NONE);
 	}

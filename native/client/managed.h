@@ -42,10 +42,6 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 /* A node of any kind: refused where it would wait for a word of managed memory (words.c). */
 CUresult client_words_check(const CUgraphNodeParams *params);
 
-/* Around a host function that a stream (its key) waits for; 0: a graph's. */
-void client_managed_host_begin(uint64_t stream);
-void client_managed_host_end(uint64_t stream);
-
 /* cuMemFree of a managed allocation, or cuMemFreeHost; false: it is none. */
 bool client_managed_free(uint64_t address, CUresult *result);
 /* A variable of a module that is managed: it can be touched from here on. */
