@@ -704,8 +704,7 @@ static struct managed_region *region_merge(struct managed_home *home, uint64_t b
 		return NULL;
 	merged->pieces = calloc(count, sizeof(*merged->pieces));
 	if (!merged->pieces) {
-		free(merged->state);
-		free(merged);
+		client_pages_unmake(merged);
 		return NULL;
 	}
 	for (uint64_t at = base; at < end; at += PAGE_BYTES) {
