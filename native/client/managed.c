@@ -18,8 +18,6 @@
 #define SHARED_MOST (1ull << 20)
 #define SHARED_BYTES (2ull << 20)
 
-static _Atomic bool primary_held;	/* for variables, by this file */
-
 bool client_managed_at(uint64_t address)
 {
 	struct client_range range;
@@ -776,31 +774,4 @@ void client_managed_forget_library(const struct client_library *library)
 			region->piece_count = kept;
 	}
 	client_pages_unlock();
-}
-
-/* The runtime asks before there is any context.  Then it is the first device's own, which is
- * needed from here on: the program may touch the variable before it does anything else. */
-CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
-{
-	CUresult result = client_enter_any();
-	CUcontext primary = NULL;
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!client_managed_offered())
-		return client_managed_refuse();
-	if (client_context_current())
-		return client_global_find(library, name, true, dptr, bytes);
-	result = cuDevicePrimaryCtxRetain(&primary, 0);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = cuCtxPushCurrent_v2(primary);
-	if (result == CUDA_SUCCESS) {
-		result = client_global_find(library, name, true, dptr, bytes);
-		cuCtxPopCurrent_v2(&primary);
-	}
-	/* One of these holds is kept for all variables. */
-	if (result != CUDA_SUCCESS || atomic_exchange(&primary_held, true))
-		cuDevicePrimaryCtxRelease_v2(0);
-	return result;
 }

@@ -50,8 +50,4 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 void client_managed_forget_library(const struct client_library *library);
 void client_managed_forget_context(const struct client_context *context);
 
-/* cuLibraryGetManaged, cuLibraryGetGlobal and cuModuleGetGlobal (library.c). */
-CUresult client_global_find(const void *handle, const char *name, bool managed, CUdeviceptr *address,
-			    size_t *bytes);
-
 #endif
