@@ -106,7 +106,7 @@ struct client_context {
 	_Atomic int priorities_known;
 	int least_priority;
 	int greatest_priority;
-	struct across_helper *helpers;	/* idle ones (across.c), the one of copies, and how often it has ended */
+	struct across_helper *helpers;	/* idle ones (helpers.c), the one of copies, and how often it has ended */
 	struct across_helper *copier;
 	unsigned epoch;
 	_Atomic unsigned ends;		/* the same, for streams */

@@ -54,7 +54,7 @@ static void context_forget(struct client_context *context)
 	client_jobs_uncount(context, true);
 	cudart_context_destroyed(context->handle);
 	client_libraries_forget(context);
-	client_across_forget(context);
+	client_helpers_forget(context);
 	client_events_forget(context);
 	client_graphs_changed();
 }

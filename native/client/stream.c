@@ -1,5 +1,4 @@
 /* Streams: named here, made on the server by posted messages. */
-#include "across.h"
 #include "capture.h"
 #include "green.h"
 
@@ -237,26 +236,6 @@ CUresult cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx *phCtx)
 		return CUDA_ERROR_INVALID_VALUE;
 	*phCtx = green_of(stream, &context);
 	return CUDA_SUCCESS;
-}
-
-CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
-{
-	struct wire_stream_wait_event request = { .flags = Flags };
-	const struct client_context *recorded;
-	CUresult result = client_stream_enter(hStream, &request.stream);
-
-	if (result == CUDA_SUCCESS && Flags > 1)
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		result = client_event_wire(hEvent, &request.event);
-	if (result == CUDA_SUCCESS && Flags & CU_EVENT_WAIT_EXTERNAL && !client_stream_captured(request.stream))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return result;
-	recorded = client_event_context(request.event);
-	if (recorded && recorded->session != client_stream_session(request.stream))
-		return client_across_wait(request.stream, request.event);
-	return client_post_work(WIRE_OP_STREAM_WAIT_EVENT, &request, sizeof(request), NULL, 0);
 }
 
 CUresult client_stream_reach(uint64_t stream)
