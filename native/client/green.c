@@ -110,6 +110,25 @@ CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
 	return result;
 }
 
+/* A stream that is made while the green context is current is one of its. */
+CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
+				int priority)
+{
+	CUcontext context;
+	CUresult result = cuCtxFromGreenCtx(&context, greenCtx);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (flags != CU_STREAM_NON_BLOCKING)
+		return CUDA_ERROR_INVALID_VALUE;
+	result = cuCtxPushCurrent_v2(context);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = cuStreamCreateWithPriority(phStream, flags, priority);
+	cuCtxPopCurrent_v2(NULL);
+	return result;
+}
+
 /* ---- resources ---- */
 
 /* Resources of other kinds have parts that a program writes; none are known here. */

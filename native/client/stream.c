@@ -66,25 +66,6 @@ CUresult cuStreamCreate(CUstream *phStream, unsigned int Flags)
 	return cuStreamCreateWithPriority(phStream, Flags, 0);
 }
 
-/* A stream that is made while the green context is current is one of its. */
-CUresult cuGreenCtxStreamCreate(CUstream *phStream, CUgreenCtx greenCtx, unsigned int flags,
-				int priority)
-{
-	CUcontext context;
-	CUresult result = cuCtxFromGreenCtx(&context, greenCtx);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (flags != CU_STREAM_NON_BLOCKING)
-		return CUDA_ERROR_INVALID_VALUE;
-	result = cuCtxPushCurrent_v2(context);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = cuStreamCreateWithPriority(phStream, flags, priority);
-	cuCtxPopCurrent_v2(NULL);
-	return result;
-}
-
 CUresult cuStreamDestroy_v2(CUstream hStream)
 {
 	const struct wire_stream_destroy request = { .stream = wire_of(hStream) };
