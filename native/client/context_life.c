@@ -228,6 +228,9 @@ CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
 		return result;
 	if (!pctx)
 		return CUDA_ERROR_INVALID_VALUE;
+	/* Before the server has made it for nobody. */
+	if (client_thread()->depth == CLIENT_CONTEXT_STACK)
+		return CUDA_ERROR_INVALID_VALUE;
 	context = context_make(dev, device->session);
 	if (!context)
 		return CUDA_ERROR_OUT_OF_MEMORY;

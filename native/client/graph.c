@@ -15,11 +15,13 @@
 /* ---- copy nodes that name memory of this process ----
  *
  * Such a node is a child graph, captured: the copy and a host function that asks for the
- * bytes or sends them.  The driver does not know that it is a copy: so that is kept here. */
+ * bytes or sends them.  The driver does not know that it is a copy: so that is kept here, as long as node and graph are
+ * there. */
 
 struct host_copy {
 	struct host_copy *next;
 	CUgraphNode node;
+	CUgraph graph;			/* that the node is in */
 	CUDA_MEMCPY3D params;
 };
 
@@ -37,6 +39,23 @@ static bool host_copy_find(CUgraphNode node, CUDA_MEMCPY3D *params)
 		*params = copy->params;
 	pthread_mutex_unlock(&host_copies_lock);
 	return copy != NULL;
+}
+
+/* The graph, or the node, is no more. */
+static void host_copies_forget(CUgraph graph, CUgraphNode node)
+{
+	struct host_copy **link = &host_copies, *copy;
+
+	pthread_mutex_lock(&host_copies_lock);
+	while ((copy = *link)) {
+		if ((!graph || copy->graph != graph) && (!node || copy->node != node)) {
+			link = &copy->next;
+			continue;
+		}
+		*link = copy->next;
+		free(copy);
+	}
+	pthread_mutex_unlock(&host_copies_lock);
 }
 
 /* Does it name memory that is this process's alone? */
@@ -140,6 +159,7 @@ static CUresult host_copy_add(CUgraphNode *node, CUgraph graph, const CUgraphNod
 		return result;
 	}
 	copy->node = *node;
+	copy->graph = graph;
 	copy->params = *params;
 	pthread_mutex_lock(&host_copies_lock);
 	copy->next = host_copies;
@@ -208,6 +228,28 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 		result = cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, captured);
 	/* What the executable now asks this process for belongs to the graph, which stays. */
 	return result;
+}
+
+CUresult cuGraphDestroyNode(CUgraphNode hNode)
+{
+	CUresult result = client_raw_cuGraphDestroyNode(hNode);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_conditionals_forget(NULL, hNode);
+	host_copies_forget(NULL, hNode);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph hGraph)
+{
+	CUresult result = client_raw_cuGraphDestroy(hGraph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_conditionals_forget(hGraph, NULL);
+	host_copies_forget(hGraph, NULL);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)

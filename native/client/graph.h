@@ -17,6 +17,8 @@ void client_graph_keep(CUgraphExec executable, const struct client_context *cont
 CUresult client_conditional_added(CUgraphNode node, CUgraph graph, CUDA_CONDITIONAL_NODE_PARAMS *params);
 /* That array, in what the server has told of a node. */
 void client_conditional_told(CUgraphNode node, CUDA_CONDITIONAL_NODE_PARAMS *params);
+/* The graph, or the node, is no more (NULL: none): its conditional nodes and their bodies are none. */
+void client_conditionals_forget(CUgraph graph, CUgraphNode node);
 /* Is there any such node?  Is the graph a body of one? */
 bool client_conditional_any(void);
 bool client_graph_is_body(CUgraph graph);

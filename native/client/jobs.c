@@ -285,10 +285,15 @@ bool client_jobs_have_callbacks(void)
 
 void client_jobs_await_refused(void)
 {
+	int cancel;
+
+	/* A CUDA call is no cancellation point: a thread that ended here would keep the lock. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&job_lock);
 	while (refused_callbacks)
 		pthread_cond_wait(&refused_told, &job_lock);
 	pthread_mutex_unlock(&job_lock);
+	pthread_setcancelstate(cancel, &cancel);
 }
 
 CUresult client_job_open(const struct host_job *template, struct host_job **job)
