@@ -3,7 +3,6 @@
 #include "array.h"
 #include "copy.h"
 #include "managed.h"
-#include "memory.h"
 
 #include <stdlib.h>
 

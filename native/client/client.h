@@ -311,7 +311,7 @@ static inline bool client_alone(void)
 	return farbus_client.session_count == 1;
 }
 
-/* ---- threads ---- */
+/* ---- threads (thread.c) ---- */
 
 /* Most contexts that one thread may push. */
 #define CLIENT_CONTEXT_STACK 64
@@ -355,6 +355,8 @@ CUresult client_enter_any(void);
 /* The same as client_enter, telling the current context on success. */
 CUresult client_enter_context(struct client_context **current);
 
+/* ---- streams and events as handles (streams.c, events.c) ---- */
+
 /* What travels for a handle; the result that CUDA gives for a wrong one. */
 CUresult client_stream_wire(CUstream stream, uint64_t *wire);
 /* Begin a call about a stream: as client_enter, but one that the program made has a context, so that none
@@ -372,9 +374,8 @@ struct client_stream *client_stream_find(uint64_t stream);
 /* Would the driver spin where this request, made in `context`, waits?  By default it does (cuCtxCreate's and
  * cuEventCreate's flags). */
 bool client_wait_spins(CUcontext context, enum wire_op op, const void *fixed);
-struct client_session *client_stream_session(uint64_t stream);
 
-/* ---- what servers name ----
+/* ---- what servers name (route.c) ----
  *
  * Graphs, arrays, pools and their like: a program gets the server's name with the session's
  * index in it, so that names of two servers differ. */
@@ -389,7 +390,7 @@ static inline uint64_t client_named_take(const struct client_session *session, u
  * is the current context's server's to refuse. */
 uint64_t client_named_wire(const void *name, struct client_session **session);
 
-/* ---- talking to the server ---- */
+/* ---- where a request goes (route.c) ---- */
 
 struct client_request {
 	enum wire_op op;
@@ -428,6 +429,9 @@ struct client_route client_route_stream(uint64_t stream);
 struct client_context *client_session_context(const struct client_session *session);
 /* Something of that server's that no context has. */
 struct client_route client_route_session(struct client_session *session);
+struct client_session *client_stream_session(uint64_t stream);
+
+/* ---- requests (exchange.c) ---- */
 
 /* These go where the handles in `fixed` belong; where those are of two servers the
  * result is CUDA_ERROR_INVALID_HANDLE, as with objects of two contexts. */
@@ -461,11 +465,6 @@ int client_flush(struct client_session *session);
  * The call's own result. */
 CUresult client_call_own(const struct client_route *route, const struct client_request *request,
 			 struct client_wait *wait);
-/* Does the server owe bytes of an asynchronous copy whose first byte lies in [at, at + bytes)? */
-bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes);
-/* Is anything of the range still to be written by this process, with bytes that come?  The
- * server's own copies would not wait for that. */
-bool client_target_pending(struct client_session *session, uint64_t base, size_t span);
 /* No thread of the program reads the inbox any more (pages.h): whoever reads for all must not be
  * interrupted by a handler that waits for a page. */
 void client_session_unlead(struct client_session *session);
@@ -480,17 +479,15 @@ static inline bool client_session_has(const struct client_session *session, enum
 	return session->operations[op / 8] >> op % 8 & 1;
 }
 
-/* Open a session with every server of the session file, and number the devices. */
-CUresult client_sessions_open(struct client *client);
+/* ---- who reads (receive.c) ---- */
+
 int client_session_start(struct client_session *session);
 /* The connection is lost: say so once, wake everybody. */
 void client_session_fail(struct client_session *session, int error);
-/* Move a descriptor to a high number; where none is free, it stays.  Its number now. */
-int client_raise_descriptor(int descriptor);
-/* Keep what a supervisor says of a session that has ended, for the message about its loss. */
-void client_session_ended(struct client_session *session, const char *text, size_t length);
-/* Ask the supervisor of this machine how a session over its socket has ended. */
-void client_session_ask_end(struct client_session *session);
+/* May this CUresult only be got rid of by ending the context? */
+bool client_result_is_sticky(CUresult result);
+
+/* ---- before more is posted (stream.c, pace.c) ---- */
 
 /* Wait until this process may do what a stream would do next, with what that waits for of the legacy stream and others. */
 CUresult client_stream_reach(uint64_t stream);
@@ -498,21 +495,13 @@ CUresult client_stream_reach(uint64_t stream);
  * that many pieces of copies. */
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces);
 
-/* ---- the rest ---- */
+/* ---- what else many need ---- */
 
-/* Wait for both contexts, if they are two servers': what CUDA orders by itself (copy.c). */
-CUresult client_peer_settle(CUcontext target, CUcontext source);
-
-/* Wait for the current context, and for the devices of the other servers. */
-CUresult client_contexts_synchronize(void);
-CUresult client_context_make_primary(struct client_device *device);
-/* It becomes the thread's current one; CUDA_ERROR_INVALID_VALUE: too many are pushed. */
-CUresult client_context_push(CUcontext handle);
-/* What is known of its limits may be so no more. */
-void client_limits_forget(struct client_context *context);
-/* Where the current context's device has its multiprocessors; both malloc'ed (cudart.h). */
+/* Where the current context's device has its multiprocessors; both malloc'ed (device.c). */
 CUresult client_device_layout(uint8_t **gpcs, uint8_t **numbers);
 
+/* Move a descriptor to a high number; where none is free, it stays.  Its number now. */
+int client_raise_descriptor(int descriptor);
 /* One line on stderr: "farbus: ...". */
 void client_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Its two halves, for who holds a lock: the line on stderr, and in the log, whose callbacks are the program's. */
@@ -528,8 +517,5 @@ void client_log(const char *line, size_t length);
  * logged meanwhile. */
 void client_log_lead(void);
 void client_log_led(void);
-
-/* May this CUresult only be got rid of by ending the context? */
-bool client_result_is_sticky(CUresult result);
 
 #endif

@@ -1,5 +1,5 @@
 /* What is asked of contexts, and what waits for them. */
-#include "client.h"
+#include "context.h"
 
 #include "../generated/client_raw.h"
 

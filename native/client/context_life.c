@@ -1,6 +1,7 @@
 /* Contexts begin and end: handles here, lives on the server. */
 #include "across.h"
 #include "capture.h"
+#include "context.h"
 #include "event.h"
 #include "graph.h"
 #include "job.h"

@@ -13,4 +13,7 @@ enum client_memory_kind client_kind_at(uint64_t address);
 enum client_memory_kind client_host_kind(const void *pointer);
 enum client_memory_kind client_device_kind(CUdeviceptr address);
 
+/* Wait for both contexts, if they are two servers': what CUDA orders by itself. */
+CUresult client_peer_settle(CUcontext target, CUcontext source);
+
 #endif

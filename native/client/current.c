@@ -1,5 +1,5 @@
 /* Which context is current: each thread has a stack of them. */
-#include "client.h"
+#include "context.h"
 
 CUresult client_context_push(CUcontext handle)
 {

@@ -19,7 +19,6 @@
 
 #include "../transport/clofork.h"
 #include "../wire/descriptor.h"
-#include "marshal.h"
 
 CUresult client_descriptors_check(unsigned types)
 {

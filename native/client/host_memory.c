@@ -1,5 +1,6 @@
 /* Pinned memory: this process's, and the server's too where that is on this node (pinned.c); or managed memory, where
  * the program asks for it (managed.c).  cuMemHostAlloc and its like, and what a program registers. */
+#include "context.h"
 #include "host.h"
 #include "managed.h"
 #include "memory.h"

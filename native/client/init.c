@@ -1,11 +1,13 @@
 /* cuInit, and what a program may ask before it. */
 #include "across.h"
 #include "capture.h"
+#include "context.h"
 #include "descriptor.h"
 #include "details.h"
 #include "library.h"
 #include "managed.h"
 #include "resume.h"
+#include "session.h"
 
 #include <string.h>
 

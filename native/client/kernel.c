@@ -1,7 +1,6 @@
 /* Kernels of libraries and modules: how they are found, by name, by handle, and on which device. */
 #include "library.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 CUresult client_function_get(CUfunction handle, struct client_function **function)

@@ -1,4 +1,5 @@
 /* Pages of managed memory: their states. */
+#include "exchange.h"
 #include "host.h"
 #include "pages.h"
 

@@ -8,6 +8,7 @@
  * server takes) pinned memory is this process's alone, and its bytes travel.
  */
 #include "across.h"
+#include "exchange.h"
 #include "pinned.h"
 
 #include <stdlib.h>

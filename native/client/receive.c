@@ -13,6 +13,7 @@
 #include "exchange.h"
 #include "job.h"
 #include "pinned.h"
+#include "session.h"
 
 #include <errno.h>
 #include <limits.h>

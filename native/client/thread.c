@@ -1,9 +1,6 @@
 /* Threads of the program: their lanes and their stacks of contexts. */
 #include "client.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static __thread struct client_thread thread_state;
 
 /* Lane 0 is shared by all threads that found no other free. */
