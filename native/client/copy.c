@@ -448,8 +448,8 @@ CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t By
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(dstDevice, client_device_kind(dstDevice), srcDevice, client_device_kind(srcDevice), ByteCount, hStream,
-			   true);
+	return copy_linear(dstDevice, client_device_kind(dstDevice), srcDevice, client_device_kind(srcDevice), ByteCount,
+			   hStream, true);
 }
 
 /* All devices share one address space, so the contexts say nothing that the addresses do

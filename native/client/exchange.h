@@ -1,4 +1,5 @@
-/* exchange.h - what requests (exchange.c), their ways (route.c) and answers (receive.c) have in common. */
+/* exchange.h - what requests (exchange.c), their ways (route.c), answers (receive.c) and what is still to come
+ * (outstanding.c) have in common. */
 #ifndef FARBUS_CLIENT_EXCHANGE_H
 #define FARBUS_CLIENT_EXCHANGE_H
 

@@ -7,7 +7,8 @@
 
 struct host_job {
 	struct host_job *next;
-	/* Do it, on a thread of this library's.  `again`: it is a copy, as it may be asked for anew meanwhile; else it ends with it. */
+	/* Do it, on a thread of this library's.  `again`: this is a copy of it, which may be asked for anew meanwhile; else
+	 * it ends with that. */
 	void (*run)(struct host_job *job, bool again);
 	struct client_session *session;	/* of its stream; a graph's is known when it runs */
 	const struct client_context *context;	/* the same; NULL: nothing of a stream */

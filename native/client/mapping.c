@@ -55,22 +55,32 @@ struct client_hint client_mapping_hint(void)
 	switch (farbus_client.mapping) {
 	case MAPPING_SHARED:
 		if (atomic_load(&allocated_alone))
-			return (struct client_hint){ "program and server could not both have it: by a limit of either (ulimit -n, -f, "
-					      "-v), beyond 16,384 pieces or half of this machine's memory, or where no address "
-					      "is free in both" };
-		return (struct client_hint){ "memory that a program registers stays its own, but files in memory (shm_open, "
-				      "memfd_create) that it has mapped shared: let CUDA allocate it" };
+			return (struct client_hint){
+				"program and server could not both have it: by a limit of either (ulimit -n, -f, "
+				"-v), beyond 16,384 pieces or half of this machine's memory, or where no address "
+				"is free in both"
+			};
+		return (struct client_hint){
+			"memory that a program registers stays its own, but files in memory (shm_open, "
+			"memfd_create) that it has mapped shared: let CUDA allocate it"
+		};
 	case MAPPING_MANAGED:
-		return (struct client_hint){ "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: "
-				      "let CUDA allocate it" };
+		return (struct client_hint){
+			"memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: "
+			"let CUDA allocate it"
+		};
 	default:
 		if (!client_alone())
-			return (struct client_hint){ "with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets "
-					      "kernels use it, where the program waits for them before it reads" };
+			return (struct client_hint){
+				"with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets "
+				"kernels use it, where the program waits for them before it reads"
+			};
 		if (!older)
-			return (struct client_hint){ "FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates "
-					      "(cudaHostAlloc, not cudaHostRegister), where the program waits for them before "
-					      "it reads" };
+			return (struct client_hint){
+				"FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates "
+				"(cudaHostAlloc, not cudaHostRegister), where the program waits for them before "
+				"it reads"
+			};
 		snprintf(hint.text, sizeof(hint.text), "the server at %s speaks remoting protocol %u.%u, this shim %u.%u: "
 			 "with the same version of farbus on both sides kernels use it", older->peer, older->major,
 			 older->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);

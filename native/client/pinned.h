@@ -14,7 +14,8 @@ struct client_session *client_pinned_session(void);
 bool client_pinned_maps(void);
 /* The session whose server would have kernels use it if it were not older; NULL: there is none. */
 const struct client_session *client_pinned_unmapped(void);
-/* What has a program's pinned memory be mapped; with it, what the program registers is not, nor what only one side can have. */
+/* What has a program's pinned memory be mapped; with it, what the program registers is not, nor what only one side can
+ * have. */
 struct client_hint {
 	char text[320];
 };
