@@ -479,7 +479,7 @@ static inline bool client_session_has(const struct client_session *session, enum
 	return session->operations[op / 8] >> op % 8 & 1;
 }
 
-/* ---- who reads (receive.c) ---- */
+/* ---- who reads (receive.c), and what has failed (failure.c) ---- */
 
 int client_session_start(struct client_session *session);
 /* The connection is lost: say so once, wake everybody. */
