@@ -138,8 +138,14 @@ CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureSta
 	return result;
 }
 
-/* What a stream's capture is behind, for as long as the thread does not ask again. */
+/* What a stream's capture is behind, for as long as the thread is there and does not ask again. */
 static __thread uint8_t *behind;
+
+void client_capture_thread_ends(void)
+{
+	free(behind);
+	behind = NULL;
+}
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
 				   cuuint64_t *id_out, CUgraph *graph_out,

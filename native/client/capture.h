@@ -28,5 +28,7 @@ void client_capture_leave(uint64_t stream);
 void client_captures_end_context(const struct client_context *context);
 void client_captures_end_green(const struct client_green *green);
 void client_captures_end_thread(uint16_t lane);
+/* What this thread was told of a capture goes with it (capture.c). */
+void client_capture_thread_ends(void);
 
 #endif

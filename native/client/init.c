@@ -82,6 +82,7 @@ static void thread_end(void *opaque)
 {
 	struct client_thread *thread = opaque;
 
+	client_capture_thread_ends();
 	if (atomic_load(&farbus_client.state) != CLIENT_READY)
 		return;
 	for (unsigned i = 0; i < farbus_client.session_count; i++) {
