@@ -30,13 +30,7 @@ static struct {
 	unsigned count;
 	bool others;			/* there were more: until their contexts are quiet */
 	uint64_t others_posted;
-	_Atomic uint64_t postings;
 } active;
-
-uint64_t client_active_now(void)
-{
-	return atomic_load(&active.postings);
-}
 
 static struct active *active_find(uint64_t stream)
 {
@@ -51,7 +45,7 @@ static struct active *active_find(uint64_t stream)
 /* Work is about to be posted to the stream, or has been. */
 static struct active *active_add(uint64_t stream)
 {
-	const uint64_t now = atomic_fetch_add(&active.postings, 1) + 1;
+	const uint64_t now = atomic_fetch_add(&farbus_client.postings, 1) + 1;
 	struct active *at = active_find(stream);
 
 	if (!at && active.count < ACTIVE_LIMIT) {

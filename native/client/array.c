@@ -1,14 +1,31 @@
 /* Copies to and from arrays, whose layout only the driver knows: the server is told which
  * rows, and the bytes of this process travel packed. */
-#include "across.h"
 #include "array.h"
 #include "capture.h"
 #include "host.h"
-#include "managed.h"
 #include "pinned.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+unsigned client_texel_bytes(CUarray_format format, unsigned channels)
+{
+	switch (format) {
+	case CU_AD_FORMAT_UNSIGNED_INT8:
+	case CU_AD_FORMAT_SIGNED_INT8:
+		return channels;
+	case CU_AD_FORMAT_UNSIGNED_INT16:
+	case CU_AD_FORMAT_SIGNED_INT16:
+	case CU_AD_FORMAT_HALF:
+		return 2 * channels;
+	case CU_AD_FORMAT_UNSIGNED_INT32:
+	case CU_AD_FORMAT_SIGNED_INT32:
+	case CU_AD_FORMAT_FLOAT:
+		return 4 * channels;
+	default:
+		return 0;
+	}
+}
 
 static bool on_host(CUmemorytype type, const void *host, CUdeviceptr *address)
 {
@@ -144,8 +161,7 @@ static CUresult copy_there(const CUDA_MEMCPY3D *copy, uint64_t stream)
 	return client_call(WIRE_OP_ARRAY_COPY, &request, sizeof(request), NULL, 0);
 }
 
-/* A copy in a stream of the server that has the arrays, and names them as here. */
-static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool async)
+CUresult client_array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool async)
 {
 	CUDA_MEMCPY3D copy = *given;
 	CUresult result = CUDA_SUCCESS;
@@ -202,8 +218,7 @@ static CUresult array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool 
 	return result;
 }
 
-/* Whose a side is; NULL: this process's. */
-static struct client_session *side_session(CUmemorytype type, CUarray array, const void *host,
+struct client_session *client_side_session(CUmemorytype type, CUarray array, const void *host,
 					   CUdeviceptr device)
 {
 	struct client_session *session = NULL;
@@ -214,243 +229,4 @@ static struct client_session *side_session(CUmemorytype type, CUarray array, con
 	else if (!on_host(type, host, &device) && client_memory_find(device, &range))
 		session = range.session;
 	return session;
-}
-
-/* Between two servers: a slice at a time through this process. */
-static CUresult array_copy_staged(const CUDA_MEMCPY3D *copy)
-{
-	size_t slice = copy->WidthInBytes * copy->Height;
-	uint8_t *staged = malloc(slice);
-	CUresult result = staged ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-
-	for (size_t z = 0; z < copy->Depth && result == CUDA_SUCCESS; z++) {
-		CUDA_MEMCPY3D out = *copy, in = *copy;
-
-		out.Depth = in.Depth = 1;
-		out.srcZ += z;
-		out.dstMemoryType = in.srcMemoryType = CU_MEMORYTYPE_HOST;
-		out.dstHost = staged;
-		in.srcHost = staged;
-		out.dstPitch = in.srcPitch = copy->WidthInBytes;
-		out.dstHeight = in.srcHeight = copy->Height;
-		out.dstXInBytes = out.dstY = out.dstZ = 0;
-		in.srcXInBytes = in.srcY = in.srcZ = 0;
-		in.dstZ += z;
-		/* The bytes here are packed, whatever slices look like on the other side. */
-		if (!out.srcHeight)
-			out.srcHeight = copy->Height;
-		if (!in.dstHeight)
-			in.dstHeight = copy->Height;
-		result = cuMemcpy3D_v2(&out);
-		if (result == CUDA_SUCCESS)
-			result = cuMemcpy3D_v2(&in);
-	}
-	free(staged);
-	return result;
-}
-
-/* In a stream that is not of the arrays' server: when it has come there, and before the
- * call returns. */
-static CUresult array_copy_across(const CUDA_MEMCPY3D *copy, uint64_t stream,
-				  struct client_session *source, struct client_session *target)
-{
-	struct client_session *one = source ? source : target;
-	struct across_helper *helper;
-	CUresult result = client_across_permit(stream, "a copy");
-
-	if (result == CUDA_SUCCESS)
-		result = client_across_settle(stream, source ? client_session_context(source) : NULL,
-					      target ? client_session_context(target) : NULL);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (source && target && source != target)
-		return array_copy_staged(copy);
-	result = client_helper_take(client_session_context(one), &helper);
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = array_copy_at(copy, client_helper_wire(helper), false);
-	client_helper_give(helper);
-	return result;
-}
-
-/* Pitches and heights as they are meant; of arrays there are none. */
-static CUresult sides_settle(CUDA_MEMCPY3D *copy)
-{
-	const struct client_box source = { copy->srcXInBytes, copy->srcY, copy->srcZ, copy->WidthInBytes, copy->Height,
-					   copy->Depth };
-	const struct client_box target = { copy->dstXInBytes, copy->dstY, copy->dstZ, copy->WidthInBytes, copy->Height,
-					   copy->Depth };
-	CUresult result = CUDA_SUCCESS;
-
-	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY)
-		copy->srcPitch = copy->srcHeight = 0;
-	else
-		result = client_rows_settle(&source, &copy->srcPitch, &copy->srcHeight);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
-		copy->dstPitch = copy->dstHeight = 0;
-	else
-		result = client_rows_settle(&target, &copy->dstPitch, &copy->dstHeight);
-	return result;
-}
-
-static CUresult array_copy(CUDA_MEMCPY3D *copy, CUstream hStream, bool async)
-{
-	struct client_session *at, *source, *target;
-	uint64_t stream;
-	CUresult result = client_stream_enter(hStream, &stream);
-
-	if (result == CUDA_SUCCESS)
-		result = sides_settle(copy);
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!copy->WidthInBytes || !copy->Height || !copy->Depth)
-		return CUDA_SUCCESS;
-	if (copy->WidthInBytes > UINT32_MAX || copy->Height > UINT32_MAX ||
-	    copy->Depth > UINT32_MAX || copy->srcPitch > UINT32_MAX || copy->dstPitch > UINT32_MAX ||
-	    copy->srcHeight > UINT32_MAX || copy->dstHeight > UINT32_MAX)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (client_alone())
-		return array_copy_at(copy, stream, async);
-	at = client_stream_session(stream);
-	source = side_session(copy->srcMemoryType, copy->srcArray, copy->srcHost, copy->srcDevice);
-	target = side_session(copy->dstMemoryType, copy->dstArray, copy->dstHost, copy->dstDevice);
-	if ((!source || source == at) && (!target || target == at))
-		return array_copy_at(copy, stream, async);
-	return array_copy_across(copy, stream, source, target);
-}
-
-/* Managed memory is copied where it is, however it is named. */
-CUresult client_array_copy(const CUDA_MEMCPY3D *given, CUstream stream, bool async)
-{
-	const uint64_t source = (uint64_t)(uintptr_t)given->srcHost;
-	const uint64_t target = (uint64_t)(uintptr_t)given->dstHost;
-	CUDA_MEMCPY3D copy = *given;
-	CUresult result;
-	uint64_t wire;
-
-	if (!client_managed_any() || client_stream_wire(stream, &wire) != CUDA_SUCCESS)
-		return array_copy(&copy, stream, async);
-	if (copy.srcMemoryType == CU_MEMORYTYPE_HOST && client_managed_at(source)) {
-		copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-		copy.srcDevice = source;
-	}
-	if (copy.dstMemoryType == CU_MEMORYTYPE_HOST && client_managed_at(target)) {
-		copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-		copy.dstDevice = target;
-	}
-	result = client_managed_before(wire, false);
-	if (result == CUDA_SUCCESS)
-		result = array_copy(&copy, stream, async);
-	client_managed_after(wire);
-	if (result == CUDA_SUCCESS && !async) {
-		const struct wire_stream_synchronize request = { .stream = wire };
-
-		result = client_call(WIRE_OP_STREAM_SYNCHRONIZE, &request, sizeof(request), NULL, 0);
-	}
-	return result;
-}
-
-/* ---- arrays of one dimension ---- */
-
-static CUresult copy_line(const CUDA_MEMCPY3D *ends, size_t bytes, CUstream stream, bool async)
-{
-	CUDA_MEMCPY3D copy = *ends;
-
-	copy.WidthInBytes = bytes;
-	copy.Height = 1;
-	copy.Depth = 1;
-	return client_array_copy(&copy, stream, async);
-}
-
-CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset,
-			 size_t ByteCount)
-{
-	const CUDA_MEMCPY3D copy = {
-		.srcMemoryType = CU_MEMORYTYPE_ARRAY,
-		.srcArray = srcArray,
-		.srcXInBytes = srcOffset,
-		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
-		.dstArray = dstArray,
-		.dstXInBytes = dstOffset,
-	};
-
-	return copy_line(&copy, ByteCount, NULL, false);
-}
-
-CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount)
-{
-	const CUDA_MEMCPY3D copy = {
-		.srcMemoryType = CU_MEMORYTYPE_ARRAY,
-		.srcArray = srcArray,
-		.srcXInBytes = srcOffset,
-		.dstMemoryType = CU_MEMORYTYPE_DEVICE,
-		.dstDevice = dstDevice,
-	};
-
-	return copy_line(&copy, ByteCount, NULL, false);
-}
-
-CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount)
-{
-	const CUDA_MEMCPY3D copy = {
-		.srcMemoryType = CU_MEMORYTYPE_DEVICE,
-		.srcDevice = srcDevice,
-		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
-		.dstArray = dstArray,
-		.dstXInBytes = dstOffset,
-	};
-
-	return copy_line(&copy, ByteCount, NULL, false);
-}
-
-static CUresult array_to_host(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
-			      CUstream stream, bool async)
-{
-	const CUDA_MEMCPY3D copy = {
-		.srcMemoryType = CU_MEMORYTYPE_ARRAY,
-		.srcArray = srcArray,
-		.srcXInBytes = srcOffset,
-		.dstMemoryType = CU_MEMORYTYPE_HOST,
-		.dstHost = dstHost,
-	};
-
-	return copy_line(&copy, ByteCount, stream, async);
-}
-
-static CUresult host_to_array(CUarray dstArray, size_t dstOffset, const void *srcHost,
-			      size_t ByteCount, CUstream stream, bool async)
-{
-	const CUDA_MEMCPY3D copy = {
-		.srcMemoryType = CU_MEMORYTYPE_HOST,
-		.srcHost = srcHost,
-		.dstMemoryType = CU_MEMORYTYPE_ARRAY,
-		.dstArray = dstArray,
-		.dstXInBytes = dstOffset,
-	};
-
-	return copy_line(&copy, ByteCount, stream, async);
-}
-
-CUresult cuMemcpyAtoH_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount)
-{
-	return array_to_host(dstHost, srcArray, srcOffset, ByteCount, NULL, false);
-}
-
-CUresult cuMemcpyAtoHAsync_v2(void *dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount,
-			      CUstream hStream)
-{
-	return array_to_host(dstHost, srcArray, srcOffset, ByteCount, hStream, true);
-}
-
-CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount)
-{
-	return host_to_array(dstArray, dstOffset, srcHost, ByteCount, NULL, false);
-}
-
-CUresult cuMemcpyHtoAAsync_v2(CUarray dstArray, size_t dstOffset, const void *srcHost,
-			      size_t ByteCount, CUstream hStream)
-{
-	return host_to_array(dstArray, dstOffset, srcHost, ByteCount, hStream, true);
 }

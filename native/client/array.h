@@ -4,19 +4,11 @@
 
 #include "client.h"
 
-/* A copy of which one side at least is an array (array.c). */
-CUresult client_array_copy(const CUDA_MEMCPY3D *copy, CUstream stream, bool async);
-
-/* What a copy takes of the rows of one side, in bytes, rows and slices. */
-struct client_box {
-	size_t x, y, z;
-	size_t width, height, depth;
-};
-
-/* A side's pitch and the height of its slices as they are meant, where the program left one out;
- * CUDA_ERROR_INVALID_VALUE where rows or slices would lie in each other (copy.c). */
-CUresult client_rows_settle(const struct client_box *box, size_t *pitch, size_t *slice_height);
-
+/* A copy in a stream of the server that has the arrays, and names them as here. */
+CUresult client_array_copy_at(const CUDA_MEMCPY3D *given, uint64_t stream, bool async);
+/* Whose a side of a copy is; NULL: this process's. */
+struct client_session *client_side_session(CUmemorytype type, CUarray array, const void *host,
+					   CUdeviceptr device);
 /* Bytes of a texel; 0 for formats of which none is one. */
 unsigned client_texel_bytes(CUarray_format format, unsigned channels);
 

@@ -1,6 +1,7 @@
 /* Batches of copies, and copies between contexts: the same as the copies one by one.  CUDA
  * leaves the order within a batch open. */
 #include "array.h"
+#include "copy.h"
 
 /* What CUDA checks of a batch before it begins with any of it. */
 static CUresult batch_check(const CUmemcpyAttributes *attrs, const size_t *attrIdxs, size_t numAttrs,
@@ -48,25 +49,6 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *siz
 			       CUstream hStream)
 {
 	return cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrIdxs, numAttrs, NULL, hStream);
-}
-
-unsigned client_texel_bytes(CUarray_format format, unsigned channels)
-{
-	switch (format) {
-	case CU_AD_FORMAT_UNSIGNED_INT8:
-	case CU_AD_FORMAT_SIGNED_INT8:
-		return channels;
-	case CU_AD_FORMAT_UNSIGNED_INT16:
-	case CU_AD_FORMAT_SIGNED_INT16:
-	case CU_AD_FORMAT_HALF:
-		return 2 * channels;
-	case CU_AD_FORMAT_UNSIGNED_INT32:
-	case CU_AD_FORMAT_SIGNED_INT32:
-	case CU_AD_FORMAT_FLOAT:
-		return 4 * channels;
-	default:
-		return 0;
-	}
 }
 
 static CUresult texel_bytes(CUarray array, size_t *bytes)

@@ -1,5 +1,4 @@
-/* Stream capture: which streams are captured the server knows; while none is, that is
- * answered here. */
+/* Stream capture: how it begins, ends, and what a program asks of it. */
 #include "capture.h"
 
 #include <stdlib.h>
@@ -7,193 +6,11 @@
 
 #include "marshal.h"
 
-/* A graph as the program sees it, from the server of that stream. */
-static CUgraph graph_take(uint64_t stream, uint64_t graph)
-{
-	return (CUgraph)(uintptr_t)client_named_take(client_stream_session(stream), graph);
-}
-
-static CUresult capture_info(uint64_t stream, struct wire_capture_info_reply *reply, uint8_t **tail,
-			     size_t *tail_bytes)
-{
-	const struct wire_capture_info fixed = { .stream = stream };
-	const struct client_request request = {
-		.op = WIRE_OP_CAPTURE_INFO,
-		.fixed = &fixed,
-		.fixed_bytes = sizeof(fixed),
-	};
-	struct client_wait wait = {
-		.reply = reply,
-		.reply_bytes = sizeof(*reply),
-		.want_tail = true,
-	};
-	CUresult result;
-
-	memset(reply, 0, sizeof(*reply));
-	*tail = NULL;
-	*tail_bytes = 0;
-	if (!client_captures())
-		return CUDA_SUCCESS;
-	result = client_call_wide(&request, &wait);
-	*tail = wait.tail;
-	*tail_bytes = wait.tail_bytes;
-	return result;
-}
-
-bool client_stream_captured(uint64_t stream)
-{
-	struct wire_capture_info_reply reply;
-	size_t tail_bytes;
-	uint8_t *tail;
-	CUresult result = capture_info(stream, &reply, &tail, &tail_bytes);
-
-	free(tail);
-	return result == CUDA_SUCCESS && reply.status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-CUgraph client_stream_capture_graph(uint64_t stream)
-{
-	struct wire_capture_info_reply reply;
-	size_t tail_bytes;
-	uint8_t *tail;
-	CUresult result = capture_info(stream, &reply, &tail, &tail_bytes);
-
-	free(tail);
-	return result == CUDA_SUCCESS && reply.status == CU_STREAM_CAPTURE_STATUS_ACTIVE ?
-	       graph_take(stream, reply.graph) : NULL;
-}
-
 static CUresult stream_enter(CUstream handle, uint64_t *stream)
 {
 	CUresult result = client_enter_stream(handle);
 
 	return result == CUDA_SUCCESS ? client_stream_wire(handle, stream) : result;
-}
-
-/* ---- which go on ---- */
-
-/* By the stream in which it began, which is that of one thread and context where each has one of the name. */
-struct capture {
-	struct capture *next;
-	uint64_t number;
-	uint64_t stream;
-	const struct client_context *context;
-	const struct client_green *green;	/* to compare with */
-	uint16_t lane;
-};
-
-static struct {
-	pthread_mutex_t lock;
-	struct capture *first;
-	uint64_t number;		/* of the last that began */
-} captures = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static bool is_thread_s(const struct capture *capture)
-{
-	return capture->stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD;
-}
-
-static bool is_number(const struct capture *capture, const struct capture *meant)
-{
-	return capture->number == meant->number;
-}
-
-static bool is_context(const struct capture *capture, const struct capture *meant)
-{
-	return capture->context == meant->context;
-}
-
-static bool is_green(const struct capture *capture, const struct capture *meant)
-{
-	return capture->green == meant->green;
-}
-
-static bool is_thread(const struct capture *capture, const struct capture *meant)
-{
-	return is_thread_s(capture) && capture->lane == meant->lane;
-}
-
-/* They go on no longer. */
-static void captures_drop(bool (*is)(const struct capture *, const struct capture *), const struct capture *meant)
-{
-	struct capture **link = &captures.first, *capture;
-
-	if (!client_captures())
-		return;
-	pthread_mutex_lock(&captures.lock);
-	while ((capture = *link)) {
-		if (!is(capture, meant)) {
-			link = &capture->next;
-			continue;
-		}
-		*link = capture->next;
-		free(capture);
-		atomic_fetch_sub(&farbus_client.capturing, 1);
-	}
-	pthread_mutex_unlock(&captures.lock);
-}
-
-/* What a stream captures, as this thread names it: the first that began, as others are refused meanwhile, and drop
- * themselves. */
-void client_capture_leave(uint64_t stream)
-{
-	const struct client_context *context = client_stream_context(stream);
-	uint16_t lane = client_thread()->lane;
-	struct capture meant = { 0 };
-
-	if (!client_captures())
-		return;
-	pthread_mutex_lock(&captures.lock);
-	for (const struct capture *capture = captures.first; capture; capture = capture->next)
-		if (capture->stream == stream &&
-		    (!is_thread_s(capture) || (capture->lane == lane && capture->context == context)))
-			meant.number = capture->number;
-	pthread_mutex_unlock(&captures.lock);
-	captures_drop(is_number, &meant);
-}
-
-void client_captures_end_context(const struct client_context *context)
-{
-	captures_drop(is_context, &(struct capture){ .context = context });
-}
-
-void client_captures_end_green(const struct client_green *green)
-{
-	captures_drop(is_green, &(struct capture){ .green = green });
-}
-
-void client_captures_end_thread(uint16_t lane)
-{
-	captures_drop(is_thread, &(struct capture){ .lane = lane });
-}
-
-/* Counted before it begins, for threads that meet the stream meanwhile.  Whether it has begun this call says alone: what
- * was posted before it, and refused, the next one tells. */
-static CUresult capture_begin(const struct client_request *request, uint64_t stream)
-{
-	struct client_wait wait = { .result = CUDA_ERROR_DEVICE_UNAVAILABLE };
-	struct capture *capture = calloc(1, sizeof(*capture)), meant = { 0 };
-	const struct client_stream *made = client_stream_find(stream);
-	CUresult result;
-
-	if (!capture)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	*capture = (struct capture){
-		.stream = stream,
-		.context = client_stream_context(stream),
-		.green = made ? made->green : NULL,
-		.lane = client_thread()->lane,
-	};
-	pthread_mutex_lock(&captures.lock);
-	meant.number = capture->number = ++captures.number;
-	capture->next = captures.first;
-	captures.first = capture;
-	atomic_fetch_add(&farbus_client.capturing, 1);
-	pthread_mutex_unlock(&captures.lock);
-	result = client_call_wide(request, &wait);
-	if (result != CUDA_SUCCESS)
-		captures_drop(is_number, &meant);
-	return result;
 }
 
 /* With these a capture is over; after others it may go on, or another one may. */
@@ -213,7 +30,7 @@ CUresult cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode)
 	};
 	CUresult result = stream_enter(hStream, &fixed.stream);
 
-	return result == CUDA_SUCCESS ? capture_begin(&request, fixed.stream) : result;
+	return result == CUDA_SUCCESS ? client_capture_begin(&request, fixed.stream) : result;
 }
 
 CUresult cuStreamBeginCapture(CUstream hStream)
@@ -269,7 +86,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
 	if (edges)
 		memcpy(tail + nodes, dependencyData, edges);
 	request.tail = tail;
-	result = capture_begin(&request, fixed.stream);
+	result = client_capture_begin(&request, fixed.stream);
 	free(tail);
 	return result;
 }
@@ -298,7 +115,7 @@ CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph)
 		client_capture_leave(fixed.stream);
 	/* A program that captured into a graph of its own need not be told it. */
 	if (phGraph)
-		*phGraph = result == CUDA_SUCCESS ? graph_take(fixed.stream, reply.graph) : NULL;
+		*phGraph = result == CUDA_SUCCESS ? client_graph_take(fixed.stream, reply.graph) : NULL;
 	return result;
 }
 
@@ -314,15 +131,21 @@ CUresult cuStreamIsCapturing(CUstream hStream, CUstreamCaptureStatus *captureSta
 		return result;
 	if (!captureStatus)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = capture_info(stream, &reply, &tail, &tail_bytes);
+	result = client_capture_info(stream, &reply, &tail, &tail_bytes);
 	free(tail);
 	if (result == CUDA_SUCCESS)
 		*captureStatus = (CUstreamCaptureStatus)reply.status;
 	return result;
 }
 
-/* What a stream's capture is behind, for as long as the thread does not ask again. */
+/* What a stream's capture is behind, for as long as the thread is there and does not ask again. */
 static __thread uint8_t *behind;
+
+void client_capture_thread_ends(void)
+{
+	free(behind);
+	behind = NULL;
+}
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *captureStatus_out,
 				   cuuint64_t *id_out, CUgraph *graph_out,
@@ -340,7 +163,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *capt
 		return result;
 	if (!captureStatus_out)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = capture_info(stream, &reply, &tail, &tail_bytes);
+	result = client_capture_info(stream, &reply, &tail, &tail_bytes);
 	if (result == CUDA_SUCCESS &&
 	    tail_bytes != reply.count * (sizeof(CUgraphNode) +
 					 (reply.has_edges ? sizeof(CUgraphEdgeData) : 0)))
@@ -366,7 +189,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream hStream, CUstreamCaptureStatus *capt
 	if (id_out)
 		*id_out = reply.id;
 	if (graph_out)
-		*graph_out = graph_take(stream, reply.graph);
+		*graph_out = client_graph_take(stream, reply.graph);
 	for (size_t i = 0; i < reply.count; i++) {
 		uint64_t node;
 

@@ -72,7 +72,7 @@ struct client_session;
 /* Streams of a context whose events may be known to be over. */
 #define CLIENT_SETTLED_STREAMS 16u
 
-/* How far the events of a context are over (event.c), by the number of their last record. */
+/* How far the events of a context are over (events.c), by the number of their last record. */
 struct client_events {
 	pthread_mutex_t lock;		/* over what events say of their records, too */
 	uint64_t recorded;		/* records so far */
@@ -106,7 +106,7 @@ struct client_context {
 	_Atomic int priorities_known;
 	int least_priority;
 	int greatest_priority;
-	struct across_helper *helpers;	/* idle ones (across.c), the one of copies, and how often it has ended */
+	struct across_helper *helpers;	/* idle ones (helpers.c), the one of copies, and how often it has ended */
 	struct across_helper *copier;
 	unsigned epoch;
 	_Atomic unsigned ends;		/* the same, for streams */
@@ -263,6 +263,17 @@ enum client_mapping {
 	MAPPING_MANAGED,		/* it is managed memory: FARBUS_MAPPED_MEMORY */
 };
 
+struct client_request;
+struct client_route;
+/* What managed memory has to do when others do something (managed.c). */
+struct client_managed {
+	/* A call has succeeded; it may have waited for the device, for what was posted until it began. */
+	void (*called)(const struct client_route *route, const struct client_request *request, uint64_t since);
+	/* Around a host function that a stream (its key) waits for; 0: a graph's. */
+	void (*host_begin)(uint64_t stream);
+	void (*host_end)(uint64_t stream);
+};
+
 /* The shim's only global. */
 struct client {
 	pthread_mutex_t init;
@@ -271,6 +282,7 @@ struct client {
 	struct client_session sessions[CLIENT_SERVERS];	/* as the session file orders them */
 	unsigned session_count;
 	_Atomic unsigned lost;		/* sessions that are dead */
+	void (*session_lost)(struct client_session *session);	/* where there are several: whom that is told (across.c) */
 	_Atomic unsigned contexts_ended;
 	struct client_device *devices;	/* as the program numbers them */
 	int device_count;
@@ -285,7 +297,8 @@ struct client {
 	_Atomic bool several;		/* there may be more contexts than one */
 	_Atomic bool ends;		/* the program does, and sessions have been told */
 	_Atomic int capturing;		/* captures that go on; never fewer than there are */
-	_Atomic bool managed;		/* there is, or was, managed memory */
+	const struct client_managed *_Atomic managed;	/* NULL: there never was any such memory */
+	_Atomic uint64_t postings;	/* of work that may use it (active.c): which is the last until now */
 	_Atomic bool paging;		/* its pages come when they are touched */
 	enum client_mapping mapping;
 };
@@ -298,7 +311,7 @@ static inline bool client_alone(void)
 	return farbus_client.session_count == 1;
 }
 
-/* ---- threads ---- */
+/* ---- threads (thread.c) ---- */
 
 /* Most contexts that one thread may push. */
 #define CLIENT_CONTEXT_STACK 64
@@ -323,8 +336,10 @@ struct client_thread *client_thread(void);
  * is such memory, else it costs a look.  They nest. */
 void client_guard_begin(void);
 void client_guard_end(void);
-/* Once, by cuInit. */
-int client_threads_init(void);
+/* Once, by cuInit: `ends` is called on each thread of the program's that has used CUDA when it ends. */
+int client_threads_init(void (*ends)(void *thread));
+/* Its lane may be another's from here on. */
+void client_thread_leave(struct client_thread *thread);
 
 void client_per_thread_begin(void);
 void client_per_thread_end(void);
@@ -339,6 +354,8 @@ CUresult client_enter(void);
 CUresult client_enter_any(void);
 /* The same as client_enter, telling the current context on success. */
 CUresult client_enter_context(struct client_context **current);
+
+/* ---- streams and events as handles (streams.c, events.c) ---- */
 
 /* What travels for a handle; the result that CUDA gives for a wrong one. */
 CUresult client_stream_wire(CUstream stream, uint64_t *wire);
@@ -357,9 +374,8 @@ struct client_stream *client_stream_find(uint64_t stream);
 /* Would the driver spin where this request, made in `context`, waits?  By default it does (cuCtxCreate's and
  * cuEventCreate's flags). */
 bool client_wait_spins(CUcontext context, enum wire_op op, const void *fixed);
-struct client_session *client_stream_session(uint64_t stream);
 
-/* ---- what servers name ----
+/* ---- what servers name (route.c) ----
  *
  * Graphs, arrays, pools and their like: a program gets the server's name with the session's
  * index in it, so that names of two servers differ. */
@@ -374,7 +390,7 @@ static inline uint64_t client_named_take(const struct client_session *session, u
  * is the current context's server's to refuse. */
 uint64_t client_named_wire(const void *name, struct client_session **session);
 
-/* ---- talking to the server ---- */
+/* ---- where a request goes (route.c) ---- */
 
 struct client_request {
 	enum wire_op op;
@@ -413,6 +429,9 @@ struct client_route client_route_stream(uint64_t stream);
 struct client_context *client_session_context(const struct client_session *session);
 /* Something of that server's that no context has. */
 struct client_route client_route_session(struct client_session *session);
+struct client_session *client_stream_session(uint64_t stream);
+
+/* ---- requests (exchange.c) ---- */
 
 /* These go where the handles in `fixed` belong; where those are of two servers the
  * result is CUDA_ERROR_INVALID_HANDLE, as with objects of two contexts. */
@@ -446,8 +465,6 @@ int client_flush(struct client_session *session);
  * The call's own result. */
 CUresult client_call_own(const struct client_route *route, const struct client_request *request,
 			 struct client_wait *wait);
-/* Does the server owe bytes of an asynchronous copy to [at, at + bytes)? */
-bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes);
 /* No thread of the program reads the inbox any more (pages.h): whoever reads for all must not be
  * interrupted by a handler that waits for a page. */
 void client_session_unlead(struct client_session *session);
@@ -462,38 +479,29 @@ static inline bool client_session_has(const struct client_session *session, enum
 	return session->operations[op / 8] >> op % 8 & 1;
 }
 
-/* Open a session with every server of the session file, and number the devices. */
-CUresult client_sessions_open(struct client *client);
+/* ---- who reads (receive.c), and what has failed (failure.c) ---- */
+
 int client_session_start(struct client_session *session);
 /* The connection is lost: say so once, wake everybody. */
 void client_session_fail(struct client_session *session, int error);
-/* Move a descriptor to a high number; where none is free, it stays.  Its number now. */
-int client_raise_descriptor(int descriptor);
-/* Keep what a supervisor says of a session that has ended, for the message about its loss. */
-void client_session_ended(struct client_session *session, const char *text, size_t length);
-/* Ask the supervisor of this machine how a session over its socket has ended. */
-void client_session_ask_end(struct client_session *session);
+/* May this CUresult only be got rid of by ending the context? */
+bool client_result_is_sticky(CUresult result);
 
-void client_outstanding(struct client_session *session, int change);
-/* The server will send something by itself; with the wait lock. */
-void client_receiver_expects(struct client_session *session);
+/* ---- before more is posted (stream.c, pace.c) ---- */
+
 /* Wait until this process may do what a stream would do next, with what that waits for of the legacy stream and others. */
 CUresult client_stream_reach(uint64_t stream);
 /* Wait, if needed, before posting more work to a stream (named as on the wire), with
  * that many pieces of copies. */
 void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces);
 
-/* ---- the rest ---- */
+/* ---- what else many need ---- */
 
-/* Wait for both contexts, if they are two servers': what CUDA orders by itself (copy.c). */
-CUresult client_peer_settle(CUcontext target, CUcontext source);
-
-/* Wait for the current context, and for the devices of the other servers. */
-CUresult client_contexts_synchronize(void);
-CUresult client_context_make_primary(struct client_device *device);
-/* Where the current context's device has its multiprocessors; both malloc'ed (cudart.h). */
+/* Where the current context's device has its multiprocessors; both malloc'ed (device.c). */
 CUresult client_device_layout(uint8_t **gpcs, uint8_t **numbers);
 
+/* Move a descriptor to a high number; where none is free, it stays.  Its number now. */
+int client_raise_descriptor(int descriptor);
 /* One line on stderr: "farbus: ...". */
 void client_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Its two halves, for who holds a lock: the line on stderr, and in the log, whose callbacks are the program's. */
@@ -503,14 +511,11 @@ struct client_line {
 };
 void client_line_write(struct client_line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void client_line_log(const struct client_line *line);
-/* Keep a line for cuLogs*, and tell those who have asked (diagnostics.c). */
+/* Keep a line for cuLogs*, and tell those who have asked (log.c). */
 void client_log(const char *line, size_t length);
-/* Does this thread read for all, so that it can't call and wait for a reply?  receive.c */
-bool client_leads(void);
-/* It does no longer: tell callbacks what was logged meanwhile. */
+/* This thread reads for all, so that it can't call and wait for a reply; it does no longer: tell callbacks what was
+ * logged meanwhile. */
+void client_log_lead(void);
 void client_log_led(void);
-
-/* May this CUresult only be got rid of by ending the context? */
-bool client_result_is_sticky(CUresult result);
 
 #endif

@@ -38,7 +38,7 @@ CUresult client_conditional_added(CUgraphNode node, CUgraph graph, CUDA_CONDITIO
 	conditional = malloc(sizeof(*conditional) + params->size * sizeof(*conditional->bodies));
 	if (!params->phGraph_out || !conditional) {
 		free(conditional);
-		cuGraphDestroyNode(node);
+		client_raw_cuGraphDestroyNode(node);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	conditional->node = node;
@@ -109,7 +109,7 @@ static struct conditional *take_out(CUgraph graph, CUgraphNode node, struct cond
 	return gone;
 }
 
-static void forget(CUgraph graph, CUgraphNode node)
+void client_conditionals_forget(CUgraph graph, CUgraphNode node)
 {
 	struct conditional *gone;
 
@@ -126,22 +126,4 @@ static void forget(CUgraph graph, CUgraphNode node)
 		free(conditional);
 	}
 	pthread_mutex_unlock(&conditionals.lock);
-}
-
-CUresult cuGraphDestroy(CUgraph hGraph)
-{
-	CUresult result = client_raw_cuGraphDestroy(hGraph);
-
-	if (result == CUDA_SUCCESS)
-		forget(hGraph, NULL);
-	return result;
-}
-
-CUresult cuGraphDestroyNode(CUgraphNode hNode)
-{
-	CUresult result = client_raw_cuGraphDestroyNode(hNode);
-
-	if (result == CUDA_SUCCESS)
-		forget(NULL, hNode);
-	return result;
 }

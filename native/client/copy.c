@@ -1,13 +1,12 @@
-/* Copies and fills.
+/* Copies.
  *
  * Bytes for the device are taken when the call is made, except from pinned memory
  * that something still to run may write first: the server asks for those when the
  * stream gets there.  Bytes for the host are written by whoever reads the inbox,
  * before the reply or event that tells of the copy's end.
  */
-#include "across.h"
-#include "array.h"
 #include "capture.h"
+#include "copy.h"
 #include "graph.h"
 #include "host.h"
 #include "managed.h"
@@ -34,7 +33,7 @@ static CUresult plane_check(const struct client_plane *plane, const struct clien
 	return client_memory_check(plane->address, plane_span(plane, extent));
 }
 
-static enum client_memory_kind kind_of(uint64_t address)
+enum client_memory_kind client_kind_at(uint64_t address)
 {
 	struct client_range range;
 
@@ -342,8 +341,8 @@ static CUresult copy_plain(const struct client_plane *to, const struct client_pl
 	return copy_on_host(to, from, extent, stream);
 }
 
-static CUresult copy(const struct client_plane *to, const struct client_plane *from,
-		     const struct client_extent *extent, uint64_t stream, bool async)
+CUresult client_copy_rows(const struct client_plane *to, const struct client_plane *from,
+			  const struct client_extent *extent, uint64_t stream, bool async)
 {
 	bool reads = client_managed_at(from->address), writes = client_managed_at(to->address);
 	size_t to_span, from_span;
@@ -381,7 +380,7 @@ static CUresult copy_linear(uint64_t to, enum client_memory_kind to_kind, uint64
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	return copy(&target, &source, &extent, wire, async);
+	return client_copy_rows(&target, &source, &extent, wire, async);
 }
 
 static uint64_t address_of(const void *pointer)
@@ -389,71 +388,68 @@ static uint64_t address_of(const void *pointer)
 	return (uint64_t)(uintptr_t)pointer;
 }
 
-/* Host memory as a caller names it: pinned or pageable, never the device's; managed memory
- * is copied where it is. */
-static enum client_memory_kind host_kind(const void *pointer)
+enum client_memory_kind client_host_kind(const void *pointer)
 {
-	enum client_memory_kind kind = kind_of(address_of(pointer));
+	enum client_memory_kind kind = client_kind_at(address_of(pointer));
 
 	if (kind == MEMORY_DEVICE && client_managed_at(address_of(pointer)))
 		return MEMORY_DEVICE;
 	return kind == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_PAGEABLE;
 }
 
-/* A device's memory as a caller names it: CUDA takes pinned memory as well, whose addresses are the same for both. */
-static enum client_memory_kind device_kind(CUdeviceptr address)
+enum client_memory_kind client_device_kind(CUdeviceptr address)
 {
-	return kind_of(address) == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_DEVICE;
+	return client_kind_at(address) == MEMORY_PINNED ? MEMORY_PINNED : MEMORY_DEVICE;
 }
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount)
 {
-	return copy_linear(dst, kind_of(dst), src, kind_of(src), ByteCount, NULL, false);
+	return copy_linear(dst, client_kind_at(dst), src, client_kind_at(src), ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream)
 {
-	return copy_linear(dst, kind_of(dst), src, kind_of(src), ByteCount, hStream, true);
+	return copy_linear(dst, client_kind_at(dst), src, client_kind_at(src), ByteCount, hStream, true);
 }
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount)
 {
-	return copy_linear(dstDevice, device_kind(dstDevice), address_of(srcHost), host_kind(srcHost),
+	return copy_linear(dstDevice, client_device_kind(dstDevice), address_of(srcHost), client_host_kind(srcHost),
 			   ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(dstDevice, device_kind(dstDevice), address_of(srcHost), host_kind(srcHost),
+	return copy_linear(dstDevice, client_device_kind(dstDevice), address_of(srcHost), client_host_kind(srcHost),
 			   ByteCount, hStream, true);
 }
 
 CUresult cuMemcpyDtoH_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, device_kind(srcDevice),
+	return copy_linear(address_of(dstHost), client_host_kind(dstHost), srcDevice, client_device_kind(srcDevice),
 			   ByteCount, NULL, false);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(address_of(dstHost), host_kind(dstHost), srcDevice, device_kind(srcDevice),
+	return copy_linear(address_of(dstHost), client_host_kind(dstHost), srcDevice, client_device_kind(srcDevice),
 			   ByteCount, hStream, true);
 }
 
 /* CUDA's waits for nothing between memory of devices; it takes pinned memory, too. */
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
-	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, NULL,
+	return copy_linear(dstDevice, client_device_kind(dstDevice), srcDevice, client_device_kind(srcDevice), ByteCount, NULL,
 			   !host_at(dstDevice) && !host_at(srcDevice));
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,
 			      CUstream hStream)
 {
-	return copy_linear(dstDevice, device_kind(dstDevice), srcDevice, device_kind(srcDevice), ByteCount, hStream,
-			   true);
+	return copy_linear(dstDevice, client_device_kind(dstDevice), srcDevice, client_device_kind(srcDevice), ByteCount,
+			   hStream, true);
 }
 
 /* All devices share one address space, so the contexts say nothing that the addresses do
@@ -488,169 +484,4 @@ CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr s
 		result = cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
 					   NULL);
 	return result == CUDA_SUCCESS ? client_peer_settle(dstContext, srcContext) : result;
-}
-
-/* ---- two and three dimensions ---- */
-
-/* One side of CUDA_MEMCPY3D, before its offsets are applied. */
-struct side {
-	CUmemorytype type;
-	const void *host;
-	CUdeviceptr device;
-	size_t x;
-	size_t y;
-	size_t z;
-	size_t pitch;
-	size_t slice_height;
-};
-
-CUresult client_rows_settle(const struct client_box *box, size_t *pitch, size_t *slice_height)
-{
-	size_t least, rows;
-
-	if (__builtin_add_overflow(box->x, box->width, &least) || __builtin_add_overflow(box->y, box->height, &rows))
-		return CUDA_ERROR_INVALID_VALUE;
-	/* Without a pitch where no second row makes it matter. */
-	if (!*pitch && box->height <= 1 && box->depth <= 1 && !box->y && !box->z)
-		*pitch = least;
-	if (!*slice_height)
-		*slice_height = rows;
-	return *pitch < least || (box->depth > 1 && *slice_height < rows) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-}
-
-static CUresult side_plane(struct side *side, size_t width, size_t height, size_t depth,
-			   struct client_plane *plane)
-{
-	CUresult result;
-	uint64_t base;
-
-	switch (side->type) {
-	case CU_MEMORYTYPE_HOST:
-		base = address_of(side->host);
-		plane->kind = host_kind(side->host);
-		break;
-	case CU_MEMORYTYPE_DEVICE:
-		base = side->device;
-		plane->kind = device_kind(side->device);
-		break;
-	case CU_MEMORYTYPE_UNIFIED:
-		base = side->device;
-		plane->kind = kind_of(side->device);
-		break;
-	case CU_MEMORYTYPE_ARRAY:
-		return CUDA_ERROR_NOT_SUPPORTED;
-	default:
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	plane->pitch = side->pitch;
-	result = client_rows_settle(&(struct client_box){ side->x, side->y, side->z, width, height, depth },
-				    &plane->pitch, &side->slice_height);
-	plane->address = base +
-			 (side->z * side->slice_height + side->y) * plane->pitch + side->x;
-	return result;
-}
-
-static CUresult copy_box(struct side *to, struct side *from, size_t width, size_t height,
-			 size_t depth, CUstream stream, bool async)
-{
-	const struct client_extent extent = { .width = width, .height = height };
-	struct client_plane target, source;
-	uint64_t wire;
-	CUresult result = client_stream_enter(stream, &wire);
-
-	if (result == CUDA_SUCCESS)
-		result = side_plane(to, width, height, depth, &target);
-	if (result == CUDA_SUCCESS)
-		result = side_plane(from, width, height, depth, &source);
-	for (size_t z = 0; z < depth && result == CUDA_SUCCESS; z++) {
-		/* Only the last slice of a synchronous copy has to wait. */
-		result = copy(&target, &source, &extent, wire, async || z + 1 < depth);
-		target.address += to->slice_height * target.pitch;
-		source.address += from->slice_height * source.pitch;
-	}
-	return result;
-}
-
-static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
-{
-	if (!copy || copy->srcLOD || copy->dstLOD)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY || copy->dstMemoryType == CU_MEMORYTYPE_ARRAY)
-		return client_array_copy(copy, stream, async);
-	struct side to = {
-		.type = copy->dstMemoryType,
-		.host = copy->dstHost,
-		.device = copy->dstDevice,
-		.x = copy->dstXInBytes,
-		.y = copy->dstY,
-		.z = copy->dstZ,
-		.pitch = copy->dstPitch,
-		.slice_height = copy->dstHeight,
-	};
-	struct side from = {
-		.type = copy->srcMemoryType,
-		.host = copy->srcHost,
-		.device = copy->srcDevice,
-		.x = copy->srcXInBytes,
-		.y = copy->srcY,
-		.z = copy->srcZ,
-		.pitch = copy->srcPitch,
-		.slice_height = copy->srcHeight,
-	};
-
-	return copy_box(&to, &from, copy->WidthInBytes, copy->Height, copy->Depth, stream, async);
-}
-
-/* As one slice. */
-static CUresult copy_2d(const CUDA_MEMCPY2D *copy, CUstream stream, bool async)
-{
-	CUDA_MEMCPY3D box;
-
-	if (!copy)
-		return CUDA_ERROR_INVALID_VALUE;
-	box = (CUDA_MEMCPY3D){
-		.srcXInBytes = copy->srcXInBytes,
-		.srcY = copy->srcY,
-		.srcMemoryType = copy->srcMemoryType,
-		.srcHost = copy->srcHost,
-		.srcDevice = copy->srcDevice,
-		.srcArray = copy->srcArray,
-		.srcPitch = copy->srcPitch,
-		.dstXInBytes = copy->dstXInBytes,
-		.dstY = copy->dstY,
-		.dstMemoryType = copy->dstMemoryType,
-		.dstHost = copy->dstHost,
-		.dstDevice = copy->dstDevice,
-		.dstArray = copy->dstArray,
-		.dstPitch = copy->dstPitch,
-		.WidthInBytes = copy->WidthInBytes,
-		.Height = copy->Height,
-		.Depth = 1,
-	};
-	return copy_3d(&box, stream, async);
-}
-
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
-{
-	return copy_2d(pCopy, NULL, false);
-}
-
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
-{
-	return copy_2d(pCopy, NULL, false);
-}
-
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream)
-{
-	return copy_2d(pCopy, hStream, true);
-}
-
-CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *pCopy)
-{
-	return copy_3d(pCopy, NULL, false);
-}
-
-CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *pCopy, CUstream hStream)
-{
-	return copy_3d(pCopy, hStream, true);
 }

@@ -19,147 +19,6 @@
 
 #include "../transport/clofork.h"
 #include "../wire/descriptor.h"
-#include "marshal.h"
-
-/* Ends that are looked at by one call of the kernel. */
-#define LOOK_AT_ONCE 64u
-
-struct export {
-	struct export *next;
-	struct client_session *session;
-	uint64_t token[4];
-	int watch;			/* the end that is kept; -1: the program has closed that, too */
-	dev_t device;			/* of it: whether the number is still its */
-	ino_t inode;
-};
-
-/* Looked at and changed in sections of clofork.h alone: so a child finds it whole. */
-static struct export *exports;
-/* Of which nobody has the program's end any more, and which a supervisor that is stopped could not be told of yet. */
-static struct export *untold;
-static _Atomic unsigned export_count;	/* of both */
-
-static bool watch_is_ours(const struct export *export)
-{
-	struct stat status;
-
-	return fstat(export->watch, &status) == 0 && status.st_dev == export->device && status.st_ino == export->inode;
-}
-
-/* In a section: mark those of the first exports, at most LOOK_AT_ONCE, of which nobody has the program's end any more,
- * and return what comes behind them. */
-static struct export *closed_mark(struct export *first, struct export **closed, unsigned *count)
-{
-	struct pollfd waited[LOOK_AT_ONCE];
-	struct export *looked[LOOK_AT_ONCE];
-	unsigned used = 0;
-
-	for (; first && used < LOOK_AT_ONCE; first = first->next) {
-		waited[used] = (struct pollfd){ .fd = first->watch };
-		looked[used++] = first;
-	}
-	*count = 0;
-	if (poll(waited, used, 0) <= 0)
-		return first;
-	for (unsigned i = 0; i < used; i++) {
-		if (!waited[i].revents)
-			continue;
-		/* A program that closes all descriptors may own the number now: then nobody tells. */
-		if (waited[i].revents & POLLHUP && watch_is_ours(looked[i]))
-			closed[(*count)++] = looked[i];
-		else if (!watch_is_ours(looked[i]))
-			looked[i]->watch = -1;
-	}
-	return first;
-}
-
-static void unlink_export(struct export *export)
-{
-	struct export **link = &exports;
-
-	while (*link != export)
-		link = &(*link)->next;
-	*link = export->next;
-}
-
-/* false: the supervisor has not answered an earlier question yet, and has to be told later. */
-static bool server_drop(struct client_session *session, const uint64_t token[4])
-{
-	struct wire_descriptor_drop fixed;
-	const struct client_request request = { WIRE_OP_DESCRIPTOR_DROP, &fixed, sizeof(fixed), NULL, 0 };
-	const struct client_route route = client_route_session(session);
-	struct client_wait wait = { 0 };
-
-	memcpy(fixed.token, token, sizeof(fixed.token));
-	/* Where the session is lost, the server has dropped it. */
-	return client_call_own(&route, &request, &wait) != CUDA_ERROR_TIMEOUT;
-}
-
-/* Tell the servers, and return what could not be told. */
-static struct export *exports_drop(struct export *dropped)
-{
-	const struct client_session *silent = NULL;
-	struct export *later = NULL, *export;
-
-	while (dropped) {
-		export = dropped;
-		dropped = export->next;
-		if (export->session != silent && server_drop(export->session, export->token)) {
-			free(export);
-			atomic_fetch_sub(&export_count, 1);
-			continue;
-		}
-		/* Nor can it be told of the others now. */
-		silent = export->session;
-		export->next = later;
-		later = export;
-	}
-	return later;
-}
-
-void client_descriptors_look(void)
-{
-	struct clofork_section section;
-	struct export *dropped, *behind, *export;
-
-	if (!atomic_load_explicit(&export_count, memory_order_relaxed))
-		return;
-	clofork_begin(&section);
-	dropped = untold;
-	untold = NULL;
-	for (behind = exports; behind;) {
-		struct export *closed[LOOK_AT_ONCE];
-		unsigned count;
-
-		behind = closed_mark(behind, closed, &count);
-		while (count) {
-			export = closed[--count];
-			unlink_export(export);
-			close(export->watch);
-			export->next = dropped;
-			dropped = export;
-		}
-	}
-	clofork_end(&section);
-	dropped = exports_drop(dropped);
-	if (!dropped)
-		return;
-	clofork_begin(&section);
-	for (export = dropped; export->next; export = export->next)
-		;
-	export->next = untold;
-	untold = dropped;
-	clofork_end(&section);
-}
-
-void client_descriptors_child(void)
-{
-	for (; exports; exports = exports->next)
-		if (exports->watch >= 0 && watch_is_ours(exports))
-			close(exports->watch);
-	untold = NULL;
-	atomic_store(&export_count, 0);
-}
 
 CUresult client_descriptors_check(unsigned types)
 {
@@ -225,7 +84,7 @@ static CUresult descriptor_refused(const struct client_session *session, unsigne
 /* ---- exporting ---- */
 
 /* Both ends, the program's first. */
-static CUresult ends_make(struct export *export, int *end)
+static CUresult ends_make(struct client_export *export, int *end)
 {
 	struct clofork_section section;
 	struct stat status;
@@ -250,7 +109,7 @@ static CUresult ends_make(struct export *export, int *end)
 	return CUDA_SUCCESS;
 }
 
-static CUresult export_ask(struct export *export, const struct wire_descriptor_export *fixed)
+static CUresult export_ask(struct client_export *export, const struct wire_descriptor_export *fixed)
 {
 	const struct client_request request = { WIRE_OP_DESCRIPTOR_EXPORT, fixed, sizeof(*fixed), NULL, 0 };
 	const struct client_route route = client_route_session(export->session);
@@ -265,7 +124,7 @@ static CUresult export_ask(struct export *export, const struct wire_descriptor_e
 }
 
 /* Put the message where whoever has the program's end finds it. */
-static bool message_put(const struct export *export, enum wire_descriptor_kind kind)
+static bool message_put(const struct client_export *export, enum wire_descriptor_kind kind)
 {
 	struct wire_descriptor message = {
 		.magic = WIRE_DESCRIPTOR_MAGIC,
@@ -287,8 +146,7 @@ static CUresult descriptor_export(int *out, enum wire_descriptor_kind kind, cons
 				  CUmemAllocationHandleType type, unsigned long long flags)
 {
 	struct wire_descriptor_export fixed = { .flags = flags, .kind = kind };
-	struct clofork_section section;
-	struct export *export;
+	struct client_export *export;
 	int end = -1;
 	CUresult result = descriptor_enter(type);
 
@@ -307,7 +165,7 @@ static CUresult descriptor_export(int *out, enum wire_descriptor_kind kind, cons
 	}
 	result = export_ask(export, &fixed);
 	if (result == CUDA_SUCCESS && !message_put(export, kind)) {
-		server_drop(export->session, export->token);
+		client_export_drop(export->session, export->token);
 		result = CUDA_ERROR_OPERATING_SYSTEM;
 	}
 	if (result != CUDA_SUCCESS) {
@@ -316,13 +174,7 @@ static CUresult descriptor_export(int *out, enum wire_descriptor_kind kind, cons
 		free(export);
 		return result;
 	}
-	clofork_begin(&section);
-	export->next = exports;
-	exports = export;
-	atomic_fetch_add(&export_count, 1);
-	clofork_end(&section);
-	/* From here on the child of a fork finds it among the exports. */
-	clofork_forget(export->watch);
+	client_export_add(export);
 	*out = end;
 	return CUDA_SUCCESS;
 }

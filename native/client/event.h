@@ -1,8 +1,27 @@
-/* event.h - how far events are known to be over (event.c). */
+/* event.h - how far events are known to be over (events.c). */
 #ifndef FARBUS_CLIENT_EVENT_H
 #define FARBUS_CLIENT_EVENT_H
 
 #include "client.h"
+
+/* Streams whose events are known of, by a hash: one displaces another. */
+static inline struct client_settled *client_settled_of(struct client_context *context, uint64_t stream)
+{
+	return &context->events.settled[(stream ^ stream >> 4) % CLIENT_SETTLED_STREAMS];
+}
+
+/* Is that handle of a context the one of a green context? */
+static inline bool client_handle_is_green(const struct client_context *context, uint64_t handle)
+{
+	return (uint64_t)(uintptr_t)context->handle != handle;
+}
+
+/* Streams of that name there are several: each thread's, and each green context's default stream. */
+static inline bool client_stream_is_ambiguous(const struct client_context *context, uint64_t current, uint64_t stream)
+{
+	return stream == (uint64_t)(uintptr_t)CU_STREAM_PER_THREAD ||
+	       (stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY && client_handle_is_green(context, current));
+}
 
 /* It has other records than those that the program asks for one by one: nothing is known of it any more. */
 void client_event_recorded_elsewhere(uint64_t event);

@@ -2,18 +2,12 @@
 #include "capture.h"
 #include "event.h"
 #include "exchange.h"
-#include "host.h"
+#include "job.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "../transport/thread.h"
-
-/* How long a handler of a signal waits for a thread that is held up by its host functions. */
-#define PACE_ROUND_NS 10000000
-/* How long host functions may hold up what is posted, before the server is asked whether their contexts have failed. */
-#define PACE_PATIENCE_NS 1000000000
 
 static inline void header_fill(struct wire_header *header, enum wire_op op, const struct client_route *route)
 {
@@ -205,6 +199,7 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 	CUresult result = session_offers(session, request->op);
 	struct client_waited waited;
 	struct wire_header header;
+	const struct client_managed *managed;
 	uint64_t posted;
 	int rc;
 
@@ -212,7 +207,7 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 		return result;
 	client_trace_note(CLIENT_TRACE_CALLED);
 	waited = client_events_before(route, request);
-	posted = client_managed_any() ? client_active_now() : 0;
+	posted = client_managed_any() ? atomic_load(&farbus_client.postings) : 0;
 	atomic_store(&wait->state, WAIT_PENDING);
 	wait->asleep = false;
 	wait->session = session;
@@ -235,8 +230,9 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 	result = client_context_note((CUcontext)(uintptr_t)route->context, wait->result);
 	if (waited.number && wait->result == CUDA_SUCCESS)
 		client_events_over(&waited);
-	if (client_managed_any() && wait->result == CUDA_SUCCESS)
-		client_managed_called(route, request, posted);
+	managed = atomic_load_explicit(&farbus_client.managed, memory_order_relaxed);
+	if (managed && wait->result == CUDA_SUCCESS)
+		managed->called(route, request, posted);
 	return result;
 }
 
@@ -310,6 +306,22 @@ void client_session_unlead(struct client_session *session)
 	}
 }
 
+/* Before a call that waits reports what ended the current context: callbacks behind it have been told. */
+static void callbacks_settle(void)
+{
+	const struct client_context *context = client_context_current();
+	const struct client_request request = { .op = WIRE_OP_CONTEXT_SYNCHRONIZE };
+	struct client_wait wait = { 0 };
+	struct client_route route;
+
+	if (!client_jobs_have_callbacks() || !context || client_thread()->host_function)
+		return;
+	/* With its answer all that was posted before is known to be accepted or refused. */
+	route = (struct client_route){ .session = context->session, .context = (uint64_t)(uintptr_t)context->handle };
+	client_call_own(&route, &request, &wait);
+	client_jobs_await_refused();
+}
+
 static bool waits_for_work(enum wire_op op)
 {
 	return op == WIRE_OP_CONTEXT_SYNCHRONIZE || op == WIRE_OP_STREAM_SYNCHRONIZE || op == WIRE_OP_EVENT_SYNCHRONIZE;
@@ -323,7 +335,7 @@ CUresult client_call_wide(const struct client_request *request, struct client_wa
 	if (result == CUDA_SUCCESS)
 		result = client_call_to(&route, request, wait);
 	if (client_result_is_sticky(result) && waits_for_work(request->op))
-		client_host_settle();
+		callbacks_settle();
 	return result;
 }
 
@@ -383,68 +395,4 @@ CUresult client_post_target_to(const struct client_route *route, const struct cl
 					 : target_refused(target, CUDA_ERROR_DEVICE_UNAVAILABLE);
 	}
 	return CUDA_SUCCESS;
-}
-
-void client_outstanding(struct client_session *session, int change)
-{
-	wait_lock(session);
-	session->outstanding = (unsigned)((int)session->outstanding + change);
-	if (!session->outstanding) {
-		memset(session->behind, 0, sizeof(session->behind));
-		session->behind_pieces = 0;
-		pthread_cond_broadcast(&session->settled);
-	} else {
-		client_receiver_expects(session);
-	}
-	wait_unlock(session);
-}
-
-/* With the wait lock.  That may take long, and signals must not be kept out for it; what is waited for may never come,
- * where its context has failed. */
-static void settle_wait(struct client_session *session)
-{
-	uint64_t asked = transport_now_ns();
-
-	while (session->outstanding && !atomic_load(&session->dead)) {
-		uint64_t now = transport_now_ns();
-
-		if (now - asked >= PACE_PATIENCE_NS) {
-			wait_unlock(session);
-			client_host_ask(session);
-			wait_lock(session);
-			asked = transport_now_ns();
-			continue;
-		}
-		(void)transport_cond_wait_until(&session->settled, &session->wait_lock,
-						paging() ? now + PACE_ROUND_NS : asked + PACE_PATIENCE_NS);
-		if (paging()) {
-			wait_unlock(session);
-			wait_lock(session);
-		}
-	}
-}
-
-void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces)
-{
-	struct client_session *session = client_alone() ? farbus_client.sessions
-							 : client_stream_session(stream);
-	unsigned *behind = &session->behind[(stream ^ stream >> 4) % CLIENT_BEHIND_SLOTS];
-	int cancel;
-
-	if (!atomic_load_explicit(&session->outstanding, memory_order_relaxed))
-		return;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	wait_lock(session);
-	*behind += weight;
-	session->behind_pieces += pieces;
-	if (session->outstanding && (*behind > CLIENT_BEHIND_LIMIT ||
-				     session->behind_pieces > CLIENT_BEHIND_PIECES)) {
-		/* What was posted so far must get there, or nothing ever settles. */
-		wait_unlock(session);
-		client_flush(session);
-		wait_lock(session);
-		settle_wait(session);
-	}
-	wait_unlock(session);
-	pthread_setcancelstate(cancel, &cancel);
 }

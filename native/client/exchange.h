@@ -1,7 +1,9 @@
-/* exchange.h - what requests (exchange.c), their ways (route.c) and answers (receive.c) have in common. */
+/* exchange.h - what requests (exchange.c), their ways (route.c), answers (receive.c) and what is still to come
+ * (outstanding.c) have in common. */
 #ifndef FARBUS_CLIENT_EXCHANGE_H
 #define FARBUS_CLIENT_EXCHANGE_H
 
+#include "../transport/futex.h"
 #include "managed.h"
 
 /* ---- the session's lists of who waits for what ---- */
@@ -18,6 +20,17 @@ static inline void wait_unlock(struct client_session *session)
 	client_guard_end();
 }
 
+static inline void wait_set(struct client_session *session, struct client_wait *wait, uint32_t state)
+{
+	/* The leader does not sleep on its own wait; and once it is done it may
+	 * be gone, so look before. */
+	bool asleep = wait != session->leader_wait;
+
+	atomic_store(&wait->state, state);
+	if (asleep)
+		futex_wake(&wait->state);
+}
+
 /* Callers have used it at that time: the receiver thread leaves them the inbox for a while. */
 static inline void session_used(struct client_session *session, uint64_t when_ns)
 {
@@ -30,19 +43,39 @@ static inline bool paging(void)
 	return atomic_load_explicit(&farbus_client.paging, memory_order_relaxed);
 }
 
-/* ---- receive.c ---- */
+/* ---- outstanding.c ---- */
 
-/* Until the answer has come to `wait`, which is registered and whose request has left. */
-void client_wait_for(struct client_session *session, struct client_wait *wait);
+void client_outstanding(struct client_session *session, int change);
+/* Gates that nothing is paced behind. */
+void client_awaited(struct client_session *session, int change);
+/* Does the server owe bytes of an asynchronous copy whose first byte lies in [at, at + bytes)? */
+bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes);
+/* Is anything of the range still to be written by this process, with bytes that come?  The
+ * server's own copies would not wait for that. */
+bool client_target_pending(struct client_session *session, uint64_t base, size_t span);
+/* The server will send something by itself; with the wait lock. */
+void client_receiver_expects(struct client_session *session);
+/* Free what is finished of asynchronous copies; by a thread that posts. */
+void client_targets_free(struct client_session *session);
+
+/* ---- failure.c ---- */
+
 /* Remember what ends a context; what it was given. */
 CUresult client_context_note(CUcontext handle, CUresult result);
 /* What was refused of what was posted in a context: told once. */
 CUresult client_context_late(CUcontext handle);
+/* Give up what is waited for; wait_lock is held.  Only the leader may, or anybody where
+ * there is none: who reads may be writing to a waiter's memory, which is the waiter's
+ * stack and is gone once it is told. */
+void client_session_abandon(struct client_session *session);
+
+/* ---- receive.c ---- */
+
+/* Until the answer has come to `wait`, which is registered and whose request has left. */
+void client_wait_for(struct client_session *session, struct client_wait *wait);
 /* Ask for the legacy stream of the route's context: the answer comes behind all that was sent before, and an error that
  * has ended the context is noted. */
 void client_query_legacy(const struct client_route *route);
-/* Free what is finished of asynchronous copies; by a thread that posts. */
-void client_targets_free(struct client_session *session);
 
 /* ---- route.c ---- */
 

@@ -15,11 +15,13 @@
 /* ---- copy nodes that name memory of this process ----
  *
  * Such a node is a child graph, captured: the copy and a host function that asks for the
- * bytes or sends them.  The driver does not know that it is a copy: so that is kept here. */
+ * bytes or sends them.  The driver does not know that it is a copy: so that is kept here, as long as node and graph are
+ * there. */
 
 struct host_copy {
 	struct host_copy *next;
 	CUgraphNode node;
+	CUgraph graph;			/* that the node is in */
 	CUDA_MEMCPY3D params;
 };
 
@@ -37,6 +39,23 @@ static bool host_copy_find(CUgraphNode node, CUDA_MEMCPY3D *params)
 		*params = copy->params;
 	pthread_mutex_unlock(&host_copies_lock);
 	return copy != NULL;
+}
+
+/* The graph, or the node, is no more. */
+static void host_copies_forget(CUgraph graph, CUgraphNode node)
+{
+	struct host_copy **link = &host_copies, *copy;
+
+	pthread_mutex_lock(&host_copies_lock);
+	while ((copy = *link)) {
+		if ((!graph || copy->graph != graph) && (!node || copy->node != node)) {
+			link = &copy->next;
+			continue;
+		}
+		*link = copy->next;
+		free(copy);
+	}
+	pthread_mutex_unlock(&host_copies_lock);
 }
 
 /* Does it name memory that is this process's alone? */
@@ -140,6 +159,7 @@ static CUresult host_copy_add(CUgraphNode *node, CUgraph graph, const CUgraphNod
 		return result;
 	}
 	copy->node = *node;
+	copy->graph = graph;
 	copy->params = *params;
 	pthread_mutex_lock(&host_copies_lock);
 	copy->next = host_copies;
@@ -208,6 +228,28 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 		result = cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, captured);
 	/* What the executable now asks this process for belongs to the graph, which stays. */
 	return result;
+}
+
+CUresult cuGraphDestroyNode(CUgraphNode hNode)
+{
+	CUresult result = client_raw_cuGraphDestroyNode(hNode);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_conditionals_forget(NULL, hNode);
+	host_copies_forget(NULL, hNode);
+	return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph hGraph)
+{
+	CUresult result = client_raw_cuGraphDestroy(hGraph);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	client_conditionals_forget(hGraph, NULL);
+	host_copies_forget(hGraph, NULL);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
@@ -420,84 +462,7 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int fla
 	return result;
 }
 
-/* ---- launches ----
- *
- * The first launch of an executable is a call, whose answer says whether the graph repeats: the driver takes any further
- * launch as it took this one.  So they are posted, until a call names the executable (an update, its end), or a library
- * or context has gone. */
-
-#define REPEATED_BUCKETS 1024u
-
-/* An executable whose launches are posted in streams of that context. */
-struct repeated {
-	struct repeated *next;
-	CUgraphExec executable;
-	const struct client_context *context;
-};
-
-static struct {
-	pthread_mutex_t lock;
-	struct repeated *buckets[REPEATED_BUCKETS];
-	uint64_t changes;		/* how often something was taken out, or would have been */
-} repeated = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-/* With the lock: where it is, or would be.  Names of servers count from bit 4 on. */
-static struct repeated **repeated_find(CUgraphExec executable)
-{
-	struct repeated **link = &repeated.buckets[((uintptr_t)executable >> 4) % REPEATED_BUCKETS];
-
-	while (*link && (*link)->executable != executable)
-		link = &(*link)->next;
-	return link;
-}
-
-static void repeated_drop(struct repeated **link)
-{
-	struct repeated *dropped = *link;
-
-	if (dropped) {
-		*link = dropped->next;
-		free(dropped);
-	}
-}
-
-void client_graph_changed(CUgraphExec executable)
-{
-	pthread_mutex_lock(&repeated.lock);
-	repeated.changes++;
-	repeated_drop(repeated_find(executable));
-	pthread_mutex_unlock(&repeated.lock);
-}
-
-void client_graphs_changed(void)
-{
-	pthread_mutex_lock(&repeated.lock);
-	repeated.changes++;
-	for (unsigned i = 0; i < REPEATED_BUCKETS; i++)
-		while (repeated.buckets[i])
-			repeated_drop(&repeated.buckets[i]);
-	pthread_mutex_unlock(&repeated.lock);
-}
-
-/* What was asked before the last change is not kept: it may have been about what that changed. */
-static void repeated_keep(CUgraphExec executable, const struct client_context *context, uint64_t changes)
-{
-	struct repeated **link, *made = NULL;
-
-	pthread_mutex_lock(&repeated.lock);
-	link = repeated_find(executable);
-	if (changes == repeated.changes) {
-		if (!*link)
-			made = calloc(1, sizeof(*made));
-		if (made) {
-			made->executable = executable;
-			*link = made;
-		}
-		if (*link)
-			(*link)->context = context;
-	}
-	pthread_mutex_unlock(&repeated.lock);
-}
+/* ---- launches (graphs.c) ---- */
 
 struct graph_launch {
 	struct wire_graph_launch fixed;
@@ -511,7 +476,6 @@ struct graph_launch {
 static struct graph_launch graph_launch_begin(CUgraphExec executable, CUstream stream)
 {
 	struct graph_launch launch = { .way = LAUNCH_AS_IT_IS };
-	const struct repeated *found;
 	struct client_session *session;
 
 	if (client_stream_enter(stream, &launch.fixed.stream) != CUDA_SUCCESS ||
@@ -522,11 +486,7 @@ static struct graph_launch graph_launch_begin(CUgraphExec executable, CUstream s
 	    !client_session_has(session, WIRE_OP_GRAPH_LAUNCH_CHECKED))
 		return launch;
 	launch.context = client_stream_context(launch.fixed.stream);
-	pthread_mutex_lock(&repeated.lock);
-	found = *repeated_find(executable);
-	launch.repeats = found && found->context == launch.context;
-	launch.changes = repeated.changes;
-	pthread_mutex_unlock(&repeated.lock);
+	launch.repeats = client_graph_repeats(executable, launch.context, &launch.changes);
 	launch.way = launch.repeats ? LAUNCH_POSTED : LAUNCH_CHECKED;
 	return launch;
 }
@@ -541,7 +501,7 @@ static CUresult graph_launch_check(struct graph_launch *launch, CUgraphExec exec
 		       "the two travel alike");
 	launch->repeats = result == CUDA_SUCCESS && reply.repeats;
 	if (launch->repeats)
-		repeated_keep(executable, launch->context, launch->changes);
+		client_graph_keep(executable, launch->context, launch->changes);
 	return result;
 }
 

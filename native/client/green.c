@@ -8,91 +8,6 @@
 
 #include "../generated/client_raw.h"
 
-struct client_green {
-	struct client_green *next;
-	CUgreenCtx handle;
-	CUcontext context;		/* that stands for it; NULL: not asked for yet */
-	int device;
-	unsigned references;		/* its own, and its streams' */
-	_Atomic bool ended;
-};
-
-static pthread_mutex_t green_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct client_green *greens;	/* that live */
-
-static struct client_green *green_find(CUgreenCtx handle)
-{
-	struct client_green *green = greens;
-
-	while (green && green->handle != handle)
-		green = green->next;
-	return green;
-}
-
-static struct client_green *green_current(void)
-{
-	const struct client_thread *thread = client_thread();
-	CUcontext context = thread->depth ? thread->contexts[thread->depth - 1] : NULL;
-	struct client_green *green = context ? greens : NULL;
-
-	while (green && green->context != context)
-		green = green->next;
-	return green;
-}
-
-/* With the lock. */
-static void green_drop(struct client_green *green)
-{
-	if (!--green->references)
-		free(green);
-}
-
-/* ---- streams ---- */
-
-struct client_green *client_green_take(void)
-{
-	struct client_green *green;
-
-	pthread_mutex_lock(&green_lock);
-	green = green_current();
-	if (green)
-		green->references++;
-	pthread_mutex_unlock(&green_lock);
-	return green;
-}
-
-void client_green_release(struct client_green *green)
-{
-	if (!green)
-		return;
-	pthread_mutex_lock(&green_lock);
-	green_drop(green);
-	pthread_mutex_unlock(&green_lock);
-}
-
-bool client_green_has_ended(const struct client_green *green)
-{
-	return atomic_load(&green->ended);
-}
-
-CUgreenCtx client_green_handle(const struct client_green *green, CUcontext *context)
-{
-	CUgreenCtx handle = NULL;
-
-	*context = NULL;
-	pthread_mutex_lock(&green_lock);
-	if (!green)
-		green = green_current();
-	if (green) {
-		handle = green->handle;
-		*context = green->context;
-	}
-	pthread_mutex_unlock(&green_lock);
-	return handle;
-}
-
-/* ---- life ---- */
-
 /* To the server that has it. */
 static CUresult green_call(struct client_session *session, enum wire_op op, const void *fixed,
 			   size_t bytes)
@@ -125,10 +40,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice de
 	green->device = dev;
 	green->references = 1;
 	*phCtx = green->handle;
-	pthread_mutex_lock(&green_lock);
-	green->next = greens;
-	greens = green;
-	pthread_mutex_unlock(&green_lock);
+	client_green_add(green);
 	return CUDA_SUCCESS;
 }
 
@@ -136,27 +48,19 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx)
 {
 	struct wire_green_destroy request = { 0 };
 	struct client_session *session;
-	struct client_green **link = &greens, *green;
+	struct client_green *green;
 	CUresult result = client_enter_any();
 	CUdevice device;
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	pthread_mutex_lock(&green_lock);
-	while (*link && (*link)->handle != hCtx)
-		link = &(*link)->next;
-	green = *link;
-	if (green) {
-		*link = green->next;
-		device = green->device;
-		request.context = (uint64_t)(uintptr_t)green->context;
-		atomic_store(&green->ended, true);
-		client_captures_end_green(green);
-		green_drop(green);
-	}
-	pthread_mutex_unlock(&green_lock);
+	green = client_green_end(hCtx);
 	if (!green)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	device = green->device;
+	request.context = (uint64_t)(uintptr_t)green->context;
+	client_captures_end_green(green);
+	client_green_release(green);
 	if (request.context)
 		handle_close(&farbus_client.handles, HANDLE_CONTEXT, request.context);
 	request.green = client_named_wire(hCtx, &session);
@@ -197,12 +101,12 @@ CUresult cuCtxFromGreenCtx(CUcontext *pContext, CUgreenCtx hCtx)
 		return result;
 	if (!pContext)
 		return CUDA_ERROR_INVALID_VALUE;
-	pthread_mutex_lock(&green_lock);
-	green = green_find(hCtx);
+	client_greens_lock();
+	green = client_green_find(hCtx);
 	result = green ? green_context(green) : CUDA_ERROR_INVALID_CONTEXT;
 	if (result == CUDA_SUCCESS)
 		*pContext = green->context;
-	pthread_mutex_unlock(&green_lock);
+	client_greens_unlock();
 	return result;
 }
 

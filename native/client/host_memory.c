@@ -1,12 +1,12 @@
 /* Pinned memory: this process's, and the server's too where that is on this node (pinned.c); or managed memory, where
  * the program asks for it (managed.c).  cuMemHostAlloc and its like, and what a program registers. */
+#include "context.h"
 #include "host.h"
 #include "managed.h"
 #include "memory.h"
 #include "pinned.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,73 +15,6 @@ static size_t page_round(size_t bytes)
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
 	return (bytes + page - 1) & ~(page - 1);
-}
-
-static _Atomic bool pinned_given;
-static _Atomic bool allocated_alone;	/* where the server maps, some of what CUDA allocated is not mapped */
-
-struct hint {
-	char text[320];
-};
-
-/* What has a program's pinned memory be mapped; with it, what the program registers is not, nor what only one side can have. */
-static struct hint mapping_hint(void)
-{
-	const struct client_session *older = client_pinned_unmapped();
-	struct hint hint;
-
-	switch (farbus_client.mapping) {
-	case MAPPING_SHARED:
-		if (atomic_load(&allocated_alone))
-			return (struct hint){ "program and server could not both have it: by a limit of either (ulimit -n, -f, "
-					      "-v), beyond 16,384 pieces or half of this machine's memory, or where no address "
-					      "is free in both" };
-		return (struct hint){ "memory that a program registers stays its own, but files in memory (shm_open, "
-				      "memfd_create) that it has mapped shared: let CUDA allocate it" };
-	case MAPPING_MANAGED:
-		return (struct hint){ "memory that a program registers stays its own with FARBUS_MAPPED_MEMORY=managed: "
-				      "let CUDA allocate it" };
-	default:
-		if (!client_alone())
-			return (struct hint){ "with GPUs of one node (without --gpu-span) FARBUS_MAPPED_MEMORY=managed lets "
-					      "kernels use it, where the program waits for them before it reads" };
-		if (!older)
-			return (struct hint){ "FARBUS_MAPPED_MEMORY=managed lets kernels use what CUDA allocates "
-					      "(cudaHostAlloc, not cudaHostRegister), where the program waits for them before "
-					      "it reads" };
-		snprintf(hint.text, sizeof(hint.text), "the server at %s speaks remoting protocol %u.%u, this shim %u.%u: "
-			 "with the same version of farbus on both sides kernels use it", older->peer, older->major,
-			 older->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
-		return hint;
-	}
-}
-
-/* CUDA gives memory that was asked to be mapped also where none can be, and fails later. */
-static void note_pinned(unsigned flags)
-{
-	static _Atomic bool said;
-
-	atomic_store(&pinned_given, true);
-	_Static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP, "one flag for both");
-	if (flags & CU_MEMHOSTALLOC_DEVICEMAP && !atomic_exchange(&said, true))
-		client_message("pinned memory is not mapped: %s%s",
-			       farbus_client.mapping == MAPPING_NONE
-				       ? "kernels that read or write this machine's memory, as NCCL's do, can't work on a "
-					 "remote GPU; copy instead, or use gloo for NCCL; "
-				       : "",
-			       mapping_hint().text);
-}
-
-/* Where addresses are unified all pinned memory is mapped without being asked (CatBoost goes by that), and a kernel
- * that is given its address ends with an illegal address, which says nothing of why. */
-void client_pinned_after_illegal_address(void)
-{
-	static _Atomic bool said;
-
-	if (atomic_load(&pinned_given) && !atomic_exchange(&said, true))
-		client_message("a kernel used an address that is not the GPU's (CUDA error 700): if that was pinned "
-			       "memory of this machine, a remote GPU can't read or write it; copy it; %s",
-			       mapping_hint().text);
 }
 
 /* Does the program have it as pinned memory? */
@@ -140,8 +73,8 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags)
 	}
 	*pp = memory;
 	if (!range.mapped) {
-		atomic_store(&allocated_alone, farbus_client.mapping == MAPPING_SHARED);
-		note_pinned(Flags);
+		client_pinned_alone();
+		client_pinned_note(Flags);
 	}
 	return CUDA_SUCCESS;
 }
@@ -204,7 +137,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 		if (!atomic_exchange(&said, true))
 			client_message("cuMemHostGetDevicePointer_v2 is not supported over remoting: a remote GPU "
 				       "cannot read or write memory of this machine directly; "
-				       "CAN_MAP_HOST_MEMORY is 0; %s", mapping_hint().text);
+				       "CAN_MAP_HOST_MEMORY is 0; %s", client_mapping_hint().text);
 		return CUDA_ERROR_NOT_SUPPORTED;
 	}
 	if (!pdptr || Flags || !client_memory_find((uint64_t)(uintptr_t)p, &range))
@@ -212,7 +145,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 	if (!range.mapped) {
 		/* On a local GPU it has an address, asked to be mapped or not. */
 		if (range.kind == MEMORY_PINNED)
-			note_pinned(CU_MEMHOSTALLOC_DEVICEMAP);
+			client_pinned_note(CU_MEMHOSTALLOC_DEVICEMAP);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	*pdptr = (CUdeviceptr)(uintptr_t)p;
@@ -251,7 +184,7 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 			return result;
 		/* CUDA gives it where the device can't map, which it says here that it can. */
 		if (farbus_client.mapping != MAPPING_NONE && Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
-			note_pinned(Flags);
+			client_pinned_note(Flags);
 			return CUDA_ERROR_NOT_SUPPORTED;
 		}
 	}
@@ -261,7 +194,7 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 	if (rc)
 		return rc == -EEXIST ? CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED : CUDA_ERROR_OUT_OF_MEMORY;
 	if (!range.mapped)
-		note_pinned(Flags);
+		client_pinned_note(Flags);
 	return CUDA_SUCCESS;
 }
 

@@ -1,22 +1,18 @@
-/* cuInit, versions, look-ups, export tables, error texts. */
+/* cuInit, and what a program may ask before it. */
+#include "across.h"
+#include "capture.h"
+#include "context.h"
 #include "descriptor.h"
 #include "details.h"
 #include "library.h"
 #include "managed.h"
 #include "resume.h"
+#include "session.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../cudart/cudart.h"
 #include "../transport/clofork.h"
-
-struct client farbus_client = {
-	.init = PTHREAD_MUTEX_INITIALIZER,
-	.handles = HANDLE_TABLE_INITIALIZER,
-	.sessions = { [0 ... CLIENT_SERVERS - 1] = { .transport = { .descriptor = -1 } } },
-};
 
 /* The child of a fork has no session: CUDA answers error 3 there. */
 static void child_of_fork(void)
@@ -81,6 +77,25 @@ static CUresult client_connect(struct client *client)
 	return CUDA_SUCCESS;
 }
 
+/* A thread of the program's ends: servers that are there are told, before its lane is another's. */
+static void thread_end(void *opaque)
+{
+	struct client_thread *thread = opaque;
+
+	client_capture_thread_ends();
+	if (atomic_load(&farbus_client.state) != CLIENT_READY)
+		return;
+	for (unsigned i = 0; i < farbus_client.session_count; i++) {
+		const struct client_route route = { .session = &farbus_client.sessions[i] };
+		const struct client_request request = { .op = WIRE_OP_LANE_END };
+
+		if (!atomic_load(&route.session->dead))
+			client_post_to(&route, &request);
+	}
+	client_captures_end_thread(thread->lane);
+	client_thread_leave(thread);
+}
+
 static void cudart_start(void);
 
 static CUresult client_start(struct client *client)
@@ -91,8 +106,10 @@ static CUresult client_start(struct client *client)
 		result = client_context_make_primary(&client->devices[i]);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (client_threads_init())
+	if (client_threads_init(thread_end))
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (client->session_count > 1)
+		client->session_lost = client_across_lost;
 	for (unsigned i = 0; i < client->session_count; i++)
 		if (client_session_start(&client->sessions[i]))
 			return CUDA_ERROR_OUT_OF_MEMORY;
@@ -140,173 +157,6 @@ CUresult cuDriverGetVersion(int *driverVersion)
 								: CLIENT_DRIVER_VERSION;
 	pthread_mutex_unlock(&client->init);
 	return CUDA_SUCCESS;
-}
-
-/* ---- look-ups ---- */
-
-CUresult client_unsupported(int number)
-{
-	static _Atomic unsigned char said[4096];
-
-	for (size_t i = 0; i < client_entry_count; i++) {
-		const struct client_entry *entry = &client_entries[i];
-
-		if (entry->number != number)
-			continue;
-		if (number < (int)sizeof(said) && !atomic_exchange(&said[number], 1))
-			client_message("%s is not supported over remoting: %s", entry->symbol,
-				       entry->reason);
-		break;
-	}
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult client_missing(const struct client_session *session, int number)
-{
-	static _Atomic unsigned char said[4096];
-
-	for (size_t i = 0; i < client_entry_count; i++) {
-		if (client_entries[i].number != number)
-			continue;
-		if (number < (int)sizeof(said) && !atomic_exchange(&said[number], 1))
-			client_message("the server at %s does not have %s: it speaks remoting protocol "
-				       "%u.%u, this shim %u.%u; install the same version of farbus on "
-				       "both nodes", session->peer, client_entries[i].symbol,
-				       session->major, session->minor, WIRE_PROTOCOL_MAJOR,
-				       WIRE_PROTOCOL_MINOR);
-		break;
-	}
-	return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-/* The first entry of that name, or client_entry_count. */
-static size_t entry_first(const char *name)
-{
-	size_t low = 0, high = client_entry_count;
-
-	while (low < high) {
-		size_t middle = (low + high) / 2;
-
-		if (strcmp(client_entries[middle].name, name) < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low;
-}
-
-/* The newest variant whose version is at most the requested one. */
-static void *entry_resolve(const char *name, int version, cuuint64_t flags, bool *known)
-{
-	bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-	void *found = NULL;
-
-	*known = false;
-	for (size_t i = entry_first(name); i < client_entry_count; i++) {
-		const struct client_entry *entry = &client_entries[i];
-
-		if (strcmp(entry->name, name) != 0)
-			break;
-		*known = true;
-		if (entry->version <= version)
-			found = entry->function;
-		if (per_thread && entry->thread_function && entry->thread_version <= version)
-			found = entry->thread_function;
-	}
-	if (*known)
-		return found;
-	/* Some libraries ask for a symbol's full name. */
-	for (size_t i = 0; i < client_entry_count; i++) {
-		const struct client_entry *entry = &client_entries[i];
-
-		if (entry->thread_symbol && strcmp(entry->thread_symbol, name) == 0)
-			found = entry->thread_function;
-		else if (strcmp(entry->symbol, name) == 0)
-			found = entry->function;
-	}
-	*known = found;
-	return found;
-}
-
-CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
-			     CUdriverProcAddressQueryResult *symbolStatus)
-{
-	bool known;
-	void *found;
-	int newest = farbus_client.driver_version ? farbus_client.driver_version
-						  : CLIENT_DRIVER_VERSION;
-
-	if (!symbol || !pfn)
-		return CUDA_ERROR_INVALID_VALUE;
-	found = entry_resolve(symbol, cudaVersion < newest ? cudaVersion : newest, flags, &known);
-	*pfn = found;
-	if (symbolStatus)
-		*symbolStatus = found ? CU_GET_PROC_ADDRESS_SUCCESS
-				: known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
-					: CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	if (found)
-		return CUDA_SUCCESS;
-	return symbolStatus ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
-{
-	return cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, NULL);
-}
-
-CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
-{
-	const void *table;
-
-	if (!ppExportTable || !pExportTableId)
-		return CUDA_ERROR_INVALID_VALUE;
-	table = cudart_export_table(pExportTableId);
-	if (!table)
-		return CUDA_ERROR_INVALID_VALUE;
-	*ppExportTable = table;
-	return CUDA_SUCCESS;
-}
-
-/* ---- error texts ---- */
-
-static const struct {
-	CUresult result;
-	const char *name;
-	const char *text;
-} results[] = {
-#define ROW(name, text) { name, #name, text },
-	CUDA_ABI_RESULTS(ROW)
-#undef ROW
-};
-
-#define RESULT_COUNT (sizeof(results) / sizeof(results[0]))
-
-CUresult cuGetErrorName(CUresult error, const char **pStr)
-{
-	if (!pStr)
-		return CUDA_ERROR_INVALID_VALUE;
-	for (size_t i = 0; i < RESULT_COUNT; i++) {
-		if (results[i].result == error) {
-			*pStr = results[i].name;
-			return CUDA_SUCCESS;
-		}
-	}
-	*pStr = NULL;
-	return CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuGetErrorString(CUresult error, const char **pStr)
-{
-	if (!pStr)
-		return CUDA_ERROR_INVALID_VALUE;
-	for (size_t i = 0; i < RESULT_COUNT; i++) {
-		if (results[i].result == error) {
-			*pStr = results[i].text;
-			return CUDA_SUCCESS;
-		}
-	}
-	*pStr = NULL;
-	return CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- the profiler has nothing to do here ---- */

@@ -1,4 +1,5 @@
-/* library.h - libraries and modules (library.c), their kernels (kernels.c) and launches of those (launch.c). */
+/* library.h - libraries and modules (library.c), what servers say of their kernels (kernels.c), how those are found
+ * (kernel.c) and launched (launch.c). */
 #ifndef FARBUS_CLIENT_LIBRARY_H
 #define FARBUS_CLIENT_LIBRARY_H
 
@@ -120,5 +121,19 @@ int client_route_device(const struct client_route *route);
 CUresult client_kernels_take(struct client_library *library, struct client_session *session, int device,
 			     const void *described, size_t bytes, uint32_t total);
 void client_kernels_free(struct client_library *library);
+/* Drivers before 12.4 cannot list the kernels of a library: ask for this one. */
+CUresult client_kernel_ask(struct client_library *library, struct client_session *session,
+			   const char *name);
+/* Take descriptions of kernels as they are on a device; how many there were. */
+CUresult client_kernels_describe(struct client_library *library, int device, uint32_t first,
+				 uint32_t *count);
+/* An older server does not say it again: what is so on another of its devices. */
+void client_kernel_describe_alike(struct client_function *function, int device);
+
+/* Has the server described all of its kernels? */
+static inline bool client_library_listed(const struct client_library *library, const struct client_session *session)
+{
+	return library->listed >> session->index & 1;
+}
 
 #endif

@@ -1,4 +1,4 @@
-/* managed.h - managed memory (managed.c, advice.c, pages.c, home.c, active.c): what the rest of the shim tells it. */
+/* managed.h - managed memory: what the rest of the shim tells it (managed.c), and what there is (managed_alloc.c). */
 #ifndef FARBUS_CLIENT_MANAGED_H
 #define FARBUS_CLIENT_MANAGED_H
 
@@ -7,7 +7,7 @@
 /* Has the program any?  Else nothing here costs anything. */
 static inline bool client_managed_any(void)
 {
-	return atomic_load_explicit(&farbus_client.managed, memory_order_relaxed);
+	return atomic_load_explicit(&farbus_client.managed, memory_order_relaxed) != NULL;
 }
 
 /* Is it an address of managed memory? */
@@ -18,10 +18,8 @@ bool client_managed_offered(void);
 /* CUDA_ERROR_NOT_SUPPORTED, and why, once. */
 CUresult client_managed_refuse(void);
 
-/* Pinned memory that kernels use by its address (FARBUS_MAPPED_MEMORY=managed): can it be had?  It is
- * of the current context. */
+/* Pinned memory that kernels use by its address (FARBUS_MAPPED_MEMORY=managed): can it be had? */
 CUresult client_mapped_check(void);
-CUresult client_mapped_alloc(uint64_t bytes, unsigned flags, uint64_t *address);
 
 /* A stream's name on the wire, with the lane in CUDA's own per thread: no two threads' are one. */
 static inline uint64_t client_managed_key(uint64_t stream)
@@ -42,14 +40,14 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 /* A node of any kind: refused where it would wait for a word of managed memory (words.c). */
 CUresult client_words_check(const CUgraphNodeParams *params);
 
-/* Which posting of work is the last until now. */
-uint64_t client_active_now(void);
-/* A call has succeeded; it may have waited for the device, for what was posted until it began. */
-void client_managed_called(const struct client_route *route, const struct client_request *request, uint64_t since);
-/* Around a host function that a stream (its key) waits for; 0: a graph's. */
-void client_managed_host_begin(uint64_t stream);
-void client_managed_host_end(uint64_t stream);
+/* There is some from here on.  Copies: what nothing runs on comes back. */
+void client_managed_begin(void);
+void client_managed_bring(void);
 
+/* ---- managed_alloc.c ---- */
+
+/* Pinned memory that is managed, of the current context. */
+CUresult client_mapped_alloc(uint64_t bytes, unsigned flags, uint64_t *address);
 /* cuMemFree of a managed allocation, or cuMemFreeHost; false: it is none. */
 bool client_managed_free(uint64_t address, CUresult *result);
 /* A variable of a module that is managed: it can be touched from here on. */
@@ -57,9 +55,5 @@ CUresult client_managed_variable(struct client_library *library, struct client_c
 				 uint64_t address, uint64_t bytes);
 void client_managed_forget_library(const struct client_library *library);
 void client_managed_forget_context(const struct client_context *context);
-
-/* cuLibraryGetManaged, cuLibraryGetGlobal and cuModuleGetGlobal (library.c). */
-CUresult client_global_find(const void *handle, const char *name, bool managed, CUdeviceptr *address,
-			    size_t *bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* memory.h - whose an address is, and what lies there (memory.c). */
+/* memory.h - whose an address is and what lies there (ranges.c), and where memory finds room (place.c). */
 #ifndef FARBUS_CLIENT_MEMORY_H
 #define FARBUS_CLIENT_MEMORY_H
 
@@ -29,6 +29,11 @@ struct client_range {
 	unsigned long long id;
 };
 
+/* Addresses are reserved in blocks of so many. */
+#define CLIENT_BLOCK_BYTES (2ull << 20)
+
+/* ---- ranges.c ---- */
+
 /* The range that holds the address; false: the driver does not know it. */
 bool client_memory_find(uint64_t address, struct client_range *range);
 /* The addresses that were reserved and hold it, mapped or not. */
@@ -47,8 +52,20 @@ void client_memory_unmap(uint64_t base, uint64_t bytes);
 void client_memory_access(uint64_t base, uint64_t bytes, bool accessible);
 bool client_memory_set_sync(uint64_t address, bool sync);
 bool client_memory_remove(uint64_t base, enum client_memory_kind kind, struct client_range *range);
+/* Mark a range that the server is asked to free, and say which it was.  From then on
+ * an allocation that gets its addresses takes its place. */
+bool client_memory_leave(uint64_t base, struct client_range *range);
+/* The server has answered: the range goes, or stays after all; unless another is there. */
+void client_memory_left(const struct client_range *range, bool freed);
+/* A graph has it: whether it is allocated the server knows. */
+void client_memory_set_graph(uint64_t address);
 void client_memory_forget_library(struct client_library *library);
 void client_memory_forget_context(struct client_context *context);
+/* The context in which to reach a device's memory; NULL: its server has none. */
+struct client_context *client_memory_context(const struct client_range *range);
+
+/* ---- place.c ---- */
+
 /* Find memory or addresses that are free here, too: `take` asks for some and fills in the
  * range's base and length; what is taken in this process is kept until others are found,
  * and then given back.  With `fill`, plain memory of growing length is taken in between, so
@@ -61,8 +78,7 @@ struct client_placement {
 };
 
 CUresult client_memory_place(const struct client_placement *placement, struct client_range *range);
-
-/* The context in which to reach a device's memory; NULL: its server has none. */
-struct client_context *client_memory_context(const struct client_range *range);
+/* Give back what the program has never had. */
+void client_memory_free_quietly(const struct client_route *route, uint64_t address);
 
 #endif

@@ -1,4 +1,5 @@
-/* Pages of managed memory: their states, and the regions that they lie in. */
+/* Pages of managed memory: their states. */
+#include "exchange.h"
 #include "host.h"
 #include "pages.h"
 
@@ -20,74 +21,11 @@
 #define PAGEMAP_THERE (3ull << 62)	/* present or swapped out */
 
 static struct {
-	pthread_mutex_t lock;
-	bool started, paging;
+	bool started;
 	int pagemap;			/* descriptor, or -1 */
-	struct managed_region **regions; /* by base */
-	size_t count, room;
 	uint8_t *bounce;		/* RUN_MOST pages, of the thread that serves faults */
 	bool lost_said;
-} managed = { .lock = PTHREAD_MUTEX_INITIALIZER, .pagemap = -1 };
-
-/* What the holder was before. */
-static int cancel_before;
-
-/* A handler of the program's that touched managed memory here would wait for a fault that
- * waits for this thread; a thread that was cancelled here would keep all others out. */
-void client_pages_lock(void)
-{
-	int cancel;
-
-	client_guard_begin();
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	pthread_mutex_lock(&managed.lock);
-	cancel_before = cancel;
-	client_thread()->managed = true;
-}
-
-void client_pages_unlock(void)
-{
-	int cancel = cancel_before;
-
-	client_thread()->managed = false;
-	pthread_mutex_unlock(&managed.lock);
-	pthread_setcancelstate(cancel, &cancel);
-	client_guard_end();
-}
-
-bool client_pages_paging(void)
-{
-	return managed.paging;
-}
-
-int client_pages_start(void)
-{
-	const char *wanted = getenv("FARBUS_MANAGED_MEMORY");
-	bool any = wanted && strcmp(wanted, "paging") == 0;
-	bool copies = wanted && strcmp(wanted, "copies") == 0;
-
-	if (managed.started)
-		return 0;
-	managed.bounce = mmap(NULL, RUN_MOST * PAGE_BYTES, PROT_READ | PROT_WRITE,
-			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (managed.bounce == MAP_FAILED)
-		return -ENOMEM;
-	managed.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	if (!copies)
-		managed.paging = paging_open(any) == 0;
-	if (managed.paging) {
-		atomic_store(&farbus_client.paging, true);
-		for (unsigned i = 0; i < farbus_client.session_count; i++)
-			client_session_unlead(&farbus_client.sessions[i]);
-	}
-	managed.started = true;
-	return 0;
-}
-
-static void *pointer(uint64_t address)
-{
-	return (void *)(uintptr_t)address;
-}
+} managed = { .pagemap = -1 };
 
 static uint64_t page_address(const struct managed_region *region, size_t page)
 {
@@ -191,9 +129,9 @@ static CUresult hold(const struct managed_region *region, size_t first, size_t c
 	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
 	int rc = 0;
 
-	if (managed.paging && region->state[first] == PAGE_FRESH)
+	if (client_pages_paging() && region->state[first] == PAGE_FRESH)
 		rc = paging_register(address, bytes);
-	if (managed.paging && !rc)
+	if (client_pages_paging() && !rc)
 		rc = paging_protect(address, bytes, true);
 	return rc ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
@@ -225,7 +163,7 @@ static CUresult send_fresh(struct managed_region *region, size_t first, size_t c
 /* Copies: what differs from what the GPU has. */
 static CUresult send_changed(struct managed_region *region, size_t first, size_t count)
 {
-	const uint8_t *here = pointer(region->base);
+	const uint8_t *here = client_pointer(region->base);
 	CUresult result = CUDA_SUCCESS;
 
 	for (size_t i = first; i < first + count && result == CUDA_SUCCESS;) {
@@ -256,7 +194,7 @@ static uint32_t word(const uint8_t *bytes, size_t at)
  * managed memory's rule forbids.  So of what came meanwhile only the words that were written travel. */
 static CUresult send_words(struct managed_region *region, size_t first, size_t count)
 {
-	const uint8_t *here = pointer(region->base);
+	const uint8_t *here = client_pointer(region->base);
 	size_t end = (first + count) * PAGE_BYTES;
 	CUresult result = CUDA_SUCCESS;
 
@@ -279,17 +217,17 @@ static CUresult send_dirty(struct managed_region *region, size_t first, size_t c
 							      : transfer(region, SEND, first, count, NULL);
 
 	if (region->twin)
-		memcpy(region->twin + at, pointer(region->base + at), count * PAGE_BYTES);
+		memcpy(region->twin + at, client_pointer(region->base + at), count * PAGE_BYTES);
 	return result;
 }
 
 static int drop(uint64_t address, uint64_t bytes)
 {
-	int rc = madvise(pointer(address), bytes, MADV_DONTNEED);
+	int rc = madvise(client_pointer(address), bytes, MADV_DONTNEED);
 
 	/* The program has locked what it has (mlockall): the kernel drops no locked pages. */
-	if (rc && errno == EINVAL && !munlock(pointer(address), bytes))
-		rc = madvise(pointer(address), bytes, MADV_DONTNEED);
+	if (rc && errno == EINVAL && !munlock(client_pointer(address), bytes))
+		rc = madvise(client_pointer(address), bytes, MADV_DONTNEED);
 	return rc;
 }
 
@@ -299,7 +237,7 @@ static CUresult take_away(struct managed_region *region, size_t first, size_t co
 {
 	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
 
-	if (managed.paging ? drop(address, bytes) : mprotect(pointer(address), bytes, PROT_NONE))
+	if (client_pages_paging() ? drop(address, bytes) : mprotect(client_pointer(address), bytes, PROT_NONE))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	state_set(region, first, count, PAGE_AWAY);
 	return CUDA_SUCCESS;
@@ -345,7 +283,7 @@ CUresult client_pages_flush(struct managed_region *region, size_t first, size_t 
 				result = send_fresh(region, i, run);
 			break;
 		case PAGE_DIRTY:
-			if (!managed.paging) {
+			if (!client_pages_paging()) {
 				result = send_changed(region, i, run);
 				break;
 			}
@@ -389,8 +327,11 @@ void client_pages_drop(struct managed_region *region)
 
 void client_pages_doubt(void)
 {
-	for (size_t i = 0; managed.paging && i < managed.count; i++)
-		managed.regions[i]->provisional |= managed.regions[i]->mapped && managed.regions[i]->warm;
+	for (size_t i = 0; client_pages_paging() && i < client_pages_count(); i++) {
+		struct managed_region *region = client_pages_at(i);
+
+		region->provisional |= region->mapped && region->warm;
+	}
 }
 
 /* ---- copies: everything comes back at once ---- */
@@ -418,8 +359,8 @@ CUresult client_pages_bring_finish(void)
 {
 	CUresult result = client_homes_settle();
 
-	for (size_t r = 0; r < managed.count; r++) {
-		struct managed_region *region = managed.regions[r];
+	for (size_t r = 0; r < client_pages_count(); r++) {
+		struct managed_region *region = client_pages_at(r);
 		struct client_session *session = region->home->context->session;
 		size_t run;
 
@@ -437,11 +378,11 @@ CUresult client_pages_bring_finish(void)
 			if (region->state[i] != PAGE_CLEAN)
 				continue;
 			if (result != CUDA_SUCCESS ||
-			    mprotect(pointer(address), run * PAGE_BYTES, PROT_READ | PROT_WRITE)) {
+			    mprotect(client_pointer(address), run * PAGE_BYTES, PROT_READ | PROT_WRITE)) {
 				state_set(region, i, run, PAGE_AWAY);
 				continue;
 			}
-			memcpy(pointer(address), region->twin + i * PAGE_BYTES, run * PAGE_BYTES);
+			memcpy(client_pointer(address), region->twin + i * PAGE_BYTES, run * PAGE_BYTES);
 			state_set(region, i, run, PAGE_DIRTY);
 		}
 	}
@@ -460,7 +401,7 @@ static void lose(struct managed_region *region, size_t first, size_t count)
 		client_message("managed memory at %#llx was on the GPU, which can't be reached: touching "
 			       "it ends the program", (unsigned long long)address);
 	managed.lost_said = true;
-	mprotect(pointer(address), count * PAGE_BYTES, PROT_NONE);
+	mprotect(client_pointer(address), count * PAGE_BYTES, PROT_NONE);
 }
 
 static bool same_attachment(const struct managed_region *region, size_t a, size_t b)
@@ -553,7 +494,8 @@ static void fault_protected(struct managed_region *region, size_t page)
 	paging_protect(page_address(region, page), (end - page) * PAGE_BYTES, false);
 }
 
-void client_pages_fault(uint64_t address, bool write, bool protected_page)
+/* A thread waits for this page.  Called without a lock. */
+static void page_fault(uint64_t address, bool write, bool protected_page)
 {
 	struct managed_region *region;
 
@@ -578,126 +520,26 @@ void client_pages_fault(uint64_t address, bool write, bool protected_page)
 	client_pages_unlock();
 }
 
-/* ---- regions ---- */
-
-/* Index of the first region that ends behind the address. */
-static size_t region_search(uint64_t address)
+int client_pages_start(void)
 {
-	size_t low = 0, high = managed.count;
+	const char *wanted = getenv("FARBUS_MANAGED_MEMORY");
+	bool any = wanted && strcmp(wanted, "paging") == 0;
+	bool copies = wanted && strcmp(wanted, "copies") == 0;
 
-	while (low < high) {
-		size_t middle = (low + high) / 2;
-		const struct managed_region *region = managed.regions[middle];
-
-		if (region->base + region->pages * PAGE_BYTES <= address)
-			low = middle + 1;
-		else
-			high = middle;
+	if (managed.started)
+		return 0;
+	managed.bounce = mmap(NULL, RUN_MOST * PAGE_BYTES, PROT_READ | PROT_WRITE,
+			      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (managed.bounce == MAP_FAILED)
+		return -ENOMEM;
+	managed.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	if (!copies && paging_open(any, page_fault) == 0) {
+		atomic_store(&farbus_client.paging, true);
+		for (unsigned i = 0; i < farbus_client.session_count; i++)
+			client_session_unlead(&farbus_client.sessions[i]);
 	}
-	return low;
-}
-
-struct managed_region *client_pages_find(uint64_t address)
-{
-	size_t index = region_search(address);
-
-	return index < managed.count && managed.regions[index]->base <= address ? managed.regions[index]
-										 : NULL;
-}
-
-size_t client_pages_count(void)
-{
-	return managed.count;
-}
-
-struct managed_region *client_pages_at(size_t index)
-{
-	return managed.regions[index];
-}
-
-struct managed_region *client_pages_make(uint64_t base, size_t pages, bool mapped)
-{
-	struct managed_region *region = calloc(1, sizeof(*region));
-
-	if (!region)
-		return NULL;
-	region->base = base;
-	region->pages = pages;
-	region->warm_low = pages;
-	region->next = region->next_write = pages;
-	region->mapped = mapped;
-	region->state = calloc(pages, 1);
-	if (!managed.paging || mapped)
-		region->twin = mmap(NULL, pages * PAGE_BYTES, PROT_READ | PROT_WRITE,
-				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (!region->state || region->twin == MAP_FAILED) {
-		free(region->state);
-		free(region);
-		return NULL;
-	}
-	if (region->twin)
-		madvise(region->twin, pages * PAGE_BYTES, MADV_DONTFORK);
-	return region;
-}
-
-static void region_free(struct managed_region *region)
-{
-	if (region->twin)
-		munmap(region->twin, region->pages * PAGE_BYTES);
-	free(region->state);
-	free(region->blocks);
-	free(region->pieces);
-	free(region);
-}
-
-bool client_pages_add(struct managed_region *region)
-{
-	size_t index = region_search(region->base);
-
-	if (managed.count == managed.room) {
-		size_t room = managed.room ? 2 * managed.room : 16;
-		struct managed_region **grown = realloc(managed.regions, room * sizeof(*grown));
-
-		if (!grown) {
-			region_free(region);
-			return false;
-		}
-		managed.regions = grown;
-		managed.room = room;
-	}
-	memmove(&managed.regions[index + 1], &managed.regions[index],
-		(managed.count - index) * sizeof(*managed.regions));
-	managed.regions[index] = region;
-	managed.count++;
-	return true;
-}
-
-static int map(uint64_t address, uint64_t bytes, int protection)
-{
-	void *got = mmap(pointer(address), bytes, protection,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-
-	if (got == MAP_FAILED)
-		return -errno;
-	if (protection != PROT_NONE) {
-		/* As with the driver's own, a child of the program has none of it. */
-		madvise(got, bytes, MADV_DONTFORK);
-		madvise(got, bytes, MADV_NOHUGEPAGE);
-	}
+	managed.started = true;
 	return 0;
-}
-
-void client_pages_remove(struct managed_region *region)
-{
-	size_t index = region_search(region->base);
-
-	map(region->base, region->pages * PAGE_BYTES, PROT_NONE);
-	if (managed.paging)
-		paging_wake(region->base, region->pages * PAGE_BYTES);
-	managed.count--;
-	memmove(&managed.regions[index], &managed.regions[index + 1],
-		(managed.count - index) * sizeof(*managed.regions));
-	region_free(region);
 }
 
 CUresult client_pages_fresh(struct managed_region *region, size_t first, size_t count)
@@ -705,7 +547,7 @@ CUresult client_pages_fresh(struct managed_region *region, size_t first, size_t 
 	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
 	CUresult result;
 
-	if (map(address, bytes, PROT_READ | PROT_WRITE))
+	if (client_pages_map(address, bytes, PROT_READ | PROT_WRITE))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = client_home_clear(region->home, address, bytes);
 	if (result == CUDA_SUCCESS)
@@ -713,15 +555,15 @@ CUresult client_pages_fresh(struct managed_region *region, size_t first, size_t 
 	if (result == CUDA_SUCCESS)
 		state_set(region, first, count, PAGE_FRESH);
 	else
-		map(address, bytes, PROT_NONE);
+		client_pages_map(address, bytes, PROT_NONE);
 	return result;
 }
 
 CUresult client_pages_known(struct managed_region *region)
 {
-	if (map(region->base, region->pages * PAGE_BYTES, PROT_READ | PROT_WRITE))
+	if (client_pages_map(region->base, region->pages * PAGE_BYTES, PROT_READ | PROT_WRITE))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (managed.paging && paging_register(region->base, region->pages * PAGE_BYTES))
+	if (client_pages_paging() && paging_register(region->base, region->pages * PAGE_BYTES))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	state_set(region, 0, region->pages, PAGE_CLEAN);
 	return take_away(region, 0, region->pages);
@@ -729,27 +571,10 @@ CUresult client_pages_known(struct managed_region *region)
 
 void client_pages_free(struct managed_region *region, size_t first, size_t count)
 {
-	map(page_address(region, first), count * PAGE_BYTES, PROT_NONE);
-	if (managed.paging)
+	client_pages_map(page_address(region, first), count * PAGE_BYTES, PROT_NONE);
+	if (client_pages_paging())
 		paging_wake(page_address(region, first), count * PAGE_BYTES);
 	state_set(region, first, count, PAGE_FREE);
 	if (region->twin)
 		madvise(region->twin + first * PAGE_BYTES, count * PAGE_BYTES, MADV_DONTNEED);
-}
-
-struct managed_block *client_pages_block(struct managed_region *region, size_t page)
-{
-	size_t low = 0, high = region->block_count;
-
-	while (low < high) {
-		size_t middle = (low + high) / 2;
-		struct managed_block *block = &region->blocks[middle];
-
-		if (block->first + block->count <= page)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low < region->block_count && region->blocks[low].first <= page ? &region->blocks[low]
-										: NULL;
 }

@@ -26,6 +26,7 @@
 #endif
 
 static int paging_fd = -1;
+static paging_fault *paging_told;
 
 static int open_descriptor(bool any)
 {
@@ -57,13 +58,13 @@ static void *paging_thread(void *opaque)
 		if (got != (ssize_t)sizeof(message))
 			return NULL;
 		if (message.event == UFFD_EVENT_PAGEFAULT)
-			client_pages_fault(message.arg.pagefault.address,
-					   message.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WRITE,
-					   message.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP);
+			paging_told(message.arg.pagefault.address,
+				    message.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WRITE,
+				    message.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP);
 	}
 }
 
-int paging_open(bool any)
+int paging_open(bool any, paging_fault *fault)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_PAGEFAULT_FLAG_WP };
 	int rc, fd = open_descriptor(any);
@@ -76,6 +77,7 @@ int paging_open(bool any)
 		return rc;
 	}
 	paging_fd = fd;
+	paging_told = fault;
 	rc = transport_thread_start(NULL, paging_thread, NULL);
 	if (rc) {
 		close(fd);

@@ -8,6 +8,7 @@
  * server takes) pinned memory is this process's alone, and its bytes travel.
  */
 #include "across.h"
+#include "exchange.h"
 #include "pinned.h"
 
 #include <stdlib.h>
@@ -32,49 +33,6 @@ static _Atomic unsigned pieces;
 
 /* Over descriptors and their offers, which come in the same order.  Before outbox.append. */
 static pthread_mutex_t offer_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* The session that shares pinned memory; NULL: none.  With several servers a copy may be ordered
- * behind another server's, which only this process sees. */
-static struct client_session *sharing_session(void)
-{
-	struct client_session *session = farbus_client.sessions;
-
-	return client_alone() && session->transport.shm &&
-			       client_session_has(session, WIRE_OP_PINNED_OFFER) &&
-			       client_session_has(session, WIRE_OP_COPY_PINNED)
-		       ? session
-		       : NULL;
-}
-
-/* Would all devices use memory that the server maps? */
-static bool devices_map(void)
-{
-	static const CUdevice_attribute needed[] = {
-		CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
-		CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
-		CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-	};
-
-	for (int i = 0; i < farbus_client.device_count; i++)
-		for (size_t j = 0; j < sizeof(needed) / sizeof(needed[0]); j++)
-			if (!farbus_client.devices[i].snapshot.attributes[needed[j]])
-				return false;
-	return true;
-}
-
-bool client_pinned_maps(void)
-{
-	const struct client_session *session = sharing_session();
-
-	return session && client_session_has(session, WIRE_OP_PINNED_MAP) && devices_map();
-}
-
-const struct client_session *client_pinned_unmapped(void)
-{
-	const struct client_session *session = sharing_session();
-
-	return session && !client_session_has(session, WIRE_OP_PINNED_MAP) && devices_map() ? session : NULL;
-}
 
 /* Ask the server, and return what it says; an earlier operation's failure, which the answer may tell as
  * well, is kept for a call that may return it. */
@@ -176,7 +134,7 @@ static bool shared_offer(struct client_session *session, int descriptor, const s
 static bool memory_share(size_t bytes, struct client_range *range)
 {
 	const bool maps = farbus_client.mapping == MAPPING_SHARED;
-	struct client_session *session = maps || bytes >= SHARED_LEAST_BYTES ? sharing_session() : NULL;
+	struct client_session *session = maps || bytes >= SHARED_LEAST_BYTES ? client_pinned_session() : NULL;
 	struct wire_pinned_offer fixed = { .bytes = bytes };
 	const struct client_request offer = { WIRE_OP_PINNED_OFFER, &fixed, sizeof(fixed), NULL, 0 };
 	uint64_t pinned;
@@ -219,7 +177,7 @@ static bool file_share(struct client_range *range)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), low = range->base & ~(page - 1);
 	const uint64_t high = (range->base + range->bytes + page - 1) & ~(page - 1);
-	struct client_session *session = farbus_client.mapping == MAPPING_SHARED ? sharing_session() : NULL;
+	struct client_session *session = farbus_client.mapping == MAPPING_SHARED ? client_pinned_session() : NULL;
 	struct wire_pinned_offer_file fixed = { .bytes = high - low };
 	const struct client_request offer = { WIRE_OP_PINNED_OFFER_FILE, &fixed, sizeof(fixed), NULL, 0 };
 	struct wire_pinned_map there = { .address = low };
@@ -259,33 +217,13 @@ void client_pinned_release(uint64_t pinned)
 	atomic_fetch_sub(&pieces, 1);
 }
 
-/* Is anything of the range still to be written by this process, with bytes that come?  The
- * server's own copies would not wait for that. */
-static bool target_pending(struct client_session *session, uint64_t base, size_t span)
-{
-	bool pending = false;
-
-	client_guard_begin();
-	pthread_mutex_lock(&session->wait_lock);
-	for (const struct client_target *target = session->targets; target && !pending;
-	     target = target->next) {
-		uint64_t low = (uint64_t)(uintptr_t)target->host;
-		uint64_t high = low + (target->height - 1) * target->pitch + target->width;
-
-		pending = low < base + span && base < high;
-	}
-	pthread_mutex_unlock(&session->wait_lock);
-	client_guard_end();
-	return pending;
-}
-
 bool client_pinned_mapped(uint64_t address, size_t bytes)
 {
 	struct client_range range;
 
 	return farbus_client.mapping == MAPPING_SHARED && client_memory_find(address, &range) &&
 	       range.kind == MEMORY_PINNED && range.mapped && bytes <= range.base + range.bytes - address &&
-	       !target_pending(farbus_client.sessions, address, bytes);
+	       !client_target_pending(farbus_client.sessions, address, bytes);
 }
 
 /* The same for a side of a box, from its address to behind the last byte that is copied. */
@@ -349,7 +287,7 @@ bool client_pinned_copy(const struct client_plane *to, const struct client_plane
 	if (host->kind != MEMORY_PINNED || device->kind != MEMORY_DEVICE ||
 	    !client_memory_find(host->address, &range) || !range.shared ||
 	    span > range.base + range.bytes - host->address ||
-	    target_pending(farbus_client.sessions, host->address, span))
+	    client_target_pending(farbus_client.sessions, host->address, span))
 		return false;
 	request = (struct wire_copy_pinned){
 		.pinned = range.shared,

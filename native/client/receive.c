@@ -9,21 +9,17 @@
  * may touch one in the midst of any call, and would wait for a reply that its own
  * thread has to read.
  */
-#include "across.h"
 #include "capture.h"
 #include "exchange.h"
-#include "host.h"
-#include "pinned.h"
+#include "job.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,21 +35,8 @@
 #define RECEIVER_DOZE_NS 10000000u
 /* Rounds of that spent behind a leader before it waits to be woken. */
 #define RECEIVER_ROUNDS 4
-/* Longer than a supervisor is waited for that is asked how a session has ended. */
-#define FAIL_PATIENCE_NS 5000000000u
 /* For what a software GPU says a program's stderr is waited for so long. */
 #define SAID_PATIENCE_MS 1000
-
-static void wait_set(struct client_session *session, struct client_wait *wait, uint32_t state)
-{
-	/* The leader does not sleep on its own wait; and once it is done it may
-	 * be gone, so look before. */
-	bool asleep = wait != session->leader_wait;
-
-	atomic_store(&wait->state, state);
-	if (asleep)
-		syscall(SYS_futex, &wait->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
 
 static struct client_wait *wait_take(struct client_session *session, uint64_t sequence)
 {
@@ -65,142 +48,6 @@ static struct client_wait *wait_take(struct client_session *session, uint64_t se
 	if (wait)
 		*link = wait->next;
 	return wait;
-}
-
-bool client_result_is_sticky(CUresult result)
-{
-	switch (result) {
-	case CUDA_ERROR_ILLEGAL_ADDRESS:
-	case CUDA_ERROR_LAUNCH_TIMEOUT:
-	case CUDA_ERROR_ASSERT:
-	case CUDA_ERROR_HARDWARE_STACK_ERROR:
-	case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-	case CUDA_ERROR_MISALIGNED_ADDRESS:
-	case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-	case CUDA_ERROR_INVALID_PC:
-	case CUDA_ERROR_LAUNCH_FAILED:
-	case CUDA_ERROR_ECC_UNCORRECTABLE:
-	case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-	case CUDA_ERROR_CONTAINED:
-	case CUDA_ERROR_TENSOR_MEMORY_LEAK:
-		return true;
-	default:
-		return false;
-	}
-}
-
-CUresult client_context_note(CUcontext handle, CUresult result)
-{
-	struct client_context *context = client_context_get(handle);
-
-	if (!context)
-		return result;
-	if (result == CUDA_ERROR_ILLEGAL_ADDRESS)
-		client_pinned_after_illegal_address();
-	if (client_result_is_sticky(result) && atomic_exchange(&context->sticky, result) == CUDA_SUCCESS)
-		client_host_uncount(context, false);
-	return result;
-}
-
-CUresult client_context_late(CUcontext handle)
-{
-	struct client_context *context = client_context_get(handle);
-
-	return context && atomic_load(&context->late) ? atomic_exchange(&context->late, CUDA_SUCCESS)
-						      : CUDA_SUCCESS;
-}
-
-/* Give up what is waited for; wait_lock is held.  Only the leader may, or anybody where
- * there is none: who reads may be writing to a waiter's memory, which is the waiter's
- * stack and is gone once it is told. */
-static void session_abandon(struct client_session *session)
-{
-	struct client_target *target;
-	struct client_wait *wait;
-
-	while ((wait = session->waits)) {
-		session->waits = wait->next;
-		wait->result = CUDA_ERROR_DEVICE_UNAVAILABLE;
-		wait_set(session, wait, WAIT_DONE);
-	}
-	while ((target = session->targets)) {
-		session->targets = target->next;
-		if (target->owned)
-			free(target);
-	}
-}
-
-/* Let one thread say it at a time.  false: one has been at it for too long. */
-static bool fail_say_begin(struct client_session *session)
-{
-	uint64_t end = transport_now_ns() + FAIL_PATIENCE_NS;
-	uint32_t nobody = 0;
-
-	while (!atomic_compare_exchange_strong(&session->telling, &nobody, 1)) {
-		uint64_t now = transport_now_ns();
-		struct timespec left;
-
-		if (now >= end)
-			return false;
-		/* Of the monotonic clock, as futex(2) takes what is not absolute. */
-		left = (struct timespec){ .tv_sec = (time_t)((end - now) / 1000000000u), .tv_nsec = (long)((end - now) % 1000000000u) };
-		syscall(SYS_futex, &session->telling, FUTEX_WAIT_PRIVATE, 1, &left, NULL, 0);
-		nobody = 0;
-	}
-	return true;
-}
-
-static void fail_say_end(struct client_session *session)
-{
-	atomic_store(&session->telling, 0);
-	syscall(SYS_futex, &session->telling, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
-
-/* The message comes before the first error, since a program may end with that; but who can't have it said by now, as
- * a thread that is interrupted by its own signal handler, or one whose stderr nobody reads, keeps no other from its errors. */
-static void session_fail_say(struct client_session *session, int error)
-{
-	const bool gone = error == -EPIPE || error == -ECONNRESET;
-	struct client_line line = { .length = 0 };
-
-	if (atomic_load(&session->dead) || !fail_say_begin(session))
-		return;
-	if (!atomic_load(&session->dead)) {
-		if (gone && !*session->ending)
-			client_session_ask_end(session);
-		client_line_write(&line,
-				  "the connection to the GPU at %s is lost (%s); every CUDA call %snow "
-				  "fails with CUDA_ERROR_DEVICE_UNAVAILABLE%s",
-				  session->peer, gone ? *session->ending ? session->ending
-									 : "the server or its lease has ended"
-				  : error == -ETIMEDOUT ? "it was cut and did not come back in time"
-							 : strerror(-error),
-				  farbus_client.session_count > 1 ? "that needs it " : "",
-				  farbus_client.session_count > 1 ? "" : "; start the program again");
-		atomic_store(&session->dead, true);
-		atomic_fetch_add(&farbus_client.lost, 1);
-	}
-	fail_say_end(session);
-	/* A program's callback may call CUDA. */
-	if (line.length)
-		client_line_log(&line);
-}
-
-void client_session_fail(struct client_session *session, int error)
-{
-	client_guard_begin();
-	session_fail_say(session, error);
-	/* A leader reads to the end of the stream, and abandons what waits by itself. */
-	session->transport.ops->shutdown(&session->transport);
-	wait_lock(session);
-	if (!session->leader)
-		session_abandon(session);
-	pthread_cond_broadcast(&session->settled);
-	pthread_cond_signal(&session->receiver_wake);
-	wait_unlock(session);
-	client_guard_end();
-	if (farbus_client.session_count > 1)
-		client_across_lost(session);
 }
 
 /* ---- reading; the caller is the leader ---- */
@@ -286,43 +133,8 @@ static void target_done(struct client_session *session, uint64_t sequence)
 	pthread_mutex_unlock(&session->wait_lock);
 }
 
-bool client_target_owed(struct client_session *session, const uint8_t *at, size_t bytes)
-{
-	const struct client_target *target;
-
-	wait_lock(session);
-	for (target = session->targets; target; target = target->next)
-		if (target->host >= at && target->host < at + bytes)
-			break;
-	wait_unlock(session);
-	return target;
-}
-
-void client_targets_free(struct client_session *session)
-{
-	struct client_target *target;
-
-	wait_lock(session);
-	target = session->finished;
-	session->finished = NULL;
-	wait_unlock(session);
-	while (target) {
-		struct client_target *next = target->next;
-
-		free(target);
-		target = next;
-	}
-}
-
 /* Is this the thread that reads where no caller does? */
 static __thread bool receives;
-/* Is this a caller that reads for all? */
-static __thread bool leads;
-
-bool client_leads(void)
-{
-	return leads;
-}
 
 /* It writes to the program's memory, whose faults the program may serve, as on a caller's thread: a signal for a fault that is
  * blocked ends the process.  Not where managed memory has faults of its own, which would wait for this thread. */
@@ -470,7 +282,7 @@ static int read_failure(struct client_session *session, const struct wire_header
 		target_done(session, failure.sequence);
 	/* Not of a pulled copy: its bytes may have been asked for before it was refused. */
 	if (failure.opcode == WIRE_OP_STREAM_CALLBACK || failure.opcode == WIRE_OP_STREAM_HOST_FUNCTION)
-		client_host_refused(session, failure.sequence, (CUresult)failure.status);
+		client_job_refused(session, failure.sequence, (CUresult)failure.status);
 	if (client_result_is_sticky((CUresult)failure.status)) {
 		client_context_note((CUcontext)(uintptr_t)failure.context, (CUresult)failure.status);
 		return 0;
@@ -512,14 +324,14 @@ static int read_frame(struct client_session *session, int timeout_ms)
 			return -EPROTO;
 		rc = inbox_take(&session->inbox, &host_call, sizeof(host_call));
 		if (!rc)
-			client_host_call(session, host_call.token, (CUresult)host_call.status);
+			client_job_ready(session, host_call.token, (CUresult)host_call.status);
 		return rc;
 	case WIRE_EVENT_PULL:
 		if (header.length != sizeof(pull))
 			return -EPROTO;
 		rc = inbox_take(&session->inbox, &pull, sizeof(pull));
 		if (!rc)
-			client_host_pull(session, pull.token);
+			client_job_ready(session, pull.token, CUDA_SUCCESS);
 		return rc;
 	default:
 		return -EPROTO;
@@ -546,7 +358,7 @@ static void leader_step_down(struct client_session *session)
 {
 	wait_lock(session);
 	if (atomic_load(&session->dead))
-		session_abandon(session);
+		client_session_abandon(session);
 	session->inbox.patience_ns = 0;
 	session->leader = false;
 	session->leader_wait = NULL;
@@ -605,17 +417,15 @@ void client_wait_for(struct client_session *session, struct client_wait *wait)
 		wait_unlock(session);
 		if (!lead) {
 			while (atomic_load(&wait->state) == WAIT_PENDING)
-				syscall(SYS_futex, &wait->state, FUTEX_WAIT_PRIVATE, WAIT_PENDING,
-					NULL, NULL, 0);
+				futex_wait(&wait->state, WAIT_PENDING);
 			continue;
 		}
-		leads = true;
+		client_log_lead();
 		while (!rc && atomic_load(&wait->state) != WAIT_DONE && !paging())
 			rc = read_frame(session, -1);
 		if (rc)
 			client_session_fail(session, rc);
 		leader_step_down(session);
-		leads = false;
 		client_log_led();
 	}
 }
@@ -629,14 +439,6 @@ static void receiver_sleep(struct client_session *session, uint32_t limit_ns)
 static bool receiver_expects(const struct client_session *session)
 {
 	return session->targets || session->outstanding || session->awaited;
-}
-
-void client_receiver_expects(struct client_session *session)
-{
-	if (!session->receiver_dozes)
-		return;
-	session->receiver_dozes = false;
-	pthread_cond_signal(&session->receiver_wake);
 }
 
 static void *receiver_thread(void *opaque)
@@ -697,7 +499,7 @@ static void *receiver_thread(void *opaque)
 			client_session_fail(session, rc);
 		pthread_mutex_lock(&session->wait_lock);
 		if (atomic_load(&session->dead))
-			session_abandon(session);
+			client_session_abandon(session);
 		session->leader = false;
 		unled = session->waits && !paging() && !lead_pass(session) && unled;
 	}

@@ -1,5 +1,6 @@
 /* A session that goes on after its connection was cut: the client dials again. */
 #include "resume.h"
+#include "session.h"
 
 #include <errno.h>
 #include <netinet/in.h>

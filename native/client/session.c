@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "../transport/bundle.h"
@@ -23,12 +21,6 @@
 #define CONNECT_TIMEOUT_MS 5000
 /* Starting the server process and its driver: seconds on a machine with 8 GPUs. */
 #define HELLO_TIMEOUT_MS 60000
-/* The supervisor knows how a server has ended a moment after its connection has closed, longer where
- * the kernel still takes its memory apart. */
-#define END_TIMEOUT_MS 2000
-/* Programs close and reuse low descriptors (daemons, shells, dup2 onto a fixed number):
- * the session's stays away from those, if the limit allows it. */
-#define DESCRIPTOR_LOWEST 200
 
 /* Is it reached by TCP?  Encrypted or not is the file's word alone: nothing that comes over
  * the network, or from the environment, changes it. */
@@ -52,22 +44,13 @@ static enum choice session_choice(void)
 	return (enum choice)choice;
 }
 
-/* Who listens there, as the kernel knows it; (uid_t)-1: it does not say. */
-static uid_t session_peer_user(const struct transport *transport)
-{
-	struct ucred peer;
-	socklen_t bytes = sizeof(peer);
-
-	return getsockopt(transport->descriptor, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) ? (uid_t)-1 : peer.uid;
-}
-
 static int session_connect_unix(struct client_session *session, const char *name)
 {
 	int rc = transport_unix_connect(&session->transport, name, CONNECT_TIMEOUT_MS);
 
 	if (!rc) {
 		snprintf(session->local, sizeof(session->local), "%s", name);
-		session->local_user = session_peer_user(&session->transport);
+		session->local_user = client_peer_user(&session->transport);
 	}
 	return rc;
 }
@@ -139,16 +122,6 @@ static int session_connect(struct client_session *session, const struct session_
 	return -EPROTONOSUPPORT;
 }
 
-int client_raise_descriptor(int low)
-{
-	int lowest = DESCRIPTOR_LOWEST;
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= DESCRIPTOR_LOWEST)
-		lowest = (int)(limit.rlim_cur / 2);
-	return clofork_raise(low, lowest);
-}
-
 /* What goes over a network; NVML asks anew when its connection is lost. */
 static bool session_may_resume(const struct client_session *session)
 {
@@ -177,14 +150,6 @@ static int session_encrypt(struct client_session *session, const struct session_
 	hello->process = whole->process;
 	memcpy(hello->program, whole->program, sizeof(hello->program));
 	return transport_write_all(&session->transport, hello, sizeof(*hello));
-}
-
-/* What a peer sends to be read by a person does nothing to his terminal. */
-static void session_printable(char *text)
-{
-	for (; *text; text++)
-		if ((unsigned char)*text < ' ' || *text == 0x7f)
-			*text = '?';
 }
 
 /* Get ready to go on by RDMA, where the operator lets a session do so.  NULL: it stays with TCP; -ENOPKG: which is not
@@ -272,46 +237,8 @@ static int session_hello(struct client_session *session, const struct session_se
 		return -EPROTO;
 	rc = transport_read_all(&session->transport, text, reply->text_bytes, HELLO_TIMEOUT_MS);
 	text[rc ? 0 : reply->text_bytes] = 0;
-	session_printable(text);
+	client_printable(text);
 	return rc;
-}
-
-void client_session_ended(struct client_session *session, const char *text, size_t length)
-{
-	if (length >= sizeof(session->ending))
-		length = sizeof(session->ending) - 1;
-	memcpy(session->ending, text, length);
-	session->ending[length] = 0;
-	session_printable(session->ending);
-}
-
-void client_session_ask_end(struct client_session *session)
-{
-	struct wire_hello hello = wire_hello_ours();
-	struct transport asked = { .descriptor = -1 };
-	uint64_t end = transport_now_ns() + END_TIMEOUT_MS * 1000000ull;
-	char text[WIRE_HELLO_TEXT_BYTES];
-	struct wire_hello_reply reply;
-	int cancel;
-
-	if (!session->number || !*session->local)
-		return;
-	hello.session = session->number;
-	hello.process = (uint32_t)getpid();
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	if (transport_unix_connect(&asked, session->local, END_TIMEOUT_MS) == 0) {
-		/* Whoever has taken a dead supervisor's name since is no one to believe. */
-		if (session_peer_user(&asked) == session->local_user &&
-		    wire_hello_prove(&hello, session->key) == 0 &&
-		    transport_write_all(&asked, &hello, sizeof(hello)) == 0 &&
-		    transport_read_all(&asked, &reply, sizeof(reply), transport_left_ms(end)) == 0 &&
-		    reply.magic == WIRE_HELLO_MAGIC && reply.status == WIRE_HELLO_SESSION &&
-		    reply.text_bytes <= sizeof(text) &&
-		    transport_read_all(&asked, text, reply.text_bytes, transport_left_ms(end)) == 0)
-			client_session_ended(session, text, reply.text_bytes);
-		transport_release(&asked);
-	}
-	pthread_setcancelstate(cancel, &cancel);
 }
 
 static CUresult session_refused(const struct client_session *session,

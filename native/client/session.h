@@ -1,4 +1,5 @@
-/* session.h - what opening the sessions (session.c) takes: the session file, and the devices of all servers. */
+/* session.h - what opening the sessions (session.c) takes: the session file, and the devices of all servers; and what is
+ * known of a session's end. */
 #ifndef FARBUS_CLIENT_SESSION_H
 #define FARBUS_CLIENT_SESSION_H
 
@@ -33,6 +34,18 @@ int client_session_file_parse(struct session_file *file, const char *path);
 /* How many connections a setting asks for; 0: it is none. */
 unsigned client_connections_decode(const char *text);
 
+/* ---- ending.c ---- */
+
+/* Keep what a supervisor says of a session that has ended, for the message about its loss. */
+void client_session_ended(struct client_session *session, const char *text, size_t length);
+/* Ask the supervisor of this machine how a session over its socket has ended. */
+void client_session_ask_end(struct client_session *session);
+
+/* Who listens there, as the kernel knows it; (uid_t)-1: it does not say. */
+uid_t client_peer_user(const struct transport *transport);
+/* What a peer sends to be read by a person does nothing to his terminal. */
+void client_printable(char *text);
+
 /* ---- visible.c ---- */
 
 /* The devices of all sessions as one list: the servers in the file's order, each with its
@@ -42,5 +55,10 @@ int client_devices_number(struct client *client);
 /* CUDA_VISIBLE_DEVICES selects and orders, up to the first item that names no
  * device; one that is named twice makes none visible (CUDA's rule). */
 int client_devices_choose(struct client *client);
+
+/* ---- session.c ---- */
+
+/* Open a session with every server of the session file, and number the devices. */
+CUresult client_sessions_open(struct client *client);
 
 #endif

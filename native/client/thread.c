@@ -1,8 +1,5 @@
 /* Threads of the program: their lanes and their stacks of contexts. */
-#include "capture.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "client.h"
 
 static __thread struct client_thread thread_state;
 
@@ -34,21 +31,8 @@ static void lane_give(uint16_t lane)
 		atomic_fetch_and(&farbus_client.lanes_used[lane / 32], ~(1u << lane % 32));
 }
 
-/* Runs when a thread ends. */
-static void thread_end(void *opaque)
+void client_thread_leave(struct client_thread *thread)
 {
-	struct client_thread *thread = opaque;
-
-	if (atomic_load(&farbus_client.state) != CLIENT_READY)
-		return;
-	for (unsigned i = 0; i < farbus_client.session_count; i++) {
-		const struct client_route route = { .session = &farbus_client.sessions[i] };
-		const struct client_request request = { .op = WIRE_OP_LANE_END };
-
-		if (!atomic_load(&route.session->dead))
-			client_post_to(&route, &request);
-	}
-	client_captures_end_thread(thread->lane);
 	lane_give(thread->lane);
 	thread->registered = false;
 }
@@ -91,9 +75,9 @@ void client_guard_end(void)
 	}
 }
 
-int client_threads_init(void)
+int client_threads_init(void (*ends)(void *thread))
 {
-	return -pthread_key_create(&farbus_client.thread_key, thread_end);
+	return -pthread_key_create(&farbus_client.thread_key, ends);
 }
 
 void client_per_thread_begin(void)

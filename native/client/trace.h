@@ -59,7 +59,7 @@ void client_trace_begin(struct client_trace_call *call, const char *name);
 void client_trace_returned(struct client_trace_call *call, CUresult result);
 CUresult client_trace_end(const struct client_trace_call *call);
 
-/* ---- between the last two: what its line says of it ---- */
+/* ---- between the last two: what its line says of it (details.c) ---- */
 
 /* An array, which has no address. */
 #define CLIENT_TRACE_ARRAY UINT64_MAX
@@ -74,6 +74,8 @@ void client_trace_batch(struct client_trace_call *call, const CUdeviceptr *to, c
 /* A copy that the thread's call has made, among others; and all of them, which the call has then been. */
 void client_trace_part(uint64_t to, uint64_t from, uint64_t width, uint64_t height, uint64_t depth);
 void client_trace_parts(struct client_trace_call *call);
+/* Those of which this thread's call has told since it began (trace.c). */
+struct client_trace_call *client_trace_told(void);
 /* What an array of so many levels takes, without what lies between its rows: nothing where its texels have no bytes of
  * their own, or its memory comes otherwise. */
 void client_trace_array(struct client_trace_call *call, const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../client/session.h"
 #include "../transport/clofork.h"
 
 struct nvml nvml = {

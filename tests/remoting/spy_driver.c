@@ -54,6 +54,15 @@ int cuMemHostAlloc(void **address, size_t bytes, unsigned flags)
 	return result;
 }
 
+int cuCtxCreate_v2(void **context, unsigned flags, int device)
+{
+	int (*next)(void **, unsigned, int) = below("cuCtxCreate_v2");
+	int result = next(context, flags, device);
+
+	note("make context", result);
+	return result;
+}
+
 int cuCtxSynchronize(void)
 {
 	int (*next)(void) = below("cuCtxSynchronize");

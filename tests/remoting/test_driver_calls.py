@@ -66,6 +66,12 @@ def test_memory_of_a_context_that_is_being_destroyed_makes_way(spied: Spied, tmp
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
 
 
+def test_a_context_that_finds_no_room_on_its_thread_s_stack_is_not_made(spied: Spied, tmp_path: Path) -> None:
+    done = spied.remote.run(build_calls("spied/full_stack", tmp_path))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+    assert spied.calls()["make context 0"] == 1
+
+
 def test_what_no_graph_keeps_is_released_and_works(driver_before: Callable[[str], Path], tmp_path: Path) -> None:
     driver, log = driver_before("spy_driver"), tmp_path / "calls"
     environment = {"SPY_DRIVER_LOG": str(log), "SPY_DRIVER_REFUSES_RETAIN": "1"}

@@ -203,6 +203,16 @@ def test_a_host_function_may_end_its_thread(remote: Remote, tmp_path: Path, tran
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 
 
+def test_nothing_is_left_of_what_threads_were_told_of_a_capture(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("exits/after_captures", tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
+def test_a_thread_that_waits_for_a_callback_behind_an_error_is_not_cancelled(remote: Remote, tmp_path: Path) -> None:
+    done = remote.run(build_calls("exits/cancelled_behind_error", tmp_path))
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
+
+
 def test_an_event_whose_stream_was_waited_for_is_over(remote: Remote, tmp_path: Path) -> None:
     program = build_calls("posting/events_over", tmp_path)
     assert messages(remote, program, 21) == messages(remote, program, 1)

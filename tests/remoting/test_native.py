@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,39 @@ def test_nothing_waits_by_a_clock_that_may_be_set() -> None:
     sources = [source for folder in folders for source in (ROOT / "native" / folder).glob("*.[ch]")]
     found = {(source.name, match[1]) for source in sources for match in waits.finditer(source.read_text())}
     assert found == {("thread.c", "pthread_cond_timedwait")}
+
+
+def callees(part: str) -> dict[str, set[str]]:
+    """Which files of native/``part`` need symbols of which others of it, as the objects say that make has built."""
+    if shutil.which("nm") is None:
+        pytest.skip("nm is not installed")
+    has: dict[str, str] = {}
+    needs: dict[str, set[str]] = {}
+    for name in sorted(source.stem for source in (ROOT / "native" / part).glob("*.c")):
+        made = BUILD / "objects" / part / f"{name}.o"
+        if not made.exists():
+            pytest.skip(f"native/{part}/{name}.c is not built: make -C native")
+        listed = subprocess.run(["nm", made], capture_output=True, text=True, check=True).stdout
+        symbols = [line.split()[-2:] for line in listed.splitlines()]
+        has |= {symbol: name for kind, symbol in symbols if kind in "BCDRTVW"}
+        needs[name] = {symbol for kind, symbol in symbols if kind in "Uw"}
+    return {name: {has[symbol] for symbol in needs[name] & has.keys()} - {name} for name in needs}
+
+
+@pytest.mark.parametrize("part", ["wire", "transport", "server", "client"])
+def test_no_files_call_each_other_in_a_circle(part: str) -> None:
+    TopologicalSorter(callees(part)).prepare()
+
+
+def test_the_shim_s_rooms_call_downwards() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("### The shim")[2].partition("\n## ")[0]
+    rooms = [re.findall(r"`(\w+)`", row.split("|")[3]) for row in page.splitlines() if row.startswith("| ")][1:]
+    height = {name: -number for number, names in enumerate(rooms) for name in names}
+    called = callees("client")
+    assert sorted(name for names in rooms for name in names) == sorted(called), (
+        "docs/architecture.md has each file once"
+    )
+    assert [f"{name} -> {other}" for name in called for other in called[name] if height[other] > height[name]] == []
 
 
 @pytest.mark.parametrize("inline", ["256", "0"])

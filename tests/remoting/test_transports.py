@@ -134,6 +134,11 @@ def test_memory_whose_faults_the_program_serves(remote: Remote, transport: str, 
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
 
 
+def test_nothing_is_left_of_nodes_that_copy_a_program_s_memory(remote: Remote, transport: str, tmp_path: Path) -> None:
+    done = remote.run(build_calls("copies/nodes_gone", tmp_path), FARBUS_TRANSPORT=transport)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok\n", "")
+
+
 @pytest.mark.parametrize("name", ["wait_forever", "copies_until_lost"])
 def test_killed_program_ends_its_server_and_leaves_nothing(
     remote: Remote, build: Build, transport: str, name: str

@@ -1,7 +1,4 @@
-/* Logs, core dumps and notifications: what a program may ask of them without the GPU's node.
- *
- * The log is of what this library had to say: each line that went to stderr.  The driver's
- * own log, core dumps and budgets stay where the driver is. */
+/* The log of what this library had to say: each line that went to stderr.  The driver's own stays where the driver is. */
 #include "client.h"
 
 #include <pthread.h>
@@ -53,8 +50,8 @@ static void messages_unlock(void)
 static pthread_mutex_t callbacks_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUlogsCallbackEntry_st *callbacks;
 static __thread bool in_callback;
-/* Lines wait for this thread, which leads: a callback may call CUDA, whose reply it would have to read. */
-static __thread bool held;
+/* This thread reads for all: a callback may call CUDA, whose reply it would have to read.  So lines wait for it. */
+static __thread bool leads, held;
 
 static void callbacks_tell(char *line)
 {
@@ -134,7 +131,7 @@ void client_log(const char *line, size_t length)
 	messages_unlock();
 	if (in_callback)
 		return;
-	if (!hangs && !client_leads()) {
+	if (!hangs && !leads) {
 		callbacks_tell(copy);
 		return;
 	}
@@ -149,11 +146,17 @@ void client_log(const char *line, size_t length)
 	messages_unlock();
 }
 
+void client_log_lead(void)
+{
+	leads = true;
+}
+
 void client_log_led(void)
 {
 	char line[LOG_LINE_BYTES];
 	int cancel;
 
+	leads = false;
 	if (!held)
 		return;
 	held = false;
@@ -281,66 +284,4 @@ CUresult cuLogsDumpToMemory(CUlogIterator *iterator, char *buffer, size_t *size,
 	*size = bytes;
 	free(text);
 	return CUDA_SUCCESS;
-}
-
-/* ---- core dumps: never written, so that they are off and can't be switched on ---- */
-
-static size_t coredump_bytes(CUcoredumpSettings attribute)
-{
-	switch (attribute) {
-	case CU_COREDUMP_ENABLE_ON_EXCEPTION:
-	case CU_COREDUMP_TRIGGER_HOST:
-	case CU_COREDUMP_LIGHTWEIGHT:
-	case CU_COREDUMP_ENABLE_USER_TRIGGER:
-		return sizeof(bool);
-	case CU_COREDUMP_FILE:
-	case CU_COREDUMP_PIPE:
-		return 1;		/* the end of no name */
-	case CU_COREDUMP_GENERATION_FLAGS:
-		return sizeof(int);
-	default:
-		return 0;
-	}
-}
-
-CUresult cuCoredumpGetAttributeGlobal(CUcoredumpSettings attrib, void *value, size_t *size)
-{
-	size_t bytes = coredump_bytes(attrib);
-
-	if (!bytes || !size || (value && *size < bytes))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (value)
-		memset(value, 0, bytes);
-	*size = bytes;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuCoredumpSetAttributeGlobal(CUcoredumpSettings attrib, void *value, size_t *size)
-{
-	size_t bytes = coredump_bytes(attrib);
-
-	if (!bytes || !value || !size || *size < bytes)
-		return CUDA_ERROR_INVALID_VALUE;
-	for (size_t i = 0; i < bytes; i++) {
-		if (((const char *)value)[i]) {
-			client_message("core dumps of a remote GPU are not written: they can't be "
-				       "switched on");
-			return CUDA_ERROR_NOT_SUPPORTED;
-		}
-	}
-	return CUDA_SUCCESS;
-}
-
-CUresult cuCoredumpGetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
-{
-	CUresult result = client_enter();
-
-	return result == CUDA_SUCCESS ? cuCoredumpGetAttributeGlobal(attrib, value, size) : result;
-}
-
-CUresult cuCoredumpSetAttribute(CUcoredumpSettings attrib, void *value, size_t *size)
-{
-	CUresult result = client_enter();
-
-	return result == CUDA_SUCCESS ? cuCoredumpSetAttributeGlobal(attrib, value, size) : result;
 }
