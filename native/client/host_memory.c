@@ -146,7 +146,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 		/* On a local GPU it has an address, asked to be mapped or not. */
 		if (range.kind == MEMORY_PINNED)
 			client_pinned_note(CU_MEMHOSTALLOC_DEVICEMAP);
-		return CUDA_ERROR_INVALID_VALUE;
+		return range.registered && range.flags & CU_MEMHOSTREGISTER_DEVICEMAP ? CUDA_ERROR_NOT_SUPPORTED
+										      : CUDA_ERROR_INVALID_VALUE;
 	}
 	*pdptr = (CUdeviceptr)(uintptr_t)p;
 	return CUDA_SUCCESS;
@@ -182,11 +183,6 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags)
 		result = client_enter();
 		if (result != CUDA_SUCCESS)
 			return result;
-		/* CUDA gives it where the device can't map, which it says here that it can. */
-		if (farbus_client.mapping != MAPPING_NONE && Flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
-			client_pinned_note(Flags);
-			return CUDA_ERROR_NOT_SUPPORTED;
-		}
 	}
 	rc = client_memory_add(&range);
 	if (rc && range.shared)

@@ -16,9 +16,9 @@ from tests.softgpu import driver_programs
 #: function -> (result of the driver itself, of the shim; None: any) and why.
 KNOWN: Final[dict[str, tuple[int | None, int | None, str]]] = {
     "cuDeviceGetAttribute": (0, 0, "what a remote GPU lacks is 0"),
-    "cuMemHostRegister": (0, 801, "memory of the program's that kernels reach, or is only read, is not there"),
+    "cuMemHostRegister": (0, 801, "memory of the program's that is only read is not there"),
     "cuMemHostRegister_v2": (0, 801, "the same"),
-    "cuMemHostGetDevicePointer_v2": (0, 801, "pinned memory is not mapped over sockets"),
+    "cuMemHostGetDevicePointer_v2": (0, 801, "pinned memory is not mapped over sockets, nor what is registered"),
     "cuGraphAddMemcpyNode": (0, 801, "no copy node between this process's memory and an array or a volume"),
     "cuGraphAddNode": (0, 801, "the same"),
     "cuGraphAddNode_v2": (0, 801, "the same"),

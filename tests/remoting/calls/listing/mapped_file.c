@@ -72,7 +72,9 @@ static void refused(volatile void *memory)
 {
 	CUdeviceptr inside;
 
-	EXPECT(cuMemHostRegister_v2((void *)memory, BYTES, CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(cuMemHostRegister_v2((void *)memory, BYTES, CU_MEMHOSTREGISTER_DEVICEMAP));
+	EXPECT(cuMemHostGetDevicePointer_v2(&inside, (void *)memory, 0), CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(cuMemHostUnregister((void *)memory));
 	CHECK(cuMemHostRegister_v2((void *)memory, BYTES, CU_MEMHOSTREGISTER_PORTABLE));
 	EXPECT(cuMemHostGetDevicePointer_v2(&inside, (void *)memory, 0), CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuMemHostUnregister((void *)memory));

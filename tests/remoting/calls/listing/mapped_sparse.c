@@ -24,7 +24,9 @@ int main(int argc, char **argv)
 	REQUIRE(file >= 0 && ftruncate(file, BYTES) == 0);
 	memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
 	REQUIRE(memory != MAP_FAILED);
-	EXPECT(cuMemHostRegister_v2(memory, BYTES, CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(cuMemHostRegister_v2(memory, BYTES, CU_MEMHOSTREGISTER_DEVICEMAP));
+	EXPECT(cuMemHostGetDevicePointer_v2(&inside, memory, 0), CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(cuMemHostUnregister(memory));
 	CHECK(cuMemHostRegister_v2(memory, BYTES, CU_MEMHOSTREGISTER_PORTABLE));
 	EXPECT(cuMemHostGetDevicePointer_v2(&inside, memory, 0), CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuMemHostUnregister(memory));
