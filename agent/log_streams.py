@@ -136,6 +136,9 @@ class LogStreams:
                     await credit.wait()
         except FarbusError as problem:
             error, missing = str(problem), isinstance(problem, NotFound)
+        except OSError as problem:
+            # A disk that fails: who reads would wait for the rest for ever.
+            error = f"task {request.job_id}/{request.task}: its output can't be read: {problem.strerror}"
         await self._send(_end(number, error=error, missing=missing))
 
 

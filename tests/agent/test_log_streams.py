@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -90,3 +91,13 @@ async def test_a_task_that_never_began_has_no_log(reading: Reading) -> None:
     assert said.end
     assert said.missing
     assert said.error.startswith("task j2/main.0: no output is kept on this node")
+
+
+async def test_a_log_that_the_disk_does_not_give_back_ends_with_why(reading: Reading, tmp_path: Path) -> None:
+    # Instead of a disk that fails: what can't be read either.
+    os.mkdir(tmp_path / "j1" / "main.0" / "00000001.log")
+    reading.streams.start(session_pb2.LogRequest(request_id="1", job_id="j1", task="main.0"))
+    await asyncio.wait((reading.streams._streams["1"].task,))
+    (said,) = reading.sent
+    assert (said.end, said.missing) == (True, False)
+    assert said.error == "task j1/main.0: its output can't be read: Is a directory"
