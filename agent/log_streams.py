@@ -117,9 +117,10 @@ class LogStreams:
         except FarbusError:
             # The session is at its end: its other tasks say why.
             return
-        except Exception:
-            # A defect here must not end everybody else's session.
+        except Exception as defect:
+            # A defect here must not end everybody else's session, and who reads must not wait for ever.
             _log.exception("defect", job=request.job_id, task=request.task)
+            self._refuse(_end(request.request_id, error=f"task {request.job_id}/{request.task}: a defect: {defect!r}"))
 
     async def _send_log(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
         number, error, missing = request.request_id, "", False
