@@ -68,6 +68,11 @@ KEY_MODE = 0o600
 DIFFIE_HELLMAN = "ffdhe2048"
 """Group of the exchange: with none, who listens and guesses keys can try them at home."""
 
+
+class KnowsNoKeys(Unavailable):
+    """This kernel's target can ask no host for a proof."""
+
+
 Operation = tuple[str, ...]
 """One system call: its name, a path below the target's root, and what else it takes."""
 
@@ -124,7 +129,7 @@ class Nvmet(Protocol):
     async def make_host(self, nqn: str, *, key: str = "", controller_key: str = "") -> None:
         """Make a host, with keys where it has to prove itself.
 
-        Raises :class:`Unavailable` where the kernel knows of no keys.
+        Raises :class:`KnowsNoKeys` where the kernel knows of none.
         """
         ...
 
@@ -254,7 +259,7 @@ class KernelNvmet:
             await self._run(f"make host {nqn}", ("mkdir", place))
             if not (self._root / place / "dhchap_key").exists():
                 await self.remove_host(nqn)
-                raise Unavailable(
+                raise KnowsNoKeys(
                     f"host {nqn}: this kernel's target knows no authentication",
                     hint="it needs a kernel with CONFIG_NVME_TARGET_AUTH, such as Debian's 6.12; or turn it off",
                 )
