@@ -117,9 +117,10 @@ class LogStreams:
         except FarbusError:
             # The session is at its end: its other tasks say why.
             return
-        except Exception:
-            # A defect here must not end everybody else's session.
+        except Exception as defect:
+            # A defect here must not end everybody else's session, and who reads must not wait for ever.
             _log.exception("defect", job=request.job_id, task=request.task)
+            self._refuse(_end(request.request_id, error=f"{_whose(request)}: a defect: {defect!r}"))
 
     async def _send_log(self, request: session_pb2.LogRequest, credit: _Credit) -> None:
         number, error, missing = request.request_id, "", False
@@ -140,7 +141,14 @@ class LogStreams:
                     await credit.wait()
         except FarbusError as problem:
             error, missing = str(problem), isinstance(problem, NotFound)
+        except OSError as problem:
+            # A disk that fails: who reads would wait for the rest for ever.
+            error = f"{_whose(request)}: its output can't be read: {problem.strerror}"
         await self._send(_end(number, error=error, missing=missing))
+
+
+def _whose(request: session_pb2.LogRequest) -> str:
+    return f"task {request.job_id}/{request.task}" if request.task else f"job {request.job_id}"
 
 
 def _end(number: str, *, error: str, missing: bool = False) -> session_pb2.NodeMessage:

@@ -163,7 +163,8 @@ class _Operation:
 
     step: Step
     direction: Direction
-    has_turn: bool = False
+    turn_at: float | None = None
+    """When its turn came; None while it waits for that."""
     task: asyncio.Task[tuple[Exception | None, Result]] = field(init=False)
 
     def __str__(self) -> str:
@@ -327,7 +328,7 @@ class StepRunner:
         try:
             await asyncio.wait({waiting, said}, return_when=asyncio.FIRST_COMPLETED)
             patient = isinstance(operation.step, OnlyWaits) and operation.step.only_waits
-            if not waiting.done() and (patient or not operation.has_turn):
+            if not waiting.done() and (patient or operation.turn_at is None):
                 operation.task.cancel()
                 # Cut off it stays "started" in the journal, as after a crash, and is compensated.
                 await asyncio.wait({operation.task})
@@ -340,15 +341,14 @@ class StepRunner:
 
     async def _wait(self, name: str, operation: _Operation) -> None:
         """Return once the operation has ended; raise when it is overdue."""
-        deadline_s = operation.step.deadline_s
-        timer = asyncio.create_task(_finish(self._clock.sleep(deadline_s)))
-        try:
-            await asyncio.wait({operation.task, timer}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
+        deadline_s, began = operation.step.deadline_s, self._clock.monotonic()
+        await self._within(operation, deadline_s)
+        if not operation.task.done() and operation.turn_at is not None:
+            # Its own time has run since its turn came: until then it has kept the kernel from nothing.
+            await self._within(operation, operation.turn_at - began)
         if operation.task.done():
             return
-        if not operation.has_turn:
+        if operation.turn_at is None:
             operation.task.cancel()
             held = "; ".join(
                 f"device {device} is held by {self._holders[device]}"
@@ -367,6 +367,14 @@ class StepRunner:
             f"{operation} is still not done after {deadline_s:g} s, and goes on",
             hint="a driver call may hang; see dmesg",
         )
+
+    async def _within(self, operation: _Operation, limit_s: float) -> None:
+        """Return once the operation has ended, or after ``limit_s`` seconds."""
+        timer = asyncio.create_task(_finish(self._clock.sleep(limit_s)))
+        try:
+            await asyncio.wait({operation.task, timer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
 
     def _unwedge(self, name: str, operation: _Operation) -> None:
         self._wedged.pop(name, None)
@@ -418,7 +426,7 @@ class StepRunner:
                 await stack.enter_async_context(self._turns.of(device))
                 self._holders[device] = operation
                 stack.callback(self._holders.pop, device)
-            operation.has_turn = True
+            operation.turn_at = self._clock.monotonic()
             yield
 
     async def _record_start(self, steps: Steps, position: int, operation: _Operation) -> int:

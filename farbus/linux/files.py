@@ -117,13 +117,12 @@ def write_owned(path: Path, data: bytes, *, account: Account | None, mode: int =
 def make_owned_directory(path: Path, *, account: Account | None) -> None:
     """Make a directory that ``account`` alone may enter (None: this process's user), if it is not there.
 
-    One that is there stays as it is.  Raises OSError.
+    One that is there stays as it is, unless it is this process's still: who made it was killed before it changed hands.
+    Raises OSError.
     """
-    try:
+    with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    except FileExistsError:
-        return
-    if account is not None and account.uid != os.geteuid():
+    if account is not None and account.uid != os.geteuid() and path.lstat().st_uid == os.geteuid():
         os.chown(path, account.uid, account.gid, follow_symlinks=False)
 
 

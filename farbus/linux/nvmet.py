@@ -74,6 +74,11 @@ DIFFIE_HELLMAN = "ffdhe2048"
 READ_S = 30.0
 """Longest that the whole of it may take to be read: an agent that starts looks at each of its leases."""
 
+
+class KnowsNoKeys(Unavailable):
+    """This kernel's target can ask no host for a proof."""
+
+
 Operation = tuple[str, ...]
 """One system call: its name, a path below the target's root, and what else it takes."""
 
@@ -130,7 +135,7 @@ class Nvmet(Protocol):
     async def make_host(self, nqn: str, *, key: str = "", controller_key: str = "") -> None:
         """Make a host, with keys where it has to prove itself.
 
-        Raises :class:`Unavailable` where the kernel knows of no keys.
+        Raises :class:`KnowsNoKeys` where the kernel knows of none.
         """
         ...
 
@@ -269,7 +274,7 @@ class KernelNvmet:
             await self._run(f"make host {nqn}", ("mkdir", place))
             if not (self._root / place / "dhchap_key").exists():
                 await self.remove_host(nqn)
-                raise Unavailable(
+                raise KnowsNoKeys(
                     f"host {nqn}: this kernel's target knows no authentication",
                     hint="it needs a kernel with CONFIG_NVME_TARGET_AUTH, such as Debian's 6.12; or turn it off",
                 )

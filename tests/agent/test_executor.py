@@ -293,6 +293,28 @@ async def test_one_device_has_one_operation_at_a_time(journal: Journal) -> None:
     assert [records[0].object for records in await journal.sequences()] == ["lease l1"]
 
 
+async def test_what_has_waited_long_for_its_turn_has_its_own_time_from_then_on(journal: Journal) -> None:
+    """Of many that are done on a node at a time the last had its turn a moment before its deadline, and was wedged."""
+    host, clock = Host(journal), FakeClock()
+    done: asyncio.Queue[ActionDone | WedgeEnded] = asyncio.Queue()
+    first = host.gate = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        executor = Executor(journal=journal, devices=host, tasks=host, clock=clock, group=group, done=done.put_nowait)
+        executor.start(PREPARE)
+        await until(lambda: bool(host.seen))
+        second = host.gate = asyncio.Event()
+        executor.start(PrepareDevices(serial=9, lease=lease("l2")))
+        await until(lambda: clock.sleepers == 2)
+        host.seen.clear()
+        await clock.advance(50.0)
+        first.set()
+        assert await done.get() == ActionDone(serial=1, ok=True, endpoint="a:1")
+        await until(lambda: bool(host.seen))
+        await clock.advance(59.0)
+        second.set()
+        assert await done.get() == ActionDone(serial=9, ok=True, endpoint="a:1")
+
+
 class _KilledError(Exception):
     """Stands for the end of an agent in the middle of what it does."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from farbus.agent import log_streams
+from farbus.agent import log_streams, logs
 from farbus.agent.log_streams import LogStreams
 from farbus.agent.logs import LogStore
 from farbus.api.v1 import session_pb2
@@ -19,12 +20,12 @@ class Reading:
     """One session's logs, of a task whose program has not begun: whoever follows it waits."""
 
     def __init__(self, directory: Path) -> None:
-        logs = LogStore(directory, limit_bytes_per_task=2**20, limit_bytes=2**20)
-        logs.create("j1", "main.0")
-        self.logs = logs
+        store = LogStore(directory, limit_bytes_per_task=2**20, limit_bytes=2**20)
+        store.create("j1", "main.0")
+        self.logs = store
         self.refused: list[tuple[str, str]] = []
         self.sent: list[session_pb2.LogData] = []
-        self.streams = LogStreams(logs=logs, send=self._send, refuse=self._refuse)
+        self.streams = LogStreams(logs=store, send=self._send, refuse=self._refuse)
 
     async def _send(self, message: session_pb2.NodeMessage) -> None:
         self.sent.append(message.log_data)
@@ -108,3 +109,23 @@ async def test_all_tasks_of_a_job_are_one_stream(reading: Reading) -> None:
         (task, f"of {task}".encode()) for task in ("main.1", "main.2", "main.3")
     ]
     assert (end.end, end.error) == (True, "")
+
+
+async def test_a_log_that_the_disk_does_not_give_back_ends_with_why(reading: Reading, tmp_path: Path) -> None:
+    # Instead of a disk that fails: what can't be read either.
+    os.mkdir(tmp_path / "j1" / "main.0" / "00000001.log")
+    reading.streams.start(session_pb2.LogRequest(request_id="1", job_id="j1", task="main.0"))
+    await asyncio.wait((reading.streams._streams["1"].task,))
+    (said,) = reading.sent
+    assert (said.end, said.missing) == (True, False)
+    assert said.error == "task j1/main.0: its output can't be read: Is a directory"
+
+
+async def test_a_log_whose_reading_is_a_defect_ends_too(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(*_: object) -> list[object]:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(logs, "read_pieces", planted)
+    reading.streams.start(session_pb2.LogRequest(request_id="1", job_id="j1", task="main.0"))
+    await asyncio.wait((reading.streams._streams["1"].task,))
+    assert reading.refused == [("1", "task j1/main.0: a defect: ValueError('planted')")]

@@ -898,6 +898,19 @@ async def test_an_address_is_preferred_in_the_clear_as_it_is_encrypted(tmp_path:
         assert access(several) == {**clear, **tls}
 
 
+async def test_what_fails_as_the_agent_starts_lets_no_lease_go_without_a_proof(storing: Node) -> None:
+    async def fails(*_: object) -> None:
+        raise Unavailable("start a process for it: Resource temporarily unavailable")
+
+    drives = await storing.machine.give("S1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeNvmet, "load", fails)
+        await storing.start()
+    outcome = await storing.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))
+    assert outcome.error == ""
+    assert [host.authenticated for host in (await storing.machine.target()).hosts] == [True]
+
+
 async def test_where_the_kernel_takes_any_key_for_a_proof_who_wants_one_is_refused(both: tuple[Node, Node]) -> None:
     storing, _ = both
     drives = await storing.machine.give("S1")

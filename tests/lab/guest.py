@@ -414,9 +414,16 @@ class Guest:
         self._qmp.begin()
         self._restoring = restore
         if state is not None:
-            self._set_up_migration()
-            self.qmp("migrate-incoming", uri=f"fd:{state.fileno()}")
-            state.close()
+            try:
+                self._set_up_migration()
+                self.qmp("migrate-incoming", uri=f"fd:{state.fileno()}")
+            except BaseException:
+                # Nobody else can: who asked for the guest has not got it.
+                Guest.before_it_ends_in_error(self)
+                self.stop()
+                raise
+            finally:
+                state.close()
 
     def _mac(self, number: int) -> str:
         """Return the address of a network device: a locally administered one (IEEE 802: bit 1 of the first octet)."""
@@ -623,10 +630,10 @@ class Guest:
         names = {name.replace("_", "-"): value for name, value in arguments.items()}
         if not self._greeted.wait(QMP_LIMIT_S):
             raise self.trouble(f"qmp {command}: no greeting")
-        self._qmp.send({"execute": command, "arguments": names})
         try:
+            self._qmp.send({"execute": command, "arguments": names})
             reply = self._replies.get(timeout=QMP_LIMIT_S)
-        except queue.Empty:
+        except (OSError, queue.Empty):
             reply = None
         if reply is None:
             raise self.trouble(f"qmp {command}: no answer")
@@ -762,6 +769,8 @@ class Guest:
             self._replies.put(message)
 
     def _untold(self) -> None:
+        # One that ended before it greeted is not waited for.
+        self._greeted.set()
         self._replies.put(None)
         self._events.put(None)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.guest import PREFIX, BootTimeout, Guest, GuestError, patient
+from tests.lab.guest import PREFIX, BootTimeout, Guest, GuestError, Machine, Snapshot, patient
 from tests.lab.nodes import Lab
 from tests.lab.place import Place
 
@@ -162,6 +162,42 @@ def test_guest_that_does_not_come_up_is_handed_over_before_it_ends(
     with pytest.raises(BootTimeout):
         Guest.boot(image, memory_mib=512, processors=1, limit_s=0)
     assert kept == [(True, True)]
+
+
+REFUSES = f"""#!{sys.executable}
+import socket, sys
+(qmp,) = (word for word in sys.argv if word.startswith("socket,id=qmp,fd="))
+monitor = socket.socket(fileno=int(qmp.rpartition("=")[2]))
+monitor.sendall(b'{{"QMP": null}}\\n')
+for line in monitor.makefile():
+    if "quit" in line:
+        break
+    greets = "qmp_capabilities" in line
+    monitor.sendall(b'{{"return": {{}}, "id": "greeting"}}\\n' if greets else b'{{"error": {{"desc": "refused"}}}}\\n')
+"""
+ENDS_AT_ONCE = "#!/bin/sh\necho no such machine; exit 1\n"
+MAKES_NO_DISK = '#!/bin/sh\nfor disk; do true; done; : > "$disk"\n'
+"""What stands in for QEMU, and for qemu-img, where a guest is not to come up."""
+
+
+@pytest.mark.parametrize(
+    ("program", "told"), [(REFUSES, "refused"), (ENDS_AT_ONCE, "no such machine")], ids=["refuses", "ends at once"]
+)
+def test_guest_that_can_t_be_restored_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, told: str
+) -> None:
+    for name, text in (("qemu-system-x86_64", program), ("qemu-img", MAKES_NO_DISK)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "state").touch()
+    ended: list[Guest] = []
+    monkeypatch.setattr(Guest, "before_it_ends_in_error", ended.append)
+    with pytest.raises(GuestError, match=told):
+        Guest(tmp_path, Machine(), snapshot=Snapshot(tmp_path, Machine()))
+    (guest,) = ended
+    assert not guest.is_on
+    assert not guest.place.exists()
 
 
 def test_guest_dies_with_its_test_and_what_it_leaves_with_the_next_one(image: Path) -> None:

@@ -24,7 +24,14 @@ from farbus.linux import links, nvml
 from farbus.linux.blocking import BlockingCaller
 from farbus.linux.cgroups import Cgroups, FakeCgroups, KernelCgroups
 from farbus.linux.clock import Clock, FakeClock, SystemClock
-from farbus.linux.files import FileLock, check_state_directory, make_directory, make_state_directory, write_owned
+from farbus.linux.files import (
+    FileLock,
+    check_state_directory,
+    make_directory,
+    make_owned_directory,
+    make_state_directory,
+    write_owned,
+)
 from farbus.linux.links import LinkTable, NetworkLink
 from farbus.linux.node_facts import FakeNodeFacts, KernelNodeFacts, NodeFacts
 from farbus.linux.notify import SystemdNotifier
@@ -804,6 +811,18 @@ def test_a_durable_file_is_on_the_disk_with_its_name(tmp_path: Path, monkeypatch
     write_owned(tmp_path / "membership", b"one", account=None, durable=True)
     (content, _), (names, there) = synced
     assert (content.parent, names, there) == (tmp_path, tmp_path, ["membership"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a directory away")
+def test_a_directory_whose_maker_was_killed_before_it_changed_hands_does_so(tmp_path: Path) -> None:
+    nobody = Account(name="nobody", uid=65534, gid=65534)
+    half_made, kept = tmp_path / "half-made", tmp_path / "kept"
+    half_made.mkdir(mode=0o700)
+    kept.mkdir(mode=0o750)
+    os.chown(kept, 1000, 1000)
+    for path in (half_made, kept, tmp_path / "new"):
+        make_owned_directory(path, account=nobody)
+    assert [path.stat().st_uid for path in (half_made, kept, tmp_path / "new")] == [65534, 1000, 65534]
 
 
 def test_a_directory_gets_its_mode_whatever_the_umask(tmp_path: Path) -> None:
