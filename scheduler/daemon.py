@@ -32,6 +32,7 @@ from farbus.linux.notify import Notifier, SystemdNotifier
 from farbus.linux.settings import keep_reloading, reload_requests
 from farbus.model.rules import Rules
 from farbus.scheduler import events
+from farbus.scheduler.collector import collector_paused
 from farbus.scheduler.config import STATE_MARKS, SchedulerConfig
 from farbus.scheduler.contents import Limits
 from farbus.scheduler.decision_maker import Decide, DecisionMaker, DecisionThread, decision_maker
@@ -223,12 +224,11 @@ def _collector_off() -> Iterator[None]:
     It took more than half of the time of a restart with 100,000 jobs.  What
     was loaded is not looked at again in later collections.
     """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
+    with collector_paused():
+        try:
+            yield
+        finally:
+            gc.freeze()
 
 
 async def _serve_engine(

@@ -11,13 +11,13 @@ import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from farbus.linux.tcp_ports import HeldPort
 from tests.harness.said import said_by_commands
+from tests.harness.whereabouts import whereabouts_of
 
 # Deterministic: the same examples in every run.  `make campaign` looks for new ones, others in every run.
 # No explanations of failures: they trace each line, and a failure is told only when its time limit has passed.
@@ -49,7 +49,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -57,28 +57,13 @@ def pytest_runtest_makereport(
 
     The errors of commands and the stacks of threads do not show it.
     """
-    # A scheduler in this process has switched it on again: see pytest_configure.
-    gc.disable()
     report = yield
     report.sections += said_by_commands(call.excinfo.value if call.excinfo is not None else None)
     if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value):
         loops = [one for one in gc.get_objects() if isinstance(one, asyncio.AbstractEventLoop) and not one.is_closed()]
         tasks = [task for loop in loops for task in asyncio.all_tasks(loop)]
-        report.sections.append(("tasks", "\n".join(_where(task) for task in tasks)))
+        report.sections.append(("tasks", "\n".join(whereabouts_of(task) for task in tasks)))
     return report
-
-
-def _where(task: asyncio.Task[Any]) -> str:
-    """Return where a task waits, the innermost frame last."""
-    lines = [f"{task.get_name()}:"]
-    at: object = task.get_coro()
-    while at is not None:
-        kind = {"cr_frame": "cr_await", "gi_frame": "gi_yieldfrom", "ag_frame": "ag_await"}
-        frame = next((getattr(at, name) for name in kind if hasattr(at, name)), None)
-        if frame is not None:
-            lines.append(f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}")
-        at = next((getattr(at, name) for name in kind.values() if hasattr(at, name)), None)
-    return "\n".join(lines)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -16,11 +16,11 @@ import contextlib
 import fcntl
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from farbus.errors import Conflict, InvalidInput, NotPermitted
+from farbus.linux.files import write_owned
 from farbus.model.value import Value, from_json, to_json
 
 LOOKERS = 10_000
@@ -118,15 +118,7 @@ def read_published(path: Path) -> RunningCluster | None:
 
 def publish(path: Path, cluster: RunningCluster) -> None:
     """Write ``up.json``, whole."""
-    handle, temporary = tempfile.mkstemp(dir=path, prefix=".up.json.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(to_json(cluster))
-        os.replace(temporary, path / "up.json")
-    except BaseException:
-        # With it the directory would stay for good.
-        os.unlink(temporary)
-        raise
+    write_owned(path / "up.json", to_json(cluster), account=None)
 
 
 @contextlib.contextmanager

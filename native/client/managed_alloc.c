@@ -43,15 +43,8 @@ static CUresult backing_take(void *opaque, unsigned attempt, struct client_range
 static CUresult backing_free(const struct client_context *context, uint64_t address)
 {
 	const struct client_route route = client_route_context(context);
-	const struct wire_memory_free fixed = { .address = address };
-	const struct client_request request = {
-		.op = WIRE_OP_MEMORY_FREE,
-		.fixed = &fixed,
-		.fixed_bytes = sizeof(fixed),
-	};
-	struct client_wait wait = { 0 };
 
-	return client_call_to(&route, &request, &wait);
+	return client_memory_free_quietly(&route, address);
 }
 
 static void backing_give(void *opaque, const struct client_range *range, uint64_t address)

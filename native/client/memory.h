@@ -78,7 +78,7 @@ struct client_placement {
 };
 
 CUresult client_memory_place(const struct client_placement *placement, struct client_range *range);
-/* Give back what the program has never had. */
-void client_memory_free_quietly(const struct client_route *route, uint64_t address);
+/* Give back what the program has never had, as the memory behind what it has. */
+CUresult client_memory_free_quietly(const struct client_route *route, uint64_t address);
 
 #endif

@@ -13,7 +13,7 @@
 #define BLOCK_SHARE_BYTES (1ull << 20)
 #define BLOCK_GRAIN_BYTES 256u
 
-void client_memory_free_quietly(const struct client_route *route, uint64_t address)
+CUresult client_memory_free_quietly(const struct client_route *route, uint64_t address)
 {
 	const struct wire_memory_free fixed = { .address = address };
 	const struct client_request request = {
@@ -23,7 +23,7 @@ void client_memory_free_quietly(const struct client_route *route, uint64_t addre
 	};
 	struct client_wait wait = { 0 };
 
-	client_call_to(route, &request, &wait);
+	return client_call_to(route, &request, &wait);
 }
 
 /* Memory that is only to be in the way; 0: there is none. */

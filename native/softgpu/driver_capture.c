@@ -291,35 +291,32 @@ void driver_capture_forget(struct driver_captured_event *event)
 	driver_graph_unlock();
 }
 
-CUresult driver_capture_check_event(const struct driver_captured_event *event)
+/* The capture that the event is of is invalidated; `under_way` is the error while that has not ended. */
+static CUresult forbid_captured(const struct driver_captured_event *event, CUresult under_way)
 {
 	CUresult result = CUDA_SUCCESS;
 
-	if (!__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE))
-		return driver_capture_unsafe();
 	driver_graph_lock();
 	if (event->capture) {
+		result = event->capture->ended ? CUDA_ERROR_CAPTURED_EVENT : under_way;
 		invalidate(event->capture);
-		result = CUDA_ERROR_CAPTURED_EVENT;
 	}
 	driver_graph_unlock();
 	return result;
 }
 
+CUresult driver_capture_check_event(const struct driver_captured_event *event)
+{
+	if (!__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE))
+		return driver_capture_unsafe();
+	return forbid_captured(event, CUDA_ERROR_CAPTURED_EVENT);
+}
+
 CUresult driver_capture_forbid_event(const struct driver_captured_event *event)
 {
-	CUresult result = CUDA_SUCCESS;
-
 	if (!__atomic_load_n(&event->capture, __ATOMIC_ACQUIRE))
 		return CUDA_SUCCESS;
-	driver_graph_lock();
-	if (event->capture) {
-		result = event->capture->ended ? CUDA_ERROR_CAPTURED_EVENT :
-						 CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-		invalidate(event->capture);
-	}
-	driver_graph_unlock();
-	return result;
+	return forbid_captured(event, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 /* With the lock: the stream captures, or the event was captured. */

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.symbols import Needs, needs_of
 from tests.remoting.harness import BUILD, ROOT, SHIM, Remote, open_twice
 
 GLIBC = (2, 28)
@@ -47,21 +48,13 @@ def test_nothing_waits_by_a_clock_that_may_be_set() -> None:
     assert found == {("thread.c", "pthread_cond_timedwait")}
 
 
-def callees(part: str) -> dict[str, set[str]]:
+def callees(part: str) -> Needs:
     """Which files of native/``part`` need symbols of which others of it, as the objects say that make has built."""
-    if shutil.which("nm") is None:
-        pytest.skip("nm is not installed")
-    has: dict[str, str] = {}
-    needs: dict[str, set[str]] = {}
-    for name in sorted(source.stem for source in (ROOT / "native" / part).glob("*.c")):
-        made = BUILD / "objects" / part / f"{name}.o"
-        if not made.exists():
-            pytest.skip(f"native/{part}/{name}.c is not built: make -C native")
-        listed = subprocess.run(["nm", made], capture_output=True, text=True, check=True).stdout
-        symbols = [line.split()[-2:] for line in listed.splitlines()]
-        has |= {symbol: name for kind, symbol in symbols if kind in "BCDRTVW"}
-        needs[name] = {symbol for kind, symbol in symbols if kind in "Uw"}
-    return {name: {has[symbol] for symbol in needs[name] & has.keys()} - {name} for name in needs}
+    made = {BUILD / "objects" / part / f"{source.stem}.o": source for source in (ROOT / "native" / part).glob("*.c")}
+    for path, source in made.items():
+        if not path.exists():
+            pytest.skip(f"native/{part}/{source.name} is not built: make -C native")
+    return needs_of({path: path.stem for path in made})
 
 
 @pytest.mark.parametrize("part", ["wire", "transport", "server", "client"])

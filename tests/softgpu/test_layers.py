@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.harness.symbols import Needs, needs_of, symbols_of
 from tests.softgpu.driver_programs import require_library
 
 SOURCES = Path(__file__).parents[2] / "native" / "softgpu"
@@ -29,37 +28,20 @@ def room_of(path: Path) -> str:
     return ROOMS.get(name, name)
 
 
-def symbols_of(path: Path) -> tuple[set[str], set[str]]:
-    """The symbols that an object file defines, and those that it needs from others."""
-    nm = shutil.which("nm")
-    if not nm:
-        pytest.skip("no nm")
-    output = subprocess.run([nm, "-P", str(path)], check=True, capture_output=True, text=True).stdout
-    symbols = [line.split()[:2] for line in output.splitlines()]
-    return {name for name, kind in symbols if kind in "TDBRVW"}, {name for name, kind in symbols if kind == "U"}
-
-
 @pytest.fixture(scope="module")
-def symbols() -> dict[Path, tuple[set[str], set[str]]]:
-    """Of all objects of libcuda.so.1, but those of native/cudart and of files that are no more."""
+def objects() -> dict[Path, str]:
+    """All objects of libcuda.so.1, but those of native/cudart and of files that are no more, and their rooms."""
     sources = {path.stem for path in SOURCES.glob("*.c") if not path.name.startswith("nvml_")}
     paths = [path for path in require_library().glob("*.o") if re.sub(r"_v\d$", "", path.stem) in sources]
-    return {path: symbols_of(path) for path in paths}
+    return {path: room_of(path) for path in paths}
 
 
 @pytest.fixture(scope="module")
-def needs(symbols: dict[Path, tuple[set[str], set[str]]]) -> dict[str, dict[str, set[str]]]:
-    """Which file needs which others, and for which symbols."""
-    home = {name: room_of(path) for path, (defined, _) in symbols.items() for name in defined}
-    needs: dict[str, dict[str, set[str]]] = {room_of(path): {} for path in symbols}
-    for path, (_, needed) in symbols.items():
-        for name in needed & home.keys():
-            if home[name] != room_of(path):
-                needs[room_of(path)].setdefault(home[name], set()).add(name)
-    return needs
+def needs(objects: dict[Path, str]) -> Needs:
+    return needs_of(objects)
 
 
-def test_no_layer_knows_the_one_above(needs: dict[str, dict[str, set[str]]]) -> None:
+def test_no_layer_knows_the_one_above(needs: Needs) -> None:
     assert {layer_of(room) for room in needs} == {0, 1, 2}
     assert not {
         f"{room} -> {other}: {', '.join(sorted(names))}"
@@ -69,14 +51,14 @@ def test_no_layer_knows_the_one_above(needs: dict[str, dict[str, set[str]]]) -> 
     }
 
 
-def test_functions_of_the_api_are_in_its_files(symbols: dict[Path, tuple[set[str], set[str]]]) -> None:
-    below = {path: defined for path, (defined, _) in symbols.items() if layer_of(room_of(path)) < LAYERS["api"]}
+def test_functions_of_the_api_are_in_its_files(objects: dict[Path, str]) -> None:
+    below = {path: symbols_of(path)[0] for path, room in objects.items() if layer_of(room) < LAYERS["api"]}
     assert not {
         f"{path.stem}: {name}" for path, defined in below.items() for name in defined if re.match("cu[A-Z]", name)
     }
 
 
-def test_no_file_is_called_by_what_it_calls(needs: dict[str, dict[str, set[str]]]) -> None:
+def test_no_file_is_called_by_what_it_calls(needs: Needs) -> None:
     try:
         TopologicalSorter({room: others.keys() for room, others in needs.items()}).prepare()
     except CycleError as error:
