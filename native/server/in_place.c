@@ -79,6 +79,7 @@ struct flights {
 	unsigned first, count;
 	size_t held;			/* bytes of all of them */
 	bool alone;			/* the one that there is ends with the stream */
+	bool over;			/* and has ended */
 	CUresult result;		/* of the first that failed */
 };
 
@@ -134,8 +135,9 @@ static void flights_add(struct flights *flights, size_t bytes, CUresult result, 
 	if (flights->result == CUDA_SUCCESS)
 		flights->result = result;
 	/* Where it has been made at once, as by a software GPU, others gain nothing from going beside it. */
-	flights->alone = flights->count == 1 && (last || flights->result != CUDA_SUCCESS ||
-						 driver->cuStreamQuery(flights->of->stream) == CUDA_SUCCESS);
+	flights->over = flights->count == 1 && !last && flights->result == CUDA_SUCCESS &&
+			driver->cuStreamQuery(flights->of->stream) == CUDA_SUCCESS;
+	flights->alone = flights->count == 1 && (last || flights->result != CUDA_SUCCESS || flights->over);
 	if (!flights->alone && flights->result == CUDA_SUCCESS)
 		flights->result = driver->cuEventRecord(flights->of->ends[at], flights->of->stream);
 }
@@ -152,7 +154,7 @@ static size_t flights_land(struct flights *flights)
 	const struct server_driver *driver = flights->driver;
 	unsigned at = flights->first;
 
-	if (flights->result == CUDA_SUCCESS)
+	if (flights->result == CUDA_SUCCESS && !flights->over)
 		flights->result = flights->alone ? driver->cuStreamSynchronize(flights->of->stream)
 						 : driver->cuEventSynchronize(flights->of->ends[at]);
 	/* What is under way may go on using the memory. */
