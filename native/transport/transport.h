@@ -7,6 +7,8 @@
 #ifndef FARBUS_TRANSPORT_TRANSPORT_H
 #define FARBUS_TRANSPORT_TRANSPORT_H
 
+#include "clock.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -193,27 +195,6 @@ int transport_read_all(struct transport *transport, void *data, size_t bytes, in
 static inline bool transport_is_wide(struct transport *transport)
 {
 	return transport->ops->wide && transport->ops->wide(transport);
-}
-
-/* Nanoseconds of the monotonic clock. */
-uint64_t transport_now_ns(void);
-
-/* Milliseconds until then, a part of one as a whole one; 0: it is over. */
-static inline int transport_left_ms(uint64_t end_ns)
-{
-	uint64_t now = transport_now_ns();
-
-	return now < end_ns ? (int)((end_ns - now + 999999u) / 1000000u) : 0;
-}
-
-/* Tell the processor that this is a spin loop. */
-static inline void transport_relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ __volatile__("yield");
-#endif
 }
 
 #endif
