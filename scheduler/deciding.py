@@ -169,6 +169,8 @@ class Deciding(Late):
         self._late_over = {}
         if event.decision is None:
             self._round_wanted |= bool(event.error)
+            if event.error:
+                self._tell_failed(event.error)
             return
         # Whoever was looked at sleeps now or is placed: those behind have their turn.
         self._round_wanted |= self._round_truncated
@@ -202,6 +204,15 @@ class Deciding(Late):
         # They were left out for the sake of others that may not have been placed.
         self._round_wanted |= any(not self._behind.isdisjoint(each.awake) for each in (self.situations, self.late))
         self._behind = set()
+
+    def _tell_failed(self, error: str) -> None:
+        """Tell all that wait for a round why none comes about; the next one that does says more."""
+        misses = (Miss(phase=FAULT, resource="round", message=f"no decision comes about for any job: {error}"),)
+        for job_id in self.situations.awake:
+            job = self.jobs[job_id]
+            if job.misses != misses and self._may_be_placed(job_id, self._now):
+                job.misses = misses
+                self._announce(job)
 
     def _miss(self, miss: JobMiss) -> None:
         """Note what a job misses, and let it wait until that has changed."""
