@@ -101,9 +101,10 @@ class MakingRoom(Deciding):
             return
         if self.accounts.miss(job.job, self.rules, self._promised()) is not None:
             return
-        if self._problem(job, event.placement, moved):
+        placements = (event.placement, *event.again)
+        if self._problem(placements, moved):
             return
-        for placement in (event.placement, *event.again):
+        for placement in placements:
             self._reserve(placement)
         names = ", ".join(each.job.id for each in moved)
         self._tell(job, f"room is made for it by ending {names}")
@@ -113,7 +114,8 @@ class MakingRoom(Deciding):
                 each.progress.moved_at = self._wall
             self._undo(each, JobState.QUEUED, event.reason, moved=True)
 
-    def _problem(self, job: JobRecord, placement: JobPlacement, moved: Iterable[JobRecord]) -> str:
+    def _problem(self, placements: Iterable[JobPlacement], moved: Iterable[JobRecord]) -> str:
+        """Say why jobs can't go where they are to go, all of them, once some have ended; empty where they can."""
         room: dict[str, Resources] = {}
         devices: set[str] = set()
         leases: set[str] = set()
@@ -122,7 +124,14 @@ class MakingRoom(Deciding):
             devices.update(held.devices)
             leases.update(held.leases)
             add_room(room, held.room)
-        return self.placement_problem(job, placement, also_free=room, also_devices=devices, also_leases=leases)
+        for placement in placements:
+            job = self.jobs[placement.job]
+            told = self.placement_problem(job, placement, also_free=room, also_devices=devices, also_leases=leases)
+            if told:
+                return told
+            for name, taken in _rooms_of(job.job, placement).items():
+                room[name] = room.get(name, Resources()) - taken
+        return ""
 
     def _reserve(self, placement: JobPlacement) -> None:
         job = self.jobs[placement.job]
@@ -131,12 +140,7 @@ class MakingRoom(Deciding):
         self._keep_room(job.job, placement, self._now + RESERVATION_S)
 
     def _keep_room(self, job: Job, placement: JobPlacement, until: float) -> None:
-        asked, rooms = requests_of(job, placement), dict[str, Resources]()
-        for task in placement.tasks:
-            add_room(rooms, room_of(asked[task.task], task))
-            # What is free in a chassis is at no node.
-            add_room(rooms, {place.node: Resources() for place in task.devices if place.node})
-        kept = self.reservations[job.id] = Reservation(job, placement, until, rooms)
+        kept = self.reservations[job.id] = Reservation(job, placement, until, _rooms_of(job, placement))
         self._count(kept, 1)
         self._agenda.add(until, Look.ROOM, job.id)
 
@@ -255,3 +259,13 @@ class MakingRoom(Deciding):
                 add_room(kept_of, room_of(asked[task.task], task))
         for name, node in self.nodes.items():
             assert node.reserved == kept_of.get(name, Resources()), f"what is kept of node {name}"
+
+
+def _rooms_of(job: Job, placement: JobPlacement) -> dict[str, Resources]:
+    """Return what a job takes of each node that takes part in it where it is placed."""
+    asked, rooms = requests_of(job, placement), dict[str, Resources]()
+    for task in placement.tasks:
+        add_room(rooms, room_of(asked[task.task], task))
+        # What is free in a chassis is at no node.
+        add_room(rooms, {place.node: Resources() for place in task.devices if place.node})
+    return rooms

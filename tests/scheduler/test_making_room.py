@@ -402,6 +402,19 @@ def test_without_a_place_for_who_would_move_there_is_no_plan() -> None:
         asyncio.run(cluster.planner.defragment("j4"))
 
 
+def test_who_has_nowhere_to_go_any_more_when_the_plan_is_carried_out_is_not_moved() -> None:
+    cluster = split()
+    _, event = asyncio.run(cluster.planner.defragment("j4"))
+    # While the plan was made another job has come to where this one was to go.
+    cluster.submit(job("j5", on="b", cpu_milli=1000))
+    cluster.settle()
+    assert cluster.state_of("j5") == "running"
+    cluster.tell(event)
+    cluster.settle()
+    assert cluster.states("j2", "j4") == ["running", "queued"]
+    assert not cluster.machine.reservations
+
+
 def test_a_job_that_does_not_wait_needs_no_plan() -> None:
     with pytest.raises(Conflict, match="job j1 does not wait"):
         asyncio.run(split().planner.defragment("j1"))
