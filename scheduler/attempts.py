@@ -450,6 +450,9 @@ class Attempts(Commander):
         return JobState.FAILED if self._has_begun(job) else JobState.QUEUED
 
     def _lose_run(self, job: JobRecord, run: TaskRun, reason: str) -> None:
+        if run.succeeded:
+            # All that its job wanted of it is done.
+            return
         if run.is_spare:
             self._drop(job, run, reason)
         elif job.state is JobState.PREPARING:
@@ -461,8 +464,8 @@ class Attempts(Commander):
         """The lease can't be used any more: its job starts anew or, once it ran, fails."""
         job = self.jobs.get(lease.lease.job)
         run = job.run(lease.lease.task) if job is not None else None
-        if job is None or run is None or lease.lease.id not in run.leases:
-            # Nobody has it any more: it is on its way back.
+        if job is None or run is None or lease.lease.id not in run.leases or run.succeeded:
+            # Nobody has it any more: it is on its way back.  Or nobody uses it: it goes back when its job ends.
             return
         if run.is_spare:
             self._drop(job, run, reason)

@@ -58,8 +58,6 @@ class Deciding(Late):
         """Jobs that have waited for a round which the ledger does not know of."""
         self._over: dict[str, Miss] = {}
         """Jobs that this round leaves out because their users have all that they may have."""
-        self._behind: set[str] = set()
-        """Jobs that it leaves out because others of their users go first."""
         self._loads: dict[str, float] = {}
         self._load_looks = 0
 
@@ -84,18 +82,18 @@ class Deciding(Late):
         wall = self._wall + (now - self._now)
         awake = [job_id for job_id in self.situations.awake if self._may_be_placed(job_id, now)]
         if not awake:
-            return tuple(map(self._late_entry, self._late_pending(now, admitted)))
+            return tuple(map(self._late_entry, self._late_pending(now, admitted, promised)))
         long = [job_id for job_id in self.situations.companions() if self._may_be_placed(job_id, now)]
-        companions = self.queue.ordered(long)[:MAX_COMPANIONS]
+        companions = self.queue.ordered(long)[: min(MAX_COMPANIONS, most - 1)]
         # Who comes along again and again must not keep those from their turn who have not been looked at yet.
         shapes = set[int]().union(*(self.jobs[job_id].shapes for job_id in companions))
         most_shapes = len(shapes) + MAX_ROUND_SHAPES
-        pending: list[PendingJob] = []
+        going: list[str] = []
         named: dict[str, str] = {}
-        for job_id in self.queue.ordered({*awake, *companions}):
+        for job_id in self.queue.ordered(awake):
             record = self.jobs[job_id]
             shapes |= record.shapes
-            if len(shapes) > most_shapes and pending:
+            if going and (len(shapes) > most_shapes or len(going) >= most - len(companions)):
                 self._round_truncated = True
                 break
             miss = self.accounts.miss(record.job, self.rules, admitted)
@@ -107,26 +105,35 @@ class Deciding(Late):
                     record.misses = (missed,)
             elif miss is None:
                 admitted.add(record.job)
-                pending.append(
-                    PendingJob(
-                        job=record.job,
-                        rounds_waited=record.progress.rounds_waited,
-                        left_s=record.job.due_at - wall,
-                        profile=self.inference.known(record.job),
-                        waited_s=self._now - record.undecided_since if record.undecided_since else 0.0,
-                        neighbours=self._neighbours(record.job),
-                    )
-                )
-                if len(pending) >= most:
-                    break
+                going.append(job_id)
             elif self.accounts.miss(record.job, self.rules, promised) is not None:
                 self._over[job_id] = miss
             else:
                 self._behind.add(job_id)
                 record.misses = (miss,)
-        if len(pending) < most:
-            pending += map(self._late_entry, self._late_pending(now, admitted)[: most - len(pending)])
-        return tuple(pending)
+        late = self._late_pending(now, admitted, promised)
+        room = most - len(companions) - len(going)
+        self._round_truncated |= len(late) > room
+        # Nor from what their users may have: they sleep, so nothing of it is likely to be theirs in this round.
+        for job_id in companions:
+            record = self.jobs[job_id]
+            if self.accounts.miss(record.job, self.rules, admitted) is None and (
+                not record.volumes or self.volume_miss(record, ahead=named) is None
+            ):
+                admitted.add(record.job)
+                going.append(job_id)
+        entries = (self._entry(self.jobs[job_id], wall) for job_id in self.queue.ordered(going))
+        return (*entries, *map(self._late_entry, late[:room]))
+
+    def _entry(self, record: JobRecord, wall: float) -> PendingJob:
+        return PendingJob(
+            job=record.job,
+            rounds_waited=record.progress.rounds_waited,
+            left_s=record.job.due_at - wall,
+            profile=self.inference.known(record.job),
+            waited_s=self._now - record.undecided_since if record.undecided_since else 0.0,
+            neighbours=self._neighbours(record.job),
+        )
 
     def _promised(self) -> Admitted:
         """Return what waiting jobs are sure to be granted without a round."""
@@ -162,6 +169,8 @@ class Deciding(Late):
         self._late_over = {}
         if event.decision is None:
             self._round_wanted |= bool(event.error)
+            if event.error:
+                self._tell_failed(event.error)
             return
         # Whoever was looked at sleeps now or is placed: those behind have their turn.
         self._round_wanted |= self._round_truncated
@@ -193,8 +202,17 @@ class Deciding(Late):
         for missed in event.decision.misses:
             self._miss(missed)
         # They were left out for the sake of others that may not have been placed.
-        self._round_wanted |= any(job_id in self.situations.awake for job_id in self._behind)
+        self._round_wanted |= any(not self._behind.isdisjoint(each.awake) for each in (self.situations, self.late))
         self._behind = set()
+
+    def _tell_failed(self, error: str) -> None:
+        """Tell all that wait for a round why none comes about; the next one that does says more."""
+        misses = (Miss(phase=FAULT, resource="round", message=f"no decision comes about for any job: {error}"),)
+        for job_id in self.situations.awake:
+            job = self.jobs[job_id]
+            if job.misses != misses and self._may_be_placed(job_id, self._now):
+                job.misses = misses
+                self._announce(job)
 
     def _miss(self, miss: JobMiss) -> None:
         """Note what a job misses, and let it wait until that has changed."""

@@ -336,7 +336,7 @@ class Engine:
                         decision = _no_decision(pending[0], told)
                 except Exception as error:
                     self.counters.rounds_failed += 1
-                    told = f"{type(error).__name__}: {error}"
+                    told = str(error) if isinstance(error, FarbusError) else f"{type(error).__name__}: {error}"
                     _log.exception("round failed", pending=len(pending))
                     await asyncio.sleep(TRANSIENT_S)
                 else:

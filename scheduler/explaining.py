@@ -136,7 +136,7 @@ class Explaining:
         if record.state is JobState.FINISHING:
             return 0.0, BY_END
         running = record.state is JobState.RUNNING
-        ran_s = self._now() - record.running_since if running else 0.0
+        ran_s = record.ran_before_s + self._now() - record.running_since if running else 0.0
         limit_s = record.job.time_limit_s or None
         if limit_s is not None:
             limit_s = max(0.0, record.limit_at - self._now() if record.limit_at else limit_s - ran_s)

@@ -43,6 +43,8 @@ class Late(Volumes):
         self._late_of: dict[str, tuple[str, ...]] = {}
         self._late_over: dict[str, Miss] = {}
         """Those that this round leaves out because their users have all that they may have."""
+        self._behind: set[str] = set()
+        """Jobs, and such tasks, that it leaves out because others of their users go first."""
 
     def _offer(self, job: JobRecord) -> None:
         """Let rounds know of the tasks that a running job lacks, and of no others."""
@@ -85,8 +87,11 @@ class Late(Volumes):
         super()._wake_all()
         self.late.wake_all()
 
-    def _late_pending(self, now: float, admitted: Admitted) -> list[Job]:
-        """Return what a round is asked of such tasks, within their users' quotas, the first to be served first."""
+    def _late_pending(self, now: float, admitted: Admitted, promised: Admitted) -> list[Job]:
+        """Return what a round is asked of such tasks, within their users' quotas, the first to be served first.
+
+        They come behind what is ``admitted`` to the round, of which only what is ``promised`` is sure to be granted.
+        """
         self._late_over = {}
         awake = [self.late_jobs[late_id] for late_id in self.late.awake]
         pending = []
@@ -97,6 +102,9 @@ class Late(Volumes):
             (group,) = stands.groups
             each = devices_of_task(group)
             count = group.count if room is None or not each else min(group.count, room // each)
+            if count < 1 and (self.accounts.room_for_devices(stands.user, self.rules, promised) or 0) >= each:
+                self._behind.add(stands.id)
+                continue
             if count < 1:
                 message = f"{stands.user} may have no more devices at a time"
                 self._late_over[stands.id] = Miss(phase=QUOTA, resource="devices", message=message)

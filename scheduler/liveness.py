@@ -222,8 +222,10 @@ class Liveness(Attempts):
                 if run.is_spare:
                     self._drop(job, run, reason)
             job.runs.look_at(record.name)
-            # What is taken back has no need of the node; the steps of its end are done with where it is gone.
-            if all(run.is_spare for run in runs):
+            # What is taken back, or has ended well, has no need of the node; the steps of a spare's end are done with
+            # where it is gone.
+            if not any(run.is_unfinished for run in runs):
+                self._end_absence(job, record, f"node {record.name} is not needed any more")
                 self._touch(job_id)
                 continue
             if not is_off and (until := self._kept_until(job, record)) > self._now:
@@ -270,15 +272,18 @@ class Liveness(Attempts):
     def _reached(self, record: NodeRecord) -> None:
         """A node is heard again: its jobs have outlived its absence, if it still holds what is theirs."""
         for job_id in sorted(self.jobs_of_node[record.name]):
-            job = self.jobs[job_id]
-            if record.name not in job.progress.unreachable:
-                continue
-            job.progress.unreachable.remove(record.name)
-            if job.state is JobState.RUNNING and not job.progress.unreachable:
-                job.progress.reason = ""
-            self._tell(job, f"node {record.name} is heard again")
-            self._persist.add(job_id)
-            self._announce(job)
+            self._end_absence(self.jobs[job_id], record, f"node {record.name} is heard again")
+
+    def _end_absence(self, job: JobRecord, record: NodeRecord, told: str) -> None:
+        """Say of a job that it is not kept any longer for the sake of a node, if it is."""
+        if record.name not in job.progress.unreachable:
+            return
+        job.progress.unreachable.remove(record.name)
+        if job.state is JobState.RUNNING and not job.progress.unreachable:
+            job.progress.reason = ""
+        self._tell(job, told)
+        self._persist.add(job.job.id)
+        self._announce(job)
 
     # --- what nodes say ------------------------------------------------------------------
 

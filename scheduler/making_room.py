@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from farbus.model.decision import JobPlacement
-from farbus.model.job import Job, add_room, room_of
+from farbus.model.job import Job, TaskPlacement, add_room, room_of
 from farbus.model.node import Resources
 from farbus.model.states import JobState
 from farbus.scheduler import events
@@ -37,6 +37,10 @@ class Reservation:
     job: Job
     placement: JobPlacement
     until: float
+    rooms: dict[str, Resources]
+    """What it takes of each node that takes part, nothing of one that gives a device alone."""
+    held: TaskPlacement | None = None
+    """A task for which somebody still had something at the last look: one is enough to wait for, of thousands."""
 
 
 class MakingRoom(Deciding):
@@ -97,9 +101,10 @@ class MakingRoom(Deciding):
             return
         if self.accounts.miss(job.job, self.rules, self._promised()) is not None:
             return
-        if self._problem(job, event.placement, moved):
+        placements = (event.placement, *event.again)
+        if self._problem(placements, moved):
             return
-        for placement in (event.placement, *event.again):
+        for placement in placements:
             self._reserve(placement)
         names = ", ".join(each.job.id for each in moved)
         self._tell(job, f"room is made for it by ending {names}")
@@ -109,7 +114,8 @@ class MakingRoom(Deciding):
                 each.progress.moved_at = self._wall
             self._undo(each, JobState.QUEUED, event.reason, moved=True)
 
-    def _problem(self, job: JobRecord, placement: JobPlacement, moved: Iterable[JobRecord]) -> str:
+    def _problem(self, placements: Iterable[JobPlacement], moved: Iterable[JobRecord]) -> str:
+        """Say why jobs can't go where they are to go, all of them, once some have ended; empty where they can."""
         room: dict[str, Resources] = {}
         devices: set[str] = set()
         leases: set[str] = set()
@@ -118,7 +124,14 @@ class MakingRoom(Deciding):
             devices.update(held.devices)
             leases.update(held.leases)
             add_room(room, held.room)
-        return self.placement_problem(job, placement, also_free=room, also_devices=devices, also_leases=leases)
+        for placement in placements:
+            job = self.jobs[placement.job]
+            told = self.placement_problem(job, placement, also_free=room, also_devices=devices, also_leases=leases)
+            if told:
+                return told
+            for name, taken in _rooms_of(job.job, placement).items():
+                room[name] = room.get(name, Resources()) - taken
+        return ""
 
     def _reserve(self, placement: JobPlacement) -> None:
         job = self.jobs[placement.job]
@@ -127,7 +140,7 @@ class MakingRoom(Deciding):
         self._keep_room(job.job, placement, self._now + RESERVATION_S)
 
     def _keep_room(self, job: Job, placement: JobPlacement, until: float) -> None:
-        kept = self.reservations[job.id] = Reservation(job, placement, until)
+        kept = self.reservations[job.id] = Reservation(job, placement, until, _rooms_of(job, placement))
         self._count(kept, 1)
         self._agenda.add(until, Look.ROOM, job.id)
 
@@ -144,10 +157,9 @@ class MakingRoom(Deciding):
 
     def _count(self, kept: Reservation, sign: int) -> None:
         """Keep from rounds what is kept for a job, or with a ``sign`` of -1 give it back to them."""
-        asked = requests_of(kept.job, kept.placement)
+        for node, room in kept.rooms.items():
+            self.reserve(node, room, sign)
         for task in kept.placement.tasks:
-            for node, room in room_of(asked[task.task], task).items():
-                self.reserve(node, room, sign)
             for place in task.devices:
                 self.devices[place.device].reserved = kept.job.id if sign > 0 else ""
 
@@ -161,14 +173,16 @@ class MakingRoom(Deciding):
             if job.state is not JobState.QUEUED:
                 # It was moved itself, and is not done with its end.
                 continue
-            nodes = {task.node for task in kept.placement.tasks}
-            nodes |= {place.node for task in kept.placement.tasks for place in task.devices}
-            closed = [node for node in map(self.node, nodes) if not node.usable]
+            closed = [node for node in map(self.node, kept.rooms) if not node.usable]
             if closed and self._now < self._patient_until and not any(node.cordon or node.trouble for node in closed):
                 # It has not come back yet, or not given up what it holds without right.
                 continue
             if closed:
                 self._let_go(job_id, "a node on which room was made for it is not to be used any more")
+                continue
+            if kept.held is None or not self._is_held(kept, kept.held):
+                kept.held = next((task for task in kept.placement.tasks if self._is_held(kept, task)), None)
+            if kept.held is not None:
                 continue
             self._count(kept, -1)
             if self.placement_problem(job, kept.placement):
@@ -177,6 +191,16 @@ class MakingRoom(Deciding):
                 del self.reservations[job_id]
                 job.progress.room = None
                 self._grant(job, kept.placement)
+
+    def _is_held(self, kept: Reservation, task: TaskPlacement) -> bool:
+        """Say whether somebody has a device that is kept for a task, or too much of its nodes."""
+        if any(self.devices[place.device].lease for place in task.devices):
+            return True
+        for name in {task.node, *(place.node for place in task.devices)} - {""}:
+            node = self.node(name)
+            if node.node is not None and (node.node.capacity - node.used).lacks(kept.rooms[name], node.node.capacity):
+                return True
+        return False
 
     def _let_go(self, job_id: str, told: str = "") -> None:
         """Let rounds have what was kept for a job."""
@@ -235,3 +259,13 @@ class MakingRoom(Deciding):
                 add_room(kept_of, room_of(asked[task.task], task))
         for name, node in self.nodes.items():
             assert node.reserved == kept_of.get(name, Resources()), f"what is kept of node {name}"
+
+
+def _rooms_of(job: Job, placement: JobPlacement) -> dict[str, Resources]:
+    """Return what a job takes of each node that takes part in it where it is placed."""
+    asked, rooms = requests_of(job, placement), dict[str, Resources]()
+    for task in placement.tasks:
+        add_room(rooms, room_of(asked[task.task], task))
+        # What is free in a chassis is at no node.
+        add_room(rooms, {place.node: Resources() for place in task.devices if place.node})
+    return rooms

@@ -103,6 +103,11 @@ class TaskRun(msgspec.Struct, kw_only=True, dict=True):
         """Whether its program ended well by itself: one that was ended for a reason did not, whatever its exit code."""
         return self.program is Program.EXITED and self.exit_code == 0 and not self.reason and not self.exit_unknown
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether its job can't do without it, and it has not ended well."""
+        return not (self.is_spare or self.succeeded)
+
     def lose(self, reason: str) -> None:
         """Note that its program is gone, and nobody knows how it ended."""
         self.program, self.exit_unknown, self.reason = Program.EXITED, True, reason
@@ -161,7 +166,7 @@ def _traits_of(run: TaskRun) -> tuple[bool, ...]:
         run.program is Program.STARTING and not run.dropped,
         run.program in (Program.RUNNING, Program.EXITED) and not run.arriving,
         run.arriving and not spare,
-        not (spare or run.succeeded),
+        run.is_unfinished,
     )
 
 

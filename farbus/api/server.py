@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -629,7 +629,10 @@ class _ClusterServicer(cluster_pb2_grpc.ClusterServicer):
             return self._handler.drain(caller, request.node, evict=request.evict, reason=request.reason)
 
         async for status in self._stream("Drain", context, answers):
-            yield to_message(status, cluster_pb2.DrainStatus)
+            message = to_message(status, cluster_pb2.DrainStatus)
+            # Who is in the way is asked for, by operators of that node, too: what others' programs are given is not.
+            _shorten(message.jobs)
+            yield message
 
     async def Defragment(self, request: cluster_pb2.DefragmentRequest, context: Any) -> Any:
         async def answer(caller: Identity) -> cluster_pb2.RoomPlan:
@@ -736,11 +739,17 @@ def _listing(jobs: list[types_pb2.JobStatus]) -> cluster_pb2.ListJobsReply:
     So nobody hides everybody's jobs behind a few long ones of his own.
     """
     if sum(status.ByteSize() for status in jobs) > MAX_LISTING_BYTES:
-        for status in jobs:
-            status.job.ClearField("environment")
-            for group in status.job.groups:
-                group.command[:] = [word[:MAX_LISTED_WORD] for word in group.command[:1]]
+        _shorten(jobs)
     return cluster_pb2.ListJobsReply(jobs=jobs)
+
+
+def _shorten(jobs: Iterable[types_pb2.JobStatus]) -> None:
+    """Leave out environments and all but commands' first words."""
+    for status in jobs:
+        status.job.ClearField("environment")
+        parts: list[types_pb2.TaskGroup | types_pb2.Composite] = [*status.job.groups, *status.job.composites]
+        for part in parts:
+            part.command[:] = [word[:MAX_LISTED_WORD] for word in part.command[:1]]
 
 
 def _profile_message(profile: ApplicationProfile) -> profile_pb2.ApplicationProfile:

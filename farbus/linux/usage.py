@@ -121,8 +121,12 @@ def own_usage() -> ProcessUsage:
 
 
 def _threads(pid: int) -> tuple[ThreadUsage, ...]:
+    try:
+        entries = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda entry: int(entry.name))
+    except OSError as error:
+        raise NotFound(f"process {pid}: it has ended") from error
     found = []
-    for entry in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda entry: int(entry.name)):
+    for entry in entries:
         # A thread may end between the listing and now.
         with contextlib.suppress(OSError):
             name = (entry / "comm").read_text(errors="replace").strip()

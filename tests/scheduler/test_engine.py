@@ -16,6 +16,7 @@ from farbus.model.job import TaskState, TaskStatus
 from farbus.model.node import Resources
 from farbus.model.rules import Quota, Rules
 from farbus.model.states import JobState
+from farbus.scheduler import engine as engine_module
 from farbus.scheduler import events
 from farbus.scheduler.decision_maker import FAULT, DecisionMaker, DecisionThread
 from farbus.scheduler.engine import Counters, Engine
@@ -36,10 +37,14 @@ class Rounds:
         self.go_on.set()
         self.slow_with: int | str = 10**9
         """As many jobs, or the job, that take as long as ``go_on`` is not set."""
+        self.fault: Exception | None = None
+        """What it raises, whoever waits."""
 
     def __call__(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
         self.seen.append(len(pending))
         self.begun.set()
+        if self.fault is not None:
+            raise self.fault
         if isinstance(self.slow_with, str):
             slow = any(entry.job.id == self.slow_with for entry in pending)
         else:
@@ -116,6 +121,22 @@ async def test_a_job_that_takes_too_long_alone_is_set_aside_and_the_others_are_p
         await until(engine, "j1", misses=FAULT)
         (miss,) = engine.machine.jobs["j1"].misses
         assert "no decision after 0.1 s; it is set aside until" in miss.message
+
+
+async def test_jobs_are_told_why_no_round_comes_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a policy of one's own whose answers are no numbers."""
+    monkeypatch.setattr(engine_module, "TRANSIENT_S", 0.0)
+    rounds = Rounds()
+    rounds.fault = ValueError("cannot convert float NaN to integer")
+    async with running(tmp_path, rounds) as engine:
+        engine.tell(events.NodeJoined(node=node("a"), session=1))
+        engine.tell(events.JobSubmitted(job=job("j1")))
+        await until(engine, "j1", misses=FAULT)
+        (miss,) = engine.machine.jobs["j1"].misses
+        assert miss.message == ("no decision comes about for any job: ValueError: cannot convert float NaN to integer")
+        rounds.fault = None
+        await until(engine, "j1")
+        assert engine.machine.jobs["j1"].misses == ()
 
 
 async def test_what_becomes_of_many_tasks_is_told_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

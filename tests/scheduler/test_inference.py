@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -21,6 +22,8 @@ from farbus.model.states import JobState
 from farbus.scheduler import events, inference
 from farbus.scheduler.costs import drmaestro
 from farbus.scheduler.decision_maker import decision_maker
+from farbus.scheduler.engine import Engine
+from farbus.scheduler.explaining import BY_RUNS, Explaining
 from farbus.scheduler.inference import WINDOW, InferenceEngine, observed_run
 from farbus.scheduler.loads import RunLoads
 from farbus.scheduler.round import decide
@@ -337,6 +340,27 @@ def test_what_was_learned_survives_a_restart() -> None:
     cluster.restart()
     assert cluster.machine.inference.known(scripted.job()) == known
     assert cluster.machine.inference.expected_s(scripted.job()) == 30.0
+
+
+def test_a_restart_puts_no_expected_end_off() -> None:
+    cluster = scripted.Cluster(scripted.node("a"))
+    cluster.join()
+    cluster.submit(scripted.job("j1"))
+    cluster.settle()
+    cluster.pass_time(100.0)
+    cluster.tell(cluster.agents["a"].exit("j1", "main.0"))
+    cluster.submit(scripted.job("j2"))
+    cluster.settle()
+    cluster.pass_time(60.0)
+
+    def expected_end() -> tuple[float | None, str]:
+        explaining = Explaining(cast(Engine, SimpleNamespace(machine=cluster.machine)), lambda: cluster.now)
+        return explaining.expected_end(cluster.machine.jobs["j2"])
+
+    assert expected_end() == (pytest.approx(40.0), BY_RUNS)
+    cluster.restart()
+    cluster.join()
+    assert expected_end() == (pytest.approx(40.0), BY_RUNS)
 
 
 def test_what_was_set_survives_a_restart_and_what_was_forgotten_does_not() -> None:

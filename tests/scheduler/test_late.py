@@ -29,11 +29,11 @@ def status(cluster: Cluster, name: str = "j1") -> JobStatus:
     return cluster.ended[name] if name in cluster.ended else cluster.machine.jobs[name].status()
 
 
-def crowded(*, more: Job | None = None) -> Cluster:
+def crowded(*, more: Job | None = None, first_of: str = "ada") -> Cluster:
     """Two GPUs, one of which another job has; the wide one runs with one task."""
     cluster = Cluster(node("a", 1, cpu_milli=1000), node("b", 1, cpu_milli=1000))
     cluster.join()
-    cluster.submit(job("j0", gpus=1))
+    cluster.submit(job("j0", gpus=1, user=first_of))
     cluster.settle()
     cluster.submit(more or wide())
     cluster.settle()
@@ -248,6 +248,20 @@ def test_a_quota_holds_them_back_until_it_has_room() -> None:
     assert [miss.phase for miss in status(cluster).misses] == ["quota"]
     cluster.tell(events.RulesChanged(rules=Rules()))
     cluster.settle()
+    assert started(cluster) == ["main.0", "main.1"]
+
+
+def test_who_finds_no_room_keeps_none_of_their_users_quota_from_them() -> None:
+    cluster = crowded(more=wide(user="ada"), first_of="bob")
+    cluster.tell(events.RulesChanged(rules=Rules(quotas={"ada": Quota(devices=2)})))
+    cluster.settle()
+    leave(cluster)
+    while any(cluster.step(name) for name in cluster.agents):
+        pass
+    # Both are looked at in the round that follows, and this one goes first.
+    cluster.submit(job("j2", gpus=1, on="c"))
+    cluster.settle()
+    assert cluster.state_of("j2") == "queued"
     assert started(cluster) == ["main.0", "main.1"]
 
 

@@ -18,6 +18,7 @@ from farbus.scheduler import events
 from farbus.scheduler.decision_maker import DecisionMaker, DecisionThread
 from farbus.scheduler.lifecycle import ClusterMachine
 from farbus.scheduler.making_room import RESERVATION_S
+from farbus.scheduler.records import JobRecord
 from farbus.scheduler.room_planner import RoomPlanner
 from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, first_fit, job, node
 
@@ -157,6 +158,30 @@ def test_what_is_freed_piece_by_piece_goes_to_nobody_else() -> None:
     cluster.settle()
     assert cluster.states("j3", "j4", "j5") == ["running", "queued", "queued"]
     assert not cluster.machine.reservations
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_while_room_is_made_for_many_tasks_one_that_is_held_is_looked_at(
+    gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = 8
+    cluster = Planned(node("a", many, cpu_milli=8_000), node("b"))
+    cluster.work(*(moveable(f"j{number}", gpus=gpus, on="a") for number in range(many)))
+    cluster.pass_time(MIN_RUN_S)
+    cluster.submit(job("j9", gpus=gpus, count=many, on="a", priority=5))
+    cluster.decide()
+    assert cluster.states("j9") == ["queued"]
+    whole, looks = cluster.machine.placement_problem, []
+
+    def counted(record: JobRecord, *arguments: object, **more: object) -> str:
+        looks.append(record.job.id)
+        return whole(record, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(cluster.machine, "placement_problem", counted)
+    while cluster.machine.reservations:
+        assert cluster.step("a") is not None
+    assert cluster.states("j9") == ["preparing"]
+    assert looks == ["j9"]
 
 
 def test_room_that_is_not_free_in_time_is_let_go() -> None:
@@ -375,6 +400,19 @@ def test_without_a_place_for_who_would_move_there_is_no_plan() -> None:
     cluster.work(job("j5", on="b"))
     with pytest.raises(NotFound, match="no moves of what is moveable make room for job j4"):
         asyncio.run(cluster.planner.defragment("j4"))
+
+
+def test_who_has_nowhere_to_go_any_more_when_the_plan_is_carried_out_is_not_moved() -> None:
+    cluster = split()
+    _, event = asyncio.run(cluster.planner.defragment("j4"))
+    # While the plan was made another job has come to where this one was to go.
+    cluster.submit(job("j5", on="b", cpu_milli=1000))
+    cluster.settle()
+    assert cluster.state_of("j5") == "running"
+    cluster.tell(event)
+    cluster.settle()
+    assert cluster.states("j2", "j4") == ["running", "queued"]
+    assert not cluster.machine.reservations
 
 
 def test_a_job_that_does_not_wait_needs_no_plan() -> None:

@@ -681,6 +681,24 @@ async def test_users_do_not_operate(site: Site) -> None:
                 await refused
 
 
+async def test_a_drain_tells_who_uses_the_node_and_not_what_their_programs_are_given(site: Site) -> None:
+    async with (
+        site.scheduler(),
+        site.client("ada") as ada,
+        site.agent(LightAgent(node("a", 1))),
+        site.agent(LightAgent(node("c"))),
+        by_word_of(site, "a") as root,
+    ):
+        wanted = asked(gpus=1, on="c")
+        group = msgspec.structs.replace(wanted.groups[0], command=("train", "--key=secret"))
+        job_id, _ = await ada.submit(msgspec.structs.replace(wanted, groups=(group,), environment={"TOKEN": "secret"}))
+        await until_state(ada, job_id, JobState.RUNNING)
+        (told,) = (await anext(root.drain("a"))).jobs
+        assert (told.job.id, told.job.user, told.job.environment) == (job_id, "ada", {})
+        assert told.job.groups[0].command == ("train",)
+        assert (await ada.get_job(job_id)).job.environment == {"TOKEN": "secret"}
+
+
 def by_word_of(site: Site, name: str) -> ClusterClient:
     """Return root of a node, whom the node calls an operator."""
     root = Identity(name="root", role=Role.OPERATOR)

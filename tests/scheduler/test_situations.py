@@ -8,16 +8,27 @@ import pytest
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import Decision, JobMiss, NodeView, PendingJob, RoundReport, Snapshot
 from farbus.model.device import PoolReach, Route
-from farbus.model.job import Alternative, GroupVariant, Miss, Requests, TaskGroup, TaskState, TaskStatus
+from farbus.model.job import (
+    Alternative,
+    GroupVariant,
+    Job,
+    Miss,
+    Requests,
+    StorageRequest,
+    TaskGroup,
+    TaskState,
+    TaskStatus,
+)
 from farbus.model.node import DIMENSIONS, Node, Resources
 from farbus.model.rules import Quota, Rules
 from farbus.scheduler import events, round, situations
+from farbus.scheduler.costs.default import DefaultPolicy
 from farbus.scheduler.deciding import LOAD_LOOK_S, LOAD_PATIENCE, MAX_ROUND_SHAPES, SET_ASIDE_S
 from farbus.scheduler.decision_maker import fault_miss
 from farbus.scheduler.quotas import QUOTA, devices_of
 from farbus.scheduler.situations import LONG_WAIT_ROUNDS, Situations
 from farbus.scheduler.views import Gains
-from tests.scheduler.scripted import Cluster, ScriptedAgent, first_fit, job, node
+from tests.scheduler.scripted import Cluster, ScriptedAgent, first_fit, job, node, storing
 
 
 class Watched(Cluster):
@@ -48,6 +59,13 @@ class Watched(Cluster):
 
     def looks_at(self, job_id: str) -> int:
         return sum(job_id in seen for seen in self.rounds)
+
+
+class Planned(Watched):
+    """One whose rounds are the scheduler's own."""
+
+    def answer(self, snapshot: Snapshot, pending: tuple[PendingJob, ...]) -> Decision:
+        return round.decide(snapshot, pending, policy=DefaultPolicy())
 
 
 def test_a_job_that_misses_a_device_is_not_looked_at_for_what_is_no_device() -> None:
@@ -154,6 +172,34 @@ def test_whom_room_is_kept_for_is_in_every_round_that_might_take_it() -> None:
     asked = len(cluster.rounds)
     cluster.pass_time(60.0)
     assert len(cluster.rounds) == asked
+
+
+def with_volume(plain: Job) -> Job:
+    (group,) = plain.groups
+    request = StorageRequest(name="in", volume="data", devices=1, routes=(Route.LOCAL, Route.REMOTE))
+    return msgspec.structs.replace(plain, groups=(msgspec.structs.replace(group, storage=(request,)),))
+
+
+@pytest.mark.parametrize("names_volume", [False, True])
+def test_whom_room_is_kept_for_keeps_its_users_other_jobs_from_nothing(*, names_volume: bool) -> None:
+    """It sleeps, so others would wait behind it for good, and each round would ask for the next one."""
+    cluster = Planned(storing("a", 1, gpus=1), node("b"))
+    cluster.join()
+    cluster.create()
+    cluster.submit(job("j1", gpus=1, user="bob"))
+    cluster.settle()
+    first, second = job("j2", gpus=1), job("j3", on="b")
+    if names_volume:
+        first, second = with_volume(first), with_volume(second)
+    else:
+        cluster.tell(events.RulesChanged(rules=Rules(quotas={"ada": Quota(jobs=1)})))
+    cluster.submit(first)
+    cluster.machine.jobs["j2"].progress.rounds_waited = LONG_WAIT_ROUNDS
+    cluster.settle()
+    assert cluster.state_of("j2") == "queued"
+    cluster.submit(second)
+    cluster.settle()
+    assert cluster.state_of("j3") == "running"
 
 
 def test_the_end_of_a_long_wait_wakes_those_who_waited_behind_it() -> None:

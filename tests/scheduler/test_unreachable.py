@@ -154,6 +154,53 @@ def test_a_program_that_ends_while_the_devices_node_is_away_ends_its_job() -> No
     assert not cluster.machine.leases
 
 
+def two_tasks(*on: str) -> Cluster:
+    """A job of two tasks, on nodes of their own, with the GPUs of the nodes a and b."""
+    cluster = Cluster(node("a", 1), node("b", 1), node("c"), node("d"))
+    cluster.unreachable_limit_s = LIMIT_S
+    cluster.restart()
+    cluster.join()
+    (group,) = job(gpus=1).groups
+    parts = [msgspec.structs.replace(group, name=f"on-{name}", node=name) for name in on]
+    cluster.submit(msgspec.structs.replace(job(), groups=tuple(parts)))
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    return cluster
+
+
+def test_what_a_task_had_that_has_ended_well_is_not_missed() -> None:
+    cluster = two_tasks("a", "b")
+    cluster.tell(cluster.agents["a"].exit("j1", "on-a.0"))
+    cluster.settle()
+    cluster.lose("a")
+    cluster.pass_time(2 * LIMIT_S)
+    cluster.settle()
+    assert (cluster.state_of("j1"), cluster.reason_of("j1")) == ("running", "")
+    cluster.agents["a"].die()
+    cluster.join("a")
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    assert [lease.lease.task for lease in cluster.machine.leases.values()] == ["on-b.0"]
+    cluster.tell(cluster.agents["b"].exit("j1", "on-b.0"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "succeeded"
+    assert not cluster.machine.leases
+
+
+def test_a_lender_is_not_waited_for_once_its_task_has_ended_well() -> None:
+    cluster = two_tasks("c", "d")
+    run = cluster.machine.jobs["j1"].run("on-c.0")
+    assert run is not None
+    (place,) = run.placement.devices
+    cluster.lose(place.node)
+    cluster.pass_time(LIMIT_S / 2)
+    assert cluster.reason_of("j1").startswith(f"unreachable: node {place.node}")
+    cluster.tell(cluster.agents["c"].exit("j1", "on-c.0"))
+    cluster.pass_time(LIMIT_S)
+    cluster.settle()
+    assert (cluster.state_of("j1"), cluster.reason_of("j1")) == ("running", "")
+
+
 def test_a_kept_job_can_be_cancelled() -> None:
     cluster = remote()
     cluster.lose("c")
