@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from farbus.model.decision import JobPlacement
-from farbus.model.job import Job, add_room, room_of
+from farbus.model.job import Job, TaskPlacement, add_room, room_of
 from farbus.model.node import Resources
 from farbus.model.states import JobState
 from farbus.scheduler import events
@@ -37,6 +37,10 @@ class Reservation:
     job: Job
     placement: JobPlacement
     until: float
+    rooms: dict[str, Resources]
+    """What it takes of each node that takes part, nothing of one that gives a device alone."""
+    held: TaskPlacement | None = None
+    """A task for which somebody still had something at the last look: one is enough to wait for, of thousands."""
 
 
 class MakingRoom(Deciding):
@@ -127,7 +131,12 @@ class MakingRoom(Deciding):
         self._keep_room(job.job, placement, self._now + RESERVATION_S)
 
     def _keep_room(self, job: Job, placement: JobPlacement, until: float) -> None:
-        kept = self.reservations[job.id] = Reservation(job, placement, until)
+        asked, rooms = requests_of(job, placement), dict[str, Resources]()
+        for task in placement.tasks:
+            add_room(rooms, room_of(asked[task.task], task))
+            # What is free in a chassis is at no node.
+            add_room(rooms, {place.node: Resources() for place in task.devices if place.node})
+        kept = self.reservations[job.id] = Reservation(job, placement, until, rooms)
         self._count(kept, 1)
         self._agenda.add(until, Look.ROOM, job.id)
 
@@ -144,10 +153,9 @@ class MakingRoom(Deciding):
 
     def _count(self, kept: Reservation, sign: int) -> None:
         """Keep from rounds what is kept for a job, or with a ``sign`` of -1 give it back to them."""
-        asked = requests_of(kept.job, kept.placement)
+        for node, room in kept.rooms.items():
+            self.reserve(node, room, sign)
         for task in kept.placement.tasks:
-            for node, room in room_of(asked[task.task], task).items():
-                self.reserve(node, room, sign)
             for place in task.devices:
                 self.devices[place.device].reserved = kept.job.id if sign > 0 else ""
 
@@ -161,14 +169,16 @@ class MakingRoom(Deciding):
             if job.state is not JobState.QUEUED:
                 # It was moved itself, and is not done with its end.
                 continue
-            nodes = {task.node for task in kept.placement.tasks}
-            nodes |= {place.node for task in kept.placement.tasks for place in task.devices}
-            closed = [node for node in map(self.node, nodes) if not node.usable]
+            closed = [node for node in map(self.node, kept.rooms) if not node.usable]
             if closed and self._now < self._patient_until and not any(node.cordon or node.trouble for node in closed):
                 # It has not come back yet, or not given up what it holds without right.
                 continue
             if closed:
                 self._let_go(job_id, "a node on which room was made for it is not to be used any more")
+                continue
+            if kept.held is None or not self._is_held(kept, kept.held):
+                kept.held = next((task for task in kept.placement.tasks if self._is_held(kept, task)), None)
+            if kept.held is not None:
                 continue
             self._count(kept, -1)
             if self.placement_problem(job, kept.placement):
@@ -177,6 +187,16 @@ class MakingRoom(Deciding):
                 del self.reservations[job_id]
                 job.progress.room = None
                 self._grant(job, kept.placement)
+
+    def _is_held(self, kept: Reservation, task: TaskPlacement) -> bool:
+        """Say whether somebody has a device that is kept for a task, or too much of its nodes."""
+        if any(self.devices[place.device].lease for place in task.devices):
+            return True
+        for name in {task.node, *(place.node for place in task.devices)} - {""}:
+            node = self.node(name)
+            if node.node is not None and (node.node.capacity - node.used).lacks(kept.rooms[name], node.node.capacity):
+                return True
+        return False
 
     def _let_go(self, job_id: str, told: str = "") -> None:
         """Let rounds have what was kept for a job."""
