@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,7 +47,7 @@ from farbus.agent.reconcile import (
     results_of,
 )
 from farbus.agent.steps import Result, Step, StepRunner, Steps, WedgedError
-from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, NotPermitted, Unavailable
+from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.linux.clock import Clock
 from farbus.model.lease import Lease
 from farbus.model.value import to_json
@@ -56,6 +56,10 @@ _log = structlog.get_logger()
 
 SERVE_DEADLINE_S = 60.0
 """Longest for a lease's devices to be served or given up: three times what a supervisor's start may take."""
+
+ADOPTED_AT_ONCE = 16
+"""Leases of storage that are looked for side by side: each by processes of its own, which a drive that does not answer
+keeps for a minute.  One after the other they would have an agent not ready before its unit's TimeoutStartSec."""
 
 TOLD_OBJECTS = 1000
 """Objects whose last failure is remembered, so as not to log it again."""
@@ -469,7 +473,9 @@ class Executor:
             _log.warning("record not understood", record=what)
         # Devices before the programs that use them, so that a program's end finds its lease.
         order = (PrepareDevices, PrepareClient, StartTask)
-        found = [await self._adopt(one) for one in sorted(remembered, key=lambda one: order.index(type(one.work)))]
+        stored = [one for one in remembered if _stores(one)]
+        rest = sorted((one for one in remembered if not _stores(one)), key=lambda one: order.index(type(one.work)))
+        found = [*await self._adopt_stored(stored), *[await self._adopt(one) for one in rest]]
         leases = [one.work.lease.id for one in found if isinstance(one.work, PrepareDevices)]
         ended = (*await self._devices.end_strangers(leases), *await self._tasks.end_strangers())
         if self._storage is not None:
@@ -497,13 +503,22 @@ class Executor:
             ended_tasks=await self._journal.ended_tasks(),
         )
 
+    async def _adopt_stored(self, stored: Sequence[Remembered]) -> list[Remembered]:
+        """Return device sides of leases of storage as they were found."""
+        places = asyncio.Semaphore(ADOPTED_AT_ONCE)
+
+        async def adopt(one: Remembered) -> Remembered:
+            async with places:
+                return await self._adopt(one)
+
+        return await asyncio.gather(*map(adopt, stored))
+
     async def _adopt(self, one: Remembered) -> Remembered:
         """Return it as it was found: with the reason where it is lost."""
         self._runner.continue_from(one.records)
         known = results_of(one.records)
-        lease = one.work.lease if isinstance(one.work, PrepareDevices) else None
-        if lease is not None and lease.storage is not None and self._storage is not None and 0 in known:
-            self._storage.remember(lease, known[0])
+        if _stores(one) and self._storage is not None and isinstance(one.work, PrepareDevices) and 0 in known:
+            self._storage.remember(one.work.lease, known[0])
         if one.lost:
             return one
         if isinstance(one.work, StartTask):
@@ -514,5 +529,15 @@ class Executor:
             if await self._runner.adopt(self.steps_of(one.work), known) is not None:
                 return one
         except (FarbusError, OSError) as error:
+            if _stores(one) and isinstance(error, TimedOut):
+                # One drive that does not answer hides all others too, which work: to give their leases up would take
+                # them from who uses them.  In this boot it was there, and nobody has said that it is not any more.
+                _log.error("held as recorded, not looked at", object=one.records[0].object, error=str(error))
+                return one
             why = f"{why}: {error}"
         return msgspec.structs.replace(one, lost=why)
+
+
+def _stores(one: Remembered) -> bool:
+    """Say whether it is the device side of a lease of storage."""
+    return isinstance(one.work, PrepareDevices) and one.work.lease.storage is not None

@@ -182,12 +182,13 @@ async def take_inventory(
     devices with those drives changed that are stored on, and the parts of volumes.
     """
     devices: list[Device] = []
-    troubles = []
+    troubles: list[str] = []
     for source in gpu_sources:
         try:
             found = await source.nvml.list()
             if found.absent and source.software:
                 troubles.append(f"software GPUs: {found.absent}")
+            troubles += [f"software GPUs: {one}" if source.software else f"NVML: {one}" for one in found.troubles]
             devices += shared_gpus(gpu_devices(found, software=source.software), config.gpu_shares)
         except FarbusError as error:
             troubles.append(f"software GPUs: {error}" if source.software else str(error))

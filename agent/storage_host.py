@@ -81,6 +81,9 @@ PROBE = SubsystemName(lease="probe", epoch=0)
 """A host that nobody is, to ask the kernel whether it knows authentication."""
 
 
+PROBE_S = 30.0
+"""For the kernel to say whether it knows authentication: at once, unless a drive that does not answer has its lock."""
+
 STRANGER_END_S = 90.0
 """For one thing that an earlier agent left to be ended, or looked for: a drive that does not answer would keep this one
 from ever being ready."""
@@ -385,18 +388,22 @@ class StorageHost:
         return self._config.encrypts_storage and not self._target.nvmet.asks_over_tls()
 
     async def _can_authenticate(self) -> bool:
-        nvmet = self._target.nvmet
         try:
-            await nvmet.load([Transport.TCP])
-            # What it knows, it tells by the attributes of a host alone.
-            await nvmet.make_host(PROBE.host_nqn, key=keys_of("00" * 32, PROBE).host)
-            await nvmet.remove_host(PROBE.host_nqn)
+            await _within(PROBE_S, self._probe(), "to ask its kernel is")
         except KnowsNoKeys:
             return False
         except (FarbusError, OSError) as error:
             # Only the kernel's own word lets leases go without a proof: what failed just now may work for them.
             _log.warning("not known whether the NVMe target can ask for a proof; it is to", reason=str(error))
         return True
+
+    async def _probe(self) -> None:
+        """Raise :class:`KnowsNoKeys` where the kernel's target can't ask for a proof."""
+        nvmet = self._target.nvmet
+        await nvmet.load([Transport.TCP])
+        # What it knows, it tells by the attributes of a host alone.
+        await nvmet.make_host(PROBE.host_nqn, key=keys_of("00" * 32, PROBE).host)
+        await nvmet.remove_host(PROBE.host_nqn)
 
     def _keys(self, name: SubsystemName) -> Keys | None:
         secret = self._secrets.get(name)

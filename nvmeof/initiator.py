@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from farbus.errors import Conflict, FarbusError, NotFound, Unavailable
 from farbus.model.holders import Look
 from farbus.model.nvmeof import (
@@ -363,7 +365,9 @@ class MendPath(ConnectionStep):
         """Disconnect what has come of it, also half-made."""
         nqns = (self.connection.nqn, "")
         for one in self.parts.nvme.controllers():
-            if (one.address, one.host_nqn) == (self.address, self.connection.name.host_nqn) and one.nqn in nqns:
+            # Before the first handshake nothing tells that one is to be encrypted.
+            address = msgspec.structs.replace(one.address, tls=self.address.tls)
+            if (address, one.host_nqn) == (self.address, self.connection.name.host_nqn) and one.nqn in nqns:
                 await self.parts.nvme.disconnect(one)
 
 

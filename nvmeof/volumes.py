@@ -156,7 +156,7 @@ def object_of(work: VolumeWork) -> str:
 
 def resumable(work: VolumeWork) -> bool:
     """Say whether another agent can go on with it: keys are not written down."""
-    return not (isinstance(work, RoomWork | ReadyWork) and work.export is not None and work.export.authenticated)
+    return not (isinstance(work, RoomWork | ReadyWork) and work.export is not None and work.export.needs_keys)
 
 
 def identity(work: VolumeWork) -> LogicalIdentity:

@@ -35,7 +35,7 @@ Signs = tuple[tuple[int, int, int] | None, ...]
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU as NVML describes it."""
+    """A GPU as NVML describes it; ``memory_bytes`` is 0 where it has none of its own, but the machine's."""
 
     uuid: str
     name: str
@@ -80,9 +80,13 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuList(msgspec.Struct, frozen=True, kw_only=True):
-    """All GPUs of a driver.  ``absent`` says why there are none when there is no driver."""
+    """All GPUs of a driver.  ``absent`` says why there are none when there is no driver.
+
+    ``troubles`` are those that the driver has and can't describe, in words.
+    """
 
     gpus: tuple[Gpu, ...] = ()
+    troubles: tuple[str, ...] = ()
     driver_version: str = ""
     cuda_version: str = ""
     absent: str = ""

@@ -6,7 +6,7 @@ when it hangs.  Which library answers is the caller's choice by
 LD_LIBRARY_PATH: NVIDIA's or the software GPU's.
 
 Standard input: lines ``list`` or ``sample``; end of file ends the worker.
-Standard output: one JSON line for each: ``{"gpus": [...]}``,
+Standard output: one JSON line for each: ``{"gpus": [...], "troubles": [...]}``,
 ``{"samples": [...]}`` or ``{"error": "...", "absent": bool}``.
 """
 
@@ -54,6 +54,14 @@ def pci_address(handle: Any) -> str:
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
 
 
+def memory_bytes(handle: Any) -> int:
+    """Return a GPU's memory; 0 for one that has none of its own, but the machine's."""
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError_NotSupported:
+        return 0
+
+
 def describe(handle: Any) -> dict[str, Any]:
     """Return what stays the same about a GPU."""
     capability = optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
@@ -61,11 +69,22 @@ def describe(handle: Any) -> dict[str, Any]:
     return {
         "uuid": text(pynvml.nvmlDeviceGetUUID(handle)),
         "name": text(pynvml.nvmlDeviceGetName(handle)),
-        "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        "memory_bytes": memory_bytes(handle),
         "pci_address": pci_address(handle),
         "compute_capability": "{}.{}".format(*capability) if capability else "",
         "numa_node": -1 if numa is None else int(numa),
     }
+
+
+def described() -> dict[str, Any]:
+    """Return the GPUs there are, and why the driver can't tell of others: one that is broken hides no other."""
+    gpus, troubles = [], []
+    for handle in handles():
+        try:
+            gpus.append(describe(handle))
+        except pynvml.NVMLError as error:
+            troubles.append(f"GPU at {pci_address(handle) or 'an unknown address'}: {error}")
+    return {"gpus": gpus, "troubles": troubles}
 
 
 def scaled(value: Any, factor: float) -> float | None:
@@ -150,7 +169,7 @@ class XidEvents:
 def samples(events: XidEvents) -> list[dict[str, Any]]:
     """Return how all GPUs are."""
     xids = events.take()
-    found = [sample(handle) for handle in handles()]
+    found = [one for handle in handles() if (one := optional(sample, handle)) is not None]
     for one in found:
         one["xids"] = xids.get(one["uuid"], [])
     return found
@@ -170,7 +189,7 @@ def answer(command: str, events: XidEvents) -> dict[str, Any]:
     """Answer one command."""
     try:
         if command == "list":
-            return {"gpus": [describe(handle) for handle in handles()], **driver()}
+            return {**described(), **driver()}
         if command == "sample":
             return {"samples": samples(events)}
     except pynvml.NVMLError as error:

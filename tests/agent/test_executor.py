@@ -14,7 +14,7 @@ import structlog
 
 from farbus.agent.actions import PrepareClient, PrepareDevices, StartTask, UnprepareClient, UnprepareDevices, Work
 from farbus.agent.events import ActionDone, NodeRestored, PreparedLease, TaskRun, WedgeEnded
-from farbus.agent.executor import START_DEADLINE_S, Executor
+from farbus.agent.executor import ADOPTED_AT_ONCE, START_DEADLINE_S, Executor
 from farbus.agent.journal import Journal
 from farbus.agent.steps import Result, Step, StepRunner, Steps
 from farbus.agent.turns import Turns
@@ -462,6 +462,46 @@ async def test_storage_is_reminded_of_no_lease_that_gives_none(journal: Journal)
     async with asyncio.TaskGroup() as group:
         await executor(group).recover(node="n1", boot_id="b", now=7.0)
     assert "remembers l1" not in storage.told
+
+
+async def test_leases_of_storage_are_looked_for_side_by_side(journal: Journal) -> None:
+    """Each may take a minute where a drive does not answer, and none has a part in another."""
+    looking = at_once = 0
+
+    class Looked(OneStep):
+        kind = "ProvideStorage"
+
+        async def observe(self, known: Result | None) -> Result | None:
+            nonlocal looking, at_once
+            if known is None:
+                return None
+            looking += 1
+            at_once = max(at_once, looking)
+            for _ in range(10 * len(names)):
+                # Others come meanwhile, where they may.
+                await asyncio.sleep(0)
+            looking -= 1
+            return known
+
+    names = [f"l{number}" for number in range(ADOPTED_AT_ONCE + 4)]
+    host, storage = Host(journal), Looked()
+    done: list[ActionDone | WedgeEnded] = []
+    grant = StorageGrant(name="data", size_bytes=1)
+
+    def executor(group: asyncio.TaskGroup) -> Executor:
+        return Executor(
+            journal=journal, devices=host, tasks=host, clock=FakeClock(), group=group, done=done.append, storage=storage
+        )  # fmt: skip
+
+    async with asyncio.TaskGroup() as group:
+        first = executor(group)
+        for serial, name in enumerate(names):
+            first.start(PrepareDevices(serial=serial, lease=msgspec.structs.replace(lease(name), storage=grant)))
+    assert all(each.ok for each in done if isinstance(each, ActionDone))
+    async with asyncio.TaskGroup() as group:
+        restored = await executor(group).recover(node="n1", boot_id="b", now=7.0)
+    assert sorted((each.lease.id, each.lost) for each in restored.devices) == sorted((name, "") for name in names)
+    assert at_once == ADOPTED_AT_ONCE
 
 
 async def test_a_step_that_is_asked_for_while_the_agent_stops_is_cancelled(journal: Journal) -> None:

@@ -128,6 +128,19 @@ async def test_a_driver_that_does_not_answer_is_a_trouble_and_hides_no_other() -
     assert found.troubles == ("NVML: Unknown Error",)
 
 
+async def test_a_gpu_that_its_driver_can_not_describe_is_a_trouble_and_hides_no_other() -> None:
+    found = await take_inventory(
+        changed(physical_devices=False),
+        facts=FakeNodeFacts(),
+        sysfs=FakeSysfs(),
+        gpu_sources=[
+            GpuSource(FakeNvml(GpuList(gpus=(GPU,), troubles=("GPU at 0000:65:00.0: Unknown Error",))), False)
+        ],
+    )
+    assert [device.id for device in found.node.devices] == ["GPU-1"]
+    assert found.troubles == ("NVML: GPU at 0000:65:00.0: Unknown Error",)
+
+
 async def test_software_gpus_that_are_not_there_are_a_trouble_and_real_ones_are_not() -> None:
     for software, troubles in ((True, ("software GPUs: NVML Shared Library Not Found",)), (False, ())):
         found = await take_inventory(

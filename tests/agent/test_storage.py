@@ -23,8 +23,9 @@ from farbus.agent.telemetry.storage import Overuse, StorageCollector
 from farbus.api.authority import Authority, write_credentials
 from farbus.api.identity import Role
 from farbus.api.v1 import session_pb2
-from farbus.errors import InvalidInput, NotFound, Unavailable
+from farbus.errors import InvalidInput, NotFound, TimedOut, Unavailable
 from farbus.linux.cgroups import FakeCgroups
+from farbus.linux.fake_lvm import FakeLvm
 from farbus.linux.fake_nvme import FakeNvme
 from farbus.linux.fake_nvmet import FakeNvmet
 from farbus.linux.nvmet import read_target
@@ -642,6 +643,30 @@ async def test_what_hangs_keeps_no_agent_from_starting(storing: Node, monkeypatc
     assert "its end is still under way after 0.5 s, and left; see dmesg" in {entry["error"] for entry in told}
 
 
+@pytest.mark.parametrize("door", ["nvmet", "lvm"])
+async def test_leases_that_can_not_be_looked_at_are_held_as_recorded(
+    storing: Node, door: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One drive that does not answer hides all of them, and the others work."""
+    drives = await storing.machine.give("S1")
+    await storing.start()
+    prepared = await storing.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))
+    assert prepared.error == ""
+    exported = await storing.machine.target()
+    await storing.stop()
+
+    async def silent(*_: object) -> NoReturn:
+        raise TimedOut("no answer for 30 s", hint="a drive may hang; see dmesg")
+
+    with monkeypatch.context() as patch, structlog.testing.capture_logs() as logs:
+        patch.setattr(*((FakeNvmet, "target") if door == "nvmet" else (FakeLvm, "find")), silent)
+        await storing.start()
+    assert ("held as recorded, not looked at", "lease l1") in {(each["event"], each.get("object")) for each in logs}
+    again = await storing.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))
+    assert (again.error, again.endpoint) == ("", prepared.endpoint)
+    assert await storing.machine.target() == exported
+
+
 async def test_a_stripe_that_is_not_understood_keeps_no_other_from_its_end(using: Node) -> None:
     mapper = using.machine.mapper
     await mapper._run(("create", "farbus-odd", "--uuid=FARBUS-odd"), "0 1 linear 7:2 0")
@@ -905,6 +930,23 @@ async def test_what_fails_as_the_agent_starts_lets_no_lease_go_without_a_proof(s
     drives = await storing.machine.give("S1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeNvmet, "load", fails)
+        await storing.start()
+    outcome = await storing.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))
+    assert outcome.error == ""
+    assert [host.authenticated for host in (await storing.machine.target()).hosts] == [True]
+
+
+async def test_a_kernel_that_does_not_say_whether_it_asks_for_a_proof_keeps_no_agent_from_starting(
+    storing: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: object, **__: object) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    drives = await storing.machine.give("S1")
+    monkeypatch.setattr(storage_host, "PROBE_S", 0.01, raising=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeNvmet, "make_host", hang)
         await storing.start()
     outcome = await storing.sessions.command(prepare_devices=prepare(storage_lease(drives=drives)))
     assert outcome.error == ""

@@ -156,7 +156,7 @@ class Lab:
         if new:
             layers = [farbus_layer(self._wheel())] if farbus else []
             snapshot = ensure_snapshot(self._image, machine, layers)
-            with self._measured(new):
+            with self._all_or_none(new), self._measured(new):
                 self._wait([self._restore(name, machine, snapshot) for name in new])
         return tuple(self._nodes[name] for name in names)
 
@@ -179,11 +179,22 @@ class Lab:
             {name: f"{ADDRESSES[name]}/24" for name in names},
             cluster_start(gpus or {}),
         )
-        with self._measured(names):
+        with self._all_or_none(names), self._measured(names):
             guests = tuple(self._restore(name, machine, snapshots[name]) for name in names)
             self._wait(guests)
             nodes_are_ready(guests[0], len(guests))
         return guests
+
+    @contextlib.contextmanager
+    def _all_or_none(self, names: Sequence[str]) -> Iterator[None]:
+        """End all of these nodes where one can't be restored: the next test would take the others for whole ones."""
+        try:
+            yield
+        except BaseException as error:
+            for name in names:
+                if guest := self._nodes.pop(name, None):
+                    guest.__exit__(type(error), error, error.__traceback__)
+            raise
 
     @contextlib.contextmanager
     def _measured(self, names: Sequence[str]) -> Iterator[None]:

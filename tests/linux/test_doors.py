@@ -469,6 +469,7 @@ class NVMLError(Exception): pass
 class NVMLError_LibraryNotFound(NVMLError): pass
 class NVMLError_DriverNotLoaded(NVMLError): pass
 class NVMLError_NoPermission(NVMLError): pass
+class NVMLError_NotSupported(NVMLError): pass
 class Record:
     def __init__(self, **fields): self.__dict__.update(fields)
 def nvmlInit():
@@ -478,14 +479,18 @@ def nvmlDeviceGetCount():
     if os.environ.get("TEST_NVML") == "crash": os.abort()
     if os.environ.get("TEST_NVML") == "hang": time.sleep(1000)
     if os.environ.get("TEST_NVML") == "error": raise NVMLError("Unknown Error")
-    return 2
+    return 3 if os.environ.get("TEST_NVML") == "broken" else 2
 def nvmlDeviceGetHandleByIndex(index):
     if index == 1: raise NVMLError("GPU is lost")
-    return "handle"
-def nvmlDeviceGetUUID(handle): return b"GPU-1"
+    return "broken" if index else "handle"
+def nvmlDeviceGetUUID(handle):
+    if handle == "broken": raise NVMLError("Unknown Error")
+    return b"GPU-1"
 def nvmlDeviceGetName(handle): return "A GPU"
-def nvmlDeviceGetMemoryInfo(handle): return Record(total=2**30, used=2**20)
-def nvmlDeviceGetPciInfo(handle): return Record(domain=0, bus=0x17, device=0)
+def nvmlDeviceGetMemoryInfo(handle):
+    if os.environ.get("TEST_NVML") == "integrated": raise NVMLError_NotSupported("Not Supported")
+    return Record(total=2**30, used=2**20)
+def nvmlDeviceGetPciInfo(handle): return Record(domain=0, bus=0x65 if handle == "broken" else 0x17, device=0)
 def nvmlDeviceGetCudaComputeCapability(handle): return (9, 0)
 def nvmlDeviceGetNumaNodeId(handle): raise NVMLError("Not Supported")
 NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
@@ -553,6 +558,21 @@ async def test_while_it_is_released_nobody_asks_the_driver(present: Nvml) -> Non
                 await ask()
     assert await present.sample() == SAMPLES
     await present.stop()
+
+
+async def test_a_gpu_that_is_broken_hides_no_other(tmp_path: Path) -> None:
+    door = worker(tmp_path, "broken")
+    found = await door.list()
+    assert (found.gpus, found.troubles) == (GPUS.gpus, ("GPU at 0000:65:00.0: Unknown Error",))
+    assert await door.sample() == SAMPLES
+    await door.stop()
+
+
+async def test_a_gpu_without_memory_of_its_own_is_listed(tmp_path: Path) -> None:
+    door = worker(tmp_path, "integrated")
+    assert [(gpu.uuid, gpu.memory_bytes) for gpu in (await door.list()).gpus] == [("GPU-1", 0)]
+    assert [(one.memory_used_bytes, one.memory_bytes) for one in await door.sample()] == [(0, None)]
+    await door.stop()
 
 
 async def test_an_xid_error_is_told_once(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from farbus.errors import NotFound
@@ -33,6 +34,19 @@ def test_a_process_is_told_with_its_threads(child: subprocess.Popen[bytes]) -> N
     assert used.rss_bytes >= used.private_bytes > 0
     # The three streams.
     assert used.descriptors == 3
+
+
+def test_one_that_ends_while_it_is_looked_at_is_told(
+    child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(_: psutil.Process) -> int:
+        child.kill()
+        child.wait()
+        return 3
+
+    monkeypatch.setattr(psutil.Process, "num_fds", ends)
+    with pytest.raises(NotFound, match="it has ended"):
+        usage_of(child.pid)
 
 
 def test_children_that_have_ended_are_counted() -> None:

@@ -26,6 +26,7 @@ from farbus.model.nvmeof import (
     namespace_identity,
     transport_address,
 )
+from farbus.nvmeof.initiator import MendPath
 from farbus.nvmeof.keys import LeaseKeys, tls_key_of
 from farbus.nvmeof.parts import Attach
 from farbus.nvmeof.sequences import AttachStep, from_body, resumable, steps_of
@@ -519,6 +520,24 @@ async def test_what_is_encrypted_has_its_key_for_as_long_as_it_is_connected(node
     assert not resumable(work_of(connection))
     await detach(node, connection)
     assert (node.nvme.controllers(), keys_of(node)) == ((), [])
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_of_a_path_that_does_not_come_again_nothing_is_left(tls: bool, node: Node) -> None:
+    connection = encrypted(node, closed=(SECOND_TLS,)) if tls else a_connection()
+    if not tls:
+        node.nvme.offer(a_target(connection, closed=(SECOND,)))
+    await attach(node, connection, secret=SECRET if tls else "")
+    before = node.nvme.controllers()
+    node.nvme.half_made = True
+    step = MendPath(
+        parts=node.parts, work=work_of(connection), connection=connection, address=connection.addresses[1]
+    )  # fmt: skip
+    with pytest.raises(Unavailable):
+        await step.do()
+    assert [one.half_made for one in node.nvme.controllers()] == [False, True]
+    await step.compensate()
+    assert node.nvme.controllers() == before
 
 
 async def test_the_key_is_in_no_argument_and_no_configuration(node: Node) -> None:

@@ -28,7 +28,7 @@ from farbus.nvmeof.volumes import (
     steps_of,
     stored,
 )
-from tests.nvmeof.storing import DRIVES, LEASE, PART, UNIT, Node, a_room, an_export
+from tests.nvmeof.storing import DRIVES, HERE, LEASE, PART, UNIT, Node, a_room, an_export
 
 WHOSE = identity_of(PART)
 ROOM = LogicalIdentity(lease=LEASE)
@@ -267,6 +267,14 @@ def test_names_in_the_journal_say_what_it_is_about() -> None:
     assert {object_of(work) for work in (a_room(), ReadyWork(lease=LEASE, part=PART), DropWork(lease=LEASE))} == {
         "storage of lease l1"
     }
-    authenticated = msgspec.structs.replace(an_export(ROOM), authenticated=True)
-    assert not resumable(msgspec.structs.replace(a_room(), export=authenticated))
     assert VolumePart(volume="data", size_bytes=1, drives=()).device == "VOL-data:0"
+
+
+def test_what_takes_keys_can_not_be_gone_on_with_by_the_journal_alone() -> None:
+    export = an_export(ROOM)
+    authenticated = msgspec.structs.replace(export, authenticated=True)
+    encrypted = msgspec.structs.replace(export, addresses=(msgspec.structs.replace(HERE, tls=True),))
+    told = [
+        resumable(msgspec.structs.replace(a_room(), export=one)) for one in (None, export, authenticated, encrypted)
+    ]
+    assert told == [True, True, False, False]
