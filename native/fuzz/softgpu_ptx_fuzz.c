@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../softgpu/engine.h"
+#include "../softgpu/engine/engine.h"
 #include "fuzz.h"
 #include "softgpu_seeds.h"
 
