@@ -34,4 +34,4 @@ fuzz-smoke: fuzzers
 			echo "fuzz-smoke: $$name ended with $$?; its input is in $(FUZZ_BUILD)/$$name.last" \
 				"(again: $$name 0 $$name.last)" >&2; exit 1; }; done
 
--include $(patsubst %.o,%.d,$(filter $(FUZZ_BUILD)/%,$(FUZZ_ENGINE) $(FUZZ_DRIVER)) $(FUZZERS:%=$(FUZZ_BUILD)/fuzz/%_fuzz.o) $(FUZZ_BUILD)/fuzz/mutate.o)
+-include $(patsubst %.o,%.d,$(filter $(FUZZ_BUILD)/%,$(FUZZ_ENGINE) $(FUZZ_DRIVER))) $(wildcard $(FUZZ_BUILD)/fuzz/*.d)
