@@ -42,7 +42,7 @@ from farbus.remoting.paths import package_root
 
 MAX_NODES = 16
 MAX_GPUS_OF_NODE = 16
-"""BOARD_COUNT_MAX of native/softgpu/driver_board.h."""
+"""BOARD_COUNT_MAX of native/softgpu/driver/board.h."""
 
 READY_WITHIN_S = 60.0
 """Longest that all nodes may take to be ready: importing everything takes seconds on a busy machine."""
@@ -74,7 +74,7 @@ STATE_MARKS = (STATE_LOCK, "scheduler/config.json")
 MARK = "FARBUS_UP_STATE"
 """In the environment of every daemon: tells processes that a killed ``farbus up`` left from those of others."""
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where native/softgpu/driver_board.c keeps its boards
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where native/softgpu/driver/board.c keeps its boards
 
 
 class NodePlan(Value, frozen=True, kw_only=True):

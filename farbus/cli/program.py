@@ -92,7 +92,7 @@ def _check_format(name: str, machine: str) -> None:
 
 
 GRACE_MOST_S = 86400
-"""Longest time that a session may be cut, as the shim has it (native/client/resume.c)."""
+"""Longest time that a session may be cut, as the shim has it (native/client/sessions/resume.c)."""
 
 
 def _is_grace_time(value: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a trace of a program's calls says (native/client/trace.h): functions, copies, kernels; how often, how long.
+"""What a trace of calls says (native/client/ground/trace.h): functions, copies, kernels; how often, how long.
 
 A trace is a text file of lines, each a call of the driver API that the shim has answered::
 

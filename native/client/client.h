@@ -34,7 +34,7 @@
 #include "../wire/handle.h"
 #include "../wire/hello.h"
 #include "../wire/kernel.h"
-#include "trace.h"
+#include "ground/trace.h"
 
 /* The newest CUDA version that the shim implements the driver API of. */
 #define CLIENT_DRIVER_VERSION 13000

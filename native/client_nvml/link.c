@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../client/session.h"
+#include "../client/sessions/session.h"
 #include "../transport/clofork.h"
 
 struct nvml nvml = {
@@ -14,7 +14,7 @@ struct nvml nvml = {
 	.lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
-/* What native/client/session.c opens a session into: this library's own, which never gets
+/* What native/client/sessions/session.c opens a session into: this library's own, which never gets
  * as far as CUDA. */
 struct client farbus_client = {
 	.sessions = { [0 ... CLIENT_SERVERS - 1] = { .transport = { .descriptor = -1 } } },

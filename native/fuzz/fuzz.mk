@@ -1,6 +1,6 @@
 # fuzz.mk - fuzzers, each for FUZZ_SECONDS.  Included by native/Makefile after
 # engine.mk and driver.mk.  gcc has no libFuzzer; mutate.c is the driver of ours.
-# What executes (handlers_*) is taken as it is built for programs: the fuzzers are
+# What executes (engine/handlers) is taken as it is built for programs: the fuzzers are
 # after what reads hostile bytes, and generated loops take minutes under sanitizers.
 
 FUZZ_BUILD := $(BUILD)/fuzz
@@ -12,7 +12,7 @@ FUZZ_ENVIRONMENT := ASAN_OPTIONS=handle_segv=0:handle_sigbus=0:allocator_may_ret
 	FARBUS_SOFTGPU=mem=64MiB FARBUS_SOFTGPU_NODE=fuzz-smoke
 
 FUZZERS := softgpu_ptx softgpu_fatbin softgpu_launch
-FUZZ_ENGINE := $(ENGINE_SOURCES:%=$(FUZZ_BUILD)/softgpu/%.o) $(filter $(ENGINE_BUILD)/handlers_%,$(ENGINE_OBJS))
+FUZZ_ENGINE := $(ENGINE_SOURCES:%.c=$(FUZZ_BUILD)/%.o) $(filter $(ENGINE_BUILD)/handlers/%,$(ENGINE_OBJS))
 FUZZ_DRIVER := $(SOFTGPU_DRIVER_SOURCES:%.c=$(FUZZ_BUILD)/%.o) $(SOFTGPU_CUDART_OBJECTS)
 
 $(FUZZ_BUILD)/%.o: %.c
@@ -34,4 +34,4 @@ fuzz-smoke: fuzzers
 			echo "fuzz-smoke: $$name ended with $$?; its input is in $(FUZZ_BUILD)/$$name.last" \
 				"(again: $$name 0 $$name.last)" >&2; exit 1; }; done
 
--include $(wildcard $(FUZZ_BUILD)/*/*.d)
+-include $(patsubst %.o,%.d,$(filter $(FUZZ_BUILD)/%,$(FUZZ_ENGINE) $(FUZZ_DRIVER))) $(wildcard $(FUZZ_BUILD)/fuzz/*.d)

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../softgpu/fatbin.h"
-#include "../softgpu/object.h"
+#include "../softgpu/engine/images/fatbin.h"
+#include "../softgpu/engine/images/object.h"
 #include "fuzz.h"
 
 #define MEMBER_AT 68	/* of an archive: its magic and one header */

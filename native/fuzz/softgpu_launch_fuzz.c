@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../softgpu/driver_abi.h"
+#include "../softgpu/driver/abi.h"
 #include "fuzz.h"
 
 CUresult cuInit(unsigned int);

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../softgpu/engine.h"
+#include "../softgpu/engine/engine.h"
 #include "fuzz.h"
 #include "softgpu_seeds.h"
 
@@ -12,6 +12,7 @@ const struct fuzz_seed fuzz_seeds[] = {
 	{ ptx_arithmetic, sizeof(ptx_arithmetic) - 1 },
 	{ ptx_cluster, sizeof(ptx_cluster) - 1 },
 	{ ptx_tensor, sizeof(ptx_tensor) - 1 },
+	{ ptx_tensor_maps, sizeof(ptx_tensor_maps) - 1 },
 	{ ptx_texture, sizeof(ptx_texture) - 1 },
 	{ ptx_warpgroup, sizeof(ptx_warpgroup) - 1 },
 	{ NULL, 0 },

@@ -79,7 +79,7 @@ static const char ptx_cluster[] = ".version 8.8\n.target sm_100\n.address_size 6
 	"red.global.v4.f32.add [%rd2], {%f1, %f2, %f3, %f4}; cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2;\n"
 	"cvt.rn.f16x2.e5m2x2 %r6, %h1; vabsdiff4.u32.u32.u32.add %r7, %r1, %r2, %r3;\n"
 	"redux.sync.min.abs.NaN.f32 %f5, %f1, -1; elect.sync %r8|%p2, -1; ret;\n}\n";
-static const char ptx_tensor[] = ".version 8.8\n.target sm_100a\n.address_size 64\n"
+static const char ptx_tensor_maps[] = ".version 8.8\n.target sm_100a\n.address_size 64\n"
 	".visible .entry k(.param .align 64 .b8 map[128], .param .u64 p)\n{\n"
 	".reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .b16 %h<4>; .shared .align 128 .b8 tile[512];\n"
 	".shared .align 8 .b64 barrier; mov.u32 %r1, tile; mov.u32 %r2, barrier; mov.b64 %rd1, map;\n"

@@ -17,12 +17,11 @@ SOFTGPU_CFLAGS ?= -O2 -g
 SOFTGPU_DRIVER_FLAGS := -std=gnu11 -Wall -Wextra -Werror -fPIC -fvisibility=hidden \
 	-fno-strict-aliasing -MMD -MP $(SANITIZE)
 
-# The driver API's functions (api_*.c) stand on its objects (driver_*.c), and those on the engine.
-SOFTGPU_DRIVER_SOURCES := $(sort $(wildcard softgpu/driver_*.c softgpu/api_*.c))
+# The driver API's functions (api) stand on its objects (driver), and those on the engine.
+SOFTGPU_DRIVER_SOURCES := $(sort $(wildcard softgpu/driver/*.c softgpu/driver/*/*.c softgpu/api/*.c))
 SOFTGPU_DRIVER_OBJECTS := $(SOFTGPU_DRIVER_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o)
-SOFTGPU_NVML_SOURCES := $(sort $(wildcard softgpu/nvml_*.c))
-SOFTGPU_NVML_OBJECTS := $(SOFTGPU_NVML_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o) \
-	$(SOFTGPU_BUILD)/driver_board.o $(SOFTGPU_BUILD)/driver_board_options.o
+SOFTGPU_NVML_SOURCES := $(sort $(wildcard softgpu/nvml/*.c)) softgpu/driver/board.c softgpu/driver/board_options.c
+SOFTGPU_NVML_OBJECTS := $(SOFTGPU_NVML_SOURCES:softgpu/%.c=$(SOFTGPU_BUILD)/%.o)
 
 SOFTGPU_CUDART_SOURCES := $(filter-out $(if $(filter 0,$(CUDART_HANDSHAKE)),cudart/handshake.c), \
 	$(wildcard cudart/*.c))
@@ -50,15 +49,7 @@ $(SOFTGPU_BUILD)/compilers/libnvrtc.so.%: softgpu/compilers/nvrtc.c
 		-Wl,-soname,$(@F) -Wl,-z,defs -o $@.new $< -ldl -pthread
 	mv -f $@.new $@
 
-$(SOFTGPU_BUILD)/driver_%.o: softgpu/driver_%.c
-	@mkdir -p $(@D)
-	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CFLAGS) -c $< -o $@
-
-$(SOFTGPU_BUILD)/api_%.o: softgpu/api_%.c
-	@mkdir -p $(@D)
-	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CFLAGS) -c $< -o $@
-
-$(SOFTGPU_BUILD)/nvml_%.o: softgpu/nvml_%.c
+$(sort $(SOFTGPU_DRIVER_OBJECTS) $(SOFTGPU_NVML_OBJECTS)): $(SOFTGPU_BUILD)/%.o: softgpu/%.c
 	@mkdir -p $(@D)
 	$(CC) $(SOFTGPU_DRIVER_FLAGS) $(SOFTGPU_CFLAGS) -c $< -o $@
 
@@ -70,14 +61,14 @@ $(SOFTGPU_BUILD)/cudart_%.o: cudart/%.c
 # Calls between the driver's own functions stay inside it (-Bsymbolic), also
 # when another libcuda is loaded in the same process.  No dlclose: workers run.
 $(SOFTGPU_BUILD)/libcuda.so.1: $(SOFTGPU_DRIVER_OBJECTS) $(ENGINE_OBJS) \
-		$(SOFTGPU_CUDART_OBJECTS) softgpu/driver_libcuda.map
-	$(CC) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=softgpu/driver_libcuda.map \
+		$(SOFTGPU_CUDART_OBJECTS) softgpu/api/libcuda.map
+	$(CC) -shared -Wl,-soname,libcuda.so.1 -Wl,--version-script=softgpu/api/libcuda.map \
 		-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,defs $(SANITIZE) $(SOFTGPU_CFLAGS) -o $@.new \
 		$(filter %.o,$^) $(or $(ENGINE_LDLIBS),-lm -ldl -pthread)
 	mv -f $@.new $@
 
-$(SOFTGPU_BUILD)/libnvidia-ml.so.1: $(SOFTGPU_NVML_OBJECTS) softgpu/nvml.map
-	$(CC) -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=softgpu/nvml.map \
+$(SOFTGPU_BUILD)/libnvidia-ml.so.1: $(SOFTGPU_NVML_OBJECTS) softgpu/nvml/nvml.map
+	$(CC) -shared -Wl,-soname,libnvidia-ml.so.1 -Wl,--version-script=softgpu/nvml/nvml.map \
 		-Wl,-Bsymbolic -Wl,-z,defs $(SANITIZE) $(SOFTGPU_CFLAGS) -o $@.new $(filter %.o,$^) -lpthread
 	mv -f $@.new $@
 

@@ -57,7 +57,7 @@ void marshal_plain(struct marshal *m, void *data, size_t bytes);
 void *marshal_pointer(struct marshal *m, void *pointer, size_t count, size_t size);
 
 /* What the program reads after the call, as the driver keeps a node's parameters: `memory`
- * of the walk, or where the client reads a reply, a copy of it that lasts (client/marshal.c). */
+ * of the walk, or where the client reads a reply, a copy of it that lasts (client/calls/marshal.c). */
 void *marshal_lasting(struct marshal *m, void *memory, size_t bytes);
 
 /* A string with its end; NULL stays NULL. */

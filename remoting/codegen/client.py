@@ -183,7 +183,13 @@ _ENTRY_MACROS = """\
 
 def generate_entries() -> str:
     """The text of client_entries.c: what programs call, and the table behind cuGetProcAddress."""
-    out = [BANNER, '#include "../client/client.h"', '#include "../client/details.h"', '#include "client_api.h"', ""]
+    out = [
+        BANNER,
+        '#include "../client/client.h"',
+        '#include "../client/calls/details.h"',
+        '#include "client_api.h"',
+        "",
+    ]
     out.append(_ENTRY_MACROS)
     for entry in ENTRIES:
         names, detail = ", ".join(_names(entry.parameters)), detail_of(entry.name)

@@ -274,7 +274,7 @@ def _routes(entry: Entry, parameter: Parameter) -> bool:
 
 def generate_client_calls() -> str:
     """The text of client_calls.c."""
-    out = [BANNER, '#include "../client/marshal.h"', '#include "params.h"', ""]
+    out = [BANNER, '#include "../client/calls/marshal.h"', '#include "params.h"', ""]
     for call in calls():
         entry = call.entry
         name = f"client_raw_{entry.symbol}" if call.hand else entry.symbol

@@ -1,7 +1,7 @@
-"""What a line of a trace says of a call beside its result (native/client/trace.h), by function.
+"""What a line of a trace says of a call beside its result (native/client/ground/trace.h), by function.
 
 Each is C over the function's parameters, run when the call has returned, in words of
-native/client/details.h:
+native/client/calls/details.h:
 
 ``BYTES(n)`` ``AREA(width, height, element)``
     so many bytes

@@ -7,7 +7,7 @@
  *
  * The times are those of the H100 in docs/performance.md: near enough to find what a change is worth, and no measurement. */
 #define _GNU_SOURCE
-#include "../../native/softgpu/fatbin_layout.h"
+#include "../../native/softgpu/engine/images/fatbin_layout.h"
 
 #include <dlfcn.h>
 #include <elf.h>

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,18 @@ def needs_of(objects: Mapping[Path, str]) -> Needs:
             if home[name] != objects[path]:
                 needs[objects[path]].setdefault(home[name], set()).add(name)
     return needs
+
+
+def rooms_of(text: str) -> list[str]:
+    """Return the rooms that a page's tables of them name, from top to bottom."""
+    return [row for row in re.findall(r"^\| (\w+) \|", text, re.MULTILINE) if row not in {"room", "layer"}]
+
+
+def upward_calls(needs: Needs, height: Callable[[str], tuple[int, ...]]) -> set[str]:
+    """Return the calls of files that stand higher than who calls them, in words."""
+    return {
+        f"{file} -> {other}: {', '.join(sorted(names))}"
+        for file, others in needs.items()
+        for other, names in others.items()
+        if height(file) < height(other)
+    }

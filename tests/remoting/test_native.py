@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.symbols import Needs, needs_of
+from tests.harness.symbols import Needs, needs_of, rooms_of, upward_calls
 from tests.remoting.harness import BUILD, ROOT, SHIM, Remote, open_twice
 
 GLIBC = (2, 28)
@@ -43,18 +43,19 @@ def test_nothing_waits_by_a_clock_that_may_be_set() -> None:
     """pthread_mutex_timedlock knows no other clock; conditions are made with one (transport/thread.h)."""
     waits = re.compile(r"\b(pthread_mutex_timedlock|pthread_rwlock_timed\w+|sem_timedwait|pthread_cond_timedwait)\(")
     folders = ("client", "client_nvml", "server", "transport", "wire")
-    sources = [source for folder in folders for source in (ROOT / "native" / folder).glob("*.[ch]")]
+    sources = [source for folder in folders for source in (ROOT / "native" / folder).rglob("*.[ch]")]
     found = {(source.name, match[1]) for source in sources for match in waits.finditer(source.read_text())}
     assert found == {("thread.c", "pthread_cond_timedwait")}
 
 
 def callees(part: str) -> Needs:
     """Which files of native/``part`` need symbols of which others of it, as the objects say that make has built."""
-    made = {BUILD / "objects" / part / f"{source.stem}.o": source for source in (ROOT / "native" / part).glob("*.c")}
-    for path, source in made.items():
+    sources = (ROOT / "native" / part).rglob("*.c")
+    made = {source: (BUILD / "objects" / source.relative_to(ROOT / "native")).with_suffix(".o") for source in sources}
+    for source, path in made.items():
         if not path.exists():
-            pytest.skip(f"native/{part}/{source.name} is not built: make -C native")
-    return needs_of({path: path.stem for path in made})
+            pytest.skip(f"{source.relative_to(ROOT)} is not built: make -C native")
+    return needs_of({path: str(source.relative_to(ROOT / "native" / part)) for source, path in made.items()})
 
 
 @pytest.mark.parametrize("part", ["wire", "transport", "server", "client"])
@@ -64,13 +65,11 @@ def test_no_files_call_each_other_in_a_circle(part: str) -> None:
 
 def test_the_shim_s_rooms_call_downwards() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text().partition("### The shim")[2].partition("\n## ")[0]
-    rooms = [re.findall(r"`(\w+)`", row.split("|")[3]) for row in page.splitlines() if row.startswith("| ")][1:]
-    height = {name: -number for number, names in enumerate(rooms) for name in names}
+    height = {room: (-number,) for number, room in enumerate(rooms_of(page))}
     called = callees("client")
-    assert sorted(name for names in rooms for name in names) == sorted(called), (
-        "docs/architecture.md has each file once"
-    )
-    assert [f"{name} -> {other}" for name in called for other in called[name] if height[other] > height[name]] == []
+    rooms = {str(Path(name).parent) for name in called}
+    assert rooms == height.keys(), "docs/architecture.md has each folder of native/client"
+    assert upward_calls(called, lambda name: height[str(Path(name).parent)]) == set()
 
 
 @pytest.mark.parametrize("inline", ["256", "0"])

@@ -10,7 +10,7 @@ import re
 from tests.softgpu.engine import ROOT, form_names
 
 DOCUMENT = ROOT / "docs" / "softgpu.md"
-MISSING = ROOT / "native" / "softgpu" / "api_missing.c"
+MISSING = ROOT / "native" / "softgpu" / "api" / "missing.c"
 
 
 def _grouped(names: list[tuple[str, str]], heads: tuple[str, str]) -> str:
@@ -29,7 +29,7 @@ def instructions() -> str:
     return _grouped([(opcode, f"`.{rest[0]}`" if rest else "-") for opcode, *rest in split], ("opcode", "forms"))
 
 
-# The engine's letters for types that share a size (ptx_parse.h).
+# The engine's letters for types that share a size (ptx/parse.h).
 ATOMIC_TYPES = {"h16": "bf16", "x32": "f16x2", "y32": "bf16x2", "u16": "b16"}
 
 

@@ -22,7 +22,7 @@ CUDA = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
 
 
 class Status(enum.IntEnum):
-    """enum engine_status of native/softgpu/engine.h."""
+    """enum engine_status of native/softgpu/engine/engine.h."""
 
     OK = 0
     NO_MEMORY = 1
@@ -194,7 +194,7 @@ class Sampler(ctypes.Structure):
 
 
 class TensorMap(ctypes.Structure):
-    """struct tensor_map of native/softgpu/tensor_map.h, in the 128 bytes of a CUtensorMap"""
+    """struct tensor_map of native/softgpu/engine/machine/tensor_map.h, in the 128 bytes of a CUtensorMap"""
 
     _fields_ = [
         ("magic", ctypes.c_uint32),

@@ -6,7 +6,7 @@ import re
 
 from tests.softgpu.document import DOCUMENT, ROOT, with_tables
 
-OPTIONS = ROOT / "native" / "softgpu" / "driver_board_options.c"
+OPTIONS = ROOT / "native" / "softgpu" / "driver" / "board_options.c"
 
 
 def test_tables_are_those_of_the_engine_and_the_driver() -> None:

@@ -9,31 +9,37 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.symbols import Needs, needs_of, symbols_of
+from tests.harness.symbols import Needs, needs_of, rooms_of, symbols_of, upward_calls
+from tests.softgpu.document import DOCUMENT
 from tests.softgpu.driver_programs import require_library
 
 SOURCES = Path(__file__).parents[2] / "native" / "softgpu"
-LAYERS = {"driver": 1, "api": 2}  # by the beginning of a file's name; all others are the engine's
-# Threads of the pool run blocks, and blocks that take long call threads of the pool: one room of three files.
-ROOMS = {"block": "pool", "gang": "pool"}
+TABLES = DOCUMENT.read_text().partition("\n## Its source\n")[2].partition("\n## ")[0]
+LAYERS, ROOMS = map(rooms_of, TABLES.split("| room |"))
+"""Those of docs/softgpu.md, from top to bottom: the library's layers, and the engine's rooms, below its own files."""
+# Threads of the pool run blocks, and blocks that take long call threads of the pool: one thing in three files.
+ONE = {"engine/grid/block": "engine/grid/pool", "engine/grid/gang": "engine/grid/pool"}
 
 
-def layer_of(room: str) -> int:
-    return LAYERS.get(room.partition("_")[0], 0)
+def height_of(file: str) -> tuple[int, int]:
+    """How high a file stands, by its layer, and in the engine by its room."""
+    layer, *inside = Path(file).parent.parts
+    room = -1 if layer != "engine" or not inside else ROOMS.index(inside[0])
+    return -LAYERS.index(layer), -room
 
 
-def room_of(path: Path) -> str:
-    """The source file, without its ending, that an object was made of; handlers are there for several machines."""
-    name = re.sub(r"_v\d$", "", path.stem)
-    return ROOMS.get(name, name)
+def file_of(path: Path) -> str:
+    """The source, without its ending, that an object was made of; handlers are there for several machines."""
+    name = re.sub(r"_v\d$", "", str(path.relative_to(require_library()).with_suffix("")))
+    return ONE.get(name, name)
 
 
 @pytest.fixture(scope="module")
 def objects() -> dict[Path, str]:
-    """All objects of libcuda.so.1, but those of native/cudart and of files that are no more, and their rooms."""
-    sources = {path.stem for path in SOURCES.glob("*.c") if not path.name.startswith("nvml_")}
-    paths = [path for path in require_library().glob("*.o") if re.sub(r"_v\d$", "", path.stem) in sources]
-    return {path: room_of(path) for path in paths}
+    """All objects of libcuda.so.1, but those of native/cudart and of files that are no more, and their files."""
+    library = require_library()
+    paths = [path for layer in LAYERS for path in (library / layer).rglob("*.o")]
+    return {path: name for path in paths if (SOURCES / f"{(name := file_of(path))}.c").exists()}
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +47,19 @@ def needs(objects: dict[Path, str]) -> Needs:
     return needs_of(objects)
 
 
-def test_no_layer_knows_the_one_above(needs: Needs) -> None:
-    assert {layer_of(room) for room in needs} == {0, 1, 2}
-    assert not {
-        f"{room} -> {other}: {', '.join(sorted(names))}"
-        for room, others in needs.items()
-        for other, names in others.items()
-        if layer_of(room) < layer_of(other)
-    }
+def test_the_folders_are_those_that_the_document_has() -> None:
+    for folder, names in ((SOURCES, LAYERS), (SOURCES / "engine", ROOMS)):
+        there = {path.name for path in folder.iterdir() if path.is_dir()}
+        assert there - {"compilers", "nvml", "tests"} == set(names)
+
+
+def test_no_layer_and_no_room_knows_the_one_above(needs: Needs) -> None:
+    assert {height_of(file)[0] for file in needs} == {0, -1, -2}
+    assert upward_calls(needs, height_of) == set()
 
 
 def test_functions_of_the_api_are_in_its_files(objects: dict[Path, str]) -> None:
-    below = {path: symbols_of(path)[0] for path, room in objects.items() if layer_of(room) < LAYERS["api"]}
+    below = {path: symbols_of(path)[0] for path, file in objects.items() if not file.startswith("api/")}
     assert not {
         f"{path.stem}: {name}" for path, defined in below.items() for name in defined if re.match("cu[A-Z]", name)
     }
@@ -60,7 +67,7 @@ def test_functions_of_the_api_are_in_its_files(objects: dict[Path, str]) -> None
 
 def test_no_file_is_called_by_what_it_calls(needs: Needs) -> None:
     try:
-        TopologicalSorter({room: others.keys() for room, others in needs.items()}).prepare()
+        TopologicalSorter({file: others.keys() for file, others in needs.items()}).prepare()
     except CycleError as error:
         ring = error.args[1][::-1]
         steps = [f"{a} -> {b}: {', '.join(sorted(needs[a][b]))}" for a, b in pairwise(ring)]

@@ -17,7 +17,7 @@ from farbus.remoting import paths
 
 app = command_app()
 
-# What native/softgpu/driver_board_options.c takes.
+# What native/softgpu/driver/board_options.c takes.
 CAPABILITIES = ("7.5", "8.0", "8.6", "8.7", "8.9", "9.0", "10.0", "10.3", "11.0", "12.0", "12.1", "13.0")
 MAX_COUNT = 16
 MAX_MULTIPROCESSORS = 256

@@ -1,0 +1,19 @@
+/* copy.h - the one way that copies of rows go (copy.c). */
+#ifndef FARBUS_CLIENT_COPY_H
+#define FARBUS_CLIENT_COPY_H
+
+#include "../across/across.h"
+
+CUresult client_copy_rows(const struct client_plane *to, const struct client_plane *from,
+			  const struct client_extent *extent, uint64_t stream, bool async);
+
+/* What lies at an address; that of host memory as a caller names it: pinned or pageable, never the device's, though managed
+ * memory is copied where it is; and of a device's: CUDA takes pinned memory as well, whose addresses are the same for both. */
+enum client_memory_kind client_kind_at(uint64_t address);
+enum client_memory_kind client_host_kind(const void *pointer);
+enum client_memory_kind client_device_kind(CUdeviceptr address);
+
+/* Wait for both contexts, if they are two servers': what CUDA orders by itself. */
+CUresult client_peer_settle(CUcontext target, CUcontext source);
+
+#endif

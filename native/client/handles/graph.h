@@ -1,0 +1,28 @@
+/* graph.h - executable graphs (graphs.c), and conditional nodes and their bodies (conditional.c). */
+#ifndef FARBUS_CLIENT_GRAPH_H
+#define FARBUS_CLIENT_GRAPH_H
+
+#include "../client.h"
+
+/* The next launch of an executable graph is asked about again; of all of them: something that their kernels
+ * need has gone. */
+void client_graph_changed(CUgraphExec executable);
+void client_graphs_changed(void);
+/* Are its launches posted in streams of that context?  How often something has changed until now; and with that from before
+ * it was asked: they are from here on. */
+bool client_graph_repeats(CUgraphExec executable, const struct client_context *context, uint64_t *changes);
+void client_graph_keep(CUgraphExec executable, const struct client_context *context, uint64_t changes);
+/* A conditional node was added: the array of its bodies is from now on there as long as the node.  Without memory
+ * the node goes again. */
+CUresult client_conditional_added(CUgraphNode node, CUgraph graph, CUDA_CONDITIONAL_NODE_PARAMS *params);
+/* That array, in what the server has told of a node. */
+void client_conditional_told(CUgraphNode node, CUDA_CONDITIONAL_NODE_PARAMS *params);
+/* The graph, or the node, is no more (NULL: none): its conditional nodes and their bodies are none. */
+void client_conditionals_forget(CUgraph graph, CUgraphNode node);
+/* Is there any such node?  Is the graph a body of one? */
+bool client_conditional_any(void);
+bool client_graph_is_body(CUgraph graph);
+/* Say that a body can't have what this process has to take part in: CUDA_ERROR_NOT_SUPPORTED. */
+CUresult client_body_refuse(void);
+
+#endif

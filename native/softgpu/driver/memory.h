@@ -1,0 +1,79 @@
+/* memory.h - what memory the program has: device, managed, pinned host.
+ *
+ * Every allocation is a record in one table, sorted by address, so that any
+ * pointer can be told what it points into.
+ */
+#ifndef FARBUS_SOFTGPU_DRIVER_MEMORY_H
+#define FARBUS_SOFTGPU_DRIVER_MEMORY_H
+
+#include "context.h"
+
+enum driver_memory_kind {
+	DRIVER_MEMORY_NONE,	/* pageable host memory: not ours */
+	DRIVER_MEMORY_DEVICE,
+	DRIVER_MEMORY_MANAGED,
+	DRIVER_MEMORY_PINNED,	/* cuMemHostAlloc */
+	DRIVER_MEMORY_REGISTERED,	/* cuMemHostRegister */
+	DRIVER_MEMORY_VIRTUAL,	/* cuMemMap: of no context */
+	DRIVER_MEMORY_IPC,	/* cuIpcOpenMemHandle */
+	DRIVER_MEMORY_MODULE,	/* variables of a module: not the program's to free */
+};
+
+struct driver_allocation {
+	uintptr_t base;
+	size_t size;			/* bytes, as asked for */
+	enum driver_memory_kind kind;
+	unsigned flags;			/* of cuMemHostAlloc, cuMemHostRegister, cuMemAllocManaged */
+	bool open;			/* virtual: some device may use it */
+	bool multicast;			/* virtual: and only write to it, which goes to what is bound there */
+	bool freeing;			/* cuMemFreeAsync is queued */
+	uint64_t id;			/* CU_POINTER_ATTRIBUTE_BUFFER_ID */
+	struct CUctx_st *context;	/* that it was made in */
+	struct driver_device *device;	/* NULL: virtual memory of the host */
+	struct CUmemPoolHandle_st *pool;	/* or NULL */
+	struct driver_block *block;	/* of the pool's store, or NULL */
+};
+
+CUresult driver_memory_open(struct driver_device *device);
+void driver_memory_close(struct driver_device *device);
+/* Free what a context owns; nothing of it is in use any more. */
+void driver_memory_end_context(struct CUctx_st *context);
+
+/* The allocation that holds the address; false when there is none. */
+bool driver_memory_find(uintptr_t address, struct driver_allocation *allocation);
+enum driver_memory_kind driver_memory_kind_of(uintptr_t address);
+/* Is this memory of a device, for a copy's side that must be? */
+bool driver_memory_is_on_device(enum driver_memory_kind kind);
+/* CUDA_ERROR_INVALID_VALUE unless all bytes lie in one allocation, or in mapped
+ * ones side by side, that the device can reach. */
+CUresult driver_memory_check(uintptr_t address, size_t bytes);
+/* The same for memory that is only written to, by driver_virtual_put. */
+CUresult driver_memory_check_target(uintptr_t address, size_t bytes);
+
+/* Enter an allocation into the table; what overlaps another one can only be
+ * memory that the program registers: CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+ * or CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult driver_memory_remember(const struct driver_allocation *allocation);
+
+/* cuMemSetAccess has let devices use a mapping, or no longer does. */
+void driver_memory_set_open(uintptr_t address, bool open);
+/* It is a variable that is managed memory. */
+void driver_memory_set_managed(uintptr_t address);
+
+/* Device memory for `context`; CUDA_ERROR_OUT_OF_MEMORY after queued frees were
+ * waited for in vain. */
+CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align,
+			    enum driver_memory_kind kind, struct CUmemPoolHandle_st *pool,
+			    uintptr_t *address);
+/* Give back what take gave. */
+void driver_memory_give(uintptr_t address);
+/* Mark for a queued free.  False when the address is none that the program may
+ * free, or is being freed already. */
+bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *allocation);
+void driver_memory_end_free(uintptr_t address);
+
+/* Take what is a block of a pool's store out of the table, for its pool; false for
+ * everything else. */
+bool driver_memory_forget_block(uintptr_t address, struct driver_allocation *allocation);
+
+#endif
