@@ -678,6 +678,47 @@ def test_short_local_pointers() -> None:
     np.testing.assert_array_equal(out, np.arange(64) * 4 + 7)
 
 
+@pytest.mark.parametrize("align", [8, 16, 64, 128, 256, 4096])
+def test_local_memory_is_aligned_in_all_lanes_and_in_called_functions(align: int) -> None:
+    """Programs look at their own addresses, and split what they read by them."""
+    ptx = f""".version 8.0
+.target sm_75
+.address_size 64
+.func (.param .b64 result) called()
+{{
+  .local .align {align} .b8 depot[40];
+  .reg .b64 %rd<3>;
+  mov.b64 %rd1, depot;
+  cvta.local.u64 %rd2, %rd1;
+  st.param.b64 [result], %rd2;
+  ret;
+}}
+.visible .entry k(.param .u64 out)
+{{
+  .local .align 8 .b8 first[8];
+  .local .align {align} .b8 depot[24];
+  .param .b64 result;
+  .reg .b64 %rd<8>;
+  .reg .b32 %r<3>;
+  mov.b64 %rd1, depot;
+  cvta.local.u64 %rd2, %rd1;
+  call (result), called, ();
+  ld.param.b64 %rd3, [result];
+  or.b64 %rd4, %rd2, %rd3;
+  and.b64 %rd4, %rd4, {align - 1};
+  mov.u32 %r1, %tid.x;
+  ld.param.u64 %rd5, [out];
+  mad.wide.u32 %rd5, %r1, 8, %rd5;
+  st.global.u64 [%rd5], %rd4;
+  ret;
+}}
+"""
+    out = np.full(96, 1, np.uint64)
+    with Module(ptx) as module:
+        module.launch("k", 1, 96, out)
+    assert not out.any()
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

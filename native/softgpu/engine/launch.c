@@ -24,6 +24,7 @@ static void plan_memory(struct launch *launch)
 {
 	const struct engine_function *function = launch->function;
 	uint32_t local = function->local_bytes;
+	uint32_t local_align = function->module->local_align < 64 ? 64 : function->module->local_align;
 	uint32_t dynamic_align = function->module->dynamic_align < 16 ? 16 : function->module->dynamic_align;
 
 	launch->register_bytes = function->frame_bytes;
@@ -31,10 +32,11 @@ static void plan_memory(struct launch *launch)
 		local += LOCAL_STACK_BYTES;
 		launch->register_bytes += REGISTER_STACK_BYTES;
 	}
-	/* An odd number of cache lines: lanes at the same offset use different sets. */
+	/* An odd number of cache lines, or of what a variable is aligned to: lanes at the same offset use
+	 * different sets, and all lanes begin where the first one may. */
 	if (local)
-		launch->local_stride = ((local + 127) & ~127u) + 64;
-	launch->register_bytes = (launch->register_bytes + 63) & ~(size_t)63;
+		launch->local_stride = ((local + 2 * local_align - 1) & ~(2 * local_align - 1)) + local_align;
+	launch->register_bytes = (launch->register_bytes + local_align - 1) & ~(size_t)(local_align - 1);
 	launch->dynamic_offset = (function->shared_bytes + dynamic_align - 1) & ~(dynamic_align - 1);
 	launch->shared_bytes = launch->dynamic_offset + launch->request->dynamic_shared_bytes;
 }

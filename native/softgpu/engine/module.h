@@ -77,6 +77,7 @@ struct engine_function {
 	size_t constant_count;
 	uint32_t frame_bytes;	/* register window */
 	uint32_t local_bytes;	/* per lane: .local, .param of calls */
+	uint32_t local_align;	/* where that begins; at least 16 */
 	uint32_t shared_bytes;	/* static: where the dynamic part begins */
 	uint32_t named_shared_bytes;	/* of the module's variables, those that its instructions name */
 	uint32_t register_estimate;
@@ -120,6 +121,7 @@ struct engine_module {
 	size_t fix_count;
 	uint32_t shared_bytes;	/* of variables at module level */
 	uint32_t dynamic_align;	/* of dynamic shared memory, the most that any name of it asks for */
+	uint32_t local_align;	/* of local memory, the most that any function asks for */
 	uint32_t const_bytes;
 	bool asks_reach;
 	uint64_t generation;	/* never reused: tells a cached frame that its code is gone */

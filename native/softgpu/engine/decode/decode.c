@@ -294,6 +294,8 @@ static int32_t place_local(struct decoder *decoder, uint64_t bytes, uint32_t ali
 		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "function %s has too much local memory",
 			 decoder->function->name);
 	decoder->local_bytes = offset + (uint32_t)bytes;
+	if (decoder->local_align < align)
+		decoder->local_align = align;
 	return (int32_t)offset;
 }
 
@@ -570,4 +572,7 @@ void decode_function(struct ptx_parser *parser, struct engine_function *function
 	link_branches(decoder);
 	function->frame_bytes = (decoder->frame_bytes + 63) & ~63u;
 	function->local_bytes = (decoder->local_bytes + 15) & ~15u;
+	function->local_align = decoder->local_align < 16 ? 16 : decoder->local_align;
+	if (function->module->local_align < function->local_align)
+		function->module->local_align = function->local_align;
 }

@@ -115,7 +115,7 @@ struct decoder {
 	struct engine_function *function;
 	struct statement *statement;
 	size_t code_capacity;
-	uint32_t frame_bytes, local_bytes;
+	uint32_t frame_bytes, local_bytes, local_align;
 	struct name_map symbol_names;
 	struct symbol **symbols;
 	size_t symbol_count;

@@ -343,7 +343,8 @@ const struct instruction *warp_call(struct warp *warp, const struct instruction 
 		.function = callee,
 		.registers = warp->top_window->registers + warp->top_window->function->frame_bytes,
 		.below = warp->top_window,
-		.local_offset = caller->local_offset + caller->function->local_bytes,
+		.local_offset = (caller->local_offset + caller->function->local_bytes + callee->local_align - 1) &
+				~(size_t)(callee->local_align - 1),
 		.depth = caller->depth + 1,
 		.references = 1,
 		.next_owned = frame->next_owned,
