@@ -256,7 +256,14 @@ def many_registers(bounds: str) -> str:
 
 @pytest.mark.parametrize(
     ("bounds", "registers"),
-    [("", 64), (".maxntid 384, 1, 1", 168), (".maxntid 128 .minnctapersm 8", 64), (".maxntid 32", 255)],
+    [
+        ("", 64),
+        (".maxntid 384, 1, 1", 168),
+        (".maxntid 128 .minnctapersm 8", 64),
+        (".maxntid 32", 255),
+        (".maxnreg 24", 24),
+        (".maxntid 32 .maxnreg 300", 255),
+    ],
 )
 def test_the_guess_of_registers_leaves_room_for_the_largest_block(bounds: str, registers: int) -> None:
     with Module(many_registers(bounds)) as module:

@@ -49,9 +49,9 @@ static enum engine_status apply_fix(const struct initializer_fix *fix,
 #define REGISTERS_PER_THREAD (256 / WARP_LANES)	/* of one granule */
 #define REGISTERS_MAX 255u		/* of a thread */
 
-/* The most registers of a thread with which the largest block that the function
- * allows still fits, as often as .minnctapersm asks: ptxas spills above that.
- * Warps get registers in granules, a block's warps by four (CUDA Occupancy
+/* The most registers of a thread that .maxnreg allows, and with which the largest block
+ * that the function allows still fits, as often as .minnctapersm asks: ptxas spills above
+ * that.  Warps get registers in granules, a block's warps by four (CUDA Occupancy
  * Calculator). */
 static uint32_t register_limit(const struct engine_function *function)
 {
@@ -65,7 +65,9 @@ static uint32_t register_limit(const struct engine_function *function)
 	if (blocks > WARPS_PER_MULTIPROCESSOR / warps)
 		blocks = WARPS_PER_MULTIPROCESSOR / warps;
 	registers = REGISTER_GRANULES / (warps * blocks) * REGISTERS_PER_THREAD;
-	return registers < REGISTERS_MAX ? registers : REGISTERS_MAX;
+	if (registers > REGISTERS_MAX)
+		registers = REGISTERS_MAX;
+	return function->max_registers && function->max_registers < registers ? function->max_registers : registers;
 }
 
 /* The engine keeps virtual registers as they are, so their number is a guess from the

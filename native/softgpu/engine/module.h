@@ -65,6 +65,7 @@ struct engine_function {
 	uint32_t parameter_bytes;
 	uint32_t max_threads;	/* of .maxntid or .reqntid; 0 without */
 	uint32_t min_blocks;	/* of .minnctapersm; 0 without */
+	uint32_t max_registers;	/* of .maxnreg; 0 without */
 	uint32_t cluster[3];
 
 	struct module_unit *unit;	/* where the body is */

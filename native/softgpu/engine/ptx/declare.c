@@ -342,6 +342,8 @@ static void take_performance_directives(struct ptx_parser *parser,
 			function->max_threads = take_product(parser, values);
 		} else if (ptx_accept(parser, ".minnctapersm")) {
 			function->min_blocks = take_product(parser, values);
+		} else if (ptx_accept(parser, ".maxnreg")) {
+			function->max_registers = take_product(parser, values);
 		} else if (ptx_accept(parser, ".reqnctapercluster")) {
 			values[0] = values[1] = values[2] = 1;
 			take_product(parser, values);
