@@ -5,12 +5,12 @@
 #include "../driver/context_stack.h"
 #include "../driver/handle.h"
 #include "../driver/image.h"
+#include "../engine/clock.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define TARGET_SM_MASK 0xffffu	/* CUjit_target: compute capability, suffixes above it */
 #define TARGET_SM_MIN 30u
@@ -26,14 +26,6 @@ struct CUlinkState_st {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;	/* of all that is in states */
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* The state that is still being linked; with the lock. */
 static CUresult state_of(CUlinkState handle)
@@ -51,7 +43,7 @@ static void tell(struct CUlinkState_st *state, uint64_t began_ns, const char *te
 {
 	float busy_ms;
 
-	state->busy_ns += now_ns() - began_ns;
+	state->busy_ns += clock_monotonic_ns() - began_ns;
 	busy_ms = (float)state->busy_ns / 1e6f;
 	driver_module_write_log(state->option_count, state->options, state->values, text);
 	for (unsigned i = 0; state->options && state->values && i < state->option_count; i++)
@@ -110,7 +102,7 @@ static CUresult add(CUlinkState state, CUjitInputType type, const void *data, si
 		    const char *name, unsigned count, const CUjit_option *options, void **values)
 {
 	struct engine_diagnostic why = { "" };
-	uint64_t began_ns = now_ns();
+	uint64_t began_ns = clock_monotonic_ns();
 	char text[sizeof why.text + 256] = "";
 	CUresult result;
 
@@ -164,7 +156,7 @@ DRIVER_FIRST_NAME(cuLinkAddFile);
 DRIVER_EXPORT CUresult cuLinkComplete(CUlinkState state, void **image, size_t *bytes)
 {
 	struct engine_diagnostic why = { "" };
-	uint64_t began_ns = now_ns();
+	uint64_t began_ns = clock_monotonic_ns();
 	const void *linked;
 	size_t linked_bytes;
 	CUresult result;

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "board.h"
 
+#include "../engine/clock.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BOARD_FOLDER "/dev/shm"
@@ -61,14 +62,6 @@ struct board {
 	pthread_mutex_t busy_lock;
 	unsigned busy_count;
 };
-
-static uint64_t clock_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
-}
 
 /* ---- the shared region ---- */
 
@@ -502,7 +495,7 @@ void board_busy_begin(struct board *board)
 	pthread_mutex_lock(&board->busy_lock);
 	if (!board->busy_count++) {
 		region_lock(board->region);
-		board->self->busy_since_ns = clock_ns();
+		board->self->busy_since_ns = clock_monotonic_ns();
 		region_unlock(board->region);
 	}
 	pthread_mutex_unlock(&board->busy_lock);
@@ -512,7 +505,7 @@ void board_busy_end(struct board *board)
 {
 	pthread_mutex_lock(&board->busy_lock);
 	if (!--board->busy_count) {
-		uint64_t now = clock_ns();
+		uint64_t now = clock_monotonic_ns();
 
 		region_lock(board->region);
 		if (board->self->busy_since_ns)
@@ -525,7 +518,7 @@ void board_busy_end(struct board *board)
 
 unsigned board_utilization(struct board *board)
 {
-	uint64_t now = clock_ns(), current = now / BOARD_WINDOW_NS, total = 0;
+	uint64_t now = clock_monotonic_ns(), current = now / BOARD_WINDOW_NS, total = 0;
 
 	region_lock(board->region);
 	for (unsigned i = 0; i < BOARD_USER_MAX; i++) {
@@ -551,7 +544,7 @@ unsigned board_utilization(struct board *board)
 
 uint64_t board_busy_ns(struct board *board)
 {
-	uint64_t now = clock_ns(), total = 0;
+	uint64_t now = clock_monotonic_ns(), total = 0;
 
 	region_lock(board->region);
 	for (unsigned i = 0; i < BOARD_USER_MAX; i++) {

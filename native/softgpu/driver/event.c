@@ -2,10 +2,10 @@
 
 #include "event_share.h"
 #include "handle.h"
+#include "../engine/clock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* What one cuEventRecord recorded: a point of a stream and, once the point is
  * reached, the time.  Recording again makes another one, so that waits on the
@@ -97,11 +97,9 @@ struct record_operation {
 static CUresult run_record(struct driver_operation *operation, CUresult state)
 {
 	struct event_record *record = ((struct record_operation *)operation)->record;
-	struct timespec now;
 
 	(void)state;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	record->time_ns = (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+	record->time_ns = clock_monotonic_ns();
 	return CUDA_SUCCESS;
 }
 

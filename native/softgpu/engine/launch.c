@@ -1,5 +1,6 @@
 /* launch.c - the engine's entry points for running kernels. */
 #include "launch.h"
+#include "clock.h"
 #include "machine/strict.h"
 
 #include <stdio.h>

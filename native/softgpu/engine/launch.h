@@ -152,19 +152,4 @@ struct slot *fault_disarm(void);
 int print_format(struct launch *launch, const char *format, const char *arguments);
 void print_text(struct launch *launch, const char *text, size_t length);
 
-uint64_t clock_monotonic_ns(void);
-
-/* Counts at a constant rate: some GHz on x86, 25 MHz to 1 GHz on arm64. */
-static inline uint64_t time_stamp_counter(void)
-{
-#if defined(__x86_64__)
-	return __builtin_ia32_rdtsc();
-#else
-	uint64_t count;
-
-	__asm__ volatile("mrs %0, cntvct_el0" : "=r"(count));
-	return count;
-#endif
-}
-
 #endif

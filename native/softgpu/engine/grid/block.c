@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "../clock.h"
 #include "../launch.h"
 #include "../machine/strict.h"
 #include "../machine/warpgroup.h"

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../clock.h"
 #include "../launch.h"
 
 #define WORKERS_MAX 255

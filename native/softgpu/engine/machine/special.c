@@ -1,15 +1,8 @@
 /* special.c - special registers that are the same for all lanes of a warp. */
 #include <time.h>
 
+#include "../clock.h"
 #include "../launch.h"
-
-uint64_t clock_monotonic_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* %globaltimer counts nanoseconds of wall time. */
 static uint64_t global_timer(void)
