@@ -95,13 +95,18 @@ def from_rpc_error(error: grpc.aio.AioRpcError, peer: str) -> FarbusError:
         return Unavailable(f"{peer} can't be reached: {_short(details)}", hint="is it running?")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return late(peer)
-    if code is grpc.StatusCode.INTERNAL and details.startswith(_BROKEN):
+    if is_broken(code, details):
         return Unavailable(f"{peer}: the connection broke", hint=_AGAIN)
     if code is grpc.StatusCode.CANCELLED:
         return Unavailable(f"{peer} ended the call", hint=_AGAIN)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return InvalidInput(f"{peer} does not know this call", hint="are both sides of the same version?")
     return _ERRORS.get(code, FarbusError)(f"{peer}: {_short(details) or code.name.lower()}")
+
+
+def is_broken(code: grpc.StatusCode, details: str) -> bool:
+    """Say whether this is no peer's status, but gRPC's word for a message that it could not send."""
+    return code is grpc.StatusCode.INTERNAL and details.startswith(_BROKEN)
 
 
 def late(peer: str) -> TimedOut:

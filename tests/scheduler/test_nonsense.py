@@ -24,7 +24,7 @@ from farbus.api.client import open_tls_channel
 from farbus.api.conversion import to_message
 from farbus.api.identity import METHOD_ROLES, Role
 from farbus.api.session import PROTOCOL_VERSION
-from farbus.api.status import HINT_METADATA
+from farbus.api.status import HINT_METADATA, is_broken
 from farbus.api.v1 import cluster_pb2, enrollment_pb2, session_pb2, staging_pb2, types_pb2
 from farbus.model.states import JOB_STATES, NodeState
 from farbus.scheduler.decision_maker import decision_maker
@@ -105,6 +105,9 @@ async def call(
                 async for _ in under_way:
                     pass
             code = await under_way.code()
+            if is_broken(code, await under_way.details() or ""):
+                # Refused while it was still sent, and the status has not come in time.
+                return await call(links, method, requests, may_last=may_last)
             trailing = dict(await under_way.trailing_metadata() or ())
             check(path, code, str(await under_way.details() or ""), trailing.get(HINT_METADATA, b""))
             return code
