@@ -473,8 +473,10 @@ class Executor:
             _log.warning("record not understood", record=what)
         # Devices before the programs that use them, so that a program's end finds its lease.
         order = (PrepareDevices, PrepareClient, StartTask)
-        stored = [one for one in remembered if _stores(one)]
-        rest = sorted((one for one in remembered if not _stores(one)), key=lambda one: order.index(type(one.work)))
+        stored = [one for one in remembered if _storage_lease(one)]
+        rest = sorted(
+            (one for one in remembered if not _storage_lease(one)), key=lambda one: order.index(type(one.work))
+        )
         found = [*await self._adopt_stored(stored), *[await self._adopt(one) for one in rest]]
         leases = [one.work.lease.id for one in found if isinstance(one.work, PrepareDevices)]
         ended = (*await self._devices.end_strangers(leases), *await self._tasks.end_strangers())
@@ -517,8 +519,9 @@ class Executor:
         """Return it as it was found: with the reason where it is lost."""
         self._runner.continue_from(one.records)
         known = results_of(one.records)
-        if _stores(one) and self._storage is not None and isinstance(one.work, PrepareDevices) and 0 in known:
-            self._storage.remember(one.work.lease, known[0])
+        lease = _storage_lease(one)
+        if lease is not None and self._storage is not None and 0 in known:
+            self._storage.remember(lease, known[0])
         if one.lost:
             return one
         if isinstance(one.work, StartTask):
@@ -529,7 +532,7 @@ class Executor:
             if await self._runner.adopt(self.steps_of(one.work), known) is not None:
                 return one
         except (FarbusError, OSError) as error:
-            if _stores(one) and isinstance(error, TimedOut):
+            if lease is not None and isinstance(error, TimedOut):
                 # One drive that does not answer hides all others too, which work: to give their leases up would take
                 # them from who uses them.  In this boot it was there, and nobody has said that it is not any more.
                 _log.error("held as recorded, not looked at", object=one.records[0].object, error=str(error))
@@ -538,6 +541,8 @@ class Executor:
         return msgspec.structs.replace(one, lost=why)
 
 
-def _stores(one: Remembered) -> bool:
-    """Say whether it is the device side of a lease of storage."""
-    return isinstance(one.work, PrepareDevices) and one.work.lease.storage is not None
+def _storage_lease(one: Remembered) -> Lease | None:
+    """Return the lease of storage that it is the device side of; None where it is anything else."""
+    if isinstance(one.work, PrepareDevices) and one.work.lease.storage is not None:
+        return one.work.lease
+    return None

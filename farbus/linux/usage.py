@@ -54,7 +54,8 @@ def usage_of(pid: int) -> ProcessUsage:
             ended_children_cpu_s=times.children_user + times.children_system,
             threads=_threads(pid),
         )
-    except psutil.NoSuchProcess as error:
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError) as error:
+        # The latter two of the list of its threads.
         raise NotFound(f"process {pid}: it has ended") from error
 
 
@@ -121,12 +122,8 @@ def own_usage() -> ProcessUsage:
 
 
 def _threads(pid: int) -> tuple[ThreadUsage, ...]:
-    try:
-        entries = sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda entry: int(entry.name))
-    except OSError as error:
-        raise NotFound(f"process {pid}: it has ended") from error
     found = []
-    for entry in entries:
+    for entry in sorted(Path(f"/proc/{pid}/task").iterdir(), key=lambda entry: int(entry.name)):
         # A thread may end between the listing and now.
         with contextlib.suppress(OSError):
             name = (entry / "comm").read_text(errors="replace").strip()

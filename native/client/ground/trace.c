@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "../client.h"
+#include "../../transport/clock.h"
 
 /* The longest name of a function has 52 characters, that of a result 50; with all else there are 350 beside a kernel's. */
 #define LINE_BYTES 1024
@@ -40,11 +41,11 @@ static __thread enum client_trace_how answered;
 /* The copies that it is made of, of which it has told. */
 static __thread struct client_trace_call parts;
 
-static uint64_t now_ns(clockid_t clock)
+static uint64_t wall_ns(void)
 {
 	struct timespec now;
 
-	clock_gettime(clock, &now);
+	clock_gettime(CLOCK_REALTIME, &now);
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
@@ -207,7 +208,7 @@ void client_trace_begin(struct client_trace_call *call, const char *name)
 	*call = (struct client_trace_call){ .name = name, .how = answered };
 	answered = CLIENT_TRACE_LOCAL;
 	parts = (struct client_trace_call){ .sized = true };
-	call->began_ns = now_ns(CLOCK_MONOTONIC);
+	call->began_ns = transport_now_ns();
 }
 
 struct client_trace_call *client_trace_told(void)
@@ -225,7 +226,7 @@ void client_trace_returned(struct client_trace_call *call, CUresult result)
 {
 	enum client_trace_how around = call->how;
 
-	call->took_ns = now_ns(CLOCK_MONOTONIC) - call->began_ns;
+	call->took_ns = transport_now_ns() - call->began_ns;
 	call->result = result;
 	call->how = answered;
 	answered = around;
@@ -256,7 +257,7 @@ static size_t kernel_write(char *out, const char *name)
 static size_t line_write(char line[LINE_BYTES], const struct client_trace_call *call)
 {
 	static const char *const hows[] = { "local", "posted", "called" };
-	uint64_t began_us = (now_ns(CLOCK_REALTIME) - (now_ns(CLOCK_MONOTONIC) - call->began_ns)) / 1000u;
+	uint64_t began_us = (wall_ns() - (transport_now_ns() - call->began_ns)) / 1000u;
 	char number[16];
 	const char *text;
 	char *at = line;
