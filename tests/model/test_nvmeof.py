@@ -20,6 +20,7 @@ from farbus.model.nvmeof import (
     Transport,
     TransportAddress,
     check_nqn,
+    listening_address,
     namespace_identity,
     normal_address,
     subsystem_name,
@@ -59,6 +60,43 @@ def test_an_address_is_read_and_written_in_one_form(
 def test_what_is_no_address_is_named(text: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         transport_address(text, field="nvme_listen")
+
+
+@pytest.mark.parametrize("text", ["10.9.0.1%eth0", "fd00::1%", "fd00::1%eth0\n", "fd00::1%a b", "", "fd00::1::2"])
+def test_zones_are_those_of_ipv6_and_names_of_interfaces(text: str) -> None:
+    with pytest.raises(InvalidInput, match="is no IP address"):
+        normal_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "transport", "address"),
+    [
+        ("10.9.0.1", Transport.TCP, "10.9.0.1"),
+        ("fd00:0::7", Transport.TCP, "fd00::7"),
+        ("rdma://10.9.0.1", Transport.RDMA, "10.9.0.1"),
+    ],
+)
+def test_where_a_target_listens(text: str, transport: Transport, address: str) -> None:
+    found = listening_address(text, 4420, field="nvme_listen")
+    assert found == TransportAddress(transport=transport, address=address, service=4420)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0.0.0.0", "other nodes can't reach 0.0.0.0"),
+        ("::", "other nodes can't reach ::"),
+        ("169.254.1.1", "other nodes can't reach"),
+        ("fe80::1%eth0", "other nodes can't reach"),
+        ("224.0.0.1", "other nodes can't reach"),
+        ("ff02::1", "other nodes can't reach"),
+        ("loop://10.9.0.1", "'loop' is no transport"),
+        ("://10.9.0.1", "'' is no transport"),
+    ],
+)
+def test_where_no_other_node_comes_a_target_does_not_listen(text: str, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        listening_address(text, 4420, field="nvme_listen")
 
 
 @given(st.ip_addresses(v=6))

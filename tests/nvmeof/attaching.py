@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
 from farbus.agent.steps import Steps
-from farbus.linux.clock import Clock, SystemClock
+from farbus.linux.clock import Clock, FakeClock, SystemClock
 from farbus.linux.device_mapper import FakeDeviceMapper
 from farbus.linux.fake_nvme import FakeNamespace, FakeNvme, FakeTarget
 from farbus.linux.holders import FakeHolders
@@ -59,6 +60,18 @@ def a_target(connection: Connection, **changes: object) -> FakeTarget:
         ),
     )  # fmt: skip
     return msgspec.structs.replace(target, **changes)
+
+
+async def passing(clock: FakeClock, doing: Awaitable[object], *, seconds: float = 100) -> object:
+    """Let time pass until something is done, by half seconds."""
+    task = asyncio.ensure_future(doing)
+    for _ in range(int(2 * seconds)):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if task.done():
+            break
+        await clock.advance(0.5)
+    return await task
 
 
 class Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -10,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farbus.errors import Conflict, InvalidInput, NotFound, Unavailable
+from farbus.linux.clock import Clock, FakeClock, SystemClock
 from farbus.linux.device_mapper import parse_table, table_of
 from farbus.linux.sysfs import SECTOR_BYTES
 from farbus.model.holders import Holder, HolderKind, Look
 from farbus.model.nvmeof import ExpectedNamespace, Stripe, namespace_identity, transport_address
 from farbus.nvmeof.composition import LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES, CreateStripe, choose_chunk, plan_stripe
 from farbus.nvmeof.parts import Attach
-from tests.nvmeof.attaching import FIRST, SECOND, SIZE, Node, a_connection, a_target
+from tests.nvmeof.attaching import FIRST, SECOND, SIZE, Node, a_connection, a_target, passing
 
 
 def members(*sizes: int) -> list[ExpectedNamespace]:
@@ -47,6 +49,12 @@ def test_every_plan_has_a_table_that_the_kernel_takes_and_no_member_is_too_small
     assert stripe.size_bytes // len(sizes) % (chunk // SECTOR_BYTES) == 0
 
 
+@pytest.mark.parametrize("name", ["", "a b", "../x", "v\n"])
+def test_a_name_that_is_no_device_s_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="no name for a device"):
+        _ = plan_stripe(name, members(SIZE, SIZE)).name
+
+
 @pytest.mark.parametrize(("sizes", "chunk"), [((SIZE,), 0), ((SIZE, 4096), 0), ((SIZE, SIZE), 3 << 17)])
 def test_what_can_not_be_striped_is_refused(sizes: tuple[int, ...], chunk: int) -> None:
     with pytest.raises(InvalidInput, match="stripe v: "):
@@ -65,10 +73,9 @@ def test_a_drive_that_asks_for_more_gets_it() -> None:
     assert choose_chunk([1 << 30]) == MOST_CHUNK_BYTES
 
 
-@pytest.fixture
-async def node(tmp_path: Path) -> Node:
-    """With two namespaces of two targets."""
-    node = Node(tmp_path / "node")
+async def a_node(tmp_path: Path, clock: Clock) -> Node:
+    """One with two namespaces of two targets."""
+    node = Node(tmp_path / "node", clock=clock)
     for lease, at in (("l1", FIRST), ("l2", SECOND)):
         connection = a_connection(lease, addresses=(transport_address(at),))
         node.nvme.offer(a_target(connection))
@@ -76,12 +83,18 @@ async def node(tmp_path: Path) -> Node:
     return node
 
 
+@pytest.fixture
+async def node(tmp_path: Path) -> Node:
+    return await a_node(tmp_path, SystemClock())
+
+
 def a_stripe(*leases: str) -> Stripe:
     return plan_stripe("v", [a_connection(lease).namespaces[0] for lease in leases])
 
 
-def step_of(node: Node, stripe: Stripe, *, force: bool = False) -> CreateStripe:
-    return CreateStripe(parts=node.parts, work=Attach(id="v", connections=(), drain_s=0.0, force=force), stripe=stripe)
+def step_of(node: Node, stripe: Stripe, *, drain_s: float = 0.0, force: bool = False) -> CreateStripe:
+    work = Attach(id="v", connections=(), drain_s=drain_s, force=force)
+    return CreateStripe(parts=node.parts, work=work, stripe=stripe)
 
 
 async def test_a_stripe_is_made_and_found_again(node: Node) -> None:
@@ -128,6 +141,23 @@ async def test_one_that_stands_on_something_else_is_not_replaced_while_it_is_hel
     with pytest.raises(Conflict, match="/dev/dm-0 is mounted on /data"):
         await step_of(node, a_stripe("l1", "l2"), force=True).compensate()
     assert node.mapper.list() == ("FARBUS-v",)
+
+
+async def test_who_holds_it_has_time_to_let_go_unless_it_is_forced(tmp_path: Path) -> None:
+    clock = FakeClock()
+    node = await a_node(tmp_path, clock)
+    stripe = a_stripe("l1", "l2")
+    await step_of(node, stripe).do()
+    node.holders.state = Look(holders=(Holder(kind=HolderKind.MOUNT, name="/data", path="/dev/dm-0"),))
+    with pytest.raises(Conflict, match="still held after 0 s"):
+        await step_of(node, stripe, drain_s=10.0, force=True).compensate()
+    with pytest.raises(Conflict, match="still held after 10 s"):
+        await passing(clock, step_of(node, stripe, drain_s=10.0).compensate())
+    going = asyncio.ensure_future(step_of(node, stripe, drain_s=10.0).compensate())
+    await clock.advance(9.0)
+    node.holders.state = Look()
+    await passing(clock, going, seconds=2)
+    assert node.mapper.list() == ()
 
 
 async def test_without_a_member_nothing_is_made(node: Node) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
-from collections.abc import Awaitable
 from pathlib import Path
 
 import msgspec
@@ -41,6 +40,7 @@ from tests.nvmeof.attaching import (
     Node,
     a_connection,
     a_target,
+    passing,
 )
 
 VERSIONS = ("2.3", "2.13", "3.0")
@@ -75,18 +75,6 @@ async def attach(
 async def detach(node: Node, connection: Connection, **changes: object) -> None:
     for step in reversed(steps_of(node.parts, work_of(connection, **changes))):
         await step.compensate()
-
-
-async def passing(clock: FakeClock, doing: Awaitable[object], *, seconds: float = 100) -> object:
-    """Let time pass until something is done, by half seconds."""
-    task = asyncio.ensure_future(doing)
-    for _ in range(int(2 * seconds)):
-        for _ in range(5):
-            await asyncio.sleep(0)
-        if task.done():
-            break
-        await clock.advance(0.5)
-    return await task
 
 
 def named(steps: tuple[AttachStep, ...], kind: str) -> AttachStep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import NoReturn
@@ -27,7 +28,7 @@ from farbus.nvmeof.using import (
     steps_of,
     stripe_of,
 )
-from tests.nvmeof.attaching import SIZE, a_connection
+from tests.nvmeof.attaching import SIZE, a_connection, passing
 from tests.nvmeof.using_node import LIMIT, LOCAL, Node, a_local_use, a_striped_use, a_use
 
 POINT = "/run/farbus/storage/job.data"
@@ -139,6 +140,32 @@ async def test_who_uses_a_mount_is_named_and_keeps_it(tmp_path: Path) -> None:
     forced = msgspec.structs.replace(work, force=True)
     await node.back(forced)
     assert node.filesystems.mounts(HERE) == ()
+
+
+async def test_a_mount_in_use_is_tried_again_for_as_long_as_its_work_says(tmp_path: Path) -> None:
+    clock = FakeClock()
+    node = await a_node(tmp_path, clock=clock)
+    work = a_local_use(drain_s=10.0)
+    await node.go(work)
+    node.filesystems.using[POINT] = ["python3"]
+    with pytest.raises(Conflict, match="it is in use"):
+        await passing(clock, node.back(work))
+    going = asyncio.ensure_future(node.back(work))
+    await clock.advance(9.0)
+    assert node.filesystems.mounts(HERE)
+    node.filesystems.using.clear()
+    await passing(clock, going, seconds=2)
+    assert node.filesystems.mounts(HERE) == ()
+
+
+async def test_a_node_that_leads_elsewhere_is_not_kept(tmp_path: Path) -> None:
+    node = await a_node(tmp_path)
+    work = a_local_use(use=StorageUse.RAW)
+    told = await node.go(work)
+    assert await node.adopted(work, told)
+    await node.go(a_use(id="other.data", use=StorageUse.RAW))
+    await node.filesystems.give_node(DEVICE, work.id, account=work.account, read_only=False)
+    assert not await node.adopted(work, told)
 
 
 async def test_who_holds_the_device_keeps_it(tmp_path: Path) -> None:
