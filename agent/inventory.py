@@ -35,7 +35,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     troubles: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    """What is here and not listed, since something else has its name, or its driver does not tell of it: a line each."""
+    """What is here and not listed, since something else has its name, or its driver says nothing of it: a line each."""
 
 
 def gpu_devices(found: GpuList, *, software: bool) -> tuple[Device, ...]:
