@@ -256,6 +256,24 @@ def test_rotation_does_not_finish_while_it_would_shut_somebody_out(ca: Farbus) -
     assert ca("rotate", "finish").returncode == 0
 
 
+def test_a_listing_tells_who_has_signed_what_and_what_nobody_trusts_any_more(ca: Farbus) -> None:
+    def listed() -> list[tuple[str, str, str]]:
+        rows = json.loads(ca("list", "-o", "json").stdout)
+        return sorted((row["name"], row["authority"], row["state"]) for row in rows)
+
+    for name in ("alice", "bob"):
+        ca("issue", name, "--role", "user", "--out", name)
+    ca("rotate", "begin")
+    assert listed() == [("alice", "present", "valid"), ("bob", "present", "valid")]
+    ca("rotate", "switch")
+    ca("renew", "alice")
+    valid = [("alice", "earlier", "valid"), ("alice", "present", "valid"), ("bob", "earlier", "valid")]
+    assert listed() == valid
+    assert "AUTHORITY" in ca("list", "-o", "wide").stdout
+    ca("rotate", "finish", "--force")
+    assert listed() == [(*row[:2], "untrusted" if row[1] == "earlier" else "valid") for row in valid]
+
+
 def test_rotation_can_be_made_to_shut_somebody_out(ca: Farbus) -> None:
     ca("issue", "alice", "--role", "user", "--out", "alice")
     ca("rotate", "begin")
