@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from farbus.cli.installation import FILES, SETTINGS, STATE, USERS, Installation, Role, check_command
+from farbus.cli.installation import FILES, SETTINGS, STATE, USERS, Installation, Outcome, Role, check_command
 from farbus.cli.manual import manual_page
 from farbus.cli.options import command_app, examples
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
@@ -167,13 +167,15 @@ def _uninstall(installation: Installation, act: _Actions, role: Role, *, purge: 
     steps = list(installation.remove(role, purge=purge))
     if purge:
         steps += installation.purge(role)
-        if act.possible and _user_exists(USERS[role]):
+        # Who is given the number of its owner later would own an authority that stays.
+        owns = any(step.outcome is Outcome.AUTHORITY for step in steps)
+        if act.possible and _user_exists(USERS[role]) and not owns:
             act.run("userdel", USERS[role])
     typer.echo("\n".join(map(str, steps)) or f"there is no {role} here")
     if not set(installation.roles()) - {role}:
         act.run("systemctl", "stop", "farbus.slice")
     act.run("systemctl", "daemon-reload")
-    if left := installation.gathered(role):
+    if not purge and (left := installation.gathered(role)):
         typer.echo(f"left: {', '.join(left)} (--purge removes them)")
 
 
