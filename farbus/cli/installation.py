@@ -204,6 +204,10 @@ class Installation:
         """Return what there is of :data:`STATE`."""
         return [path for path in STATE[role] if self._at(path).exists()]
 
+    def node_settings(self) -> NodeSettings:
+        """Return what the agent's settings say, and what holds where there are none yet."""
+        return node_settings(str(self._at(SETTINGS[Role.AGENT])))
+
     def roles(self) -> tuple[Role, ...]:
         """Return the roles that are installed."""
         named = {role for entry in self._record.files.values() for role in entry.roles}
@@ -222,7 +226,7 @@ class Installation:
             )
         files, said = dict(FILES[role]), NodeSettings()
         if role is Role.AGENT:
-            said = node_settings(str(self._at(settings)))
+            said = self.node_settings()
             for source, drop_in, wanted in (
                 (STORAGE_SOURCE, STORAGE_DROP_IN, said.needs_rights),
                 (TLS_SOURCE, TLS_DROP_IN, said.encrypts_storage),

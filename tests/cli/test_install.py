@@ -202,6 +202,17 @@ def test_dry_run_of_uninstall_changes_nothing(root: Path) -> None:
     assert files_below(root) == before
 
 
+@pytest.mark.parametrize(("text", "told"), [("", True), ('remoting_user = "farbus-remoting"\n', False)])
+def test_settings_that_have_root_serve_gpus_are_told(
+    root: Path, capsys: pytest.CaptureFixture[str], text: str, told: bool
+) -> None:
+    """As farbus join writes them, and they are kept."""
+    (root / "etc/farbus/agent.toml").write_text(text)
+    capsys.readouterr()
+    assert install(root) == 0
+    assert ("it sets no remoting_user: add remoting_user = " in capsys.readouterr().out) == told
+
+
 def test_uninstall_leaves_nothing(root: Path) -> None:
     for role in Role:
         install(root, "--uninstall", role=role)
