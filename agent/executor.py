@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +49,7 @@ from farbus.agent.reconcile import (
 from farbus.agent.steps import Result, Step, StepRunner, Steps, WedgedError
 from farbus.errors import ExitCode, FarbusError, InvalidInput, NotFound, NotPermitted, TimedOut, Unavailable
 from farbus.linux.clock import Clock
+from farbus.linux.side_by_side import side_by_side
 from farbus.model.lease import Lease
 from farbus.model.value import to_json
 
@@ -477,7 +478,8 @@ class Executor:
         rest = sorted(
             (one for one in remembered if not _storage_lease(one)), key=lambda one: order.index(type(one.work))
         )
-        found = [*await self._adopt_stored(stored), *[await self._adopt(one) for one in rest]]
+        found = await side_by_side(self._adopt, stored, most=ADOPTED_AT_ONCE)
+        found += [await self._adopt(one) for one in rest]
         leases = [one.work.lease.id for one in found if isinstance(one.work, PrepareDevices)]
         ended = (*await self._devices.end_strangers(leases), *await self._tasks.end_strangers())
         if self._storage is not None:
@@ -504,16 +506,6 @@ class Executor:
             tasks=restored_tasks(found),
             ended_tasks=await self._journal.ended_tasks(),
         )
-
-    async def _adopt_stored(self, stored: Sequence[Remembered]) -> list[Remembered]:
-        """Return device sides of leases of storage as they were found."""
-        places = asyncio.Semaphore(ADOPTED_AT_ONCE)
-
-        async def adopt(one: Remembered) -> Remembered:
-            async with places:
-                return await self._adopt(one)
-
-        return await asyncio.gather(*map(adopt, stored))
 
     async def _adopt(self, one: Remembered) -> Remembered:
         """Return it as it was found: with the reason where it is lost."""

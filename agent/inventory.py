@@ -12,7 +12,7 @@ from farbus.agent.config import AgentConfig
 from farbus.errors import FarbusError
 from farbus.linux.links import resolved
 from farbus.linux.node_facts import NodeFacts
-from farbus.linux.nvml import GpuList, Nvml
+from farbus.linux.nvml import DRIVER, GpuList, Nvml
 from farbus.linux.sysfs import NvmeController, PciFunction, Sysfs, own_drives
 from farbus.model.device import Device, DeviceKind, share_id
 from farbus.model.node import Link, Node, Resources
@@ -35,7 +35,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     troubles: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    """What is here and not listed, since something else has its name, in one line each."""
+    """What is here and not listed, since something else has its name, or its driver says nothing of it: a line each."""
 
 
 def gpu_devices(found: GpuList, *, software: bool) -> tuple[Device, ...]:
@@ -111,6 +111,15 @@ def namesakes(controllers: Sequence[NvmeController]) -> Iterator[str]:
         for name in own_drives((one,)):
             if (first := listed[name]) is not one:
                 yield f"{one.name} at {one.address}: {first.name} at {first.address} is called {name}, too"
+
+
+def untold_gpus(functions: Sequence[PciFunction], gpus: Sequence[Device]) -> tuple[PciFunction, ...]:
+    """Return what NVIDIA's driver has and NVML does not tell of: GPUs that are broken, or all while it can't be asked.
+
+    They are nothing else than GPUs meanwhile: a job may have one.
+    """
+    told = {gpu.pci_address for gpu in gpus}
+    return tuple(function for function in functions if function.driver == DRIVER and function.address not in told)
 
 
 def _no_names(_: Sequence[Device]) -> Mapping[str, str]:
@@ -203,7 +212,15 @@ async def take_inventory(
             except FarbusError as error:
                 troubles.append(f"storage: {error}")
         devices += drives
-        devices += accelerator_devices(sysfs.pci_functions(), devices, names=names, moved=moved)
+        functions = sysfs.pci_functions()
+        untold = untold_gpus(functions, devices)
+        if not troubles:
+            left_out += tuple(
+                f"GPU at {one.address}: its driver has it, and NVML does not tell of it; see nvidia-smi and dmesg"
+                for one in untold
+            )
+        others = [function for function in functions if function not in untold]
+        devices += accelerator_devices(others, devices, names=names, moved=moved)
     node = Node(
         name=config.name,
         address=config.address,

@@ -429,8 +429,13 @@ class LocalCluster(ClusterHandler):
                 goal=goal,
                 application=application,
             )
-            async with self._client(caller) as client:
-                job_id, _ = await client.submit(job)
+            submission = asyncio.create_task(self._submit(caller, job), name="submit for a terminal")
+            try:
+                job_id = await asyncio.shield(submission)
+            except asyncio.CancelledError:
+                # The scheduler may have it already, or is about to.
+                self._group.create_task(self._end_submitted(caller, submission), name="end what has no terminal")
+                raise
         held = (caller, job_id)
         self._exits[held] = None
         try:
@@ -442,6 +447,17 @@ class LocalCluster(ClusterHandler):
             if not self._leaving:
                 # In a task of its own: the caller's going away cancels this one.
                 self._group.create_task(self._cancel(caller, job_id, exit_code), name=f"cancel {job_id}")
+
+    async def _submit(self, caller: Identity, job: Job) -> str:
+        async with self._client(caller) as client:
+            job_id, _ = await client.submit(job)
+        return job_id
+
+    async def _end_submitted(self, caller: Identity, submission: asyncio.Task[str]) -> None:
+        """End a job whose caller has left before he could hear what it is called."""
+        await asyncio.wait({submission})
+        if not submission.cancelled() and submission.exception() is None:
+            await self._cancel(caller, submission.result(), None)
 
     async def _claim(self, caller: Identity, job_id: str) -> None:
         """Check that a job is the caller's to hold, and here; raise :class:`NotFound` for any other."""

@@ -121,7 +121,7 @@ class NodeDevices:
                 _log.error("devices not listed", reason=trouble)
         for told in found.left_out:
             if before is None or told not in before.left_out:
-                _log.warning("drive not listed", reason=told)
+                _log.warning("device not listed", reason=told)
         return before is None or before.node != found.node
 
     async def look_again(self) -> None:

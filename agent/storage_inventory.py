@@ -24,6 +24,7 @@ from farbus.linux.clock import Clock
 from farbus.linux.drive_speed import DriveSpeed
 from farbus.linux.lvm import Lvm
 from farbus.linux.nvme import NvmeFabrics
+from farbus.linux.side_by_side import side_by_side
 from farbus.model.device import Device, DeviceKind
 from farbus.model.nvmeof import SmartLog
 from farbus.model.storage import LogicalVolume, StorageDrive
@@ -137,8 +138,7 @@ class StorageInventory:
             self._asked_at = now
         group = {drive.id: drive for drive in self.drives}
         self._forget_but({drive.id for drive in self.drives if not drive.missing})
-        turns = asyncio.Semaphore(SMART_AT_ONCE)
-        await asyncio.gather(*(self._look_at_health(drive, now, turns) for drive in self.drives))
+        await side_by_side(lambda drive: self._look_at_health(drive, now), self.drives, most=SMART_AT_ONCE)
         for name, trouble in self.troubles().items():
             if self._told.get(name) != trouble:
                 _log.warning("drive in trouble", drive=name, reason=trouble)
@@ -237,13 +237,13 @@ class StorageInventory:
 
     # How it fares.
 
-    async def _look_at_health(self, drive: StorageDrive, now: float, turns: asyncio.Semaphore) -> None:
+    async def _look_at_health(self, drive: StorageDrive, now: float) -> None:
         at = self._smart_at.get(drive.id)
         if not drive.controller or (at is not None and now - at < SMART_S):
             return
         self._smart_at[drive.id] = now
         try:
-            async with turns, asyncio.timeout(SMART_DEADLINE_S):
+            async with asyncio.timeout(SMART_DEADLINE_S):
                 self.smart[drive.id] = await self._nvme.smart_log(drive.controller)
         except TimeoutError:
             _log.warning("health of a drive not read", drive=drive.id, reason=f"no answer in {SMART_DEADLINE_S:g} s")

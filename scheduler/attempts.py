@@ -264,9 +264,9 @@ class Attempts(Commander):
 
     def _advance_late(self, job: JobRecord) -> None:
         for run in job.runs.take_due():
-            if run.dropped:
+            if run.dropped and not run.cleared:
                 if self._undo_run(job, run):
-                    self._remove(job, run)
+                    self._end_taken_back(job, run)
             elif run.late and run.program in (Program.NONE, Program.STARTING):
                 self._prepare(job, run)
                 if run.client is ClientSide.PREPARED:
@@ -284,10 +284,23 @@ class Attempts(Commander):
         self._persist.add(job.job.id)
         self._announce(job)
 
-    def _remove(self, job: JobRecord, run: TaskRun) -> None:
-        """Forget a task of which nothing is left; it may be placed again."""
-        job.runs.remove(run)
-        for node in run.nodes:
+    def _take_back(self, job: JobRecord, run: TaskRun, reason: str) -> None:
+        """Have a task that has ended well give back what it has, before its job ends; how it ended stays known."""
+        if run.dropped:
+            return
+        run.dropped = reason
+        self._tell(job, f"what task {run.task} had is given back: {reason}")
+        self._persist.add(job.job.id)
+        self._announce(job)
+
+    def _end_taken_back(self, job: JobRecord, run: TaskRun) -> None:
+        """Nothing is left of a task that was taken back: forget one that may be placed again."""
+        nodes = run.nodes
+        if run.succeeded:
+            job.runs.leave_nodes(run)
+        else:
+            job.runs.remove(run)
+        for node in nodes:
             if not job.runs.at(node):
                 self.jobs_of_node[node].discard(job.job.id)
         self._announce(job)

@@ -232,6 +232,7 @@ class JobEvicted(Value, frozen=True, kw_only=True):
     """An operator drains a node that a job uses."""
 
     job_id: str
+    node: str
     reason: str
 
 

@@ -43,9 +43,20 @@ class Operations(Liveness):
             self._effects.append(events.ForgetProfile(application=event.application, user=event.user))
 
     def _job_evicted(self, event: events.JobEvicted) -> None:
-        """Have a job leave a node: one that runs ends, one that does not run yet or may begin anew starts elsewhere."""
+        """Have a job leave a node: one that runs ends, one that does not run yet or may begin anew starts elsewhere.
+
+        Where it needs nothing of the node any more, or can do without what is there, it goes on.
+        """
         job = self.jobs.get(event.job_id)
-        if job is None:
+        runs = job.runs.at(event.node) if job is not None else []
+        if job is None or not runs:
+            return
+        if job.state in (JobState.PREPARING, JobState.RUNNING) and not any(run.is_unfinished for run in runs):
+            for run in runs:
+                if run.succeeded:
+                    self._take_back(job, run, event.reason)
+                else:
+                    self._drop(job, run, event.reason)
             return
         begun = self._has_begun(job) or (job.state is JobState.RUNNING and not job.job.attachment)
         moves = job.state is JobState.RUNNING and job.job.moveable

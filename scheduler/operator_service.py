@@ -104,7 +104,7 @@ class OperatorService:
         if evict:
             why = f"evicted from node {node} by {_who(caller)}"
             for job_id in sorted(self._machine.jobs_of_node[node]):
-                await self._engine.tell(events.JobEvicted(job_id=job_id, reason=why))
+                await self._engine.tell(events.JobEvicted(job_id=job_id, node=node, reason=why))
             _log.info("evicted", node=node, by=_who(caller))
         last: DrainStatus | None = None
         while True:

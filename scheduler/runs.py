@@ -49,6 +49,8 @@ class TaskRun(msgspec.Struct, kw_only=True, dict=True):
     """It was placed while its job ran already: until its program has begun the job can do without it."""
     dropped: str = ""
     """Why it is taken back, while its job goes on; empty where it is not."""
+    cleared: bool = False
+    """It had ended well when it was taken back, and nothing of it is left at its nodes."""
     occupies: bool = True
     """Whether what it takes counts against its nodes."""
     client: ClientSide = ClientSide.NONE
@@ -75,6 +77,8 @@ class TaskRun(msgspec.Struct, kw_only=True, dict=True):
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes that take part in it: its own, and those that lend it devices."""
+        if self.cleared:
+            return ()
         lenders = (place.node for place in self.placement.devices if place.route is not Route.RECOMPOSED)
         return (self.node, *lenders)
 
@@ -96,7 +100,8 @@ class TaskRun(msgspec.Struct, kw_only=True, dict=True):
     @property
     def is_spare(self) -> bool:
         """Whether its job runs without it: no program of it has begun."""
-        return self.late and (bool(self.dropped) or self.arriving or self.program in (Program.NONE, Program.STARTING))
+        begins = self.arriving or self.program in (Program.NONE, Program.STARTING)
+        return self.late and not self.succeeded and (begins or bool(self.dropped))
 
     @property
     def succeeded(self) -> bool:
@@ -277,15 +282,24 @@ class Runs:
     def remove(self, run: TaskRun) -> None:
         """Forget a task."""
         del self._runs[run.task]
-        for node in set(run.nodes):
-            del self._of_node[node][run.task]
-            if not self._of_node[node]:
-                del self._of_node[node]
+        self._leave_nodes(run)
         self._of_group[run.group] -= 1
         if run is self._first:
             self._first = None
         del run.__dict__[_ATTEMPT]
         self.note(run.task)
+
+    def _leave_nodes(self, run: TaskRun) -> None:
+        for node in set(run.nodes):
+            del self._of_node[node][run.task]
+            if not self._of_node[node]:
+                del self._of_node[node]
+
+    def leave_nodes(self, run: TaskRun) -> None:
+        """Have no node take part in a task any more that has ended well."""
+        assert run.succeeded, f"task {run.task} has not ended well"
+        self._leave_nodes(run)
+        run.cleared = True
 
     def clear(self) -> None:
         """Forget all of them."""

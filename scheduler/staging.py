@@ -293,16 +293,12 @@ class StagingService(StagingHandler):
         return await asyncio.to_thread(_files_of, outputs)
 
     async def get_output(
-        self, caller: Identity, job_id: str, files: Sequence[int], *, offset: int
+        self, caller: Identity, job_id: str, files: Sequence[int], digests: Sequence[str], *, offset: int
     ) -> AsyncIterator[staging_pb2.OutputChunk]:
         """Yield files of a job's output, the first from ``offset`` on."""
         listed = await self.list_output(caller, job_id)
         user = (await self._engine.find(job_id)).job.user
-        wanted = files or range(len(listed))
-        if any(not 0 <= index < len(listed) for index in wanted):
-            raise NotFound(f"job {job_id} has no such file")
-        for index in wanted:
-            file = listed[index]
+        for file in _asked_for(job_id, listed, files, digests):
             first = True
             if not 0 <= offset <= file.size:
                 raise InvalidInput(f"job {job_id}: {file.path} has {file.size} bytes, none at {offset}")
@@ -377,6 +373,20 @@ class StagingService(StagingHandler):
                 await self._outputs.remove(job_id)
             else:
                 used |= kept
+
+
+def _asked_for(
+    job_id: str, listed: Sequence[OutputFile], files: Sequence[int], digests: Sequence[str]
+) -> list[OutputFile]:
+    """Return files of a job's output by their contents, else by where they stand in the list, else all."""
+    if digests:
+        known = {file.sha256: file for file in listed}
+        if any(each not in known for each in digests):
+            raise Conflict(f"job {job_id}: its files have changed since they were listed", hint="fetch again")
+        return [known[each] for each in digests]
+    if any(not 0 <= index < len(listed) for index in files):
+        raise NotFound(f"job {job_id} has no such file")
+    return [listed[index] for index in files or range(len(listed))]
 
 
 def _part_name(job: Job, task: str, file: StagedFile) -> str:

@@ -449,6 +449,11 @@ class Authority:
         os.replace(self.directory / "next.key", self.directory / "ca.key")
         self.registry.note_switch()
 
+    @property
+    def is_replacing(self) -> bool:
+        """Whether it signs already, and the one before it is still trusted."""
+        return not (self.directory / "next.key").exists() and len(read_authorities(self.directory / "ca.crt")) > 1
+
     def finish_rotation(self, *, force: bool = False) -> None:
         """Trust the authority that signs, and no other.
 
@@ -456,7 +461,7 @@ class Authority:
         """
         if (self.directory / "next.key").exists():
             raise Conflict(f"{self.directory}: the next authority does not sign yet", hint="farbus ca rotate switch")
-        if len(read_authorities(self.directory / "ca.crt")) == 1:
+        if not self.is_replacing:
             raise Conflict(
                 f"{self.directory}: no authority is being replaced", hint="begin with farbus ca rotate begin"
             )

@@ -17,6 +17,8 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from farbus.errors import Conflict, NotFound, NotPermitted
 from farbus.model.value import Value
 
@@ -64,6 +66,8 @@ class CertificateRecord(Value, frozen=True, kw_only=True):
     expires_at: float
     revoked_at: float = 0.0
     reason: str = ""
+    of_earlier: bool = False
+    """Whether an authority signed it that another one has taken over from since."""
 
 
 _COLUMNS = "serial, name, role, valid_from, expires_at, revoked_at, reason"
@@ -108,8 +112,11 @@ class Registry:
     def certificates(self) -> tuple[CertificateRecord, ...]:
         """Return all records, those that expire first at the front."""
         with self._transaction() as connection:
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM certificate ORDER BY expires_at, serial")  # noqa: S608
-            return tuple(_record(row) for row in rows)
+            rows = connection.execute(
+                f"SELECT {_COLUMNS}, rowid <= (SELECT value FROM counter WHERE name = 'switch')"  # noqa: S608
+                " FROM certificate ORDER BY expires_at, serial"
+            )
+            return tuple(msgspec.structs.replace(_record(row[:-1]), of_earlier=bool(row[-1])) for row in rows)
 
     def note_switch(self) -> None:
         """Take note that what is recorded from now on is signed by another authority than what there is."""

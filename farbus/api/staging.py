@@ -6,7 +6,7 @@ import abc
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc.aio
@@ -74,9 +74,12 @@ class StagingHandler(abc.ABC):
 
     @abc.abstractmethod
     def get_output(
-        self, caller: Identity, job_id: str, files: Sequence[int], *, offset: int
+        self, caller: Identity, job_id: str, files: Sequence[int], digests: Sequence[str], *, offset: int
     ) -> AsyncIterator[staging_pb2.OutputChunk]:
-        """Yield the files of a job's output that are asked for, or all; the first from ``offset`` on."""
+        """Yield the files of a job's output that are asked for, or all; the first from ``offset`` on.
+
+        They are told by their contents, and where an older client asks, by where they stand in the list.
+        """
 
 
 def add_staging(handler: StagingHandler, caller: Caller, server: grpc.aio.Server) -> None:
@@ -149,7 +152,9 @@ class _Servicer(staging_pb2_grpc.StagingServicer):
     async def GetOutput(self, request: staging_pb2.OutputRequest, context: Any) -> AsyncIterator[Any]:
         def answers(caller: Identity) -> AsyncIterator[staging_pb2.OutputChunk]:
             check_elements(request, most=FILES_PER_CALL, what="output")
-            return self._handler.get_output(caller, request.job_id, request.files, offset=request.offset)
+            return self._handler.get_output(
+                caller, request.job_id, request.files, request.sha256, offset=request.offset
+            )
 
         async for chunk in self._stream("GetOutput", context, answers):
             yield chunk
@@ -220,10 +225,26 @@ class StagingClient:
         )
 
     async def get_output(
-        self, job_id: str, files: Sequence[int], *, offset: int = 0
+        self, job_id: str, files: Mapping[int, OutputFile], *, offset: int = 0
     ) -> AsyncGenerator[staging_pb2.OutputChunk, None]:
-        """Yield files of a job's output, the first from ``offset`` on; its first chunk says whether it is so."""
-        request = staging_pb2.OutputRequest(job_id=job_id, files=files, offset=offset)
+        """Yield files of a job's output as they were listed, each with where it stood there.
+
+        The first begins at ``offset``; its first chunk says whether it does.
+        """
+        indexes = list(files)
+        for start in range(0, len(indexes), DIGESTS_PER_CALL):
+            asked = indexes[start : start + DIGESTS_PER_CALL]
+            request = staging_pb2.OutputRequest(
+                # One of an earlier version knows the indexes alone.
+                job_id=job_id, files=asked, sha256=[files[index].sha256 for index in asked], offset=offset
+            )  # fmt: skip
+            offset = 0
+            async with contextlib.aclosing(self.stream_output(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def stream_output(self, request: staging_pb2.OutputRequest) -> AsyncGenerator[staging_pb2.OutputChunk, None]:
+        """Yield what one call brings."""
         with converted(self._peer):
             call = self._stub.GetOutput(request, metadata=self._metadata)
             try:
@@ -272,12 +293,13 @@ class StagingForwarder(StagingHandler):
             return await StagingClient(client).list_output(job_id)
 
     async def get_output(
-        self, caller: Identity, job_id: str, files: Sequence[int], *, offset: int
+        self, caller: Identity, job_id: str, files: Sequence[int], digests: Sequence[str], *, offset: int
     ) -> AsyncIterator[staging_pb2.OutputChunk]:
         """Forward."""
+        request = staging_pb2.OutputRequest(job_id=job_id, files=files, sha256=digests, offset=offset)
         async with (
             self._lend(caller) as client,
-            contextlib.aclosing(StagingClient(client).get_output(job_id, files, offset=offset)) as chunks,
+            contextlib.aclosing(StagingClient(client).stream_output(request)) as chunks,
         ):
             async for chunk in chunks:
                 yield chunk

@@ -7,11 +7,16 @@ or a tab completion answers at once.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line in ``arguments`` (those of this process if None) and return its exit code."""
-    from farbus.cli.application import run  # noqa: PLC0415 - importing farbus.cli alone stays free of typer
+    try:
+        from farbus.cli.application import run  # noqa: PLC0415 - importing farbus.cli alone stays free of typer
 
-    return run(arguments)
+        return run(arguments)
+    except KeyboardInterrupt:
+        # While it is loaded, which takes a moment: whoever presses Ctrl-C at once wants no traceback.
+        return 128 + signal.SIGINT

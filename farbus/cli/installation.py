@@ -102,11 +102,15 @@ DEFAULT_SCHEDULER = "localhost:7411"
 
 USERS: Mapping[Role, str] = {Role.AGENT: "farbus-remoting", Role.SCHEDULER: "farbus"}
 
+AGENT_STATE = "/var/lib/farbus/agent"
 STATE: Mapping[Role, Sequence[str]] = {
-    Role.AGENT: ("/var/lib/farbus/agent", "/etc/farbus/node"),
+    Role.AGENT: (AGENT_STATE, "/etc/farbus/node"),
     Role.SCHEDULER: ("/var/lib/farbus/scheduler", "/etc/farbus/scheduler"),
 }
-"""What a role gathers in its life: state, certificate.  The authority's directory is nobody's but the operator's."""
+"""What a role gathers in its life: state, certificate.  An authority in it is nobody's but the operator's."""
+
+AUTHORITY_KEY = "ca.key"
+"""What makes a directory that of an authority: without it no node gets a certificate any more."""
 
 SHARED_DIRECTORIES = ("/var/lib/farbus", "/etc/farbus")
 """Made by systemd for the directories of :data:`STATE`; they go with the last of these."""
@@ -136,6 +140,7 @@ class Outcome(enum.StrEnum):
     UNCHANGED = "unchanged"
     KEPT = "kept"
     CHANGED = "kept, since it was changed here"
+    AUTHORITY = "kept, since it is an authority"
     REMOVED = "removed"
 
 
@@ -199,6 +204,10 @@ class Installation:
         """Return what there is of :data:`STATE`."""
         return [path for path in STATE[role] if self._at(path).exists()]
 
+    def node_settings(self) -> NodeSettings:
+        """Return what the agent's settings say, and what holds where there are none yet."""
+        return node_settings(str(self._at(SETTINGS[Role.AGENT])))
+
     def roles(self) -> tuple[Role, ...]:
         """Return the roles that are installed."""
         named = {role for entry in self._record.files.values() for role in entry.roles}
@@ -217,7 +226,7 @@ class Installation:
             )
         files, said = dict(FILES[role]), NodeSettings()
         if role is Role.AGENT:
-            said = node_settings(str(self._at(settings)))
+            said = self.node_settings()
             for source, drop_in, wanted in (
                 (STORAGE_SOURCE, STORAGE_DROP_IN, said.needs_rights),
                 (TLS_SOURCE, TLS_DROP_IN, said.encrypts_storage),
@@ -283,17 +292,23 @@ class Installation:
             self._save()
 
     def purge(self, role: Role) -> Iterator[Step]:
-        """Remove what a role has gathered in its life: :data:`STATE`."""
+        """Remove what a role has gathered in its life (:data:`STATE`), but for an authority that lies in it."""
         for path in STATE[role]:
             place = self._at(path)
             if not place.exists():
                 continue
+            # Below an agent's state lie files of tasks, which are called what their users like.
+            keys = () if path == AGENT_STATE else place.rglob(AUTHORITY_KEY)
+            authorities = [key.parent for key in sorted(keys)]
             if not self._rehearse:
                 try:
-                    shutil.rmtree(place)
+                    _remove_all_but(place, authorities)
                 except OSError as error:
                     raise _trouble("remove", place, error) from error
-            yield Step(path=path, outcome=Outcome.REMOVED)
+            if place not in authorities:
+                yield Step(path=path, outcome=Outcome.REMOVED)
+            for kept in authorities:
+                yield Step(path=f"/{kept.relative_to(self._root)}", outcome=Outcome.AUTHORITY)
         for path in SHARED_DIRECTORIES:
             with contextlib.suppress(OSError):
                 if not self._rehearse:
@@ -393,6 +408,20 @@ class Installation:
             except OSError:
                 continue
             self._record.directories.remove(path)
+
+
+def _remove_all_but(place: Path, kept: Sequence[Path]) -> None:
+    """Remove a directory, but for those in it that are to be ``kept``."""
+    if place in kept:
+        return
+    if not any(each.is_relative_to(place) for each in kept):
+        shutil.rmtree(place)
+        return
+    for child in place.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            _remove_all_but(child, kept)
+        else:
+            child.unlink()
 
 
 def storage_rules(group: str) -> bytes:

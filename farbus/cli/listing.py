@@ -53,6 +53,7 @@ COLOURS = {
     "expires soon": "yellow",
     "expired": "red",
     "revoked": "red",
+    "untrusted": "red",
     "refused": "red",
     "failed": "red",
     "lost": "red",

@@ -19,6 +19,7 @@ class NodeSettings(Value, frozen=True, kw_only=True):
     credentials: str | dict[str, str] = ""
     """A directory, or the paths of three files (:class:`farbus.api.authority.Credentials`)."""
     address: str = ""
+    remoting_user: str = ""
     remoting_tls: str = "on"
     remoting_rdma: str = "off"
     storage: bool = False

@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -160,27 +160,18 @@ async def _pieces(file: LocalFile, offset: int) -> AsyncIterator[bytes]:
         raise InvalidInput(f"stage_in {file.source}: became shorter while it was sent", hint="submit again")
 
 
-def output_paths(files: Iterable[OutputFile]) -> list[str]:
-    """Return where each file goes below the directory that they are fetched into.
-
-    With one task its own paths, with several below a directory for each.
-    """
-    listed = list(files)
-    several = len({file.task for file in listed}) > 1
-    return [check_path(f"{file.task}/{file.path}" if several else file.path) for file in listed]
-
-
 async def fetch_output(
-    client: StagingClient, job_id: str, directory: Path, *, force: bool, tell: Callable[[str], None]
+    client: StagingClient, job_id: str, directory: Path, *, by_task: bool, force: bool, tell: Callable[[str], None]
 ) -> int:
     """Fetch a job's output into ``directory``; return how many files came.
 
+    With ``by_task`` each task's files go into a directory of its name.
     Files that are there with the same content stay, so that a fetch which
     broke off goes on where it was.  Raises :class:`Conflict` for one with
     another content.
     """
     files = await client.list_output(job_id)
-    paths = output_paths(files)
+    paths = [check_path(f"{file.task}/{file.path}" if by_task else file.path) for file in files]
     wanted = await asyncio.to_thread(_wanted, files, [directory / path for path in paths], force=force)
     progress = Progress("fetching", sum(files[index].size for index in wanted))
     if not wanted:
@@ -189,9 +180,13 @@ async def fetch_output(
     # What a fetch that broke off has left of the first is gone on with.
     writer = await asyncio.to_thread(_Writer, directory, paths[wanted[0]], files[wanted[0]])
     try:
-        async for chunk in client.get_output(job_id, wanted, offset=writer.received):
+        asked = {index: files[index] for index in wanted}
+        async for chunk in client.get_output(job_id, asked, offset=writer.received):
             if chunk.sha256:
                 index = next(order)
+                if chunk.sha256 != files[index].sha256:
+                    # A scheduler of an earlier version goes by where the files stand in the list.
+                    raise Conflict(f"job {job_id}: its files have changed since they were listed", hint="fetch again")
                 if index != wanted[0]:
                     writer = await asyncio.to_thread(_Writer, directory, paths[index], files[index])
                 if chunk.offset != writer.received:

@@ -44,6 +44,7 @@ from farbus.linux.remnants import (
     short_path,
     was_started,
 )
+from farbus.linux.side_by_side import side_by_side
 from farbus.linux.sweeper import Sweeper
 from farbus.linux.usage import memory_bytes_below, resident_bytes_below
 
@@ -460,21 +461,16 @@ class KeptProcesses:
             names = sorted(entry.name for entry in self._directory.iterdir() if entry.is_dir())
         except FileNotFoundError:
             return ()
-        turn = asyncio.Semaphore(FINDS_AT_ONCE)
 
         async def find(name: str) -> KeptChild | None:
-            async with turn:
-                return await self._find(self._directory / name)
+            child = await self._find(self._directory / name)
+            if child is not None:
+                self._know(child)
+            return child
 
         wanted = [name for name in names if name.startswith(prefix) and name not in self._children]
-        results = await asyncio.gather(*map(find, wanted), return_exceptions=True)
-        found = [result for result in results if isinstance(result, KeptChild)]
-        for child in found:
-            self._know(child)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
-        return found
+        found = await side_by_side(find, wanted, most=FINDS_AT_ONCE)
+        return [child for child in found if child is not None]
 
     def _know(self, child: KeptChild) -> None:
         """Keep a child until it is forgotten: an agent that runs for months starts millions."""

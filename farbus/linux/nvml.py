@@ -24,6 +24,9 @@ ANSWER_LIMIT_BYTES = 1 << 20
 
 LIBRARY = "libnvidia-ml.so.1"
 
+DRIVER = "nvidia"
+"""What sysfs calls the driver whose devices NVML tells of."""
+
 DRIVER_SIGNS = ("/sys/module/nvidia", "/dev/nvidiactl", "/etc/ld.so.cache")
 """What appears or changes when a driver is loaded, may be opened, or is installed."""
 

@@ -67,6 +67,15 @@ class SystemUsers:
             return Account(name=f"uid{os.geteuid()}", uid=os.geteuid(), gid=os.getegid(), groups=tuple(os.getgroups()))
 
 
+def is_known(name: str) -> bool:
+    """Say whether this machine has a user of that name."""
+    try:
+        SystemUsers().by_name(name)
+    except NotFound:
+        return False
+    return True
+
+
 def _account(entry: pwd.struct_passwd) -> Account:
     try:
         groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))

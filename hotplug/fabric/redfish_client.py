@@ -26,6 +26,9 @@ MAX_POLL_S = 10.0
 FIRST_POLL_S = 0.25
 """Seconds until a task is asked for the first time; each next time after twice as long, to ``MAX_POLL_S``."""
 
+UNFINISHED = frozenset({"New", "Starting", "Running", "Suspended", "Interrupted", "Pending", "Stopping", "Cancelling"})
+"""States of a task (DSP2046, TaskState) that another one follows."""
+
 LOG_OUT_S = 5.0
 """For the end of a session: who leaves waits for no chassis that hangs, and nor does the agent that is named next."""
 
@@ -188,7 +191,12 @@ class RedfishClient:
         raise BadReply(f"chassis {self.chassis}: has no {what} {name}".rstrip())
 
     async def change(self, method: str, path: str, body: Any = None, *, etag: str = "") -> Answer:
-        """Ask for a change, and wait for its task where it has one."""
+        """Ask for a change, and wait for its task where it has one.
+
+        By DSP0266 a task's monitor answers 202 until the task is done, and then
+        as the change itself would have.  Some services give the task's own URI
+        instead, which answers 200 all the while, and tells its state.
+        """
         request = Request(method, path)
         if len(etag) > MAX_URI or not etag.isascii() or not etag.isprintable():
             # It becomes a header, and a line end in it would be two.
@@ -196,7 +204,8 @@ class RedfishClient:
         reply = await self.ask(method, path, body, etag=etag)
         pause_s = FIRST_POLL_S
         monitor = ""
-        while reply.status == 202:
+        task = None
+        while reply.status == 202 or (task is not None and task.TaskState in UNFINISHED):
             location = reply.headers.get("location", "")
             monitor = self.uri(urlsplit(location).path) if location else monitor
             if not monitor:
@@ -204,17 +213,17 @@ class RedfishClient:
             await self._clock.sleep(max(pause_s, _retry_after_s(reply)))
             pause_s = min(MAX_POLL_S, 2 * pause_s)
             reply = await self._fetch(monitor)
+            is_told = reply.status == 200 and reply.body
+            task = decode_reply(self.chassis, request, reply, resources.Task) if is_told else None
         if monitor and reply.status == 404:
             # The service was started anew and has forgotten its tasks; what became of it is read.
             return Answer(False, "its task is not known any more")
         if reply.status in SAID_NO:
             return Answer(False, _words(reply) or f"status {reply.status}")
         check_status(self.chassis, request, reply, ok=frozenset({200, 201, 204}), words_of=_words)
-        if monitor and reply.body:
-            task = decode_reply(self.chassis, request, reply, resources.Task)
-            if task.TaskState not in ("", "Completed"):
-                words = "; ".join(message.Message for message in task.Messages[:4])
-                return Answer(False, remark(words or f"its task is {task.TaskState}"))
+        if task is not None and task.TaskState not in ("", "Completed"):
+            words = "; ".join(message.Message for message in task.Messages[:4])
+            return Answer(False, remark(words or f"its task is {task.TaskState}"))
         return Answer(True)
 
 

@@ -141,6 +141,29 @@ async def test_a_gpu_that_its_driver_can_not_describe_is_a_trouble_and_hides_no_
     assert found.troubles == ("NVML: GPU at 0000:65:00.0: Unknown Error",)
 
 
+async def inventory(nvml: FakeNvml, *, moved: tuple[str, ...] = ()) -> tuple[list[str], tuple[str, ...]]:
+    """Return the devices that are listed where NVML says this, and what is said of others."""
+    found = await take_inventory(
+        CONFIG, facts=FakeNodeFacts(), sysfs=FakeSysfs(FUNCTIONS), gpu_sources=[GpuSource(nvml, False)], moved=moved
+    )
+    return [device.id for device in found.node.devices], (*found.troubles, *found.left_out)
+
+
+@pytest.mark.parametrize("moved", [(), ("0000:17:00.0",)], ids=["of this node", "moved here"])
+async def test_a_gpu_that_its_driver_does_not_tell_of_is_offered_as_nothing_else(moved: tuple[str, ...]) -> None:
+    others = ["PCI-0000:18:00.0"]
+    silent = FakeNvml()
+    silent.trouble = Unavailable("NVML: let go of while a GPU is moved")
+    assert await inventory(silent, moved=moved) == (others, ("NVML: let go of while a GPU is moved",))
+    broken = FakeNvml(GpuList(troubles=("GPU at 0000:17:00.0: Unknown Error",)))
+    assert await inventory(broken, moved=moved) == (others, ("NVML: GPU at 0000:17:00.0: Unknown Error",))
+    for nvml in (FakeNvml(GpuList()), FakeNvml()):
+        assert await inventory(nvml, moved=moved) == (
+            others,
+            ("GPU at 0000:17:00.0: its driver has it, and NVML does not tell of it; see nvidia-smi and dmesg",),
+        )
+
+
 async def test_software_gpus_that_are_not_there_are_a_trouble_and_real_ones_are_not() -> None:
     for software, troubles in ((True, ("software GPUs: NVML Shared Library Not Found",)), (False, ())):
         found = await take_inventory(

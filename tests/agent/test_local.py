@@ -19,7 +19,7 @@ from farbus.linux.clock import FakeClock
 from farbus.linux.users import SystemUsers
 from farbus.model.cluster import HoldLost, HoldReady, HoldWaiting
 from farbus.model.device import Route
-from farbus.model.job import Requests
+from farbus.model.job import Job, Requests
 from farbus.model.node import NodeStatus
 from farbus.model.states import JobState
 from tests.agent.harness import GPU, MYSELF, AgentInProcess, ScriptedScheduler, doors_with_gpu, lease
@@ -125,6 +125,8 @@ class Connections:
         self.opened: list[str] = []
         self.closed: list[str] = []
         self.answering = asyncio.Event()
+        self.submitted = asyncio.Event()
+        self.cancelled: list[str] = []
 
     def connect(self, caller: Identity) -> ClusterClient:
         self.opened.append(caller.name)
@@ -140,6 +142,14 @@ class _Connection:
         await self._connections.answering.wait()
         return ()
 
+    async def submit(self, job: Job) -> tuple[str, None]:
+        self._connections.submitted.set()
+        await self._connections.answering.wait()
+        return "j9", None
+
+    async def cancel_job(self, job_id: str, *, released: bool, exit_code: int | None) -> None:
+        self._connections.cancelled.append(job_id)
+
     async def close(self) -> None:
         self._connections.closed.append(self._user)
 
@@ -153,18 +163,39 @@ def user(name: str) -> Identity:
     return Identity(name=name, role=Role.USER, node="n1")
 
 
+def local_cluster(connections: Connections, group: asyncio.TaskGroup) -> LocalCluster:
+    return LocalCluster(
+        node="n1",
+        connect=connections.connect,
+        scheduler=_Present(),
+        service=cast(AgentService, None),
+        group=group,
+        clock=FakeClock(),
+    )
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["before the answer", "as it comes"])
+async def test_a_job_whose_caller_leaves_while_it_is_submitted_ends_at_once(answered: bool) -> None:
+    connections = Connections()
+    async with asyncio.TaskGroup() as group:
+        local = local_cluster(connections, group)
+        events = local.hold(user("ann"), name="python", requests=REQUESTS, routes=(Route.REMOTE,), wait_limit_s=0.0)
+        call = asyncio.ensure_future(anext(events))
+        await connections.submitted.wait()
+        if answered:
+            connections.answering.set()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        connections.answering.set()
+    assert connections.cancelled == ["j9"]
+
+
 async def test_the_connection_that_was_idle_longest_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("farbus.agent.local.MAX_CLIENTS", 2)
     connections = Connections()
     async with asyncio.TaskGroup() as group:
-        local = LocalCluster(
-            node="n1",
-            connect=connections.connect,
-            scheduler=_Present(),
-            service=cast(AgentService, None),
-            group=group,
-            clock=FakeClock(),
-        )
+        local = local_cluster(connections, group)
         busy = group.create_task(local.list_nodes(user("ann")))
         await asyncio.sleep(0)
         connections.answering.set()

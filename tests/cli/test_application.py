@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 import typer
 
 import farbus
-from farbus.cli import application
+from farbus.cli import application, main
 from farbus.errors import ExitCode, NotFound
 
 
 def test_version_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert application.run(["--version"]) == ExitCode.OK
     assert capsys.readouterr().out == f"farbus {farbus.__version__}\n"
+
+
+def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "farbus.cli.application":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "farbus.cli.application")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    assert main(["version"]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_error_in_a_task_group_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from farbus.api.identity import Identity, Role
 from farbus.api.joining import serve_joins
 from farbus.api.trust import Trust
 from farbus.cli.commands.audit import parse_since
+from farbus.cli.connection import find_credentials
 from farbus.errors import ExitCode, InvalidInput
 from tests.cli.conftest import Farbus, clean_environment
 
@@ -127,9 +128,13 @@ def test_machine_joins_and_has_a_configuration(ca: Farbus, here: Farbus, joins: 
     token = ca("token", "node8").stdout.strip()
     done = here("join", joins, "--token", token, "--out", "node", "--config", "agent.toml", "--address", "10.0.0.8")
     assert done.returncode == 0, done.stderr
+    with open(tmp_path / "agent.toml", "a") as file:
+        # As install.md has people do.
+        file.write('remoting_user = "farbus-remoting"\n')
     settings = tomllib.loads((tmp_path / "agent.toml").read_text())
     assert (settings["name"], settings["scheduler"], settings["address"]) == ("node8", "127.0.0.1:7411", "10.0.0.8")
-    assert Credentials(**settings["credentials"]).identity() == Identity(name="node8", role=Role.NODE)
+    assert settings["remoting_user"] == "farbus-remoting"
+    assert find_credentials(settings["credentials"]).identity() == Identity(name="node8", role=Role.NODE)
     assert not (tmp_path / "node" / "join.key").exists()
 
 
@@ -254,6 +259,24 @@ def test_rotation_does_not_finish_while_it_would_shut_somebody_out(ca: Farbus) -
     )
     ca("renew", "node7")
     assert ca("rotate", "finish").returncode == 0
+
+
+def test_a_listing_tells_who_has_signed_what_and_what_nobody_trusts_any_more(ca: Farbus) -> None:
+    def listed() -> list[tuple[str, str, str]]:
+        rows = json.loads(ca("list", "-o", "json").stdout)
+        return sorted((row["name"], row["authority"], row["state"]) for row in rows)
+
+    for name in ("alice", "bob"):
+        ca("issue", name, "--role", "user", "--out", name)
+    ca("rotate", "begin")
+    assert listed() == [("alice", "present", "valid"), ("bob", "present", "valid")]
+    ca("rotate", "switch")
+    ca("renew", "alice")
+    valid = [("alice", "earlier", "valid"), ("alice", "present", "valid"), ("bob", "earlier", "valid")]
+    assert listed() == valid
+    assert "AUTHORITY" in ca("list", "-o", "wide").stdout
+    ca("rotate", "finish", "--force")
+    assert listed() == [(*row[:2], "untrusted" if row[1] == "earlier" else "valid") for row in valid]
 
 
 def test_rotation_can_be_made_to_shut_somebody_out(ca: Farbus) -> None:

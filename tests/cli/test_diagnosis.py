@@ -15,6 +15,7 @@ from farbus.cli import diagnosis
 from farbus.cli.diagnosis import _managed_memory, examine, reachable_by_others
 from farbus.cli.findings import Verdict
 from farbus.cli.node_settings import NodeSettings
+from farbus.cli.settings_diagnosis import examine_settings
 from farbus.errors import InvalidInput, NotFound
 from farbus.linux.diagnosis import FaultServing, KernelFacts, KernelFactsReader, closed_directory
 from farbus.model.node import Node, Resources
@@ -228,6 +229,26 @@ def test_software_gpus_that_an_agent_would_not_have_are_told(tmp_path: Path, sof
     findings = [finding for finding in examine(config=str(file)) if finding.check == "software gpus"]
     assert [finding.verdict for finding in findings] == [Verdict.WARNING] * warned
     assert all(f"{file}: softgpu: mem=lots is not a value" in finding.found for finding in findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "as_root", "told"),
+    [
+        ("", True, (Verdict.WARNING, "sets no remoting_user")),
+        ("", False, None),
+        ('remoting_user = "root"\n', True, None),
+        ('remoting_user = "nobody-of-that-name"\n', False, (Verdict.BROKEN, "nobody-of-that-name")),
+    ],
+)
+def test_who_serves_gpus_to_others_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, as_root: bool, told: tuple[Verdict, str] | None
+) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(text)
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if as_root else 1000)
+    findings = [finding for finding in examine_settings(str(file)) if finding.check == "remoting user"]
+    assert [finding.verdict for finding in findings] == ([told[0]] if told else [])
+    assert all(told and told[1] in finding.found and finding.cure for finding in findings)
 
 
 def test_settings_that_were_named_and_are_not_there_are_an_error(tmp_path: Path) -> None:

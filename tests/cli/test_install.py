@@ -202,6 +202,17 @@ def test_dry_run_of_uninstall_changes_nothing(root: Path) -> None:
     assert files_below(root) == before
 
 
+@pytest.mark.parametrize(("text", "told"), [("", True), ('remoting_user = "farbus-remoting"\n', False)])
+def test_settings_that_have_root_serve_gpus_are_told(
+    root: Path, capsys: pytest.CaptureFixture[str], text: str, told: bool
+) -> None:
+    """As farbus join writes them, and they are kept."""
+    (root / "etc/farbus/agent.toml").write_text(text)
+    capsys.readouterr()
+    assert install(root) == 0
+    assert ("it sets no remoting_user: add remoting_user = " in capsys.readouterr().out) == told
+
+
 def test_uninstall_leaves_nothing(root: Path) -> None:
     for role in Role:
         install(root, "--uninstall", role=role)
@@ -225,13 +236,37 @@ def test_uninstall_keeps_changed_settings_and_purge_does_not(root: Path) -> None
 
 
 def test_purge_removes_state_and_certificate_but_no_authority(root: Path) -> None:
-    for path in ("var/lib/farbus/agent/journal.db", "etc/farbus/node/node.key", "etc/farbus/ca/ca.key"):
-        (root / path).parent.mkdir(parents=True)
+    # The second is where the scheduler's settings have it that answers those who join.
+    kept = {"etc/farbus/ca/ca.key", "etc/farbus/scheduler/ca/ca.key", "etc/farbus/scheduler/ca/registry.db"}
+    for path in (
+        "var/lib/farbus/agent/journal.db",
+        "var/lib/farbus/agent/tasks/j1/ca.key",
+        "etc/farbus/node/node.key",
+        "etc/farbus/scheduler/s.key",
+        "etc/farbus/scheduler/old/s.key",
+        *kept,
+    ):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text("")
     for role in Role:
         install(root, "--uninstall", "--purge", role=role)
-    assert files_below(root) == {"etc/farbus/ca/ca.key"}
+    assert files_below(root) == kept
     assert not (root / "var/lib/farbus").exists()
+    assert not (root / "etc/farbus/scheduler/old").exists()
+
+
+@pytest.mark.parametrize("rehearse", [(), ("--dry-run",)])
+def test_purge_says_what_it_removes_and_that_it_keeps_an_authority(
+    root: Path, rehearse: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "etc/farbus/scheduler/ca").mkdir(parents=True)
+    (root / "etc/farbus/scheduler/ca/ca.key").write_text("")
+    install(root, role="scheduler")
+    capsys.readouterr()
+    install(root, "--uninstall", "--purge", *rehearse, role="scheduler")
+    told = capsys.readouterr().out.splitlines()
+    assert "/etc/farbus/scheduler: removed" in told
+    assert told[-1] == "/etc/farbus/scheduler/ca: kept, since it is an authority"
 
 
 def test_interrupted_installation_can_be_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

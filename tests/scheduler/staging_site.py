@@ -90,7 +90,11 @@ class Site:
     async def fetch(self, name: str = "bob", *, force: bool = False) -> list[str]:
         told: list[str] = []
         async with self.client(name) as client:
-            await fetch_output(StagingClient(client), "j-1", self.path / "got", force=force, tell=told.append)
+            (group,) = self.engine.known["j-1"].job.groups
+            await fetch_output(
+                StagingClient(client), "j-1", self.path / "got",
+                by_task=group.count > 1, force=force, tell=told.append,
+            )  # fmt: skip
         return [str(Path(path).relative_to(self.path / "got")) for path in told]
 
     def contents(self) -> set[str]:

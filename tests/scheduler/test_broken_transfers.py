@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from farbus.agent.events import TaskRun
 from farbus.agent.staging import Staging
 from farbus.api.client import ClusterClient
 from farbus.api.identity import Role
-from farbus.api.staging import NodeStaging, StagingClient, rest_of
+from farbus.api.staging import NodeStaging, OutputFile, StagingClient, rest_of
 from farbus.api.v1 import staging_pb2
 from farbus.cli.staging import fetch_output
 from farbus.errors import Conflict, InvalidInput, NotPermitted, Unavailable
@@ -134,7 +134,7 @@ async def test_node_asks_over_the_wire_what_has_come(site: Site) -> None:
     there = await node.received("j-1", "main.0")
     assert there[1:] == (ReceivedFile(path="out/b", size=len(BIG), received=PART, sha256=digest(BIG[:PART])),)
     await node.put_output("j-1", "main.0", in_pieces("out/b", BIG), there)
-    assert await site.fetch() == ["out/b"]
+    assert await site.fetch() == ["main.0/out/b"]
     with pytest.raises(NotPermitted):
         await node.received("j-1", "main.1")
 
@@ -186,7 +186,7 @@ class BreakingClient:
         self._chunks = chunks
 
     async def get_output(
-        self, job_id: str, files: Sequence[int], *, offset: int = 0
+        self, job_id: str, files: Mapping[int, OutputFile], *, offset: int = 0
     ) -> AsyncIterator[staging_pb2.OutputChunk]:
         self.offsets.append(offset)
         async for chunk in self._client.get_output(job_id, files, offset=offset):
@@ -201,14 +201,14 @@ async def fetch_with_a_break(site: Site, client: ClusterClient) -> BreakingClien
     await site.node("alpha").put_output("j-1", "main.0", in_pieces("out/b", BIG))
     breaking = BreakingClient(StagingClient(client), 2)
     with pytest.raises(Unavailable):
-        await fetch_output(breaking, "j-1", site.path / "got", force=False, tell=print)
+        await fetch_output(breaking, "j-1", site.path / "got", by_task=False, force=False, tell=print)
     return breaking
 
 
 async def test_fetch_goes_on_inside_a_file(site: Site) -> None:
     async with site.client("bob") as client:
         breaking = await fetch_with_a_break(site, client)
-        await fetch_output(breaking, "j-1", site.path / "got", force=False, tell=print)
+        await fetch_output(breaking, "j-1", site.path / "got", by_task=False, force=False, tell=print)
     assert breaking.offsets == [0, PART]
     assert [path.name for path in (site.path / "got" / "out").iterdir()] == ["b"]
     assert (site.path / "got" / "out" / "b").read_bytes() == BIG

@@ -345,11 +345,10 @@ class AnyOrder(RuleBasedStateMachine):
         elif not on:
             self.cluster.tell(events.Uncordoned(kind=kind, name=name))
 
-    @rule(data=st.data())
-    def evict(self, data: st.DataObject) -> None:
-        if self.cluster.machine.jobs:
-            job_id = data.draw(st.sampled_from(sorted(self.cluster.machine.jobs)))
-            self.cluster.tell(events.JobEvicted(job_id=job_id, reason="evicted"))
+    @rule(name=NAMES)
+    def evict(self, name: str) -> None:
+        for job_id in sorted(self.cluster.machine.jobs_of_node[name]):
+            self.cluster.tell(events.JobEvicted(job_id=job_id, node=name, reason="evicted"))
 
     @rule(name=NAMES)
     def forget(self, name: str) -> None:

@@ -129,7 +129,7 @@ def test_a_cordon_outlives_a_restart_of_scheduler_and_node(name: str) -> None:
 def test_an_evicted_job_that_runs_is_cancelled_with_the_reason() -> None:
     cluster = running_remote()
     cordon(cluster, "a")
-    cluster.tell(events.JobEvicted(job_id="j1", reason="evicted from node a by ann"))
+    cluster.tell(events.JobEvicted(job_id="j1", node="a", reason="evicted from node a by ann"))
     cluster.settle()
     assert (cluster.state_of("j1"), cluster.reason_of("j1")) == ("cancelled", "evicted from node a by ann")
     assert not cluster.machine.jobs_of_node["a"]
@@ -143,7 +143,7 @@ def test_an_evicted_job_that_may_begin_anew_does_so_elsewhere() -> None:
     cluster.settle()
     first = cluster.machine.jobs["j1"].runs.first.node
     cordon(cluster, first)
-    cluster.tell(events.JobEvicted(job_id="j1", reason=f"evicted from node {first} by ann"))
+    cluster.tell(events.JobEvicted(job_id="j1", node=first, reason=f"evicted from node {first} by ann"))
     cluster.settle()
     cluster.pass_time(10)
     cluster.settle()
@@ -158,12 +158,95 @@ def test_an_evicted_job_that_does_not_run_yet_is_placed_elsewhere() -> None:
     cluster.submit(job(gpus=1))
     cluster.decide()
     cordon(cluster, "a")
-    cluster.tell(events.JobEvicted(job_id="j1", reason="evicted from node a by ann"))
+    cluster.tell(events.JobEvicted(job_id="j1", node="a", reason="evicted from node a by ann"))
     cluster.settle()
     cluster.pass_time(10)
     cluster.settle()
     assert cluster.state_of("j1") == "running"
     assert cluster.machine.jobs["j1"].runs.first.node == "b"
+
+
+def evict(cluster: Cluster, name: str) -> None:
+    cordon(cluster, name)
+    cluster.tell(events.JobEvicted(job_id="j1", node=name, reason=f"evicted from node {name} by ann"))
+    cluster.settle()
+
+
+def half_done() -> Cluster:
+    """A job of two tasks: that on node c, with the GPU of node a, has ended well; that on node b goes on."""
+    cluster = Cluster(node("a", 1), node("b"), node("c"))
+    cluster.join()
+    (group,) = job().groups
+    parts = [msgspec.structs.replace(group, name=f"on-{name}", node=name) for name in ("b", "c")]
+    parts[1] = msgspec.structs.replace(parts[1], requests=job(gpus=1).groups[0].requests)
+    cluster.submit(msgspec.structs.replace(job(), groups=tuple(parts)))
+    cluster.settle()
+    cluster.tell(cluster.agents["c"].exit("j1", "on-c.0"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "running"
+    return cluster
+
+
+@pytest.mark.parametrize("name", ["a", "c"])
+def test_a_job_gives_back_what_a_task_had_that_has_ended_well_and_goes_on(name: str) -> None:
+    cluster = half_done()
+    evict(cluster, name)
+    assert cluster.state_of("j1") == "running"
+    assert not cluster.machine.leases
+    for node_name in ("a", "c"):
+        agent = cluster.agents[node_name]
+        assert not agent.device_side
+        assert not agent.tasks
+        assert not cluster.machine.jobs_of_node[node_name]
+    assert cluster.machine.jobs_of_node["b"] == {"j1"}
+    cluster.restart()
+    cluster.join()
+    cluster.settle()
+    assert not cluster.machine.jobs_of_node[name]
+    cluster.tell(cluster.agents["b"].exit("j1", "on-b.0"))
+    cluster.settle()
+    assert cluster.state_of("j1") == "succeeded"
+    assert [(task.task, task.node, task.exit_code) for task in cluster.ended["j1"].tasks] == [
+        ("on-b.0", "b", 0),
+        ("on-c.0", "c", 0),
+    ]
+
+
+def test_what_a_task_had_that_has_ended_well_is_given_back_once_its_node_is_there_again() -> None:
+    cluster = half_done()
+    cluster.lose("a")
+    evict(cluster, "a")
+    assert cluster.machine.jobs_of_node["a"] == {"j1"}
+    cluster.join("a")
+    cluster.settle()
+    assert not cluster.machine.jobs_of_node["a"]
+    assert cluster.state_of("j1") == "running"
+
+
+def test_a_job_that_also_runs_on_the_node_ends() -> None:
+    cluster = half_done()
+    evict(cluster, "b")
+    assert (cluster.state_of("j1"), cluster.reason_of("j1")) == ("cancelled", "evicted from node b by ann")
+
+
+def test_a_job_does_without_a_task_that_has_not_begun_on_the_node() -> None:
+    cluster = Cluster(node("a", cpu_milli=1000), node("b", cpu_milli=1000))
+    cluster.join("a")
+    cluster.submit(job(count=2, min_count=1))
+    cluster.settle()
+    cluster.join("b")
+    while cluster.machine.jobs["j1"].run("main.1") is None:
+        cluster.decide()
+    evict(cluster, "b")
+    assert cluster.state_of("j1") == "running"
+    assert not cluster.machine.jobs_of_node["b"]
+    assert not cluster.agents["b"].tasks
+
+
+def test_a_job_that_has_left_the_node_meanwhile_goes_on() -> None:
+    cluster = running_remote()
+    evict(cluster, "b")
+    assert cluster.state_of("j1") == "running"
 
 
 def renamed_while_leased() -> Cluster:

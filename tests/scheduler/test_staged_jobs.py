@@ -139,7 +139,7 @@ def test_a_job_that_is_not_ready_is_not_queued_again_when_one_of_its_programs_ha
 
 def test_a_job_that_is_evicted_is_not_queued_again_when_one_of_its_programs_has_begun() -> None:
     cluster = half_begun()
-    cluster.tell(events.JobEvicted(job_id="j1", reason="node c is drained"))
+    cluster.tell(events.JobEvicted(job_id="j1", node="c", reason="node c is drained"))
     cluster.settle()
     assert cluster.state_of("j1") == "cancelled"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from farbus.api import staging as staging_api
-from farbus.api.staging import StagingClient
+from farbus.api.staging import OutputFile, StagingClient
 from farbus.api.v1 import staging_pb2
 from farbus.cli.jobfile import StageTable
-from farbus.cli.staging import find_files
+from farbus.cli.staging import fetch_output, find_files
 from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
 from farbus.model.staging import StagedFile, digest
 from farbus.scheduler.contents import SETTLE_S, UNUSED_KEPT_S, Limits
@@ -171,8 +171,70 @@ async def test_call_that_asks_for_more_files_than_there_can_be_is_refused(
 ) -> None:
     monkeypatch.setattr(staging_api, "FILES_PER_CALL", 8)
     async with site.client("bob") as client:
+        asked = {index: OutputFile(task="main.0", path="out", size=1, sha256="") for index in range(9)}
         with pytest.raises(InvalidInput, match="output: files and what else it lists have more than 8 elements"):
-            await anext(StagingClient(client).get_output("j-1", range(9)))
+            await anext(StagingClient(client).get_output("j-1", asked))
+
+
+class Meanwhile:
+    """A client between whose list and question another task's output comes."""
+
+    def __init__(self, client: StagingClient, happens: Callable[[], Awaitable[None]]) -> None:
+        self.get_output = client.get_output
+        self._client = client
+        self._happens = happens
+
+    async def list_output(self, job_id: str) -> tuple[OutputFile, ...]:
+        files = await self._client.list_output(job_id)
+        await self._happens()
+        return files
+
+
+async def test_what_is_there_is_fetched_while_another_task_puts_out_its_own(site: Site) -> None:
+    await site.submit({}, "alpha", "beta")
+    await site.node("beta").put_output("j-1", "main.1", output({"out/a": b"of beta", "out/b": b"more of it"}))
+
+    async def comes() -> None:
+        await site.node("alpha").put_output("j-1", "main.0", output({"out/a": b"of alpha"}))
+
+    told: list[str] = []
+    async with site.client("bob") as client:
+        between = Meanwhile(StagingClient(client), comes)
+        await fetch_output(between, "j-1", site.path / "got", by_task=True, force=False, tell=told.append)
+    assert [str(Path(path).relative_to(site.path / "got")) for path in told] == ["main.1/out/a", "main.1/out/b"]
+    assert (site.path / "got" / "main.1" / "out" / "a").read_bytes() == b"of beta"
+    assert await site.fetch() == ["main.0/out/a"]
+
+
+async def test_output_that_is_another_meanwhile_is_told_as_that(site: Site) -> None:
+    await site.submit({}, "alpha")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out": b"first"}))
+
+    async def comes() -> None:
+        await site.node("alpha").put_output("j-1", "main.0", output({"out": b"again"}))
+
+    async with site.client("bob") as client:
+        between = Meanwhile(StagingClient(client), comes)
+        with pytest.raises(Conflict, match="job j-1: its files have changed since they were listed; fetch again"):
+            await fetch_output(between, "j-1", site.path / "got", by_task=False, force=False, tell=print)
+    assert await site.fetch() == ["out"]
+
+
+async def test_files_go_to_the_same_places_however_many_tasks_have_ended(site: Site) -> None:
+    await site.submit({}, "alpha", "beta")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out": b"of alpha"}))
+    assert await site.fetch() == ["main.0/out"]
+    await site.node("beta").put_output("j-1", "main.1", output({"out": b"of beta"}))
+    assert await site.fetch() == ["main.1/out"]
+
+
+async def test_an_older_client_asks_for_files_by_where_they_stand(site: Site) -> None:
+    await site.submit({}, "alpha")
+    await site.node("alpha").put_output("j-1", "main.0", output({"out/a": b"a", "out/b": b"b"}))
+    request = staging_pb2.OutputRequest(job_id="j-1", files=[1])
+    async with site.client("bob") as client:
+        chunks = [chunk async for chunk in StagingClient(client).stream_output(request)]
+    assert [(chunk.path, chunk.data) for chunk in chunks] == [("out/b", b"b")]
 
 
 async def test_fetch_that_broke_off_goes_on_and_overwrites_nothing_else(site: Site) -> None:

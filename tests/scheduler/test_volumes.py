@@ -796,7 +796,7 @@ def test_draining_a_node_takes_its_attachments_until_it_is_back() -> None:
     cluster = made()
     cluster.attach("data", "c")
     cluster.settle()
-    cluster.tell(events.JobEvicted(job_id="j1", reason="evicted from node c by ann"))
+    cluster.tell(events.JobEvicted(job_id="j1", node="c", reason="evicted from node c by ann"))
     cluster.settle()
     assert cluster.state_of("j1") == "queued"
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x61rbus/api/v1/staging.proto\x12\tfarbus.v1\" \n\x0eMissingRequest\x12\x0e\n\x06sha256\x18\x01 \x03(\t\"0\n\x0cMissingReply\x12\x0e\n\x06sha256\x18\x01 \x03(\t\x12\x10\n\x08received\x18\x02 \x03(\x03\"J\n\x0c\x43ontentChunk\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"(\n\x08PutReply\x12\r\n\x05\x66iles\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"<\n\nGetRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x03(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"\x96\x01\n\x0bOutputChunk\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0c\n\x04size\x18\x04 \x01(\x03\x12\x12\n\nexecutable\x18\x05 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x12\x0e\n\x06sha256\x18\x07 \x01(\t\x12\x0b\n\x03\x65nd\x18\x08 \x01(\x08\x12\x0e\n\x06offset\x18\t \x01(\x03\">\n\rOutputRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05\x66iles\x18\x02 \x03(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"Z\n\nOutputFile\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04size\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nexecutable\x18\x05 \x01(\x08\"7\n\x0fListOutputReply\x12$\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x15.farbus.v1.OutputFile\"5\n\x15ReceivedOutputRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\"L\n\x0cReceivedFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x10\n\x08received\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\"=\n\x13ReceivedOutputReply\x12&\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x17.farbus.v1.ReceivedFile2\xcd\x03\n\x07Staging\x12=\n\x07Missing\x12\x19.farbus.v1.MissingRequest\x1a\x17.farbus.v1.MissingReply\x12\x35\n\x03Put\x12\x17.farbus.v1.ContentChunk\x1a\x13.farbus.v1.PutReply(\x01\x12\x37\n\x03Get\x12\x15.farbus.v1.GetRequest\x1a\x17.farbus.v1.ContentChunk0\x01\x12:\n\tPutOutput\x12\x16.farbus.v1.OutputChunk\x1a\x13.farbus.v1.PutReply(\x01\x12R\n\x0eReceivedOutput\x12 .farbus.v1.ReceivedOutputRequest\x1a\x1e.farbus.v1.ReceivedOutputReply\x12\x42\n\nListOutput\x12\x18.farbus.v1.OutputRequest\x1a\x1a.farbus.v1.ListOutputReply\x12?\n\tGetOutput\x12\x18.farbus.v1.OutputRequest\x1a\x16.farbus.v1.OutputChunk0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x61rbus/api/v1/staging.proto\x12\tfarbus.v1\" \n\x0eMissingRequest\x12\x0e\n\x06sha256\x18\x01 \x03(\t\"0\n\x0cMissingReply\x12\x0e\n\x06sha256\x18\x01 \x03(\t\x12\x10\n\x08received\x18\x02 \x03(\x03\"J\n\x0c\x43ontentChunk\x12\x0e\n\x06sha256\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06offset\x18\x04 \x01(\x03\"(\n\x08PutReply\x12\r\n\x05\x66iles\x18\x01 \x01(\x03\x12\r\n\x05\x62ytes\x18\x02 \x01(\x03\"<\n\nGetRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x03(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"\x96\x01\n\x0bOutputChunk\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0c\n\x04path\x18\x03 \x01(\t\x12\x0c\n\x04size\x18\x04 \x01(\x03\x12\x12\n\nexecutable\x18\x05 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\x12\x0e\n\x06sha256\x18\x07 \x01(\t\x12\x0b\n\x03\x65nd\x18\x08 \x01(\x08\x12\x0e\n\x06offset\x18\t \x01(\x03\"N\n\rOutputRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\r\n\x05\x66iles\x18\x02 \x03(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x03(\t\"Z\n\nOutputFile\x12\x0c\n\x04task\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04size\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x12\n\nexecutable\x18\x05 \x01(\x08\"7\n\x0fListOutputReply\x12$\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x15.farbus.v1.OutputFile\"5\n\x15ReceivedOutputRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\"L\n\x0cReceivedFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x03\x12\x10\n\x08received\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\"=\n\x13ReceivedOutputReply\x12&\n\x05\x66iles\x18\x01 \x03(\x0b\x32\x17.farbus.v1.ReceivedFile2\xcd\x03\n\x07Staging\x12=\n\x07Missing\x12\x19.farbus.v1.MissingRequest\x1a\x17.farbus.v1.MissingReply\x12\x35\n\x03Put\x12\x17.farbus.v1.ContentChunk\x1a\x13.farbus.v1.PutReply(\x01\x12\x37\n\x03Get\x12\x15.farbus.v1.GetRequest\x1a\x17.farbus.v1.ContentChunk0\x01\x12:\n\tPutOutput\x12\x16.farbus.v1.OutputChunk\x1a\x13.farbus.v1.PutReply(\x01\x12R\n\x0eReceivedOutput\x12 .farbus.v1.ReceivedOutputRequest\x1a\x1e.farbus.v1.ReceivedOutputReply\x12\x42\n\nListOutput\x12\x18.farbus.v1.OutputRequest\x1a\x1a.farbus.v1.ListOutputReply\x12?\n\tGetOutput\x12\x18.farbus.v1.OutputRequest\x1a\x16.farbus.v1.OutputChunk0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,17 +44,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OUTPUTCHUNK']._serialized_start=307
   _globals['_OUTPUTCHUNK']._serialized_end=457
   _globals['_OUTPUTREQUEST']._serialized_start=459
-  _globals['_OUTPUTREQUEST']._serialized_end=521
-  _globals['_OUTPUTFILE']._serialized_start=523
-  _globals['_OUTPUTFILE']._serialized_end=613
-  _globals['_LISTOUTPUTREPLY']._serialized_start=615
-  _globals['_LISTOUTPUTREPLY']._serialized_end=670
-  _globals['_RECEIVEDOUTPUTREQUEST']._serialized_start=672
-  _globals['_RECEIVEDOUTPUTREQUEST']._serialized_end=725
-  _globals['_RECEIVEDFILE']._serialized_start=727
-  _globals['_RECEIVEDFILE']._serialized_end=803
-  _globals['_RECEIVEDOUTPUTREPLY']._serialized_start=805
-  _globals['_RECEIVEDOUTPUTREPLY']._serialized_end=866
-  _globals['_STAGING']._serialized_start=869
-  _globals['_STAGING']._serialized_end=1330
+  _globals['_OUTPUTREQUEST']._serialized_end=537
+  _globals['_OUTPUTFILE']._serialized_start=539
+  _globals['_OUTPUTFILE']._serialized_end=629
+  _globals['_LISTOUTPUTREPLY']._serialized_start=631
+  _globals['_LISTOUTPUTREPLY']._serialized_end=686
+  _globals['_RECEIVEDOUTPUTREQUEST']._serialized_start=688
+  _globals['_RECEIVEDOUTPUTREQUEST']._serialized_end=741
+  _globals['_RECEIVEDFILE']._serialized_start=743
+  _globals['_RECEIVEDFILE']._serialized_end=819
+  _globals['_RECEIVEDOUTPUTREPLY']._serialized_start=821
+  _globals['_RECEIVEDOUTPUTREPLY']._serialized_end=882
+  _globals['_STAGING']._serialized_start=885
+  _globals['_STAGING']._serialized_end=1346
 # @@protoc_insertion_point(module_scope)

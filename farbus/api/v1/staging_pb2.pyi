@@ -73,14 +73,16 @@ class OutputChunk(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., task: _Optional[str] = ..., path: _Optional[str] = ..., size: _Optional[int] = ..., executable: _Optional[bool] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., end: _Optional[bool] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class OutputRequest(_message.Message):
-    __slots__ = ("job_id", "files", "offset")
+    __slots__ = ("job_id", "files", "offset", "sha256")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     files: _containers.RepeatedScalarFieldContainer[int]
     offset: int
-    def __init__(self, job_id: _Optional[str] = ..., files: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ...) -> None: ...
+    sha256: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job_id: _Optional[str] = ..., files: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., sha256: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OutputFile(_message.Message):
     __slots__ = ("task", "path", "size", "sha256", "executable")

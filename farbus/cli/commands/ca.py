@@ -33,7 +33,7 @@ from farbus.api.authority import (
 )
 from farbus.api.identity import Identity, Role, valid_name
 from farbus.api.joining import Token
-from farbus.api.registry import MAX_TOKEN_S, MIN_TOKEN_S
+from farbus.api.registry import MAX_TOKEN_S, MIN_TOKEN_S, CertificateRecord
 from farbus.cli.connection import find_credentials
 from farbus.cli.listing import Column, print_json, print_listing
 from farbus.cli.options import Output, OutputOption, command_app, examples
@@ -68,6 +68,8 @@ class ListedCertificate(Value, frozen=True, kw_only=True):
     days_left: int
     revoked_at: str = ""
     reason: str = ""
+    authority: str = ""
+    """``present`` for the one that signs now, ``earlier`` for one that it has taken over from."""
 
 
 class CertificateFacts(Value, frozen=True, kw_only=True):
@@ -274,6 +276,7 @@ LIST_COLUMNS: list[Column[ListedCertificate]] = [
     Column("STATE", lambda each: each.state, state=True),
     Column("EXPIRES", lambda each: each.expires_at),
     Column("DAYS", lambda each: str(each.days_left), right=True),
+    Column("AUTHORITY", lambda each: each.authority, wide=True),
     Column("SERIAL", lambda each: each.serial, wide=True),
     Column("REVOKED", lambda each: each.revoked_at, wide=True),
     Column("REASON", lambda each: each.reason, wide=True),
@@ -288,21 +291,25 @@ def list_certificates(
 ) -> None:
     """List what this authority has issued.
 
-    Those that expire first stand at the front.
+    Those that expire first stand at the front.  While one authority takes over
+    from another, -o wide tells which of them has signed each; what is of one
+    that nobody trusts any more is untrusted.
     """
     now = time.time()
     with _opened(authority) as issuer:
         records = issuer.registry.certificates()
+        is_replacing = issuer.is_replacing
     listed = [
         ListedCertificate(
             serial=record.serial,
             name=record.name,
             role=record.role,
-            state=_state(record.revoked_at, record.expires_at, now),
+            state=_state(record, now, is_trusted=is_replacing or not record.of_earlier),
             expires_at=_text(record.expires_at),
             days_left=int((record.expires_at - now) // 86_400),
             revoked_at=_text(record.revoked_at) if record.revoked_at else "",
             reason=record.reason,
+            authority="earlier" if record.of_earlier else "present",
         )
         for record in records
         if include_all or record.expires_at > now
@@ -310,12 +317,14 @@ def list_certificates(
     print_listing(listed, LIST_COLUMNS, output, nothing="nothing was issued yet")
 
 
-def _state(revoked_at: float, expires_at: float, now: float) -> str:
-    if revoked_at:
+def _state(record: CertificateRecord, now: float, *, is_trusted: bool) -> str:
+    if record.revoked_at:
         return "revoked"
-    if expires_at <= now:
+    if record.expires_at <= now:
         return "expired"
-    return "expires soon" if expires_at - now < SOON_DAYS * 86_400 else "valid"
+    if not is_trusted:
+        return "untrusted"
+    return "expires soon" if record.expires_at - now < SOON_DAYS * 86_400 else "valid"
 
 
 @app.command(epilog=examples("farbus ca token node8", "farbus ca token node8 --ttl 15m"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from farbus.cli.connection import ask, find_target
+from farbus.cli.following import say
 from farbus.cli.listing import Column, print_listing, printable
 from farbus.cli.options import (
     CredentialsOption,
@@ -52,10 +53,11 @@ def fetch(
 ) -> None:
     """Fetch the files that a job has put out.
 
-    With several tasks, each task's files go into a directory of its name.  A
-    fetch that broke off goes on where it was, with what it has left of a large
-    file (.farbus-DIGEST.part); the files are kept for a week.  A job that has put
-    out nothing is an error, with exit code 3.
+    With several tasks, each task's files go into a directory of its name; of a
+    job that runs, those come whose tasks have ended.  A fetch that broke off goes
+    on where it was, with what it has left of a large file (.farbus-DIGEST.part);
+    the files are kept for a week.  A job that has put out nothing is an error,
+    with exit code 3.
     """
     target = find_target(socket=socket, server=server, credentials=credentials)
 
@@ -68,15 +70,21 @@ def fetch(
         from farbus.api.staging import StagingClient  # noqa: PLC0415 - as above
 
         staging = StagingClient(client)
+        status = await client.get_job(job)
+        # By what the job is, not by what has come so far: once more, files go to the same places.
+        by_task = sum(group.count for group in status.job.in_flavour(status.alternative).groups) > 1
         came = await fetch_output(
             staging,
             job,
             await asyncio.to_thread(Path(directory).absolute),
+            by_task=by_task,
             force=force,
             tell=lambda path: None if quiet else typer.echo(printable(path)),
         )
         if not came and not await staging.list_output(job):
-            raise _no_files(await client.get_job(job))
+            raise _no_files(status)
+        if by_task and not JOB_STATES.is_final(status.state):
+            say(f"job {job} is {status.state}: what its other tasks put out comes when they have ended")
         return came
 
     if list_only or output is Output.JSON:

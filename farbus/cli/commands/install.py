@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
-from farbus.cli.installation import FILES, SETTINGS, STATE, USERS, Installation, Role, check_command
+from farbus.cli.installation import FILES, SETTINGS, STATE, USERS, Installation, Outcome, Role, Step, check_command
 from farbus.cli.manual import manual_page
 from farbus.cli.options import command_app, examples
-from farbus.errors import Conflict, InvalidInput, NotFound, NotPermitted
+from farbus.errors import Conflict, InvalidInput, NotPermitted
 from farbus.linux.service_manager import Systemd
-from farbus.linux.users import SystemUsers
+from farbus.linux.users import is_known
 from farbus.model.address import is_endpoint
 from farbus.model.nvmeof import MODEL, STRIPE_PREFIX
 
@@ -97,6 +97,9 @@ def install(
         _install(installation, act, role, command=command, scheduler=scheduler)
 
 
+_KEPT_SETTINGS = Step(path=SETTINGS[Role.AGENT], outcome=Outcome.KEPT)
+
+
 class _Actions:
     """Asks systemd, where it runs and is meant, and tells what it asks."""
 
@@ -124,6 +127,11 @@ def _own_command() -> str:
 def _install(installation: Installation, act: _Actions, role: Role, *, command: str, scheduler: str) -> None:
     for step in installation.install(role, command=command, scheduler=scheduler, manual=manual_page()):
         typer.echo(str(step))
+        if step == _KEPT_SETTINGS and not installation.node_settings().remoting_user:
+            # As farbus join has written them.
+            typer.echo(
+                f'  it sets no remoting_user: add remoting_user = "{USERS[role]}", or root serves GPUs to others'
+            )
     placed = FILES[role]
     act.run("systemd-sysusers", placed[f"sysusers.d/farbus-{role}.conf"])
     act.run("systemd-tmpfiles", "--create", placed[f"tmpfiles.d/farbus-{role}.conf"])
@@ -167,22 +175,16 @@ def _uninstall(installation: Installation, act: _Actions, role: Role, *, purge: 
     steps = list(installation.remove(role, purge=purge))
     if purge:
         steps += installation.purge(role)
-        if act.possible and _user_exists(USERS[role]):
+        # Who is given the number of its owner later would own an authority that stays.
+        owns = any(step.outcome is Outcome.AUTHORITY for step in steps)
+        if act.possible and is_known(USERS[role]) and not owns:
             act.run("userdel", USERS[role])
     typer.echo("\n".join(map(str, steps)) or f"there is no {role} here")
     if not set(installation.roles()) - {role}:
         act.run("systemctl", "stop", "farbus.slice")
     act.run("systemctl", "daemon-reload")
-    if left := installation.gathered(role):
+    if not purge and (left := installation.gathered(role)):
         typer.echo(f"left: {', '.join(left)} (--purge removes them)")
-
-
-def _user_exists(name: str) -> bool:
-    try:
-        SystemUsers().by_name(name)
-    except NotFound:
-        return False
-    return True
 
 
 def _programs(act: _Actions) -> list[str]:

@@ -87,17 +87,15 @@ def join(
             if old.stem not in ("ca", joined.node):
                 old.with_suffix(".key").unlink(missing_ok=True)
                 old.unlink()
-        credentials = write_credentials(directory, joined.node, joined.issued)
+        write_credentials(directory, joined.node, joined.issued)
         scheduler = f"{host}:{joined.scheduler_port}"
         text = "".join(
             (
                 _line("name", joined.node),
                 _line("scheduler", scheduler),
                 _line("address", address or joined.node),
-                "\n[credentials]\n",
-                _line("authority", credentials.authority),
-                _line("certificate", credentials.certificate),
-                _line("key", credentials.key),
+                # No table: what somebody adds behind it would be the table's.
+                _line("credentials", str(directory)),
             )
         )
         write_private(settings, text.encode(), mode=0o644)

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from farbus.errors import FarbusError, InvalidInput
+from farbus.hotplug.fabric.driver import Answer
 from farbus.hotplug.fabric.emulator.front import LocalTransport
 from farbus.hotplug.fabric.emulator.virtual import LoopClock, run_virtually
 from farbus.hotplug.fabric.errors import BadReply, ChassisBusy, ChassisRefused
@@ -274,6 +275,28 @@ def test_changes_that_can_not_be_followed_are_errors(
             device = (await driver.read()).device(gpu(1))
             with pytest.raises(kind, match=words):
                 await driver.ask_unassign(device)
+
+    virtually(ask())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_task_that_is_told_by_its_own_uri_is_asked_until_it_has_ended(fails: bool) -> None:
+    """Its URI answers 200 all the while, where a monitor answers 202 until the end."""
+    states = iter(["New", "Pending", "Running", "Exception" if fails else "Completed"])
+
+    def told(request: Request, reply: Reply) -> Reply:
+        if "TaskMonitors" not in request.path or reply.status == 202:
+            return reply
+        task = {"@odata.type": "#Task.v1_7_0.Task", "TaskState": next(states), "Messages": [{"Message": "Half."}]}
+        return Reply(200, {"content-type": "application/json"}, msgspec.json.encode(task))
+
+    async def ask() -> None:
+        bed = Bed(":memory:", chassis_config())
+        async with bed.running():
+            driver = driver_of(bed, told)
+            device = (await driver.read()).device(gpu(1))
+            assert await driver.ask_unassign(device) == Answer(not fails, "Half." if fails else "")
+            assert list(states) == []
 
     virtually(ask())
 
