@@ -28,8 +28,8 @@
 
 #include "../generated/client_api.h"
 #include "../generated/cuda_abi.h"
-#include "../transport/inbox.h"
-#include "../transport/outbox.h"
+#include "../transport/frames/inbox.h"
+#include "../transport/frames/outbox.h"
 #include "../wire/frame.h"
 #include "../wire/handle.h"
 #include "../wire/hello.h"

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "../client/sessions/session.h"
-#include "../transport/clofork.h"
+#include "../transport/ground/clofork.h"
 
 struct nvml nvml = {
 	.link = PTHREAD_MUTEX_INITIALIZER,

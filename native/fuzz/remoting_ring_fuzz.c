@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../transport/inbox.h"
+#include "../transport/frames/inbox.h"
 #include "../transport/transport.h"
 #include "rounds.h"
 

@@ -19,7 +19,7 @@
 #include "../generated/cuda_abi.h"
 #include "../generated/wire_ops.h"
 #include "../server/server.h"
-#include "../transport/clofork.h"
+#include "../transport/ground/clofork.h"
 #include "../transport/transport.h"
 #include "../wire/frame.h"
 #include "../wire/handle.h"

@@ -21,7 +21,7 @@
 #include "../generated/cuda_abi.h"
 #include "../generated/server_driver.h"
 #include "../generated/server_handlers.h"
-#include "../transport/inbox.h"
+#include "../transport/frames/inbox.h"
 #include "../transport/transport.h"
 #include "../wire/digest.h"
 #include "../wire/frame.h"
@@ -29,7 +29,7 @@
 #include "../wire/hello.h"
 #include "../wire/jit.h"
 #include "../wire/resource.h"
-#include "aside.h"
+#include "ground/aside.h"
 #include "server.h"
 
 /* Calls that may wait for the device at the same time: one per lane.  One thread must be left to read what they wait

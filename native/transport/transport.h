@@ -7,7 +7,7 @@
 #ifndef FARBUS_TRANSPORT_TRANSPORT_H
 #define FARBUS_TRANSPORT_TRANSPORT_H
 
-#include "clock.h"
+#include "ground/clock.h"
 
 #include <stdbool.h>
 #include <stddef.h>

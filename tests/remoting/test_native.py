@@ -40,7 +40,7 @@ def test_native(name: str) -> None:
 
 
 def test_nothing_waits_by_a_clock_that_may_be_set() -> None:
-    """pthread_mutex_timedlock knows no other clock; conditions are made with one (transport/thread.h)."""
+    """pthread_mutex_timedlock knows no other clock; conditions are made with one (transport/ground/thread.h)."""
     waits = re.compile(r"\b(pthread_mutex_timedlock|pthread_rwlock_timed\w+|sem_timedwait|pthread_cond_timedwait)\(")
     folders = ("client", "client_nvml", "server", "transport", "wire")
     sources = [source for folder in folders for source in (ROOT / "native" / folder).rglob("*.[ch]")]
@@ -63,12 +63,15 @@ def test_no_files_call_each_other_in_a_circle(part: str) -> None:
     TopologicalSorter(callees(part)).prepare()
 
 
-def test_the_shim_s_rooms_call_downwards() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text().partition("### The shim")[2].partition("\n## ")[0]
+@pytest.mark.parametrize(
+    ("part", "title"), [("client", "The shim"), ("server", "The server"), ("transport", "Transports")]
+)
+def test_rooms_call_downwards(part: str, title: str) -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text().partition(f"\n### {title}\n")[2].partition("\n##")[0]
     height = {room: (-number,) for number, room in enumerate(rooms_of(page))}
-    called = callees("client")
+    called = callees(part)
     rooms = {str(Path(name).parent) for name in called}
-    assert rooms == height.keys(), "docs/architecture.md has each folder of native/client"
+    assert rooms == height.keys(), f"docs/architecture.md has each folder of native/{part}"
     assert upward_calls(called, lambda name: height[str(Path(name).parent)]) == set()
 
 

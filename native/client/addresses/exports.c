@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../transport/clofork.h"
+#include "../../transport/ground/clofork.h"
 
 /* Ends that are looked at by one call of the kernel. */
 #define LOOK_AT_ONCE 64u

@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../transport/clofork.h"
+#include "../../transport/ground/clofork.h"
 
 /* What is smaller costs its copy as much as the message, and each piece is a mapping and a
  * descriptor's way: it is shared only to be mapped. */

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../transport/clofork.h"
+#include "../../transport/ground/clofork.h"
 #include "../../wire/descriptor.h"
 
 CUresult client_descriptors_check(unsigned types)

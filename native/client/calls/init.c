@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "../../cudart/cudart.h"
-#include "../../transport/clofork.h"
+#include "../../transport/ground/clofork.h"
 
 /* The child of a fork has no session: CUDA answers error 3 there. */
 static void child_of_fork(void)

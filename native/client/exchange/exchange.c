@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 static inline void header_fill(struct wire_header *header, enum wire_op op, const struct client_route *route)
 {

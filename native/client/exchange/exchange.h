@@ -3,7 +3,7 @@
 #ifndef FARBUS_CLIENT_EXCHANGE_H
 #define FARBUS_CLIENT_EXCHANGE_H
 
-#include "../../transport/futex.h"
+#include "../../transport/ground/futex.h"
 #include "../managed/managed.h"
 
 /* ---- the session's lists of who waits for what ---- */

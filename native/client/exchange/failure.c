@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 /* Longer than a supervisor is waited for that is asked how a session has ended. */
 #define FAIL_PATIENCE_NS 5000000000u

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 #include "exchange.h"
 
 /* A job is found by its token, with this lock, and ends with that: so what a server says too late finds nothing, and what it

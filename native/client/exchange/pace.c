@@ -3,7 +3,7 @@
 #include "exchange.h"
 #include "job.h"
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 /* How long a handler of a signal waits for a thread that is held up by its host functions. */
 #define PACE_ROUND_NS 10000000

@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 /* How long a thread that waits is not told that the program ends by another. */
 #define END_AWAIT_S 2

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "../client.h"
-#include "../../transport/clock.h"
+#include "../../transport/ground/clock.h"
 
 /* The longest name of a function has 52 characters, that of a result 50; with all else there are 350 beside a kernel's. */
 #define LINE_BYTES 1024

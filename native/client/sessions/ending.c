@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 #include "../../wire/proof.h"
 
 /* The supervisor knows how a server has ended a moment after its connection has closed, longer where

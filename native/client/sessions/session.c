@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../transport/bundle.h"
-#include "../../transport/clofork.h"
-#include "../../transport/rdma.h"
-#include "../../transport/thread.h"
-#include "../../transport/tls.h"
+#include "../../transport/sockets/bundle.h"
+#include "../../transport/ground/clofork.h"
+#include "../../transport/rings/rdma.h"
+#include "../../transport/ground/thread.h"
+#include "../../transport/sockets/tls.h"
 #include "../../wire/digest.h"
 #include "../../wire/proof.h"
 

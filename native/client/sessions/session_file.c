@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../transport/bundle.h"
+#include "../../transport/sockets/bundle.h"
 
 static bool hex_decode(const char *text, uint8_t *out, size_t bytes)
 {
