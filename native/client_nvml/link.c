@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../client/ground/message.h"
 #include "../client/sessions/session.h"
 #include "../transport/ground/clofork.h"
 

@@ -1,5 +1,7 @@
 /* Descriptors for memory that this process has given out, and when their last copies are closed (descriptor.c). */
-#include "descriptor.h"
+#include "../exchange/exchange.h"
+#include "../handles/route.h"
+#include "exports.h"
 
 #include <poll.h>
 #include <stdlib.h>

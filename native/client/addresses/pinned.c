@@ -7,9 +7,16 @@
  * Where that can't be (another node, an older server, no memory of the kind, or more than the
  * server takes) pinned memory is this process's alone, and its bytes travel.
  */
-#include "../across/across.h"
 #include "../exchange/exchange.h"
+#include "../exchange/mapping.h"
+#include "../exchange/outstanding.h"
+#include "../exchange/pace.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
 #include "pinned.h"
+#include "plane.h"
+#include "ranges.h"
+#include "shared_file.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

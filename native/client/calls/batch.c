@@ -1,5 +1,8 @@
 /* Batches of copies, and copies between contexts: the same as the copies one by one.  CUDA
  * leaves the order within a batch open. */
+#include "../ground/thread.h"
+#include "../ground/trace.h"
+#include "../handles/streams.h"
 #include "array.h"
 #include "copy.h"
 

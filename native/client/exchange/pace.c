@@ -1,7 +1,10 @@
 /* How far a program may post ahead of host functions: before the server's reader would have to wait. */
-#include "capture.h"
+#include "../handles/route.h"
 #include "exchange.h"
-#include "job.h"
+#include "jobs.h"
+#include "pace.h"
+#include "receive.h"
+#include "waits.h"
 
 #include "../../transport/ground/thread.h"
 
@@ -46,8 +49,8 @@ static void settle_wait(struct client_session *session)
 			continue;
 		}
 		(void)transport_cond_wait_until(&session->settled, &session->wait_lock,
-						paging() ? now + PACE_ROUND_NS : asked + PACE_PATIENCE_NS);
-		if (paging()) {
+						client_paging() ? now + PACE_ROUND_NS : asked + PACE_PATIENCE_NS);
+		if (client_paging()) {
 			wait_unlock(session);
 			wait_lock(session);
 		}

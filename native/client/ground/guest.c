@@ -1,5 +1,5 @@
 /* A guest in somebody's program keeps out of its way. */
-#include "../client.h"
+#include "guest.h"
 
 #include <sys/resource.h>
 

@@ -1,5 +1,6 @@
 /* The log of what this library had to say: each line that went to stderr.  The driver's own stays where the driver is. */
-#include "../client.h"
+#include "log.h"
+#include "thread.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -77,39 +77,10 @@ struct managed_region {
 	size_t next_write, write_run;
 };
 
-/* Do pages come when they are touched? */
-static inline bool client_pages_paging(void)
-{
-	return atomic_load_explicit(&farbus_client.paging, memory_order_relaxed);
-}
-
 static inline void *client_pointer(uint64_t address)
 {
 	return (void *)(uintptr_t)address;
 }
-
-/* ---- regions.c ---- */
-
-/* A handler of the program's that touched managed memory between these would wait for a fault that
- * waits for this thread; a thread that was cancelled there would keep all others out. */
-void client_pages_lock(void);
-void client_pages_unlock(void);
-
-struct managed_region *client_pages_find(uint64_t address);
-/* Add a region; it is freed if there is no memory for it. */
-bool client_pages_add(struct managed_region *region);
-struct managed_region *client_pages_make(uint64_t base, size_t pages, bool mapped);
-/* One that was not added. */
-void client_pages_unmake(struct managed_region *region);
-/* Its addresses are only reserved again; it is freed. */
-void client_pages_remove(struct managed_region *region);
-size_t client_pages_count(void);
-struct managed_region *client_pages_at(size_t index);
-struct managed_block *client_pages_block(struct managed_region *region, size_t page);
-/* Have plain memory there, or keep the addresses alone.  0, or -errno. */
-int client_pages_map(uint64_t address, uint64_t bytes, int protection);
-
-/* ---- pages.c ---- */
 
 /* Find out what this process may do, once.  0, or -errno. */
 int client_pages_start(void);

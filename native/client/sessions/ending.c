@@ -1,5 +1,5 @@
 /* How a session has ended, in its supervisor's words. */
-#include "session.h"
+#include "ending.h"
 
 #include <string.h>
 #include <sys/socket.h>

@@ -1,6 +1,7 @@
 /* A session that goes on after its connection was cut: the client dials again. */
+#include "../ground/message.h"
+#include "ending.h"
 #include "resume.h"
-#include "session.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,7 +1,12 @@
 /* Opening the sessions: the connections, the hellos.  Each server has a session of its own; the program sees
  * the devices of all as one list. */
+#include "../ground/guest.h"
+#include "../ground/message.h"
+#include "ending.h"
 #include "resume.h"
 #include "session.h"
+#include "session_file.h"
+#include "visible.h"
 
 #include <errno.h>
 #include <stdio.h>

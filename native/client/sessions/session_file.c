@@ -1,5 +1,6 @@
 /* The session file: which servers a program has, and what proves that it may. */
-#include "session.h"
+#include "../ground/message.h"
+#include "session_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-/* green.h - contexts that have a part of the multiprocessors: those that there are (greens.c). */
-#ifndef FARBUS_CLIENT_GREEN_H
-#define FARBUS_CLIENT_GREEN_H
+/* greens.h - contexts that have a part of the multiprocessors: those that there are (greens.c). */
+#ifndef FARBUS_CLIENT_GREENS_H
+#define FARBUS_CLIENT_GREENS_H
 
 #include "../client.h"
 
@@ -32,8 +32,5 @@ static inline bool client_green_has_ended(const struct client_green *green)
 
 /* Its handle and the context that stands for it; of NULL: of the current one, if any. */
 CUgreenCtx client_green_handle(const struct client_green *green, CUcontext *context);
-
-/* Has the stream, named as on the wire, but a part of the multiprocessors (stream.c)? */
-bool client_stream_is_green(uint64_t stream);
 
 #endif

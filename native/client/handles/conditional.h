@@ -1,17 +1,9 @@
-/* graph.h - executable graphs (graphs.c), and conditional nodes and their bodies (conditional.c). */
-#ifndef FARBUS_CLIENT_GRAPH_H
-#define FARBUS_CLIENT_GRAPH_H
+/* conditional.h - conditional nodes of graphs, and their bodies (conditional.c). */
+#ifndef FARBUS_CLIENT_CONDITIONAL_H
+#define FARBUS_CLIENT_CONDITIONAL_H
 
 #include "../client.h"
 
-/* The next launch of an executable graph is asked about again; of all of them: something that their kernels
- * need has gone. */
-void client_graph_changed(CUgraphExec executable);
-void client_graphs_changed(void);
-/* Are its launches posted in streams of that context?  How often something has changed until now; and with that from before
- * it was asked: they are from here on. */
-bool client_graph_repeats(CUgraphExec executable, const struct client_context *context, uint64_t *changes);
-void client_graph_keep(CUgraphExec executable, const struct client_context *context, uint64_t changes);
 /* A conditional node was added: the array of its bodies is from now on there as long as the node.  Without memory
  * the node goes again. */
 CUresult client_conditional_added(CUgraphNode node, CUgraph graph, CUDA_CONDITIONAL_NODE_PARAMS *params);

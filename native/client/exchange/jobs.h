@@ -1,7 +1,7 @@
-/* job.h - what the server asks this process to do when a stream or a graph gets there (jobs.c), and what of it may be
+/* jobs.h - what the server asks this process to do when a stream or a graph gets there (jobs.c), and what of it may be
  * still to come. */
-#ifndef FARBUS_CLIENT_JOB_H
-#define FARBUS_CLIENT_JOB_H
+#ifndef FARBUS_CLIENT_JOBS_H
+#define FARBUS_CLIENT_JOBS_H
 
 #include "../client.h"
 

@@ -1,6 +1,6 @@
-/* event.h - how far events are known to be over (events.c). */
-#ifndef FARBUS_CLIENT_EVENT_H
-#define FARBUS_CLIENT_EVENT_H
+/* events.h - events as handles, and how far they are known to be over (events.c). */
+#ifndef FARBUS_CLIENT_EVENTS_H
+#define FARBUS_CLIENT_EVENTS_H
 
 #include "../client.h"
 
@@ -23,6 +23,10 @@ static inline bool client_stream_is_ambiguous(const struct client_context *conte
 	       (stream == (uint64_t)(uintptr_t)CU_STREAM_LEGACY && client_handle_is_green(context, current));
 }
 
+/* What travels for a handle; the result that CUDA gives for a wrong one. */
+CUresult client_event_wire(CUevent event, uint64_t *wire);
+/* The context that it was made in; NULL: there is none. */
+struct client_context *client_event_context(uint64_t event);
 /* It has other records than those that the program asks for one by one: nothing is known of it any more. */
 void client_event_recorded_elsewhere(uint64_t event);
 /* What a call that waits says of events if it ends well: taken before it, and told behind it.  `number` 0: nothing. */

@@ -1,14 +1,9 @@
-/* capture.h - streams that are captured (captures.c). */
-#ifndef FARBUS_CLIENT_CAPTURE_H
-#define FARBUS_CLIENT_CAPTURE_H
+/* captures.h - streams that are captured (captures.c). */
+#ifndef FARBUS_CLIENT_CAPTURES_H
+#define FARBUS_CLIENT_CAPTURES_H
 
-#include "../client.h"
+#include "../handles/route.h"
 
-/* Is any stream being captured?  Else no server need be asked. */
-static inline bool client_captures(void)
-{
-	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
-}
 /* A graph as the program sees it, from the server of that stream. */
 static inline CUgraph client_graph_take(uint64_t stream, uint64_t graph)
 {
@@ -28,7 +23,5 @@ void client_capture_leave(uint64_t stream);
 void client_captures_end_context(const struct client_context *context);
 void client_captures_end_green(const struct client_green *green);
 void client_captures_end_thread(uint16_t lane);
-/* What this thread was told of a capture goes with it (capture.c). */
-void client_capture_thread_ends(void);
 
 #endif

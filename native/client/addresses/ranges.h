@@ -1,6 +1,6 @@
-/* memory.h - whose an address is and what lies there (ranges.c), and where memory finds room (place.c). */
-#ifndef FARBUS_CLIENT_MEMORY_H
-#define FARBUS_CLIENT_MEMORY_H
+/* ranges.h - whose an address is and what lies there (ranges.c). */
+#ifndef FARBUS_CLIENT_RANGES_H
+#define FARBUS_CLIENT_RANGES_H
 
 #include "../client.h"
 
@@ -32,8 +32,6 @@ struct client_range {
 /* Addresses are reserved in blocks of so many. */
 #define CLIENT_BLOCK_BYTES (2ull << 20)
 
-/* ---- ranges.c ---- */
-
 /* The range that holds the address; false: the driver does not know it. */
 bool client_memory_find(uint64_t address, struct client_range *range);
 /* The addresses that were reserved and hold it, mapped or not. */
@@ -63,22 +61,5 @@ void client_memory_forget_library(struct client_library *library);
 void client_memory_forget_context(struct client_context *context);
 /* The context in which to reach a device's memory; NULL: its server has none. */
 struct client_context *client_memory_context(const struct client_range *range);
-
-/* ---- place.c ---- */
-
-/* Find memory or addresses that are free here, too: `take` asks for some and fills in the
- * range's base and length; what is taken in this process is kept until others are found,
- * and then given back.  With `fill`, plain memory of growing length is taken in between, so
- * that the driver looks further. */
-struct client_placement {
-	CUresult (*take)(void *opaque, unsigned attempt, struct client_range *range);
-	void (*give)(void *opaque, const struct client_range *range, uint64_t address);
-	void *opaque;
-	bool fill;
-};
-
-CUresult client_memory_place(const struct client_placement *placement, struct client_range *range);
-/* Give back what the program has never had, as the memory behind what it has. */
-CUresult client_memory_free_quietly(const struct client_route *route, uint64_t address);
 
 #endif

@@ -1,6 +1,6 @@
-/* descriptor.h - memory and pools by descriptors: those that were given out (exports.c), and how (descriptor.c). */
-#ifndef FARBUS_CLIENT_DESCRIPTOR_H
-#define FARBUS_CLIENT_DESCRIPTOR_H
+/* exports.h - memory and pools by descriptors: those that were given out (exports.c). */
+#ifndef FARBUS_CLIENT_EXPORTS_H
+#define FARBUS_CLIENT_EXPORTS_H
 
 #include <sys/types.h>
 
@@ -24,7 +24,5 @@ bool client_export_drop(struct client_session *session, const uint64_t token[4])
 void client_descriptors_look(void);
 /* The child of a fork, behind clofork_child: it keeps none of this process's ends. */
 void client_descriptors_child(void);
-/* May an object be made for such handles (a mask of CUmemAllocationHandleType)?  If not, it has been said. */
-CUresult client_descriptors_check(unsigned types);
 
 #endif
