@@ -321,7 +321,13 @@ def generate_raw_header() -> str:
 
 def generate_server_calls() -> str:
     """The text of server_calls.c."""
-    out = [BANNER, '#include "../server/calls/marshal.h"', '#include "params.h"', ""]
+    out = [
+        BANNER,
+        '#include "../server/calls/marshal.h"',
+        '#include "../server/ground/lead.h"',
+        '#include "params.h"',
+        "",
+    ]
     for call in calls():
         entry = call.entry
         number = entry.number

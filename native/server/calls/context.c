@@ -1,6 +1,14 @@
 /* Contexts, from the client's first word of them until the driver has ended them. */
-#include "../server_ops.h"
+#include "../ground/hold.h"
+#include "../ground/lead.h"
+#include "../ground/named.h"
+#include "../ground/primary.h"
 #include "../jobs/token.h"
+#include "../libraries/library.h"
+#include "../memory/pinned.h"
+#include "../memory/staging.h"
+#include "../streams/capture.h"
+#include "context.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,9 @@
 /* Green contexts: resources by name, and contexts that stand for them. */
-#include "../server_ops.h"
+#include "../ground/lead.h"
+#include "../ground/named.h"
+#include "../ground/primary.h"
+#include "context.h"
+#include "green.h"
 
 #include <stdlib.h>
 #include <string.h>

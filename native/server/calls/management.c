@@ -5,6 +5,7 @@
  * is no NVML, memory is what the driver says.  Processes are those of the lease: the pids
  * that NVML tells are its servers', and what the client is told are the pids of their clients.
  */
+#include "../server.h"
 #include "../server_ops.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,12 @@
 /* Calls that travel as their arguments: the server's half of marshal.h. */
-#include "marshal.h"
+#include "../ground/named.h"
+#include "../ground/resolve.h"
 #include "../jobs/token.h"
+#include "../libraries/kernel.h"
+#include "../libraries/library.h"
+#include "../streams/graph.h"
+#include "green.h"
+#include "marshal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Frames to the client, and what comes in the tail of one of its own. */
-#include "../server_ops.h"
+#include "frames.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,7 +12,7 @@
  * Who destroys waits, when nobody can find the object any more, for those who hold it; if it
  * leads, it lets go of the lead first, since they may wait for frames that only a leader reads.
  * It holds nothing that another one might destroy, so that no two wait for each other (server_await_users, lead.c). */
-#include "../server_ops.h"
+#include "hold.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -6,7 +6,9 @@
  * no later frame of the same lane can be there, because the lane's thread waits
  * for the reply.
  */
-#include "../server_ops.h"
+#include "aside.h"
+#include "hold.h"
+#include "lead.h"
 
 int server_thread_start(struct server *server, void *(*run)(void *))
 {

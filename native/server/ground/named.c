@@ -3,7 +3,9 @@
  * The client learns a name with the reply that first shows an object, and gets the
  * same name whenever the driver shows that object again.  What lies in something else
  * (a node in its graph, a level in its mipmapped array) goes with it. */
-#include "../server_ops.h"
+#include "hold.h"
+#include "lead.h"
+#include "named.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* The primary contexts of the devices. */
-#include "../server_ops.h"
+#include "hold.h"
+#include "primary.h"
+#include "resolve.h"
 
 struct server_context *server_primary_any(struct server *server, uint32_t ordinal)
 {

@@ -1,5 +1,6 @@
 /* What the client's handles stand for. */
-#include "../server_ops.h"
+#include "hold.h"
+#include "resolve.h"
 
 #include <stdlib.h>
 

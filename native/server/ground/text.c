@@ -7,7 +7,8 @@
  * others wait for with the lock of writing: so it goes through a pipe, as what kernels print does,
  * and where that is full it is in this process's standard error alone.
  */
-#include "../server_ops.h"
+#include "frames.h"
+#include "text.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,10 @@
 /* Functions of the program's that streams, graphs and the ends of objects call (token.h). */
+#include "../ground/lead.h"
+#include "../ground/named.h"
+#include "../ground/resolve.h"
+#include "../memory/staging.h"
+#include "../streams/capture.h"
+#include "../streams/gate.h"
 #include "token.h"
 
 /* ---- once ---- */

@@ -1,5 +1,9 @@
 /* The client's pinned memory, which is read when the stream gets there, and written by each run of a graph (token.h). */
+#include "../ground/frames.h"
+#include "../ground/hold.h"
+#include "../ground/resolve.h"
 #include "../memory/copies.h"
+#include "../streams/capture.h"
 #include "gather.h"
 #include "token.h"
 

@@ -1,4 +1,6 @@
 /* See token.h. */
+#include "../ground/frames.h"
+#include "../streams/gate.h"
 #include "gather.h"
 #include "token.h"
 

@@ -1,5 +1,7 @@
 /* Blobs: images on their way, in parts. */
-#include "../server_ops.h"
+#include "../ground/frames.h"
+#include "blob.h"
+#include "images.h"
 
 #include <stdlib.h>
 

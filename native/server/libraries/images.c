@@ -6,7 +6,7 @@
  * what a killed process leaves of that is removed by a later sweep.  Whatever fails, a full
  * disk as well, means that the image is not kept, never that it is not loaded.
  */
-#include "../server_ops.h"
+#include "images.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,8 @@
 /* Kernels of libraries: what they are, what is set of them, and which one a driver means. */
+#include "../ground/frames.h"
+#include "../ground/primary.h"
+#include "../ground/resolve.h"
+#include "kernel.h"
 #include "library.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* Launches. */
-#include "library.h"
+#include "../ground/resolve.h"
+#include "kernel.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,14 @@
 /* Images and libraries: loading, unloading, and what lies in them. */
+#include "../ground/frames.h"
+#include "../ground/hold.h"
+#include "../ground/lead.h"
+#include "../ground/named.h"
+#include "../ground/primary.h"
+#include "../ground/resolve.h"
+#include "../ground/text.h"
+#include "blob.h"
+#include "images.h"
+#include "kernel.h"
 #include "library.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* library.h - what libraries (library.c), their kernels (kernel.c) and launches (launch.c) share. */
+/* library.h - images and libraries (library.c). */
 #ifndef FARBUS_SERVER_LIBRARY_H
 #define FARBUS_SERVER_LIBRARY_H
 
@@ -25,17 +25,18 @@ struct server_library {
 	struct server_library *next;	/* of those that ended with their context */
 };
 
-/* The device of the current context, or the first one: where kernels are described. */
-CUdevice server_call_device(const struct server_call *call);
-
-/* Append a kernel's description; false when it does not fit. */
-bool server_kernel_describe(const struct server_call *call, const struct server_library *library, CUdevice device,
-			    uint32_t index, const char *name, struct wire_writer *writer);
-/* Describe kernels from `first` on, as many as fit. */
-void server_kernels_describe(const struct server_call *call, const struct server_library *library, CUdevice device,
-			     uint32_t first, struct wire_writer *writer);
-/* Where a parameter lies; CUDA_ERROR_INVALID_VALUE behind the last one. */
-CUresult server_kernel_parameter(const struct server_call *call, bool is_module, void *kernel, size_t index,
-				 struct wire_parameter *parameter);
+/* The modules of a context: nobody finds them any more; and, when the driver has destroyed them with the
+ * context, the memory that it may have pointed into until then. */
+void server_libraries_forget(struct server_context *context);
+void server_libraries_free(struct server_context *context);
+CUresult server_resolve_library(struct server_call *call, uint64_t handle, CUlibrary *library);
+/* A module, and the name (named.c) under which its references lie. */
+CUresult server_resolve_module(struct server_call *call, uint64_t handle, CUmodule *module,
+			       uint64_t *name);
+/* Options of the just-in-time compiler from a message: those that are plain numbers, the others
+ * are left out.  Room is for WIRE_JIT_OPTIONS. */
+struct wire_reader;
+CUresult server_jit_options(struct wire_reader *reader, uint32_t count, CUjit_option *options,
+			    void **values, unsigned *taken);
 
 #endif

@@ -1,5 +1,7 @@
 /* The driver's linker. */
-#include "../server_ops.h"
+#include "../ground/named.h"
+#include "blob.h"
+#include "library.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,10 @@
 /* Copies: what they are of, and which way their bytes go. */
+#include "../ground/frames.h"
+#include "../ground/named.h"
+#include "../ground/resolve.h"
 #include "copies.h"
+#include "in_place.h"
+#include "staging.h"
 
 #include <stdlib.h>
 

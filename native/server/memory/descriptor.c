@@ -4,7 +4,12 @@
  * (wire/descriptor.h).  The driver's is kept by the supervisor, which hands it to the server of whoever
  * shows the token: servers do not know each other.  It is asked by messages over a socket of its own
  * (remoting/descriptors.py), one at a time, and not waited for without end. */
-#include "../server_ops.h"
+#include "../ground/lead.h"
+#include "../ground/named.h"
+#include "../quota/quota.h"
+#include "../quota/quota_objects.h"
+#include "descriptor.h"
+#include "share.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -7,7 +7,11 @@
  * What is in it, the client changes at any time, as with the driver's own pinned memory; its
  * length nobody changes.  Its pages are charged to the client, who has touched them first.
  */
+#include "../ground/lead.h"
+#include "../ground/resolve.h"
 #include "copies.h"
+#include "in_place.h"
+#include "pinned.h"
 
 #include <errno.h>
 #include <stdlib.h>

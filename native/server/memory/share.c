@@ -1,6 +1,8 @@
 /* Memory and events between the processes of a lease: their servers share a node, so the
  * driver's own handles say what is meant. */
-#include "../server_ops.h"
+#include "../ground/resolve.h"
+#include "../streams/stream.h"
+#include "share.h"
 
 #include <string.h>
 

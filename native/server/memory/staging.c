@@ -1,5 +1,6 @@
 /* Pinned memory of the server's, which bytes pass through between the socket and the device. */
-#include "copies.h"
+#include "../ground/lead.h"
+#include "staging.h"
 
 #include <stdlib.h>
 

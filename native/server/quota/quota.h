@@ -67,13 +67,6 @@ bool quota_is_of_context(enum charge_kind kind);
 /* Everything of one owner; of what a pool has given, as much as has gone with it. */
 void quota_drop_owner(bool (*is_of)(enum charge_kind kind), uint64_t owner);
 
-/* Nodes of graphs that take memory and free it (quota_graphs.c); and the graph that what is put into the stream becomes a part
- * of, NULL where it is executed. */
-bool quota_node_fits(uint64_t bytes);
-void quota_node_note(CUgraph graph, CUdeviceptr address, uint64_t bytes);
-void quota_node_freed(CUgraph graph, CUdeviceptr address);
-CUgraph quota_captured(CUstream stream);
-
 /* Out of the table before the driver gives the address to somebody else. */
 #define QUOTA_GIVE_BACK(kind, key, call)				\
 	do {								\
@@ -91,9 +84,5 @@ CUgraph quota_captured(CUstream stream);
 
 /* Put functions of ours in the place of the driver's, of those that it has. */
 #define QUOTA_INSTEAD(symbol, function) (driver->symbol = driver->symbol ? function : NULL)
-void quota_memory_install(struct server_driver *driver);
-void quota_objects_install(struct server_driver *driver);
-void quota_arrays_install(struct server_driver *driver);
-void quota_graphs_install(struct server_driver *driver);
 
 #endif

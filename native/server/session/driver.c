@@ -1,5 +1,7 @@
 /* Opening a driver and describing its devices. */
-#include "../server_ops.h"
+#include "../memory/descriptor.h"
+#include "../quota/quota_contexts.h"
+#include "driver.h"
 
 #include <dlfcn.h>
 #include <errno.h>

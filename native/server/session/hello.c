@@ -1,5 +1,9 @@
 /* The hello: who may come, and what both sides can. */
-#include "../server_ops.h"
+#include "../ground/frames.h"
+#include "../libraries/images.h"
+#include "driver.h"
+#include "hello.h"
+#include "resume.h"
 #include "../../transport/ground/crew.h"
 
 #include <errno.h>

@@ -5,8 +5,8 @@
  * each connection proves on a thread of its own whose it is, since it may be cut meanwhile, and
  * the next one is then on its way.  The newest that does has the session.
  */
-#include "../server.h"
-#include "../server_ops.h"
+#include "../ground/frames.h"
+#include "resume.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -1,7 +1,14 @@
 /* The session: frames and the threads that serve them (lead.c says which of them reads). */
+#include "../ground/aside.h"
+#include "../ground/frames.h"
+#include "../ground/hold.h"
+#include "../ground/lead.h"
+#include "../ground/resolve.h"
+#include "../ground/text.h"
 #include "../jobs/gather.h"
-#include "../server.h"
-#include "../server_ops.h"
+#include "../memory/in_place.h"
+#include "../streams/capture.h"
+#include "serve.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,10 @@
 /* See server.h: a server's life, from its driver to the end of its session. */
-#include "../server.h"
-#include "../server_ops.h"
+#include "../ground/aside.h"
+#include "../ground/named.h"
+#include "../ground/text.h"
+#include "driver.h"
+#include "hello.h"
+#include "serve.h"
 
 #include <errno.h>
 #include <stdlib.h>

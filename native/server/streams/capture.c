@@ -3,7 +3,10 @@
  * CUDA ties a capture that is not relaxed to the thread that began it, and forbids some
  * calls of that thread, or of all, while it goes on.  Here any thread may serve a lane, so
  * every capture is relaxed for the driver, and what its mode forbids is refused here. */
-#include "../server_ops.h"
+#include "../ground/hold.h"
+#include "../ground/named.h"
+#include "../ground/resolve.h"
+#include "capture.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,8 @@
  * of all others, and two servers whose streams wait for each other would wait for good.  A gate is a word of memory
  * that the stream waits for, and that this process writes; that the stream has come to it, or that what it has done is
  * over, a thread of this process waits for, by an event. */
-#include "../server_ops.h"
+#include "../ground/resolve.h"
+#include "gate.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

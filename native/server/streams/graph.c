@@ -1,5 +1,7 @@
 /* Graphs: what their calls need beyond marshal.c. */
-#include "../server_ops.h"
+#include "../ground/named.h"
+#include "../ground/resolve.h"
+#include "graph.h"
 
 #include <stdlib.h>
 #include <unistd.h>

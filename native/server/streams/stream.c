@@ -1,5 +1,10 @@
 /* Streams, those of the client's threads among them, and events. */
-#include "../server_ops.h"
+#include "../ground/hold.h"
+#include "../ground/lead.h"
+#include "../ground/primary.h"
+#include "../ground/resolve.h"
+#include "capture.h"
+#include "stream.h"
 
 #include <stdlib.h>
 
