@@ -40,9 +40,12 @@
 #include <unistd.h>
 
 #include "../generated/cuda_abi.h"
-#include "../transport/ground/clofork.h"
 #include "../transport/frames/inbox.h"
+#include "../transport/ground/clofork.h"
+#include "../transport/rings/memory.h"
 #include "../transport/rings/rdma.h"
+#include "../transport/rings/shm.h"
+#include "../transport/sockets/socket.h"
 #include "../transport/sockets/tls.h"
 #include "../transport/transport.h"
 #include "emulator.h"

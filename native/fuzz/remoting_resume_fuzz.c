@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 
 #include "../transport/sockets/bundle.h"
+#include "../transport/sockets/socket.h"
 #include "rounds.h"
 
 static uint64_t random_state;

@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include "../transport/frames/inbox.h"
+#include "../transport/rings/shm.h"
+#include "../transport/sockets/socket.h"
 #include "../transport/transport.h"
 #include "rounds.h"
 

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../transport/sockets/socket.h"
 #include "../transport/sockets/tls.h"
 #include "rounds.h"
 

@@ -2,6 +2,7 @@
  * soft-RoCE, or the tests' own (tests/verbs). */
 #include "../transport/rings/rdma_rings.c"
 #include "../transport/rings/rdma.c"
+#include "../transport/sockets/socket.h"
 
 #include <arpa/inet.h>
 #include <assert.h>

@@ -11,9 +11,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../transport/sockets/bundle.h"
 #include "../transport/ground/crew.h"
 #include "../transport/resumed/resume.h"
+#include "../transport/sockets/bundle.h"
 #include "../transport/sockets/socket.h"
 #include "../transport/sockets/zerocopy.h"
 #include "kernel.h"

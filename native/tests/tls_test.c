@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "../transport/sockets/socket.h"
 #include "../transport/sockets/tls.h"
 #include "../wire/digest.h"
 #include "../wire/proof.h"

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "../transport/sockets/socket.h"
-#include "../transport/transport.h"
 #include "../transport/sockets/zerocopy.h"
+#include "../transport/transport.h"
 #include "kernel.h"
 
 #undef NDEBUG

@@ -23,6 +23,8 @@
 #include <unistd.h>
 
 #include "../../transport/ground/clofork.h"
+#include "../../transport/rings/memory.h"
+#include "../../transport/rings/shm.h"
 
 /* What is smaller costs its copy as much as the message, and each piece is a mapping and a
  * descriptor's way: it is shared only to be mapped. */

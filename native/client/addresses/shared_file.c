@@ -16,7 +16,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "../../transport/transport.h"
+#include "../../transport/rings/memory.h"
 
 struct mapping {
 	uint64_t low;

@@ -13,6 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../transport/rings/memory.h"
+
 static size_t page_round(size_t bytes)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);

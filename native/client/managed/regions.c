@@ -1,6 +1,5 @@
 /* Regions of managed memory: where they lie, and the lock over all that is managed. */
 #include "../ground/thread.h"
-#include "pages.h"
 #include "paging.h"
 #include "regions.h"
 

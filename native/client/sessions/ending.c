@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "../../transport/ground/thread.h"
+#include "../../transport/sockets/socket.h"
 #include "../../wire/proof.h"
 
 /* The supervisor knows how a server has ended a moment after its connection has closed, longer where

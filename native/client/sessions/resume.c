@@ -11,13 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../transport/sockets/bundle.h"
 #include "../../transport/ground/clofork.h"
 #include "../../transport/ground/crew.h"
-#include "../../transport/rings/rdma.h"
-#include "../../transport/resumed/resume.h"
-#include "../../transport/sockets/socket.h"
 #include "../../transport/ground/thread.h"
+#include "../../transport/resumed/resume.h"
+#include "../../transport/rings/rdma.h"
+#include "../../transport/sockets/bundle.h"
+#include "../../transport/sockets/socket.h"
 #include "../../transport/sockets/tls.h"
 #include "../../wire/proof.h"
 

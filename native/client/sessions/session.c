@@ -14,10 +14,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../transport/sockets/bundle.h"
 #include "../../transport/ground/clofork.h"
-#include "../../transport/rings/rdma.h"
 #include "../../transport/ground/thread.h"
+#include "../../transport/rings/rdma.h"
+#include "../../transport/rings/shm.h"
+#include "../../transport/sockets/bundle.h"
+#include "../../transport/sockets/socket.h"
 #include "../../transport/sockets/tls.h"
 #include "../../wire/digest.h"
 #include "../../wire/proof.h"

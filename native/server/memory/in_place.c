@@ -1,10 +1,10 @@
 /* Bytes between the transport's own memory and the device: nothing of ours lies between. */
+#include "../../transport/ground/processor.h"
 #include "../ground/frames.h"
 #include "../ground/lead.h"
 #include "copies.h"
 #include "in_place.h"
 #include "staging.h"
-#include "../../transport/ground/processor.h"
 
 #include <errno.h>
 #include <string.h>

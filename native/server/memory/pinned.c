@@ -18,6 +18,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../transport/rings/memory.h"
+
 /* Up to this size the lead is kept for a copy that the client waits for: a worker of the driver's and
  * another leader, one waked behind the other, cost as much as a good part of a MiB.  What is
  * larger would keep a thread that comes meanwhile waiting for longer than some 2 ms. */

@@ -1,10 +1,12 @@
 /* The hello: who may come, and what both sides can. */
+#include "../../transport/ground/crew.h"
+#include "../../transport/rings/shm.h"
+#include "../../transport/sockets/socket.h"
 #include "../ground/frames.h"
 #include "../libraries/images.h"
 #include "driver.h"
 #include "hello.h"
 #include "resume.h"
-#include "../../transport/ground/crew.h"
 
 #include <errno.h>
 #include <stdarg.h>

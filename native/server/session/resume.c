@@ -17,8 +17,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../../transport/rings/rdma.h"
 #include "../../transport/resumed/resume.h"
+#include "../../transport/rings/rdma.h"
 #include "../../transport/sockets/socket.h"
 #include "../../transport/sockets/tls.h"
 #include "../../wire/proof.h"

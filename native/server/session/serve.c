@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../transport/rings/shm.h"
+
 static void server_end(struct server *server)
 {
 	server->transport.ops->shutdown(&server->transport);

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../transport/sockets/socket.h"
+
 static struct server *server_make(void)
 {
 	struct server *server = calloc(1, sizeof(*server));

@@ -1,5 +1,5 @@
-#include "inbox.h"
 #include "../ground/processors.h"
+#include "inbox.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -1,6 +1,6 @@
-#include "outbox.h"
 #include "../ground/futex.h"
 #include "../ground/thread.h"
+#include "outbox.h"
 
 #include <errno.h>
 #include <stdlib.h>

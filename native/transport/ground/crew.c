@@ -8,9 +8,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "../transport.h"
 #include "futex.h"
 #include "processors.h"
-#include "../transport.h"
 
 /* One thread carries 4 to 6 GB/s through a socket, and copies 10, whatever the machine could.  With so many processors others are idle
  * enough to help; with fewer each side's thread and the device's would have to give way to them. */

@@ -1,7 +1,7 @@
 /* See carrier.h. */
-#include "carrier.h"
-#include "../sockets/socket.h"
 #include "../ground/thread.h"
+#include "../sockets/socket.h"
+#include "carrier.h"
 
 #include <errno.h>
 

@@ -4,12 +4,12 @@
  * (dup3(2)), so that nobody who is about to sleep on it ever meets a stranger's; and who does sleep
  * is woken first, since poll(2) would go on with the new connection without having heard of it.
  */
-#include "resume_stream.h"
-#include "../sockets/bundle.h"
 #include "../ground/clofork.h"
-#include "../sockets/socket.h"
 #include "../ground/thread.h"
+#include "../sockets/bundle.h"
+#include "../sockets/socket.h"
 #include "../sockets/zerocopy.h"
+#include "resume_stream.h"
 
 #include <errno.h>
 #include <stdlib.h>

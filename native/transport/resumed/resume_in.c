@@ -3,8 +3,8 @@
  * A writer without room in the window must hear of acknowledgements, and there may be nobody who
  * reads.  It then reads ahead, which takes at most the peer's window: both sides can always
  * take in all that the other may send, so that two writers never wait for each other.  All of it is under `in`. */
-#include "resume_stream.h"
 #include "../sockets/bundle.h"
+#include "resume_stream.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* What goes out: what is written, cut into records, and acknowledgements (resume_stream.h).  All of it is under `out`. */
-#include "resume_stream.h"
 #include "../sockets/bundle.h"
 #include "../sockets/socket.h"
+#include "resume_stream.h"
 
 #include <errno.h>
 #include <poll.h>

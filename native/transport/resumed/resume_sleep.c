@@ -2,9 +2,9 @@
  *
  * One of two threads may take from the connection what the other sleeps for, and poll(2) then sleeps on: so each
  * sleeps on an eventfd(2) too, by which the other wakes it. */
-#include "resume_stream.h"
 #include "../sockets/bundle.h"
 #include "../sockets/socket.h"
+#include "resume_stream.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -28,11 +28,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "../ground/sleeper.h"
+#include "../sockets/silence.h"
 #include "carrier.h"
 #include "resume.h"
 #include "retained.h"
-#include "../sockets/silence.h"
-#include "../ground/sleeper.h"
 
 /* From here on the bytes of a record are read to where they belong; less is read together
  * with what follows, and moved over the headers in between. */

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 
 #include "../ground/processor.h"
-#include "resume.h"
 #include "../transport.h"
+#include "resume.h"
 
 /* Of short records one in so many begins a round: it costs two readings of the clock. */
 #define SHORT_ROUNDS 16u

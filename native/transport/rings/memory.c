@@ -1,7 +1,8 @@
 /* Memory that client and server both have: made here for it, or a file in memory that a program has already. */
-#include "../transport.h"
 #include "../ground/clofork.h"
 #include "../sockets/socket.h"
+#include "../transport.h"
+#include "memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

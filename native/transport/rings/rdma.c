@@ -1,9 +1,9 @@
 /* See rdma.h: the device, what a session has of it, and the two sides' agreement.  What then goes by it: rdma_rings.h. */
-#include "rdma.h"
 #include "../ground/clofork.h"
-#include "rdma_rings.h"
 #include "../ground/sleeper.h"
 #include "../sockets/socket.h"
+#include "rdma.h"
+#include "rdma_rings.h"
 #include "verbs.h"
 
 #include <arpa/inet.h>

@@ -27,8 +27,8 @@
 
 #include <pthread.h>
 
-#include "rdma.h"
 #include "../ground/sleeper.h"
+#include "rdma.h"
 #include "verbs.h"
 
 #ifdef FARBUS_VERBS

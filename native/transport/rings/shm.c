@@ -13,11 +13,13 @@
  * writer that finds no room says so in writer_asleep and sleeps on the word `room`
  * (futex(2)); every SHM_LIFE_MS it looks whether the peer is still there.
  */
-#include "../transport.h"
 #include "../ground/clofork.h"
-#include "../sockets/socket.h"
 #include "../ground/crew.h"
 #include "../ground/streaming.h"
+#include "../sockets/socket.h"
+#include "../transport.h"
+#include "memory.h"
+#include "shm.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-#include "bundle.h"
 #include "../ground/crew.h"
+#include "bundle.h"
 
 #include <errno.h>
 #include <linux/sockios.h>

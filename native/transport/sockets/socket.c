@@ -1,5 +1,5 @@
-#include "../transport.h"
 #include "../ground/clofork.h"
+#include "../transport.h"
 #include "socket.h"
 #include "zerocopy.h"
 

@@ -1,4 +1,4 @@
-/* socket.h - what the transports share of system calls. */
+/* socket.h - TCP and Unix sockets as transports, and what the transports share of system calls (socket.c). */
 #ifndef FARBUS_TRANSPORT_SOCKET_H
 #define FARBUS_TRANSPORT_SOCKET_H
 
@@ -6,6 +6,25 @@
 #include <sys/socket.h>
 
 #include "../transport.h"
+
+/* Take over a connected socket (TCP or Unix). */
+int transport_socket_init(struct transport *transport, int descriptor);
+
+/* Connect to a TCP address within timeout_ms.  0 or -errno. */
+int transport_tcp_connect(struct transport *transport, const char *address, const char *port,
+			  int timeout_ms);
+
+/* Connect to a Unix socket within timeout_ms; a name that begins with '@' is one of
+ * the abstract namespace.  0 or -errno. */
+int transport_unix_connect(struct transport *transport, const char *path, int timeout_ms);
+
+/* Write exactly, with a descriptor for a peer at the other end of a Unix socket. */
+int transport_write_descriptor(struct transport *transport, const void *data, size_t bytes,
+			       int descriptor);
+
+/* Read exactly, and take the descriptor that came along (-1: none did, or not one). */
+int transport_read_descriptor(struct transport *transport, void *data, size_t bytes, int timeout_ms,
+			      int *descriptor);
 
 /* No call of a transport is a cancellation point: callers hold locks, and the thread
  * that is cancelled may be the one that reads for all others. */

@@ -1,6 +1,6 @@
-#include "tls.h"
 #include "openssl.h"
 #include "socket.h"
+#include "tls.h"
 
 #include <errno.h>
 #include <stdio.h>
