@@ -5,6 +5,7 @@
 #include "../handles/streams.h"
 #include "array.h"
 #include "copy.h"
+#include "details.h"
 
 /* What CUDA checks of a batch before it begins with any of it. */
 static CUresult batch_check(const CUmemcpyAttributes *attrs, const size_t *attrIdxs, size_t numAttrs,

@@ -39,6 +39,9 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 /* No thread of the program reads the inbox any more (pages.h): whoever reads for all must not be
  * interrupted by a handler that waits for a page. */
 void client_session_unlead(struct client_session *session);
+/* Ask for the legacy stream of the route's context: the answer comes behind all that was sent before, and an error that
+ * has ended the context is noted. */
+void client_query_legacy(const struct client_route *route);
 /* Post a request whose answer is data for `target`, which it takes over. */
 CUresult client_post_target(const struct client_request *request, struct client_target *target);
 CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,

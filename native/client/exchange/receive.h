@@ -7,8 +7,5 @@
 int client_session_start(struct client_session *session);
 /* Until the answer has come to `wait`, which is registered and whose request has left. */
 void client_wait_for(struct client_session *session, struct client_wait *wait);
-/* Ask for the legacy stream of the route's context: the answer comes behind all that was sent before, and an error that
- * has ended the context is noted. */
-void client_query_legacy(const struct client_route *route);
 
 #endif

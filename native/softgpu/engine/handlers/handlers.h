@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../machine/warp.h"
+#include "../machine/state.h"
 
 typedef uint8_t u8;
 typedef uint16_t u16;

@@ -4,7 +4,7 @@
 
 #include "handlers.h"
 
-#include "../machine/matrix.h"
+#include "../machine/matrix_instruction.h"
 
 static inline u32 bytes_of(enum matrix_element element)
 {

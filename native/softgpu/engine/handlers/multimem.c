@@ -6,7 +6,7 @@
  */
 #include "handlers.h"
 
-#include "../launch.h"
+#include "../running.h"
 
 #define BUFFER_BYTES 16
 

@@ -6,7 +6,7 @@
  */
 #include "../handlers/handlers.h"
 
-#include "../launch.h"
+#include "../running.h"
 #include "strict.h"
 
 #define WINDOW_BITS 24		/* 16 MiB: far above the shared memory of a block */

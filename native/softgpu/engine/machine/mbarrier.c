@@ -6,7 +6,7 @@
 #include "mbarrier.h"
 
 #include "../handlers/handlers.h"
-#include "../launch.h"
+#include "../running.h"
 #include "strict.h"
 
 /* ---- the object: 64 bits, opaque to programs ---- */

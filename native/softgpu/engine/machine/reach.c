@@ -8,7 +8,7 @@
  */
 #include "../handlers/handlers.h"
 
-#include "../launch.h"
+#include "../running.h"
 
 static void ask(struct warp *w, const struct instruction *i, u64 pointer)
 {

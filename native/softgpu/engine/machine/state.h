@@ -1,4 +1,4 @@
-/* warp.h - the state of a running block and its warps.
+/* state.h - the state of a running block and its warps.
  *
  * A warp is a set of *fragments*: lanes that stand at one instruction in one
  * call frame.  The deepest frame runs first, then the lowest instruction;
@@ -7,12 +7,12 @@
  * and calls burn fuel; without fuel the turn ends and the fragment that ran
  * longest ago is next, so that a lane may wait for another lane of its warp.
  */
-#ifndef FARBUS_SOFTGPU_WARP_H
-#define FARBUS_SOFTGPU_WARP_H
+#ifndef FARBUS_SOFTGPU_STATE_H
+#define FARBUS_SOFTGPU_STATE_H
 
 #include <setjmp.h>
 
-#include "../module.h"
+#include "../loaded.h"
 
 #define WARP_LANES 32
 #define WARP_FUEL 2000			/* back edges a turn: tens of microseconds */

@@ -1,12 +1,12 @@
-/* launch.h - one running grid, and what a thread needs to run its blocks. */
-#ifndef FARBUS_SOFTGPU_LAUNCH_H
-#define FARBUS_SOFTGPU_LAUNCH_H
+/* running.h - one running grid, and what a thread needs to run its blocks. */
+#ifndef FARBUS_SOFTGPU_RUNNING_H
+#define FARBUS_SOFTGPU_RUNNING_H
 
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdatomic.h>
 
-#include "machine/warp.h"
+#include "machine/state.h"
 
 #define GRID_WORKSPACE_WORDS 64
 

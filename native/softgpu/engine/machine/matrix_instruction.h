@@ -1,6 +1,6 @@
-/* matrix.h - a matrix instruction as decode/matrix.c hands it to handlers/matrix.c. */
-#ifndef FARBUS_SOFTGPU_MATRIX_H
-#define FARBUS_SOFTGPU_MATRIX_H
+/* matrix_instruction.h - a matrix instruction as decode/matrix.c hands it to handlers/matrix.c. */
+#ifndef FARBUS_SOFTGPU_MATRIX_INSTRUCTION_H
+#define FARBUS_SOFTGPU_MATRIX_INSTRUCTION_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
-/* module.h - what a loaded module consists of. */
-#ifndef FARBUS_SOFTGPU_MODULE_H
-#define FARBUS_SOFTGPU_MODULE_H
+/* loaded.h - what a loaded module consists of. */
+#ifndef FARBUS_SOFTGPU_LOADED_H
+#define FARBUS_SOFTGPU_LOADED_H
 
 #include <setjmp.h>
 #include <stdbool.h>
@@ -139,9 +139,5 @@ static inline void module_align_dynamic(struct engine_module *module, uint32_t a
 	if (module->dynamic_align < align)
 		module->dynamic_align = align;
 }
-
-struct engine_function *unit_function(const struct module_unit *unit, const char *name,
-				      uint32_t length);
-struct variable *unit_variable(const struct module_unit *unit, const char *name, uint32_t length);
 
 #endif

@@ -1,11 +1,11 @@
-/* decode.h - a function's PTX to instructions: what the files here share. */
-#ifndef FARBUS_SOFTGPU_DECODE_H
-#define FARBUS_SOFTGPU_DECODE_H
+/* decoder.h - a function's PTX to instructions: what the files here share. */
+#ifndef FARBUS_SOFTGPU_DECODER_H
+#define FARBUS_SOFTGPU_DECODER_H
 
 #include <string.h>
 
 #include "../machine/mbarrier.h"
-#include "../machine/warp.h"
+#include "../machine/state.h"
 #include "../ptx/parse.h"
 
 #define OPERANDS_MAX 8
