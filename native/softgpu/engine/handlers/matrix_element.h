@@ -2,7 +2,7 @@
 #ifndef FARBUS_SOFTGPU_MATRIX_ELEMENT_H
 #define FARBUS_SOFTGPU_MATRIX_ELEMENT_H
 
-#include "handlers.h"
+#include "../machine/handler.h"
 
 #include "../machine/matrix_instruction.h"
 

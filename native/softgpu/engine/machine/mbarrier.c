@@ -5,7 +5,7 @@
  */
 #include "mbarrier.h"
 
-#include "../handlers/handlers.h"
+#include "handler.h"
 #include "../running.h"
 #include "strict.h"
 

@@ -6,7 +6,7 @@
  * reach_memory themselves.  Memory of the launch's own device needs no question, and the
  * last answer is good for all that it covers.
  */
-#include "../handlers/handlers.h"
+#include "handler.h"
 
 #include "../running.h"
 

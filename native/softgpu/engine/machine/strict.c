@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "../handlers/handlers.h"
+#include "handler.h"
 #include "../running.h"
 #include "warpgroup.h"
 

@@ -7,7 +7,7 @@
  */
 #include "tensor.h"
 
-#include "../handlers/handlers.h"
+#include "handler.h"
 #include "../running.h"
 #include "strict.h"
 

@@ -1,20 +1,20 @@
-/* handlers.h - what the files here are written with.
+/* handler.h - what handlers are written with.
  *
- * These files are compiled once for each instruction set level (ISA = v2, v3,
- * v4).  A handler is a plain loop over 32 lanes that the compiler vectorises;
+ * The files of handlers/ are compiled once for each instruction set level (ISA = v2, v3,
+ * v4), those here once.  A handler is a plain loop over 32 lanes that the compiler vectorises;
  * lanes that are switched off keep their old value.
  *
  * A group of handlers is a list macro of rows (spelling, name, types,
  * expression), expanded once to define the handlers and once to list the forms,
  * so that what is executed and what is claimed cannot drift apart.
  */
-#ifndef FARBUS_SOFTGPU_HANDLERS_H
-#define FARBUS_SOFTGPU_HANDLERS_H
+#ifndef FARBUS_SOFTGPU_HANDLER_H
+#define FARBUS_SOFTGPU_HANDLER_H
 
 #include <math.h>
 #include <string.h>
 
-#include "../machine/state.h"
+#include "state.h"
 
 typedef uint8_t u8;
 typedef uint16_t u16;
