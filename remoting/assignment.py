@@ -3,7 +3,7 @@
 A server is started with the lease's options and a channel, a Unix socket of datagrams
 (SOCK_SEQPACKET).  It gets its driver ready and then waits for the first datagram: this
 assignment, with two descriptors, the client's connection and a pipe with the lease's secret.
-Later datagrams are of resumed sessions (native/server/resume.c).
+Later datagrams are of resumed sessions (native/server/session/resume.c).
 
 Imports nothing that takes time: a server's start is a program's start.
 """

@@ -2,7 +2,7 @@
 
 Memory and pools that CUDA shares between processes by a descriptor are shared between the servers
 of a lease, which do not know each other.  Each asks its supervisor, over a socket of its own
-(SOCK_SEQPACKET), with one message at a time (native/server/descriptor.c), and is answered at once:
+(SOCK_SEQPACKET), with one message at a time (native/server/memory/descriptor.c), and is answered at once:
 nobody is waited for.  Servers serve whatever a client sends, so nothing that one says hurts another:
 tokens are drawn here, each session has a limit, and what a session exported ends with it.
 """
@@ -23,7 +23,7 @@ import threading
 #: What, the number of the question, the kind of object, why not, the token.
 MESSAGE = struct.Struct("=IIII32s")
 TOKEN_BYTES = 32
-#: Of one session; also native/server/descriptor.c.
+#: Of one session; also native/server/memory/descriptor.c.
 SESSION_LIMIT = 1024
 #: Of a lease: what four programs share of a device's whole memory in pieces of 20 MiB, PyTorch's.
 LEASE_LIMIT = 4096

@@ -44,7 +44,7 @@ CAPABILITY_SHARED_MEMORY, CAPABILITY_TLS, CAPABILITY_RESUME, CAPABILITY_WINDOWS,
 CAPABILITY_CONNECTIONS, CAPABILITY_PROMPT, CAPABILITY_THREADS, CAPABILITY_RDMA = 32, 64, 128, 256
 #: The text of HELLO_SESSION where nothing more is known.
 SESSION_ENDED = "the server or its lease has ended"
-#: Most TCP connections of one session (native/transport/bundle.h).
+#: Most TCP connections of one session (native/transport/sockets/bundle.h).
 CONNECTIONS_LIMIT = 8
 
 # wire/proof.h

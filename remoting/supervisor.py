@@ -5,7 +5,7 @@ for each (servers.py).  The servers die with the supervisor, and the supervisor 
 
 The hello proves that its sender has the lease's secret, and no hello is taken twice:
 that is what a server process is started for.  Over TCP the server then makes the client
-prove it again by a TLS handshake (native/transport/tls.h), which nobody can have recorded.
+prove it again by a TLS handshake (native/transport/sockets/tls.h), which nobody can have recorded.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ LIBRARY_HINT = "install rdma-core's libraries (Debian: ibverbs-providers; Fedora
 ALL_MAY_OPEN = stat.S_IROTH | stat.S_IWOTH
 
 LOCKED_BYTES = 6 * 2**20
-"""What a session may have locked: 3 MiB (native/transport/rdma.c), and as much again while it resumes."""
+"""What a session may have locked: 3 MiB (native/transport/rings/rdma.c), and as much again while it resumes."""
 
 
 def examine_rdma(

@@ -11,7 +11,7 @@ from farbus.cli.node_settings import NodeSettings
 CHECK = "encryption"
 
 LIBRARIES = ("libssl.so.3", "libssl.so.1.1")
-"""In the order in which shim and remoting server look for them (native/transport/openssl.c)."""
+"""In the order in which shim and remoting server look for them (native/transport/sockets/openssl.c)."""
 
 
 def examine_tls(settings: NodeSettings, *, loads: Callable[[str], object] = ctypes.CDLL) -> Iterator[Finding]:

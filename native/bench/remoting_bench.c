@@ -40,10 +40,13 @@
 #include <unistd.h>
 
 #include "../generated/cuda_abi.h"
-#include "../transport/clofork.h"
-#include "../transport/inbox.h"
-#include "../transport/rdma.h"
-#include "../transport/tls.h"
+#include "../transport/frames/inbox.h"
+#include "../transport/ground/clofork.h"
+#include "../transport/rings/memory.h"
+#include "../transport/rings/rdma.h"
+#include "../transport/rings/shm.h"
+#include "../transport/sockets/socket.h"
+#include "../transport/sockets/tls.h"
 #include "../transport/transport.h"
 #include "emulator.h"
 

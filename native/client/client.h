@@ -28,8 +28,8 @@
 
 #include "../generated/client_api.h"
 #include "../generated/cuda_abi.h"
-#include "../transport/inbox.h"
-#include "../transport/outbox.h"
+#include "../transport/frames/inbox.h"
+#include "../transport/frames/outbox.h"
 #include "../wire/frame.h"
 #include "../wire/handle.h"
 #include "../wire/hello.h"
@@ -38,28 +38,6 @@
 
 /* The newest CUDA version that the shim implements the driver API of. */
 #define CLIENT_DRIVER_VERSION 13000
-
-/* ---- entries: the driver API as a table (generated/client_entries.c) ---- */
-
-struct client_entry {
-	const char *name;
-	const char *symbol;
-	void *function;
-	int version;
-	int thread_version;		/* 0: no per-thread-stream form */
-	void *thread_function;
-	const char *thread_symbol;
-	int number;
-	const char *reason;		/* why it is unsupported, or NULL */
-};
-
-extern const struct client_entry client_entries[];
-extern const size_t client_entry_count;
-
-/* Say once, by name, that a function is not there; that this server does not have it. */
-CUresult client_unsupported(int number);
-struct client_session;
-CUresult client_missing(const struct client_session *session, int number);
 
 /* ---- objects ---- */
 
@@ -311,211 +289,28 @@ static inline bool client_alone(void)
 	return farbus_client.session_count == 1;
 }
 
-/* ---- threads (thread.c) ---- */
-
-/* Most contexts that one thread may push. */
-#define CLIENT_CONTEXT_STACK 64
-
-struct client_thread {
-	bool registered;
-	uint16_t lane;
-	unsigned per_thread;		/* inside a _ptds or _ptsz entry */
-	bool host_function;		/* runs one for a stream: no CUDA call is allowed */
-	bool managed;			/* holds the lock of pages.h */
-	unsigned guards;		/* client_guard_begin, nested */
-	sigset_t signals;		/* blocked before the first of them */
-	unsigned depth;
-	CUcontext contexts[CLIENT_CONTEXT_STACK];
-	CUstreamCaptureMode capture_mode;
-};
-
-struct client_thread *client_thread(void);
-
-/* Around holding what a page of managed memory may need to come here: a handler of the
- * program's that touched it then would wait for its own thread.  Blocks signals where there
- * is such memory, else it costs a look.  They nest. */
-void client_guard_begin(void);
-void client_guard_end(void);
-/* Once, by cuInit: `ends` is called on each thread of the program's that has used CUDA when it ends. */
-int client_threads_init(void (*ends)(void *thread));
-/* Its lane may be another's from here on. */
-void client_thread_leave(struct client_thread *thread);
-
-void client_per_thread_begin(void);
-void client_per_thread_end(void);
-
-/* The current context, or NULL. */
-struct client_context *client_context_current(void);
-struct client_context *client_context_get(CUcontext handle);
-
-/* Begin a call that needs a context: initialised, current, not destroyed, no
- * sticky error.  client_enter_any: initialised and connected. */
-CUresult client_enter(void);
-CUresult client_enter_any(void);
-/* The same as client_enter, telling the current context on success. */
-CUresult client_enter_context(struct client_context **current);
-
-/* ---- streams and events as handles (streams.c, events.c) ---- */
-
-/* What travels for a handle; the result that CUDA gives for a wrong one. */
-CUresult client_stream_wire(CUstream stream, uint64_t *wire);
-/* Begin a call about a stream: as client_enter, but one that the program made has a context, so that none
- * need be current. */
-CUresult client_enter_stream(CUstream stream);
-/* Both, for work that goes into the stream, and the sticky error of its own context. */
-CUresult client_stream_enter(CUstream stream, uint64_t *wire);
-CUresult client_event_wire(CUevent event, uint64_t *wire);
-/* The context that a stream works in, as named on the wire: CUDA's special streams are the
- * current context's.  NULL: there is none. */
-struct client_context *client_stream_context(uint64_t stream);
-struct client_context *client_event_context(uint64_t event);
-/* NULL for one that was never made, is destroyed or has ended with its context. */
-struct client_stream *client_stream_find(uint64_t stream);
-/* Would the driver spin where this request, made in `context`, waits?  By default it does (cuCtxCreate's and
- * cuEventCreate's flags). */
-bool client_wait_spins(CUcontext context, enum wire_op op, const void *fixed);
-
-/* ---- what servers name (route.c) ----
- *
- * Graphs, arrays, pools and their like: a program gets the server's name with the session's
- * index in it, so that names of two servers differ. */
-
-/* The name for the program; 0 stays 0. */
-static inline uint64_t client_named_take(const struct client_session *session, uint64_t wire)
+/* Is any stream being captured?  Else no server need be asked. */
+static inline bool client_captures(void)
 {
-	return wire ? wire | session->index : 0;
+	return atomic_load_explicit(&farbus_client.capturing, memory_order_relaxed) > 0;
 }
 
-/* The server's name, and whose it is; what no server can have named stays as it is, and
- * is the current context's server's to refuse. */
-uint64_t client_named_wire(const void *name, struct client_session **session);
-
-/* ---- where a request goes (route.c) ---- */
-
-struct client_request {
-	enum wire_op op;
-	const void *fixed;
-	size_t fixed_bytes;
-	const void *tail;
-	size_t tail_bytes;
-};
-
-/* Where a request goes, and the context that it is made in: its handle, or 0.  `own`: by the lane of the shim's own, if the
- * server knows of it (WIRE_LANE_OWN): it is executed before what others have posted and the server has not begun with. */
-struct client_route {
-	struct client_session *session;
-	uint64_t context;
-	bool own;
-};
-
-/* The current context's, or the first server's that is there. */
-struct client_route client_route_current(void);
-/* Is it alive, and not the current one? */
-bool client_context_elsewhere(const struct client_context *context);
-/* An object's of that context: of the current one, if that is of the same server. */
-struct client_route client_route_context(const struct client_context *context);
-/* That context's, whichever the current one is: its streams are no other one's. */
-static inline struct client_route client_route_made_in(const struct client_context *context, bool own)
+/* Has the program managed memory?  Else that costs nothing. */
+static inline bool client_managed_any(void)
 {
-	return (struct client_route){
-		.session = context->session,
-		.context = (uint64_t)(uintptr_t)context->handle,
-		.own = own,
-	};
+	return atomic_load_explicit(&farbus_client.managed, memory_order_relaxed) != NULL;
 }
-/* A stream's: of its own context. */
-struct client_route client_route_stream(uint64_t stream);
-/* A primary context at that server; NULL: none is active. */
-struct client_context *client_session_context(const struct client_session *session);
-/* Something of that server's that no context has. */
-struct client_route client_route_session(struct client_session *session);
-struct client_session *client_stream_session(uint64_t stream);
 
-/* ---- requests (exchange.c) ---- */
-
-/* These go where the handles in `fixed` belong; where those are of two servers the
- * result is CUDA_ERROR_INVALID_HANDLE, as with objects of two contexts. */
-CUresult client_post(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
-		     size_t tail_bytes);
-/* The same for what puts work into a stream: while anything is captured, the result is the driver's. */
-CUresult client_post_work(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail, size_t tail_bytes);
-/* Of what has been posted on the route, where that is known already: the driver's result while anything is captured. */
-CUresult client_confirm(const struct client_route *route);
-/* The same with a tail that may be read where it lies until it is settled. */
-CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes, const void *tail,
-			  size_t tail_bytes);
-void client_settle(const void *at, size_t bytes);
-CUresult client_call(enum wire_op op, const void *fixed, size_t fixed_bytes, void *reply,
-		     size_t reply_bytes);
-/* A call with a tail in either direction, or whose bytes go to a target.  The
- * caller sets reply, reply_bytes, want_tail and target of `wait`. */
-CUresult client_call_wide(const struct client_request *request, struct client_wait *wait);
-/* The same to where the caller says. */
-CUresult client_call_to(const struct client_route *route, const struct client_request *request,
-			struct client_wait *wait);
-CUresult client_post_to(const struct client_route *route, const struct client_request *request);
-/* The same; `on_sequence` is told the request's sequence before anything of it can come back. */
-CUresult client_post_registered(const struct client_route *route, const struct client_request *request,
-				void (*on_sequence)(void *opaque, uint64_t sequence), void *opaque);
-CUresult client_post_on(const struct client_route *route, enum wire_op op, const void *fixed,
-			size_t fixed_bytes, const void *tail, size_t tail_bytes);
-/* What was posted leaves now.  0, or -errno. */
-int client_flush(struct client_session *session);
-/* A call of the shim's own: what it reports of earlier work is still the program's to be told.
- * The call's own result. */
-CUresult client_call_own(const struct client_route *route, const struct client_request *request,
-			 struct client_wait *wait);
-/* No thread of the program reads the inbox any more (pages.h): whoever reads for all must not be
- * interrupted by a handler that waits for a page. */
-void client_session_unlead(struct client_session *session);
-/* Post a request whose answer is data for `target`, which it takes over. */
-CUresult client_post_target(const struct client_request *request, struct client_target *target);
-CUresult client_post_target_to(const struct client_route *route, const struct client_request *request,
-			       struct client_target *target);
+/* Do its pages come when they are touched?  Then the receiver thread alone reads. */
+static inline bool client_paging(void)
+{
+	return atomic_load_explicit(&farbus_client.paging, memory_order_relaxed);
+}
 
 /* Has the session's server the operation?  An older one may not; the hello says. */
 static inline bool client_session_has(const struct client_session *session, enum wire_op op)
 {
 	return session->operations[op / 8] >> op % 8 & 1;
 }
-
-/* ---- who reads (receive.c), and what has failed (failure.c) ---- */
-
-int client_session_start(struct client_session *session);
-/* The connection is lost: say so once, wake everybody. */
-void client_session_fail(struct client_session *session, int error);
-/* May this CUresult only be got rid of by ending the context? */
-bool client_result_is_sticky(CUresult result);
-
-/* ---- before more is posted (stream.c, pace.c) ---- */
-
-/* Wait until this process may do what a stream would do next, with what that waits for of the legacy stream and others. */
-CUresult client_stream_reach(uint64_t stream);
-/* Wait, if needed, before posting more work to a stream (named as on the wire), with
- * that many pieces of copies. */
-void client_stream_pace(uint64_t stream, unsigned weight, size_t pieces);
-
-/* ---- what else many need ---- */
-
-/* Where the current context's device has its multiprocessors; both malloc'ed (device.c). */
-CUresult client_device_layout(uint8_t **gpcs, uint8_t **numbers);
-
-/* Move a descriptor to a high number; where none is free, it stays.  Its number now. */
-int client_raise_descriptor(int descriptor);
-/* One line on stderr: "farbus: ...". */
-void client_message(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Its two halves, for who holds a lock: the line on stderr, and in the log, whose callbacks are the program's. */
-struct client_line {
-	char text[512];
-	size_t length;
-};
-void client_line_write(struct client_line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void client_line_log(const struct client_line *line);
-/* Keep a line for cuLogs*, and tell those who have asked (log.c). */
-void client_log(const char *line, size_t length);
-/* This thread reads for all, so that it can't call and wait for a reply; it does no longer: tell callbacks what was
- * logged meanwhile. */
-void client_log_lead(void);
-void client_log_led(void);
 
 #endif

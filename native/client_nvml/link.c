@@ -6,8 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../client/ground/message.h"
 #include "../client/sessions/session.h"
-#include "../transport/clofork.h"
+#include "../transport/ground/clofork.h"
 
 struct nvml nvml = {
 	.link = PTHREAD_MUTEX_INITIALIZER,

@@ -16,7 +16,7 @@ $(REMOTING_FUZZERS:%=$(REMOTING_FUZZ_BUILD)/%): $(REMOTING_FUZZ_BUILD)/%: $(REMO
 	$(CC) $(REMOTING_FUZZ_CFLAGS) -o $@ $< $(filter-out $(OWN_OBJECTS),$(REMOTING_FUZZ_OBJECTS)) -ldl
 
 # It includes that source.
-$(REMOTING_FUZZ_BUILD)/remoting_resume: OWN_OBJECTS = $(REMOTING_FUZZ_BUILD)/server/resume.o
+$(REMOTING_FUZZ_BUILD)/remoting_resume: OWN_OBJECTS = $(REMOTING_FUZZ_BUILD)/server/session/resume.o
 
 .PHONY: fuzz-remoting fuzz-smoke
 fuzz-smoke: fuzz-remoting
@@ -28,4 +28,4 @@ fuzz-remoting: $(REMOTING_FUZZERS:%=$(REMOTING_FUZZ_BUILD)/%) softgpu-driver
 		FARBUS_FUZZ_LIBCUDA=$(CURDIR)/$(BUILD)/softgpu/libcuda.so.1 \
 		$(REMOTING_FUZZ_BUILD)/$$name $(REMOTING_FUZZ_SECONDS) $(REMOTING_FUZZ_BUILD)/$$name.last; done
 
--include $(wildcard $(REMOTING_FUZZ_BUILD)/*/*.d)
+-include $(wildcard $(REMOTING_FUZZ_BUILD)/*/*.d $(REMOTING_FUZZ_BUILD)/*/*/*.d)

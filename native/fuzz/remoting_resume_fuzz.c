@@ -4,11 +4,12 @@
  * Only a hello with the secret, the number and the token may change a session, and only to where
  * the peer can be.
  */
-#include "../server/resume.c"
+#include "../server/session/resume.c"
 
 #include <sys/wait.h>
 
-#include "../transport/bundle.h"
+#include "../transport/sockets/bundle.h"
+#include "../transport/sockets/socket.h"
 #include "rounds.h"
 
 static uint64_t random_state;

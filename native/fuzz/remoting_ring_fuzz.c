@@ -15,7 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../transport/inbox.h"
+#include "../transport/frames/inbox.h"
+#include "../transport/rings/shm.h"
+#include "../transport/sockets/socket.h"
 #include "../transport/transport.h"
 #include "rounds.h"
 

@@ -12,7 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../transport/tls.h"
+#include "../transport/sockets/socket.h"
+#include "../transport/sockets/tls.h"
 #include "rounds.h"
 
 #define CONNECTION_MAX_S 20u

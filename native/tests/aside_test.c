@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../server/aside.h"
+#include "../server/ground/aside.h"
 
 #undef NDEBUG
 

@@ -8,8 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../transport/bundle.h"
-#include "../transport/crew.h"
+#include "../transport/ground/crew.h"
+#include "../transport/sockets/bundle.h"
+#include "../transport/sockets/socket.h"
 #include "stream_pair.h"
 
 #undef NDEBUG

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "../transport/carrier.h"
+#include "../transport/resumed/carrier.h"
 
 #undef NDEBUG
 

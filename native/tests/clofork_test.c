@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../transport/clofork.h"
+#include "../transport/ground/clofork.h"
 
 static int file_make(void)
 {

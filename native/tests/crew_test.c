@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "../transport/crew.h"
+#include "../transport/ground/crew.h"
 
 #undef NDEBUG
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "../transport/processors.h"
+#include "../transport/ground/processors.h"
 
 #undef NDEBUG
 

@@ -1,7 +1,8 @@
 /* RDMA as a transport: order, room, ends, hostile peers, cuts.  Over whatever libibverbs.so.1 there is and has 127.0.0.1:
  * soft-RoCE, or the tests' own (tests/verbs). */
-#include "../transport/rdma_rings.c"
-#include "../transport/rdma.c"
+#include "../transport/rings/rdma_rings.c"
+#include "../transport/rings/rdma.c"
+#include "../transport/sockets/socket.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -10,7 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "../transport/resume.h"
+#include "../transport/resumed/resume.h"
 
 #undef NDEBUG
 

@@ -11,11 +11,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../transport/bundle.h"
-#include "../transport/crew.h"
-#include "../transport/resume.h"
-#include "../transport/socket.h"
-#include "../transport/zerocopy.h"
+#include "../transport/ground/crew.h"
+#include "../transport/resumed/resume.h"
+#include "../transport/sockets/bundle.h"
+#include "../transport/sockets/socket.h"
+#include "../transport/sockets/zerocopy.h"
 #include "kernel.h"
 #include "stream_pair.h"
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../transport/resume.h"
-#include "../transport/retained.h"
+#include "../transport/resumed/resume.h"
+#include "../transport/resumed/retained.h"
 
 #undef NDEBUG
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "../transport/sleeper.h"
+#include "../transport/ground/sleeper.h"
 
 #undef NDEBUG
 

@@ -13,8 +13,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../transport/resume.h"
-#include "../transport/socket.h"
+#include "../transport/resumed/resume.h"
+#include "../transport/sockets/socket.h"
 
 #undef NDEBUG
 

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "../transport/thread.h"
+#include "../transport/ground/thread.h"
 
 #undef NDEBUG
 

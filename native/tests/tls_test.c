@@ -8,7 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../transport/tls.h"
+#include "../transport/sockets/socket.h"
+#include "../transport/sockets/tls.h"
 #include "../wire/digest.h"
 #include "../wire/proof.h"
 

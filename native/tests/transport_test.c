@@ -16,9 +16,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../transport/crew.h"
-#include "../transport/inbox.h"
-#include "../transport/streaming.h"
+#include "../transport/frames/inbox.h"
+#include "../transport/ground/crew.h"
+#include "../transport/ground/streaming.h"
+#include "../transport/rings/shm.h"
+#include "../transport/sockets/socket.h"
 #include "../transport/transport.h"
 #include "../wire/digest.h"
 

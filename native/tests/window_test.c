@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../transport/socket.h"
+#include "../transport/sockets/socket.h"
 #include "stream_pair.h"
 
 #undef NDEBUG

@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../transport/socket.h"
+#include "../transport/sockets/socket.h"
+#include "../transport/sockets/zerocopy.h"
 #include "../transport/transport.h"
-#include "../transport/zerocopy.h"
 #include "kernel.h"
 
 #undef NDEBUG

@@ -7,7 +7,7 @@
 #ifndef FARBUS_TRANSPORT_TRANSPORT_H
 #define FARBUS_TRANSPORT_TRANSPORT_H
 
-#include "clock.h"
+#include "ground/clock.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -126,64 +126,6 @@ struct transport {
 	struct rdma *rdma;		/* of one by RDMA */
 	struct zerocopy *zerocopy;	/* of one whose kernel sends from where it lies */
 };
-
-/* Take over a connected socket (TCP or Unix). */
-int transport_socket_init(struct transport *transport, int descriptor);
-
-/* Connect to a TCP address within timeout_ms.  0 or -errno. */
-int transport_tcp_connect(struct transport *transport, const char *address, const char *port,
-			  int timeout_ms);
-
-/* Connect to a Unix socket within timeout_ms; a name that begins with '@' is one of
- * the abstract namespace.  0 or -errno. */
-int transport_unix_connect(struct transport *transport, const char *path, int timeout_ms);
-
-/* Write exactly, with a descriptor for a peer at the other end of a Unix socket. */
-int transport_write_descriptor(struct transport *transport, const void *data, size_t bytes,
-			       int descriptor);
-
-/* Read exactly, and take the descriptor that came along (-1: none did, or not one). */
-int transport_read_descriptor(struct transport *transport, void *data, size_t bytes, int timeout_ms,
-			      int *descriptor);
-
-/* ---- shared memory (shm.c), over a connected Unix socket, which stays as doorbell
- * and as sign of life ----
- *
- * The client makes the memory and sends its descriptor with the hello; the server
- * takes it or not.  Once both know, both switch: from then on bytes go through it. */
-
-/* Make memory for a session: *descriptor is to be sent and then closed (clofork_close).  0 or -errno. */
-int transport_shm_make(struct shm **shm, int *descriptor);
-/* Map what a peer sent, which is closed in any case.  -EPROTO: not what may be offered
- * (size, seals, or not of the socket's other user). */
-int transport_shm_take(struct shm **shm, const struct transport *transport, int descriptor);
-void transport_shm_drop(struct shm *shm);
-/* Go on over `shm`, which the transport then owns. */
-void transport_shm_switch(struct transport *transport, struct shm *shm, bool server);
-
-/* Make memory of `bytes` (whole pages) to share with the peer, all of it there and never to be
- * cut off; `name` is what /proc calls it.  *descriptor is to be passed and then closed
- * (clofork_close).  0 or -errno; -EFBIG: beyond the process's RLIMIT_FSIZE. */
-int transport_memory_make(const char *name, size_t bytes, void **memory, int *descriptor);
-/* Have all pages of a part of a file in memory be there.  0 or -errno: -ENOSPC, -ENOMEM, -EFBIG. */
-int transport_memory_populate(int descriptor, off_t offset, size_t bytes);
-/* Whether the machine can give so much: of more the kernel would end processes (MemAvailable, proc_meminfo(5)). */
-bool transport_memory_is_there(size_t bytes);
-/* Map what a peer passed, which is closed in any case.  -EPROTO: not what may be shared (size,
- * seals, pages that are not there, of which the last does not matter unless it has to be `populated`, or not of the
- * socket's other user). */
-int transport_memory_take(const struct transport *transport, int descriptor, size_t bytes, bool populated,
-			  void **memory);
-/* The same for a part of a file that the peer has in memory (tmpfs), whole pages: others may have it, too, and cut it
- * off, which ends whoever touches it then. */
-int transport_file_take(const struct transport *transport, int descriptor, uint64_t offset, size_t bytes,
-			void **memory);
-/* Over shared memory: pass a descriptor to the server, ahead of what is written next.  0 or
- * -errno, -EAGAIN among them: it never waits. */
-int transport_shm_pass(struct transport *transport, int descriptor);
-/* The oldest descriptor that was passed here and not taken yet, now the caller's; -1: there is
- * none.  For who reads. */
-int transport_shm_passed(struct transport *transport);
 
 /* Close this process's end without telling the peer (it may be shared). */
 void transport_release(struct transport *transport);

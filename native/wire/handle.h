@@ -25,7 +25,7 @@ enum handle_kind {
 	HANDLE_FUNCTION,
 	HANDLE_BLOB,
 	HANDLE_TOKEN,
-	HANDLE_NAMED,			/* what the server names: server/named.c */
+	HANDLE_NAMED,			/* what the server names: server/ground/named.c */
 	HANDLE_PINNED,			/* pinned memory that both share */
 };
 

@@ -9,7 +9,7 @@
  *	wire_hello, session   ->
  *	                      <-        wire_hello_reply, text, wire_resumed if it is OK
  *
- * With WIRE_CAPABILITY_RDMA what native/transport/rdma.h says follows each of the two.
+ * With WIRE_CAPABILITY_RDMA what native/transport/rings/rdma.h says follows each of the two.
  *
  * Without WIRE_CAPABILITY_RESUME the latter asks how that session has ended: the supervisor says
  * WIRE_HELLO_SESSION and a sentence for a person, once it has.
@@ -75,22 +75,22 @@ static inline uint64_t wire_hello_connection(const struct wire_hello *hello)
 /* Bits of wire_hello.capabilities, and of the reply's: what both will use. */
 enum wire_capability {
 	/* Asked for over a Unix socket, with the descriptor of the memory
-	 * (native/transport/shm.c); granted: frames go through that. */
+	 * (native/transport/rings/shm.c); granted: frames go through that. */
 	WIRE_CAPABILITY_SHARED_MEMORY = 1,
-	/* What follows this hello is TLS (native/transport/tls.h), in which the hello
+	/* What follows this hello is TLS (native/transport/sockets/tls.h), in which the hello
 	 * is said again, complete: in the clear it has neither process nor program. */
 	WIRE_CAPABILITY_TLS = 2,
 	/* Asked for over TCP; granted: the stream is one of records
-	 * (native/transport/resume.h), and outlives its connection. */
+	 * (native/transport/resumed/resume.h), and outlives its connection. */
 	WIRE_CAPABILITY_RESUME = 4,
 	/* Asked for with that; granted: windows grow beyond RESUME_WINDOW_BYTES, and
-	 * readers acknowledge more often (native/transport/resume.h). */
+	 * readers acknowledge more often (native/transport/resumed/resume.h). */
 	WIRE_CAPABILITY_WINDOWS = 8,
 	/* Asked for over TCP; granted: the server keeps images for later programs, and may be
 	 * asked to load one by its digest (image_load). */
 	WIRE_CAPABILITY_IMAGES = 16,
 	/* Asked for with WIRE_CAPABILITY_RESUME; granted: the stream is one of chunks, and may
-	 * have further connections (native/transport/bundle.h).  Of a session that goes on: this is
+	 * have further connections (native/transport/sockets/bundle.h).  Of a session that goes on: this is
 	 * one of those, and `received` the beginning of the nonce of the hello to whose connection it is added. */
 	WIRE_CAPABILITY_CONNECTIONS = 32,
 	/* Asked for with WIRE_CAPABILITY_WINDOWS; granted: the client acknowledges so often that the
@@ -100,7 +100,7 @@ enum wire_capability {
 	 * such: the same as WIRE_CAPABILITY_CONNECTIONS. */
 	WIRE_CAPABILITY_THREADS = 128,
 	/* Asked for with WIRE_CAPABILITY_RESUME, for each connection; granted: both try to go on by RDMA
-	 * (native/transport/rdma.h), where there is one connection alone. */
+	 * (native/transport/rings/rdma.h), where there is one connection alone. */
 	WIRE_CAPABILITY_RDMA = 256,
 };
 

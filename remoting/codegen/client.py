@@ -120,7 +120,15 @@ def _stub(entry: Entry) -> list[str]:
 
 def generate_stubs() -> str:
     """The text of client_stubs.c."""
-    out = [BANNER, '#include "../client/client.h"', '#include "client_api.h"', ""]
+    out = [
+        BANNER,
+        '#include "../client/exchange/exchange.h"',
+        '#include "../client/ground/thread.h"',
+        '#include "../client/handles/events.h"',
+        '#include "../client/handles/streams.h"',
+        '#include "client_api.h"',
+        "",
+    ]
     for entry in ENTRIES:
         names = ", ".join(_names(entry.parameters))
         parameters = entry.parameters or "void"
@@ -185,8 +193,8 @@ def generate_entries() -> str:
     """The text of client_entries.c: what programs call, and the table behind cuGetProcAddress."""
     out = [
         BANNER,
-        '#include "../client/client.h"',
         '#include "../client/calls/details.h"',
+        '#include "../client/calls/lookup.h"',
         '#include "client_api.h"',
         "",
     ]

@@ -321,12 +321,18 @@ def generate_raw_header() -> str:
 
 def generate_server_calls() -> str:
     """The text of server_calls.c."""
-    out = [BANNER, '#include "../server/marshal.h"', '#include "params.h"', ""]
+    out = [
+        BANNER,
+        '#include "../server/calls/marshal.h"',
+        '#include "../server/ground/lead.h"',
+        '#include "params.h"',
+        "",
+    ]
     for call in calls():
         entry = call.entry
         number = entry.number
         arguments = ", ".join(f"a.{parameter.name}" for parameter in call.parameters)
-        # Libraries and their kernels are found by who leads alone (native/server/hold.c).
+        # Libraries and their kernels are found by who leads alone (native/server/ground/hold.c).
         if (call.wait or call.passes) and {"CUfunction", "CUkernel", "CUlibrary", "CUmodule"} & {
             p.walk for p in call.parameters
         }:

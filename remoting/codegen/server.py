@@ -110,7 +110,7 @@ def _handler(op: Operation) -> list[str]:
 
 def generate_dispatch() -> str:
     """The text of server_dispatch.c."""
-    out = [BANNER, '#include "../server/server_ops.h"', ""]
+    out = [BANNER, '#include "../server/ground/resolve.h"', ""]
     for op in OPERATIONS:
         if op.driver:
             out += _handler(op)

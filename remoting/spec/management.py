@@ -38,7 +38,7 @@ OPERATIONS: Final = (
 class Shape(enum.Enum):
     """The parameters that follow the device in C; ``a b c`` are unsigned int and go to the server.
 
-    native/client_nvml/called.c and native/server/management.c have a macro or a case for each.
+    native/client_nvml/called.c and native/server/calls/management.c have a macro or a case for each.
     """
 
     NUMBER = "unsigned *"

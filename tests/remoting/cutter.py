@@ -1,6 +1,6 @@
 """A network that cuts: passes connections of one session on, and cuts them where it is told to.
 
-It reads what it passes on: hello, records (native/transport/resume_stream.h) and the frames in them, in both
+It reads what it passes on: hello, records (native/transport/resumed/resume_stream.h) and the frames in them, in both
 directions, so that a cut can be put at any byte of the session's two streams.  What it has
 taken in and not passed on is lost with the connection, as in a real network.
 """
@@ -541,5 +541,5 @@ class BundleCutter(Network):
 
 
 def len_missing(header: bytes) -> int:
-    """Return how many bytes of a chunk's header (native/transport/bundle.c) are still to come."""
+    """Return how many bytes of a chunk's header (native/transport/sockets/bundle.c) are still to come."""
     return CHUNK_BYTES - len(header)

@@ -28,7 +28,7 @@ SANITIZER = os.environ.get("FARBUS_SANITIZER", "")
 #: Programs of another machine have a shim of its, and CC is its compiler (make check-arm64).
 SHIM = Path(os.environ.get("FARBUS_TEST_SHIM") or Path(SANITIZED or BUILD) / "shim")
 
-#: With so many processors several threads carry what is large (native/transport/crew.c).
+#: With so many processors several threads carry what is large (native/transport/ground/crew.c).
 CREW_PROCESSORS = 8
 
 #: A program here takes well under a second; a hang must not hold the whole run.

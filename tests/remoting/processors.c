@@ -1,5 +1,6 @@
 /* Preloaded: a process that may use PROCESSORS processors, and that leaves the file PROCESSORS_WANTED where a thread asks
- * whether another one wants its own, as whoever spins on does (native/transport/inbox.c).  With PROCESSORS_IDLE nobody does. */
+ * whether another one wants its own, as whoever spins on does (native/transport/frames/inbox.c).  With PROCESSORS_IDLE
+ * nobody does. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>

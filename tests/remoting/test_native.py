@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-from tests.harness.symbols import Needs, needs_of, rooms_of, upward_calls
+from tests.harness.symbols import foreign_names, home_of, includes_of, needs_of, rooms_of, upward
 from tests.remoting.harness import BUILD, ROOT, SHIM, Remote, open_twice
 
 GLIBC = (2, 28)
@@ -40,7 +41,7 @@ def test_native(name: str) -> None:
 
 
 def test_nothing_waits_by_a_clock_that_may_be_set() -> None:
-    """pthread_mutex_timedlock knows no other clock; conditions are made with one (transport/thread.h)."""
+    """pthread_mutex_timedlock knows no other clock; conditions are made with one (transport/ground/thread.h)."""
     waits = re.compile(r"\b(pthread_mutex_timedlock|pthread_rwlock_timed\w+|sem_timedwait|pthread_cond_timedwait)\(")
     folders = ("client", "client_nvml", "server", "transport", "wire")
     sources = [source for folder in folders for source in (ROOT / "native" / folder).rglob("*.[ch]")]
@@ -48,28 +49,51 @@ def test_nothing_waits_by_a_clock_that_may_be_set() -> None:
     assert found == {("thread.c", "pthread_cond_timedwait")}
 
 
-def callees(part: str) -> Needs:
-    """Which files of native/``part`` need symbols of which others of it, as the objects say that make has built."""
-    sources = (ROOT / "native" / part).rglob("*.c")
-    made = {source: (BUILD / "objects" / source.relative_to(ROOT / "native")).with_suffix(".o") for source in sources}
-    for source, path in made.items():
+def objects(part: str) -> dict[Path, str]:
+    """The objects of native/``part`` that make has built, and their sources, without the ending."""
+    sources = [source.relative_to(ROOT / "native") for source in (ROOT / "native" / part).rglob("*.c")]
+    made = {(BUILD / "objects" / source).with_suffix(".o"): source for source in sources}
+    for path, source in made.items():
         if not path.exists():
-            pytest.skip(f"{source.relative_to(ROOT)} is not built: make -C native")
-    return needs_of({path: str(source.relative_to(ROOT / "native" / part)) for source, path in made.items()})
+            pytest.skip(f"native/{source} is not built: make -C native")
+    return {path: str(source.relative_to(part).with_suffix("")) for path, source in made.items()}
 
 
-@pytest.mark.parametrize("part", ["wire", "transport", "server", "client"])
+PARTS = pytest.mark.parametrize("part", ["wire", "transport", "server", "client"])
+
+
+@PARTS
 def test_no_files_call_each_other_in_a_circle(part: str) -> None:
-    TopologicalSorter(callees(part)).prepare()
+    TopologicalSorter(needs_of(objects(part))).prepare()
 
 
-def test_the_shim_s_rooms_call_downwards() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text().partition("### The shim")[2].partition("\n## ")[0]
-    height = {room: (-number,) for number, room in enumerate(rooms_of(page))}
-    called = callees("client")
-    rooms = {str(Path(name).parent) for name in called}
-    assert rooms == height.keys(), "docs/architecture.md has each folder of native/client"
-    assert upward_calls(called, lambda name: height[str(Path(name).parent)]) == set()
+@PARTS
+def test_a_header_tells_of_the_source_whose_name_it_has(part: str) -> None:
+    assert foreign_names(ROOT / "native" / part, home_of(objects(part))) == set()
+
+
+ROOMS = {"client": "The shim", "server": "The server", "transport": "Transports"}
+"""Whose folders are rooms, and the section of docs/architecture.md that has them from top to bottom."""
+
+
+def height_in(part: str) -> Callable[[str], tuple[int]]:
+    """How high a file stands, by its room; lowest are the headers that are in none, which all rooms know."""
+    page = (ROOT / "docs" / "architecture.md").read_text().partition(f"\n### {ROOMS[part]}\n")[2].partition("\n##")[0]
+    rooms = rooms_of(page)
+    assert {path.name for path in (ROOT / "native" / part).iterdir() if path.is_dir()} == set(rooms)
+    return lambda file: (-[*rooms, "."].index(str(Path(file).parent)),)
+
+
+@pytest.mark.parametrize("part", ROOMS)
+def test_rooms_call_downwards(part: str) -> None:
+    assert upward(needs_of(objects(part)), height_in(part)) == set()
+
+
+@pytest.mark.parametrize("part", ROOMS)
+def test_rooms_include_of_rooms_below(part: str) -> None:
+    """A header that lies in no room is not asked what it includes: it says what all of them share."""
+    included = {file: others for file, others in includes_of(ROOT / "native" / part).items() if "/" in file}
+    assert upward(included, height_in(part)) == set()
 
 
 @pytest.mark.parametrize("inline", ["256", "0"])

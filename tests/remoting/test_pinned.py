@@ -168,7 +168,7 @@ def memory(size: int = BYTES, *, seals: int = SEALS, filled: bool = True, name: 
 
 
 class Shared(Session):
-    """A session over shared memory (native/transport/shm.c), one end of which is written here."""
+    """A session over shared memory (native/transport/rings/shm.c), one end of which is written here."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, ring: mmap.mmap) -> None:
         super().__init__(process, connection)

@@ -27,7 +27,7 @@ from tests.remoting.test_failures import PATIENCE_S, alive, wait_until
 
 Build = Callable[[str], Path]
 
-#: native/transport/rdma.c: status, MTU, reader's and writer's number and first packet, ring, key, its size, GID.
+#: native/transport/rings/rdma.c: status, MTU, reader's and writer's number and first packet, ring, key, its size, GID.
 TERMS = struct.Struct("<II4IQII16s")
 WORD = struct.Struct("<I")
 MTU_1024 = 3

@@ -42,7 +42,7 @@ PROGRAMS = (
 CUTS_EACH = 60
 CUTS_LATER = 40
 DATA_BYTES = 16  # struct wire_data
-#: How long a server waits for a program whose connection was closed (native/server/resume.c).
+#: How long a server waits for a program whose connection was closed (native/server/session/resume.c).
 CLOSED_GRACE_S = 5.0
 
 

@@ -109,9 +109,9 @@ def older_server(
         table.write_text(text)
     # By their sources: of one that has been taken away the object may still lie there.
     objects = [
-        BUILD / "objects" / folder / source.with_suffix(".o").name
+        (BUILD / "objects" / source.relative_to(ROOT / "native")).with_suffix(".o")
         for folder in ("wire", "transport", "server", "generated")
-        for source in (ROOT / "native" / folder).glob("*.c")
+        for source in (ROOT / "native" / folder).rglob("*.c")
         if source.name not in {table.name for table in tables} and not source.name.startswith("client_")
     ]
     program = tmp_path / "older_server"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.symbols import Needs, needs_of, rooms_of, symbols_of, upward_calls
+from tests.harness.symbols import Needs, foreign_names, home_of, includes_of, needs_of, rooms_of, symbols_of, upward
 from tests.softgpu.document import DOCUMENT
 from tests.softgpu.driver_programs import require_library
 
@@ -55,7 +55,21 @@ def test_the_folders_are_those_that_the_document_has() -> None:
 
 def test_no_layer_and_no_room_knows_the_one_above(needs: Needs) -> None:
     assert {height_of(file)[0] for file in needs} == {0, -1, -2}
-    assert upward_calls(needs, height_of) == set()
+    assert upward(needs, height_of) == set()
+
+
+def test_no_file_includes_of_a_layer_or_room_above() -> None:
+    """Headers beside the engine's rooms, in none of them, are for all of them."""
+    included = {
+        file: {other: how for other, how in others.items() if str(Path(other).parent) != "engine"}
+        for file, others in includes_of(SOURCES).items()
+        if file.split("/")[0] in LAYERS
+    }
+    assert upward(included, height_of) == set()
+
+
+def test_a_header_tells_of_the_source_whose_name_it_has(objects: dict[Path, str]) -> None:
+    assert foreign_names(SOURCES, home_of(objects)) == set()
 
 
 def test_functions_of_the_api_are_in_its_files(objects: dict[Path, str]) -> None:

@@ -11,7 +11,7 @@
 
 #define MOST_GIDS 256
 #define MOST_AT_ONCE 64
-/* As native/transport/rdma.c has them, but that nobody here waits for a receive for ever. */
+/* As native/transport/rings/rdma.c has them, but that nobody here waits for a receive for ever. */
 #define HOPS 64
 #define TIMEOUT 14
 #define RETRIES 6

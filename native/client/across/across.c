@@ -15,9 +15,16 @@
  * T is the stream's server, S the event's.  Helpers (helpers.c) are streams of the shim's own, so
  * that nothing else which is on its way there is waited for.  Copies are in relay.c.
  */
-#include "../exchange/capture.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../exchange/jobs.h"
+#include "../ground/message.h"
+#include "../handles/events.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "../streams/host.h"
 #include "across.h"
+#include "helpers.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,7 @@
 /* Streams of the shim's own, for what must not wait for anything that a program has put into its streams. */
-#include "across.h"
+#include "../exchange/exchange.h"
+#include "../handles/route.h"
+#include "helpers.h"
 
 #include <stdlib.h>
 

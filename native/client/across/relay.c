@@ -1,6 +1,15 @@
 /* Copies of which one side at least is another server's than the stream's: by way of this process (across.c). */
+#include "../addresses/plane.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../exchange/jobs.h"
+#include "../ground/message.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "../streams/host.h"
 #include "across.h"
+#include "helpers.h"
+#include "relay.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,7 @@
 /* Descriptors for memory that this process has given out, and when their last copies are closed (descriptor.c). */
-#include "descriptor.h"
+#include "../exchange/exchange.h"
+#include "../handles/route.h"
+#include "exports.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -7,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../transport/clofork.h"
+#include "../../transport/ground/clofork.h"
 
 /* Ends that are looked at by one call of the kernel. */
 #define LOOK_AT_ONCE 64u

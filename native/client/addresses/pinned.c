@@ -7,15 +7,24 @@
  * Where that can't be (another node, an older server, no memory of the kind, or more than the
  * server takes) pinned memory is this process's alone, and its bytes travel.
  */
-#include "../across/across.h"
 #include "../exchange/exchange.h"
+#include "../exchange/mapping.h"
+#include "../exchange/outstanding.h"
+#include "../exchange/pace.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
 #include "pinned.h"
+#include "plane.h"
+#include "ranges.h"
+#include "shared_file.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../transport/clofork.h"
+#include "../../transport/ground/clofork.h"
+#include "../../transport/rings/memory.h"
+#include "../../transport/rings/shm.h"
 
 /* What is smaller costs its copy as much as the message, and each piece is a mapping and a
  * descriptor's way: it is shared only to be mapped. */

@@ -1,6 +1,10 @@
 /* Addresses that are free here and on the GPU. */
-#include "descriptor.h"
-#include "memory.h"
+#include "../exchange/exchange.h"
+#include "../ground/message.h"
+#include "../handles/route.h"
+#include "exports.h"
+#include "place.h"
+#include "ranges.h"
 
 #include <errno.h>
 

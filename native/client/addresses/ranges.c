@@ -5,7 +5,9 @@
  * map memory, so that nothing else can come to lie there; a block belongs to all
  * allocations that touch it.
  */
-#include "memory.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "ranges.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,11 +1,12 @@
 /* Which file a program's memory is, where it is one in memory that others may have, too (shm_open, memfd_create): what
  * it registers of that, the server can have as well. */
-#include "pinned.h"
+#include "shared_file.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <unistd.h>
+
+#include "../../transport/rings/memory.h"
 
 struct mapping {
 	uint64_t low;

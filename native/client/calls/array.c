@@ -1,8 +1,12 @@
 /* Copies to and from arrays, whose layout only the driver knows: the server is told which
  * rows, and the bytes of this process travel packed. */
 #include "../addresses/pinned.h"
-#include "../exchange/capture.h"
-#include "../streams/host.h"
+#include "../addresses/ranges.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../exchange/jobs.h"
+#include "../handles/route.h"
+#include "../streams/stream.h"
 #include "array.h"
 
 #include <stdlib.h>

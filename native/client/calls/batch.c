@@ -1,7 +1,11 @@
 /* Batches of copies, and copies between contexts: the same as the copies one by one.  CUDA
  * leaves the order within a batch open. */
+#include "../ground/thread.h"
+#include "../ground/trace.h"
+#include "../handles/streams.h"
 #include "array.h"
 #include "copy.h"
+#include "details.h"
 
 /* What CUDA checks of a batch before it begins with any of it. */
 static CUresult batch_check(const CUmemcpyAttributes *attrs, const size_t *attrIdxs, size_t numAttrs,

@@ -1,5 +1,11 @@
 /* Copies of two and three dimensions, of arrays too, whichever server has them. */
 #include "../across/across.h"
+#include "../across/helpers.h"
+#include "../across/relay.h"
+#include "../addresses/plane.h"
+#include "../exchange/exchange.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "../managed/managed.h"
 #include "array.h"
 #include "copy.h"

@@ -1,10 +1,15 @@
 /* Stream capture: how it begins, ends, and what a program asks of it. */
-#include "../exchange/capture.h"
+#include "../../generated/client_raw.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
+#include "capture.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "marshal.h"
 
 static CUresult stream_enter(CUstream handle, uint64_t *stream)
 {

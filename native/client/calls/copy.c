@@ -5,11 +5,21 @@
  * stream gets there.  Bytes for the host are written by whoever reads the inbox,
  * before the reply or event that tells of the copy's end.
  */
+#include "../across/relay.h"
 #include "../addresses/pinned.h"
-#include "../exchange/capture.h"
-#include "../handles/graph.h"
+#include "../addresses/plane.h"
+#include "../addresses/ranges.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../exchange/jobs.h"
+#include "../exchange/pace.h"
+#include "../ground/thread.h"
+#include "../handles/conditional.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "../managed/managed.h"
 #include "../streams/host.h"
+#include "../streams/stream.h"
 #include "copy.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef FARBUS_CLIENT_COPY_H
 #define FARBUS_CLIENT_COPY_H
 
-#include "../across/across.h"
+#include "../addresses/plane.h"
 
 CUresult client_copy_rows(const struct client_plane *to, const struct client_plane *from,
 			  const struct client_extent *extent, uint64_t stream, bool async);

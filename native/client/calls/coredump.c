@@ -1,5 +1,6 @@
 /* Core dumps of a remote GPU are never written: they are off and can't be switched on. */
-#include "../client.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
 
 #include <string.h>
 

@@ -5,8 +5,15 @@
  * imports (wire/descriptor.h).  The other end is kept here, and hangs up when the last copy of the program's
  * is closed, in whichever process.  That is looked for when something is exported, imported, taken or
  * given back: no thread waits for it. */
-#include "../addresses/descriptor.h"
-#include "../addresses/memory.h"
+#include "../addresses/exports.h"
+#include "../addresses/place.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../ground/guest.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "descriptor.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../transport/clofork.h"
+#include "../../transport/ground/clofork.h"
 #include "../../wire/descriptor.h"
 
 CUresult client_descriptors_check(unsigned types)

@@ -1,7 +1,10 @@
 /* What a line of the trace says of a call, which has returned: from its arguments and the shim's own tables. */
-#include "../addresses/memory.h"
+#include "../addresses/ranges.h"
+#include "../ground/trace.h"
+#include "../libraries/kernel.h"
 #include "../libraries/library.h"
 #include "array.h"
+#include "details.h"
 
 #include <string.h>
 

@@ -1,10 +1,37 @@
-/* details.h - the words in which remoting/spec/details.py says what a call was about, for the entries that are
- * generated from it: `traced` is the call, which has returned, and what they name are its parameters.
+/* details.h - what the line of a call says of it beside its result (details.c), and the words in which
+ * remoting/spec/details.py tells the entries that are generated from it: `traced` is the call, which has returned, and what
+ * they name are its parameters.
  */
 #ifndef FARBUS_CLIENT_DETAILS_H
 #define FARBUS_CLIENT_DETAILS_H
 
 #include "../ground/trace.h"
+
+/* ---- between client_trace_returned and client_trace_end ---- */
+
+/* An array, which has no address. */
+#define CLIENT_TRACE_ARRAY UINT64_MAX
+#define CLIENT_TRACE_PLACE(at) \
+	_Generic((at), CUarray: CLIENT_TRACE_ARRAY, default: (uint64_t)(uintptr_t)(at))
+
+/* A box, in bytes: nothing where they are too many. */
+void client_trace_bytes(struct client_trace_call *call, uint64_t width, uint64_t height, uint64_t depth);
+void client_trace_copy(struct client_trace_call *call, uint64_t to, uint64_t from);
+void client_trace_batch(struct client_trace_call *call, const CUdeviceptr *to, const CUdeviceptr *from,
+			const size_t *sizes, size_t count);
+/* A copy that the thread's call has made, among others; and all of them, which the call has then been. */
+void client_trace_part(uint64_t to, uint64_t from, uint64_t width, uint64_t height, uint64_t depth);
+void client_trace_parts(struct client_trace_call *call);
+/* What an array of so many levels takes, without what lies between its rows: nothing where its texels have no bytes of
+ * their own, or its memory comes otherwise. */
+void client_trace_array(struct client_trace_call *call, const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels);
+void client_trace_kernel(struct client_trace_call *call, CUfunction function);
+/* Its grid and its block. */
+void client_trace_shape(struct client_trace_call *call, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+			unsigned block_x, unsigned block_y, unsigned block_z);
+void client_trace_image(struct client_trace_call *call, const void *loaded);
+
+/* ---- the words ---- */
 
 /* Behind pointers there is something for sure where the call has found it. */
 #define WHEN_DONE(says) (traced.result == CUDA_SUCCESS ? says : (void)0)

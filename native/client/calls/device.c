@@ -1,5 +1,9 @@
 /* Devices: everything from the snapshot that came with the hello, but for where multiprocessors lie. */
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
 #include "../managed/managed.h"
+#include "device.h"
 
 #include <stdio.h>
 #include <stdlib.h>

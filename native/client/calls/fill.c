@@ -1,7 +1,12 @@
 /* Fills: checked here, posted; CUDA's own return before the device is done. */
-#include "../addresses/memory.h"
 #include "../addresses/pinned.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../exchange/pace.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "../managed/managed.h"
+#include "../streams/stream.h"
 
 #include <string.h>
 

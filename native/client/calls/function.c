@@ -1,6 +1,10 @@
 /* Kernels: attributes, names, parameters; occupancy. */
+#include "../../generated/client_raw.h"
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../libraries/kernel.h"
+#include "../libraries/launch.h"
 #include "../libraries/library.h"
-#include "marshal.h"
 
 #include <stdlib.h>
 

@@ -1,16 +1,23 @@
 /* Graphs: what their calls need beyond travelling as they are. */
-#include "../addresses/memory.h"
+#include "../../generated/client_raw.h"
 #include "../addresses/pinned.h"
-#include "../exchange/capture.h"
-#include "../handles/graph.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../exchange/jobs.h"
+#include "../exchange/pace.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/conditional.h"
+#include "../handles/graphs.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "../managed/managed.h"
+#include "../managed/words.h"
 #include "../streams/host.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include "marshal.h"
 
 /* ---- copy nodes that name memory of this process ----
  *

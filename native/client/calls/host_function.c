@@ -1,7 +1,12 @@
 /* Host functions and callbacks of streams, as a program posts them. */
-#include "../exchange/capture.h"
+#include "../exchange/captures.h"
 #include "../exchange/exchange.h"
-#include "../managed/pages.h"
+#include "../exchange/jobs.h"
+#include "../exchange/pace.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
+#include "../managed/managed.h"
+#include "../managed/regions.h"
 #include "../streams/host.h"
 
 static CUresult host_function_captured(const struct host_job *template, uint64_t stream_wire)

@@ -1,14 +1,19 @@
 /* Pinned memory: this process's, and the server's too where that is on this node (pinned.c); or managed memory, where
  * the program asks for it (managed.c).  cuMemHostAlloc and its like, and what a program registers. */
-#include "../addresses/memory.h"
 #include "../addresses/pinned.h"
-#include "../managed/managed.h"
+#include "../addresses/ranges.h"
+#include "../exchange/jobs.h"
+#include "../exchange/mapping.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../managed/managed_alloc.h"
 #include "../streams/context.h"
-#include "../streams/host.h"
 
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "../../transport/rings/memory.h"
 
 static size_t page_round(size_t bytes)
 {

@@ -1,18 +1,26 @@
 /* cuInit, and what a program may ask before it. */
 #include "../across/across.h"
-#include "../addresses/descriptor.h"
-#include "../exchange/capture.h"
+#include "../addresses/exports.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../exchange/receive.h"
+#include "../ground/thread.h"
+#include "../ground/trace.h"
+#include "../handles/route.h"
+#include "../libraries/kernel.h"
 #include "../libraries/library.h"
+#include "../lives/context_life.h"
 #include "../managed/managed.h"
 #include "../sessions/resume.h"
 #include "../sessions/session.h"
-#include "../streams/context.h"
+#include "capture.h"
 #include "details.h"
+#include "device.h"
 
 #include <string.h>
 
 #include "../../cudart/cudart.h"
-#include "../../transport/clofork.h"
+#include "../../transport/ground/clofork.h"
 
 /* The child of a fork has no session: CUDA answers error 3 there. */
 static void child_of_fork(void)

@@ -1,5 +1,6 @@
 /* Look-ups of the driver API's functions and of the runtime's private tables; functions that are not there. */
-#include "../client.h"
+#include "../ground/message.h"
+#include "lookup.h"
 
 #include <string.h>
 

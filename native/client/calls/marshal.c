@@ -7,11 +7,20 @@
  *
  * A call goes to the server whose objects it names; to the current context's, if it names
  * none. */
-#include "../addresses/memory.h"
-#include "../handles/event.h"
-#include "../handles/graph.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/events.h"
+#include "../handles/graphs.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
+#include "../libraries/kernel.h"
+#include "../libraries/kernels.h"
+#include "../libraries/launch.h"
 #include "../libraries/library.h"
 #include "../streams/host.h"
+#include "lookup.h"
 #include "marshal.h"
 
 #include <stdlib.h>

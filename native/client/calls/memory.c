@@ -1,8 +1,14 @@
 /* Device memory: how a program takes it and gives it back. */
-#include "../addresses/descriptor.h"
-#include "../addresses/memory.h"
-#include "../exchange/capture.h"
-#include "../managed/managed.h"
+#include "../addresses/exports.h"
+#include "../addresses/place.h"
+#include "../addresses/ranges.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
+#include "../managed/managed_alloc.h"
 
 /* An allocation by an operation of its own. */
 struct allocation {

@@ -4,6 +4,7 @@
  * and mapped there (virtual memory management), and everything else follows from the
  * functions of today: a 32-bit address is an address. */
 #include "../client.h"
+#include "../ground/message.h"
 
 #include <limits.h>
 #include <pthread.h>

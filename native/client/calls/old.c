@@ -1,5 +1,7 @@
 /* Functions of CUDA 2 that later ones have taken the place of: lengths of 32 bits, and
  * launches whose geometry and parameters are set one by one.  Addresses of 32 bits: narrow.c. */
+#include "../ground/thread.h"
+#include "../libraries/kernel.h"
 #include "../libraries/library.h"
 
 #include <limits.h>

@@ -1,6 +1,7 @@
 /* What two devices are to each other: of one server, that knows; of two, nothing reaches
  * across but copies. */
-#include "marshal.h"
+#include "../../generated/client_raw.h"
+#include "../ground/thread.h"
 
 #include <string.h>
 

@@ -1,5 +1,8 @@
 /* Pointer attributes: answered from the table of what the program was given, but for how it may be shared. */
-#include "../addresses/memory.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
 
 /* Store `value` with the type that the attribute has.  CUDA's booleans are four
  * bytes here: cudart and NCCL read an int. */

@@ -1,11 +1,14 @@
 /* Memory and events between the processes of a lease. */
-#include "../addresses/memory.h"
+#include "../../generated/client_raw.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/events.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "marshal.h"
 
 CUresult cuIpcGetEventHandle(CUipcEventHandle *pHandle, CUevent event)
 {

@@ -1,6 +1,12 @@
 /* Variables of libraries and modules. */
-#include "../addresses/memory.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
 #include "../libraries/library.h"
+#include "../managed/managed.h"
+#include "../managed/managed_alloc.h"
 
 #include <string.h>
 

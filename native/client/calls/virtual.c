@@ -1,11 +1,17 @@
 /* Addresses and memory apart from each other, and pools: what their calls need beyond
  * travelling as they are, which is that every address is reserved in this process, too. */
-#include "../addresses/descriptor.h"
-#include "../addresses/memory.h"
+#include "../../generated/client_raw.h"
+#include "../addresses/exports.h"
+#include "../addresses/place.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
+#include "descriptor.h"
 
 #include <string.h>
-
-#include "marshal.h"
 
 struct reservation {
 	size_t alignment;

@@ -1,5 +1,10 @@
 /* Captures that go on: which streams are captured the server knows; while none is, that is answered here. */
-#include "capture.h"
+#include "../ground/thread.h"
+#include "../handles/greens.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
+#include "captures.h"
+#include "exchange.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,21 @@
 /* Requests: posted, called, and the copies whose bytes come later (receive.c). */
-#include "../handles/event.h"
-#include "capture.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../ground/trace.h"
+#include "../handles/events.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "exchange.h"
-#include "job.h"
+#include "failure.h"
+#include "jobs.h"
+#include "outstanding.h"
+#include "receive.h"
+#include "waits.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 static inline void header_fill(struct wire_header *header, enum wire_op op, const struct client_route *route)
 {

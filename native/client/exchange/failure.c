@@ -1,8 +1,11 @@
 /* What has failed: contexts that an error has ended, and sessions that are lost. */
-#include "../addresses/pinned.h"
-#include "../sessions/session.h"
-#include "exchange.h"
-#include "job.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../sessions/ending.h"
+#include "failure.h"
+#include "jobs.h"
+#include "mapping.h"
+#include "waits.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -13,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 /* Longer than a supervisor is waited for that is asked how a session has ended. */
 #define FAIL_PATIENCE_NS 5000000000u

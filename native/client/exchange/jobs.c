@@ -2,12 +2,14 @@
  *
  * What a job does comes with it (host.c).  Threads of their own do them: a host function may take long, and what it
  * does must not keep the inbox from being read. */
-#include "job.h"
+#include "../ground/thread.h"
+#include "jobs.h"
+#include "outstanding.h"
+#include "waits.h"
 
 #include <stdlib.h>
 
-#include "../../transport/thread.h"
-#include "exchange.h"
+#include "../../transport/ground/thread.h"
 
 /* A job is found by its token, with this lock, and ends with that: so what a server says too late finds nothing, and what it
  * says twice one that is asked for.  Until the server has been answered, no other job has the token's place there. */

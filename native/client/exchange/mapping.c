@@ -1,5 +1,6 @@
 /* Whether kernels use pinned memory by its address, and what a program is told where they can't. */
-#include "../addresses/pinned.h"
+#include "../ground/message.h"
+#include "mapping.h"
 
 #include <stdio.h>
 

@@ -1,6 +1,7 @@
 /* What a server still owes this process without being waited for: bytes of asynchronous copies, host functions, pulled
  * copies, gates.  While there is any, somebody reads. */
-#include "exchange.h"
+#include "outstanding.h"
+#include "waits.h"
 
 #include <stdlib.h>
 #include <string.h>

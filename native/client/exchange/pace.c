@@ -1,9 +1,12 @@
 /* How far a program may post ahead of host functions: before the server's reader would have to wait. */
-#include "capture.h"
+#include "../handles/route.h"
 #include "exchange.h"
-#include "job.h"
+#include "jobs.h"
+#include "pace.h"
+#include "receive.h"
+#include "waits.h"
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 /* How long a handler of a signal waits for a thread that is held up by its host functions. */
 #define PACE_ROUND_NS 10000000
@@ -46,8 +49,8 @@ static void settle_wait(struct client_session *session)
 			continue;
 		}
 		(void)transport_cond_wait_until(&session->settled, &session->wait_lock,
-						paging() ? now + PACE_ROUND_NS : asked + PACE_PATIENCE_NS);
-		if (paging()) {
+						client_paging() ? now + PACE_ROUND_NS : asked + PACE_PATIENCE_NS);
+		if (client_paging()) {
 			wait_unlock(session);
 			wait_lock(session);
 		}

@@ -9,9 +9,13 @@
  * may touch one in the midst of any call, and would wait for a reply that its own
  * thread has to read.
  */
-#include "capture.h"
-#include "exchange.h"
-#include "job.h"
+#include "../ground/log.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "failure.h"
+#include "jobs.h"
+#include "receive.h"
+#include "waits.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -23,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 /* How long a thread that waits is not told that the program ends by another. */
 #define END_AWAIT_S 2
@@ -362,14 +366,14 @@ static void leader_step_down(struct client_session *session)
 	session->inbox.patience_ns = 0;
 	session->leader = false;
 	session->leader_wait = NULL;
-	if (session->waits && !paging()) {
+	if (session->waits && !client_paging()) {
 		/* No request may leave before somebody reads: the receiver thread is to look after that. */
 		if (!lead_pass(session) && (session->receiver_parked || session->receiver_dozes)) {
 			session->receiver_dozes = false;
 			pthread_cond_signal(&session->receiver_wake);
 		}
 	} else if (session->receiver_parked || session->targets || session->outstanding ||
-		   session->awaited || paging()) {
+		   session->awaited || client_paging()) {
 		pthread_cond_signal(&session->receiver_wake);
 	}
 	wait_unlock(session);
@@ -401,7 +405,7 @@ void client_wait_for(struct client_session *session, struct client_wait *wait)
 				end_await();
 			return;
 		}
-		lead = !session->leader && !paging();
+		lead = !session->leader && !client_paging();
 		if (lead) {
 			session->leader = true;
 			session->led = true;
@@ -421,7 +425,7 @@ void client_wait_for(struct client_session *session, struct client_wait *wait)
 			continue;
 		}
 		client_log_lead();
-		while (!rc && atomic_load(&wait->state) != WAIT_DONE && !paging())
+		while (!rc && atomic_load(&wait->state) != WAIT_DONE && !client_paging())
 			rc = read_frame(session, -1);
 		if (rc)
 			client_session_fail(session, rc);
@@ -459,7 +463,7 @@ static void *receiver_thread(void *opaque)
 
 		/* A caller that waits leads as soon as its request has left.  Where that takes
 		 * long, the server may be unable to read before it is read from. */
-		if (session->leader || (!paging() && ((session->waits && !unled) ||
+		if (session->leader || (!client_paging() && ((session->waits && !unled) ||
 						      (recent && !expected && !session->waits && !look)))) {
 			if (session->leader && ++rounds > RECEIVER_ROUNDS) {
 				session->receiver_parked = true;
@@ -501,7 +505,7 @@ static void *receiver_thread(void *opaque)
 		if (atomic_load(&session->dead))
 			client_session_abandon(session);
 		session->leader = false;
-		unled = session->waits && !paging() && !lead_pass(session) && unled;
+		unled = session->waits && !client_paging() && !lead_pass(session) && unled;
 	}
 	pthread_mutex_unlock(&session->wait_lock);
 	return NULL;

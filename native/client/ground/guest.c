@@ -1,9 +1,9 @@
 /* A guest in somebody's program keeps out of its way. */
-#include "../client.h"
+#include "guest.h"
 
 #include <sys/resource.h>
 
-#include "../../transport/clofork.h"
+#include "../../transport/ground/clofork.h"
 
 /* Programs close and reuse low descriptors (daemons, shells, dup2 onto a fixed number):
  * the session's stays away from those, if the limit allows it. */

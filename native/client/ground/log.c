@@ -1,5 +1,6 @@
 /* The log of what this library had to say: each line that went to stderr.  The driver's own stays where the driver is. */
-#include "../client.h"
+#include "log.h"
+#include "thread.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 /* "the driver keeps the last 100 messages" */
 #define LOG_LINES 100u

@@ -1,4 +1,5 @@
-#include "../client.h"
+#include "log.h"
+#include "message.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Threads of the program: their lanes and their stacks of contexts. */
-#include "../client.h"
+#include "thread.h"
 
 static __thread struct client_thread thread_state;
 

@@ -1,4 +1,7 @@
 /* The trace of a program's calls: see trace.h. */
+#include "../client.h"
+#include "guest.h"
+#include "message.h"
 #include "trace.h"
 
 #include <errno.h>
@@ -14,8 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../client.h"
-#include "../../transport/clock.h"
+#include "../../transport/ground/clock.h"
 
 /* The longest name of a function has 52 characters, that of a result 50; with all else there are 350 beside a kernel's. */
 #define LINE_BYTES 1024

@@ -59,31 +59,8 @@ void client_trace_begin(struct client_trace_call *call, const char *name);
 void client_trace_returned(struct client_trace_call *call, CUresult result);
 CUresult client_trace_end(const struct client_trace_call *call);
 
-/* ---- between the last two: what its line says of it (details.c) ---- */
-
-/* An array, which has no address. */
-#define CLIENT_TRACE_ARRAY UINT64_MAX
-#define CLIENT_TRACE_PLACE(at) \
-	_Generic((at), CUarray: CLIENT_TRACE_ARRAY, default: (uint64_t)(uintptr_t)(at))
-
-/* A box, in bytes: nothing where they are too many. */
-void client_trace_bytes(struct client_trace_call *call, uint64_t width, uint64_t height, uint64_t depth);
-void client_trace_copy(struct client_trace_call *call, uint64_t to, uint64_t from);
-void client_trace_batch(struct client_trace_call *call, const CUdeviceptr *to, const CUdeviceptr *from,
-			const size_t *sizes, size_t count);
-/* A copy that the thread's call has made, among others; and all of them, which the call has then been. */
-void client_trace_part(uint64_t to, uint64_t from, uint64_t width, uint64_t height, uint64_t depth);
-void client_trace_parts(struct client_trace_call *call);
-/* Those of which this thread's call has told since it began (trace.c). */
+/* Those of which this thread's call has told since it began. */
 struct client_trace_call *client_trace_told(void);
-/* What an array of so many levels takes, without what lies between its rows: nothing where its texels have no bytes of
- * their own, or its memory comes otherwise. */
-void client_trace_array(struct client_trace_call *call, const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned levels);
-void client_trace_kernel(struct client_trace_call *call, CUfunction function);
-/* Its grid and its block. */
-void client_trace_shape(struct client_trace_call *call, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-			unsigned block_x, unsigned block_y, unsigned block_z);
-void client_trace_image(struct client_trace_call *call, const void *loaded);
 
 /* ---- how a call is answered ---- */
 

@@ -2,13 +2,13 @@
  *
  * The array of a node's bodies is there as long as the node is, as CUDA has it; with it is known which graphs
  * are bodies.  Nodes go with their graphs, and bodies with their nodes. */
-#include "graph.h"
+#include "../../generated/client_raw.h"
+#include "../ground/message.h"
+#include "conditional.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "../calls/marshal.h"
 
 struct conditional {
 	struct conditional *next;

@@ -4,7 +4,9 @@
  * records that were counted before that call: such an event is over until it is recorded again, and whoever asks for it, as
  * allocators of pinned memory do at each step, is answered here.
  */
-#include "event.h"
+#include "../ground/thread.h"
+#include "events.h"
+#include "route.h"
 
 struct client_context *client_event_context(uint64_t wire)
 {

@@ -3,7 +3,7 @@
  * The first launch of an executable is a call, whose answer says whether the graph repeats: the driver takes any further
  * launch as it took this one.  So they are posted, until a call names the executable (an update, its end), or a library
  * or context has gone. */
-#include "graph.h"
+#include "graphs.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* Green contexts that there are.  A stream of one holds it beyond its end. */
-#include "green.h"
+#include "../ground/thread.h"
+#include "greens.h"
 
 #include <stdlib.h>
 

@@ -3,7 +3,10 @@
  * With one server, and no context but one, that is the current context of the calling thread.  Else the
  * handles that a request names claim it (wire_op_infos tells where in it they stand).
  */
-#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "events.h"
+#include "route.h"
+#include "streams.h"
 
 #include <string.h>
 

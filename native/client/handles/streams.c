@@ -1,5 +1,7 @@
 /* Streams as handles: what they name, and in which context they work. */
-#include "green.h"
+#include "../ground/thread.h"
+#include "greens.h"
+#include "streams.h"
 
 static uint64_t wire_of(const void *handle)
 {

@@ -1,4 +1,8 @@
 /* Kernels of libraries and modules: how they are found, by name, by handle, and on which device. */
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "kernel.h"
+#include "kernels.h"
 #include "library.h"
 
 #include <string.h>

@@ -4,6 +4,11 @@
  * is asked for by its name, and on another of its devices when the first is used there.  CUkernel and CUfunction
  * are one kind of object: CUDA accepts either where it takes a function.
  */
+#include "../exchange/exchange.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "kernels.h"
 #include "library.h"
 
 #include <stdlib.h>

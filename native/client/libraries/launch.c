@@ -1,7 +1,14 @@
 /* Launches: everything CUDA reports at the call is checked here, then posted. */
-#include "../exchange/capture.h"
-#include "../handles/green.h"
+#include "../exchange/exchange.h"
+#include "../exchange/pace.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "../managed/managed.h"
+#include "../streams/stream.h"
+#include "kernel.h"
+#include "launch.h"
 #include "library.h"
 
 #include <stddef.h>

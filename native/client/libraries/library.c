@@ -3,8 +3,15 @@
  * An image travels once; the reply describes every kernel (kernels.c), so that all later
  * questions are answered here.  A library and a module are one kind of object.
  */
-#include "../addresses/memory.h"
-#include "../handles/graph.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/graphs.h"
+#include "../handles/route.h"
+#include "../managed/managed_alloc.h"
+#include "jit.h"
+#include "kernels.h"
 #include "library.h"
 
 #include <dlfcn.h>

@@ -1,12 +1,9 @@
-/* library.h - libraries and modules (library.c), what servers say of their kernels (kernels.c), how those are found
- * (kernel.c) and launched (launch.c). */
+/* library.h - libraries and modules (library.c). */
 #ifndef FARBUS_CLIENT_LIBRARY_H
 #define FARBUS_CLIENT_LIBRARY_H
 
-#include "../managed/managed.h"
+#include "../client.h"
 #include "jit.h"
-
-/* ---- what they are ---- */
 
 struct client_parameter {
 	uint32_t offset;
@@ -73,62 +70,23 @@ struct client_library {
 	struct client_jit_options *options;
 };
 
-/* ---- for all ---- */
-
 /* Whose a module is, and its context; CUDA_ERROR_NOT_SUPPORTED for that of a library. */
 CUresult client_module_find(CUmodule module, const struct client_library **library);
 /* Bytes of what a server was sent of it, or had of it before; 0: there is none. */
 size_t client_library_bytes(const void *handle);
-/* As the current context's server names it. */
-CUresult client_function_wire(CUfunction function, uint64_t *wire);
-CUresult client_function_get(CUfunction handle, struct client_function **function);
-/* The kernel as it is on a device, and its name at a server, where it is loaded if need be. */
-CUresult client_function_on(struct client_function *function, int device,
-			    struct client_kernel **kernel);
-/* The first of a server's devices: kernels have the same name there on all of them. */
-int client_session_device(const struct client_session *session);
-CUresult client_function_name(struct client_function *function, struct client_session *session,
-			      uint64_t *wire);
-
-/* An attribute of the kernel was set: what the driver said of clusters and cooperative grids may be so no more (launch.c). */
-void client_fits_forget(struct client_function *function);
-
-/* A launch's parameters as one buffer of WIRE_KERNEL_PARAMETERS bytes (launch.c). */
-CUresult client_parameters_gather(const struct client_function *function, void *const *parameters,
-				  void *const *extra, uint8_t *buffer, uint32_t *bytes);
 
 void client_libraries_forget(struct client_context *context);
 CUresult client_module_load(CUmodule *module, const void *image);
-int client_module_visit(CUmodule module, void (*visit)(void *opaque, CUfunction function), void *opaque);
 /* A file's bytes with a zero behind them; malloc'ed. */
 CUresult client_file_read(const char *path, void **data, size_t *bytes);
 /* Send something too large for a frame; the operation that names `blob` comes next. */
 CUresult client_blob_send(const struct client_route *route, uint64_t blob, const void *data,
 			  size_t bytes);
 
-/* ---- of each other ---- */
-
 /* A library or a module; NULL: it is none. */
 struct client_library *client_library_get(const void *handle);
 /* Load it at a server where it is not yet. */
 CUresult client_library_bring(struct client_library *library, struct client_session *session);
-
-/* The device that a server describes kernels on where it is not told: the current context's,
- * or its first. */
-int client_route_device(const struct client_route *route);
-/* Take the server's descriptions of a library's kernels as they are on a device, and ask for what is missing to `total`; the
- * library's lock is held, or it is not yet public. */
-CUresult client_kernels_take(struct client_library *library, struct client_session *session, int device,
-			     const void *described, size_t bytes, uint32_t total);
-void client_kernels_free(struct client_library *library);
-/* Drivers before 12.4 cannot list the kernels of a library: ask for this one. */
-CUresult client_kernel_ask(struct client_library *library, struct client_session *session,
-			   const char *name);
-/* Take descriptions of kernels as they are on a device; how many there were. */
-CUresult client_kernels_describe(struct client_library *library, int device, uint32_t first,
-				 uint32_t *count);
-/* An older server does not say it again: what is so on another of its devices. */
-void client_kernel_describe_alike(struct client_function *function, int device);
 
 /* Has the server described all of its kernels? */
 static inline bool client_library_listed(const struct client_library *library, const struct client_session *session)

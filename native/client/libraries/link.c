@@ -1,4 +1,8 @@
 /* The driver's linker: inputs travel as they are added, the image comes back when it is done. */
+#include "../../generated/client_raw.h"
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
 #include "jit.h"
 #include "library.h"
 
@@ -9,7 +13,6 @@
 #include <unistd.h>
 
 #include "../../wire/image.h"
-#include "../calls/marshal.h"
 
 /* A link of the program's. */
 struct link {

@@ -1,13 +1,19 @@
 /* Contexts begin and end: handles here, lives on the server. */
-#include "../across/across.h"
-#include "../addresses/memory.h"
-#include "../exchange/capture.h"
-#include "../exchange/job.h"
-#include "../handles/event.h"
-#include "../handles/graph.h"
+#include "../across/helpers.h"
+#include "../addresses/ranges.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../exchange/failure.h"
+#include "../exchange/jobs.h"
+#include "../ground/thread.h"
+#include "../handles/events.h"
+#include "../handles/graphs.h"
+#include "../handles/route.h"
 #include "../libraries/library.h"
-#include "../managed/managed.h"
+#include "../managed/managed_alloc.h"
 #include "../streams/context.h"
+#include "../streams/current.h"
+#include "context_life.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,11 @@
 /* Green contexts.  What cuCtxFromGreenCtx gives is one more handle of the device's primary
  * context: on this side all belongs to that; which multiprocessors are meant, the server tells
  * from the handle. */
-#include "../exchange/capture.h"
-#include "../handles/green.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/greens.h"
+#include "../handles/route.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,10 @@
 /* See active.h. */
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "active.h"
+#include "home.h"
 
 #include <stdlib.h>
 

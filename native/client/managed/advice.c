@@ -1,8 +1,12 @@
 /* What a program says of its managed memory: which streams may use it, where it had better be, and what it asks of that.
  *
  * The words are kept for whole allocations (struct managed_block); only attachments and prefetches change anything. */
-#include "../addresses/memory.h"
+#include "../addresses/ranges.h"
+#include "../ground/thread.h"
+#include "../handles/streams.h"
+#include "managed.h"
 #include "pages.h"
+#include "regions.h"
 
 /* The block of an address, with the lock; NULL: it is no managed allocation. */
 static struct managed_block *block_find(uint64_t address, struct managed_region **region)

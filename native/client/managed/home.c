@@ -1,5 +1,10 @@
 /* See home.h. */
-#include "pages.h"
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
+#include "home.h"
+#include "regions.h"
 
 #include <stdlib.h>
 #include <string.h>

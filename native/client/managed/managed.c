@@ -1,9 +1,16 @@
 /* Managed memory: who may use what of it, and what the program's calls mean for it. */
-#include "../addresses/memory.h"
-#include "../addresses/pinned.h"
-#include "../exchange/capture.h"
+#include "../addresses/ranges.h"
+#include "../exchange/captures.h"
+#include "../exchange/mapping.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "active.h"
+#include "home.h"
+#include "managed.h"
 #include "pages.h"
+#include "regions.h"
 
 #include <stdlib.h>
 
@@ -150,7 +157,7 @@ void client_managed_after(uint64_t stream)
 		return;
 	client_pages_lock();
 	client_active_end(stream);
-	if (!client_pages_paging()) {
+	if (!client_paging()) {
 		client_active_mark(stream);
 		flush_for(client_managed_key(stream));
 	}
@@ -163,7 +170,7 @@ static bool behind_running(uint64_t stream)
 {
 	bool behind = false;
 
-	for (size_t i = 0; i < running.count && !client_pages_paging() && !behind; i++)
+	for (size_t i = 0; i < running.count && !client_paging() && !behind; i++)
 		behind = client_active_behind(client_managed_key(stream), running.streams[i]);
 	return behind;
 }
@@ -210,7 +217,7 @@ void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t byte
 		return;
 	client_pages_lock();
 	client_active_end(stream);
-	if (!client_pages_paging()) {
+	if (!client_paging()) {
 		client_active_mark(stream);
 		if (!behind_running(stream))
 			flush_range(address, bytes, false);
@@ -252,7 +259,7 @@ static void bring_all(uint64_t but)
 
 static void waited(void)
 {
-	if (!client_pages_paging()) {
+	if (!client_paging()) {
 		bring_all(CLIENT_ACTIVE_NONE);
 		return;
 	}
@@ -312,7 +319,7 @@ static void host_begin(uint64_t stream)
 	}
 	if (running.count < running.room)
 		running.streams[running.count++] = stream;
-	if (client_pages_paging())
+	if (client_paging())
 		waited();
 	else
 		bring_all(stream);
@@ -347,6 +354,6 @@ void client_managed_begin(void)
 
 void client_managed_bring(void)
 {
-	if (!client_pages_paging())
+	if (!client_paging())
 		bring_all(CLIENT_ACTIVE_NONE);
 }

@@ -1,14 +1,8 @@
-/* managed.h - managed memory: what the rest of the shim tells it (managed.c), and what there is (managed_alloc.c). */
+/* managed.h - managed memory: what the rest of the shim tells it (managed.c). */
 #ifndef FARBUS_CLIENT_MANAGED_H
 #define FARBUS_CLIENT_MANAGED_H
 
-#include "../client.h"
-
-/* Has the program any?  Else nothing here costs anything. */
-static inline bool client_managed_any(void)
-{
-	return atomic_load_explicit(&farbus_client.managed, memory_order_relaxed) != NULL;
-}
+#include "../ground/thread.h"
 
 /* Is it an address of managed memory? */
 bool client_managed_at(uint64_t address);
@@ -37,23 +31,8 @@ void client_managed_after(uint64_t stream);
 CUresult client_managed_before_range(uint64_t stream, uint64_t address, uint64_t bytes, bool writes);
 void client_managed_after_range(uint64_t stream, uint64_t address, uint64_t bytes, bool writes);
 
-/* A node of any kind: refused where it would wait for a word of managed memory (words.c). */
-CUresult client_words_check(const CUgraphNodeParams *params);
-
 /* There is some from here on.  Copies: what nothing runs on comes back. */
 void client_managed_begin(void);
 void client_managed_bring(void);
-
-/* ---- managed_alloc.c ---- */
-
-/* Pinned memory that is managed, of the current context. */
-CUresult client_mapped_alloc(uint64_t bytes, unsigned flags, uint64_t *address);
-/* cuMemFree of a managed allocation, or cuMemFreeHost; false: it is none. */
-bool client_managed_free(uint64_t address, CUresult *result);
-/* A variable of a module that is managed: it can be touched from here on. */
-CUresult client_managed_variable(struct client_library *library, struct client_context *context,
-				 uint64_t address, uint64_t bytes);
-void client_managed_forget_library(const struct client_library *library);
-void client_managed_forget_context(const struct client_context *context);
 
 #endif

@@ -2,14 +2,21 @@
  *
  * At the server it is plain memory of one device (with several devices, what that driver
  * calls managed), for this process is the host; see pages.h for what is where. */
-#include "../addresses/memory.h"
+#include "../../generated/client_raw.h"
+#include "../addresses/place.h"
+#include "../addresses/ranges.h"
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
 #include "active.h"
+#include "home.h"
+#include "managed.h"
+#include "managed_alloc.h"
 #include "pages.h"
+#include "regions.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "../calls/marshal.h"
 
 /* Allocations of at most this share regions of that many bytes. */
 #define SHARED_MOST (1ull << 20)

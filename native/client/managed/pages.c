@@ -1,7 +1,14 @@
 /* Pages of managed memory: their states. */
 #include "../exchange/exchange.h"
-#include "../streams/host.h"
+#include "../exchange/failure.h"
+#include "../exchange/jobs.h"
+#include "../exchange/outstanding.h"
+#include "../ground/message.h"
+#include "active.h"
+#include "home.h"
 #include "pages.h"
+#include "paging.h"
+#include "regions.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,9 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#include "active.h"
-#include "paging.h"
 
 /* Pages that a fault brings: 64 KiB, and up to 2 MiB where faults follow one another. */
 #define RUN_LEAST 16u
@@ -129,9 +133,9 @@ static CUresult hold(const struct managed_region *region, size_t first, size_t c
 	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
 	int rc = 0;
 
-	if (client_pages_paging() && region->state[first] == PAGE_FRESH)
+	if (client_paging() && region->state[first] == PAGE_FRESH)
 		rc = paging_register(address, bytes);
-	if (client_pages_paging() && !rc)
+	if (client_paging() && !rc)
 		rc = paging_protect(address, bytes, true);
 	return rc ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
@@ -237,7 +241,7 @@ static CUresult take_away(struct managed_region *region, size_t first, size_t co
 {
 	uint64_t address = page_address(region, first), bytes = count * PAGE_BYTES;
 
-	if (client_pages_paging() ? drop(address, bytes) : mprotect(client_pointer(address), bytes, PROT_NONE))
+	if (client_paging() ? drop(address, bytes) : mprotect(client_pointer(address), bytes, PROT_NONE))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	state_set(region, first, count, PAGE_AWAY);
 	return CUDA_SUCCESS;
@@ -283,7 +287,7 @@ CUresult client_pages_flush(struct managed_region *region, size_t first, size_t 
 				result = send_fresh(region, i, run);
 			break;
 		case PAGE_DIRTY:
-			if (!client_pages_paging()) {
+			if (!client_paging()) {
 				result = send_changed(region, i, run);
 				break;
 			}
@@ -327,7 +331,7 @@ void client_pages_drop(struct managed_region *region)
 
 void client_pages_doubt(void)
 {
-	for (size_t i = 0; client_pages_paging() && i < client_pages_count(); i++) {
+	for (size_t i = 0; client_paging() && i < client_pages_count(); i++) {
 		struct managed_region *region = client_pages_at(i);
 
 		region->provisional |= region->mapped && region->warm;
@@ -563,7 +567,7 @@ CUresult client_pages_known(struct managed_region *region)
 {
 	if (client_pages_map(region->base, region->pages * PAGE_BYTES, PROT_READ | PROT_WRITE))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (client_pages_paging() && paging_register(region->base, region->pages * PAGE_BYTES))
+	if (client_paging() && paging_register(region->base, region->pages * PAGE_BYTES))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	state_set(region, 0, region->pages, PAGE_CLEAN);
 	return take_away(region, 0, region->pages);
@@ -572,7 +576,7 @@ CUresult client_pages_known(struct managed_region *region)
 void client_pages_free(struct managed_region *region, size_t first, size_t count)
 {
 	client_pages_map(page_address(region, first), count * PAGE_BYTES, PROT_NONE);
-	if (client_pages_paging())
+	if (client_paging())
 		paging_wake(page_address(region, first), count * PAGE_BYTES);
 	state_set(region, first, count, PAGE_FREE);
 	if (region->twin)

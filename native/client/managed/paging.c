@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
 
 /* What headers older than Linux 5.7 and 6.1 lack. */
 #ifndef UFFD_FEATURE_PAGEFAULT_FLAG_WP

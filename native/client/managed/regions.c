@@ -1,12 +1,12 @@
 /* Regions of managed memory: where they lie, and the lock over all that is managed. */
-#include "pages.h"
+#include "../ground/thread.h"
+#include "paging.h"
+#include "regions.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include "paging.h"
 
 static struct {
 	pthread_mutex_t lock;
@@ -95,7 +95,7 @@ struct managed_region *client_pages_make(uint64_t base, size_t pages, bool mappe
 	region->next = region->next_write = pages;
 	region->mapped = mapped;
 	region->state = calloc(pages, 1);
-	if (!client_pages_paging() || mapped)
+	if (!client_paging() || mapped)
 		region->twin = mmap(NULL, pages * PAGE_BYTES, PROT_READ | PROT_WRITE,
 				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (region->twin == MAP_FAILED) {
@@ -154,7 +154,7 @@ void client_pages_remove(struct managed_region *region)
 	size_t index = region_search(region->base);
 
 	client_pages_map(region->base, region->pages * PAGE_BYTES, PROT_NONE);
-	if (client_pages_paging())
+	if (client_paging())
 		paging_wake(region->base, region->pages * PAGE_BYTES);
 	managed.count--;
 	memmove(&managed.regions[index], &managed.regions[index + 1],

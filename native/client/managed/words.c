@@ -3,7 +3,10 @@
  * A write is the GPU's, like a kernel's.  A wait would end only when the GPU writes the word: what
  * the processor writes there travels with the next work or wait of the program, which may itself wait
  * for the stream.  So it is refused, of graphs too, for a program that hangs says nothing. */
+#include "../ground/message.h"
+#include "../handles/streams.h"
 #include "managed.h"
+#include "words.h"
 
 #include "../../generated/client_raw.h"
 

@@ -1,11 +1,12 @@
 /* How a session has ended, in its supervisor's words. */
-#include "session.h"
+#include "ending.h"
 
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "../../transport/thread.h"
+#include "../../transport/ground/thread.h"
+#include "../../transport/sockets/socket.h"
 #include "../../wire/proof.h"
 
 /* The supervisor knows how a server has ended a moment after its connection has closed, longer where

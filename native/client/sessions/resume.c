@@ -1,6 +1,7 @@
 /* A session that goes on after its connection was cut: the client dials again. */
+#include "../ground/message.h"
+#include "ending.h"
 #include "resume.h"
-#include "session.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -10,14 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../transport/bundle.h"
-#include "../../transport/clofork.h"
-#include "../../transport/crew.h"
-#include "../../transport/rdma.h"
-#include "../../transport/resume.h"
-#include "../../transport/socket.h"
-#include "../../transport/thread.h"
-#include "../../transport/tls.h"
+#include "../../transport/ground/clofork.h"
+#include "../../transport/ground/crew.h"
+#include "../../transport/ground/thread.h"
+#include "../../transport/resumed/resume.h"
+#include "../../transport/rings/rdma.h"
+#include "../../transport/sockets/bundle.h"
+#include "../../transport/sockets/socket.h"
+#include "../../transport/sockets/tls.h"
 #include "../../wire/proof.h"
 
 /* How long a session may be cut.  A switch restarts within seconds, and a person at a

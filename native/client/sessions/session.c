@@ -1,7 +1,12 @@
 /* Opening the sessions: the connections, the hellos.  Each server has a session of its own; the program sees
  * the devices of all as one list. */
+#include "../ground/guest.h"
+#include "../ground/message.h"
+#include "ending.h"
 #include "resume.h"
 #include "session.h"
+#include "session_file.h"
+#include "visible.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,11 +14,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../../transport/bundle.h"
-#include "../../transport/clofork.h"
-#include "../../transport/rdma.h"
-#include "../../transport/thread.h"
-#include "../../transport/tls.h"
+#include "../../transport/ground/clofork.h"
+#include "../../transport/ground/thread.h"
+#include "../../transport/rings/rdma.h"
+#include "../../transport/rings/shm.h"
+#include "../../transport/sockets/bundle.h"
+#include "../../transport/sockets/socket.h"
+#include "../../transport/sockets/tls.h"
 #include "../../wire/digest.h"
 #include "../../wire/proof.h"
 

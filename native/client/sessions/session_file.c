@@ -1,5 +1,6 @@
 /* The session file: which servers a program has, and what proves that it may. */
-#include "session.h"
+#include "../ground/message.h"
+#include "session_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../transport/bundle.h"
+#include "../../transport/sockets/bundle.h"
 
 static bool hex_decode(const char *text, uint8_t *out, size_t bytes)
 {

@@ -1,5 +1,5 @@
 /* Which devices the program sees, and in which order. */
-#include "session.h"
+#include "visible.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,4 +1,7 @@
 /* What is asked of contexts, and what waits for them. */
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
 #include "context.h"
 
 #include "../../generated/client_raw.h"

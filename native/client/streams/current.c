@@ -1,5 +1,6 @@
 /* Which context is current: each thread has a stack of them. */
-#include "context.h"
+#include "../ground/thread.h"
+#include "current.h"
 
 CUresult client_context_push(CUcontext handle)
 {

@@ -1,7 +1,10 @@
 /* Events: named here, made on the server by posted messages. */
-#include "../exchange/capture.h"
-#include "../handles/event.h"
-#include "../managed/managed.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/events.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 
 #include <stdlib.h>
 

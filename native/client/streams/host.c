@@ -1,6 +1,14 @@
 /* What the server asks this process to do when a stream gets there, on threads of this library's (jobs.c): host
  * functions, gates, and the bytes of pinned memory that could not be taken earlier. */
 #include "../exchange/exchange.h"
+#include "../exchange/failure.h"
+#include "../exchange/jobs.h"
+#include "../exchange/outstanding.h"
+#include "../exchange/pace.h"
+#include "../ground/message.h"
+#include "../ground/thread.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
 #include "host.h"
 
 #include <stdlib.h>

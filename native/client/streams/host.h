@@ -2,7 +2,7 @@
 #ifndef FARBUS_CLIENT_HOST_H
 #define FARBUS_CLIENT_HOST_H
 
-#include "../exchange/job.h"
+#include "../exchange/jobs.h"
 
 /* What a job of these kinds is run by. */
 void client_host_run(struct host_job *job, bool again);

@@ -1,6 +1,11 @@
 /* Streams: named here, made on the server by posted messages. */
-#include "../exchange/capture.h"
-#include "../handles/green.h"
+#include "../exchange/captures.h"
+#include "../exchange/exchange.h"
+#include "../ground/thread.h"
+#include "../handles/greens.h"
+#include "../handles/route.h"
+#include "../handles/streams.h"
+#include "stream.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "arena.h"
+#include "log.h"
 
 #include "../engine/engine.h"
 #include "queue.h"

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "board.h"
+#include "board_options.h"
 
 #include <errno.h>
 #include <stdio.h>

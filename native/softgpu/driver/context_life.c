@@ -1,5 +1,6 @@
 /* How contexts become active and end, with all that they own. */
 #include "context_life.h"
+#include "log.h"
 
 #include "array.h"
 #include "capture.h"

@@ -1,4 +1,5 @@
 #include "device.h"
+#include "log.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -75,11 +75,6 @@ static inline bool driver_device_has_multicast(const struct driver_device *devic
 /* The prologue of every query about a device: CUDA_ERROR_INVALID_DEVICE. */
 CUresult driver_device_of(CUdevice ordinal, struct driver_device **device);
 
-/* Say one line, without its end, on stderr and in the log (log.c), whose callbacks it may
- * find while locks are held: they are told, and can't ask the driver for anything. */
-__attribute__((format(printf, 1, 2)))
-void driver_say(const char *format, ...);
-
 /* Say once per name that the driver lacks something. */
 CUresult driver_unsupported(const char *what);
 

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "image.h"
+#include "log.h"
 
 #include "../engine/engine.h"
 #include "device.h"

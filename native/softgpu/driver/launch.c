@@ -1,4 +1,5 @@
 #include "launch.h"
+#include "log.h"
 
 #include "function.h"
 #include "graph/condition.h"

@@ -4,6 +4,11 @@
 
 #include "abi.h"
 
+/* Say one line, without its end, on stderr and in the log, whose callbacks it may
+ * find while locks are held: they are told, and can't ask the driver for anything. */
+__attribute__((format(printf, 1, 2)))
+void driver_say(const char *format, ...);
+
 /* Have a function told of each line; CUDA_ERROR_NOT_PERMITTED in such a function. */
 CUresult driver_log_register(CUlogsCallback function, void *opaque, CUlogsCallbackHandle *handle);
 /* It has returned where it ran. */

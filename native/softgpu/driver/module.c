@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "module.h"
+#include "log.h"
 
 #include "context_stack.h"
 #include "handle.h"

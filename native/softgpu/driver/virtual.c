@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "virtual.h"
+#include "log.h"
 
 #include "memory.h"
 #include "multicast.h"

@@ -1,5 +1,5 @@
 /* launch.c - the engine's entry points for running kernels. */
-#include "launch.h"
+#include "running.h"
 #include "clock.h"
 #include "machine/strict.h"
 

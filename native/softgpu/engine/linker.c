@@ -9,7 +9,7 @@
 
 #include "images/fatbin.h"
 #include "images/object.h"
-#include "module.h"
+#include "loaded.h"
 
 struct engine_linker {
 	unsigned sm;

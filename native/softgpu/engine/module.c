@@ -1,14 +1,15 @@
 /* module.c - load, link, ask, unload. */
-#include "module.h"
+#include "loaded.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "decode/decode.h"
+#include "decode/decoder.h"
 #include "images/fatbin.h"
 #include "images/object.h"
+#include "ptx/declare.h"
 
 /* ---- linking ---- */
 

@@ -1,5 +1,5 @@
 /* cluster.c - clusters, mbarriers, and the copies that complete them. */
-#include "decode.h"
+#include "decoder.h"
 
 #include "../machine/mbarrier.h"
 

@@ -1,5 +1,5 @@
 /* compare.c - setp, set, vote, bfind and other forms with special operands. */
-#include "decode.h"
+#include "decoder.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* control.c - branches, calls, barriers: what guards itself by a branch. */
-#include "decode.h"
+#include "decoder.h"
 
 /* ---- guards ---- */
 

@@ -1,5 +1,5 @@
 /* convert.c - cvt: rounding, saturation and registers wider than values. */
-#include "decode.h"
+#include "decoder.h"
 
 #include "../machine/narrow.h"
 

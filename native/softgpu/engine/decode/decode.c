@@ -1,5 +1,5 @@
 /* decode.c - a function's body, statement by statement. */
-#include "decode.h"
+#include "decoder.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "decode.h"
+#include "decoder.h"
 
 #define FRAME_BYTES_MAX (256u << 20)	/* of a warp: 2 Mi 32-bit registers; cudf's hashes have 300,000 */
 #define CODE_COUNT_MAX (1u << 24)

@@ -1,9 +1,9 @@
 /* matrix.c - mma, wmma, ldmatrix, stmatrix, movmatrix, wgmma. */
-#include "decode.h"
+#include "decoder.h"
 
 #include <stdio.h>
 
-#include "../launch.h"
+#include "../running.h"
 #include "../machine/warpgroup.h"
 
 bool statement_is_matrix(const struct statement *statement)

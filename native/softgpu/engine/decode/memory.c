@@ -1,7 +1,7 @@
 /* memory.c - loads, stores, atomics, multicast, fences. */
-#include "decode.h"
+#include "decoder.h"
 
-#include "../launch.h"
+#include "../running.h"
 #include "../machine/strict.h"
 
 static struct address shared_register_address(struct decoder *decoder, int32_t slot,

@@ -1,5 +1,5 @@
 /* move.c - mov, cvta, isspacep: values that come from symbols. */
-#include "decode.h"
+#include "decoder.h"
 
 static void emit_unpack(struct decoder *decoder, const struct operand *vector, int32_t source,
 			unsigned bytes)

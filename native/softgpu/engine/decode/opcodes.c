@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "decode.h"
+#include "decoder.h"
 
 /* PTX ISA 9.0, "Instructions", without modifiers; ordered by strcmp. */
 static const char opcodes[][24] = {

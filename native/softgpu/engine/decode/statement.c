@@ -1,5 +1,6 @@
 /* statement.c - one statement: guard, opcode, modifiers, operands. */
-#include "decode.h"
+#include "../ptx/declare.h"
+#include "decoder.h"
 
 /* ---- symbols of the function ---- */
 

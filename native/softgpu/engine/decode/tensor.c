@@ -1,5 +1,5 @@
 /* tensor.c - copies by tensor maps, and instructions that change such maps. */
-#include "decode.h"
+#include "decoder.h"
 
 #include "../machine/tensor.h"
 

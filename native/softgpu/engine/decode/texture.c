@@ -1,5 +1,5 @@
 /* texture.c - tex, tld4, txq, suld, sust, suq. */
-#include "decode.h"
+#include "decoder.h"
 
 #include "../machine/texture.h"
 

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 #include "../clock.h"
-#include "../launch.h"
+#include "../running.h"
 #include "../machine/strict.h"
 #include "../machine/warpgroup.h"
 

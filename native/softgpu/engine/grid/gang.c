@@ -9,7 +9,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "../launch.h"
+#include "../running.h"
 
 /* ---- memory ---- */
 

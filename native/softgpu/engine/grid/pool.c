@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "../clock.h"
-#include "../launch.h"
+#include "../running.h"
 
 #define WORKERS_MAX 255
 #define IDLE_SLOTS_MAX 64

@@ -1,6 +1,6 @@
 /* control.c - branches, guards, predicates, moves, special registers. */
 #include "../machine/strict.h"
-#include "handlers.h"
+#include "../machine/handler.h"
 
 extern const struct form_table LEVEL(forms_integer), LEVEL(forms_float), LEVEL(forms_half),
 	LEVEL(forms_convert), LEVEL(forms_memory), LEVEL(forms_multimem), LEVEL(forms_warp),

@@ -1,7 +1,7 @@
 /* convert.c - cvt (PTX ISA 9.7.9, "cvt"). */
 #include <fenv.h>
 
-#include "handlers.h"
+#include "../machine/handler.h"
 
 enum { TO_NEAREST, TO_ZERO, TO_DOWN, TO_UP };	/* instruction.x, as decode/convert.c sets it */
 

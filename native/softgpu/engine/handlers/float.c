@@ -7,7 +7,7 @@
  */
 #include <fenv.h>
 
-#include "handlers.h"
+#include "../machine/handler.h"
 
 #define SATURATE(x) ((x) > 0 ? ((x) < 1 ? (x) : 1) : 0)	/* NaN to +0 */
 

@@ -4,7 +4,7 @@
  * and two: the second rounding changes nothing.  A fused multiply-add is
  * computed in f64, rounded to odd, and then rounded once to the short format.
  */
-#include "handlers.h"
+#include "../machine/handler.h"
 
 static inline bool is_negative(f32 value)
 {

@@ -1,5 +1,5 @@
 /* integer.c - integer arithmetic, bits, shifts (PTX ISA 9.7.1, 9.7.2, 9.7.8). */
-#include "handlers.h"
+#include "../machine/handler.h"
 
 /* ---- arithmetic and logic at all widths ---- */
 

@@ -2,9 +2,9 @@
 #ifndef FARBUS_SOFTGPU_MATRIX_ELEMENT_H
 #define FARBUS_SOFTGPU_MATRIX_ELEMENT_H
 
-#include "handlers.h"
+#include "../machine/handler.h"
 
-#include "../machine/matrix.h"
+#include "../machine/matrix_instruction.h"
 
 static inline u32 bytes_of(enum matrix_element element)
 {

@@ -6,7 +6,7 @@
  * recognised as consecutive (one copy) or equal (one load); the others are
  * done lane by lane.
  */
-#include "handlers.h"
+#include "../machine/handler.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

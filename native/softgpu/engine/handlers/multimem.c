@@ -4,9 +4,9 @@
  * do (memory.c); pairs of 16-bit numbers are two elements.  x: how many bytes that are.  Each element is
  * read, written or changed as a whole, in the memory of one device after the other.
  */
-#include "handlers.h"
+#include "../machine/handler.h"
 
-#include "../launch.h"
+#include "../running.h"
 
 #define BUFFER_BYTES 16
 

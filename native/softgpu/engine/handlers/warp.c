@@ -1,5 +1,5 @@
 /* warp.c - operations across the lanes of a warp (PTX ISA 9.7.13, 9.7.9.6). */
-#include "handlers.h"
+#include "../machine/handler.h"
 
 /* An operation of the lanes that a member mask names.  The body runs for lanes
  * that name the same `members`, all of which have come; mostly these are the

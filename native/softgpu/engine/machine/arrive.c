@@ -1,6 +1,6 @@
 /* arrive.c - bar.sync and its kind: a warp comes to a barrier, which counts threads (PTX ISA, "bar"). */
 #include "strict.h"
-#include "warp.h"
+#include "state.h"
 
 static uint32_t uniform_register(const struct warp *warp, int32_t slot)
 {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../launch.h"
+#include "../running.h"
 
 #define HEAP_BYTES_MAX ((size_t)8 << 20)	/* CUDA's default cudaLimitMallocHeapSize */
 

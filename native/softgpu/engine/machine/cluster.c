@@ -4,9 +4,9 @@
  * a lock.  In the 32-bit window .shared::cluster a block's own shared memory
  * lies where .shared has it; that of rank r begins at (r + 1) << WINDOW_BITS.
  */
-#include "../handlers/handlers.h"
+#include "handler.h"
 
-#include "../launch.h"
+#include "../running.h"
 #include "strict.h"
 
 #define WINDOW_BITS 24		/* 16 MiB: far above the shared memory of a block */

@@ -12,7 +12,7 @@
  */
 #include <string.h>
 
-#include "warp.h"
+#include "state.h"
 
 /* A window that holds nothing but the operands of one operation. */
 enum {

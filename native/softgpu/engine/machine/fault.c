@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../launch.h"
+#include "../running.h"
 
 static struct sigaction previous_segv, previous_bus;
 static pthread_mutex_t install_mutex = PTHREAD_MUTEX_INITIALIZER;

@@ -5,8 +5,8 @@
  */
 #include "mbarrier.h"
 
-#include "../handlers/handlers.h"
-#include "../launch.h"
+#include "handler.h"
+#include "../running.h"
 #include "strict.h"
 
 /* ---- the object: 64 bits, opaque to programs ---- */

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "warp.h"
+#include "state.h"
 
 #define BULK_UNIT 16	/* bytes: what sizes and addresses of bulk copies are multiples of */
 

@@ -1,6 +1,6 @@
 /* multimem.c - where the operations on multicast addresses go. */
-#include "../launch.h"
-#include "warp.h"
+#include "../running.h"
+#include "state.h"
 
 uint64_t multimem_offset(struct warp *w, const struct instruction *i, uint64_t address, uint32_t bytes,
 			 struct engine_replicas *found)

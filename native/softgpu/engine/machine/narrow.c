@@ -1,7 +1,7 @@
 /* narrow.c - conversions from and to floats of 8, 6 and 4 bits. */
 #include "narrow.h"
 
-#include "../handlers/handlers.h"
+#include "handler.h"
 
 static const struct {
 	u8 fraction_bits;

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../launch.h"
+#include "../running.h"
 
 #define TEXT_MAX 8192		/* of one call; CUDA's buffer is larger, its calls are not */
 #define DIRECTIVE_MAX 48

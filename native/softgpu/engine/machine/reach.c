@@ -6,9 +6,9 @@
  * reach_memory themselves.  Memory of the launch's own device needs no question, and the
  * last answer is good for all that it covers.
  */
-#include "../handlers/handlers.h"
+#include "handler.h"
 
-#include "../launch.h"
+#include "../running.h"
 
 static void ask(struct warp *w, const struct instruction *i, u64 pointer)
 {

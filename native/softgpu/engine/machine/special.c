@@ -2,7 +2,7 @@
 #include <time.h>
 
 #include "../clock.h"
-#include "../launch.h"
+#include "../running.h"
 
 /* %globaltimer counts nanoseconds of wall time. */
 static uint64_t global_timer(void)

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "../handlers/handlers.h"
-#include "../launch.h"
+#include "handler.h"
+#include "../running.h"
 #include "warpgroup.h"
 
 #define WARPS_MAX 32		/* 1024 threads */

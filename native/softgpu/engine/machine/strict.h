@@ -14,7 +14,7 @@
 #ifndef FARBUS_SOFTGPU_STRICT_H
 #define FARBUS_SOFTGPU_STRICT_H
 
-#include "warp.h"
+#include "state.h"
 
 enum strict_access {
 	STRICT_READ = 1,

@@ -7,8 +7,8 @@
  */
 #include "tensor.h"
 
-#include "../handlers/handlers.h"
-#include "../launch.h"
+#include "handler.h"
+#include "../running.h"
 #include "strict.h"
 
 #define SHARED_ALIGN 128	/* bytes, of the tile in shared memory */

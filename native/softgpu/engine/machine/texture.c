@@ -6,8 +6,8 @@
  */
 #include "texture.h"
 
-#include "../launch.h"
-#include "../module.h"
+#include "../running.h"
+#include "../loaded.h"
 
 #include <pthread.h>
 #include <stdlib.h>

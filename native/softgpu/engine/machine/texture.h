@@ -3,7 +3,7 @@
 #define FARBUS_SOFTGPU_TEXTURE_H
 
 #include "../engine.h"
-#include "../handlers/handlers.h"
+#include "handler.h"
 
 #define TEXTURE_COORDINATES_MAX 4
 

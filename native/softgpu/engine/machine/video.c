@@ -1,5 +1,5 @@
 /* video.c - SIMD video instructions: 2 x 16 or 4 x 8 bits (PTX ISA 9.7.19). */
-#include "../handlers/handlers.h"
+#include "handler.h"
 
 enum operation { VADD, VSUB, VAVRG, VABSDIFF, VMIN, VMAX };
 

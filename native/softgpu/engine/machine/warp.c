@@ -1,11 +1,11 @@
 /* warp.c - fragments of a warp: divergence, merging, calls, waiting. */
-#include "warp.h"
+#include "state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "../launch.h"
+#include "../running.h"
 
 #define MERGE_NOWHERE ((const struct instruction *)UINTPTR_MAX)
 

@@ -8,8 +8,8 @@
 #ifndef FARBUS_SOFTGPU_WARPGROUP_H
 #define FARBUS_SOFTGPU_WARPGROUP_H
 
-#include "matrix.h"
-#include "warp.h"
+#include "matrix_instruction.h"
+#include "state.h"
 
 #define WARPGROUP_WARPS 4
 #define WARPGROUP_DEPTH_BYTES 32	/* of K in a row of A, or a column of B */

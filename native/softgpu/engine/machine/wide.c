@@ -1,6 +1,6 @@
 /* wide.c - atomic operations on 128 bits (atom.exch, atom.cas; PTX ISA 9.7.13.5), and
  * pairs of floats in 64 bits (.f32x2). */
-#include "../handlers/handlers.h"
+#include "handler.h"
 
 /* *memory becomes `wanted` when it is *expected; *expected becomes what it was.
  * cmpxchg16b is not in the compiler's x86-64 baseline, but in every processor that

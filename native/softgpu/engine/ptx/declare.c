@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../images/fatbin.h"
-#include "parse.h"
+#include "declare.h"
 
 #define INITIALIZER_DEPTH_MAX 64
 #define PARAMETER_BYTES_MAX (1u << 20)

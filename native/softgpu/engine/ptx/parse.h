@@ -6,7 +6,7 @@
 #ifndef FARBUS_SOFTGPU_PTX_PARSE_H
 #define FARBUS_SOFTGPU_PTX_PARSE_H
 
-#include "../module.h"
+#include "../loaded.h"
 
 /* A fundamental type; kind is one of b u s f, p (pred), and for the small
  * floats h bf16, x f16x2, y bf16x2, t tf32, e other packed formats, m e4m3,
@@ -60,8 +60,5 @@ void ptx_take_object_type(struct ptx_parser *parser, struct ptx_declarator *base
 void ptx_take_declarator(struct ptx_parser *parser, struct ptx_declarator *declarator);
 /* "(.param ...)" of a function; offsets are assigned by the caller. */
 void ptx_take_parameters(struct ptx_parser *parser, struct parameter **parameters, size_t *count);
-
-/* Declare all of one text: functions remember where their bodies start. */
-void ptx_declare_module(struct ptx_parser *parser, const char *text);
 
 #endif
