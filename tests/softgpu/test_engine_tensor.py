@@ -523,7 +523,7 @@ SMALL = """.version 8.3
 
 
 def test_a_map_in_less_memory_than_it_takes() -> None:
-    """Blocks have shared memory by units of 128 bytes, as on a GPU: what is in the last one can be used, and no more."""
+    """Blocks have shared memory by units of 128 bytes, as on a GPU: what is in the last can be used, and no more."""
     out = np.zeros(2, np.uint32)
     with Module(SMALL, sm=90) as module:
         for at, value in ((0, 0), (124, 0), (0, 77)):
