@@ -1213,7 +1213,7 @@ const struct client_entry client_entries[] = {
 	{ "cuStreamBeginCapture", "cuStreamBeginCapture", (void *)entry_cuStreamBeginCapture, 10000, 0, NULL, NULL, 494, NULL },
 	{ "cuStreamBeginCapture", "cuStreamBeginCapture_v2", (void *)entry_cuStreamBeginCapture_v2, 10010, 10010, (void *)entry_cuStreamBeginCapture_v2_ptsz, "cuStreamBeginCapture_v2_ptsz", 495, NULL },
 	{ "cuStreamBeginCaptureToGraph", "cuStreamBeginCaptureToGraph", (void *)entry_cuStreamBeginCaptureToGraph, 12030, 12030, (void *)entry_cuStreamBeginCaptureToGraph_ptsz, "cuStreamBeginCaptureToGraph_ptsz", 496, NULL },
-	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)entry_cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)entry_cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "external semaphores as nodes of graphs have no names here" },
+	{ "cuStreamBeginRecaptureToGraph", "cuStreamBeginRecaptureToGraph", (void *)entry_cuStreamBeginRecaptureToGraph, 13030, 13030, (void *)entry_cuStreamBeginRecaptureToGraph_ptsz, "cuStreamBeginRecaptureToGraph_ptsz", 497, "CUDA 13.3 alone has it, and it is in no header that was at hand" },
 	{ "cuStreamCopyAttributes", "cuStreamCopyAttributes", (void *)entry_cuStreamCopyAttributes, 11000, 11000, (void *)entry_cuStreamCopyAttributes_ptsz, "cuStreamCopyAttributes_ptsz", 498, NULL },
 	{ "cuStreamCreate", "cuStreamCreate", (void *)entry_cuStreamCreate, 2000, 0, NULL, NULL, 499, NULL },
 	{ "cuStreamCreateWithPriority", "cuStreamCreateWithPriority", (void *)entry_cuStreamCreateWithPriority, 5050, 0, NULL, NULL, 500, NULL },

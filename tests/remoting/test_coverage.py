@@ -21,7 +21,8 @@ CALLS = Path(__file__).parent / "calls"
 BORROWED = sorted(
     {name for name in CHECKED.values() if name.startswith("driver_")}
     # Copy nodes that name memory of the program; modules of contexts that are made and destroyed again and again;
-    # attributes of a kernel on two devices; what compiler and linker say; a context that is reset while it is retained.
+    # attributes of a kernel on two devices; what compiler and linker say; a context that is reset while it is retained;
+    # copies between contexts, and what is done to managed memory, in their order.
     | {
         "driver_error_elsewhere",
         "driver_error_sticky",
@@ -29,7 +30,9 @@ BORROWED = sorted(
         "driver_peer_instructions",
         "driver_library",
         "driver_link",
+        "driver_managed_waits",
         "driver_module",
+        "driver_peer_order",
     }
 )
 #: Programs of the software GPU's own tests that can't end well through the shim, and why.
@@ -37,6 +40,8 @@ NOT_OVER_REMOTING = {
     "driver_advice": "advice is kept for whole allocations, not for pages",
     "driver_capture_errors": "a wait for an event that a capture recorded which has ended reports it later",
     "driver_capture_nodes": "a captured copy of the program's memory is two nodes",
+    "driver_context_grace": "a context that is destroyed waits for its kernels in the place of other calls",
+    "driver_graph_update_memory": "the program is out of memory, and not the driver",
     "driver_log": "an image that is refused is told in the words of the shim",
     "driver_resolver": "it names functions of CUDA 2 as missing, which the shim has",
     "driver_virtual_host": "memory of the host that a driver gives is its own node's",

@@ -66,6 +66,7 @@ class LoadOptions(ctypes.Structure):
         ("free", FREE),
         ("opaque", ctypes.c_void_p),
         ("asks_reach", ctypes.c_bool),
+        ("max_registers", ctypes.c_uint32),
     ]
 
 

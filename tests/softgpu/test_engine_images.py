@@ -197,9 +197,17 @@ def container(payload: bytes) -> bytes:
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(payload)) + payload
 
 
-def entry(text: bytes, *, arch: int = 80, flags: int = 0, compressed: int = 0, uncompressed: int = 0) -> bytes:
+def entry(
+    text: bytes,
+    *,
+    arch: int = 80,
+    flags: int = 0,
+    compressed: int = 0,
+    uncompressed: int = 0,
+    options_offset: int = 0,
+) -> bytes:
     return struct.pack(
-        "<HHIQIIHHIIIQQQ", 1, 0, 64, len(text), compressed, 0, 0, 8, arch, 0, 0, flags, 0, uncompressed
+        "<HHIQIIHHIIIQQQ", 1, 0, 64, len(text), compressed, options_offset, 0, 8, arch, 0, 0, flags, 0, uncompressed
     ) + text  # fmt: skip
 
 
@@ -262,12 +270,45 @@ def many_registers(bounds: str) -> str:
         (".maxntid 128 .minnctapersm 8", 64),
         (".maxntid 32", 255),
         (".maxnreg 24", 24),
+        (".maxnreg 8", 24),
+        (".minnctapersm 4", 64),
         (".maxntid 32 .maxnreg 300", 255),
     ],
 )
 def test_the_guess_of_registers_leaves_room_for_the_largest_block(bounds: str, registers: int) -> None:
     with Module(many_registers(bounds)) as module:
         assert module.info("k").registers == registers
+
+
+@pytest.mark.parametrize(
+    ("options", "bounds", "registers"),
+    [
+        (b"", "", 64),
+        (b" -maxrregcount=32 ", "", 32),
+        (b"-O1  -maxrregcount=32 --generate-line-info ", "", 32),
+        (b"-func-maxrregcount=32", "", 64),
+        (b" --maxrregcount=8 ", "", 24),
+        (b" -maxrregcount=archmax ", "", 64),
+        (b" -maxrregcount=32 ", ".maxntid 384", 168),
+        (b" -maxrregcount=32 ", ".maxnreg 48", 48),
+    ],
+)
+def test_what_nvcc_tells_ptxas_of_registers_is_read(options: bytes, bounds: str, registers: int) -> None:
+    """`nvcc -maxrregcount` leaves it to the driver where PTX is all it makes."""
+    text = many_registers(bounds).encode() + b"\0"
+    header = bytearray(entry(b"", options_offset=64) + struct.pack("<II", 72, len(options)) + options)
+    header[4:16] = struct.pack("<IQ", len(header), len(text))
+    with Module(container(bytes(header) + text)) as module:
+        assert module.info("k").registers == registers
+
+
+@pytest.mark.parametrize("place", [(64, 72, 1 << 31), (64, 1 << 31, 8), (1 << 31, 72, 8), (69, 72, 8)])
+def test_options_that_lie_outside_of_their_header_are_none(place: tuple[int, int, int]) -> None:
+    text = many_registers("").encode() + b"\0"
+    header = bytearray(entry(b"", options_offset=place[0]) + struct.pack("<II", *place[1:]))
+    header[4:16] = struct.pack("<IQ", len(header), len(text))
+    with Module(container(bytes(header) + text)) as module:
+        assert module.info("k").registers == 64
 
 
 def test_an_empty_container_is_an_empty_module() -> None:

@@ -497,3 +497,40 @@ def test_wide_im2col_is_refused_alone(newer: Module) -> None:
     with pytest.raises(EngineError, match="im2col::w") as caught:
         newer.launch("pixels_wide", 1, 1, matrix().map(), shared=ROOM)
     assert caught.value.status == Status.UNSUPPORTED
+
+
+SMALL = """.version 8.3
+.target sm_90a
+.address_size 64
+.visible .entry replaces(.param .u64 out, .param .u32 at, .param .u32 value)
+{
+    .shared .align 4 .b32 small;
+    .reg .b32 %r<9>;
+    .reg .b64 %rd<3>;
+    mov.u32 %r1, small;
+    ld.param.u32 %r2, [at];
+    ld.param.u32 %r3, [value];
+    add.u32 %r2, %r1, %r2;
+    st.shared.u32 [%r2], %r3;
+    tensormap.replace.tile.rank.shared::cta.b1024.b32 [%r1], 2;
+    ld.param.u64 %rd1, [out];
+    mov.u32 %r4, %total_smem_size;
+    mov.u32 %r5, %dynamic_smem_size;
+    st.global.v2.u32 [%rd1], {%r4, %r5};
+    ret;
+}
+"""
+
+
+def test_a_map_in_less_memory_than_it_takes() -> None:
+    """Blocks have shared memory by units of 128 bytes, as on a GPU: what is in the last can be used, and no more."""
+    out = np.zeros(2, np.uint32)
+    with Module(SMALL, sm=90) as module:
+        for at, value in ((0, 0), (124, 0), (0, 77)):
+            module.launch("replaces", 1, 1, out, np.uint32(at), np.uint32(value))
+            np.testing.assert_array_equal(out, [128, 0])
+        module.launch("replaces", 1, 1, out, np.uint32(252), np.uint32(0), shared=130)
+        np.testing.assert_array_equal(out, [256, 130])
+        with pytest.raises(EngineError, match="shared memory access at 0x80 of 0x80 bytes") as caught:
+            module.launch("replaces", 1, 1, out, np.uint32(128), np.uint32(0))
+    assert caught.value.status == Status.LAUNCH_FAILED

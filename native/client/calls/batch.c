@@ -183,7 +183,9 @@ static CUresult copy_peer(const CUDA_MEMCPY3D_PEER *peer, CUstream stream, bool 
 	if (async)
 		return cuMemcpy3DAsync_v2(&copy, stream);
 	result = client_peer_settle(peer->dstContext, peer->srcContext);
-	return result == CUDA_SUCCESS ? cuMemcpy3D_v2(&copy) : result;
+	if (result == CUDA_SUCCESS)
+		result = cuMemcpy3D_v2(&copy);
+	return result == CUDA_SUCCESS ? client_peer_complete(peer->dstContext, peer->srcContext) : result;
 }
 
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *pCopy)

@@ -472,19 +472,26 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 	return cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, hStream);
 }
 
-CUresult client_peer_settle(CUcontext target, CUcontext source)
+static bool peer_is_elsewhere(CUcontext side)
 {
-	const struct client_context *to = client_context_get(target);
-	const struct client_context *from = client_context_get(source);
-	CUresult result = CUDA_SUCCESS;
+	const struct client_context *context = client_context_get(side);
 
-	if (!to || !from || to->session == from->session)
-		return CUDA_SUCCESS;
-	result = cuCtxSynchronize_v2(target);
-	return result == CUDA_SUCCESS ? cuCtxSynchronize_v2(source) : result;
+	return context && context != client_context_current();
 }
 
-/* CUDA does it behind and before all work of both contexts. */
+CUresult client_peer_settle(CUcontext target, CUcontext source)
+{
+	CUresult result = peer_is_elsewhere(target) ? cuCtxSynchronize_v2(target) : CUDA_SUCCESS;
+
+	return result == CUDA_SUCCESS && source != target && peer_is_elsewhere(source) ? cuCtxSynchronize_v2(source) :
+											    result;
+}
+
+CUresult client_peer_complete(CUcontext target, CUcontext source)
+{
+	return peer_is_elsewhere(target) || peer_is_elsewhere(source) ? cuStreamSynchronize(NULL) : CUDA_SUCCESS;
+}
+
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
 		      CUcontext srcContext, size_t ByteCount)
 {
@@ -493,5 +500,5 @@ CUresult cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr s
 	if (result == CUDA_SUCCESS)
 		result = cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount,
 					   NULL);
-	return result == CUDA_SUCCESS ? client_peer_settle(dstContext, srcContext) : result;
+	return result == CUDA_SUCCESS ? client_peer_complete(dstContext, srcContext) : result;
 }

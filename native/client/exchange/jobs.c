@@ -28,8 +28,7 @@ static _Atomic unsigned kept_jobs;
 /* What streams are to come to once, and the callbacks of it; callbacks that were refused and have not returned. */
 static struct host_job *posted_newest;
 static unsigned posted_callbacks;
-static unsigned refused_callbacks;
-static pthread_cond_t refused_told = PTHREAD_COND_INITIALIZER;
+static _Atomic uint32_t refused_callbacks;
 
 void client_job_posted(void *opaque, uint64_t sequence)
 {
@@ -121,10 +120,10 @@ void client_job_end(struct host_job *job)
 
 void client_job_end_refused(struct host_job *job)
 {
-	pthread_mutex_lock(&job_lock);
-	refused_callbacks -= !!job->callback;
-	pthread_cond_broadcast(&refused_told);
-	pthread_mutex_unlock(&job_lock);
+	if (job->callback) {
+		atomic_fetch_sub(&refused_callbacks, 1);
+		futex_wake(&refused_callbacks);
+	}
 	client_job_end(job);
 }
 
@@ -246,7 +245,7 @@ void client_job_refused(struct client_session *session, uint64_t sequence, CUres
 	if (job && !job->reached) {
 		job_unlist(job);
 		job->refused = true;
-		refused_callbacks += !!job->callback;
+		atomic_fetch_add(&refused_callbacks, !!job->callback);
 		job_queue(job, status);
 	}
 	pthread_mutex_unlock(&job_lock);
@@ -279,23 +278,21 @@ bool client_jobs_have_callbacks(void)
 
 	client_guard_begin();
 	pthread_mutex_lock(&job_lock);
-	any = posted_callbacks || refused_callbacks;
+	any = posted_callbacks || atomic_load(&refused_callbacks);
 	pthread_mutex_unlock(&job_lock);
 	client_guard_end();
 	return any;
 }
 
+/* Without the lock: a handler of the program's may run meanwhile, and touch a page that comes by a job. */
 void client_jobs_await_refused(void)
 {
-	int cancel;
+	uint32_t count;
 
-	/* A CUDA call is no cancellation point: a thread that ended here would keep the lock. */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	pthread_mutex_lock(&job_lock);
-	while (refused_callbacks)
-		pthread_cond_wait(&refused_told, &job_lock);
-	pthread_mutex_unlock(&job_lock);
-	pthread_setcancelstate(cancel, &cancel);
+	while ((count = atomic_load(&refused_callbacks)))
+		futex_wait(&refused_callbacks, count);
+	/* The next one who waits: each end of a callback wakes one. */
+	futex_wake(&refused_callbacks);
 }
 
 CUresult client_job_open(const struct host_job *template, struct host_job **job)

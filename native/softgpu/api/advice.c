@@ -19,7 +19,7 @@ static CUresult take_range(CUdeviceptr address, size_t bytes, uintptr_t *base, u
 	CUresult result;
 
 	if (!bytes || !driver_memory_find(address, &allocation) ||
-	    allocation.kind != DRIVER_MEMORY_MANAGED)
+	    driver_memory_kind_of(address) != DRIVER_MEMORY_MANAGED)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = driver_memory_check(address, bytes);
 	if (result)

@@ -143,27 +143,6 @@ DRIVER_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, si
 	return copy_line(stream, to, DEVICE, from, DEVICE, bytes, true);
 }
 
-DRIVER_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
-				    CUcontext from_context, size_t bytes)
-{
-	(void)to_context, (void)from_context;	/* the addresses say it */
-	return copy_line(NULL, to, DEVICE, from, DEVICE, bytes, false);
-}
-
-DRIVER_EXPORT CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
-					 CUcontext from_context, size_t bytes)
-{
-	(void)to_context, (void)from_context;
-	return copy_line(CU_STREAM_PER_THREAD, to, DEVICE, from, DEVICE, bytes, false);
-}
-
-DRIVER_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
-					 CUcontext from_context, size_t bytes, CUstream stream)
-{
-	(void)to_context, (void)from_context;
-	return copy_line(stream, to, DEVICE, from, DEVICE, bytes, true);
-}
-
 /* ---- one dimension of an array ---- */
 
 /* The forms of each direction: legacy and per-thread default stream. */

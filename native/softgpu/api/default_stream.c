@@ -62,6 +62,16 @@ CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t at, const void *from, size_t by
 CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
 		CUcontext from_context, size_t bytes, CUstream stream);
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream);
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *peer, CUstream stream);
+CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+		CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, size_t *failed,
+		CUstream stream);
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+		CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, CUstream stream);
+CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed,
+		unsigned long long flags, CUstream stream);
+CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+		unsigned long long flags, CUstream stream);
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream);
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream
 		stream);
@@ -252,6 +262,37 @@ DRIVER_EXPORT CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *copy, CUstre
 DRIVER_EXPORT CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *copy, CUstream stream)
 {
 	return cuMemcpy3DAsync_v2(copy, own(stream));
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *peer, CUstream stream)
+{
+	return cuMemcpy3DPeerAsync(peer, own(stream));
+}
+
+DRIVER_EXPORT CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+		CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, size_t *failed,
+		CUstream stream)
+{
+	return cuMemcpyBatchAsync(to, from, sizes, count, attributes, indices, attribute_count, failed,
+				  own(stream));
+}
+
+DRIVER_EXPORT CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count,
+		CUmemcpyAttributes *attributes, size_t *indices, size_t attribute_count, CUstream stream)
+{
+	return cuMemcpyBatchAsync_v2(to, from, sizes, count, attributes, indices, attribute_count, own(stream));
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3DBatchAsync_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+		size_t *failed, unsigned long long flags, CUstream stream)
+{
+	return cuMemcpy3DBatchAsync(count, operations, failed, flags, own(stream));
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3DBatchAsync_v2_ptsz(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations,
+		unsigned long long flags, CUstream stream)
+{
+	return cuMemcpy3DBatchAsync_v2(count, operations, flags, own(stream));
 }
 
 DRIVER_EXPORT CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, size_t count, CUstream

@@ -1,8 +1,8 @@
 #define _GNU_SOURCE
 #include "../driver/capture.h"
+#include "../driver/context_life.h"
 #include "../driver/context_stack.h"
 #include "../driver/memory.h"
-#include "../driver/stream.h"
 
 #include <sys/mman.h>
 
@@ -55,6 +55,7 @@ static bool host_allocation(const void *address, enum driver_memory_kind kind,
 	       allocation->base == (uintptr_t)address && allocation->kind == kind;
 }
 
+/* It is for all devices: what any of them may still do there finishes first. */
 DRIVER_EXPORT CUresult cuMemFreeHost(void *address)
 {
 	struct driver_allocation allocation;
@@ -68,7 +69,7 @@ DRIVER_EXPORT CUresult cuMemFreeHost(void *address)
 		return CUDA_SUCCESS;
 	if (!host_allocation(address, DRIVER_MEMORY_PINNED, &allocation))
 		return CUDA_ERROR_INVALID_VALUE;
-	driver_stream_drain(allocation.context);
+	driver_context_drain_all();
 	driver_memory_give((uintptr_t)address);
 	return driver_context_state(allocation.context);
 }
@@ -105,7 +106,7 @@ DRIVER_EXPORT CUresult cuMemHostUnregister(void *address)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!host_allocation(address, DRIVER_MEMORY_REGISTERED, &allocation))
 		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-	driver_stream_drain(allocation.context);
+	driver_context_drain_all();
 	driver_memory_give((uintptr_t)address);
 	return CUDA_SUCCESS;
 }

@@ -40,9 +40,10 @@ static CUresult library_make(CUlibrary *out, void *image, const void *origin, un
 	}
 	library->image = image;
 	library->origin = origin;
+	library->max_registers = driver_module_max_registers(count, options, values);
 	/* Load at once, so that a bad image is reported here. */
 	driver_module_lock();
-	result = driver_module_load(context, library, image, &why, &module);
+	result = driver_module_load(context, library, image, library->max_registers, &why, &module);
 	if (!result && driver_handle_add(library, DRIVER_KIND_LIBRARY)) {
 		driver_module_unload(module);
 		result = CUDA_ERROR_OUT_OF_MEMORY;

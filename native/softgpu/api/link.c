@@ -19,6 +19,7 @@ struct CUlinkState_st {
 	struct engine_linker *linker;
 	bool complete;
 	uint64_t busy_ns;	/* spent in linking */
+	uint32_t max_registers;	/* of inputs whose own options say nothing of it */
 	/* The program's own: values are written until the end. */
 	unsigned option_count;
 	const CUjit_option *options;
@@ -83,6 +84,7 @@ DRIVER_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option *options
 	if (!state)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	state->linker = engine_linker_create(sm);
+	state->max_registers = driver_module_max_registers(count, options, values);
 	state->option_count = count;
 	state->options = options;
 	state->values = values;
@@ -104,6 +106,7 @@ static CUresult add(CUlinkState state, CUjitInputType type, const void *data, si
 	struct engine_diagnostic why = { "" };
 	uint64_t began_ns = clock_monotonic_ns();
 	char text[sizeof why.text + 256] = "";
+	uint32_t max_registers = driver_module_max_registers(count, options, values);
 	CUresult result;
 
 	pthread_mutex_lock(&lock);
@@ -114,7 +117,10 @@ static CUresult add(CUlinkState state, CUjitInputType type, const void *data, si
 		result = driver_unsupported("linking of NVVM");
 	if (result)
 		goto out;
-	result = driver_engine_result(engine_linker_add(state->linker, data, bytes, &why));
+	if (!max_registers)
+		max_registers = state->max_registers;
+	result = driver_engine_result(
+		engine_linker_add(state->linker, data, bytes, max_registers, &why));
 	if (result)
 		snprintf(text, sizeof text, "%.250s: %s", name && *name ? name : "input", why.text);
 	tell(state, began_ns, text);

@@ -22,7 +22,8 @@ static CUresult load_data(CUmodule *out, const void *image, unsigned count,
 	if (!out || !image)
 		return CUDA_ERROR_INVALID_VALUE;
 	driver_module_lock();
-	result = driver_module_load(context, NULL, image, &why, &module);
+	result = driver_module_load(context, NULL, image,
+				    driver_module_max_registers(count, options, values), &why, &module);
 	driver_module_unlock();
 	driver_module_write_log(count, options, values, why.text);
 	if (!result)

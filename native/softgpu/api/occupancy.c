@@ -130,20 +130,26 @@ DRIVER_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CU
 
 /* ---- clusters ---- */
 
-/* What the launch says, or else the function: its code, or what was set for it. */
+/* What the launch says, or else the function: its code, or what was set for it.  One of them must, and both agree. */
 static CUresult cluster_of(const CUlaunchConfig *config, const struct CUfunc_st *function,
 			   uint32_t *blocks)
 {
 	const int *required = function->settings.cluster;
-	uint64_t product = 1;
+	uint64_t product = required[0] > 0;
 
 	for (unsigned k = 0; k < 3; k++)
 		product *= required[k] ? (uint64_t)required[k] : 1;
-	for (unsigned k = 0; k < config->numAttrs; k++)
-		if (config->attrs[k].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
-			product = (uint64_t)config->attrs[k].value.clusterDim.x *
-				  config->attrs[k].value.clusterDim.y *
-				  config->attrs[k].value.clusterDim.z;
+	for (unsigned k = 0; k < config->numAttrs; k++) {
+		const CUlaunchAttributeValue *value = &config->attrs[k].value;
+		uint64_t said;
+
+		if (config->attrs[k].id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+			continue;
+		said = (uint64_t)value->clusterDim.x * value->clusterDim.y * value->clusterDim.z;
+		if (product && said != product)
+			return CUDA_ERROR_INVALID_VALUE;	/* as for a launch */
+		product = said;
+	}
 	if (!product || product > DRIVER_CLUSTER_MAX)
 		return CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	*blocks = (uint32_t)product;

@@ -7,7 +7,8 @@
  *
  * Only an active context has streams, modules and memory.  A primary context's
  * handle is valid before the first retain (the CUDA runtime makes it current
- * first and retains it later) and the same after a reset; a created context
+ * first and retains it later) and the same after a reset; while its work ends it
+ * is still active, and who wants it again waits.  A created context
  * that was destroyed stays allocated while some thread still has it on its
  * stack, so that calls there can say CUDA_ERROR_CONTEXT_IS_DESTROYED.
  */
@@ -27,6 +28,7 @@ struct CUctx_st {
 	unsigned retained;		/* primary: retains; created: 1 while it lives */
 	bool primary;
 	bool active;			/* atomic */
+	bool ending;			/* active, but its work is awaited: nobody retains or releases it */
 	unsigned flags;
 	int cancel;			/* atomic: kernels end early, for the context goes */
 	CUresult error;			/* sticky, atomic; 0 while all is well */

@@ -19,6 +19,7 @@
 /* Guards activation, retain counts and flags; taken before the locks of
  * streams, modules and memory, never after them. */
 static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t context_ended = PTHREAD_COND_INITIALIZER;
 
 /* With the lock. */
 static CUresult context_activate(struct CUctx_st *context)
@@ -58,13 +59,26 @@ static void end_work(struct CUctx_st *context)
 	driver_stream_drain(context);
 }
 
-/* With the lock.  Work that was submitted finishes first; then everything that
+/* With the lock, which is let go while waiting. */
+static void context_await_end(struct CUctx_st *context)
+{
+	while (context->ending)
+		pthread_cond_wait(&context_ended, &context_lock);
+}
+
+/* With the lock, when nobody else ends the context.  Work that was submitted finishes
+ * first, for which the lock is let go, as that may take long; then everything that
  * the context owns goes.  False when it was not active. */
 static bool context_deactivate(struct CUctx_st *context)
 {
 	if (!context->active)
 		return false;
+	context->ending = true;
+	pthread_mutex_unlock(&context_lock);
 	end_work(context);
+	pthread_mutex_lock(&context_lock);
+	context->ending = false;
+	pthread_cond_broadcast(&context_ended);
 	__atomic_store_n(&context->active, false, __ATOMIC_RELEASE);
 	driver_capture_end_context(context);
 	driver_graph_memory_end_context(context);
@@ -102,6 +116,7 @@ CUresult driver_context_retain(struct CUctx_st *context)
 	CUresult result = CUDA_SUCCESS;
 
 	pthread_mutex_lock(&context_lock);
+	context_await_end(context);
 	if (!context->active)
 		result = context_activate(context);
 	if (!result)
@@ -116,6 +131,7 @@ CUresult driver_context_release(struct CUctx_st *context)
 	bool ended = false;
 
 	pthread_mutex_lock(&context_lock);
+	context_await_end(context);
 	if (!context->retained)
 		result = CUDA_ERROR_INVALID_CONTEXT;
 	else if (!--context->retained)
@@ -131,6 +147,7 @@ void driver_context_reset(struct CUctx_st *context)
 	bool ended;
 
 	pthread_mutex_lock(&context_lock);
+	context_await_end(context);
 	ended = context_deactivate(context);
 	context->retained = 0;
 	context->flags = 0;

@@ -84,16 +84,17 @@ static struct fill_operation *fill_make(const CUDA_MEMSET_NODE_PARAMS *params)
 	return operation;
 }
 
-/* Asynchronous also without Async in the name, except for pinned memory, which
- * the program could look at next. */
+/* Asynchronous also without Async in the name, except for pinned and managed memory,
+ * which the program could look at next (CUDA Driver API, "API synchronization behavior"). */
 CUresult driver_fill_submit(struct CUstream_st *stream, const CUDA_MEMSET_NODE_PARAMS *params, bool async)
 {
 	struct fill_operation *operation = fill_make(params);
+	enum driver_memory_kind kind = driver_memory_kind_of(params->dst);
 	unsigned flags = 0;
 
 	if (!operation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (!async && !driver_memory_is_on_device(driver_memory_kind_of(params->dst)))
+	if (!async && (kind == DRIVER_MEMORY_MANAGED || !driver_memory_is_on_device(kind)))
 		flags |= DRIVER_SUBMIT_WAIT;
 	if (params->width * params->elementSize <= DRIVER_COPY_SHORT / params->height)
 		flags |= DRIVER_SUBMIT_SHORT;

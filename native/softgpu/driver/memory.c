@@ -91,13 +91,20 @@ static void table_remove(struct driver_allocation *item)
 	table.count--;
 }
 
+/* Variables of modules, too: those that are managed have flags. */
+static bool is_managed(const struct driver_allocation *allocation)
+{
+	return allocation->kind == DRIVER_MEMORY_MANAGED ||
+	       (allocation->kind == DRIVER_MEMORY_MODULE && allocation->flags);
+}
+
 /* Let go of the memory itself, without the lock. */
 static void allocation_release(const struct driver_allocation *allocation)
 {
+	if (is_managed(allocation))
+		driver_advice_forget(allocation->base, allocation->size);
 	switch (allocation->kind) {
 	case DRIVER_MEMORY_MANAGED:
-		driver_advice_forget(allocation->base, allocation->size);
-		/* fall through */
 	case DRIVER_MEMORY_DEVICE:
 	case DRIVER_MEMORY_MODULE:
 		engine_strict_mark((const void *)allocation->base, allocation->size,
@@ -191,7 +198,11 @@ enum driver_memory_kind driver_memory_kind_of(uintptr_t address)
 {
 	struct driver_allocation allocation;
 
-	return driver_memory_find(address, &allocation) ? allocation.kind : DRIVER_MEMORY_NONE;
+	if (!driver_memory_find(address, &allocation))
+		return DRIVER_MEMORY_NONE;
+	if (is_managed(&allocation))
+		return DRIVER_MEMORY_MANAGED;
+	return allocation.device ? allocation.kind : DRIVER_MEMORY_PINNED;
 }
 
 bool driver_memory_is_on_device(enum driver_memory_kind kind)

@@ -41,6 +41,7 @@ void driver_memory_end_context(struct CUctx_st *context);
 
 /* The allocation that holds the address; false when there is none. */
 bool driver_memory_find(uintptr_t address, struct driver_allocation *allocation);
+/* A variable of a module that is managed counts as managed memory, virtual memory of the host as pinned. */
 enum driver_memory_kind driver_memory_kind_of(uintptr_t address);
 /* Is this memory of a device, for a copy's side that must be? */
 bool driver_memory_is_on_device(enum driver_memory_kind kind);

@@ -71,13 +71,14 @@ static void say_refused(const void *origin, const struct engine_diagnostic *why)
 }
 
 CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
-			    const void *image, struct engine_diagnostic *why,
+			    const void *image, uint32_t max_registers, struct engine_diagnostic *why,
 			    struct CUmod_st **out)
 {
 	struct engine_load_options options = {
 		.sm = context->device->capability->sm,
 		.memory = { take_variable, give_variable, context },
 		.asks_reach = driver_device_count() > 1,
+		.max_registers = max_registers,
 	};
 	struct CUmod_st *module = calloc(1, sizeof *module);
 	CUresult result;
@@ -158,7 +159,7 @@ CUresult driver_module_of_library(struct CUlib_st *library, struct CUctx_st *con
 			return CUDA_SUCCESS;
 		}
 	}
-	return driver_module_load(context, library, library->image, &why, out);
+	return driver_module_load(context, library, library->image, library->max_registers, &why, out);
 }
 
 CUresult driver_module_of(CUmodule handle)
@@ -192,10 +193,20 @@ void driver_module_unlock(void)
 	pthread_mutex_unlock(&module_lock);
 }
 
-/* ---- logs of loads ---- */
+/* ---- options of loads ---- */
 
-/* Of the just-in-time compiler's options only the logs have a meaning here, of which one
- * stays empty.  Values may be missing altogether. */
+/* Of the just-in-time compiler's options only these have a meaning here: the limit of
+ * registers, and the logs, of which one stays empty.  Values may be missing altogether. */
+uint32_t driver_module_max_registers(unsigned count, const CUjit_option *options, void *const *values)
+{
+	uint32_t most = 0;
+
+	for (unsigned i = 0; options && values && i < count; i++)
+		if (options[i] == CU_JIT_MAX_REGISTERS)
+			most = (uint32_t)(uintptr_t)values[i];
+	return most;
+}
+
 static void write_one_log(unsigned count, const CUjit_option *options, void **values,
 			  CUjit_option buffer_option, CUjit_option size_option, const char *text)
 {

@@ -56,6 +56,7 @@ struct CUkern_st {
 struct CUlib_st {
 	void *image;
 	const void *origin;		/* where the program had it: for messages alone */
+	uint32_t max_registers;		/* as in engine_load_options */
 	struct CUkern_st *kernels;
 };
 
@@ -72,7 +73,7 @@ void driver_module_unlock(void);
 
 /* The first three with the guard. */
 CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
-			    const void *image, struct engine_diagnostic *why,
+			    const void *image, uint32_t max_registers, struct engine_diagnostic *why,
 			    struct CUmod_st **out);
 void driver_module_unload(struct CUmod_st *module);
 /* The library's module in a context, loaded if it is not there yet. */
@@ -83,6 +84,8 @@ struct engine_function *driver_module_next_entry(const struct CUmod_st *module, 
 unsigned driver_module_entry_count(const struct CUmod_st *module);
 CUresult driver_module_variable(struct CUmod_st *module, const char *name, bool only_managed,
 				CUdeviceptr *address, size_t *bytes);
+/* What CU_JIT_MAX_REGISTERS says; 0 without it. */
+uint32_t driver_module_max_registers(unsigned count, const CUjit_option *options, void *const *values);
 /* Write a message where the options of a load want it, and its length to the option that
  * has the buffer's. */
 void driver_module_write_log(unsigned count, const CUjit_option *options, void **values,

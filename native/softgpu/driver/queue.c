@@ -374,18 +374,35 @@ static bool operation_is_due(const struct driver_operation *operation)
 
 /* ---- running ---- */
 
+/* Without the lock, which is taken: the operation has run, and is gone. */
+static void stream_ran(struct CUstream_st *stream, struct driver_operation *operation)
+{
+	uint64_t sequence = operation->sequence;
+	bool counts = !operation->is_idle;
+
+	operation->release(operation);
+	pthread_mutex_lock(&queue_lock);
+	running -= counts;
+	if (!running)
+		pthread_cond_broadcast(&queue_idle);
+	stream->busy = false;
+	stream->completed = sequence;
+	if (stream->waiters)
+		pthread_cond_broadcast(&stream->done);
+	if (stream->ended && sequence == stream->submitted)
+		stream_leave(stream);
+}
+
 /* With the lock, which is let go while the operation runs.  Its points are
  * reached and the stream is not busy. */
 static void stream_run(struct CUstream_st *stream, struct driver_operation *operation)
 {
 	struct CUctx_st *context = stream->context;
-	uint64_t sequence = operation->sequence;
-	bool counts = !operation->is_idle;
 	CUresult state;
 
 	operation_drop_points(operation);
 	stream->busy = true;
-	running += counts;
+	running += !operation->is_idle;
 	pthread_mutex_unlock(&queue_lock);
 	state = __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
 	if (!state || operation->run_when_failed) {
@@ -398,17 +415,7 @@ static void stream_run(struct CUstream_st *stream, struct driver_operation *oper
 		if (result)
 			driver_context_fail(context, result);
 	}
-	operation->release(operation);
-	pthread_mutex_lock(&queue_lock);
-	running -= counts;
-	if (!running)
-		pthread_cond_broadcast(&queue_idle);
-	stream->busy = false;
-	stream->completed = sequence;
-	if (stream->waiters)
-		pthread_cond_broadcast(&stream->done);
-	if (stream->ended && sequence == stream->submitted)
-		stream_leave(stream);
+	stream_ran(stream, operation);
 }
 
 /* With the lock.  The operation may be gone afterwards: a thread that waits for it may
@@ -487,11 +494,9 @@ static bool stream_help(struct CUstream_st *stream)
 	return true;
 }
 
-static void *stream_work(void *argument)
+/* With the lock, until the stream has ended. */
+static void stream_serve(struct CUstream_st *stream)
 {
-	struct CUstream_st *stream = argument;
-
-	pthread_mutex_lock(&queue_lock);
 	for (;;) {
 		struct driver_operation *operation = stream->head;
 
@@ -501,13 +506,58 @@ static void *stream_work(void *argument)
 			pthread_cond_wait(&stream->work, &queue_lock);
 			continue;
 		}
-		if (operation_is_due(operation))
-			stream_run(stream, take_head(stream));
-		else
+		if (operation_is_due(operation)) {
+			stream->at_work = take_head(stream);
+			stream_run(stream, stream->at_work);
+		} else {
 			await_one_point(operation);
+		}
 	}
+}
+
+static int stream_start_worker(struct CUstream_st *stream);
+
+/* A function of the program's has ended the worker that it was called on (pthread_exit): its place
+ * takes another one, or without resources the rest of this one. */
+static void worker_left(void *argument)
+{
+	struct CUstream_st *stream = argument;
+	struct driver_operation *operation = stream->at_work;
+
+	driver_in_host_function = false;
+	driver_green_running = NULL;
+	if (operation->run_again) {
+		pthread_mutex_lock(&queue_lock);
+		operation->next = stream->head;
+		stream->head = operation;
+		if (!stream->tail)
+			stream->tail = operation;
+		stream->queued++;
+		running -= !operation->is_idle;
+		if (!running)
+			pthread_cond_broadcast(&queue_idle);
+		stream->busy = false;
+	} else {
+		stream_ran(stream, operation);
+	}
+	if (stream_start_worker(stream))
+		stream_serve(stream);
 	stream_drop(stream);
 	pthread_mutex_unlock(&queue_lock);
+}
+
+static void *stream_work(void *argument)
+{
+	struct CUstream_st *stream = argument;
+
+	/* Nothing but an exit of the program's function ends it early. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_cleanup_push(worker_left, stream);
+	pthread_mutex_lock(&queue_lock);
+	stream_serve(stream);
+	stream_drop(stream);
+	pthread_mutex_unlock(&queue_lock);
+	pthread_cleanup_pop(0);
 	return NULL;
 }
 

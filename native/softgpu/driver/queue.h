@@ -46,6 +46,9 @@ struct driver_operation {
 	bool run_when_failed;
 	bool run_by_waiter;		/* may run in a thread that waits for it */
 	bool is_idle;			/* only waits, for another process: touches no memory */
+	/* Where a function of the program's ends the thread that it is called on (pthread_exit):
+	 * run is called again, and goes on behind it.  Else the operation is over then. */
+	bool run_again;
 	unsigned point_count;
 	struct driver_point *points;
 	struct driver_point point_room[2];
@@ -70,6 +73,7 @@ struct CUstream_st {
 	bool per_thread;
 	bool ended;			/* destroyed: the worker ends when it is idle */
 	bool busy;			/* an operation of it runs */
+	struct driver_operation *at_work;	/* the one that runs in its worker */
 	bool has_worker;
 	uint64_t submitted, completed;
 	unsigned queued;

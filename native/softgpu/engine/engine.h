@@ -62,6 +62,8 @@ struct engine_load_options {
 	unsigned sm;			/* 75, 80, 90, 100, 120, ...: newest PTX target accepted */
 	struct engine_memory memory;
 	bool asks_reach;		/* launches say what memory may be used (engine_launch.reach) */
+	/* Of a thread, for kernels that say nothing of it; 0: as the image has it. */
+	uint32_t max_registers;
 };
 
 /* Load what cuModuleLoadData and cuLibraryLoadData get: a fatbin wrapper
@@ -86,9 +88,10 @@ struct engine_linker;
 struct engine_linker *engine_linker_create(unsigned sm);
 void engine_linker_destroy(struct engine_linker *linker);
 /* Add PTX, a fatbin container, an object or an archive of objects; what it is is seen.  Names
- * that are defined nowhere are no error yet.  After an error nothing was added. */
+ * that are defined nowhere are no error yet.  `max_registers` as in engine_load_options.  After
+ * an error nothing was added. */
 enum engine_status engine_linker_add(struct engine_linker *linker, const void *data, size_t bytes,
-				     struct engine_diagnostic *why);
+				     uint32_t max_registers, struct engine_diagnostic *why);
 /* The image for engine_module_load, which lives as long as the linker.  Once. */
 enum engine_status engine_linker_complete(struct engine_linker *linker, const void **image,
 					  size_t *bytes, struct engine_diagnostic *why);

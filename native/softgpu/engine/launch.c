@@ -6,6 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Bytes by which GPUs give shared memory to blocks since compute capability 8.0 (PTX ISA,
+ * "%total_smem_size"): what lies behind a block's variables in the last of them is the block's, too. */
+#define SHARED_UNIT 128u
+
 /* Blocks that wait for others in a loop, as grid barriers do, should not do so long. */
 #define CREW_FUEL 200
 
@@ -40,6 +44,8 @@ static void plan_memory(struct launch *launch)
 	launch->register_bytes = (launch->register_bytes + local_align - 1) & ~(size_t)(local_align - 1);
 	launch->dynamic_offset = (function->shared_bytes + dynamic_align - 1) & ~(dynamic_align - 1);
 	launch->shared_bytes = launch->dynamic_offset + launch->request->dynamic_shared_bytes;
+	if (!pool_options.strict)
+		launch->shared_bytes = (launch->shared_bytes + SHARED_UNIT - 1) & ~(SHARED_UNIT - 1);
 }
 
 /* The launch's own cluster dimensions, else the function's, else single blocks. */

@@ -67,11 +67,11 @@ static enum engine_status try_texts(const struct engine_linker *linker,
 /* ---- inputs ---- */
 
 enum engine_status engine_linker_add(struct engine_linker *linker, const void *data, size_t bytes,
-				     struct engine_diagnostic *why)
+				     uint32_t max_registers, struct engine_diagnostic *why)
 {
 	struct fatbin_texts more, *texts = &linker->texts;
 	enum engine_status status = fatbin_read(data, bytes, linker->sm, &more, why);
-	char **all;
+	struct fatbin_text *all;
 
 	if (status != ENGINE_OK)
 		return status;
@@ -82,6 +82,8 @@ enum engine_status engine_linker_add(struct engine_linker *linker, const void *d
 		/* Other inputs may have what it lacks. */
 		if (status != ENGINE_OK && status != ENGINE_UNRESOLVED)
 			goto out;
+		if (max_registers)
+			more.texts[k].max_registers = max_registers;
 	}
 	status = ENGINE_OK;
 	if (!more.count)

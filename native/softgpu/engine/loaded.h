@@ -64,7 +64,7 @@ struct engine_function {
 	bool has_result;
 	uint32_t parameter_bytes;
 	uint32_t max_threads;	/* of .maxntid or .reqntid; 0 without */
-	uint32_t min_blocks;	/* of .minnctapersm; 0 without */
+	uint32_t min_blocks;	/* of .minnctapersm, which ptxas ignores without max_threads; 0 without */
 	uint32_t max_registers;	/* of .maxnreg; 0 without */
 	uint32_t cluster[3];
 
@@ -101,6 +101,7 @@ struct initializer_fix {
 struct module_unit {
 	struct engine_module *module;
 	uint32_t isa;		/* of its .version: 90 for 9.0 */
+	uint32_t max_registers;	/* of the load or of its entry; 0 without */
 	struct name_map function_names, variable_names;
 };
 

@@ -49,15 +49,18 @@ static enum engine_status apply_fix(const struct initializer_fix *fix,
 #define REGISTER_GRANULES 256u		/* of a multiprocessor: 65536 registers by 256 */
 #define REGISTERS_PER_THREAD (256 / WARP_LANES)	/* of one granule */
 #define REGISTERS_MAX 255u		/* of a thread */
+#define REGISTERS_MIN 24u		/* that ptxas can be bound to, of compute_75 to compute_120 */
 
-/* The most registers of a thread that .maxnreg allows, and with which the largest block
- * that the function allows still fits, as often as .minnctapersm asks: ptxas spills above
- * that.  Warps get registers in granules, a block's warps by four (CUDA Occupancy
- * Calculator). */
+/* The most registers of a thread that .maxnreg allows, or without any such directive the
+ * options of the load (-maxrregcount), and with which the largest block that the function
+ * allows still fits, as often as .minnctapersm asks: ptxas spills above that.  Warps get
+ * registers in granules, a block's warps by four (CUDA Occupancy Calculator). */
 static uint32_t register_limit(const struct engine_function *function)
 {
 	uint32_t threads = function->max_threads;
-	uint32_t blocks = function->min_blocks ? function->min_blocks : 1;
+	uint32_t blocks = threads && function->min_blocks ? function->min_blocks : 1;
+	uint32_t asked = function->max_registers || threads ? function->max_registers :
+							      function->unit->max_registers;
 	uint32_t warps, registers;
 
 	if (!threads || threads > THREADS_PER_BLOCK)
@@ -68,7 +71,9 @@ static uint32_t register_limit(const struct engine_function *function)
 	registers = REGISTER_GRANULES / (warps * blocks) * REGISTERS_PER_THREAD;
 	if (registers > REGISTERS_MAX)
 		registers = REGISTERS_MAX;
-	return function->max_registers && function->max_registers < registers ? function->max_registers : registers;
+	if (asked && asked < REGISTERS_MIN)
+		asked = REGISTERS_MIN;
+	return asked && asked < registers ? asked : registers;
 }
 
 /* The engine keeps virtual registers as they are, so their number is a guess from the
@@ -153,7 +158,7 @@ static enum engine_status link_module(struct engine_module *module, struct ptx_p
 	return ENGINE_OK;
 }
 
-static enum engine_status load_texts(struct engine_module *module, unsigned sm,
+static enum engine_status load_texts(struct engine_module *module, unsigned sm, uint32_t max_registers,
 				     const struct fatbin_texts *texts,
 				     struct engine_diagnostic *why)
 {
@@ -168,9 +173,10 @@ static enum engine_status load_texts(struct engine_module *module, unsigned sm,
 	for (size_t k = 0; k < texts->count; k++) {
 		parser.unit = ARENA_NEW(&module->arena, struct module_unit);
 		parser.unit->module = module;
+		parser.unit->max_registers = max_registers ? max_registers : texts->texts[k].max_registers;
 		/* The text is the unit's: names point into it. */
-		ptx_declare_module(&parser, arena_strndup(&module->arena, texts->texts[k],
-							  strlen(texts->texts[k])));
+		ptx_declare_module(&parser, arena_strndup(&module->arena, texts->texts[k].ptx,
+							  strlen(texts->texts[k].ptx)));
 	}
 	return link_module(module, &parser, why);
 }
@@ -196,7 +202,7 @@ enum engine_status module_load_texts(struct engine_module **out, const struct fa
 		snprintf(why->text, sizeof(why->text), "out of memory loading a module");
 		status = ENGINE_NO_MEMORY;
 	} else {
-		status = load_texts(module, options->sm, texts, why);
+		status = load_texts(module, options->sm, options->max_registers, texts, why);
 	}
 	if (status != ENGINE_OK)
 		engine_module_unload(module);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from farbus.remoting.spec.functions.forms import CALLED, LOCAL, POSTED, entry, marshalled, missing
-from farbus.remoting.spec.functions.reasons import COOPERATION, SUBGRIDS
+from farbus.remoting.spec.functions.reasons import COOPERATION, NO_HEADER
 
 ENTRIES: Final = (
     entry(
@@ -119,7 +119,7 @@ ENTRIES: Final = (
     entry(
         482, "cuParamSetv", 2000, "cuParamSetv", LOCAL, "CUfunction hfunc, int offset, void *ptr, unsigned int numbytes"
     ),
-    missing(531, "cuSubgridCreate", 13030, "cuSubgridCreate", SUBGRIDS),
-    missing(532, "cuSubgridWorkerGridCreate", 13030, "cuSubgridWorkerGridCreate", SUBGRIDS),
-    missing(533, "cuSubgridWorksetCreate", 13030, "cuSubgridWorksetCreate", SUBGRIDS),
+    missing(531, "cuSubgridCreate", 13030, "cuSubgridCreate", NO_HEADER),
+    missing(532, "cuSubgridWorkerGridCreate", 13030, "cuSubgridWorkerGridCreate", NO_HEADER),
+    missing(533, "cuSubgridWorksetCreate", 13030, "cuSubgridWorksetCreate", NO_HEADER),
 )

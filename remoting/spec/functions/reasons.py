@@ -15,7 +15,7 @@ EXTERNAL: Final = Unsupported("memory and semaphores of other APIs live in this 
 DMABUF: Final = Unsupported(
     "a descriptor that drivers of this machine use is none of a GPU in another; the attribute is 0"
 )
-SUBGRIDS: Final = Unsupported("CUDA 13.3 alone has it, and it is in no header that was at hand")
+NO_HEADER: Final = Unsupported("CUDA 13.3 alone has it, and it is in no header that was at hand")
 DIAGNOSTICS: Final = Unsupported("core dumps, checkpoints and driver logs stay on the GPU's node")
 BATCH: Final = Unsupported("decompression by the GPU is not there; the attribute for its algorithms is 0")
 RDMA: Final = Unsupported("GPUDirect RDMA needs the GPU in this machine")

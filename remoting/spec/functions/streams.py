@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from farbus.remoting.spec.functions.forms import CALLED, LOCAL, POSTED, entry, marshalled, missing
-from farbus.remoting.spec.functions.reasons import GRAPHS
+from farbus.remoting.spec.functions.reasons import NO_HEADER
 
 ENTRIES: Final = (
     entry(
@@ -52,7 +52,7 @@ ENTRIES: Final = (
         "cuStreamBeginRecaptureToGraph",
         13030,
         "cuStreamBeginRecaptureToGraph",
-        GRAPHS,
+        NO_HEADER,
         per_thread=(13030, "_ptsz"),
     ),
     marshalled(

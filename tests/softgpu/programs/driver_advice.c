@@ -105,6 +105,31 @@ static void several_at_once(void)
 	REQUIRE_EQUAL(location, 0);
 }
 
+/* A variable that is managed takes advice as well; one that comes to its place knows nothing of it. */
+static void variables(void)
+{
+	static const char code[] = ".version 7.0\n.target sm_75\n.address_size 64\n"
+				   ".visible .global .attribute(.managed) .align 4 .u32 shared;\n"
+				   ".visible .global .align 4 .u32 own;\n";
+	CUdeviceptr shared, own;
+	CUmodule module;
+	int32_t mostly;
+
+	for (int times = 0; times < 2; times++) {
+		CHECK(cuModuleLoadData(&module, code));
+		CHECK(cuModuleGetGlobal(&shared, NULL, module, "shared"));
+		CHECK(cuModuleGetGlobal(&own, NULL, module, "own"));
+		CHECK(cuMemRangeGetAttribute(&mostly, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, shared, 4));
+		REQUIRE_EQUAL(mostly, 0);
+		CHECK(cuMemAdvise(shared, 4, CU_MEM_ADVISE_SET_READ_MOSTLY, 0));
+		CHECK(cuMemRangeGetAttribute(&mostly, 4, CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, shared, 4));
+		REQUIRE_EQUAL(mostly, 1);
+		CHECK(cuMemPrefetchAsync(shared, 4, 0, NULL));
+		EXPECT(cuMemAdvise(own, 4, CU_MEM_ADVISE_SET_READ_MOSTLY, 0), CUDA_ERROR_INVALID_VALUE);
+		CHECK(cuModuleUnload(module));
+	}
+}
+
 static void mistakes(void)
 {
 	CUmemLocation node = { .type = CU_MEM_LOCATION_TYPE_HOST_NUMA, .id = 0 };
@@ -141,6 +166,7 @@ int main(void)
 	locations();
 	accessors();
 	several_at_once();
+	variables();
 	mistakes();
 
 	/* Memory that comes where advised memory was knows nothing of it. */

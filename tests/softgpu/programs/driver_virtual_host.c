@@ -1,7 +1,7 @@
 /* softgpu: mem=16MiB
  * Memory of the host by cuMemCreate: kernels of one process and the processor of another, which has it by a
  * descriptor, see one memory at one time. */
-#include "driver.h"
+#include "gate.h"
 #include "descriptor.h"
 
 #include <signal.h>
@@ -70,6 +70,29 @@ static int answer(int channel)
 	return 0;
 }
 
+/* What is done to it without Async is over when the call returns. */
+static void waits_as_pinned_memory_does(volatile unsigned *words)
+{
+	CUfunction waits = gate_kernel();
+	pthread_t thread;
+	unsigned seen;
+
+	gate_make();
+	gate_await(waits, NULL);
+	thread = gate_open_behind_call();
+	CHECK(cuMemsetD32((CUdeviceptr)words, 5, 1));
+	seen = words[0];
+	REQUIRE(!pthread_join(thread, NULL));
+	REQUIRE_EQUAL(seen, 5);
+	*gate = 0;
+	gate_await(waits, NULL);
+	thread = gate_open_behind_call();
+	CHECK(cuMemcpy((CUdeviceptr)(words + 1), (CUdeviceptr)words, 4));
+	seen = words[1];
+	REQUIRE(!pthread_join(thread, NULL));
+	REQUIRE_EQUAL(seen, 5);
+}
+
 static void refusals(void)
 {
 	CUmemAllocationProp properties = {
@@ -129,6 +152,7 @@ int main(void)
 	CHECK(cuCtxSynchronize());
 	REQUIRE(words[1] == 2);
 	REQUIRE(waitpid(child, &status, 0) == child && status == 0);
+	waits_as_pinned_memory_does(words);
 	CHECK(cuMemUnmap((CUdeviceptr)words, SIZE));
 	CHECK(cuMemRelease(memory));
 	refusals();

@@ -206,16 +206,18 @@ struct graph_operation {
 	struct driver_operation base;
 	struct CUgraphExec_st *executable;	/* held */
 	struct graph_plan *plan;		/* held */
-	size_t first, count;			/* of its steps */
+	size_t next, end;			/* of its steps */
+	bool begins;				/* with the first of all steps, and has not begun */
 };
 
 static CUresult run_graph(struct driver_operation *operation, CUresult state)
 {
-	const struct graph_operation *launch = (struct graph_operation *)operation;
+	struct graph_operation *launch = (struct graph_operation *)operation;
 
-	if (!launch->first)	/* the first stretch */
+	if (launch->begins)
 		driver_graph_plan_reset(launch->plan);
-	return driver_graph_plan_run(launch->plan, launch->first, launch->count, state);
+	launch->begins = false;
+	return driver_graph_plan_run(launch->plan, &launch->next, launch->end, state);
 }
 
 static void release_graph(struct driver_operation *operation)
@@ -241,10 +243,12 @@ static CUresult submit_stretch(struct CUstream_st *stream, struct CUgraphExec_st
 	launch->base.run = run_graph;
 	launch->base.release = release_graph;
 	launch->base.run_by_waiter = !plan->has_host;
+	launch->base.run_again = true;
 	launch->executable = executable;
 	launch->plan = plan;
-	launch->first = first;
-	launch->count = count;
+	launch->next = first;
+	launch->end = first + count;
+	launch->begins = !first;
 	driver_graph_plan_hold(plan);
 	driver_graph_lock();
 	executable->references++;

@@ -288,7 +288,9 @@ static CUresult run_choice(const struct graph_choice *choice, CUresult state)
 	CUresult result = driver_context_state(context);
 
 	while (body && !result) {
-		result = driver_graph_plan_run(body, 0, body->count, state);
+		size_t next = 0;
+
+		result = driver_graph_plan_run(body, &next, body->count, state);
 		if (choice->type != CU_GRAPH_COND_TYPE_WHILE)
 			break;
 		/* Kernels of a context that goes end early, and so does a loop of short ones. */
@@ -299,12 +301,12 @@ static CUresult run_choice(const struct graph_choice *choice, CUresult state)
 	return result;
 }
 
-CUresult driver_graph_plan_run(const struct graph_plan *plan, size_t first, size_t count, CUresult state)
+CUresult driver_graph_plan_run(const struct graph_plan *plan, size_t *next, size_t end, CUresult state)
 {
 	CUresult result = CUDA_SUCCESS;
 
-	for (size_t i = first; i < first + count && !result; i++) {
-		const struct graph_step *step = &plan->steps[i];
+	while (*next < end && !result) {
+		const struct graph_step *step = &plan->steps[(*next)++];
 
 		result = step->choice ? run_choice(step->choice, state) : run_work(step->work, state);
 	}

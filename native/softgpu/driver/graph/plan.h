@@ -50,8 +50,9 @@ CUresult driver_graph_plan_check(const struct graph_plan *plan, const struct CUs
  * live already. */
 CUresult driver_graph_plan_settle(const struct graph_plan *plan, bool again);
 
-/* As a launch begins, and in it: so many steps from the first on, none of them of events. */
+/* As a launch begins, and in it: the steps from *next to `end`, none of them of events.  *next is the one behind that
+ * which runs, for who goes on when a function of the program's has ended the thread; bodies have no such functions. */
 void driver_graph_plan_reset(const struct graph_plan *plan);
-CUresult driver_graph_plan_run(const struct graph_plan *plan, size_t first, size_t count, CUresult state);
+CUresult driver_graph_plan_run(const struct graph_plan *plan, size_t *next, size_t end, CUresult state);
 
 #endif

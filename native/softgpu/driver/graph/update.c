@@ -218,8 +218,10 @@ CUresult driver_graph_update(struct CUgraph_st *into, const struct CUgraph_st *f
 	*info = (CUgraphExecUpdateResultInfo){ CU_GRAPH_EXEC_UPDATE_SUCCESS, NULL, NULL };
 	if (check_graphs(into, from, info))
 		return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-	if (!take_over_users(into, from, former))
+	if (!take_over_users(into, from, former)) {
+		info->result = CU_GRAPH_EXEC_UPDATE_ERROR;
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	take_over(into);
 	return CUDA_SUCCESS;
 }

@@ -31,11 +31,25 @@ static struct {
 } reaper = { .lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER,
 	     .last = &reaper.first };
 
+static bool reaper_start(void);
+
+/* A destructor has ended the thread (pthread_exit).  Without resources for another one the next
+ * object that is made starts it. */
+static void reaper_left(void *object)
+{
+	free(object);
+	pthread_mutex_lock(&reaper.lock);
+	reaper.has_thread = reaper_start();
+	pthread_mutex_unlock(&reaper.lock);
+}
+
 static void destroy(struct CUuserObject_st *object)
 {
+	pthread_cleanup_push(reaper_left, object);
 	driver_in_host_function = true;
 	object->destroy(object->object);
 	driver_in_host_function = false;
+	pthread_cleanup_pop(0);
 	free(object);
 }
 

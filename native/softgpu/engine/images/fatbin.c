@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,17 +186,45 @@ static void explain_misfit(const char *at, const char *end, unsigned sm, struct 
 		 newer ? "; a software GPU with cc=" NEWEST_DEVICE " runs its newer PTX (docs/softgpu.md)" : "");
 }
 
-static enum engine_status add_text(struct fatbin_texts *texts, char *text)
+static enum engine_status add_text(struct fatbin_texts *texts, char *ptx, uint32_t max_registers)
 {
-	char **more = realloc(texts->texts, (texts->count + 1) * sizeof(*more));
+	struct fatbin_text *more = realloc(texts->texts, (texts->count + 1) * sizeof(*more));
 
 	if (!more) {
-		free(text);
+		free(ptx);
 		return ENGINE_NO_MEMORY;
 	}
 	texts->texts = more;
-	texts->texts[texts->count++] = text;
+	texts->texts[texts->count++] = (struct fatbin_text){ ptx, max_registers };
 	return ENGINE_OK;
+}
+
+/* ---- options for ptxas ---- */
+
+#define REGISTERS_OPTION "-maxrregcount="
+
+/* Of what an entry's header says to ptxas only the limit of registers has a meaning here; 0 without. */
+static uint32_t entry_max_registers(const struct entry *entry, const char *header)
+{
+	struct entry_options options;
+	char words[256], *word, *rest;
+
+	if (!entry->options_offset || entry->options_offset > entry->header_bytes - sizeof(options))
+		return 0;
+	memcpy(&options, header + entry->options_offset, sizeof(options));
+	if (options.offset > entry->header_bytes || options.bytes > entry->header_bytes - options.offset)
+		return 0;
+	if (options.bytes >= sizeof(words))
+		options.bytes = sizeof(words) - 1;
+	memcpy(words, header + options.offset, options.bytes);
+	words[options.bytes] = 0;
+	for (word = strtok_r(words, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+		if (word[0] == '-' && word[1] == '-')
+			word++;
+		if (!strncmp(word, REGISTERS_OPTION, strlen(REGISTERS_OPTION)))
+			return (uint32_t)strtoul(word + strlen(REGISTERS_OPTION), NULL, 0);
+	}
+	return 0;
 }
 
 /* `image` may be anything and lie anywhere. */
@@ -226,7 +255,9 @@ static enum engine_status read_container(const char *image, size_t bytes, unsign
 		return ENGINE_NO_BINARY;
 	}
 	status = entry_text(&entry, data, &text, why);
-	return status == ENGINE_OK ? add_text(texts, text) : status;
+	return status == ENGINE_OK ?
+		       add_text(texts, text, entry_max_registers(&entry, data - entry.header_bytes)) :
+		       status;
 }
 
 /* The toolkit's device runtime, which is linked to every program, has PTX for the newest
@@ -349,7 +380,7 @@ static enum engine_status read_image(const void *image, size_t bytes, unsigned s
 	if (bytes != FATBIN_BYTES_UNKNOWN && object_is_archive(image, bytes))
 		return read_archive(image, bytes, sm, texts, why);
 	text = bytes == FATBIN_BYTES_UNKNOWN ? strdup(image) : strndup(image, bytes);
-	return text ? add_text(texts, text) : ENGINE_NO_MEMORY;
+	return text ? add_text(texts, text, 0) : ENGINE_NO_MEMORY;
 }
 
 enum engine_status fatbin_read(const void *image, size_t bytes, unsigned sm,
@@ -373,29 +404,45 @@ static size_t padded_text_bytes(const char *text)
 	return (strlen(text) + 1 + 7) / 8 * 8;
 }
 
+/* The header of an entry with options, as long for each text. */
+struct packed_entry {
+	struct entry entry;
+	struct entry_options options;
+	char words[32];		/* between spaces, as nvcc has them */
+};
+
 void *fatbin_pack(const struct fatbin_texts *texts, unsigned sm, size_t *bytes)
 {
-	const size_t headers = sizeof(struct container) + sizeof(struct entry);
+	const size_t headers = sizeof(struct container) + sizeof(struct packed_entry);
 	char *packed, *at;
 
 	*bytes = 0;
 	for (size_t k = 0; k < texts->count; k++)
-		*bytes += headers + padded_text_bytes(texts->texts[k]);
+		*bytes += headers + padded_text_bytes(texts->texts[k].ptx);
 	at = packed = calloc(1, *bytes + 1);
 	for (size_t k = 0; packed && k < texts->count; k++) {
-		const size_t padded = padded_text_bytes(texts->texts[k]);
+		const struct fatbin_text *text = &texts->texts[k];
+		const size_t padded = padded_text_bytes(text->ptx);
 		const struct container container = {
 			.magic = CONTAINER_MAGIC, .version = 1, .header_bytes = sizeof(container),
-			.payload_bytes = sizeof(struct entry) + padded,
+			.payload_bytes = sizeof(struct packed_entry) + padded,
 		};
-		const struct entry entry = {
-			.kind = ENTRY_KIND_PTX, .header_bytes = sizeof(entry), .padded_bytes = padded,
-			.arch = sm,
+		struct packed_entry packed_entry = {
+			.entry = {
+				.kind = ENTRY_KIND_PTX, .header_bytes = sizeof(packed_entry),
+				.padded_bytes = padded, .arch = sm,
+				.options_offset = offsetof(struct packed_entry, options),
+			},
+			.options.offset = offsetof(struct packed_entry, words),
 		};
 
+		if (text->max_registers)
+			packed_entry.options.bytes =
+				(uint32_t)snprintf(packed_entry.words, sizeof(packed_entry.words),
+						   " " REGISTERS_OPTION "%u ", text->max_registers);
 		memcpy(at, &container, sizeof(container));
-		memcpy(at + sizeof(container), &entry, sizeof(entry));
-		strcpy(at + headers, texts->texts[k]);
+		memcpy(at + sizeof(container), &packed_entry, sizeof(packed_entry));
+		strcpy(at + headers, text->ptx);
 		at += headers + padded;
 	}
 	return packed;
@@ -404,7 +451,7 @@ void *fatbin_pack(const struct fatbin_texts *texts, unsigned sm, size_t *bytes)
 void fatbin_texts_free(struct fatbin_texts *texts)
 {
 	for (size_t k = 0; k < texts->count; k++)
-		free(texts->texts[k]);
+		free(texts->texts[k].ptx);
 	free(texts->texts);
 	*texts = (struct fatbin_texts){ 0 };
 }

@@ -6,9 +6,14 @@
 
 #include "../engine.h"
 
+struct fatbin_text {
+	char *ptx;		/* NUL-terminated, allocated */
+	uint32_t max_registers;	/* of -maxrregcount; 0 without */
+};
+
 /* The PTX texts of one image, to be linked into one module. */
 struct fatbin_texts {
-	char **texts;		/* NUL-terminated, allocated */
+	struct fatbin_text *texts;
 	size_t count;
 };
 

@@ -34,12 +34,17 @@ struct entry {
 	uint16_t kind, unused1;
 	uint32_t header_bytes;
 	uint64_t padded_bytes;
-	uint32_t compressed_bytes, unused2;
+	uint32_t compressed_bytes, options_offset;	/* of an entry_options, in the header; 0: none */
 	uint16_t minor, major;
 	uint32_t arch;
 	uint32_t name_offset, name_bytes;
 	uint64_t flags, unused3;
 	uint64_t uncompressed_bytes;
+};
+
+/* What nvcc would have told ptxas (-maxrregcount, -Xptxas): words with spaces around them. */
+struct entry_options {
+	uint32_t offset, bytes;		/* in the header */
 };
 
 _Static_assert(sizeof(struct container) == 16, "fatbin container header");

@@ -70,7 +70,7 @@ uint64_t special_read(const struct warp *warp, enum special_register which)
 	case SPECIAL_AGGREGATE_SHARED:
 		return block->shared_bytes;
 	case SPECIAL_DYNAMIC_SHARED:
-		return block->shared_bytes - block->dynamic_offset;
+		return launch->request->dynamic_shared_bytes;
 	case SPECIAL_ENVREG_WORKSPACE_HIGH:
 		return (uintptr_t)launch->workspace >> 32;
 	case SPECIAL_ENVREG_WORKSPACE_LOW:
