@@ -21,7 +21,8 @@ CALLS = Path(__file__).parent / "calls"
 BORROWED = sorted(
     {name for name in CHECKED.values() if name.startswith("driver_")}
     # Copy nodes that name memory of the program; modules of contexts that are made and destroyed again and again;
-    # attributes of a kernel on two devices; what compiler and linker say; a context that is reset while it is retained.
+    # attributes of a kernel on two devices; what compiler and linker say; a context that is reset while it is retained;
+    # allocations of no bytes.
     | {
         "driver_error_elsewhere",
         "driver_error_sticky",
@@ -30,6 +31,7 @@ BORROWED = sorted(
         "driver_library",
         "driver_link",
         "driver_module",
+        "driver_pool_nothing",
     }
 )
 #: Programs of the software GPU's own tests that can't end well through the shim, and why.

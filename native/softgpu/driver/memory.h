@@ -28,7 +28,7 @@ struct driver_allocation {
 	bool multicast;			/* virtual: and only write to it, which goes to what is bound there */
 	bool freeing;			/* cuMemFreeAsync is queued */
 	uint64_t id;			/* CU_POINTER_ATTRIBUTE_BUFFER_ID */
-	struct CUctx_st *context;	/* that it was made in */
+	struct CUctx_st *context;	/* that it was made in; NULL: in none (virtual, imported) */
 	struct driver_device *device;	/* NULL: virtual memory of the host */
 	struct CUmemPoolHandle_st *pool;	/* or NULL */
 	struct driver_block *block;	/* of the pool's store, or NULL */
