@@ -1,7 +1,11 @@
 #include "../driver/copy.h"
 
 #include "../driver/capture.h"
+#include "../driver/context_stack.h"
 #include "../driver/stream.h"
+
+#include <stddef.h>
+#include <string.h>
 
 #define HOST CU_MEMORYTYPE_HOST
 #define DEVICE CU_MEMORYTYPE_DEVICE
@@ -75,6 +79,33 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 	CUresult result = driver_copy_read(copy, &box, &to, &from);
 
 	return result ? result : copy_places(stream, &box, &to, &from, async);
+}
+
+/* Addresses and arrays say on which device each side is; contexts that are named must be some. */
+static CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER *peer, CUstream stream, bool async)
+{
+	CUDA_MEMCPY3D copy;
+	struct CUctx_st *context;
+	CUresult result = driver_ready();
+
+	/* They stand where the other has nothing. */
+	_Static_assert(sizeof copy == sizeof *peer && offsetof(CUDA_MEMCPY3D, reserved0) ==
+			       offsetof(CUDA_MEMCPY3D_PEER, srcContext) &&
+		       offsetof(CUDA_MEMCPY3D, reserved1) == offsetof(CUDA_MEMCPY3D_PEER, dstContext),
+		       "one layout");
+	if (result)
+		return result;
+	if (!peer)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (peer->srcContext)
+		result = driver_context_wanted(peer->srcContext, &context);
+	if (!result && peer->dstContext)
+		result = driver_context_wanted(peer->dstContext, &context);
+	if (result)
+		return result;
+	memcpy(&copy, peer, sizeof copy);
+	copy.reserved0 = copy.reserved1 = NULL;
+	return copy_3d(&copy, stream, async);
 }
 
 /* ---- one dimension ---- */
@@ -240,4 +271,19 @@ DRIVER_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *copy)
 DRIVER_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream)
 {
 	return copy_3d(copy, stream, true);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *copy)
+{
+	return copy_3d_peer(copy, NULL, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *copy)
+{
+	return copy_3d_peer(copy, CU_STREAM_PER_THREAD, false);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *copy, CUstream stream)
+{
+	return copy_3d_peer(copy, stream, true);
 }

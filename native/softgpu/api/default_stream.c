@@ -63,6 +63,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
 		CUcontext from_context, size_t bytes, CUstream stream);
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream);
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream);
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *copy, CUstream stream);
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream
 		stream);
 CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream
@@ -252,6 +253,11 @@ DRIVER_EXPORT CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D *copy, CUstre
 DRIVER_EXPORT CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D *copy, CUstream stream)
 {
 	return cuMemcpy3DAsync_v2(copy, own(stream));
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER *copy, CUstream stream)
+{
+	return cuMemcpy3DPeerAsync(copy, own(stream));
 }
 
 DRIVER_EXPORT CUresult cuMemsetD8Async_ptsz(CUdeviceptr to, unsigned char value, size_t count, CUstream

@@ -296,6 +296,8 @@
 	STREAM(cuMemcpy2DUnaligned, 3020, cuMemcpy2DUnaligned_v2, cuMemcpy2DUnaligned_v2_ptds, 7000) \
 	STREAM(cuMemcpy3D, 3020, cuMemcpy3D_v2, cuMemcpy3D_v2_ptds, 7000) \
 	STREAM(cuMemcpy3DAsync, 3020, cuMemcpy3DAsync_v2, cuMemcpy3DAsync_v2_ptsz, 7000) \
+	STREAM(cuMemcpy3DPeer, 4000, cuMemcpy3DPeer, cuMemcpy3DPeer_ptds, 7000) \
+	STREAM(cuMemcpy3DPeerAsync, 4000, cuMemcpy3DPeerAsync, cuMemcpy3DPeerAsync_ptsz, 7000) \
 	STREAM(cuMemcpyAtoA, 3020, cuMemcpyAtoA_v2, cuMemcpyAtoA_v2_ptds, 7000) \
 	STREAM(cuMemcpyAtoD, 3020, cuMemcpyAtoD_v2, cuMemcpyAtoD_v2_ptds, 7000) \
 	STREAM(cuMemcpyAtoH, 3020, cuMemcpyAtoH_v2, cuMemcpyAtoH_v2_ptds, 7000) \
