@@ -800,6 +800,7 @@ OPERATIONS: Final = (
         "u64 pool, u64 data[8]",
         "Open an allocation of another process's pool.",
         reply="u64 address, u64 bytes",
+        context=False,
     ),
     _op(
         0x0092,

@@ -22,7 +22,8 @@ BORROWED = sorted(
     {name for name in CHECKED.values() if name.startswith("driver_")}
     # Copy nodes that name memory of the program; modules of contexts that are made and destroyed again and again;
     # attributes of a kernel on two devices; what compiler and linker say; a context that is reset while it is retained;
-    # copies between contexts, and what is done to managed memory, in their order.
+    # copies between contexts, and what is done to managed memory, in their order;
+    # allocations of no bytes.
     | {
         "driver_error_elsewhere",
         "driver_error_sticky",
@@ -33,6 +34,7 @@ BORROWED = sorted(
         "driver_managed_waits",
         "driver_module",
         "driver_peer_order",
+        "driver_pool_nothing",
     }
 )
 #: Programs of the software GPU's own tests that can't end well through the shim, and why.

@@ -42,6 +42,7 @@ for index in range(n.nvmlDeviceGetCount()):
         "used": n.nvmlDeviceGetMemoryInfo(handle).used,
         "total": n.nvmlDeviceGetMemoryInfo(handle, version=n.nvmlMemory_v2).total,
         "capability": n.nvmlDeviceGetCudaComputeCapability(handle),
+        "architecture": n.nvmlDeviceGetArchitecture(handle) == n.NVML_DEVICE_ARCH_AMPERE,
         "processes": [[p.pid, p.usedGpuMemory] for p in n.nvmlDeviceGetComputeRunningProcesses(handle)],
         "utilization": n.nvmlDeviceGetUtilizationRates(handle).gpu,
         "power": power,
@@ -78,6 +79,7 @@ def test_idle_devices(tmp_path: Path) -> None:
     for index, device in enumerate(seen["devices"]):
         assert device["index_by_uuid"] == device["index_by_pci"] == index
         assert device["capability"] == [8, 6]
+        assert device["architecture"]
         assert (device["used"], device["total"]) == (0, 64 << 20)
         assert device["processes"] == []
         assert device["utilization"] == 0

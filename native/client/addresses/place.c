@@ -92,7 +92,8 @@ CUresult client_memory_place(const struct client_placement *placement, struct cl
 		result = placement->take(placement->opaque, attempt, range);
 		if (result != CUDA_SUCCESS)
 			break;
-		rc = client_memory_add(range);
+		/* No bytes are at no address. */
+		rc = range->bytes ? client_memory_add(range) : 0;
 		if (!rc)
 			break;
 		kept[kept_count++] = range->base;

@@ -335,8 +335,11 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPo
 		.opaque = &opening,
 	};
 	struct client_range range = { .kind = MEMORY_DEVICE, .pool = pool };
-	CUresult result = client_enter();
+	CUresult result = client_enter_any();
 
+	/* The pool says whose memory it is: no context need be current. */
+	if (result == CUDA_SUCCESS && client_context_current())
+		result = client_enter();
 	if (result != CUDA_SUCCESS)
 		return result;
 	if (!ptr_out || !shareData)

@@ -233,12 +233,16 @@ static CUresult parameter_get(const void *handle, size_t index, size_t *offset, 
 static CUresult name_get(const void *handle, const char **name)
 {
 	struct client_function *function;
-	CUresult result = function_meant(handle, &function);
+	CUresult result = client_enter_any();
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!name)
+	/* Unlike of other calls, NULL is a value here and no handle. */
+	if (!name || !handle)
 		return CUDA_ERROR_INVALID_VALUE;
+	result = function_meant(handle, &function);
+	if (result != CUDA_SUCCESS)
+		return result;
 	*name = function->name;
 	return CUDA_SUCCESS;
 }

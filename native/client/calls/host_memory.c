@@ -208,9 +208,10 @@ CUresult cuMemHostUnregister(void *p)
 		return result;
 	if (!p)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!client_memory_find((uint64_t)(uintptr_t)p, &range) || !range.registered ||
-	    range.base != (uint64_t)(uintptr_t)p)
+	if (!client_memory_find((uint64_t)(uintptr_t)p, &range) || !range.registered)
 		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+	if (range.base != (uint64_t)(uintptr_t)p)
+		return CUDA_ERROR_INVALID_VALUE;
 	if (client_host_busy()) {
 		result = client_contexts_synchronize();
 		if (result != CUDA_SUCCESS)

@@ -178,7 +178,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)
 
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (!dptr || !bytesize)
+	if (!dptr)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = allocate(&allocation, stream_context(request.stream));
 	if (result == CUDA_SUCCESS)

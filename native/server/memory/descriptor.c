@@ -402,23 +402,26 @@ CUresult serve_pool_pointer_import(struct server_call *call)
 	CUmemoryPool pool = server_object(call, SERVER_CUmemoryPool, request->pool);
 	CUmemPoolPtrExportData data;
 	CUdeviceptr address;
+	size_t bytes = 0;
 	CUresult result;
 
 	_Static_assert(sizeof(data) == sizeof(request->data), "wire layout");
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!driver->cuMemPoolImportPointer || !driver->cuMemGetAddressRange_v2)
+	if (!driver->cuMemPoolImportPointer || !driver->cuPointerGetAttribute)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	memcpy(&data, request->data, sizeof(data));
 	result = driver->cuMemPoolImportPointer(&address, pool, &data);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = server_range_behind(driver, address, &reply->bytes);
+	/* Unlike cuMemGetAddressRange this asks for no context, as importing does not. */
+	result = driver->cuPointerGetAttribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address);
 	if (result != CUDA_SUCCESS) {
 		driver->cuMemFree_v2(address);
 		return result;
 	}
 	reply->address = address;
+	reply->bytes = bytes;
 	return CUDA_SUCCESS;
 }
 

@@ -94,6 +94,8 @@ static CUresult mem_alloc_async(CUdeviceptr *address, size_t bytes, CUstream str
 	struct pooling pooling;
 	CUresult result;
 
+	if (!bytes)
+		return quota.real.cuMemAllocAsync(address, bytes, stream);
 	if (!pooling_begin(&pooling, bytes, stream))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = quota.real.cuMemAllocAsync(address, bytes, stream);
@@ -108,6 +110,8 @@ static CUresult mem_alloc_from_pool(CUdeviceptr *address, size_t bytes, CUmemory
 
 	if (!address)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!bytes)
+		return quota.real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
 	if (!pooling_begin(&pooling, bytes, stream))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	result = quota.real.cuMemAllocFromPoolAsync(address, bytes, pool, stream);

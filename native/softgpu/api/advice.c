@@ -150,11 +150,11 @@ static void list_accessors(int32_t *out, size_t count, uint32_t accessed_by)
 {
 	size_t at = 0;
 
-	if (accessed_by & DRIVER_ADVICE_HOST)
-		out[at++] = CU_DEVICE_CPU;
 	for (int32_t device = 0; device < BOARD_COUNT_MAX && at < count; device++)
 		if (accessed_by >> device & 1)
 			out[at++] = device;
+	if (accessed_by & DRIVER_ADVICE_HOST && at < count)
+		out[at++] = CU_DEVICE_CPU;
 	while (at < count)
 		out[at++] = CU_DEVICE_INVALID;
 }

@@ -250,12 +250,16 @@ DRIVER_EXPORT CUresult cuFuncGetModule(CUmodule *out, CUfunction handle)
 DRIVER_EXPORT CUresult cuFuncGetName(const char **name, CUfunction handle)
 {
 	struct CUfunc_st *function;
-	CUresult result = function_here(handle, &function);
+	CUresult result = driver_ready();
 
 	if (result)
 		return result;
-	if (!name)
+	/* Unlike of other calls, NULL is a value here and no handle. */
+	if (!name || !handle)
 		return CUDA_ERROR_INVALID_VALUE;
+	result = function_here(handle, &function);
+	if (result)
+		return result;
 	*name = function->info.name;
 	return CUDA_SUCCESS;
 }

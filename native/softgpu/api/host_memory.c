@@ -104,8 +104,12 @@ DRIVER_EXPORT CUresult cuMemHostUnregister(void *address)
 		return result;
 	if (!address)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!host_allocation(address, DRIVER_MEMORY_REGISTERED, &allocation))
+	if (!host_allocation(address, DRIVER_MEMORY_REGISTERED, &allocation)) {
+		/* Behind the first byte of what is registered: not its address. */
+		if (driver_memory_kind_of((uintptr_t)address) == DRIVER_MEMORY_REGISTERED)
+			return CUDA_ERROR_INVALID_VALUE;
 		return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+	}
 	driver_context_drain_all();
 	driver_memory_give((uintptr_t)address);
 	return CUDA_SUCCESS;

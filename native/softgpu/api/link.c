@@ -24,6 +24,8 @@ struct CUlinkState_st {
 	unsigned option_count;
 	const CUjit_option *options;
 	void **values;
+	/* What the logs have room for: their sizes among the values become what is in them. */
+	void *error_room, *info_room;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;	/* of all that is in states */
@@ -40,16 +42,33 @@ static CUresult state_of(CUlinkState handle)
 	return CUDA_SUCCESS;
 }
 
+/* The value of an option, or NULL. */
+static void **value_of(const struct CUlinkState_st *state, CUjit_option option)
+{
+	void **value = NULL;
+
+	for (unsigned i = 0; state->options && state->values && i < state->option_count; i++)
+		if (state->options[i] == option)
+			value = &state->values[i];
+	return value;
+}
+
 static void tell(struct CUlinkState_st *state, uint64_t began_ns, const char *text)
 {
+	void **error_size = value_of(state, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+	void **info_size = value_of(state, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
+	void **wall_time = value_of(state, CU_JIT_WALL_TIME);
 	float busy_ms;
 
 	state->busy_ns += clock_monotonic_ns() - began_ns;
 	busy_ms = (float)state->busy_ns / 1e6f;
+	if (error_size)
+		*error_size = state->error_room;
+	if (info_size)
+		*info_size = state->info_room;
 	driver_module_write_log(state->option_count, state->options, state->values, text);
-	for (unsigned i = 0; state->options && state->values && i < state->option_count; i++)
-		if (state->options[i] == CU_JIT_WALL_TIME)
-			memcpy(&state->values[i], &busy_ms, sizeof busy_ms);
+	if (wall_time)
+		memcpy(wall_time, &busy_ms, sizeof busy_ms);
 }
 
 static CUresult target_of(unsigned count, const CUjit_option *options, void **values, unsigned *sm)
@@ -70,6 +89,7 @@ DRIVER_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option *options
 	struct CUlinkState_st *state;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
+	void **value;
 	unsigned sm;
 
 	if (result)
@@ -88,6 +108,10 @@ DRIVER_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option *options
 	state->option_count = count;
 	state->options = options;
 	state->values = values;
+	value = value_of(state, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+	state->error_room = value ? *value : NULL;
+	value = value_of(state, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
+	state->info_room = value ? *value : NULL;
 	if (!state->linker || driver_handle_add(state, DRIVER_KIND_LINK)) {
 		if (state->linker)
 			engine_linker_destroy(state->linker);

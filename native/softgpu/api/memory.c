@@ -2,6 +2,7 @@
 
 #include "../driver/arena.h"
 #include "../driver/capture.h"
+#include "../driver/context_life.h"
 #include "../driver/context_stack.h"
 #include "../driver/graph/memory.h"
 #include "../driver/pool.h"
@@ -82,10 +83,13 @@ DRIVER_EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 		return driver_graph_memory_free(address);
 	if (!driver_memory_begin_free(address, &allocation))
 		return CUDA_ERROR_INVALID_VALUE;
-	driver_stream_drain(allocation.context);
+	if (allocation.context)
+		driver_stream_drain(allocation.context);
+	else
+		driver_context_drain_all();
 	driver_memory_end_free(address);
 	driver_pool_settle();
-	return driver_context_state(allocation.context);
+	return allocation.context ? driver_context_state(allocation.context) : CUDA_SUCCESS;
 }
 
 DRIVER_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)

@@ -36,7 +36,7 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, uint
 		*(void **)out = host || managed ? (void *)address : NULL;
 		return host || managed || !found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		*(unsigned *)out = 0;
+		*(unsigned *)out = found && a->sync;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		*(unsigned long long *)out = found ? a->id : 0;
@@ -122,9 +122,9 @@ DRIVER_EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attrib
 	if (result)
 		return result;
 	/* Copies of an allocation are never asynchronous to it when that matters
-	 * (RDMA), so the one attribute that can be set changes nothing. */
+	 * (RDMA): what is set here is told again, and changes nothing else. */
 	if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ||
-	    driver_memory_kind_of(address) == DRIVER_MEMORY_NONE)
+	    !driver_memory_set_sync(address, *(const unsigned *)value))
 		return CUDA_ERROR_INVALID_VALUE;
 	return CUDA_SUCCESS;
 }

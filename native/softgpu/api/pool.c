@@ -69,27 +69,30 @@ static CUresult alloc_async(CUdeviceptr *out, size_t bytes, CUmemoryPool wanted,
 	struct CUstream_st *stream;
 	bool capturing;
 	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
-	uintptr_t address;
+	CUdeviceptr captured = 0;
+	uintptr_t address = 0;
 
 	if (result)
 		return result;
-	if (!out || !bytes)
+	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;
 	pool = driver_pool_hold(stream->context->device, wanted);
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (pool->is_imported)
 		result = CUDA_ERROR_INVALID_VALUE;
+	else if (!bytes)
+		address = 0;	/* no memory, and unlike cuMemAlloc no error; captured it is no node */
 	else if (capturing)
-		result = driver_capture_alloc(stream, bytes, out);
+		result = driver_capture_alloc(stream, bytes, &captured);
 	else if (driver_options()->strict)
 		result = driver_memory_take(stream->context, bytes, DRIVER_ARENA_ALIGN,
 					    DRIVER_MEMORY_DEVICE, pool, &address);
 	else
 		result = take_from_pool(pool, bytes, stream, &address);
 	driver_pool_drop(pool);
-	if (!result && !capturing)
-		*out = address;
+	if (!result)
+		*out = captured ? captured : address;
 	return result;
 }
 

@@ -107,9 +107,10 @@ static CUresult pool_location(const CUmemLocation *location, CUmemAllocationType
 
 	if (result)
 		return result;
-	if (!location || type != CU_MEM_ALLOCATION_TYPE_PINNED ||
-	    location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+	if (!location || (type != CU_MEM_ALLOCATION_TYPE_PINNED && type != CU_MEM_ALLOCATION_TYPE_MANAGED))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (type == CU_MEM_ALLOCATION_TYPE_MANAGED || location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return driver_unsupported("the pool of memory that is not a device's alone");
 	return driver_device_of(location->id, device);
 }
 

@@ -127,13 +127,14 @@ static CUresult map_pointer(struct CUctx_st *context, struct CUmemPoolHandle_st 
 DRIVER_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool,
 					      CUmemPoolPtrExportData *data)
 {
+	struct CUctx_st *context = NULL;
 	struct exported_pointer told;
-	struct CUctx_st *context;
 	struct stat status;
-	CUresult result = driver_context_enter(&context);
+	CUresult result = driver_pool_of(pool);
 
-	if (!result)
-		result = driver_pool_of(pool);
+	/* The pool says whose memory it is: no context need be current. */
+	if (!result && driver_context_top())
+		result = driver_context_enter(&context);
 	if (result)
 		return result;
 	if (!out || !data || !pool->is_imported)

@@ -116,12 +116,12 @@ static CUresult check_descriptor(const CUDA_ARRAY3D_DESCRIPTOR *d)
 		return driver_unsupported("sparse, deferred and depth arrays");
 	if (planar)
 		return check_planar(d, planar);
-	if (!driver_format_bytes(d->Format))
-		return driver_unsupported("arrays of this format");
 	if (!d->Width || d->Width > EXTENT_MAX || d->Height > EXTENT_MAX ||
 	    d->Depth > (layered || cube ? LAYERS_MAX : EXTENT_MAX) ||
 	    (d->NumChannels != 1 && d->NumChannels != 2 && d->NumChannels != 4))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (!driver_format_bytes(d->Format))
+		return driver_unsupported("arrays of this format");
 	if (cube && (d->Width != d->Height || d->Depth % 6 || !d->Depth || (!layered && d->Depth != 6)))
 		return CUDA_ERROR_INVALID_VALUE;
 	/* A volume has rows, layers have a number. */

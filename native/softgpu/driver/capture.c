@@ -77,6 +77,21 @@ static bool is_joined(const struct CUstream_st *stream, uint64_t mark)
 	return true;
 }
 
+/* Does all that the stream captured come before something in another one, which who joins that has then joined, too?
+ * Without memory to find out: no. */
+static bool is_joined_elsewhere(const struct CUstream_st *stream)
+{
+	struct graph_edges others = { 0 };
+	const struct CUstream_st *other;
+	bool joined = true;
+
+	for (other = stream->capture->streams; other && joined; other = other->capture_next)
+		joined = other == stream || graph_edges_unite(&others, &other->frontier);
+	joined = joined && is_joined(stream, driver_graph_mark_before(others.nodes, others.count));
+	graph_edges_clear(&others);
+	return joined;
+}
+
 static bool all_joined(const struct driver_capture *capture)
 {
 	uint64_t mark = driver_graph_mark_before(capture->origin->frontier.nodes,
@@ -220,7 +235,7 @@ static void leave(struct CUstream_st *stream)
 		return;
 	}
 	/* What it captured may be joined already; else nobody can join it any more. */
-	if (!capture->invalidated && !all_joined(capture))
+	if (!capture->invalidated && !is_joined_elsewhere(stream))
 		invalidate(capture);
 	part(stream);
 }

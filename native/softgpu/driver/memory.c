@@ -266,6 +266,18 @@ void driver_memory_set_managed(uintptr_t address)
 	pthread_rwlock_unlock(&table.lock);
 }
 
+bool driver_memory_set_sync(uintptr_t address, bool sync)
+{
+	struct driver_allocation *item;
+
+	pthread_rwlock_wrlock(&table.lock);
+	item = table_find(address);
+	if (item)
+		item->sync = sync;
+	pthread_rwlock_unlock(&table.lock);
+	return item;
+}
+
 /* ---- taking and giving ---- */
 
 CUresult driver_memory_remember(const struct driver_allocation *allocation)

@@ -27,8 +27,9 @@ struct driver_allocation {
 	bool open;			/* virtual: some device may use it */
 	bool multicast;			/* virtual: and only write to it, which goes to what is bound there */
 	bool freeing;			/* cuMemFreeAsync is queued */
+	bool sync;			/* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS */
 	uint64_t id;			/* CU_POINTER_ATTRIBUTE_BUFFER_ID */
-	struct CUctx_st *context;	/* that it was made in */
+	struct CUctx_st *context;	/* that it was made in; NULL: in none (virtual, imported) */
 	struct driver_device *device;	/* NULL: virtual memory of the host */
 	struct CUmemPoolHandle_st *pool;	/* or NULL */
 	struct driver_block *block;	/* of the pool's store, or NULL */
@@ -60,6 +61,8 @@ CUresult driver_memory_remember(const struct driver_allocation *allocation);
 void driver_memory_set_open(uintptr_t address, bool open);
 /* It is a variable that is managed memory. */
 void driver_memory_set_managed(uintptr_t address);
+/* False: no allocation holds the address. */
+bool driver_memory_set_sync(uintptr_t address, bool sync);
 
 /* Device memory for `context`; CUDA_ERROR_OUT_OF_MEMORY after queued frees were
  * waited for in vain. */

@@ -1,6 +1,7 @@
 #include "pool.h"
 
 #include "../engine/engine.h"
+#include "arena.h"
 #include "handle.h"
 
 #include <stdlib.h>
@@ -24,6 +25,10 @@ struct CUmemPoolHandle_st *driver_pool_make(struct driver_device *device, int fd
 	for (unsigned i = 0; i < 3; i++)
 		pool->reuse[i] = 1;
 	pool->access[device->ordinal] = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	/* At most what is asked for, but whole granules: the smallest pool holds something. */
+	if (max % DRIVER_ARENA_GRANULE)
+		max = max < SIZE_MAX - DRIVER_ARENA_GRANULE ?
+		      max + DRIVER_ARENA_GRANULE - max % DRIVER_ARENA_GRANULE : 0;
 	pool->store = (struct driver_store){ .device = device, .fd = fd, .max = max };
 	if (driver_handle_add(pool, DRIVER_KIND_POOL)) {
 		free(pool);

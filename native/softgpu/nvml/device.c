@@ -4,6 +4,7 @@
 #include "../driver/board.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -364,6 +365,34 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device,
 	board_close(board);
 	*major = (int)(model.sm / 10);
 	*minor = (int)(model.sm % 10);
+	return NVML_SUCCESS;
+}
+
+/* NVML_DEVICE_ARCH_* of nvml.h. */
+static unsigned architecture_of(unsigned sm)
+{
+	static const struct {
+		unsigned sm, architecture;
+	} first[] = { { 130, UINT_MAX }, { 100, 10 }, { 90, 9 }, { 89, 8 }, { 80, 7 } };
+
+	for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++)
+		if (sm >= first[i].sm)
+			return first[i].architecture;
+	return 6;
+}
+
+NVML_EXPORT nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, unsigned int *architecture)
+{
+	nvmlReturn_t result = check_device(device);
+	struct board *board;
+
+	if (result)
+		return result;
+	if (!architecture)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	board = look_at(device);
+	*architecture = architecture_of(model_of(board).sm);
+	board_close(board);
 	return NVML_SUCCESS;
 }
 

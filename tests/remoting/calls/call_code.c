@@ -28,6 +28,8 @@ static void test_module(CUdeviceptr word, const char *path)
 	CHECK(cuModuleGetFunction(&function, module, "store"));
 	CHECK(cuFuncGetName(&name, all[0]));
 	REQUIRE(!strcmp(name, "store"));
+	EXPECT(cuFuncGetName(&name, NULL), CUDA_ERROR_INVALID_VALUE);
+	EXPECT(cuKernelGetName(&name, NULL), CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuFuncGetModule(&owner, function));
 	REQUIRE(owner == module);
 	CHECK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function));

@@ -53,6 +53,7 @@ static void test_pinned(void)
 	CHECK(cuMemcpyDtoHAsync_v2(again, memory, sizeof(again), stream));
 	CHECK(cuStreamSynchronize(stream));
 	REQUIRE(registered[1023] == 5 && pinned[1023] == 5 && again[1023] == 5);
+	EXPECT(cuMemHostUnregister(registered + 1), CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuMemHostUnregister(registered));
 	CHECK(cuMemHostUnregister(again));
 	CHECK(cuMemFreeHost(pinned));

@@ -82,10 +82,10 @@ static void accessors(void)
 	CHECK(cuMemAdvise(memory, 8 * PAGE, CU_MEM_ADVISE_SET_ACCESSED_BY, 0));
 	CHECK(cuMemRangeGetAttribute(list, sizeof(list), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, memory,
 				     8 * PAGE));
-	REQUIRE(list[0] == CU_DEVICE_CPU && list[1] == 0 && list[2] == 1);
+	REQUIRE(list[0] == 0 && list[1] == 1 && list[2] == CU_DEVICE_CPU);
 	CHECK(cuMemRangeGetAttribute(list, sizeof(list), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, memory,
 				     9 * PAGE));
-	REQUIRE(list[0] == CU_DEVICE_CPU && list[1] == 1 && list[2] == CU_DEVICE_INVALID);
+	REQUIRE(list[0] == 1 && list[1] == CU_DEVICE_CPU && list[2] == CU_DEVICE_INVALID);
 	CHECK(cuMemAdvise(memory, PAGES * PAGE, CU_MEM_ADVISE_UNSET_ACCESSED_BY, 1));
 	CHECK(cuMemRangeGetAttribute(list, 4, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, memory + 8 * PAGE,
 				     PAGE));

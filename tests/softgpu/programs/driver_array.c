@@ -28,9 +28,10 @@ static void refused(const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 
 static void check_descriptors(void)
 {
-	CUDA_ARRAY3D_DESCRIPTOR good = { 8, 4, 0, CU_AD_FORMAT_FLOAT, 2, 0 }, bad, got;
+	CUDA_ARRAY3D_DESCRIPTOR good = { 8, 4, 0, CU_AD_FORMAT_FLOAT, 2, 0 }, bad = { 0 }, got;
 	CUarray array;
 
+	refused(&bad);		/* nothing is told yet, the format least of all */
 	CHECK(cuArray3DCreate_v2(&array, &good));
 	CHECK(cuArray3DGetDescriptor_v2(&got, array));
 	REQUIRE(!memcmp(&got, &good, sizeof got));

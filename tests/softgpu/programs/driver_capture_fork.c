@@ -192,6 +192,34 @@ static void test_destroyed_stream(void)
 	CHECK(cuStreamSynchronize(side));
 }
 
+/* It may also go when another stream that is still to join has joined it. */
+static void test_destroyed_in_between(void)
+{
+	CUstream passing;
+	CUgraph graph;
+	size_t count;
+
+	CHECK(cuStreamCreate(&passing, CU_STREAM_NON_BLOCKING));
+	CHECK(cuStreamBeginCapture(origin, CU_STREAM_CAPTURE_MODE_GLOBAL));
+	CHECK(cuMemsetD32Async(words[2], 1, 1, origin));
+	CHECK(cuEventRecord(forked, origin));
+	CHECK(cuStreamWaitEvent(side, forked, 0));
+	CHECK(cuMemsetD32Async(words[1], 1, 1, side));
+	CHECK(cuEventRecord(forked, side));
+	CHECK(cuStreamWaitEvent(passing, forked, 0));
+	CHECK(cuMemsetD32Async(words[0], 1, 1, passing));
+	CHECK(cuEventRecord(joined, passing));
+	CHECK(cuStreamWaitEvent(side, joined, 0));
+	CHECK(cuStreamDestroy(passing));
+	CHECK(cuMemsetD32Async(words[1], 2, 1, side));
+	CHECK(cuEventRecord(joined, side));
+	CHECK(cuStreamWaitEvent(origin, joined, 0));
+	graph = end_capture(origin);
+	CHECK(cuGraphGetNodes(graph, NULL, &count));
+	REQUIRE_EQUAL(count, 4);
+	CHECK(cuGraphDestroy(graph));
+}
+
 int main(void)
 {
 	begin();
@@ -209,5 +237,6 @@ int main(void)
 	test_into_graph();
 	test_external();
 	test_destroyed_stream();
+	test_destroyed_in_between();
 	return 0;
 }

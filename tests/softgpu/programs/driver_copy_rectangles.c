@@ -4,15 +4,20 @@
 #define WIDTH 10u
 #define HEIGHT 6u
 
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *);
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *, CUstream);
+
 int main(void)
 {
 	unsigned host[HEIGHT][WIDTH], back[HEIGHT][WIDTH];
 	CUDA_MEMCPY2D copy = { 0 };
 	CUDA_MEMCPY3D box = { 0 };
+	CUDA_MEMCPY3D_PEER peer;
+	CUcontext context;
 	CUdeviceptr memory, volume;
 	size_t pitch;
 
-	begin();
+	context = begin();
 	for (unsigned y = 0; y < HEIGHT; y++) {
 		for (unsigned x = 0; x < WIDTH; x++)
 			host[y][x] = 100 * y + x;
@@ -68,5 +73,21 @@ int main(void)
 		for (unsigned x = 0; x < 2; x++)
 			REQUIRE_EQUAL((&back[0][0])[2 * y + x], host[y][x]);
 	}
+
+	/* and back between contexts, which have to be some, as long as they are named */
+	memset(back, 0, sizeof back);
+	peer = (CUDA_MEMCPY3D_PEER){
+		.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = volume, .srcPitch = 2 * 4, .srcHeight = 3,
+		.dstMemoryType = CU_MEMORYTYPE_HOST, .dstHost = back, .dstPitch = sizeof *back, .dstHeight = 3,
+		.srcContext = context, .WidthInBytes = 2 * 4, .Height = 3, .Depth = 2,
+	};
+	CHECK(cuMemcpy3DPeer(&peer));
+	for (unsigned y = 0; y < HEIGHT; y++)
+		REQUIRE(back[y][0] == host[y][0] && back[y][1] == host[y][1] && !back[y][2]);
+	peer.dstContext = context;
+	CHECK(cuMemcpy3DPeerAsync(&peer, NULL));
+	peer.dstContext = (CUcontext)back;
+	EXPECT(cuMemcpy3DPeer(&peer), CUDA_ERROR_INVALID_CONTEXT);
+	EXPECT(cuMemcpy3DPeer(NULL), CUDA_ERROR_INVALID_VALUE);
 	return 0;
 }

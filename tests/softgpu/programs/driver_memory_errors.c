@@ -38,6 +38,7 @@ int main(void)
 	CHECK(cuMemHostRegister(&local, sizeof local, 0));
 	EXPECT(cuMemHostRegister(&local, sizeof local, 0),
 	       CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+	EXPECT(cuMemHostUnregister((char *)&local + 1), CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuMemHostUnregister(&local));
 	return 0;
 }

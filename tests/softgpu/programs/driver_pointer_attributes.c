@@ -75,6 +75,11 @@ int main(void)
 	REQUIRE_EQUAL(type_of((CUdeviceptr)(uintptr_t)host), CU_MEMORYTYPE_HOST);
 	CHECK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, unified));
 	REQUIRE_EQUAL(managed, 1);
+	for (unsigned set = 1; set + 1; set--) {
+		CHECK(cuPointerSetAttribute(&set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, unified));
+		CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, unified));
+		REQUIRE_EQUAL(type, set);
+	}
 	CHECK(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, device));
 	REQUIRE(owner == context);
 	CHECK(cuMemHostGetDevicePointer(&mapped, host, 0));

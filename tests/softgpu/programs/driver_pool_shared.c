@@ -55,8 +55,10 @@ int main(void)
 	CUmemPoolPtrExportData data, wrong;
 	CUdeviceptr memory, none;
 	CUmemoryPool pool;
-	int pair[2], status, fd;
+	int pair[2], status, fd, ordinal;
+	CUcontext context;
 	unsigned value;
+	size_t bytes;
 	pid_t child;
 
 	REQUIRE(!socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
@@ -75,6 +77,15 @@ int main(void)
 	EXPECT(cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)0,
 						  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
 	       CUDA_ERROR_INVALID_VALUE);
+	/* The pool says whose memory it is: this is done without a context, too. */
+	CHECK(cuCtxPopCurrent(&context));
+	CHECK(cuMemPoolImportPointer(&memory, pool, &data));
+	CHECK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
+	REQUIRE_EQUAL(ordinal, 0);
+	CHECK(cuPointerGetAttribute(&bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, memory));
+	REQUIRE_EQUAL(bytes, BYTES);
+	CHECK(cuCtxPushCurrent(context));
+	CHECK(cuMemFree(memory));
 	CHECK(cuMemPoolImportPointer(&memory, pool, &data));
 	CHECK(cuMemcpyDtoH(&value, memory + BYTES - 4, 4));
 	REQUIRE_EQUAL(value, 41);

@@ -61,7 +61,7 @@ static void what_both_have(void)
 {
 	BOTH(TAKEN, );
 	BOTH(REFUSED, d.map = NULL);
-	BOTH(REFUSED, d.map = (CUtensorMap *)((char *)maps + 16));
+	BOTH(TAKEN, d.map = (CUtensorMap *)((char *)maps + 16));
 	BOTH(REFUSED, d.rank = 0);
 	BOTH(REFUSED, d.rank = 6);
 	BOTH(REFUSED, d.address += 8);

@@ -24,7 +24,7 @@ struct mbarrier {
 
 _Static_assert(sizeof(struct mbarrier) == 8, "an mbarrier has 64 bits");
 
-static struct mbarrier load(struct warp *w, const struct instruction *i, u64 pointer)
+static struct mbarrier load_any(struct warp *w, const struct instruction *i, u64 pointer)
 {
 	struct mbarrier barrier;
 
@@ -32,6 +32,13 @@ static struct mbarrier load(struct warp *w, const struct instruction *i, u64 poi
 		warp_fail(w, ENGINE_MISALIGNED, "mbarrier at %#llx, which is not a multiple of 8 "
 			  "(PTX line %u)", (unsigned long long)pointer, i->line);
 	memcpy(&barrier, (const void *)(uintptr_t)pointer, sizeof(barrier));
+	return barrier;
+}
+
+static struct mbarrier load(struct warp *w, const struct instruction *i, u64 pointer)
+{
+	struct mbarrier barrier = load_any(w, i, pointer);
+
 	if (!barrier.is_valid)
 		warp_fail(w, ENGINE_LAUNCH_FAILED, "mbarrier at %#llx is not initialised (PTX line %u)",
 			  (unsigned long long)pointer, i->line);
@@ -92,7 +99,11 @@ HANDLER(invalidate)
 	w->ip = i;
 	FOR_ACTIVE(w->mask, l)
 	{
-		load(w, i, a[l]);
+		/* One that is none already stays so; only strict mode minds. */
+		if (w->block->strict)
+			load(w, i, a[l]);
+		else
+			load_any(w, i, a[l]);
 		store(w, a[l], &none);
 	}
 	return i + 1;
