@@ -297,12 +297,18 @@ def order_for(device: str, source: str, draw: random.Random) -> Order:
 
 
 def hold(bed: Bed, order: Order) -> None:
-    """Have a program hold a drive that holders are given a second to let go of."""
+    """Have a program hold a drive that holders are given a second to let go of.
+
+    Of a move that is stuck the work may go on, and take the drive away: the program ends then.
+    """
     if order.options:
         bed.nodes[order.source].shell(
             f"systemd-run --quiet --collect --unit=holder sh -c 'exec sleep infinity < {path_of(order.device)}'"
         )
-        bed.nodes[order.source].until("systemctl show -P MainPID holder | xargs -I% readlink /proc/%/fd/0 | grep nvme")
+        bed.nodes[order.source].until(
+            "systemctl show -P MainPID holder | xargs -I% readlink /proc/%/fd/0 | grep nvme"
+            " || ! systemctl --quiet is-active holder"
+        )
 
 
 def let_go(bed: Bed, order: Order) -> None:
