@@ -433,8 +433,9 @@ class LocalCluster(ClusterHandler):
             try:
                 job_id = await asyncio.shield(submission)
             except asyncio.CancelledError:
-                # The scheduler may have it already, or is about to.
-                self._group.create_task(self._end_submitted(caller, submission), name="end what has no terminal")
+                # The scheduler may have it already, or is about to.  What an agent that stops has, the next one ends.
+                if not self._leaving:
+                    self._group.create_task(self._end_submitted(caller, submission), name="end what has no terminal")
                 raise
         held = (caller, job_id)
         self._exits[held] = None

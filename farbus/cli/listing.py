@@ -74,6 +74,10 @@ PROSE_LEAST = 24
 """Characters that sentences need beside the other columns: with fewer they stand beneath their row."""
 
 
+MEANT = 3
+"""Names that somebody may have meant who wrote a beginning of them: so many are told."""
+
+
 class Column(Generic[V]):
     """One column: its title, how a cell is made of a value, and whether only ``-o wide`` shows it.
 
@@ -140,9 +144,13 @@ def choose(
     by_name = {key(value): value for value in values}
     for name in names:
         if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=1)
+            # farbus top shows the beginnings of ids.
+            near = [each for each in by_name if name and each.startswith(name)]
+            near = near or difflib.get_close_matches(name, by_name, n=1)
             lists = f"farbus {command or f'{noun}s'} lists them"
-            raise NotFound(f"there is no {noun} {name}", hint=f"did you mean {near[0]}?" if near else lists)
+            raise NotFound(
+                f"there is no {noun} {name}", hint=f"did you mean {' or '.join(near[:MEANT])}?" if near else lists
+            )
     return tuple(by_name[name] for name in names)
 
 

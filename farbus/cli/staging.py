@@ -79,10 +79,10 @@ def find_files(tables: Sequence[StageTable], directory: Path) -> tuple[LocalFile
         name = os.path.normpath(table.to) if table.to else os.path.basename(os.path.abspath(source))
         if table.to.endswith("/"):
             name = f"{name}/{os.path.basename(os.path.abspath(source))}"
-        for path, target in _below(str(source), check_path(name, what="stage_in")):
+        for path, target in _below(str(source), name):
             if len(found) == MAX_FILES:
                 raise InvalidInput(f"{table.source}: more than {MAX_FILES} files", hint="pack them into an archive")
-            found.append((path, check_path(target, what="stage_in")))
+            found.append((path, target))
     progress = Progress("reading", sum(os.path.getsize(path) for path, _ in found))
     files = tuple(LocalFile(source=path, staged=_described(path, target, progress)) for path, target in found)
     check_files(tuple(file.staged for file in files))
@@ -90,6 +90,9 @@ def find_files(tables: Sequence[StageTable], directory: Path) -> tuple[LocalFile
 
 
 def _below(source: str, target: str) -> Iterator[tuple[str, str]]:
+    """Yield the regular files at and below a path, and what each is called in the job."""
+    # Of directories too: there may be no end to how deep they go.
+    check_path(target, what="stage_in")
     try:
         status = os.stat(source)
         if stat.S_ISREG(status.st_mode):

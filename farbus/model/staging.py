@@ -114,7 +114,7 @@ def check_path(path: str, *, what: str = "path") -> str:
     if len(encoded) > MAX_PATH_BYTES or any(len(name.encode()) > MAX_NAME_BYTES for name in names):
         raise InvalidInput(f"{what} {shown}: longer than {MAX_PATH_BYTES} bytes, or {MAX_NAME_BYTES} in one part")
     if len(names) > MAX_DEPTH:
-        raise InvalidInput(f"{what} {shown}: deeper than {MAX_DEPTH} directories")
+        raise InvalidInput(f"{what} {shown}: deeper than {MAX_DEPTH} directories", hint="pack them into an archive")
     return path
 
 

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from farbus.cli.listing import plain_table, printable, terminal_table
+from farbus.cli.listing import choose, plain_table, printable, terminal_table
 from farbus.cli.tables import (
     DEVICE_COLUMNS,
     JOB_COLUMNS,
@@ -17,6 +17,7 @@ from farbus.cli.tables import (
     describe_job,
     format_exit,
 )
+from farbus.errors import NotFound
 from farbus.model.device import Device, DeviceKind, DeviceStatus, Route
 from farbus.model.job import Job, JobStatus, Requests, TaskGroup, TaskState, TaskStatus
 from farbus.model.lease import Lease, LeasedDevice, LeaseStatus
@@ -49,6 +50,21 @@ def text(values: list, columns: tuple, width: int, *, wide: bool = False) -> lis
     shown = [column for column in columns if wide or not column.wide]
     rows = [[printable(column.cell(value)) or "-" for column in shown] for value in values]
     return ["".join(piece for piece, _ in line) for line in terminal_table(rows, shown, width)]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("GPU-8f2d6c1e", f"did you mean {' or '.join(UUIDS)}?"),
+        (UUIDS[1].replace("8f2d", "8f3d"), f"did you mean {UUIDS[1]}?"),
+        ("beta", "farbus devices lists them"),
+        ("", "farbus devices lists them"),
+    ],
+)
+def test_a_name_that_is_not_there_is_told_with_what_may_have_been_meant(name: str, hint: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        choose(DEVICES, [name], key=lambda status: status.device.id, noun="device")
+    assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("wide", [False, True])

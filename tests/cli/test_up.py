@@ -28,6 +28,7 @@ from farbus.cli.commands.up import (
     _read_scheduler_settings,
     _wait_for,
     rdma_address,
+    tell_beginning,
     what_to_try,
 )
 from farbus.cli.embedded import Daemon, EmbeddedCluster, Plan, parse_nodes, remove_leftovers
@@ -99,6 +100,16 @@ def test_nodes_of_the_same_names_have_gpus_of_their_own_in_each_state(tmp_path: 
     first, second = gpus_of(tmp_path / "first"), gpus_of(tmp_path / "second")
     assert len({*first, *second}) == 4
     assert gpus_of(tmp_path / "first") == first, "a state that is kept knows its GPUs again"
+
+
+@pytest.mark.parametrize(("nodes", "told"), [("left:0", "a node"), ("left:1,right:1", "2 nodes")])
+@pytest.mark.parametrize("at_terminal", [True, False])
+def test_that_a_cluster_begins_is_said_at_a_terminal(
+    nodes: str, told: str, at_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: at_terminal)
+    tell_beginning(Plan(nodes=parse_nodes(nodes), gpu_memory_bytes=2**30))
+    assert capsys.readouterr().err == (f"farbus: starting a scheduler and {told}\n" if at_terminal else "")
 
 
 def test_by_rdma_nodes_have_the_address_of_a_device(tmp_path: Path) -> None:

@@ -429,3 +429,10 @@ def test_local_names_that_can_not_travel_are_told(tmp_path: Path) -> None:
         find_files([StageTable(source="none")], tmp_path)
     with pytest.raises(InvalidInput, match="must be relative"):
         find_files([StageTable(source="d", to="/etc")], tmp_path)
+
+
+def test_directories_that_nest_without_end_are_not_walked(tmp_path: Path) -> None:
+    """Python's stack has an end: a thousand of them were a fault of Farbus's."""
+    (tmp_path / "d").joinpath(*["d"] * 40).mkdir(parents=True)
+    with pytest.raises(InvalidInput, match=r"stage_in d/d/.*: deeper than 32 directories"):
+        find_files([StageTable(source="d")], tmp_path)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from farbus.cli import runtime
 from farbus.cli.commands.up import clean_up
 from farbus.cli.demo import end_killed_demos, is_of_demo
 from farbus.cli.embedded import STOP_WITHIN_S
+from farbus.cli.following import say
 from farbus.cli.options import command_app, examples
 from farbus.errors import Conflict, ExitCode, TimedOut
 
@@ -61,6 +63,7 @@ def _stop(directory: Path, *, force: bool) -> int:
             # It may have ended, and its number gone to somebody else, before the descriptor was opened.
             if runtime.lock_holder(directory) == pid:
                 signal.pidfd_send_signal(process, signal.SIGKILL if force else signal.SIGTERM)
+                say("stopping", quiet=not sys.stderr.isatty())
                 ended = select.select([process], [], [], WITHIN_S)[0]
                 if not ended:
                     raise TimedOut(f"farbus up (pid {pid}) still runs after {WITHIN_S:g} s", hint="farbus down --force")

@@ -142,7 +142,7 @@ def up(
         options += [f"--cdi={Path(cdi).resolve()}"] if cdi else []
         options += [f"--metrics={metrics}"] if metrics else []
         options += [f"--config={Path(config).resolve()}"] if config else []
-        return _detach(directory, [*options, "--quiet"] if quiet else options, state)
+        return _detach(plan, directory, [*options, "--quiet"] if quiet else options, state)
     with runtime.lock(directory):
         return asyncio.run(_serve(plan, directory, Path(state).resolve() if state else None, quiet=quiet))
 
@@ -252,6 +252,7 @@ async def _serve(plan: Plan, directory: Path, chosen_state: Path | None, *, quie
     lock = FileLock(state / embedded.STATE_LOCK, what=f"--state {state}")
     cluster = EmbeddedCluster(plan, state=state, sockets=directory / "up" / "sockets", tell=say)
     started = time.monotonic()
+    tell_beginning(plan)
     try:
         starting = asyncio.create_task(cluster.start(), name="start")
         either: set[asyncio.Future[Any]] = {starting, stop}
@@ -343,11 +344,18 @@ def what_to_try(gpu_shares: int, *, rdma: bool = False) -> list[str]:
     return ["Try, in another terminal:", *(f"  {command:<{width}}   {what}" for command, what in commands.items())]
 
 
-def _detach(directory: Path, options: list[str], state: str) -> int:
+def tell_beginning(plan: Plan) -> None:
+    """Say at a terminal what begins: for seconds, on a slow machine many, there is nothing else to see."""
+    nodes = f"{len(plan.nodes)} nodes" if len(plan.nodes) > 1 else "a node"
+    say(f"starting a scheduler and {nodes}", quiet=not sys.stderr.isatty())
+
+
+def _detach(plan: Plan, directory: Path, options: list[str], state: str) -> int:
     """Start another ``farbus up`` in the background, and wait until it is ready."""
     with runtime.lock(directory):
         # Nobody else runs; let go, so that the other one can take it.
         clean_up(directory)
+    tell_beginning(plan)
     environment = dict(os.environ)
     root = str(paths.package_root())
     environment["PYTHONPATH"] = ":".join(filter(None, [root, environment.get("PYTHONPATH", "")]))
