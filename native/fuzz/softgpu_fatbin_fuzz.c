@@ -13,20 +13,25 @@
 #define MEMBER_AT 68	/* of an archive: its magic and one header */
 
 /* An entry of 64 bytes and its payload: kind 1 (PTX), raw, LZ4 and zstd. */
-#define ENTRY(header, padded, compressed, flags, whole)                                        \
-	1, 0, 0, 0, header, 0, 0, 0, padded, 0, 0, 0, 0, 0, 0, 0, compressed, 0, 0, 0, 0, 0, 0, 0, \
+#define ENTRY(header, padded, compressed, options, flags, whole)                               \
+	1, 0, 0, 0, header, 0, 0, 0, padded, 0, 0, 0, 0, 0, 0, 0, compressed, 0, 0, 0, options, 0, 0, 0, \
 	0, 0, 8, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, flags, 0, 0, 0, 0, 0, 0,            \
 	0, 0, 0, 0, 0, 0, 0, 0, whole, 0, 0, 0, 0, 0, 0, 0
 #define LETTERS 'h', 'e', 'l', 'l', 'o', ',', ' ', 'P', 'T', 'X', '.', '.', '.', '.', '.', 0
 
-static const uint8_t raw[] = { ENTRY(64, 16, 0, 0, 0), LETTERS };
+static const uint8_t raw[] = { ENTRY(64, 16, 0, 0, 0, 0), LETTERS };
+/* Its header says to ptxas what nvcc was told. */
+static const uint8_t bound[] = {
+	ENTRY(96, 16, 0, 64, 0, 0), 72, 0, 0, 0, 18, 0, 0, 0, ' ', '-', 'm', 'a', 'x', 'r', 'r', 'e', 'g', 'c', 'o', 'u',
+	'n', 't', '=', '3', '2', ' ', 0, 0, 0, 0, 0, 0, LETTERS,
+};
 /* One sequence of 16 literals: token 0xf0, 1 more than 15. */
 static const uint8_t lz4[] = {
-	ENTRY(64, 24, 18, 0x20, 16), 0xf0, 1, LETTERS, 0, 0, 0, 0, 0, 0,
+	ENTRY(64, 24, 18, 0, 0x20, 16), 0xf0, 1, LETTERS, 0, 0, 0, 0, 0, 0,
 };
 /* A frame of one raw block: magic, single segment with a content size of 16, last block. */
 static const uint8_t zstd[] = {
-	ENTRY(64, 32, 25, 0x80, 16), 0x28, 0xb5, 0x2f, 0xfd, 0x20, 16, 0x81, 0, 0, LETTERS,
+	ENTRY(64, 32, 25, 0, 0x80, 16), 0x28, 0xb5, 0x2f, 0xfd, 0x20, 16, 0x81, 0, 0, LETTERS,
 	0, 0, 0, 0, 0, 0, 0,
 };
 
@@ -53,7 +58,7 @@ static const uint8_t archive[] = {
 };
 
 const struct fuzz_seed fuzz_seeds[] = {
-	{ raw, sizeof(raw) }, { lz4, sizeof(lz4) }, { zstd, sizeof(zstd) },
+	{ raw, sizeof(raw) }, { bound, sizeof(bound) }, { lz4, sizeof(lz4) }, { zstd, sizeof(zstd) },
 	{ archive, sizeof(archive) - 1 }, { NULL, 0 },
 };
 const char *const fuzz_words[] = { NULL };

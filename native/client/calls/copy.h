@@ -13,9 +13,9 @@ enum client_memory_kind client_kind_at(uint64_t address);
 enum client_memory_kind client_host_kind(const void *pointer);
 enum client_memory_kind client_device_kind(CUdeviceptr address);
 
-/* A copy between contexts is "serialized with all pending and future asynchronous work into the current context, the copy's
- * source context, and the copy's destination context": before it, wait for those of them that are not the current one, whose
- * stream has its own order; and behind it for the copy, if there is such a one. */
+/* A copy between contexts is "serialized with all pending and future asynchronous work into the current context, the
+ * copy's source context, and the copy's destination context": before it, wait for those of them that are not the
+ * current one, whose stream has its own order; and behind it for the copy, if there is such a one. */
 CUresult client_peer_settle(CUcontext target, CUcontext source);
 CUresult client_peer_complete(CUcontext target, CUcontext source);
 

@@ -408,8 +408,9 @@ DRIVER_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec executable
 		result = enter_target(executable, node, CU_GRAPH_NODE_TYPE_GRAPH, &target);
 	if (result)
 		return result;
-	if (!driver_handle_is(child, DRIVER_KIND_GRAPH) ||
-	    driver_graph_update(target->payload.child, child, &info, &former))
+	result = driver_handle_is(child, DRIVER_KIND_GRAPH) ?
+		 driver_graph_update(target->payload.child, child, &info, &former) : CUDA_ERROR_INVALID_VALUE;
+	if (result == CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)
 		result = CUDA_ERROR_INVALID_VALUE;
 	driver_graph_exec_keep(executable, former);
 	driver_graph_exec_changed(executable);

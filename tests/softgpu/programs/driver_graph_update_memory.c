@@ -24,7 +24,8 @@ int main(void)
 	CUgraphExecUpdateResultInfo info;
 	CUgraphExec executable;
 	CUuserObject object;
-	CUgraph graph;
+	CUgraph graph, above;
+	CUgraphNode node;
 	CUdeviceptr word;
 
 	begin();
@@ -42,5 +43,13 @@ int main(void)
 	REQUIRE_EQUAL(word_at(word), 7);
 	CHECK(cuGraphExecUpdate(executable, graph, &info));
 	REQUIRE_EQUAL(info.result, CU_GRAPH_EXEC_UPDATE_SUCCESS);
+	CHECK(cuGraphCreate(&above, 0));
+	CHECK(cuGraphAddChildGraphNode(&node, above, NULL, 0, graph));
+	executable = instantiate(above);
+	memory_is_short = true;
+	EXPECT(cuGraphExecChildGraphNodeSetParams(executable, node, graph), CUDA_ERROR_OUT_OF_MEMORY);
+	memory_is_short = false;
+	CHECK(cuGraphExecChildGraphNodeSetParams(executable, node, graph));
+	EXPECT(cuGraphExecChildGraphNodeSetParams(executable, node, above), CUDA_ERROR_INVALID_VALUE);
 	return 0;
 }

@@ -281,6 +281,17 @@ static const struct graph_plan *choose(const struct graph_choice *choice)
 	return index < choice->size ? choice->bodies[index] : NULL;
 }
 
+static CUresult run_step(const struct graph_step *step, CUresult state);
+
+static CUresult run_body(const struct graph_plan *body, CUresult state)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	for (size_t i = 0; i < body->count && !result; i++)
+		result = run_step(&body->steps[i], state);
+	return result;
+}
+
 static CUresult run_choice(const struct graph_choice *choice, CUresult state)
 {
 	struct CUctx_st *context = choice->condition->context;
@@ -288,9 +299,7 @@ static CUresult run_choice(const struct graph_choice *choice, CUresult state)
 	CUresult result = driver_context_state(context);
 
 	while (body && !result) {
-		size_t next = 0;
-
-		result = driver_graph_plan_run(body, &next, body->count, state);
+		result = run_body(body, state);
 		if (choice->type != CU_GRAPH_COND_TYPE_WHILE)
 			break;
 		/* Kernels of a context that goes end early, and so does a loop of short ones. */
@@ -301,15 +310,17 @@ static CUresult run_choice(const struct graph_choice *choice, CUresult state)
 	return result;
 }
 
+static CUresult run_step(const struct graph_step *step, CUresult state)
+{
+	return step->choice ? run_choice(step->choice, state) : run_work(step->work, state);
+}
+
 CUresult driver_graph_plan_run(const struct graph_plan *plan, size_t *next, size_t end, CUresult state)
 {
 	CUresult result = CUDA_SUCCESS;
 
-	while (*next < end && !result) {
-		const struct graph_step *step = &plan->steps[(*next)++];
-
-		result = step->choice ? run_choice(step->choice, state) : run_work(step->work, state);
-	}
+	while (*next < end && !result)
+		result = run_step(&plan->steps[(*next)++], state);
 	return result;
 }
 
