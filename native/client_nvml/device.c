@@ -83,7 +83,8 @@ static bool matches_text(const struct nvmlDevice_st *device, const void *wanted)
 	char text[41];
 
 	nvml_uuid_format(device->uuid, text);
-	return strcasecmp(text, wanted) == 0;
+	/* With "GPU-" or as CUDA has it, without: cuda.core asks so. */
+	return strcasecmp(text, wanted) == 0 || strcasecmp(text + 4, wanted) == 0;
 }
 
 static bool matches_uuid(const struct nvmlDevice_st *device, const void *wanted)

@@ -37,6 +37,7 @@ for index in range(n.nvmlDeviceGetCount()):
     devices.append({
         "uuid": uuid,
         "index_by_uuid": n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID(uuid)),
+        "index_by_cuda_uuid": n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID(uuid.removeprefix("GPU-"))),
         "index_by_pci": n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByPciBusId(pci.busId)),
         "name": n.nvmlDeviceGetName(handle),
         "used": n.nvmlDeviceGetMemoryInfo(handle).used,
@@ -77,7 +78,7 @@ def test_idle_devices(tmp_path: Path) -> None:
     assert seen["cuda"] == 13000
     assert all(part.isdigit() for part in seen["driver"].split("."))  # XLA and packaging read it as a version
     for index, device in enumerate(seen["devices"]):
-        assert device["index_by_uuid"] == device["index_by_pci"] == index
+        assert device["index_by_uuid"] == device["index_by_cuda_uuid"] == device["index_by_pci"] == index
         assert device["capability"] == [8, 6]
         assert device["architecture"]
         assert (device["used"], device["total"]) == (0, 64 << 20)

@@ -153,14 +153,20 @@ static void table_erase(struct range_table *table, size_t index)
 		(table->count - index) * sizeof(*table->ranges));
 }
 
+/* Device memory, or what is mapped where addresses were reserved.  The lock is held. */
+static struct client_range *device_find(uint64_t address)
+{
+	struct client_range *found = table_find(&device_table, address);
+
+	return found && found->reserved ? table_find(&mapped_table, address) : found;
+}
+
 bool client_memory_find(uint64_t address, struct client_range *range)
 {
 	struct client_range *found;
 
 	memory_read();
-	found = table_find(&device_table, address);
-	if (found && found->reserved)
-		found = table_find(&mapped_table, address);
+	found = device_find(address);
 	if (!found)
 		found = table_find(&host_table, address);
 	if (found)
@@ -263,7 +269,7 @@ bool client_memory_set_sync(uint64_t address, bool sync)
 	struct client_range *found;
 
 	memory_write();
-	found = table_find(&device_table, address);
+	found = device_find(address);
 	if (found)
 		found->sync = sync;
 	memory_unlock();

@@ -25,6 +25,7 @@ struct client_range {
 	bool going;			/* the server is asked to free it */
 	bool managed;			/* managed memory (managed.c) */
 	bool mapped;			/* pinned memory that kernels use by its address */
+	bool apart;			/* of a pool that is named, or at reserved addresses: not its context's device's */
 	struct client_library *library;
 	unsigned long long id;
 };

@@ -334,7 +334,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPo
 		.give = opening_give,
 		.opaque = &opening,
 	};
-	struct client_range range = { .kind = MEMORY_DEVICE, .pool = pool };
+	struct client_range range = { .kind = MEMORY_DEVICE, .pool = pool, .apart = true };
 	CUresult result = client_enter_any();
 
 	/* The pool says whose memory it is: no context need be current. */

@@ -8,8 +8,9 @@
  * bytes here: cudart and NCCL read an int. */
 #define STORE(type, value) (*(type *)data = (type)(value), CUDA_SUCCESS)
 
-/* What the server's driver says of device memory; 0 where it can't be asked. */
-static uint64_t attribute_asked(CUpointer_attribute attribute, uint64_t pointer, const struct client_range *range)
+/* What the server's driver says of device memory; false where it can't be asked. */
+static bool attribute_told(CUpointer_attribute attribute, uint64_t pointer, const struct client_range *range,
+			   uint64_t *value)
 {
 	const struct wire_pointer_attribute fixed = { .address = pointer, .attribute = attribute };
 	const struct client_request request = { WIRE_OP_POINTER_ATTRIBUTE, &fixed, sizeof(fixed), NULL, 0 };
@@ -22,9 +23,34 @@ static uint64_t attribute_asked(CUpointer_attribute attribute, uint64_t pointer,
 	struct client_route route;
 
 	if (!range->session || !client_session_has(range->session, WIRE_OP_POINTER_ATTRIBUTE))
-		return 0;
+		return false;
 	route = client_route_session(range->session);
-	return client_call_own(&route, &request, &wait) == CUDA_SUCCESS ? reply.value : 0;
+	if (client_call_own(&route, &request, &wait) != CUDA_SUCCESS)
+		return false;
+	*value = reply.value;
+	return true;
+}
+
+static uint64_t attribute_asked(CUpointer_attribute attribute, uint64_t pointer, const struct client_range *range)
+{
+	uint64_t value = 0;
+
+	return attribute_told(attribute, pointer, range, &value) ? value : 0;
+}
+
+/* Memory of pools and what is mapped is on whatever device, of which only the driver knows. */
+static int device_of(uint64_t pointer, const struct client_range *range)
+{
+	uint64_t ordinal;
+
+	if (range->apart && farbus_client.device_count > 1 &&
+	    attribute_told(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer, range, &ordinal)) {
+		for (int i = 0; i < farbus_client.device_count; i++)
+			if (farbus_client.devices[i].session == range->session &&
+			    farbus_client.devices[i].server_ordinal == (uint32_t)ordinal)
+				return i;
+	}
+	return range->context ? range->context->device : 0;
 }
 
 static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint64_t pointer,
@@ -59,7 +85,7 @@ static CUresult attribute_known(void *data, CUpointer_attribute attribute, uint6
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
 		return STORE(int, range->sync);
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		return STORE(int, range->context ? range->context->device : 0);
+		return STORE(int, device_of(pointer, range));
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 		return STORE(int, attribute_asked(attribute, pointer, range) != 0);
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:

@@ -80,6 +80,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 		.base = ptr,
 		.bytes = size,
 		.context = client_context_current(),
+		.apart = true,
 	};
 	struct client_session *session;
 	struct client_range reserved;
@@ -252,6 +253,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPoo
 		.bytes = bytesize,
 		.context = client_context_current(),
 		.pool = pool,
+		.apart = true,
 	};
 	CUresult result;
 

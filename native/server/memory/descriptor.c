@@ -435,7 +435,8 @@ CUresult serve_pointer_attribute(struct server_call *call)
 	if (!call->driver->cuPointerGetAttribute)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	/* No other may be asked: some are addresses of this process's, or wider. */
-	if (request->attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+	if (request->attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL &&
+	    request->attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
 	    request->attribute != CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
 		return CUDA_ERROR_INVALID_VALUE;
 	result = call->driver->cuPointerGetAttribute(&wide, (CUpointer_attribute)request->attribute, request->address);

@@ -50,7 +50,11 @@ struct engine_function {
 	bool is_entry, is_weak;
 	bool is_defined;	/* has a body, or is a builtin */
 	bool has_calls;
-	bool has_callees;	/* among them functions of the module */
+	bool calls_by_register;	/* some function or other */
+	struct engine_function **callees;	/* of the module, each once */
+	size_t callee_count;
+	const struct engine_function *called_by;	/* the last one whose callee it became */
+	const struct engine_function *counted_for;	/* the last kernel whose shared memory it was counted for */
 	bool uses_dynamic_shared;
 	struct engine_function *alias_of;	/* .alias */
 	handler_fn builtin;	/* vprintf and its kind */
@@ -80,6 +84,8 @@ struct engine_function {
 	uint32_t local_bytes;	/* per lane: .local, .param of calls */
 	uint32_t local_align;	/* where that begins; at least 16 */
 	uint32_t shared_bytes;	/* static: where the dynamic part begins */
+	uint32_t own_shared_bytes;	/* of those that it declares itself */
+	uint32_t static_shared_bytes;	/* of a kernel, with what its callees use */
 	uint32_t named_shared_bytes;	/* of the module's variables, those that its instructions name */
 	uint32_t register_estimate;
 };

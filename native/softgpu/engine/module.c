@@ -117,6 +117,68 @@ static enum engine_status decode_one(struct ptx_parser *parser, struct engine_fu
 	return status;
 }
 
+/* The kernels, or all other functions. */
+static enum engine_status decode_all(struct engine_module *module, struct ptx_parser *parser, bool entries,
+				     struct engine_diagnostic *why)
+{
+	for (size_t k = 0; k < module->function_count; k++) {
+		struct engine_function *function = module->functions[k];
+		enum engine_status status;
+
+		if (!function->is_defined || function->is_entry != entries)
+			continue;
+		status = decode_one(parser, function);
+		if (status != ENGINE_OK) {
+			snprintf(why->text, sizeof(why->text), "%.290s, in function " ENGINE_NAME,
+				 parser->message, function->name);
+			return status;
+		}
+		function->own_shared_bytes = function->shared_bytes - module->shared_bytes;
+		if (!entries)
+			module->shared_bytes = function->shared_bytes;
+		describe(function);
+	}
+	return ENGINE_OK;
+}
+
+/* What counts against a block's room: a compiler gives a kernel those shared variables that it and the functions
+ * below it use, where here all of the module have their place in every block. */
+static uint32_t shared_below(struct engine_function *kernel, struct engine_function **todo)
+{
+	uint64_t bytes = 0;
+	size_t count = 0;
+
+	kernel->counted_for = kernel;
+	todo[count++] = kernel;
+	while (count) {
+		const struct engine_function *function = todo[--count];
+
+		if (function->calls_by_register)
+			return kernel->shared_bytes;
+		bytes += function->own_shared_bytes + function->named_shared_bytes;
+		for (size_t k = 0; k < function->callee_count; k++) {
+			struct engine_function *callee = function->callees[k];
+
+			if (callee->counted_for == kernel)
+				continue;
+			callee->counted_for = kernel;
+			todo[count++] = callee;
+		}
+	}
+	/* What two of them name was counted twice. */
+	return bytes < kernel->shared_bytes ? (uint32_t)bytes : kernel->shared_bytes;
+}
+
+static void count_shared(struct engine_module *module)
+{
+	struct engine_function **todo =
+		arena_alloc(&module->arena, (module->function_count + 1) * sizeof(struct engine_function *));
+
+	for (size_t k = 0; k < module->function_count; k++)
+		if (module->functions[k]->is_defined && module->functions[k]->is_entry)
+			module->functions[k]->static_shared_bytes = shared_below(module->functions[k], todo);
+}
+
 static enum engine_status link_module(struct engine_module *module, struct ptx_parser *parser,
 				      struct engine_diagnostic *why)
 {
@@ -126,21 +188,20 @@ static enum engine_status link_module(struct engine_module *module, struct ptx_p
 		if (!function->is_defined)
 			function->builtin = builtin_handler(function->name);
 	}
+	/* Functions before kernels: their own shared variables lie behind the module's, and a kernel's behind both. */
+	for (unsigned entries = 0; entries < 2; entries++) {
+		enum engine_status status = decode_all(module, parser, entries, why);
+
+		if (status != ENGINE_OK)
+			return status;
+	}
+	count_shared(module);
 	for (size_t k = 0; k < module->function_count; k++) {
 		struct engine_function *function = module->functions[k];
-		enum engine_status status;
 
-		if (!function->is_defined)
-			continue;
-		status = decode_one(parser, function);
-		if (status != ENGINE_OK) {
-			snprintf(why->text, sizeof(why->text), "%.290s, in function " ENGINE_NAME,
-				 parser->message, function->name);
-			return status;
-		}
-		describe(function);
-		*(ARENA_PUSH(&module->arena, module->public_functions,
-			     module->public_function_count)) = function;
+		if (function->is_defined)
+			*(ARENA_PUSH(&module->arena, module->public_functions,
+				     module->public_function_count)) = function;
 	}
 	for (size_t k = 0; k < module->fix_count; k++) {
 		enum engine_status status = apply_fix(&module->fixes[k], why);
@@ -266,15 +327,6 @@ struct engine_function *engine_module_function(const struct engine_module *modul
 	return NULL;
 }
 
-/* What counts against a block's room: a compiler gives a kernel those of the module's variables that
- * it uses, where here all have their place in every block.  What callees use is not followed. */
-static uint32_t static_shared_bytes(const struct engine_function *function)
-{
-	if (function->has_callees)
-		return function->shared_bytes;
-	return function->shared_bytes - function->module->shared_bytes + function->named_shared_bytes;
-}
-
 void engine_function_info(const struct engine_function *function, struct engine_function_info *info)
 {
 	*info = (struct engine_function_info){
@@ -286,7 +338,7 @@ void engine_function_info(const struct engine_function *function, struct engine_
 		.params = function->engine_parameters,
 		.param_bytes = function->parameter_bytes,
 		.registers = function->register_estimate,
-		.static_shared_bytes = static_shared_bytes(function),
+		.static_shared_bytes = function->static_shared_bytes,
 		.const_bytes = function->module->const_bytes,
 		.local_bytes = function->local_bytes,
 		.max_threads_per_block = function->max_threads ? function->max_threads : 1024,

@@ -221,7 +221,8 @@ NVML_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned i = 0; i < nvml.options.count; i++) {
 		board_uuid_format(nvml.devices[i].identity.uuid, text);
-		if (!strcasecmp(text, uuid)) {
+		/* With "GPU-" or as CUDA has it, without: cuda.core asks so. */
+		if (!strcasecmp(text, uuid) || !strcasecmp(text + 4, uuid)) {
 			*device = &nvml.devices[i];
 			return NVML_SUCCESS;
 		}

@@ -1,6 +1,42 @@
 /* What is asked of devices and of the driver itself. */
 #include "calls.h"
 
+static void require_on(CUdeviceptr memory, int device)
+{
+	int value;
+
+	CHECK(cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory));
+	REQUIRE_EQUAL(value, device);
+}
+
+/* Memory of another device's pool, and what is mapped of it, is that device's, whatever is current. */
+static void elsewhere(void)
+{
+	CUmemPoolProps props = {
+		.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1 },
+	};
+	CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = props.location };
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr memory;
+	CUmemoryPool pool;
+	size_t bytes;
+
+	CHECK(cuMemPoolCreate(&pool, &props));
+	CHECK(cuMemAllocFromPoolAsync(&memory, 64, pool, NULL));
+	require_on(memory, 1);
+	CHECK(cuMemFreeAsync(memory, NULL));
+	CHECK(cuMemPoolDestroy(pool));
+	CHECK(cuMemGetAllocationGranularity(&bytes, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+	CHECK(cuMemCreate(&handle, bytes, &prop, 0));
+	CHECK(cuMemAddressReserve(&memory, bytes, 0, 0, 0));
+	CHECK(cuMemMap(memory, bytes, 0, handle, 0));
+	require_on(memory + 64, 1);
+	CHECK(cuMemUnmap(memory, bytes));
+	CHECK(cuMemAddressFree(memory, bytes));
+	CHECK(cuMemRelease(handle));
+}
+
 int main(void)
 {
 	CUdriverProcAddressQueryResult status;
@@ -56,6 +92,7 @@ int main(void)
 	}
 	CHECK(cuMemFreeAsync(memory, NULL));
 	CHECK(cuDeviceSetMemPool(0, before));
+	elsewhere();
 
 	/* The driver. */
 	CHECK(cuGetErrorName(CUDA_ERROR_INVALID_VALUE, &text));

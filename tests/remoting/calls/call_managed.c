@@ -38,6 +38,13 @@ static void allocations(CUstream stream)
 	EXPECT(cuMemAllocManaged(&memory, 4096, 0), CUDA_ERROR_INVALID_VALUE);
 	EXPECT(cuMemAllocManaged(&memory, 0, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
 	CHECK(cuMemAllocManaged(&memory, 4000, CU_MEM_ATTACH_GLOBAL));
+	for (unsigned set = 1; set + 1; set--) {
+		unsigned told = 2;
+
+		CHECK(cuPointerSetAttribute(&set, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
+		CHECK(cuPointerGetAttribute(&told, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, memory));
+		REQUIRE_EQUAL(told, set);
+	}
 	CHECK(cuMemGetAddressRange_v2(&base, &bytes, memory + 3999));
 	REQUIRE(base == memory && bytes == 4000);
 	CHECK(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, memory));

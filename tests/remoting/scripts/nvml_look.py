@@ -83,6 +83,8 @@ def main() -> None:
         told = {f"{name}{arguments}": answer(getattr(n, name), handle, *arguments) for name, arguments in QUESTIONS}
         uuid, address = n.nvmlDeviceGetUUID(handle), n.nvmlDeviceGetPciInfo(handle).busId
         told["index by uuid"] = n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID(uuid))
+        bare = uuid.removeprefix("GPU-")
+        told["index by cuda uuid"] = n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByUUID(bare))
         told["index by address"] = n.nvmlDeviceGetIndex(n.nvmlDeviceGetHandleByPciBusId(address))
         devices.append(told)
     system = {

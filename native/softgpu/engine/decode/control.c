@@ -62,6 +62,16 @@ static void decode_indexed_branch(struct decoder *decoder)
 
 /* ---- calls ---- */
 
+static void note_callee(struct decoder *decoder, struct engine_function *callee)
+{
+	struct engine_function *function = decoder->function;
+
+	if (callee->called_by == function)
+		return;
+	callee->called_by = function;
+	*(ARENA_PUSH(decoder->arena, function->callees, function->callee_count)) = callee;
+}
+
 static struct call_argument call_argument(struct decoder *decoder, const struct operand *operand)
 {
 	const struct symbol *symbol = operand->symbol;
@@ -125,7 +135,7 @@ static void decode_call(struct decoder *decoder)
 	if (target->kind == OPERAND_REGISTER) {
 		int32_t slot = decode_source(decoder, target, 8);
 
-		decoder->function->has_callees = true;
+		decoder->function->calls_by_register = true;
 		call = decode_emit(decoder, "@call.indirect");
 		call->a = slot;
 	} else if (target->kind == OPERAND_FUNCTION) {
@@ -142,7 +152,7 @@ static void decode_call(struct decoder *decoder)
 		if (callee->builtin)
 			call->run = callee->builtin;
 		else
-			decoder->function->has_callees = true;
+			note_callee(decoder, callee);
 	} else {
 		ptx_fail(decoder->parser, ENGINE_INVALID_PTX, "call of unknown function %.*s",
 			 (int)target->length, target->text);
