@@ -97,6 +97,52 @@ static int advice_of(CUmemLocation location)
 	return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : CU_DEVICE_CPU;
 }
 
+/* Who accesses it: a bit for each device, one for this process; MANAGED_LOCATION_NONE for nobody, as at first. */
+#define ACCESSORS 30
+#define ACCESSED_HERE (1 << ACCESSORS)
+
+static int accessor(CUmemLocation location)
+{
+	if (location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		return ACCESSED_HERE;
+	return location.id < ACCESSORS ? 1 << location.id : 0;
+}
+
+static void advise_access(uint64_t address, CUmemLocation location, bool accesses)
+{
+	struct managed_region *region;
+	struct managed_block *block;
+	int *who;
+
+	client_pages_lock();
+	block = block_find(address, &region);
+	if (block) {
+		who = &block->advice[CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY - CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY];
+		if (*who == MANAGED_LOCATION_NONE)
+			*who = 0;
+		*who = accesses ? *who | accessor(location) : *who & ~accessor(location);
+		if (!*who)
+			*who = MANAGED_LOCATION_NONE;
+	}
+	client_pages_unlock();
+}
+
+/* As many as there is room for, devices first. */
+static void list_accessors(int who, int *out, size_t count)
+{
+	size_t at = 0;
+
+	if (who == MANAGED_LOCATION_NONE)
+		who = 0;
+	for (int device = 0; device < ACCESSORS && at < count; device++)
+		if (who >> device & 1)
+			out[at++] = device;
+	if (who & ACCESSED_HERE && at < count)
+		out[at++] = CU_DEVICE_CPU;
+	while (at < count)
+		out[at++] = MANAGED_LOCATION_NONE;
+}
+
 /* Pages come and go as work needs them, so that advice changes nothing. */
 CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location)
 {
@@ -123,10 +169,10 @@ CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, C
 		advise(devPtr, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, MANAGED_LOCATION_NONE);
 		return CUDA_SUCCESS;
 	case CU_MEM_ADVISE_SET_ACCESSED_BY:
-		advise(devPtr, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, advice_of(location));
+		advise_access(devPtr, location, true);
 		return CUDA_SUCCESS;
 	case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
-		advise(devPtr, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, MANAGED_LOCATION_NONE);
+		advise_access(devPtr, location, false);
 		return CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_INVALID_VALUE;
@@ -213,9 +259,10 @@ CUresult cuMemRangeGetAttribute(void *data, size_t dataSize, CUmem_range_attribu
 	client_pages_unlock();
 	if (result != CUDA_SUCCESS)
 		return result;
-	out[0] = value;
-	for (size_t i = 1; i < dataSize / sizeof(int); i++)
-		out[i] = MANAGED_LOCATION_NONE;
+	if (attribute == CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY)
+		list_accessors(value, out, dataSize / sizeof(int));
+	else
+		out[0] = value;
 	return CUDA_SUCCESS;
 }
 

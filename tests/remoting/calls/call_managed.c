@@ -97,6 +97,19 @@ static void hints(CUstream stream)
 	CHECK(cuMemRangeGetAttribute(accessed, sizeof(accessed), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, memory,
 				     16384));
 	REQUIRE(accessed[0] == 0 && accessed[1] == CU_DEVICE_INVALID);
+	/* Several may be said to access it. */
+	CHECK(cuMemAdvise(memory, 16384, CU_MEM_ADVISE_SET_ACCESSED_BY, CU_DEVICE_CPU));
+	CHECK(cuMemRangeGetAttribute(accessed, sizeof(accessed), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, memory,
+				     16384));
+	REQUIRE(accessed[0] == 0 && accessed[1] == CU_DEVICE_CPU);
+	CHECK(cuMemAdvise(memory, 16384, CU_MEM_ADVISE_UNSET_ACCESSED_BY, 0));
+	CHECK(cuMemRangeGetAttribute(accessed, sizeof(accessed), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, memory,
+				     16384));
+	REQUIRE(accessed[0] == CU_DEVICE_CPU && accessed[1] == CU_DEVICE_INVALID);
+	CHECK(cuMemAdvise(memory, 16384, CU_MEM_ADVISE_UNSET_ACCESSED_BY, CU_DEVICE_CPU));
+	CHECK(cuMemRangeGetAttribute(accessed, sizeof(accessed), CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, memory,
+				     16384));
+	REQUIRE(accessed[0] == CU_DEVICE_INVALID && accessed[1] == CU_DEVICE_INVALID);
 	EXPECT(cuMemAdvise(memory, 16384, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 99),
 	       CUDA_ERROR_INVALID_DEVICE);
 	EXPECT(cuMemAdvise(memory, 99999, CU_MEM_ADVISE_SET_READ_MOSTLY, 0), CUDA_ERROR_INVALID_VALUE);
