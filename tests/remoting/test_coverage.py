@@ -22,11 +22,12 @@ BORROWED = sorted(
     {name for name in CHECKED.values() if name.startswith("driver_")}
     # Copy nodes that name memory of the program; modules of contexts that are made and destroyed again and again;
     # attributes of a kernel on two devices; what compiler and linker say; a context that is reset while it is retained;
-    # allocations of no bytes.
+    # allocations of no bytes; copy nodes whose addresses say whose memory it is.
     | {
         "driver_error_elsewhere",
         "driver_error_sticky",
         "driver_graph_nodes",
+        "driver_graph_unified",
         "driver_peer_instructions",
         "driver_library",
         "driver_link",
