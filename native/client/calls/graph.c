@@ -65,11 +65,20 @@ static void host_copies_forget(CUgraph graph, CUgraphNode node)
 	pthread_mutex_unlock(&host_copies_lock);
 }
 
+/* A unified address (cudaMemcpyDefault) says itself whose it is. */
+static bool side_is_host(CUmemorytype type, CUdeviceptr address)
+{
+	struct client_range range;
+
+	return type == CU_MEMORYTYPE_HOST || (type == CU_MEMORYTYPE_UNIFIED &&
+					      !(client_memory_find(address, &range) && range.kind == MEMORY_DEVICE));
+}
+
 /* Does it name memory that is this process's alone? */
 static bool names_host(const CUDA_MEMCPY3D *params)
 {
-	return params && (params->srcMemoryType == CU_MEMORYTYPE_HOST ||
-			  params->dstMemoryType == CU_MEMORYTYPE_HOST);
+	return params && (side_is_host(params->srcMemoryType, params->srcDevice) ||
+			  side_is_host(params->dstMemoryType, params->dstDevice));
 }
 
 /* As the server has it: pinned memory that is mapped is named as the device's; NULL of NULL. */
@@ -223,9 +232,13 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNod
 	CUgraph captured;
 	CUresult result;
 
-	if (!copyParams || !host_copy_find(hNode, &kept))
-		return client_raw_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copy_there(copyParams, &there),
-								 ctx);
+	if (!copyParams || !host_copy_find(hNode, &kept)) {
+		copyParams = copy_there(copyParams, &there);
+		/* The server can't look at it, and it was none before. */
+		if (names_host(copyParams))
+			return CUDA_ERROR_INVALID_VALUE;
+		return client_raw_cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
+	}
 	/* The kind of memory on either side stays, as CUDA has it. */
 	if (copyParams->srcMemoryType != kept.srcMemoryType ||
 	    copyParams->dstMemoryType != kept.dstMemoryType)
