@@ -105,6 +105,15 @@ class Attempts(Commander):
         assert not run.moved_devices, "nobody moves devices here"
         return ()
 
+    def _await_moves(self, job: JobRecord, run: TaskRun, moves: tuple[str, ...]) -> None:
+        """Note for which moves a task still waits: what has come before the last of them is kept for its job."""
+        run.moves = moves
+        for device_id in run.moved_devices:
+            device = self.devices.get(device_id)
+            if device is None or device.reserved not in ("", job.job.id):
+                continue
+            device.reserved = job.job.id if moves and device_id not in self.move_of else ""
+
     def _grant_moved(self, job: JobRecord, run: TaskRun) -> None:
         """All devices have come: they are the node's own now."""
         self.accounts.give(job.job.user, devices=len(run.moved_devices))
@@ -551,7 +560,7 @@ class Attempts(Commander):
         """Take the next step back; say whether nothing is left that could be waited for."""
         if run.moves:
             # They go on to their end: the devices are then wherever that is, and nobody's.
-            run.moves = ()
+            self._await_moves(job, run, ())
             self.accounts.give(job.job.user, devices=len(run.moved_devices))
         if run.client is ClientSide.NONE and not (run.is_alive or run.occupies or self._has_leases(run)):
             return True

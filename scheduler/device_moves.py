@@ -250,11 +250,10 @@ class DeviceMoves(ServingChassis):
                 self._drop(job, run, told)
             else:
                 self._undo(job, JobState.QUEUED, told)
-        elif run.moves == (move.id,):
-            run.moves = ()
-            self._grant_moved(job, run)
         else:
-            run.moves = tuple(each for each in run.moves if each != move.id)
+            self._await_moves(job, run, tuple(each for each in run.moves if each != move.id))
+            if not run.moves:
+                self._grant_moved(job, run)
             self._persist.add(job.job.id)
         self._touch(job.job.id)
 

@@ -288,6 +288,7 @@ class ClusterMachine(MakingRoom):
             progress.leases = max(progress.leases, sum(len(run.leases) for run in found.runs))
             for run in found.runs:
                 if run.moves:
+                    self._await_moves(found, run, run.moves)
                     self.accounts.take(job.user, devices=len(run.moved_devices))
                 if run.occupies:
                     add_room(used, run.room)

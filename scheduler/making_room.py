@@ -247,6 +247,10 @@ class MakingRoom(Deciding):
             for task in kept.placement.tasks
             for place in task.devices
         }
+        for job_id, job in self.jobs.items():
+            for run in job.runs:
+                if run.moves:
+                    devices |= {device: job_id for device in run.moved_devices if device not in self.move_of}
         for device_id, device in self.devices.items():
             assert device.reserved == devices.get(device_id, ""), f"{device_id} is kept for {device.reserved!r}"
         rooms = {job_id: job.progress.room for job_id, job in self.jobs.items() if job.progress.room is not None}

@@ -262,7 +262,7 @@ class DeviceRecord(msgspec.Struct, kw_only=True, eq=False):
     present: bool = False
     """Whether its node's inventory has it now."""
     reserved: str = ""
-    """The waiting job for which it is kept."""
+    """The job for which it is kept: one that waits for room, or for devices that are still on their way."""
     shares: Mapping[str, StorageShare] = {}
     """What each lease has of a drive that is shared, by its id, and each part of a volume, by that of its device.
     Never changed in place: rounds hear of what is set here."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from farbus.cli import demo, runtime
+from farbus.cli import demo, embedded, runtime
 from farbus.cli.commands import down, up
 from farbus.errors import FarbusError
 from farbus.linux.children import Finished, start_detached
@@ -121,8 +121,9 @@ def test_an_up_that_is_killed_while_it_waits_ends_what_it_started(
 
     monkeypatch.setattr(up, "start_detached", start)
     monkeypatch.setattr(up, "_wait_for", lambda *_: os.kill(os.getpid(), number))
+    plan = embedded.Plan(nodes=embedded.parse_nodes("left:0"), gpu_memory_bytes=2**30)
     with pytest.raises(SystemExit):
-        up._detach(places / "farbus", [], "")
+        up._detach(plan, places / "farbus", [], "")
     assert os.waitstatus_to_exitcode(os.waitpid(started[0], 0)[1]) == -signal.SIGTERM
     shutil.rmtree(places / "farbus", ignore_errors=True)
 

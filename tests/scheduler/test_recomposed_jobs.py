@@ -5,14 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from farbus.errors import Conflict
 from farbus.model.device import Route
 from farbus.model.job import Job
-from farbus.model.move import MoveState, NodeMove
+from farbus.model.move import MoveRequest, MoveState, NodeMove
 from farbus.model.operation import Cordon, CordonKind
 from farbus.model.rules import Quota, Rules
 from farbus.model.states import DeviceState
 from farbus.scheduler import events
 from farbus.scheduler.costs.default import DefaultPolicy
+from farbus.scheduler.move_requests import plan_move
 from farbus.scheduler.round import decide
 from tests.scheduler.scripted import TTL_S, Cluster, job, node
 
@@ -206,6 +208,40 @@ def test_several_devices_come_before_the_lease_of_all_is_granted() -> None:
     (lease,) = cluster.machine.leases.values()
     assert sorted(leased.device for leased in lease.lease.devices) == ["GPU-a-0", "GPU-a-1"]
     assert cluster.state_of("j1") == "running"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_has_come_is_kept_for_its_job_while_another_device_is_on_its_way(restarted: bool) -> None:
+    cluster = cabled(gpus=2)
+    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
+    cluster.step("a")
+    cluster.step("b")
+    assert [move.state for move in cluster.machine.move_statuses()] != [MoveState.DONE] * 2
+    if restarted:
+        cluster.restart()
+        cluster.join()
+        cluster.read_chassis()
+    come = [name for name in ("GPU-a-0", "GPU-a-1") if device(cluster, name)[0] == "b"]
+    assert len(come) == 1
+    assert not cluster.machine.is_free(cluster.machine.devices[come[0]])
+    with pytest.raises(Conflict, match=f"device {come[0]} is kept for job j1"):
+        plan_move(cluster.machine, MoveRequest(device=come[0], node="c"), by="root", at=0.0)
+    placed(cluster, job("j2", gpus=1, on="b", routes=(Route.LOCAL,)))
+    cluster.settle()
+    assert cluster.state_of("j2") == "queued"
+    assert cluster.state_of("j1") == "running"
+    assert {device(cluster, name)[1] for name in ("GPU-a-0", "GPU-a-1")} == {DeviceState.LEASED}
+
+
+def test_what_has_come_for_a_job_that_is_cancelled_meanwhile_is_free() -> None:
+    cluster = cabled(gpus=2)
+    placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
+    cluster.step("a")
+    cluster.step("b")
+    cluster.tell(events.JobCancelled(job_id="j1", reason="cancelled by ada"))
+    placed(cluster, job("j2", gpus=1, on="b", routes=(Route.LOCAL,)))
+    cluster.settle()
+    assert cluster.state_of("j2") == "running"
 
 
 # --- rehearsals ----------------------------------------------------------------------------------
