@@ -56,8 +56,9 @@ static CUresult sides_complete(const struct sides *sides, CUresult copied, CUstr
 	return copied || !elsewhere ? copied : cuStreamSynchronize(stream);
 }
 
-DRIVER_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
-				    CUcontext from_context, size_t bytes)
+/* In the legacy stream, or in the thread's own. */
+static CUresult copy_bytes(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
+			   size_t bytes, CUstream stream)
 {
 	struct sides sides;
 	CUresult result = sides_of(to_context, from_context, &sides);
@@ -65,19 +66,20 @@ DRIVER_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdevi
 	if (result)
 		return result;
 	sides_settle(&sides);
-	return sides_complete(&sides, cuMemcpyDtoD_v2(to, from, bytes), CU_STREAM_LEGACY);
+	result = stream == CU_STREAM_LEGACY ? cuMemcpyDtoD_v2(to, from, bytes) : cuMemcpyDtoD_v2_ptds(to, from, bytes);
+	return sides_complete(&sides, result, stream);
+}
+
+DRIVER_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+				    CUcontext from_context, size_t bytes)
+{
+	return copy_bytes(to, to_context, from, from_context, bytes, CU_STREAM_LEGACY);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
 					 CUcontext from_context, size_t bytes)
 {
-	struct sides sides;
-	CUresult result = sides_of(to_context, from_context, &sides);
-
-	if (result)
-		return result;
-	sides_settle(&sides);
-	return sides_complete(&sides, cuMemcpyDtoD_v2_ptds(to, from, bytes), CU_STREAM_PER_THREAD);
+	return copy_bytes(to, to_context, from, from_context, bytes, CU_STREAM_PER_THREAD);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
@@ -120,7 +122,7 @@ static CUresult read_box(const CUDA_MEMCPY3D_PEER *peer, CUDA_MEMCPY3D *copy, st
 	return CUDA_SUCCESS;
 }
 
-DRIVER_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *peer)
+static CUresult copy_box(const CUDA_MEMCPY3D_PEER *peer, CUstream stream)
 {
 	CUDA_MEMCPY3D copy;
 	struct sides sides;
@@ -129,19 +131,18 @@ DRIVER_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *peer)
 	if (result)
 		return result;
 	sides_settle(&sides);
-	return sides_complete(&sides, cuMemcpy3D_v2(&copy), CU_STREAM_LEGACY);
+	result = stream == CU_STREAM_LEGACY ? cuMemcpy3D_v2(&copy) : cuMemcpy3D_v2_ptds(&copy);
+	return sides_complete(&sides, result, stream);
+}
+
+DRIVER_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *peer)
+{
+	return copy_box(peer, CU_STREAM_LEGACY);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *peer)
 {
-	CUDA_MEMCPY3D copy;
-	struct sides sides;
-	CUresult result = read_box(peer, &copy, &sides);
-
-	if (result)
-		return result;
-	sides_settle(&sides);
-	return sides_complete(&sides, cuMemcpy3D_v2_ptds(&copy), CU_STREAM_PER_THREAD);
+	return copy_box(peer, CU_STREAM_PER_THREAD);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *peer, CUstream stream)
