@@ -175,6 +175,15 @@ bool client_memory_find(uint64_t address, struct client_range *range)
 	return found;
 }
 
+bool client_memory_is_host(CUmemorytype type, uint64_t unified)
+{
+	struct client_range range;
+
+	return type == CU_MEMORYTYPE_HOST ||
+	       (type == CU_MEMORYTYPE_UNIFIED &&
+		!(client_memory_find(unified, &range) && range.kind == MEMORY_DEVICE));
+}
+
 bool client_memory_find_reserved(uint64_t address, struct client_range *range)
 {
 	const struct client_range *found;

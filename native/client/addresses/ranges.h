@@ -35,6 +35,8 @@ struct client_range {
 
 /* The range that holds the address; false: the driver does not know it. */
 bool client_memory_find(uint64_t address, struct client_range *range);
+/* Is a side of a copy memory of this process?  A unified address (cudaMemcpyDefault) says itself whose it is. */
+bool client_memory_is_host(CUmemorytype type, uint64_t unified);
 /* The addresses that were reserved and hold it, mapped or not. */
 bool client_memory_find_reserved(uint64_t address, struct client_range *range);
 /* CUDA_SUCCESS if [address, address + bytes) is in one allocation on the device. */

@@ -33,14 +33,9 @@ unsigned client_texel_bytes(CUarray_format format, unsigned channels)
 
 static bool on_host(CUmemorytype type, const void *host, CUdeviceptr *address)
 {
-	struct client_range range;
-
-	if (type == CU_MEMORYTYPE_HOST) {
+	if (type == CU_MEMORYTYPE_HOST)
 		*address = (uint64_t)(uintptr_t)host;
-		return true;
-	}
-	return type == CU_MEMORYTYPE_UNIFIED &&
-	       !(client_memory_find(*address, &range) && range.kind == MEMORY_DEVICE);
+	return client_memory_is_host(type, *address);
 }
 
 static CUresult write_slice(const CUDA_MEMCPY3D *copy, const uint8_t *from, size_t pitch, size_t z,

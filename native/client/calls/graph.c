@@ -65,20 +65,11 @@ static void host_copies_forget(CUgraph graph, CUgraphNode node)
 	pthread_mutex_unlock(&host_copies_lock);
 }
 
-/* A unified address (cudaMemcpyDefault) says itself whose it is. */
-static bool side_is_host(CUmemorytype type, CUdeviceptr address)
-{
-	struct client_range range;
-
-	return type == CU_MEMORYTYPE_HOST || (type == CU_MEMORYTYPE_UNIFIED &&
-					      !(client_memory_find(address, &range) && range.kind == MEMORY_DEVICE));
-}
-
 /* Does it name memory that is this process's alone? */
 static bool names_host(const CUDA_MEMCPY3D *params)
 {
-	return params && (side_is_host(params->srcMemoryType, params->srcDevice) ||
-			  side_is_host(params->dstMemoryType, params->dstDevice));
+	return params && (client_memory_is_host(params->srcMemoryType, params->srcDevice) ||
+			  client_memory_is_host(params->dstMemoryType, params->dstDevice));
 }
 
 /* As the server has it: pinned memory that is mapped is named as the device's; NULL of NULL. */
