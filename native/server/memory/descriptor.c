@@ -6,8 +6,8 @@
  * (remoting/descriptors.py), one at a time, and not waited for without end. */
 #include "../ground/lead.h"
 #include "../ground/named.h"
+#include "../quota/objects.h"
 #include "../quota/quota.h"
-#include "../quota/quota_objects.h"
 #include "descriptor.h"
 #include "share.h"
 

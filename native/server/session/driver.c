@@ -1,6 +1,6 @@
 /* Opening a driver and describing its devices. */
 #include "../memory/descriptor.h"
-#include "../quota/quota_contexts.h"
+#include "../quota/contexts.h"
 #include "driver.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
-/* quota_arrays.c - arrays and mipmapped arrays (quota.h). */
+/* arrays.c - arrays and mipmapped arrays (quota.h). */
 #include "quota.h"
-#include "quota_arrays.h"
+#include "arrays.h"
 
 /* What a texel takes, at most: a block of 4 times 4 has 16 bytes, and of video 4 samples of 16 bits. */
 static uint64_t texel(CUarray_format format, unsigned channels)

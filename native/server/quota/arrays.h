@@ -1,4 +1,4 @@
-/* quota_arrays.h - arrays and mipmapped arrays (quota_arrays.c). */
+/* arrays.h - arrays and mipmapped arrays (arrays.c). */
 #ifndef FARBUS_SERVER_QUOTA_ARRAYS_H
 #define FARBUS_SERVER_QUOTA_ARRAYS_H
 

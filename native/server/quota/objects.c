@@ -1,6 +1,6 @@
-/* quota_objects.c - memory apart from addresses, and multicast objects (quota.h). */
+/* objects.c - memory apart from addresses, and multicast objects (quota.h). */
 #include "quota.h"
-#include "quota_objects.h"
+#include "objects.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* quota_objects.h - memory apart from addresses (quota_objects.c). */
+/* objects.h - memory apart from addresses (objects.c). */
 #ifndef FARBUS_SERVER_QUOTA_OBJECTS_H
 #define FARBUS_SERVER_QUOTA_OBJECTS_H
 

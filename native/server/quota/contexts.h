@@ -1,4 +1,4 @@
-/* quota_contexts.h - all that counts what a lease's programs take (quota_contexts.c). */
+/* contexts.h - all that counts what a lease's programs take (contexts.c). */
 #ifndef FARBUS_SERVER_QUOTA_CONTEXTS_H
 #define FARBUS_SERVER_QUOTA_CONTEXTS_H
 

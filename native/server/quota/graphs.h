@@ -1,4 +1,4 @@
-/* quota_graphs.h - memory of graphs (quota_graphs.c). */
+/* graphs.h - memory of graphs (graphs.c). */
 #ifndef FARBUS_SERVER_QUOTA_GRAPHS_H
 #define FARBUS_SERVER_QUOTA_GRAPHS_H
 

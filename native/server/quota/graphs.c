@@ -1,7 +1,7 @@
-/* quota_graphs.c - memory of graphs: nodes say what a graph needs, executables have what the graph itself frees (quota.h). */
+/* graphs.c - memory of graphs: nodes say what a graph needs, executables have what the graph itself frees (quota.h). */
 #include "../streams/capture.h"
 #include "quota.h"
-#include "quota_graphs.h"
+#include "graphs.h"
 
 #include <stdlib.h>
 

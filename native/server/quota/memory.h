@@ -1,4 +1,4 @@
-/* quota_memory.h - memory by its address (quota_memory.c). */
+/* memory.h - memory by its address (memory.c). */
 #ifndef FARBUS_SERVER_QUOTA_MEMORY_H
 #define FARBUS_SERVER_QUOTA_MEMORY_H
 

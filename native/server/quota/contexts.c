@@ -1,10 +1,10 @@
-/* quota_contexts.c - contexts take their memory with them; and all that counts, put in its place (quota.h). */
+/* contexts.c - contexts take their memory with them; and all that counts, put in its place (quota.h). */
 #include "quota.h"
-#include "quota_arrays.h"
-#include "quota_contexts.h"
-#include "quota_graphs.h"
-#include "quota_memory.h"
-#include "quota_objects.h"
+#include "arrays.h"
+#include "contexts.h"
+#include "graphs.h"
+#include "memory.h"
+#include "objects.h"
 
 static CUresult context_destroy(CUcontext context)
 {

@@ -1,7 +1,7 @@
-/* quota_memory.c - memory by its address, of streams' pools too, and what programs are told of it (quota.h). */
+/* memory.c - memory by its address, of streams' pools too, and what programs are told of it (quota.h). */
 #include "quota.h"
-#include "quota_graphs.h"
-#include "quota_memory.h"
+#include "graphs.h"
+#include "memory.h"
 
 static CUresult mem_alloc(CUdeviceptr *address, size_t bytes)
 {
