@@ -273,7 +273,8 @@ struct client {
 	_Atomic uint32_t lanes_used[WIRE_LANES / 32];
 	_Atomic unsigned long long next_id;
 	_Atomic bool several;		/* there may be more contexts than one */
-	_Atomic bool ends;		/* the program does, and sessions have been told */
+	_Atomic int ending_thread;	/* ends the program, and sessions have been told; 0: none does (thread.h) */
+	uint64_t ends_ns;		/* since when */
 	_Atomic int capturing;		/* captures that go on; never fewer than there are */
 	const struct client_managed *_Atomic managed;	/* NULL: there never was any such memory */
 	_Atomic uint64_t postings;	/* of work that may use it (active.c): which is the last until now */

@@ -317,13 +317,14 @@ def let_go(bed: Bed, order: Order) -> None:
 
 
 NOT_KNOWN = "not known"
-"""How a move has ended whose command has lost the cluster on the way: the agent that it asked was started anew."""
+"""How a move has ended whose command has lost the cluster on the way: the agent that it asked was started anew, or
+could not answer in time, as on a machine with much else to do."""
 
 
 def outcome_of(order: Order, result: Result) -> str:
     """Return how a move has ended, after checking that a failure was told."""
     told = json.loads(result.stdout or "[]")
-    if not told and result.code == ExitCode.UNAVAILABLE:
+    if not told and result.code in (ExitCode.UNAVAILABLE, ExitCode.TIMED_OUT):
         return NOT_KNOWN
     state = str(told[0]["state"]) if told else "refused"
     if state == "done":

@@ -123,8 +123,11 @@ def test_a_log_s_callback_may_call_cuda_when_the_server_is_lost(remote: Remote, 
     assert_killed_server_is_an_error(remote, transport, build_calls("lost/logged", tmp_path))
 
 
-def test_a_program_ends_as_it_says_while_another_thread_waits(remote: Remote, transport: str, tmp_path: Path) -> None:
-    program = build_calls("lost/exit_elsewhere", tmp_path)
+@pytest.mark.parametrize("name", ["exit_elsewhere", "exit_beside"])
+def test_a_program_ends_as_it_says_whatever_other_threads_do(
+    remote: Remote, transport: str, tmp_path: Path, name: str
+) -> None:
+    program = build_calls(f"lost/{name}", tmp_path)
     done = [remote.run(program, FARBUS_TRANSPORT=transport) for _ in range(5)]
     assert {(each.returncode, each.stderr) for each in done} == {(5, "")}
 

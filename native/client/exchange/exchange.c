@@ -61,6 +61,13 @@ int client_flush(struct client_session *session)
 	return rc;
 }
 
+static CUresult lost(struct client_session *session, int rc)
+{
+	client_session_fail(session, rc);
+	client_end_await();
+	return CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
 static inline CUresult post(const struct client_route *route, enum wire_op op, const void *fixed, size_t fixed_bytes,
 			    const void *tail, size_t tail_bytes, outbox_register on_sequence, void *opaque)
 {
@@ -72,10 +79,8 @@ static inline CUresult post(const struct client_route *route, enum wire_op op, c
 		return result;
 	header_fill(&header, op, route);
 	rc = append(route->session, &header, fixed, fixed_bytes, tail, tail_bytes, on_sequence, opaque);
-	if (rc) {
-		client_session_fail(route->session, rc);
-		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	}
+	if (rc)
+		return lost(route->session, rc);
 	return CUDA_SUCCESS;
 }
 
@@ -117,10 +122,8 @@ CUresult client_post_lent(enum wire_op op, const void *fixed, size_t fixed_bytes
 	client_guard_begin();
 	rc = outbox_lend(&route.session->outbox, &header, fixed, fixed_bytes, tail, tail_bytes);
 	client_guard_end();
-	if (rc) {
-		client_session_fail(route.session, rc);
-		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	}
+	if (rc)
+		return lost(route.session, rc);
 	return client_confirm(&route);
 }
 
@@ -225,10 +228,8 @@ CUresult client_call_own(const struct client_route *route, const struct client_r
 	header_fill(&header, request->op, route);
 	rc = append(session, &header, request->fixed, request->fixed_bytes, request->tail,
 		    request->tail_bytes, register_wait, wait);
-	if (rc && !wait->sequence) {
-		client_session_fail(session, rc);
-		return CUDA_ERROR_DEVICE_UNAVAILABLE;
-	}
+	if (rc && !wait->sequence)
+		return lost(session, rc);
 	/* Once it is registered, it must not be left before it is told. */
 	if (!rc)
 		rc = client_flush(session);
@@ -397,10 +398,8 @@ CUresult client_post_target_to(const struct client_route *route, const struct cl
 	if (!rc)
 		rc = client_flush(route->session);
 	/* Whoever gave up what waits may have done so before this was registered. */
-	if (rc || atomic_load(&route->session->dead)) {
-		client_session_fail(route->session, rc ? rc : -EPIPE);
-		return registration.done ? CUDA_ERROR_DEVICE_UNAVAILABLE
-					 : target_refused(target, CUDA_ERROR_DEVICE_UNAVAILABLE);
-	}
-	return CUDA_SUCCESS;
+	if (!rc && !atomic_load(&route->session->dead))
+		return CUDA_SUCCESS;
+	result = lost(route->session, rc ? rc : -EPIPE);
+	return registration.done ? result : target_refused(target, result);
 }

@@ -24,13 +24,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "../../transport/ground/thread.h"
 
-/* How long a thread that waits is not told that the program ends by another. */
-#define END_AWAIT_S 2
 /* After the last call, or piece of a large copy, the receiver thread leaves the inbox to
  * callers for this long: a caller that finds it reading has to wait for two thread switches. */
 #define RECEIVER_PAUSE_NS 1000000u
@@ -379,18 +376,6 @@ static void leader_step_down(struct client_session *session)
 	wait_unlock(session);
 }
 
-/* Another thread ends the program while this one waits, as it would for a GPU of this machine: nothing has failed, and
- * nobody is told so.  But a destructor may wait for this thread. */
-static void end_await(void)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += END_AWAIT_S;
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
-		;
-}
-
 void client_wait_for(struct client_session *session, struct client_wait *wait)
 {
 	for (;;) {
@@ -401,8 +386,8 @@ void client_wait_for(struct client_session *session, struct client_wait *wait)
 		if (atomic_load(&wait->state) == WAIT_DONE) {
 			/* Woken to lead, but served meanwhile: pass it on. */
 			wait_unlock(session);
-			if (wait->result == CUDA_ERROR_DEVICE_UNAVAILABLE && atomic_load(&farbus_client.ends))
-				end_await();
+			if (wait->result == CUDA_ERROR_DEVICE_UNAVAILABLE)
+				client_end_await();
 			return;
 		}
 		lead = !session->leader && !client_paging();

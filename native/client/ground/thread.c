@@ -1,6 +1,14 @@
 /* Threads of the program: their lanes and their stacks of contexts. */
 #include "thread.h"
 
+#include <errno.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* How long a thread that calls is not told that the program ends by another. */
+#define END_AWAIT_S 2
+
 static __thread struct client_thread thread_state;
 
 /* Lane 0 is shared by all threads that found no other free. */
@@ -102,6 +110,19 @@ struct client_context *client_context_current(void)
 	return thread->depth ? client_context_get(thread->contexts[thread->depth - 1]) : NULL;
 }
 
+void client_end_await(void)
+{
+	int ending = atomic_load(&farbus_client.ending_thread);
+	struct timespec until;
+
+	if (!ending || ending == (int)syscall(SYS_gettid))
+		return;
+	until.tv_sec = (time_t)(farbus_client.ends_ns / 1000000000u) + END_AWAIT_S;
+	until.tv_nsec = (long)(farbus_client.ends_ns % 1000000000u);
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+}
+
 /* May this thread call CUDA at all? */
 static inline CUresult enter(void)
 {
@@ -111,6 +132,7 @@ static inline CUresult enter(void)
 	case CLIENT_READY:
 		break;
 	case CLIENT_FAILED:
+		client_end_await();
 		return client->failure;
 	default:
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -148,8 +170,10 @@ CUresult client_enter_context(struct client_context **current)
 	context = client_context_get(thread->contexts[thread->depth - 1]);
 	if (!context)
 		return all_lost() ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	if (atomic_load_explicit(&context->session->dead, memory_order_relaxed))
+	if (atomic_load_explicit(&context->session->dead, memory_order_relaxed)) {
+		client_end_await();
 		return CUDA_ERROR_DEVICE_UNAVAILABLE;
+	}
 	if (!context->active)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	*current = context;

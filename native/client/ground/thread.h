@@ -29,6 +29,9 @@ void client_guard_begin(void);
 void client_guard_end(void);
 /* Once, by cuInit: `ends` is called on each thread of the program's that has used CUDA when it ends. */
 int client_threads_init(void (*ends)(void *thread));
+/* Where another thread ends the program nothing has failed, and this one is not told so, which might end the program with
+ * its error: it waits as it would for a GPU.  But a destructor may wait for it, so not for ever. */
+void client_end_await(void);
 /* Its lane may be another's from here on. */
 void client_thread_leave(struct client_thread *thread);
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "../../transport/ground/clofork.h"
@@ -446,7 +447,8 @@ static void __attribute__((destructor)) client_farewell(void)
 
 		if (!session->transport.resume)
 			continue;
-		atomic_store(&client->ends, true);
+		client->ends_ns = transport_now_ns();
+		atomic_store(&client->ending_thread, (int)syscall(SYS_gettid));
 		client->failure = CUDA_ERROR_DEINITIALIZED;
 		atomic_store(&client->state, CLIENT_FAILED);
 		atomic_store(&session->dead, true);
