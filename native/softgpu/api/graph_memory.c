@@ -4,6 +4,7 @@
  * and there is nothing to trim. */
 DRIVER_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 
 	return driver_device_of(ordinal, &device);
@@ -12,6 +13,7 @@ DRIVER_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 DRIVER_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,
 						    void *value)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	size_t used, used_high;
 	CUresult result = driver_device_of(ordinal, &device);
@@ -29,6 +31,7 @@ DRIVER_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem
 DRIVER_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,
 						    void *value)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 

@@ -29,6 +29,7 @@ DRIVER_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x,
 				      unsigned int block_z, unsigned int shared, CUstream stream,
 				      void **params, void **extra)
 {
+	DRIVER_CALL;
 	const CUlaunchConfig config = {
 		.gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z,
 		.blockDimX = block_x, .blockDimY = block_y, .blockDimZ = block_z,
@@ -44,6 +45,7 @@ DRIVER_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned i
 						 unsigned int block_z, unsigned int shared,
 						 CUstream stream, void **params)
 {
+	DRIVER_CALL;
 	CUlaunchAttribute cooperative = {
 		.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1,
 	};
@@ -60,6 +62,7 @@ DRIVER_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned i
 DRIVER_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function,
 					void **params, void **extra)
 {
+	DRIVER_CALL;
 	if (!config || (config->numAttrs && !config->attrs))
 		return CUDA_ERROR_INVALID_VALUE;
 	return launch(function, config, params, extra);
@@ -68,6 +71,7 @@ DRIVER_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction
 DRIVER_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function,
 					     void **params, void **extra)
 {
+	DRIVER_CALL;
 	CUlaunchConfig own;
 
 	if (!config)
