@@ -161,10 +161,12 @@ DRIVER_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, si
 #define DEFINE_ARRAY_COPY(name, parameters, to, from)						\
 DRIVER_EXPORT CUresult name##_v2 parameters							\
 {												\
+	DRIVER_CALL;										\
 	return copy_row(NULL, to, from, bytes, false);						\
 }												\
 DRIVER_EXPORT CUresult name##_v2_ptds parameters						\
 {												\
+	DRIVER_CALL;										\
 	return copy_row(CU_STREAM_PER_THREAD, to, from, bytes, false);				\
 }
 

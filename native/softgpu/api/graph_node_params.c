@@ -29,6 +29,7 @@ static CUresult enter_typed(CUgraphNode node, CUgraphNodeType type, const void *
 #define DEFINE_GET(name, node_type, out_type, value)				\
 DRIVER_EXPORT CUresult name(CUgraphNode node, out_type *out)			\
 {										\
+	DRIVER_CALL;								\
 	CUresult result = enter_typed(node, CU_GRAPH_NODE_TYPE_##node_type, out);	\
 										\
 	if (result)								\

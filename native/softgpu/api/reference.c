@@ -255,6 +255,7 @@ DRIVER_EXPORT CUresult cuTexRefSetFormat(CUtexref reference, CUarray_format form
 #define SETTING(function, parameters, valid, ...)					\
 	DRIVER_EXPORT CUresult function parameters					\
 	{										\
+		DRIVER_CALL;							\
 		CUresult result = (valid) ? driver_reference_enter(reference, false) : CUDA_ERROR_INVALID_VALUE; \
 											\
 		if (result)								\
@@ -288,6 +289,7 @@ SETTING(cuTexRefSetFlags, (CUtexref reference, unsigned int flags), !(flags & ~K
 #define QUERY(function, parameters, valid, there, ...)					\
 	DRIVER_EXPORT CUresult function parameters					\
 	{										\
+		DRIVER_CALL;							\
 		CUresult result = (valid) ? driver_reference_enter(reference, false) : CUDA_ERROR_INVALID_VALUE; \
 											\
 		if (result)								\

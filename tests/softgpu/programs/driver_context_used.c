@@ -73,6 +73,8 @@ static void use_all(void)
 	    cuModuleLoadData(&module, kernels) || cuModuleGetFunction(&store, module, "store"))
 		return;
 	cuMemcpyHtoD(memory, bytes, sizeof bytes);
+	cuMemsetD32(memory, 1, sizeof bytes / 4);
+	cuMemsetD32Async(memory, 2, sizeof bytes / 4, stream);
 	cuMemcpyHtoDAsync_v2_ptsz(memory, bytes, sizeof bytes, NULL);
 	for (int i = 0; i < LAUNCHES; i++) {
 		launch_store(store, memory, 1, i % 2 ? stream : NULL);
