@@ -59,6 +59,30 @@ static void end_work(struct CUctx_st *context)
 	driver_stream_drain(context);
 }
 
+/* Wait until everything that was submitted to any context is complete; where the wait for one was longer than that,
+ * false. */
+static bool drain_all(uint64_t ns)
+{
+	struct CUctx_st *context, *following;
+	bool drained = true;
+
+	/* Hold the one at hand, so that its next can be read afterwards. */
+	driver_context_each_lock();
+	for (context = driver_context_first(); context; context = following) {
+		driver_context_hold(context);
+		driver_context_each_unlock();
+		if (ns == UINT64_MAX)
+			driver_stream_drain(context);
+		else
+			drained = driver_stream_drain_for(context, ns) && drained;
+		driver_context_each_lock();
+		following = driver_context_next(context);
+		driver_context_drop(context);
+	}
+	driver_context_each_unlock();
+	return drained;
+}
+
 /* With the lock, which is let go while waiting. */
 static void context_await_end(struct CUctx_st *context)
 {
@@ -71,6 +95,8 @@ static void context_await_end(struct CUctx_st *context)
  * that the context owns goes.  False when it was not active. */
 static bool context_deactivate(struct CUctx_st *context)
 {
+	bool pinned_is_in_use;
+
 	if (!context->active)
 		return false;
 	context->ending = true;
@@ -79,6 +105,8 @@ static bool context_deactivate(struct CUctx_st *context)
 	driver_users_close(&context->users);
 	end_work(context);
 	driver_users_await(&context->users);
+	/* Pinned memory may be everybody's. */
+	pinned_is_in_use = driver_memory_has_pinned(context) && !drain_all(driver_options()->grace_ns);
 	pthread_mutex_lock(&context_lock);
 	__atomic_store_n(&context->active, false, __ATOMIC_RELEASE);
 	driver_capture_end_context(context);
@@ -88,7 +116,7 @@ static bool context_deactivate(struct CUctx_st *context)
 	driver_texture_end_context(context);
 	driver_mipmap_end_context(context);
 	driver_array_end_context(context);
-	driver_memory_end_context(context);
+	driver_memory_end_context(context, pinned_is_in_use);
 	board_context_leave(context->device->board);
 	context->ending = false;
 	driver_users_open(&context->users);
@@ -220,17 +248,5 @@ CUresult driver_context_destroy(struct CUctx_st *context)
 
 void driver_context_drain_all(void)
 {
-	struct CUctx_st *context, *following;
-
-	/* Hold the one at hand, so that its next can be read afterwards. */
-	driver_context_each_lock();
-	for (context = driver_context_first(); context; context = following) {
-		driver_context_hold(context);
-		driver_context_each_unlock();
-		driver_stream_drain(context);
-		driver_context_each_lock();
-		following = driver_context_next(context);
-		driver_context_drop(context);
-	}
-	driver_context_each_unlock();
+	drain_all(UINT64_MAX);
 }

@@ -158,7 +158,18 @@ void driver_memory_close(struct driver_device *device)
 	device->arena = NULL;
 }
 
-void driver_memory_end_context(struct CUctx_st *context)
+bool driver_memory_has_pinned(struct CUctx_st *context)
+{
+	bool has = false;
+
+	pthread_rwlock_rdlock(&table.lock);
+	for (size_t i = 0; i < table.count && !has; i++)
+		has = table.items[i].context == context && table.items[i].kind == DRIVER_MEMORY_PINNED;
+	pthread_rwlock_unlock(&table.lock);
+	return has;
+}
+
+void driver_memory_end_context(struct CUctx_st *context, bool pinned_is_in_use)
 {
 	struct driver_allocation gone;
 	size_t i = 0;
@@ -172,7 +183,8 @@ void driver_memory_end_context(struct CUctx_st *context)
 		gone = table.items[i];
 		table_remove(&table.items[i]);
 		pthread_rwlock_unlock(&table.lock);
-		allocation_release(&gone);
+		if (gone.kind != DRIVER_MEMORY_PINNED || !pinned_is_in_use)
+			allocation_release(&gone);
 		pthread_rwlock_wrlock(&table.lock);
 		i = 0;	/* others may have changed the table meanwhile */
 	}

@@ -37,8 +37,10 @@ struct driver_allocation {
 
 CUresult driver_memory_open(struct driver_device *device);
 void driver_memory_close(struct driver_device *device);
-/* Free what a context owns; nothing of it is in use any more. */
-void driver_memory_end_context(struct CUctx_st *context);
+/* Free what a context owns; nothing of it is in use any more, but pinned memory by other contexts may be: then that
+ * stays where it is. */
+void driver_memory_end_context(struct CUctx_st *context, bool pinned_is_in_use);
+bool driver_memory_has_pinned(struct CUctx_st *context);
 
 /* The allocation that holds the address; false when there is none. */
 bool driver_memory_find(uintptr_t address, struct driver_allocation *allocation);
