@@ -73,6 +73,14 @@ CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align
 			    uintptr_t *address);
 /* Give back what take gave. */
 void driver_memory_give(uintptr_t address);
+/* The same, but the memory stays reserved for one of the context that takes as much, until that is trimmed, the
+ * device has no other, or the context ends. */
+void driver_memory_keep(uintptr_t address);
+/* False: none of that size is kept. */
+bool driver_memory_take_kept(struct CUctx_st *context, size_t bytes, uintptr_t *address);
+size_t driver_memory_kept(const struct driver_device *device);
+/* False: nothing was kept. */
+bool driver_memory_trim_kept(const struct driver_device *device);
 /* Mark for a queued free.  False when the address is none that the program may
  * free, or is being freed already. */
 bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *allocation);

@@ -25,6 +25,7 @@ static void copy_across_end(CUdeviceptr memory, CUstream stream, CUcontext own, 
 		pinned[i] = 7;
 	CHECK(cuCtxSetCurrent(own));
 	CHECK(cuMemsetD32(memory, 0, BYTES / 4));
+	CHECK(cuCtxSynchronize());
 	gate_close(&held, stream);
 	CHECK(cuMemcpyHtoDAsync(memory, pinned, BYTES, stream));
 	if (opens)
