@@ -403,14 +403,17 @@ static CUresult library_load(const void *image, uint64_t left, bool module,
 	return CUDA_SUCCESS;
 }
 
-static void library_unlink(struct client_library *library)
+/* With the lock.  False: it was not in the list any more. */
+static bool library_unlink(struct client_library *library)
 {
 	struct client_library **link = &libraries;
 
 	while (*link && *link != library)
 		link = &(*link)->next;
-	if (*link)
-		*link = library->next;
+	if (!*link)
+		return false;
+	*link = library->next;
+	return true;
 }
 
 static CUresult library_unload(const void *handle, bool module)
@@ -421,10 +424,16 @@ static CUresult library_unload(const void *handle, bool module)
 		.fixed = &fixed,
 		.fixed_bytes = sizeof(fixed),
 	};
-	struct client_library *library = client_library_get(handle);
+	struct client_library *library;
 	CUresult result = CUDA_SUCCESS;
 
-	if (!library || module != (library->context != NULL))
+	/* Not in the list it is nobody else's to free: neither another unload's nor its context's, when that ends. */
+	pthread_mutex_lock(&libraries_lock);
+	library = client_library_get(handle);
+	if (library && (module != (library->context != NULL) || !library_unlink(library)))
+		library = NULL;
+	pthread_mutex_unlock(&libraries_lock);
+	if (!library)
 		return CUDA_ERROR_INVALID_HANDLE;
 	/* Before the server does it: its variables' addresses may be another thread's before this one hears. */
 	client_managed_forget_library(library);
@@ -443,9 +452,6 @@ static CUresult library_unload(const void *handle, bool module)
 			result = unloaded;
 	}
 	client_graphs_changed();
-	pthread_mutex_lock(&libraries_lock);
-	library_unlink(library);
-	pthread_mutex_unlock(&libraries_lock);
 	handle_close(&farbus_client.handles, HANDLE_LIBRARY, fixed.library);
 	library_free(library);
 	return result;
