@@ -417,7 +417,7 @@ OPERATIONS: Final = (
         "u64 stream, u32 flags, i32 priority",
         "Make a stream under the client's handle.",
     ),
-    _op(0x0041, "stream_destroy", _POSTED, "stream stream", "Destroy a stream.", context=False),
+    _op(0x0041, "stream_destroy", _POSTED, "stream stream", "Destroy a stream."),
     _op(0x0042, "stream_query", _CALLED, "stream stream", "Has the stream finished?", driver="cuStreamQuery(stream)"),
     _op(
         0x0043,

@@ -119,7 +119,9 @@ static bool context_deactivate(struct CUctx_st *context)
 	driver_memory_end_context(context, pinned_is_in_use);
 	board_context_leave(context->device->board);
 	context->ending = false;
-	driver_users_open(&context->users);
+	/* One that was destroyed goes with the last who names it: no call uses it any more. */
+	if (context->primary)
+		driver_users_open(&context->users);
 	pthread_cond_broadcast(&context_ended);
 	return true;
 }
