@@ -14,8 +14,9 @@ endif
 BUILD ?= build
 SOFTGPU_BUILD := $(BUILD)/softgpu
 SOFTGPU_CFLAGS ?= -O2 -g
+# With exceptions a call also ends that a function of the program's leaves by pthread_exit.
 SOFTGPU_DRIVER_FLAGS := -std=gnu11 -Wall -Wextra -Werror -fPIC -fvisibility=hidden \
-	-fno-strict-aliasing -MMD -MP $(SANITIZE)
+	-fno-strict-aliasing -fexceptions -MMD -MP $(SANITIZE)
 
 # The driver API's functions (api) stand on its objects (driver), and those on the engine.
 SOFTGPU_DRIVER_SOURCES := $(sort $(wildcard softgpu/driver/*.c softgpu/driver/*/*.c softgpu/api/*.c))

@@ -23,15 +23,19 @@ BORROWED = sorted(
     # Copy nodes that name memory of the program; modules of contexts that are made and destroyed again and again;
     # attributes of a kernel on two devices; what compiler and linker say; a context that is reset while it is retained;
     # copies between contexts, and what is done to managed memory, in their order;
-    # allocations of no bytes; copy nodes whose addresses say whose memory it is.
+    # allocations of no bytes; copy nodes whose addresses say whose memory it is; contexts that end while threads use
+    # them; events that a launch records; callbacks of the log that end their thread.
     | {
+        "driver_context_used",
         "driver_error_elsewhere",
         "driver_error_sticky",
         "driver_graph_nodes",
         "driver_graph_unified",
         "driver_peer_instructions",
+        "driver_launch_events",
         "driver_library",
         "driver_link",
+        "driver_log_exit",
         "driver_managed_waits",
         "driver_module",
         "driver_peer_order",

@@ -79,6 +79,23 @@ def test_functions_of_the_api_are_in_its_files(objects: dict[Path, str]) -> None
     }
 
 
+def test_functions_of_the_api_begin_as_calls() -> None:
+    """DRIVER_CALL stands first, but where all that a function does is to answer as another one."""
+    function = re.compile(
+        r"^(\t?)DRIVER_EXPORT [^;{]*?([\w#]+)(?: parameters|\([^;{]*?\))\n\1\{\n(.*?)^\1\}$", re.DOTALL | re.MULTILINE
+    )
+    forwarded = re.compile(r"return cu\w+\([^;{}]*\);", re.DOTALL)
+    found = [
+        (name, body.strip())
+        for path in (SOURCES / "api").glob("*.c")
+        if set(re.findall(r'"(\.\./driver/\S+)"', text := path.read_text())) - {"../driver/abi.h"}
+        # Those that a macro makes, too.
+        for _, name, body in function.findall(re.sub(r"[ \t]*\\\n", "\n", text))
+    ]
+    assert len(found) > 390
+    assert not [name for name, body in found if not body.startswith("DRIVER_CALL;") and not forwarded.fullmatch(body)]
+
+
 def test_no_file_is_called_by_what_it_calls(needs: Needs) -> None:
     try:
         TopologicalSorter({file: others.keys() for file, others in needs.items()}).prepare()

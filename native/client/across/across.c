@@ -107,6 +107,7 @@ static void event_reached(struct host_job *gate, void *opaque)
 void client_across_lost(struct client_session *session)
 {
 	for (;;) {
+		struct across_helper *helper = NULL;
 		struct across_wait *wait;
 		bool finish = false;
 
@@ -117,11 +118,13 @@ void client_across_lost(struct client_session *session)
 		 * listens to messages may call CUDA. */
 		if (wait) {
 			atomic_store(&wait->target->late, CUDA_ERROR_DEVICE_UNAVAILABLE);
-			wait_hear(wait, &finish);
+			if (wait_hear(wait, &finish))
+				helper = wait->helper;
 		}
 		pthread_mutex_unlock(&waits_lock);
 		if (!wait)
 			return;
+		client_helper_give(helper);
 		client_message("a stream waited for an event of %s, which is lost", session->peer);
 		if (finish)
 			wait_finish(wait);
@@ -160,6 +163,7 @@ static CUresult across_wait(uint64_t stream, uint64_t event)
 	struct client_context *source = client_event_context(event);
 	struct across_wait *wait;
 	CUresult result = client_across_permit(stream, "waiting for an event");
+	struct across_helper *helper = NULL;
 	bool finish;
 
 	if (result == CUDA_SUCCESS)
@@ -190,10 +194,12 @@ static CUresult across_wait(uint64_t stream, uint64_t event)
 	result = event_watch(wait, event);
 	if (result != CUDA_SUCCESS) {
 		pthread_mutex_lock(&waits_lock);
-		if (!wait_hear(wait, &finish))
-			finish = false;
+		if (wait_hear(wait, &finish))
+			helper = wait->helper;
 		pthread_mutex_unlock(&waits_lock);
-		if (finish)
+		if (helper)
+			client_helper_give(helper);
+		if (helper && finish)
 			wait_finish(wait);
 	} else if (atomic_load(&source->session->dead)) {
 		client_across_lost(source->session);

@@ -448,11 +448,17 @@ CUresult cuMemcpyDtoHAsync_v2(void *dstHost, CUdeviceptr srcDevice, size_t ByteC
 			   ByteCount, hStream, true);
 }
 
+/* May the program look at it as soon as a copy without Async returns? */
+static bool is_looked_at(uint64_t address)
+{
+	return host_at(address) || client_managed_at(address);
+}
+
 /* CUDA's waits for nothing between memory of devices; it takes pinned memory, too. */
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount)
 {
 	return copy_linear(dstDevice, client_device_kind(dstDevice), srcDevice, client_device_kind(srcDevice), ByteCount, NULL,
-			   !host_at(dstDevice) && !host_at(srcDevice));
+			   !is_looked_at(dstDevice) && !is_looked_at(srcDevice));
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount,

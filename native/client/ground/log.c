@@ -54,14 +54,22 @@ static __thread bool in_callback;
 /* This thread reads for all: a callback may call CUDA, whose reply it would have to read.  So lines wait for it. */
 static __thread bool leads, held;
 
+static void callbacks_left(void *unused)
+{
+	(void)unused;
+	in_callback = false;
+	pthread_mutex_unlock(&callbacks_lock);
+}
+
+/* One may end the thread that it is called on (pthread_exit). */
 static void callbacks_tell(char *line)
 {
 	pthread_mutex_lock(&callbacks_lock);
 	in_callback = true;
+	pthread_cleanup_push(callbacks_left, NULL);
 	for (struct CUlogsCallbackEntry_st *entry = callbacks; entry; entry = entry->next)
 		entry->function(entry->opaque, CU_LOG_LEVEL_ERROR, line, strlen(line));
-	in_callback = false;
-	pthread_mutex_unlock(&callbacks_lock);
+	pthread_cleanup_pop(1);
 }
 
 /* The next line that waits; false: there is none, unless that is waited for. */
@@ -79,14 +87,27 @@ static bool later_take(char line[LOG_LINE_BYTES], bool wait)
 	return found;
 }
 
+static void *teller_thread(void *opaque);
+
+/* A callback has ended the thread: another one takes its place. */
+static void teller_left(void *opaque)
+{
+	(void)opaque;
+	messages_lock();
+	if (transport_thread_start(NULL, teller_thread, NULL))
+		messages.teller = 0;
+	messages_unlock();
+}
+
 static void *teller_thread(void *opaque)
 {
 	char line[LOG_LINE_BYTES];
 
-	(void)opaque;
+	pthread_cleanup_push(teller_left, NULL);
 	while (later_take(line, true))
 		callbacks_tell(line);
-	return NULL;
+	pthread_cleanup_pop(0);
+	return opaque;
 }
 
 /* Start it in this process, if it is not there. */

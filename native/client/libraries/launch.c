@@ -147,11 +147,8 @@ static CUresult attributes_check(struct launch *launch)
 			  launch->kernel->attributes[CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET] > 0;
 	for (uint32_t i = 0; i < launch->fixed.attribute_count; i++) {
 		switch (launch->attributes[i].id) {
-		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-		case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
 		case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-			client_message("launch attribute %d is not supported over remoting: "
-				       "it names an event or a graph node",
+			client_message("launch attribute %d is not supported over remoting: it names a graph node",
 				       (int)launch->attributes[i].id);
 			return CUDA_ERROR_NOT_SUPPORTED;
 		case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
@@ -439,11 +436,8 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned int gridDimX, unsigned
 	return launch_run(&launch, f, hStream);
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams,
-			  void **extra)
+static CUresult launch_configured(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
 {
-	if (!config || (config->numAttrs && !config->attrs))
-		return CUDA_ERROR_INVALID_VALUE;
 	struct launch launch = {
 		.fixed = {
 			.grid = { config->gridDimX, config->gridDimY, config->gridDimZ },
@@ -457,4 +451,96 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **ker
 	};
 
 	return launch_run(&launch, f, config->hStream);
+}
+
+/* ---- events that a launch records ----
+ *
+ * They trigger once all blocks have begun, or have said so, or later: "B may wait until A is complete", says cuda.h.  So
+ * they are recorded behind the launch, and no event travels with it. */
+
+/* The event that an attribute names, or NULL. */
+static CUevent launch_event(const CUlaunchAttribute *attribute, int *flags)
+{
+	switch (attribute->id) {
+	case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+		*flags = attribute->value.programmaticEvent.flags;
+		return attribute->value.programmaticEvent.event;
+	case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+		*flags = attribute->value.launchCompletionEvent.flags;
+		return attribute->value.launchCompletionEvent.event;
+	default:
+		return NULL;
+	}
+}
+
+static bool names_event(const CUlaunchAttribute *attribute)
+{
+	return attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+	       attribute->id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
+}
+
+static bool any_names_event(const CUlaunchConfig *config)
+{
+	for (unsigned i = 0; i < config->numAttrs; i++)
+		if (names_event(&config->attrs[i]))
+			return true;
+	return false;
+}
+
+/* "must not be an interprocess or interop event", "must disable timing", "Does not accept CU_EVENT_RECORD_EXTERNAL" */
+static CUresult launch_event_check(const CUlaunchAttribute *attribute, const struct client_context *context)
+{
+	const struct client_event *event;
+	int flags = 0;
+
+	event = handle_get(&farbus_client.handles, HANDLE_EVENT, (uint64_t)(uintptr_t)launch_event(attribute, &flags));
+	if (!event || event->context != context)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (flags || event->flags & CU_EVENT_INTERPROCESS || !(event->flags & CU_EVENT_DISABLE_TIMING))
+		return CUDA_ERROR_INVALID_VALUE;
+	return attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT &&
+	       limit_of(context->device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) < 9 ?
+		CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
+/* `others` has room for all attributes: those of the kernel alone. */
+static CUresult launch_recorded(const CUlaunchConfig *config, CUlaunchAttribute *others, CUfunction f,
+				void **kernelParams, void **extra)
+{
+	CUlaunchConfig own = *config;
+	uint64_t stream;
+	CUresult result = client_stream_enter(config->hStream, &stream);
+	int flags;
+
+	own.attrs = others;
+	own.numAttrs = 0;
+	for (unsigned i = 0; i < config->numAttrs && result == CUDA_SUCCESS; i++) {
+		if (names_event(&config->attrs[i]))
+			result = launch_event_check(&config->attrs[i], client_stream_context(stream));
+		else
+			others[own.numAttrs++] = config->attrs[i];
+	}
+	if (result == CUDA_SUCCESS)
+		result = launch_configured(&own, f, kernelParams, extra);
+	for (unsigned i = 0; i < config->numAttrs && result == CUDA_SUCCESS; i++)
+		if (names_event(&config->attrs[i]))
+			result = cuEventRecord(launch_event(&config->attrs[i], &flags), config->hStream);
+	return result;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **kernelParams, void **extra)
+{
+	CUlaunchAttribute *others;
+	CUresult result;
+
+	if (!config || (config->numAttrs && !config->attrs))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (!any_names_event(config))
+		return launch_configured(config, f, kernelParams, extra);
+	others = config->numAttrs <= ATTRIBUTES_LIMIT ? calloc(config->numAttrs, sizeof(*others)) : NULL;
+	if (!others)
+		return config->numAttrs > ATTRIBUTES_LIMIT ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+	result = launch_recorded(config, others, f, kernelParams, extra);
+	free(others);
+	return result;
 }

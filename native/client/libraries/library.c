@@ -352,6 +352,51 @@ static int library_keep(struct client_library *library, void *packed,
 	return 0;
 }
 
+/* On all servers that have it. */
+static CUresult library_unload_there(const struct client_library *library)
+{
+	const struct wire_library_unload fixed = { .library = (uint64_t)(uintptr_t)library->handle };
+	const struct client_request request = {
+		.op = WIRE_OP_LIBRARY_UNLOAD,
+		.fixed = &fixed,
+		.fixed_bytes = sizeof(fixed),
+	};
+	CUresult result = CUDA_SUCCESS;
+
+	for (unsigned i = 0; i < farbus_client.session_count; i++) {
+		const struct client_route route = client_route_session(&farbus_client.sessions[i]);
+		struct client_wait wait = { 0 };
+		CUresult unloaded;
+
+		/* It went with a server that is lost, unless that was its only one. */
+		if (!library_on(library, route.session) ||
+		    (atomic_load(&route.session->dead) && route.session != library->session))
+			continue;
+		unloaded = client_call_to(&route, &request, &wait);
+		if (result == CUDA_SUCCESS)
+			result = unloaded;
+	}
+	return result;
+}
+
+/* Add it to those that contexts take with them.  CUDA_ERROR_CONTEXT_IS_DESTROYED: its own has done so meanwhile, and
+ * the server has it all the same, in the next life of the primary one. */
+static CUresult library_link(struct client_library *library, unsigned ends)
+{
+	const struct client_context *context = library->context;
+	CUresult result = CUDA_SUCCESS;
+
+	pthread_mutex_lock(&libraries_lock);
+	if (context && (!context->active || atomic_load(&context->ends) != ends)) {
+		result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+	} else {
+		library->next = libraries;
+		libraries = library;
+	}
+	pthread_mutex_unlock(&libraries_lock);
+	return result;
+}
+
 static CUresult library_load(const void *image, uint64_t left, bool module,
 			     const struct client_jit_options *options, struct client_library **out)
 {
@@ -360,6 +405,7 @@ static CUresult library_load(const void *image, uint64_t left, bool module,
 	/* A module is its context's; a library may be used on every device. */
 	uint32_t architecture_count =
 		client_architectures(context ? context->device : -1, options, architectures);
+	unsigned ends = context ? atomic_load(&context->ends) : 0;
 	struct client_library *library;
 	CUresult result;
 	uint64_t handle;
@@ -390,63 +436,51 @@ static CUresult library_load(const void *image, uint64_t left, bool module,
 	result = library_send(library, library->session, packed, bytes, options);
 	if (library_keep(library, packed, options) && result == CUDA_SUCCESS)
 		result = CUDA_ERROR_OUT_OF_MEMORY;
+	if (result == CUDA_SUCCESS)
+		result = library_link(library, ends);
 	if (result != CUDA_SUCCESS) {
+		/* A server that has loaded it has its name, which is not to be another's before it is free there. */
+		library_unload_there(library);
 		handle_close(&farbus_client.handles, HANDLE_LIBRARY, handle);
 		library_free(library);
 		return result;
 	}
-	pthread_mutex_lock(&libraries_lock);
-	library->next = libraries;
-	libraries = library;
-	pthread_mutex_unlock(&libraries_lock);
 	*out = library;
 	return CUDA_SUCCESS;
 }
 
-static void library_unlink(struct client_library *library)
+/* With the lock.  False: it was not in the list any more. */
+static bool library_unlink(struct client_library *library)
 {
 	struct client_library **link = &libraries;
 
 	while (*link && *link != library)
 		link = &(*link)->next;
-	if (*link)
-		*link = library->next;
+	if (!*link)
+		return false;
+	*link = library->next;
+	return true;
 }
 
 static CUresult library_unload(const void *handle, bool module)
 {
-	const struct wire_library_unload fixed = { .library = (uint64_t)(uintptr_t)handle };
-	const struct client_request request = {
-		.op = WIRE_OP_LIBRARY_UNLOAD,
-		.fixed = &fixed,
-		.fixed_bytes = sizeof(fixed),
-	};
-	struct client_library *library = client_library_get(handle);
-	CUresult result = CUDA_SUCCESS;
+	struct client_library *library;
+	CUresult result;
 
-	if (!library || module != (library->context != NULL))
+	/* Not in the list it is nobody else's to free: neither another unload's nor its context's, when that ends. */
+	pthread_mutex_lock(&libraries_lock);
+	library = client_library_get(handle);
+	if (library && (module != (library->context != NULL) || !library_unlink(library)))
+		library = NULL;
+	pthread_mutex_unlock(&libraries_lock);
+	if (!library)
 		return CUDA_ERROR_INVALID_HANDLE;
 	/* Before the server does it: its variables' addresses may be another thread's before this one hears. */
 	client_managed_forget_library(library);
 	client_memory_forget_library(library);
-	for (unsigned i = 0; i < farbus_client.session_count; i++) {
-		const struct client_route route = client_route_session(&farbus_client.sessions[i]);
-		struct client_wait wait = { 0 };
-		CUresult unloaded;
-
-		/* It went with a server that is lost, unless that was its only one. */
-		if (!library_on(library, route.session) ||
-		    (atomic_load(&route.session->dead) && route.session != library->session))
-			continue;
-		unloaded = client_call_to(&route, &request, &wait);
-		if (result == CUDA_SUCCESS)
-			result = unloaded;
-	}
+	result = library_unload_there(library);
 	client_graphs_changed();
-	pthread_mutex_lock(&libraries_lock);
-	library_unlink(library);
-	pthread_mutex_unlock(&libraries_lock);
-	handle_close(&farbus_client.handles, HANDLE_LIBRARY, fixed.library);
+	handle_close(&farbus_client.handles, HANDLE_LIBRARY, (uint64_t)(uintptr_t)handle);
 	library_free(library);
 	return result;
 }

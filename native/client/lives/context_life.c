@@ -288,6 +288,8 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 	context = client_context_get(ctx);
 	if (!context || context->primary)
 		return CUDA_ERROR_INVALID_CONTEXT;
+	/* Nothing is made in it from here on. */
+	context->active = false;
 	client_managed_forget_context(context);
 	client_memory_forget_context(context);
 	result = client_call(WIRE_OP_CONTEXT_DESTROY, &request, sizeof(request), NULL, 0);

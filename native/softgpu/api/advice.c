@@ -105,12 +105,14 @@ static CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, C
 DRIVER_EXPORT CUresult cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice,
 				   CUdevice device)
 {
+	DRIVER_CALL;
 	return advise(address, bytes, advice, location_of_device(device));
 }
 
 DRIVER_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
 				      CUmemLocation location)
 {
+	DRIVER_CALL;
 	return advise(address, bytes, advice, location);
 }
 
@@ -127,6 +129,7 @@ static CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation locati
 DRIVER_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device,
 					  CUstream stream)
 {
+	DRIVER_CALL;
 	return prefetch(address, bytes, location_of_device(device), stream);
 }
 
@@ -134,6 +137,7 @@ DRIVER_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes,
 					     CUmemLocation location, unsigned int flags,
 					     CUstream stream)
 {
+	DRIVER_CALL;
 	return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(address, bytes, location, stream);
 }
 
@@ -203,6 +207,7 @@ DRIVER_EXPORT CUresult cuMemRangeGetAttributes(void **out, size_t *sizes,
 					       CUmem_range_attribute *attributes, size_t count,
 					       CUdeviceptr address, size_t bytes)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 	struct driver_advice advice;
 	uintptr_t base, end;

@@ -5,11 +5,13 @@
 
 DRIVER_EXPORT CUresult cuArray3DCreate_v2(CUarray *out, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
+	DRIVER_CALL;
 	return driver_array_make(out, descriptor);
 }
 
 DRIVER_EXPORT CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *descriptor)
 {
+	DRIVER_CALL;
 	CUDA_ARRAY3D_DESCRIPTOR full;
 
 	if (!descriptor)
@@ -25,6 +27,7 @@ DRIVER_EXPORT CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTO
  * with its array. */
 DRIVER_EXPORT CUresult cuArrayDestroy(CUarray handle)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 	struct CUctx_st *context;
 
@@ -41,6 +44,7 @@ DRIVER_EXPORT CUresult cuArrayDestroy(CUarray handle)
 
 DRIVER_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *out, CUarray handle)
 {
+	DRIVER_CALL;
 	struct CUarray_st *array;
 	CUresult result = driver_ready();
 
@@ -55,6 +59,7 @@ DRIVER_EXPORT CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *out, C
 
 DRIVER_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *out, CUarray handle)
 {
+	DRIVER_CALL;
 	CUDA_ARRAY3D_DESCRIPTOR full;
 	CUresult result = out ? cuArray3DGetDescriptor_v2(&full, handle) : CUDA_ERROR_INVALID_VALUE;
 
@@ -69,6 +74,7 @@ DRIVER_EXPORT CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *out, CUarr
 
 DRIVER_EXPORT CUresult cuArrayGetPlane(CUarray *out, CUarray handle, unsigned int plane)
 {
+	DRIVER_CALL;
 	struct CUarray_st *array;
 	CUresult result = driver_ready();
 
@@ -85,6 +91,7 @@ DRIVER_EXPORT CUresult cuArrayGetPlane(CUarray *out, CUarray handle, unsigned in
 /* None is sparse here. */
 DRIVER_EXPORT CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out, CUarray handle)
 {
+	DRIVER_CALL;
 	struct CUarray_st *array;
 	CUresult result = driver_ready();
 
@@ -97,6 +104,7 @@ DRIVER_EXPORT CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *
 DRIVER_EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out,
 						    CUarray handle, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	struct CUarray_st *array;
 	CUresult result = driver_device_of(ordinal, &device);

@@ -124,6 +124,7 @@ static int attribute_value(const struct driver_device *device, CUdevice_attribut
 DRIVER_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute,
 					    CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -138,6 +139,7 @@ DRIVER_EXPORT CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attri
 /* The structure of CUDA 2, which programs still ask for. */
 DRIVER_EXPORT CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -164,6 +166,7 @@ DRIVER_EXPORT CUresult cuDeviceGetProperties(CUdevprop *properties, CUdevice ord
 
 DRIVER_EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -181,6 +184,7 @@ DRIVER_EXPORT CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevic
 DRIVER_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, CUarray_format format,
 							  unsigned channels, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -197,6 +201,7 @@ DRIVER_EXPORT CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t *width, CUarray
 DRIVER_EXPORT CUresult cuDeviceGetExecAffinitySupport(int *support, CUexecAffinityType type,
 						      CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -210,6 +215,7 @@ DRIVER_EXPORT CUresult cuDeviceGetExecAffinitySupport(int *support, CUexecAffini
 
 DRIVER_EXPORT CUresult cuCtxGetExecAffinity(CUexecAffinityParam *out, CUexecAffinityType type)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 

@@ -28,6 +28,7 @@ static CUresult enter_begin(CUstream handle, CUstreamCaptureMode mode, struct CU
 
 DRIVER_EXPORT CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = enter_begin(handle, mode, &stream);
 
@@ -43,6 +44,7 @@ DRIVER_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph grap
 						   const CUgraphEdgeData *data, size_t count,
 						   CUstreamCaptureMode mode)
 {
+	DRIVER_CALL;
 	struct graph_edges start = { 0 };
 	struct CUstream_st *stream;
 	CUresult result = enter_begin(handle, mode, &stream);
@@ -66,6 +68,7 @@ DRIVER_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph grap
 
 DRIVER_EXPORT CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUgraph made = NULL;
 	bool is_new;
@@ -102,6 +105,7 @@ DRIVER_EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptur
 						 const CUgraphNode **dependencies,
 						 const CUgraphEdgeData **data, size_t *count)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -152,6 +156,7 @@ DRIVER_EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle,
 							    const CUgraphEdgeData *data,
 							    size_t count, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct graph_edges now = { 0 };
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
@@ -199,6 +204,7 @@ DRIVER_EXPORT CUresult cuStreamBeginCapture(CUstream handle)
 
 DRIVER_EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)

@@ -20,6 +20,7 @@ static CUresult primary_of(CUdevice ordinal, struct CUctx_st **context)
 
 DRIVER_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = primary_of(ordinal, &context);
 
@@ -35,6 +36,7 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal
 
 DRIVER_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = primary_of(ordinal, &context);
 
@@ -43,6 +45,7 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
 
 DRIVER_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = primary_of(ordinal, &context);
 
@@ -64,6 +67,7 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice ordinal)
 
 DRIVER_EXPORT CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = primary_of(ordinal, &context);
 
@@ -83,6 +87,7 @@ DRIVER_EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int
 DRIVER_EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags,
 						  int *active)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	bool is_active;
 	CUresult result = primary_of(ordinal, &context);
@@ -112,12 +117,14 @@ static CUresult context_create(CUcontext *out, unsigned flags, CUdevice ordinal)
 
 DRIVER_EXPORT CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	return context_create(out, flags, ordinal);
 }
 
 DRIVER_EXPORT CUresult cuCtxCreate_v3(CUcontext *out, CUexecAffinityParam *affinity, int count,
 				      unsigned int flags, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	if (affinity || count)
 		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 	return context_create(out, flags, ordinal);
@@ -126,6 +133,7 @@ DRIVER_EXPORT CUresult cuCtxCreate_v3(CUcontext *out, CUexecAffinityParam *affin
 DRIVER_EXPORT CUresult cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *params,
 				      unsigned int flags, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	if (params && (params->execAffinityParams || params->numExecAffinityParams))
 		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
 	if (params && params->cigParams)
@@ -135,6 +143,7 @@ DRIVER_EXPORT CUresult cuCtxCreate_v4(CUcontext *out, CUctxCreateParams *params,
 
 DRIVER_EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -150,6 +159,7 @@ DRIVER_FIRST_NAME(cuCtxDestroy);
  * "create's reference" (cuda.h, "Deprecated Context Management"). */
 DRIVER_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -164,6 +174,7 @@ DRIVER_EXPORT CUresult cuCtxAttach(CUcontext *out, unsigned int flags)
 
 DRIVER_EXPORT CUresult cuCtxDetach(CUcontext context)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -180,6 +191,7 @@ DRIVER_EXPORT CUresult cuCtxDetach(CUcontext context)
 
 DRIVER_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
 {
+	DRIVER_CALL;
 	struct CUgreenCtx_st *green;
 	struct CUctx_st *context;
 	CUresult result = driver_ready();
@@ -191,6 +203,7 @@ DRIVER_EXPORT CUresult cuCtxPushCurrent_v2(CUcontext handle)
 
 DRIVER_EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *out)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -209,6 +222,7 @@ DRIVER_FIRST_NAME(cuCtxPopCurrent);
 
 DRIVER_EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
 {
+	DRIVER_CALL;
 	struct CUgreenCtx_st *green = NULL;
 	struct CUctx_st *context = NULL;
 	CUresult result = driver_ready();
@@ -226,6 +240,7 @@ DRIVER_EXPORT CUresult cuCtxSetCurrent(CUcontext handle)
 
 DRIVER_EXPORT CUresult cuCtxGetCurrent(CUcontext *out)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)

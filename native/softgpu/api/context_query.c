@@ -8,6 +8,7 @@
 
 DRIVER_EXPORT CUresult cuCtxGetDevice(CUdevice *ordinal)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -25,6 +26,7 @@ DRIVER_EXPORT CUresult cuCtxGetDevice(CUdevice *ordinal)
 
 DRIVER_EXPORT CUresult cuCtxGetDevice_v2(CUdevice *ordinal, CUcontext wanted)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result;
 
@@ -41,6 +43,7 @@ DRIVER_EXPORT CUresult cuCtxGetDevice_v2(CUdevice *ordinal, CUcontext wanted)
 
 DRIVER_EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -54,6 +57,7 @@ DRIVER_EXPORT CUresult cuCtxGetFlags(unsigned int *flags)
 
 DRIVER_EXPORT CUresult cuCtxSetFlags(unsigned int flags)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -67,6 +71,7 @@ DRIVER_EXPORT CUresult cuCtxSetFlags(unsigned int flags)
 
 DRIVER_EXPORT CUresult cuCtxGetId(CUcontext wanted, unsigned long long *id)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_wanted(wanted, &context);
 
@@ -80,6 +85,7 @@ DRIVER_EXPORT CUresult cuCtxGetId(CUcontext wanted, unsigned long long *id)
 
 DRIVER_EXPORT CUresult cuCtxGetApiVersion(CUcontext wanted, unsigned int *version)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_wanted(wanted, &context);
 
@@ -109,16 +115,19 @@ static CUresult context_synchronize(CUcontext wanted)
 
 DRIVER_EXPORT CUresult cuCtxSynchronize(void)
 {
+	DRIVER_CALL;
 	return context_synchronize(NULL);
 }
 
 DRIVER_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context)
 {
+	DRIVER_CALL;
 	return context_synchronize(context);
 }
 
 DRIVER_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -133,6 +142,7 @@ DRIVER_EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 
 DRIVER_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -148,6 +158,7 @@ DRIVER_EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
 
 DRIVER_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -161,6 +172,7 @@ DRIVER_EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 
 DRIVER_EXPORT CUresult cuCtxGetCacheConfig(CUfunc_cache *config)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -174,6 +186,7 @@ DRIVER_EXPORT CUresult cuCtxGetCacheConfig(CUfunc_cache *config)
 
 DRIVER_EXPORT CUresult cuCtxSetCacheConfig(CUfunc_cache config)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -188,6 +201,7 @@ DRIVER_EXPORT CUresult cuCtxSetCacheConfig(CUfunc_cache config)
 /* Shared memory banks have had one size since Maxwell. */
 DRIVER_EXPORT CUresult cuCtxGetSharedMemConfig(CUsharedconfig *config)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -201,6 +215,7 @@ DRIVER_EXPORT CUresult cuCtxGetSharedMemConfig(CUsharedconfig *config)
 
 DRIVER_EXPORT CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_current(&context);
 
@@ -212,6 +227,7 @@ DRIVER_EXPORT CUresult cuCtxSetSharedMemConfig(CUsharedconfig config)
 
 DRIVER_EXPORT CUresult cuCtxResetPersistingL2Cache(void)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 
 	return driver_context_current(&context);

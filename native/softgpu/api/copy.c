@@ -81,65 +81,77 @@ static CUresult copy_3d(const CUDA_MEMCPY3D *copy, CUstream stream, bool async)
 
 DRIVER_EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_line(NULL, to, UNIFIED, from, UNIFIED, bytes, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_line(CU_STREAM_PER_THREAD, to, UNIFIED, from, UNIFIED, bytes, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
 				     CUstream stream)
 {
+	DRIVER_CALL;
 	return copy_line(stream, to, UNIFIED, from, UNIFIED, bytes, true);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_line(NULL, to, DEVICE, (uintptr_t)from, HOST, bytes, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_line(CU_STREAM_PER_THREAD, to, DEVICE, (uintptr_t)from, HOST, bytes, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes,
 					    CUstream stream)
 {
+	DRIVER_CALL;
 	return copy_line(stream, to, DEVICE, (uintptr_t)from, HOST, bytes, true);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_line(NULL, (uintptr_t)to, HOST, from, DEVICE, bytes, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_line(CU_STREAM_PER_THREAD, (uintptr_t)to, HOST, from, DEVICE, bytes, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes,
 					    CUstream stream)
 {
+	DRIVER_CALL;
 	return copy_line(stream, (uintptr_t)to, HOST, from, DEVICE, bytes, true);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_line(NULL, to, DEVICE, from, DEVICE, bytes, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_line(CU_STREAM_PER_THREAD, to, DEVICE, from, DEVICE, bytes, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes,
 					    CUstream stream)
 {
+	DRIVER_CALL;
 	return copy_line(stream, to, DEVICE, from, DEVICE, bytes, true);
 }
 
@@ -149,10 +161,12 @@ DRIVER_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, si
 #define DEFINE_ARRAY_COPY(name, parameters, to, from)						\
 DRIVER_EXPORT CUresult name##_v2 parameters							\
 {												\
+	DRIVER_CALL;										\
 	return copy_row(NULL, to, from, bytes, false);						\
 }												\
 DRIVER_EXPORT CUresult name##_v2_ptds parameters						\
 {												\
+	DRIVER_CALL;										\
 	return copy_row(CU_STREAM_PER_THREAD, to, from, bytes, false);				\
 }
 
@@ -170,12 +184,14 @@ DEFINE_ARRAY_COPY(cuMemcpyHtoA, (CUarray to, size_t at, const void *from, size_t
 DRIVER_EXPORT CUresult cuMemcpyAtoHAsync_v2(void *to, CUarray from, size_t offset, size_t bytes,
 					    CUstream stream)
 {
+	DRIVER_CALL;
 	return copy_row(stream, in_memory(HOST, (uintptr_t)to), in_array(from, offset), bytes, true);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t at, const void *from, size_t bytes,
 					    CUstream stream)
 {
+	DRIVER_CALL;
 	return copy_row(stream, in_array(to, at), in_memory(HOST, (uintptr_t)from), bytes, true);
 }
 
@@ -183,40 +199,48 @@ DRIVER_EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray to, size_t at, const void *f
 
 DRIVER_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy)
 {
+	DRIVER_CALL;
 	return copy_2d(copy, NULL, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D *copy)
 {
+	DRIVER_CALL;
 	return copy_2d(copy, CU_STREAM_PER_THREAD, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy)
 {
+	DRIVER_CALL;
 	return copy_2d(copy, NULL, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D *copy)
 {
+	DRIVER_CALL;
 	return copy_2d(copy, CU_STREAM_PER_THREAD, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
+	DRIVER_CALL;
 	return copy_2d(copy, stream, true);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D *copy)
 {
+	DRIVER_CALL;
 	return copy_3d(copy, NULL, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D *copy)
 {
+	DRIVER_CALL;
 	return copy_3d(copy, CU_STREAM_PER_THREAD, false);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D *copy, CUstream stream)
 {
+	DRIVER_CALL;
 	return copy_3d(copy, stream, true);
 }

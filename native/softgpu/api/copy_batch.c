@@ -45,6 +45,7 @@ DRIVER_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, si
 					  CUmemcpyAttributes *attributes, size_t *indices,
 					  size_t attribute_count, size_t *failed, CUstream stream)
 {
+	DRIVER_CALL;
 	CUresult result = enter(stream, count, failed);
 
 	if (!result && (!to || !from || !sizes || !are_attributes(attributes, indices, attribute_count, count)))
@@ -132,6 +133,7 @@ static CUresult copy_box(const CUDA_MEMCPY3D_BATCH_OP *op, CUstream stream)
 DRIVER_EXPORT CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *operations, size_t *failed,
 					    unsigned long long flags, CUstream stream)
 {
+	DRIVER_CALL;
 	CUresult result = enter(stream, count, failed);
 
 	if (!result && (!operations || flags))

@@ -73,18 +73,21 @@ static CUresult copy_bytes(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
 DRIVER_EXPORT CUresult cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
 				    CUcontext from_context, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_bytes(to, to_context, from, from_context, bytes, CU_STREAM_LEGACY);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyPeer_ptds(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
 					 CUcontext from_context, size_t bytes)
 {
+	DRIVER_CALL;
 	return copy_bytes(to, to_context, from, from_context, bytes, CU_STREAM_PER_THREAD);
 }
 
 DRIVER_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
 					 CUcontext from_context, size_t bytes, CUstream stream)
 {
+	DRIVER_CALL;
 	struct sides sides;
 	CUresult result = sides_of(to_context, from_context, &sides);
 
@@ -137,16 +140,19 @@ static CUresult copy_box(const CUDA_MEMCPY3D_PEER *peer, CUstream stream)
 
 DRIVER_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER *peer)
 {
+	DRIVER_CALL;
 	return copy_box(peer, CU_STREAM_LEGACY);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER *peer)
 {
+	DRIVER_CALL;
 	return copy_box(peer, CU_STREAM_PER_THREAD);
 }
 
 DRIVER_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *peer, CUstream stream)
 {
+	DRIVER_CALL;
 	CUDA_MEMCPY3D copy;
 	struct sides sides;
 	CUresult result = read_box(peer, &copy, &sides);

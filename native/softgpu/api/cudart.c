@@ -124,6 +124,7 @@ static const void *find_table(const CUuuid *id)
 
 DRIVER_EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
+	DRIVER_CALL;
 	if (!table || !id)
 		return CUDA_ERROR_INVALID_VALUE;
 	*table = find_table(id);

@@ -5,6 +5,7 @@
 
 DRIVER_EXPORT CUresult cuDeviceGetCount(int *count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -17,6 +18,7 @@ DRIVER_EXPORT CUresult cuDeviceGetCount(int *count)
 
 DRIVER_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *found;
 	CUresult result = driver_device_of(ordinal, &found);
 
@@ -30,6 +32,7 @@ DRIVER_EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal)
 
 DRIVER_EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -56,17 +59,20 @@ static CUresult device_uuid(CUuuid *uuid, CUdevice ordinal)
 
 DRIVER_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	return device_uuid(uuid, ordinal);
 }
 
 /* Differs from the first version only on boards split by MIG. */
 DRIVER_EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	return device_uuid(uuid, ordinal);
 }
 
 DRIVER_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -80,6 +86,7 @@ DRIVER_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
 
 DRIVER_EXPORT CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -94,6 +101,7 @@ DRIVER_EXPORT CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice ordi
 
 DRIVER_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *ordinal, const char *text)
 {
+	DRIVER_CALL;
 	unsigned domain = 0, bus, slot, function = 0;
 	CUresult result = driver_ready();
 
@@ -121,6 +129,7 @@ DRIVER_EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice *ordinal, const char *text
 
 DRIVER_EXPORT CUresult cuDeviceGetLuid(char *luid, unsigned int *mask, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	(void)luid, (void)mask, (void)ordinal;
 	return CUDA_ERROR_NOT_SUPPORTED;	/* as on every system but Windows */
 }

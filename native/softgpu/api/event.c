@@ -11,6 +11,7 @@
 
 DRIVER_EXPORT CUresult cuEventCreate(CUevent *out, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct driver_shared_event *shared = NULL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
@@ -32,6 +33,7 @@ DRIVER_EXPORT CUresult cuEventCreate(CUevent *out, unsigned int flags)
 
 DRIVER_EXPORT CUresult cuEventDestroy_v2(CUevent event)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -69,11 +71,13 @@ static CUresult event_record(CUevent event, CUstream handle, unsigned flags)
 
 DRIVER_EXPORT CUresult cuEventRecord(CUevent event, CUstream stream)
 {
+	DRIVER_CALL;
 	return event_record(event, stream, 0);
 }
 
 DRIVER_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
 {
+	DRIVER_CALL;
 	if (flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL)
 		return CUDA_ERROR_INVALID_VALUE;
 	return event_record(event, stream, flags);
@@ -83,6 +87,7 @@ DRIVER_EXPORT CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, un
 
 DRIVER_EXPORT CUresult cuEventQuery(CUevent event)
 {
+	DRIVER_CALL;
 	CUresult result = driver_event_of(event);
 	bool reached;
 
@@ -97,6 +102,7 @@ DRIVER_EXPORT CUresult cuEventQuery(CUevent event)
 
 DRIVER_EXPORT CUresult cuEventSynchronize(CUevent event)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_event_of(event);
 
@@ -113,6 +119,7 @@ DRIVER_EXPORT CUresult cuEventSynchronize(CUevent event)
 
 DRIVER_EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	bool capturing, taken;
 	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
@@ -156,11 +163,13 @@ static CUresult event_elapsed(float *milliseconds, CUevent start, CUevent end)
 
 DRIVER_EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
 {
+	DRIVER_CALL;
 	return event_elapsed(milliseconds, start, end);
 }
 
 DRIVER_EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
 {
+	DRIVER_CALL;
 	return event_elapsed(milliseconds, start, end);
 }
 
@@ -170,6 +179,7 @@ DRIVER_EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start,
  * stream of its own that waits for them; of a green context, its own streams. */
 DRIVER_EXPORT CUresult cuCtxRecordEvent(CUcontext handle, CUevent event)
 {
+	DRIVER_CALL;
 	struct CUgreenCtx_st *green;
 	struct CUctx_st *context;
 	struct CUstream_st *stream, **streams;
@@ -216,6 +226,7 @@ DRIVER_EXPORT CUresult cuCtxRecordEvent(CUcontext handle, CUevent event)
 /* What the context's streams are given from now on waits for the event. */
 DRIVER_EXPORT CUresult cuCtxWaitEvent(CUcontext handle, CUevent event)
 {
+	DRIVER_CALL;
 	struct CUgreenCtx_st *green;
 	struct CUctx_st *context;
 	struct CUstream_st **streams;

@@ -24,6 +24,7 @@ _Static_assert(sizeof(struct event_handle) <= sizeof(CUipcEventHandle), "a handl
 
 DRIVER_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event)
 {
+	DRIVER_CALL;
 	struct event_handle handle = { .magic = EVENT_MAGIC, .pid = getpid() };
 	struct stat status;
 	CUresult result = driver_event_of(event);
@@ -46,6 +47,7 @@ DRIVER_EXPORT CUresult cuIpcGetEventHandle(CUipcEventHandle *out, CUevent event)
 
 DRIVER_EXPORT CUresult cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle told)
 {
+	DRIVER_CALL;
 	struct driver_shared_event *shared;
 	struct event_handle handle;
 	struct CUctx_st *context;

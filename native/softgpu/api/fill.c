@@ -29,30 +29,36 @@ static CUresult fill(CUstream handle, CUdeviceptr to, size_t pitch, unsigned ele
 #define DEFINE_FILL(bits, type)									\
 DRIVER_EXPORT CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, size_t count)		\
 {												\
+	DRIVER_CALL;										\
 	return fill(NULL, to, 0, (bits) / 8, value, count, 1, false);				\
 }												\
 DRIVER_EXPORT CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr to, type value, size_t count)	\
 {												\
+	DRIVER_CALL;										\
 	return fill(CU_STREAM_PER_THREAD, to, 0, (bits) / 8, value, count, 1, false);		\
 }												\
 DRIVER_EXPORT CUresult cuMemsetD##bits##Async(CUdeviceptr to, type value, size_t count,	\
 					      CUstream stream)					\
 {												\
+	DRIVER_CALL;										\
 	return fill(stream, to, 0, (bits) / 8, value, count, 1, true);				\
 }												\
 DRIVER_EXPORT CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, size_t pitch, type value,	\
 					      size_t width, size_t height)			\
 {												\
+	DRIVER_CALL;										\
 	return fill(NULL, to, pitch, (bits) / 8, value, width, height, false);			\
 }												\
 DRIVER_EXPORT CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr to, size_t pitch, type value,	\
 						   size_t width, size_t height)			\
 {												\
+	DRIVER_CALL;										\
 	return fill(CU_STREAM_PER_THREAD, to, pitch, (bits) / 8, value, width, height, false);	\
 }												\
 DRIVER_EXPORT CUresult cuMemsetD2D##bits##Async(CUdeviceptr to, size_t pitch, type value,	\
 						size_t width, size_t height, CUstream stream)	\
 {												\
+	DRIVER_CALL;										\
 	return fill(stream, to, pitch, (bits) / 8, value, width, height, true);		\
 }
 

@@ -138,6 +138,7 @@ static CUresult kernel_on(CUkernel kernel, CUdevice ordinal, struct CUfunc_st **
 DRIVER_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute,
 					  CUfunction handle)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = function_here(handle, &function);
 
@@ -149,6 +150,7 @@ DRIVER_EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attri
 DRIVER_EXPORT CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute,
 					  int value)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = function_here(handle, &function);
 
@@ -162,6 +164,7 @@ DRIVER_EXPORT CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribut
 DRIVER_EXPORT CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute,
 					    CUkernel kernel, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = kernel_on(kernel, ordinal, &function);
 
@@ -174,6 +177,7 @@ DRIVER_EXPORT CUresult cuKernelGetAttribute(int *value, CUfunction_attribute att
 DRIVER_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value,
 					    CUkernel kernel, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = kernel_on(kernel, ordinal, &function);
 
@@ -210,6 +214,7 @@ DRIVER_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int 
 
 DRIVER_EXPORT CUresult cuKernelGetFunction(CUfunction *out, CUkernel kernel)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 
@@ -222,6 +227,7 @@ DRIVER_EXPORT CUresult cuKernelGetFunction(CUfunction *out, CUkernel kernel)
 
 DRIVER_EXPORT CUresult cuKernelGetLibrary(CUlibrary *out, CUkernel kernel)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -236,6 +242,7 @@ DRIVER_EXPORT CUresult cuKernelGetLibrary(CUlibrary *out, CUkernel kernel)
 
 DRIVER_EXPORT CUresult cuFuncGetModule(CUmodule *out, CUfunction handle)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = function_here(handle, &function);
 
@@ -249,6 +256,7 @@ DRIVER_EXPORT CUresult cuFuncGetModule(CUmodule *out, CUfunction handle)
 
 DRIVER_EXPORT CUresult cuFuncGetName(const char **name, CUfunction handle)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = driver_ready();
 
@@ -266,6 +274,7 @@ DRIVER_EXPORT CUresult cuFuncGetName(const char **name, CUfunction handle)
 
 DRIVER_EXPORT CUresult cuKernelGetName(const char **name, CUkernel kernel)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -281,6 +290,7 @@ DRIVER_EXPORT CUresult cuKernelGetName(const char **name, CUkernel kernel)
 DRIVER_EXPORT CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset,
 					  size_t *bytes)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = function_here(handle, &function);
 
@@ -302,6 +312,7 @@ DRIVER_EXPORT CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_
 
 DRIVER_EXPORT CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = function_here(handle, &function);
 
@@ -314,6 +325,7 @@ DRIVER_EXPORT CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache conf
 DRIVER_EXPORT CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config,
 					      CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = kernel_on(kernel, ordinal, &function);
 
@@ -325,6 +337,7 @@ DRIVER_EXPORT CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache conf
 
 DRIVER_EXPORT CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig config)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = function_here(handle, &function);
 
@@ -336,6 +349,7 @@ DRIVER_EXPORT CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfi
 
 DRIVER_EXPORT CUresult cuFuncLoad(CUfunction handle)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 
 	return function_here(handle, &function);
@@ -343,6 +357,7 @@ DRIVER_EXPORT CUresult cuFuncLoad(CUfunction handle)
 
 DRIVER_EXPORT CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction handle)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	CUresult result = function_here(handle, &function);
 

@@ -8,6 +8,7 @@
 
 DRIVER_EXPORT CUresult cuGraphCreate(CUgraph *out, unsigned int flags)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 	struct CUgraph_st *graph;
 
@@ -26,6 +27,7 @@ DRIVER_EXPORT CUresult cuGraphCreate(CUgraph *out, unsigned int flags)
 
 DRIVER_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter(graph);
 
 	if (result)
@@ -40,6 +42,7 @@ DRIVER_EXPORT CUresult cuGraphDestroy(CUgraph graph)
 
 DRIVER_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph graph)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter(graph);
 
 	if (result)
@@ -53,6 +56,7 @@ DRIVER_EXPORT CUresult cuGraphClone(CUgraph *out, CUgraph graph)
 
 DRIVER_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode node, CUgraph clone)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter_node(node);
 	struct CUgraphNode_st *found;
 
@@ -73,6 +77,7 @@ DRIVER_EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode node
 
 DRIVER_EXPORT CUresult cuGraphDestroyNode(CUgraphNode node)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter_node(node);
 
 	if (result)
@@ -109,6 +114,7 @@ DRIVER_EXPORT CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNod
 						 const CUgraphNode *to,
 						 const CUgraphEdgeData *data, size_t count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter(graph);
 	size_t done = 0;
 
@@ -145,6 +151,7 @@ DRIVER_EXPORT CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraph
 						    const CUgraphNode *to,
 						    const CUgraphEdgeData *data, size_t count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter(graph);
 
 	if (result)

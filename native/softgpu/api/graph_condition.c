@@ -7,6 +7,7 @@ DRIVER_EXPORT CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *
 						      CUcontext wanted, unsigned int value,
 						      unsigned int flags)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_graph_context(wanted, &context);
 

@@ -121,6 +121,7 @@ static void print_graph(FILE *file, const struct CUgraph_st *graph, unsigned fla
 
 DRIVER_EXPORT CUresult cuGraphDebugDotPrint(CUgraph graph, const char *path, unsigned int flags)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 	size_t length = 0;
 	char *text = NULL;

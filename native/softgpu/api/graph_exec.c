@@ -12,6 +12,7 @@
 
 DRIVER_EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	bool capturing;
 	CUresult result = driver_stream_enter_or_capture(handle, &stream, &capturing);
@@ -34,6 +35,7 @@ DRIVER_EXPORT CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle)
 /* There is nothing to upload. */
 DRIVER_EXPORT CUresult cuGraphUpload(CUgraphExec executable, CUstream handle)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_enter(handle, &stream);
 
@@ -49,6 +51,7 @@ DRIVER_EXPORT CUresult cuGraphUpload(CUgraphExec executable, CUstream handle)
 DRIVER_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph graph,
 						    CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
+	DRIVER_CALL;
 	CUresult result;
 
 	if (!params)
@@ -72,6 +75,7 @@ DRIVER_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *out, CUgraph gr
 DRIVER_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgraph graph,
 							 CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
+	DRIVER_CALL;
 	/* The stream is only for the upload, which is nothing. */
 	return cuGraphInstantiateWithParams(out, graph, params);
 }
@@ -79,6 +83,7 @@ DRIVER_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *out, CUgra
 DRIVER_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph,
 						   unsigned long long flags)
 {
+	DRIVER_CALL;
 	CUDA_GRAPH_INSTANTIATE_PARAMS params = { .flags = flags };
 
 	if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)	/* there is no stream for it */
@@ -90,6 +95,7 @@ DRIVER_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph gra
 DRIVER_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *out, CUgraph graph, CUgraphNode *error,
 					     char *log, size_t bytes)
 {
+	DRIVER_CALL;
 	CUDA_GRAPH_INSTANTIATE_PARAMS params = { 0 };
 	CUresult result = cuGraphInstantiateWithParams(out, graph, &params);
 
@@ -108,6 +114,7 @@ DRIVER_EXPORT CUresult cuGraphInstantiate(CUgraphExec *out, CUgraph graph, CUgra
 
 DRIVER_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec executable, cuuint64_t *flags)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_exec_enter(executable);
 
 	if (result)
@@ -121,6 +128,7 @@ DRIVER_EXPORT CUresult cuGraphExecGetFlags(CUgraphExec executable, cuuint64_t *f
 /* That of the graph of its own, which it was instantiated into. */
 DRIVER_EXPORT CUresult cuGraphExecGetId(CUgraphExec executable, unsigned int *id)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_exec_enter(executable);
 
 	if (result)
@@ -134,6 +142,7 @@ DRIVER_EXPORT CUresult cuGraphExecGetId(CUgraphExec executable, unsigned int *id
 /* Launches under way run to their ends. */
 DRIVER_EXPORT CUresult cuGraphExecDestroy(CUgraphExec executable)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_exec_enter(executable);
 
 	if (result)
@@ -170,6 +179,7 @@ static CUresult enter_switch(CUgraphExec executable, CUgraphNode node, struct CU
 DRIVER_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec executable, CUgraphNode node,
 					     unsigned int enabled)
 {
+	DRIVER_CALL;
 	struct CUgraphNode_st *found;
 	CUresult result = enter_switch(executable, node, &found);
 
@@ -184,6 +194,7 @@ DRIVER_EXPORT CUresult cuGraphNodeSetEnabled(CUgraphExec executable, CUgraphNode
 DRIVER_EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec executable, CUgraphNode node,
 					     unsigned int *enabled)
 {
+	DRIVER_CALL;
 	struct CUgraphNode_st *found;
 	CUresult result;
 

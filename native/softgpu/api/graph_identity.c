@@ -3,6 +3,7 @@
 
 DRIVER_EXPORT CUresult cuGraphGetId(CUgraph graph, unsigned int *id)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter(graph);
 
 	if (result)
@@ -15,6 +16,7 @@ DRIVER_EXPORT CUresult cuGraphGetId(CUgraph graph, unsigned int *id)
 
 DRIVER_EXPORT CUresult cuGraphNodeGetContainingGraph(CUgraphNode node, CUgraph *graph)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter_node(node);
 
 	if (result)
@@ -28,6 +30,7 @@ DRIVER_EXPORT CUresult cuGraphNodeGetContainingGraph(CUgraphNode node, CUgraph *
 /* Among the nodes of its graph. */
 DRIVER_EXPORT CUresult cuGraphNodeGetLocalId(CUgraphNode node, unsigned int *id)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter_node(node);
 
 	if (result)
@@ -41,6 +44,7 @@ DRIVER_EXPORT CUresult cuGraphNodeGetLocalId(CUgraphNode node, unsigned int *id)
 /* Among all nodes of the process. */
 DRIVER_EXPORT CUresult cuGraphNodeGetToolsId(CUgraphNode node, unsigned long long *id)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter_node(node);
 
 	if (result)

@@ -1,34 +1,43 @@
 #include "../driver/graph/memory.h"
+#include "../driver/memory.h"
 
-/* Memory is reserved as long as its nodes are there: used and reserved are the same,
- * and there is nothing to trim. */
+/* What no node stands for any more is given back: the memory of a graph that is there is its own, whether
+ * it runs or not. */
 DRIVER_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
+	CUresult result = driver_device_of(ordinal, &device);
 
-	return driver_device_of(ordinal, &device);
+	if (!result)
+		driver_memory_trim_kept(device);
+	return result;
 }
 
 DRIVER_EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,
 						    void *value)
 {
+	DRIVER_CALL;
+	struct driver_graph_usage usage;
 	struct driver_device *device;
-	size_t used, used_high;
+	size_t reserved;
 	CUresult result = driver_device_of(ordinal, &device);
 
 	if (result)
 		return result;
 	if (!value || (unsigned)attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
 		return CUDA_ERROR_INVALID_VALUE;
-	driver_graph_memory_look(device, &used, &used_high);
-	*(cuuint64_t *)value = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT ||
-			       attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? used : used_high;
+	usage = driver_graph_memory_look(device, &reserved);
+	*(cuuint64_t *)value = attribute == CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT ? usage.used :
+			       attribute == CU_GRAPH_MEM_ATTR_USED_MEM_HIGH ? usage.used_high :
+			       attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? reserved : usage.reserved_high;
 	return CUDA_SUCCESS;
 }
 
 DRIVER_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,
 						    void *value)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -39,6 +48,6 @@ DRIVER_EXPORT CUresult cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem
 		       attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) ||
 	    *(cuuint64_t *)value)
 		return CUDA_ERROR_INVALID_VALUE;
-	driver_graph_memory_reset_high(device);
+	driver_graph_memory_reset_high(device, attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH);
 	return CUDA_SUCCESS;
 }

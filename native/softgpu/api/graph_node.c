@@ -31,6 +31,7 @@ DRIVER_EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph graph,
 					       const CUgraphNode *dependencies, size_t count,
 					       const CUDA_KERNEL_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result = driver_graph_said_kernel(params, NULL, 0, &payload);
 
@@ -41,6 +42,7 @@ DRIVER_EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode *out, CUgraph graph,
 					    const CUgraphNode *dependencies, size_t count,
 					    const CUDA_MEMCPY3D *params, CUcontext context)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result = driver_graph_said_memcpy(params, context, &payload);
 
@@ -52,6 +54,7 @@ DRIVER_EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode *out, CUgraph graph,
 					    const CUDA_MEMSET_NODE_PARAMS *params,
 					    CUcontext context)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result = driver_graph_said_memset(params, context, &payload);
 
@@ -62,6 +65,7 @@ DRIVER_EXPORT CUresult cuGraphAddHostNode(CUgraphNode *out, CUgraph graph,
 					  const CUgraphNode *dependencies, size_t count,
 					  const CUDA_HOST_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result = driver_graph_host(params, &payload);
 
@@ -72,6 +76,7 @@ DRIVER_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode *out, CUgraph graph,
 						const CUgraphNode *dependencies, size_t count,
 						const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result = driver_graph_said_words(params, &payload);
 
@@ -82,6 +87,7 @@ DRIVER_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph,
 						const CUgraphNode *dependencies, size_t count,
 						CUgraph child)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result = driver_graph_said_child(child, &payload);
 
@@ -91,6 +97,7 @@ DRIVER_EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph,
 DRIVER_EXPORT CUresult cuGraphAddEmptyNode(CUgraphNode *out, CUgraph graph,
 					   const CUgraphNode *dependencies, size_t count)
 {
+	DRIVER_CALL;
 	struct graph_payload payload = { .type = CU_GRAPH_NODE_TYPE_EMPTY };
 
 	return add(out, graph, dependencies, NULL, count, &payload);
@@ -100,6 +107,7 @@ DRIVER_EXPORT CUresult cuGraphAddEventRecordNode(CUgraphNode *out, CUgraph graph
 						 const CUgraphNode *dependencies, size_t count,
 						 CUevent event)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result = driver_graph_said_event(CU_GRAPH_NODE_TYPE_EVENT_RECORD, event, &payload);
 
@@ -110,6 +118,7 @@ DRIVER_EXPORT CUresult cuGraphAddEventWaitNode(CUgraphNode *out, CUgraph graph,
 					       const CUgraphNode *dependencies, size_t count,
 					       CUevent event)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result = driver_graph_said_event(CU_GRAPH_NODE_TYPE_WAIT_EVENT, event, &payload);
 
@@ -137,6 +146,7 @@ DRIVER_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph,
 					      const CUgraphNode *dependencies, size_t count,
 					      CUDA_MEM_ALLOC_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	return add_alloc(out, graph, dependencies, NULL, count, params);
 }
 
@@ -144,6 +154,7 @@ DRIVER_EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph graph,
 					     const CUgraphNode *dependencies, size_t count,
 					     CUdeviceptr address)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result = driver_graph_said_free(address, &payload);
 
@@ -206,6 +217,7 @@ DRIVER_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph,
 					 const CUgraphEdgeData *data, size_t count,
 					 CUgraphNodeParams *params)
 {
+	DRIVER_CALL;
 	struct graph_payload payload;
 	CUresult result;
 

@@ -29,6 +29,7 @@ static CUresult enter_typed(CUgraphNode node, CUgraphNodeType type, const void *
 #define DEFINE_GET(name, node_type, out_type, value)				\
 DRIVER_EXPORT CUresult name(CUgraphNode node, out_type *out)			\
 {										\
+	DRIVER_CALL;								\
 	CUresult result = enter_typed(node, CU_GRAPH_NODE_TYPE_##node_type, out);	\
 										\
 	if (result)								\
@@ -55,6 +56,7 @@ DEFINE_GET(cuGraphMemFreeNodeGetParams, MEM_FREE, CUdeviceptr,
 
 DRIVER_EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter_node(node);
 
 	if (result)
@@ -115,6 +117,7 @@ static void describe(const struct graph_payload *payload, CUgraphNodeParams *par
 
 DRIVER_EXPORT CUresult cuGraphNodeGetParams(CUgraphNode node, CUgraphNodeParams *params)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter_node(node);
 
 	if (result)
@@ -282,12 +285,14 @@ static CUresult check_executable(CUgraphExec executable)
 DRIVER_EXPORT CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node,
 						     const CUDA_KERNEL_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	return set_kernel(NULL, node, params);
 }
 
 DRIVER_EXPORT CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode node,
 							 const CUDA_KERNEL_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	CUresult result = check_executable(executable);
 
 	return result ? result : set_kernel(executable, node, params);
@@ -307,6 +312,7 @@ static CUresult context_of(CUgraphNode node, CUgraphNodeType type, CUcontext *co
 
 DRIVER_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D *params)
 {
+	DRIVER_CALL;
 	CUcontext context;
 	CUresult result = context_of(node, CU_GRAPH_NODE_TYPE_MEMCPY, &context);
 
@@ -317,6 +323,7 @@ DRIVER_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CU
 						      const CUDA_MEMCPY3D *params,
 						      CUcontext context)
 {
+	DRIVER_CALL;
 	CUresult result = check_executable(executable);
 
 	return result ? result : set_memcpy(executable, node, params, context);
@@ -325,6 +332,7 @@ DRIVER_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CU
 DRIVER_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode node,
 						  const CUDA_MEMSET_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	CUcontext context;
 	CUresult result = context_of(node, CU_GRAPH_NODE_TYPE_MEMSET, &context);
 
@@ -335,6 +343,7 @@ DRIVER_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CU
 						      const CUDA_MEMSET_NODE_PARAMS *params,
 						      CUcontext context)
 {
+	DRIVER_CALL;
 	CUresult result = check_executable(executable);
 
 	return result ? result : set_memset(executable, node, params, context);
@@ -343,12 +352,14 @@ DRIVER_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CU
 DRIVER_EXPORT CUresult cuGraphHostNodeSetParams(CUgraphNode node,
 						const CUDA_HOST_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	return set_host(NULL, node, params);
 }
 
 DRIVER_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode node,
 						    const CUDA_HOST_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	CUresult result = check_executable(executable);
 
 	return result ? result : set_host(executable, node, params);
@@ -357,6 +368,7 @@ DRIVER_EXPORT CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgr
 DRIVER_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node,
 						      const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	return set_words(NULL, node, params);
 }
 
@@ -364,6 +376,7 @@ DRIVER_EXPORT CUresult
 cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable, CUgraphNode node,
 				   const CUDA_BATCH_MEM_OP_NODE_PARAMS *params)
 {
+	DRIVER_CALL;
 	CUresult result = check_executable(executable);
 
 	return result ? result : set_words(executable, node, params);
@@ -371,12 +384,14 @@ cuGraphExecBatchMemOpNodeSetParams(CUgraphExec executable, CUgraphNode node,
 
 DRIVER_EXPORT CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event)
 {
+	DRIVER_CALL;
 	return set_event(NULL, node, CU_GRAPH_NODE_TYPE_EVENT_RECORD, event);
 }
 
 DRIVER_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec executable, CUgraphNode node,
 							  CUevent event)
 {
+	DRIVER_CALL;
 	CUresult result = check_executable(executable);
 
 	return result ? result :
@@ -385,12 +400,14 @@ DRIVER_EXPORT CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec executable
 
 DRIVER_EXPORT CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event)
 {
+	DRIVER_CALL;
 	return set_event(NULL, node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
 }
 
 DRIVER_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec executable, CUgraphNode node,
 							CUevent event)
 {
+	DRIVER_CALL;
 	CUresult result = check_executable(executable);
 
 	return result ? result : set_event(executable, node, CU_GRAPH_NODE_TYPE_WAIT_EVENT, event);
@@ -399,6 +416,7 @@ DRIVER_EXPORT CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec executable, 
 DRIVER_EXPORT CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec executable, CUgraphNode node,
 							  CUgraph child)
 {
+	DRIVER_CALL;
 	CUgraphExecUpdateResultInfo info = { 0 };
 	struct user_reference *former = NULL;
 	struct CUgraphNode_st *target;
@@ -427,6 +445,7 @@ static bool can_be_set(CUgraphNodeType type)
 
 DRIVER_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *params)
 {
+	DRIVER_CALL;
 	if (!params || !can_be_set(params->type))
 		return CUDA_ERROR_INVALID_VALUE;
 	return set_general(NULL, node, params);
@@ -435,6 +454,7 @@ DRIVER_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams 
 DRIVER_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node,
 						CUgraphNodeParams *params)
 {
+	DRIVER_CALL;
 	CUresult result = check_executable(executable);
 
 	if (result)
@@ -451,6 +471,7 @@ DRIVER_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphN
 DRIVER_EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
 						     CUkernelNodeAttrValue *value)
 {
+	DRIVER_CALL;
 	const struct graph_kernel *kernel;
 	CUresult result = enter_typed(node, CU_GRAPH_NODE_TYPE_KERNEL, value);
 
@@ -486,6 +507,7 @@ static CUresult set_attributes(CUgraphNode node, const CUlaunchAttribute *attrib
 DRIVER_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelNodeAttrID id,
 						     const CUkernelNodeAttrValue *value)
 {
+	DRIVER_CALL;
 	CUlaunchAttribute *attributes;
 	unsigned count, i;
 	CUresult result;
@@ -505,6 +527,7 @@ DRIVER_EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUkernelN
 
 DRIVER_EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from)
 {
+	DRIVER_CALL;
 	CUlaunchAttribute *attributes;
 	unsigned count;
 	CUresult result = attributes_of(NULL, from, &attributes, &count);

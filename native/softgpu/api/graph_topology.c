@@ -47,6 +47,7 @@ static CUresult list_end(struct listing *listing, size_t *count)
 
 DRIVER_EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter(graph);
 
 	if (result)
@@ -66,6 +67,7 @@ DRIVER_EXPORT CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t
 
 DRIVER_EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter(graph);
 
 	if (result)
@@ -88,6 +90,7 @@ DRIVER_EXPORT CUresult cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, si
 DRIVER_EXPORT CUresult cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to,
 					  CUgraphEdgeData *data, size_t *count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter(graph);
 
 	if (result)
@@ -126,6 +129,7 @@ static CUresult list_edges(const struct graph_edges *edges, CUgraphNode *nodes,
 DRIVER_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *nodes,
 						     CUgraphEdgeData *data, size_t *count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter_node(node);
 
 	if (result)
@@ -138,6 +142,7 @@ DRIVER_EXPORT CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNo
 DRIVER_EXPORT CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode *nodes,
 						       CUgraphEdgeData *data, size_t *count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_graph_enter_node(node);
 
 	if (result)

@@ -6,6 +6,7 @@
 DRIVER_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph,
 					    CUgraphExecUpdateResultInfo *info)
 {
+	DRIVER_CALL;
 	struct user_reference *former = NULL;
 	CUresult result;
 
@@ -30,6 +31,7 @@ DRIVER_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph grap
 DRIVER_EXPORT CUresult cuGraphExecUpdate(CUgraphExec executable, CUgraph graph, CUgraphNode *error,
 					 CUgraphExecUpdateResult *why)
 {
+	DRIVER_CALL;
 	CUgraphExecUpdateResultInfo info;
 	CUresult result = cuGraphExecUpdate_v2(executable, graph, &info);
 

@@ -28,6 +28,7 @@ static CUresult enter_object(CUuserObject object, unsigned count)
 DRIVER_EXPORT CUresult cuUserObjectCreate(CUuserObject *out, void *pointer, CUhostFn destructor,
 					  unsigned int count, unsigned int flags)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -39,6 +40,7 @@ DRIVER_EXPORT CUresult cuUserObjectCreate(CUuserObject *out, void *pointer, CUho
 
 DRIVER_EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
+	DRIVER_CALL;
 	CUresult result = enter_object(object, count);
 
 	if (result)
@@ -50,6 +52,7 @@ DRIVER_EXPORT CUresult cuUserObjectRetain(CUuserObject object, unsigned int coun
 
 DRIVER_EXPORT CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
+	DRIVER_CALL;
 	CUresult result = enter_object(object, count);
 
 	if (result)
@@ -63,6 +66,7 @@ DRIVER_EXPORT CUresult cuUserObjectRelease(CUuserObject object, unsigned int cou
 DRIVER_EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object,
 					       unsigned int count, unsigned int flags)
 {
+	DRIVER_CALL;
 	CUresult result = enter_object(object, count);
 
 	if (result)
@@ -81,6 +85,7 @@ DRIVER_EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject objec
 DRIVER_EXPORT CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object,
 						unsigned int count)
 {
+	DRIVER_CALL;
 	CUresult result = enter_object(object, count);
 
 	if (result)

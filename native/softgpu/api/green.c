@@ -30,9 +30,9 @@ static struct CUstream_st *add_stream(struct CUgreenCtx_st *green, unsigned flag
 
 static CUresult name_both(struct CUgreenCtx_st *green)
 {
-	if (driver_handle_add(green, DRIVER_KIND_GREEN))
+	if (driver_handle_add(green, DRIVER_KIND_GREEN, NULL))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (driver_handle_add(&green->as_context, DRIVER_KIND_GREEN_AS_CONTEXT)) {
+	if (driver_handle_add(&green->as_context, DRIVER_KIND_GREEN_AS_CONTEXT, NULL)) {
 		driver_handle_remove(green, DRIVER_KIND_GREEN);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -68,6 +68,7 @@ static void end(struct CUgreenCtx_st *green)
 DRIVER_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc resources,
 					CUdevice ordinal, unsigned int flags)
 {
+	DRIVER_CALL;
 	static uint64_t last_id;
 	struct driver_device *device;
 	struct CUgreenCtx_st *green;
@@ -107,6 +108,7 @@ DRIVER_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc resou
 
 DRIVER_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -131,6 +133,7 @@ static CUresult enter(CUgreenCtx green)
 
 DRIVER_EXPORT CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
 {
+	DRIVER_CALL;
 	CUresult result = enter(green);
 
 	if (result)
@@ -144,6 +147,7 @@ DRIVER_EXPORT CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx green)
 DRIVER_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *resource,
 						CUdevResourceType type)
 {
+	DRIVER_CALL;
 	CUresult result = enter(green);
 
 	return result ? result : api_resource_tell(green->primary->device, green, resource, type);
@@ -151,6 +155,7 @@ DRIVER_EXPORT CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource 
 
 DRIVER_EXPORT CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long *id)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (!result && !green)
@@ -168,6 +173,7 @@ DRIVER_EXPORT CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long *id)
 DRIVER_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *out, CUgreenCtx green, unsigned int flags,
 					      int priority)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = enter(green);
 
@@ -179,7 +185,7 @@ DRIVER_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *out, CUgreenCtx green, u
 	if (!stream)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	stream->priority = driver_stream_priority(priority);
-	if (driver_handle_add(stream, DRIVER_KIND_STREAM)) {
+	if (driver_handle_add(stream, DRIVER_KIND_STREAM, &stream->context->users)) {
 		driver_stream_end(stream);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -189,6 +195,7 @@ DRIVER_EXPORT CUresult cuGreenCtxStreamCreate(CUstream *out, CUgreenCtx green, u
 
 DRIVER_EXPORT CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *out)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -202,6 +209,7 @@ DRIVER_EXPORT CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *out)
 
 DRIVER_EXPORT CUresult cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event)
 {
+	DRIVER_CALL;
 	CUresult result = enter(green);
 
 	return result ? result : cuCtxRecordEvent((CUcontext)(void *)&green->as_context, event);
@@ -209,6 +217,7 @@ DRIVER_EXPORT CUresult cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event)
 
 DRIVER_EXPORT CUresult cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event)
 {
+	DRIVER_CALL;
 	CUresult result = enter(green);
 
 	return result ? result : cuCtxWaitEvent((CUcontext)(void *)&green->as_context, event);

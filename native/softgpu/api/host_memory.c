@@ -39,11 +39,13 @@ static CUresult host_alloc(void **out, size_t bytes, unsigned flags)
 /* All pinned memory is mapped and portable where addressing is unified. */
 DRIVER_EXPORT CUresult cuMemAllocHost_v2(void **out, size_t bytes)
 {
+	DRIVER_CALL;
 	return host_alloc(out, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
 }
 
 DRIVER_EXPORT CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 {
+	DRIVER_CALL;
 	return host_alloc(out, bytes, flags);
 }
 
@@ -58,6 +60,7 @@ static bool host_allocation(const void *address, enum driver_memory_kind kind,
 /* It is for all devices: what any of them may still do there finishes first. */
 DRIVER_EXPORT CUresult cuMemFreeHost(void *address)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation;
 	CUresult result = driver_ready();
 
@@ -76,6 +79,7 @@ DRIVER_EXPORT CUresult cuMemFreeHost(void *address)
 
 DRIVER_EXPORT CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation = {
 		.base = (uintptr_t)address, .size = bytes, .kind = DRIVER_MEMORY_REGISTERED,
 		.flags = flags,
@@ -96,6 +100,7 @@ DRIVER_EXPORT CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigne
 
 DRIVER_EXPORT CUresult cuMemHostUnregister(void *address)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
@@ -132,6 +137,7 @@ static CUresult find_host(const void *address, struct driver_allocation *allocat
 DRIVER_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address,
 						    unsigned int flags)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation;
 	CUresult result = find_host(address, &allocation);
 
@@ -145,6 +151,7 @@ DRIVER_EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *addr
 
 DRIVER_EXPORT CUresult cuMemHostGetFlags(unsigned int *flags, void *address)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation;
 	CUresult result = find_host(address, &allocation);
 

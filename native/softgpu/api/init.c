@@ -53,6 +53,7 @@ out_end:
 
 DRIVER_EXPORT CUresult cuInit(unsigned int flags)
 {
+	DRIVER_CALL;
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	CUresult result = CUDA_SUCCESS;
 
@@ -72,6 +73,7 @@ DRIVER_EXPORT CUresult cuInit(unsigned int flags)
 
 DRIVER_EXPORT CUresult cuDriverGetVersion(int *version)
 {
+	DRIVER_CALL;
 	if (!version)
 		return CUDA_ERROR_INVALID_VALUE;
 	*version = DRIVER_API_VERSION;

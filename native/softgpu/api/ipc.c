@@ -48,6 +48,7 @@ static struct opened *all_opened;
 
 DRIVER_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 {
+	DRIVER_CALL;
 	struct ipc_handle handle = { .magic = IPC_MAGIC, .pid = getpid() };
 	struct driver_allocation allocation;
 	struct CUctx_st *context;
@@ -131,6 +132,7 @@ static void forget_ended(void)
 DRIVER_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle told,
 					     unsigned int flags)
 {
+	DRIVER_CALL;
 	struct ipc_handle handle;
 	struct CUctx_st *context;
 	struct opened *opened;
@@ -177,6 +179,7 @@ out_unlock:
 
 DRIVER_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
+	DRIVER_CALL;
 	struct opened **link, *opened;
 	CUresult result = driver_ready();
 

@@ -51,6 +51,7 @@ static CUresult enter(CUfunction handle, struct driver_pieces **pieces)
 
 DRIVER_EXPORT CUresult cuFuncSetBlockShape(CUfunction handle, int x, int y, int z)
 {
+	DRIVER_CALL;
 	struct driver_pieces *pieces;
 	CUresult result;
 
@@ -68,6 +69,7 @@ DRIVER_EXPORT CUresult cuFuncSetBlockShape(CUfunction handle, int x, int y, int 
 
 DRIVER_EXPORT CUresult cuFuncSetSharedSize(CUfunction handle, unsigned int bytes)
 {
+	DRIVER_CALL;
 	struct driver_pieces *pieces;
 	CUresult result = enter(handle, &pieces);
 
@@ -80,6 +82,7 @@ DRIVER_EXPORT CUresult cuFuncSetSharedSize(CUfunction handle, unsigned int bytes
 
 DRIVER_EXPORT CUresult cuParamSetSize(CUfunction handle, unsigned int bytes)
 {
+	DRIVER_CALL;
 	struct driver_pieces *pieces;
 	CUresult result;
 
@@ -95,6 +98,7 @@ DRIVER_EXPORT CUresult cuParamSetSize(CUfunction handle, unsigned int bytes)
 
 DRIVER_EXPORT CUresult cuParamSetv(CUfunction handle, int offset, void *value, unsigned int bytes)
 {
+	DRIVER_CALL;
 	struct driver_pieces *pieces;
 	CUresult result;
 
@@ -121,6 +125,7 @@ DRIVER_EXPORT CUresult cuParamSetf(CUfunction handle, int offset, float value)
 
 DRIVER_EXPORT CUresult cuLaunchGridAsync(CUfunction handle, int width, int height, CUstream stream)
 {
+	DRIVER_CALL;
 	struct driver_pieces *pieces, now;
 	size_t bytes;
 	CUresult result;

@@ -44,7 +44,7 @@ static CUresult library_make(CUlibrary *out, void *image, const void *origin, un
 	/* Load at once, so that a bad image is reported here. */
 	driver_module_lock();
 	result = driver_module_load(context, library, image, library->max_registers, &why, &module);
-	if (!result && driver_handle_add(library, DRIVER_KIND_LIBRARY)) {
+	if (!result && driver_handle_add(library, DRIVER_KIND_LIBRARY, NULL)) {
 		driver_module_unload(module);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -65,6 +65,7 @@ DRIVER_EXPORT CUresult cuLibraryLoadData(CUlibrary *out, const void *image, CUji
 					 CUlibraryOption *library_options, void **library_values,
 					 unsigned int library_count)
 {
+	DRIVER_CALL;
 	void *copy;
 	CUresult result = driver_ready();
 
@@ -83,6 +84,7 @@ DRIVER_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path,
 					     unsigned int count, CUlibraryOption *library_options,
 					     void **library_values, unsigned int library_count)
 {
+	DRIVER_CALL;
 	void *image;
 	CUresult result = driver_ready();
 
@@ -97,6 +99,7 @@ DRIVER_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *out, const char *path,
 
 DRIVER_EXPORT CUresult cuLibraryUnload(CUlibrary library)
 {
+	DRIVER_CALL;
 	struct CUmod_st *module, *next;
 	CUresult result = library_of(library);
 
@@ -146,6 +149,7 @@ static CUresult library_here(CUlibrary library, struct CUmod_st **module)
 
 DRIVER_EXPORT CUresult cuLibraryGetModule(CUmodule *out, CUlibrary library)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	struct CUmod_st *module;
 	CUresult result = driver_context_enter(&context);
@@ -162,6 +166,7 @@ DRIVER_EXPORT CUresult cuLibraryGetModule(CUmodule *out, CUlibrary library)
 
 DRIVER_EXPORT CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, const char *name)
 {
+	DRIVER_CALL;
 	struct engine_function_info info;
 	struct engine_function *code;
 	struct CUmod_st *module;
@@ -187,6 +192,7 @@ DRIVER_EXPORT CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary library, cons
 
 DRIVER_EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library)
 {
+	DRIVER_CALL;
 	struct CUmod_st *module;
 	CUresult result;
 
@@ -201,6 +207,7 @@ DRIVER_EXPORT CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary li
 DRIVER_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int room,
 						 CUlibrary library)
 {
+	DRIVER_CALL;
 	struct engine_function_info info;
 	struct engine_function *code;
 	struct CUmod_st *module;
@@ -222,6 +229,7 @@ DRIVER_EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int
 DRIVER_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary library,
 					  const char *name)
 {
+	DRIVER_CALL;
 	struct CUmod_st *module;
 	CUresult result = library_here(library, &module);
 
@@ -231,6 +239,7 @@ DRIVER_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, C
 DRIVER_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, CUlibrary library,
 					   const char *name)
 {
+	DRIVER_CALL;
 	struct CUmod_st *module;
 	CUresult result = library_here(library, &module);
 
@@ -240,6 +249,7 @@ DRIVER_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *bytes, 
 DRIVER_EXPORT CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library,
 						   const char *name)
 {
+	DRIVER_CALL;
 	(void)function, (void)library, (void)name;
 	return driver_unsupported("cuLibraryGetUnifiedFunction");
 }

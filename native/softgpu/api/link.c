@@ -86,6 +86,7 @@ static CUresult target_of(unsigned count, const CUjit_option *options, void **va
 DRIVER_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option *options, void **values,
 				       CUlinkState *out)
 {
+	DRIVER_CALL;
 	struct CUlinkState_st *state;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
@@ -112,7 +113,7 @@ DRIVER_EXPORT CUresult cuLinkCreate_v2(unsigned int count, CUjit_option *options
 	state->error_room = value ? *value : NULL;
 	value = value_of(state, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES);
 	state->info_room = value ? *value : NULL;
-	if (!state->linker || driver_handle_add(state, DRIVER_KIND_LINK)) {
+	if (!state->linker || driver_handle_add(state, DRIVER_KIND_LINK, NULL)) {
 		if (state->linker)
 			engine_linker_destroy(state->linker);
 		free(state);
@@ -158,12 +159,14 @@ DRIVER_EXPORT CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, 
 					size_t bytes, const char *name, unsigned int count,
 					CUjit_option *options, void **values)
 {
+	DRIVER_CALL;
 	return add(state, type, data, bytes, name, count, options, values);
 }
 
 DRIVER_EXPORT CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path,
 					unsigned int count, CUjit_option *options, void **values)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 	size_t bytes;
 	void *data;
@@ -185,6 +188,7 @@ DRIVER_FIRST_NAME(cuLinkAddFile);
 
 DRIVER_EXPORT CUresult cuLinkComplete(CUlinkState state, void **image, size_t *bytes)
 {
+	DRIVER_CALL;
 	struct engine_diagnostic why = { "" };
 	uint64_t began_ns = clock_monotonic_ns();
 	const void *linked;
@@ -213,6 +217,7 @@ out:
 
 DRIVER_EXPORT CUresult cuLinkDestroy(CUlinkState state)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "../driver/log.h"
 
+#include "../driver/call.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,16 +12,19 @@
 DRIVER_EXPORT CUresult cuLogsRegisterCallback(CUlogsCallback function, void *opaque,
 					      CUlogsCallbackHandle *handle)
 {
+	DRIVER_CALL;
 	return function ? driver_log_register(function, opaque, handle) : CUDA_ERROR_INVALID_VALUE;
 }
 
 DRIVER_EXPORT CUresult cuLogsUnregisterCallback(CUlogsCallbackHandle handle)
 {
+	DRIVER_CALL;
 	return driver_log_unregister(handle);
 }
 
 DRIVER_EXPORT CUresult cuLogsCurrent(CUlogIterator *iterator, unsigned int flags)
 {
+	DRIVER_CALL;
 	if (!iterator || flags)
 		return CUDA_ERROR_INVALID_VALUE;
 	driver_log_lock();
@@ -30,6 +35,7 @@ DRIVER_EXPORT CUresult cuLogsCurrent(CUlogIterator *iterator, unsigned int flags
 
 DRIVER_EXPORT CUresult cuLogsDumpToFile(CUlogIterator *iterator, const char *path, unsigned int flags)
 {
+	DRIVER_CALL;
 	bool written = true;
 	FILE *file;
 
@@ -52,6 +58,7 @@ DRIVER_EXPORT CUresult cuLogsDumpToFile(CUlogIterator *iterator, const char *pat
 DRIVER_EXPORT CUresult cuLogsDumpToMemory(CUlogIterator *iterator, char *buffer, size_t *size,
 					  unsigned int flags)
 {
+	DRIVER_CALL;
 	size_t length = 0, room;
 	unsigned first, begin;
 	bool none_fits;

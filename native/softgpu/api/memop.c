@@ -8,6 +8,7 @@ DRIVER_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream handle, unsigned int count
 					     CUstreamBatchMemOpParams *operations,
 					     unsigned int flags)
 {
+	DRIVER_CALL;
 	const CUDA_BATCH_MEM_OP_NODE_PARAMS params = {
 		.count = count, .paramArray = operations, .flags = flags,
 	};
@@ -44,24 +45,28 @@ static CUresult one(CUstream stream, CUstreamBatchMemOpType type, CUdeviceptr ad
 DRIVER_EXPORT CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address,
 					      cuuint32_t value, unsigned int flags)
 {
+	DRIVER_CALL;
 	return one(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, address, value, flags);
 }
 
 DRIVER_EXPORT CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address,
 					      cuuint64_t value, unsigned int flags)
 {
+	DRIVER_CALL;
 	return one(stream, CU_STREAM_MEM_OP_WAIT_VALUE_64, address, value, flags);
 }
 
 DRIVER_EXPORT CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address,
 					       cuuint32_t value, unsigned int flags)
 {
+	DRIVER_CALL;
 	return one(stream, CU_STREAM_MEM_OP_WRITE_VALUE_32, address, value, flags);
 }
 
 DRIVER_EXPORT CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address,
 					       cuuint64_t value, unsigned int flags)
 {
+	DRIVER_CALL;
 	return one(stream, CU_STREAM_MEM_OP_WRITE_VALUE_64, address, value, flags);
 }
 

@@ -9,6 +9,7 @@
 
 DRIVER_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 	uintptr_t address;
@@ -28,6 +29,7 @@ DRIVER_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 
 DRIVER_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 	uintptr_t address;
@@ -48,6 +50,7 @@ DRIVER_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigne
 DRIVER_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width,
 					  size_t height, unsigned int element)
 {
+	DRIVER_CALL;
 	size_t row;
 	CUresult result;
 
@@ -68,6 +71,7 @@ DRIVER_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_
 /* Freeing waits for the work that may still use the memory, as CUDA does. */
 DRIVER_EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation;
 	struct CUctx_st *context;
 	CUresult result = driver_ready();
@@ -94,6 +98,7 @@ DRIVER_EXPORT CUresult cuMemFree_v2(CUdeviceptr address)
 
 DRIVER_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 	uint64_t size, used;
@@ -112,6 +117,7 @@ DRIVER_EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 DRIVER_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size,
 					       CUdeviceptr address)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);

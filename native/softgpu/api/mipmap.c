@@ -9,6 +9,7 @@ DRIVER_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *out,
 					      const CUDA_ARRAY3D_DESCRIPTOR *descriptor,
 					      unsigned int level_count)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 
@@ -22,12 +23,13 @@ DRIVER_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *out,
 /* As cuArrayDestroy: what may still use it finishes first. */
 DRIVER_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 	struct CUctx_st *context;
 
 	if (result)
 		return result;
-	if (!handle || !driver_handle_remove(handle, DRIVER_KIND_MIPMAP))
+	if (!driver_handle_is(handle, DRIVER_KIND_MIPMAP) || !driver_handle_remove(handle, DRIVER_KIND_MIPMAP))
 		return CUDA_ERROR_INVALID_HANDLE;
 	context = handle->context;
 	driver_stream_drain(context);
@@ -38,6 +40,7 @@ DRIVER_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
 DRIVER_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle,
 						unsigned int level)
 {
+	DRIVER_CALL;
 	struct CUmipmappedArray_st *mipmap;
 	CUresult result = driver_ready();
 
@@ -55,6 +58,7 @@ DRIVER_EXPORT CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray h
 DRIVER_EXPORT CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
 							   CUmipmappedArray handle)
 {
+	DRIVER_CALL;
 	struct CUmipmappedArray_st *mipmap;
 	CUresult result = driver_ready();
 
@@ -68,6 +72,7 @@ DRIVER_EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_R
 							     CUmipmappedArray handle,
 							     CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct CUmipmappedArray_st *mipmap;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);

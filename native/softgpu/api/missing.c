@@ -11,6 +11,7 @@
 	DRIVER_EXPORT CUresult name(void);	\
 	DRIVER_EXPORT CUresult name(void)	\
 	{					\
+		DRIVER_CALL;			\
 		return driver_unsupported(#name);	\
 	}
 

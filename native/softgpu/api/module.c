@@ -33,22 +33,26 @@ static CUresult load_data(CUmodule *out, const void *image, unsigned count,
 
 DRIVER_EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image)
 {
+	DRIVER_CALL;
 	return load_data(out, image, 0, NULL, NULL);
 }
 
 DRIVER_EXPORT CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned int count,
 					  CUjit_option *options, void **values)
 {
+	DRIVER_CALL;
 	return load_data(out, image, count, options, values);
 }
 
 DRIVER_EXPORT CUresult cuModuleLoadFatBinary(CUmodule *out, const void *image)
 {
+	DRIVER_CALL;
 	return load_data(out, image, 0, NULL, NULL);
 }
 
 DRIVER_EXPORT CUresult cuModuleLoad(CUmodule *out, const char *path)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	void *image;
 	CUresult result = driver_context_enter(&context);
@@ -67,6 +71,7 @@ DRIVER_EXPORT CUresult cuModuleLoad(CUmodule *out, const char *path)
 
 DRIVER_EXPORT CUresult cuModuleUnload(CUmodule module)
 {
+	DRIVER_CALL;
 	CUresult result = driver_module_of(module);
 	struct CUctx_st *context;
 
@@ -90,6 +95,7 @@ DRIVER_EXPORT CUresult cuModuleUnload(CUmodule module)
  * program from starting. */
 DRIVER_EXPORT CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
+	DRIVER_CALL;
 	const char *asked = getenv("CUDA_MODULE_LOADING");
 	CUresult result = driver_ready();
 
@@ -122,6 +128,7 @@ static CUresult function_named(struct CUmod_st *module, const char *name,
 
 DRIVER_EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
 {
+	DRIVER_CALL;
 	CUresult result = driver_module_of(module);
 
 	if (result)
@@ -133,6 +140,7 @@ DRIVER_EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, con
 
 DRIVER_EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule module)
 {
+	DRIVER_CALL;
 	CUresult result = driver_module_of(module);
 
 	if (result)
@@ -146,6 +154,7 @@ DRIVER_EXPORT CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mo
 DRIVER_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int room,
 						  CUmodule module)
 {
+	DRIVER_CALL;
 	CUresult result = driver_module_of(module);
 	struct engine_function *code;
 	size_t at = 0;
@@ -164,6 +173,7 @@ DRIVER_EXPORT CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigne
 DRIVER_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module,
 					    const char *name)
 {
+	DRIVER_CALL;
 	CUresult result = driver_module_of(module);
 
 	return result ? result : driver_module_variable(module, name, false, address, bytes);

@@ -32,6 +32,7 @@ static CUresult check_properties(const CUmulticastObjectProp *properties)
 DRIVER_EXPORT CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties,
 						 CUmulticastGranularity_flags option)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (!result)
@@ -47,6 +48,7 @@ DRIVER_EXPORT CUresult cuMulticastGetGranularity(size_t *granularity, const CUmu
 
 DRIVER_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *properties)
 {
+	DRIVER_CALL;
 	CUresult result = driver_virtual_begin();
 	struct driver_team *team;
 
@@ -61,6 +63,7 @@ DRIVER_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, cons
 
 DRIVER_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	CUresult result = driver_virtual_begin();
 	struct driver_device *device;
 	struct driver_team *team;
@@ -104,6 +107,7 @@ DRIVER_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, s
 					  CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size,
 					  unsigned long long flags)
 {
+	DRIVER_CALL;
 	struct driver_team *team;
 	struct driver_part part;
 	CUresult result = memory_offset % GRANULE ? CUDA_ERROR_INVALID_VALUE :
@@ -140,6 +144,7 @@ static bool hold_pooled(CUdeviceptr address, size_t size, struct driver_part *pa
 DRIVER_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr address,
 					   size_t size, unsigned long long flags)
 {
+	DRIVER_CALL;
 	struct driver_team *team;
 	struct driver_part part;
 	struct memory *memory;
@@ -170,6 +175,7 @@ DRIVER_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, 
 DRIVER_EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice ordinal, size_t offset,
 					 size_t size)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	struct driver_team *team;
 	CUresult result = driver_device_of(ordinal, &device);

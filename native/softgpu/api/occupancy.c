@@ -34,12 +34,14 @@ DRIVER_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, 
 								   int threads,
 								   size_t dynamic_shared)
 {
+	DRIVER_CALL;
 	return max_active_blocks(blocks, handle, threads, dynamic_shared);
 }
 
 DRIVER_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 	int *blocks, CUfunction handle, int threads, size_t dynamic_shared, unsigned int flags)
 {
+	DRIVER_CALL;
 	/* The one flag is about a cache policy that has no effect on blocks here. */
 	if (flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -85,6 +87,7 @@ DRIVER_EXPORT CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, C
 							CUoccupancyB2DSize shared_of,
 							size_t shared, int limit)
 {
+	DRIVER_CALL;
 	return max_potential(grid, block, handle, shared_of, shared, limit);
 }
 
@@ -94,6 +97,7 @@ DRIVER_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int 
 								 size_t shared, int limit,
 								 unsigned int flags)
 {
+	DRIVER_CALL;
 	if (flags & ~(unsigned)CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE)
 		return CUDA_ERROR_INVALID_VALUE;
 	return max_potential(grid, block, handle, shared_of, shared, limit);
@@ -102,6 +106,7 @@ DRIVER_EXPORT CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int 
 DRIVER_EXPORT CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction handle,
 							       int blocks, int threads)
 {
+	DRIVER_CALL;
 	const struct driver_capability *capability;
 	struct CUfunc_st *function;
 	uint64_t per_block, taken, limit;
@@ -180,6 +185,7 @@ static CUresult clustered(CUfunction handle, const CUlaunchConfig *config, const
 DRIVER_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction handle,
 						    const CUlaunchConfig *config)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	uint32_t resident, blocks;
 	CUresult result = clustered(handle, config, clusters, &function, &resident);
@@ -194,6 +200,7 @@ DRIVER_EXPORT CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction ha
 DRIVER_EXPORT CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction handle,
 							  const CUlaunchConfig *config)
 {
+	DRIVER_CALL;
 	struct CUfunc_st *function;
 	uint32_t resident, most;
 	CUresult result = clustered(handle, config, size, &function, &resident);

@@ -7,6 +7,7 @@
 
 DRIVER_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 	uint32_t bit;
@@ -27,6 +28,7 @@ DRIVER_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags)
 
 DRIVER_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	CUresult result = driver_context_enter(&context);
 	uint32_t bit;
@@ -45,6 +47,7 @@ DRIVER_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer)
 
 DRIVER_EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice from, CUdevice to)
 {
+	DRIVER_CALL;
 	struct driver_device *one, *other;
 	CUresult result = driver_device_of(from, &one);
 
@@ -61,6 +64,7 @@ DRIVER_EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice from, CUdevice t
 DRIVER_EXPORT CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute,
 					       CUdevice from, CUdevice to)
 {
+	DRIVER_CALL;
 	struct driver_device *one, *other;
 	CUresult result = driver_device_of(from, &one);
 
@@ -110,6 +114,7 @@ DRIVER_EXPORT CUresult cuDeviceGetHostAtomicCapabilities(unsigned int *out,
 							 const CUatomicOperation *operations,
 							 unsigned int count, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -120,6 +125,7 @@ DRIVER_EXPORT CUresult cuDeviceGetP2PAtomicCapabilities(unsigned int *out,
 							const CUatomicOperation *operations,
 							unsigned int count, CUdevice from, CUdevice to)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(from, &device);
 

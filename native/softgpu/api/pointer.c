@@ -81,6 +81,7 @@ static CUresult pointer_attribute(void *out, CUpointer_attribute attribute, uint
 DRIVER_EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attribute,
 					     CUdeviceptr address)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation;
 	CUresult result = driver_ready();
 
@@ -94,6 +95,7 @@ DRIVER_EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute attr
 DRIVER_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *list,
 					      void **out, CUdeviceptr address)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation = { 0 };
 	CUresult result = driver_ready();
 	bool found;
@@ -117,6 +119,7 @@ DRIVER_EXPORT CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attr
 DRIVER_EXPORT CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
 					     CUdeviceptr address)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)

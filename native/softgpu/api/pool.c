@@ -98,12 +98,14 @@ static CUresult alloc_async(CUdeviceptr *out, size_t bytes, CUmemoryPool wanted,
 
 DRIVER_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
 {
+	DRIVER_CALL;
 	return alloc_async(out, bytes, NULL, stream);
 }
 
 DRIVER_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool pool,
 					       CUstream stream)
 {
+	DRIVER_CALL;
 	if (!pool)
 		return CUDA_ERROR_INVALID_VALUE;
 	return alloc_async(out, bytes, pool, stream);
@@ -146,6 +148,7 @@ static CUresult free_block(const struct driver_allocation *allocation, struct CU
 
 DRIVER_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation;
 	struct free_operation *operation;
 	struct CUstream_st *stream;
@@ -180,6 +183,7 @@ DRIVER_EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 /* Allocations of a destroyed pool live on until they are freed. */
 DRIVER_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
+	DRIVER_CALL;
 	CUresult result = driver_pool_of(pool);
 
 	if (result)
@@ -192,6 +196,7 @@ DRIVER_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 DRIVER_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
+	DRIVER_CALL;
 	CUresult result = driver_pool_of(pool);
 
 	if (result)

@@ -10,6 +10,7 @@
 
 DRIVER_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -23,6 +24,7 @@ DRIVER_EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice ord
 
 DRIVER_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice ordinal)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -36,6 +38,7 @@ DRIVER_EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice ordinal)
 
 DRIVER_EXPORT CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -76,6 +79,7 @@ static CUresult make_pool(CUmemoryPool *out, const CUmemPoolProps *properties,
 
 DRIVER_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_ready();
 
@@ -117,6 +121,7 @@ static CUresult pool_location(const CUmemLocation *location, CUmemAllocationType
 DRIVER_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location,
 					      CUmemAllocationType type)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = pool_location(location, type, &device);
 
@@ -126,6 +131,7 @@ DRIVER_EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *
 DRIVER_EXPORT CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location,
 				       CUmemAllocationType type)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = pool_location(location, type, &device);
 
@@ -135,6 +141,7 @@ DRIVER_EXPORT CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *locatio
 DRIVER_EXPORT CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type,
 				       CUmemoryPool pool)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = pool_location(location, type, &device);
 
@@ -146,6 +153,7 @@ DRIVER_EXPORT CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationT
 DRIVER_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 					     void *value)
 {
+	DRIVER_CALL;
 	bool strict = driver_options()->strict;
 	CUresult result = driver_pool_of(pool);
 
@@ -186,6 +194,7 @@ DRIVER_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attrib
 DRIVER_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 					     void *value)
 {
+	DRIVER_CALL;
 	CUresult result = driver_pool_of(pool);
 
 	if (result)
@@ -223,6 +232,7 @@ DRIVER_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attrib
 DRIVER_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map,
 					  size_t count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_pool_of(pool);
 
 	if (result)
@@ -252,6 +262,7 @@ DRIVER_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDe
 DRIVER_EXPORT CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool,
 					  CUmemLocation *location)
 {
+	DRIVER_CALL;
 	CUresult result = driver_pool_of(pool);
 
 	if (result)

@@ -33,6 +33,7 @@ DRIVER_EXPORT CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool 
 							CUmemAllocationHandleType type,
 							unsigned long long flags)
 {
+	DRIVER_CALL;
 	CUresult result = driver_pool_of(pool);
 	int fd;
 
@@ -52,6 +53,7 @@ DRIVER_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, voi
 							  CUmemAllocationHandleType type,
 							  unsigned long long flags)
 {
+	DRIVER_CALL;
 	struct CUmemPoolHandle_st *pool;
 	struct driver_device *device;
 	CUresult result = driver_ready();
@@ -78,6 +80,7 @@ DRIVER_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, voi
 
 DRIVER_EXPORT CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
 {
+	DRIVER_CALL;
 	struct driver_allocation allocation;
 	struct exported_pointer told = { .magic = POINTER_MAGIC };
 	struct stat status;
@@ -127,6 +130,7 @@ static CUresult map_pointer(struct CUctx_st *context, struct CUmemPoolHandle_st 
 DRIVER_EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool,
 					      CUmemPoolPtrExportData *data)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context = NULL;
 	struct exported_pointer told;
 	struct stat status;

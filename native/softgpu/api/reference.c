@@ -40,16 +40,19 @@ static CUresult find(CUmodule handle, const char *name, bool is_surface, struct 
 
 DRIVER_EXPORT CUresult cuModuleGetTexRef(CUtexref *out, CUmodule module, const char *name)
 {
+	DRIVER_CALL;
 	return find(module, name, false, out);
 }
 
 DRIVER_EXPORT CUresult cuModuleGetSurfRef(CUsurfref *out, CUmodule module, const char *name)
 {
+	DRIVER_CALL;
 	return find(module, name, true, (struct CUtexref_st **)out);
 }
 
 DRIVER_EXPORT CUresult cuTexRefCreate(CUtexref *out)
 {
+	DRIVER_CALL;
 	struct CUtexref_st *reference;
 	CUresult result = driver_ready();
 
@@ -61,7 +64,7 @@ DRIVER_EXPORT CUresult cuTexRefCreate(CUtexref *out)
 	if (!reference)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	driver_reference_begin(reference);
-	if (driver_handle_add(reference, DRIVER_KIND_TEXTURE_REFERENCE)) {
+	if (driver_handle_add(reference, DRIVER_KIND_TEXTURE_REFERENCE, NULL)) {
 		free(reference);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -72,6 +75,7 @@ DRIVER_EXPORT CUresult cuTexRefCreate(CUtexref *out)
 /* Those of a module go with it. */
 DRIVER_EXPORT CUresult cuTexRefDestroy(CUtexref reference)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -86,6 +90,7 @@ DRIVER_EXPORT CUresult cuTexRefDestroy(CUtexref reference)
 /* All references of a module are there for its functions: this only tells whether so. */
 DRIVER_EXPORT CUresult cuParamSetTexRef(CUfunction handle, int unit, CUtexref reference)
 {
+	DRIVER_CALL;
 	struct CUctx_st *context;
 	struct CUfunc_st *function;
 	CUresult result = driver_context_enter(&context);
@@ -120,6 +125,7 @@ static void bind_array(struct CUtexref_st *reference, const struct CUarray_st *a
 
 DRIVER_EXPORT CUresult cuTexRefSetArray(CUtexref reference, CUarray handle, unsigned int flags)
 {
+	DRIVER_CALL;
 	const CUDA_RESOURCE_DESC resource = {
 		.resType = CU_RESOURCE_TYPE_ARRAY, .res.array.hArray = handle,
 	};
@@ -139,6 +145,7 @@ DRIVER_EXPORT CUresult cuTexRefSetArray(CUtexref reference, CUarray handle, unsi
 DRIVER_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmappedArray handle,
 						 unsigned int flags)
 {
+	DRIVER_CALL;
 	const CUDA_RESOURCE_DESC resource = {
 		.resType = CU_RESOURCE_TYPE_MIPMAPPED_ARRAY,
 		.res.mipmap.hMipmappedArray = handle,
@@ -161,6 +168,7 @@ DRIVER_EXPORT CUresult cuTexRefSetMipmappedArray(CUtexref reference, CUmipmapped
 DRIVER_EXPORT CUresult cuTexRefSetAddress_v2(size_t *offset, CUtexref reference,
 					     CUdeviceptr address, size_t bytes)
 {
+	DRIVER_CALL;
 	size_t before = address % DRIVER_TEXTURE_PITCH;
 	CUDA_RESOURCE_DESC resource = {
 		.resType = CU_RESOURCE_TYPE_LINEAR,
@@ -187,6 +195,7 @@ DRIVER_EXPORT CUresult cuTexRefSetAddress2D_v3(CUtexref reference,
 					       const CUDA_ARRAY_DESCRIPTOR *description,
 					       CUdeviceptr address, size_t pitch)
 {
+	DRIVER_CALL;
 	CUDA_RESOURCE_DESC resource = { .resType = CU_RESOURCE_TYPE_PITCH2D };
 	size_t texel;
 	CUresult result;
@@ -225,6 +234,7 @@ DRIVER_EXPORT CUresult cuTexRefSetAddress2D_v2(CUtexref reference,
 
 DRIVER_EXPORT CUresult cuTexRefSetFormat(CUtexref reference, CUarray_format format, int channels)
 {
+	DRIVER_CALL;
 	CUresult result;
 
 	if (!driver_format_bytes(format) || (channels != 1 && channels != 2 && channels != 4))
@@ -245,6 +255,7 @@ DRIVER_EXPORT CUresult cuTexRefSetFormat(CUtexref reference, CUarray_format form
 #define SETTING(function, parameters, valid, ...)					\
 	DRIVER_EXPORT CUresult function parameters					\
 	{										\
+		DRIVER_CALL;							\
 		CUresult result = (valid) ? driver_reference_enter(reference, false) : CUDA_ERROR_INVALID_VALUE; \
 											\
 		if (result)								\
@@ -278,6 +289,7 @@ SETTING(cuTexRefSetFlags, (CUtexref reference, unsigned int flags), !(flags & ~K
 #define QUERY(function, parameters, valid, there, ...)					\
 	DRIVER_EXPORT CUresult function parameters					\
 	{										\
+		DRIVER_CALL;							\
 		CUresult result = (valid) ? driver_reference_enter(reference, false) : CUDA_ERROR_INVALID_VALUE; \
 											\
 		if (result)								\
@@ -326,6 +338,7 @@ QUERY(cuTexRefGetFormat, (CUarray_format *format, int *channels, CUtexref refere
 
 DRIVER_EXPORT CUresult cuSurfRefSetArray(CUsurfref handle, CUarray array, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct CUtexref_st *reference = (struct CUtexref_st *)handle;
 	const CUDA_RESOURCE_DESC resource = {
 		.resType = CU_RESOURCE_TYPE_ARRAY, .res.array.hArray = array,
@@ -342,6 +355,7 @@ DRIVER_EXPORT CUresult cuSurfRefSetArray(CUsurfref handle, CUarray array, unsign
 
 DRIVER_EXPORT CUresult cuSurfRefGetArray(CUarray *out, CUsurfref handle)
 {
+	DRIVER_CALL;
 	struct CUtexref_st *reference = (struct CUtexref_st *)handle;
 	CUresult result = out ? driver_reference_enter(reference, true) : CUDA_ERROR_INVALID_VALUE;
 

@@ -516,6 +516,7 @@ static CUresult resolve(const char *name, int version, cuuint64_t flags, void **
 DRIVER_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **entry, int version,
 					   cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
+	DRIVER_CALL;
 	CUdriverProcAddressQueryResult found;
 	CUresult result;
 
@@ -530,6 +531,7 @@ DRIVER_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **entry, int v
 DRIVER_EXPORT CUresult cuGetProcAddress(const char *name, void **entry, int version,
 					cuuint64_t flags)
 {
+	DRIVER_CALL;
 	CUdriverProcAddressQueryResult status;
 
 	if (!name || !entry || flags & ~(cuuint64_t)FLAGS_KNOWN)
@@ -541,16 +543,19 @@ DRIVER_EXPORT CUresult cuGetProcAddress(const char *name, void **entry, int vers
 
 DRIVER_EXPORT CUresult cuProfilerInitialize(const char *config, const char *output, int mode)
 {
+	DRIVER_CALL;
 	(void)config, (void)output, (void)mode;
 	return CUDA_ERROR_PROFILER_DISABLED;
 }
 
 DRIVER_EXPORT CUresult cuProfilerStart(void)
 {
+	DRIVER_CALL;
 	return driver_ready();
 }
 
 DRIVER_EXPORT CUresult cuProfilerStop(void)
 {
+	DRIVER_CALL;
 	return driver_ready();
 }

@@ -117,6 +117,7 @@ CUresult api_resource_tell(const struct driver_device *device, const struct CUgr
 DRIVER_EXPORT CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource *resource,
 					      CUdevResourceType type)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_device_of(ordinal, &device);
 
@@ -126,6 +127,7 @@ DRIVER_EXPORT CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource *r
 DRIVER_EXPORT CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource *resource,
 					   CUdevResourceType type)
 {
+	DRIVER_CALL;
 	struct CUgreenCtx_st *green;
 	struct CUctx_st *context;
 	CUresult result = driver_ready();
@@ -138,6 +140,7 @@ DRIVER_EXPORT CUresult cuCtxGetDevResource(CUcontext handle, CUdevResource *reso
 DRIVER_EXPORT CUresult cuStreamGetDevResource(CUstream handle, CUdevResource *resource,
 					      CUdevResourceType type)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -170,6 +173,7 @@ DRIVER_EXPORT CUresult cuDevSmResourceSplitByCount(CUdevResource *results, unsig
 						   CUdevResource *remainder, unsigned int flags,
 						   unsigned int wanted)
 {
+	DRIVER_CALL;
 	const unsigned known = CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING |
 			       CU_DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE;
 	struct driver_device *device;
@@ -236,6 +240,7 @@ DRIVER_EXPORT CUresult cuDevSmResourceSplit(CUdevResource *results, unsigned int
 					    unsigned int flags,
 					    CU_DEV_SM_RESOURCE_GROUP_PARAMS *wanted)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	struct part part;
 	uint64_t split;
@@ -270,6 +275,7 @@ DRIVER_EXPORT CUresult cuDevSmResourceSplit(CUdevResource *results, unsigned int
 DRIVER_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resources,
 						 unsigned int count)
 {
+	DRIVER_CALL;
 	struct driver_partition joined = { { 0 } };
 	struct driver_device *device, *first = NULL;
 	uint64_t split = 0;
@@ -300,7 +306,7 @@ DRIVER_EXPORT CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevRe
 	if (!made)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*made = (struct CUdevResourceDesc_st){ first->ordinal, joined };
-	if (driver_handle_add(made, DRIVER_KIND_RESOURCES)) {
+	if (driver_handle_add(made, DRIVER_KIND_RESOURCES, NULL)) {
 		free(made);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

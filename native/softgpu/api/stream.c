@@ -23,7 +23,7 @@ static CUresult stream_create(CUstream *out, unsigned flags, int priority)
 	stream->green = driver_context_top_green();
 	driver_green_hold(stream->green);
 	stream->priority = driver_stream_priority(priority);
-	if (driver_handle_add(stream, DRIVER_KIND_STREAM)) {
+	if (driver_handle_add(stream, DRIVER_KIND_STREAM, &context->users)) {
 		driver_stream_drop(stream);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -34,22 +34,25 @@ static CUresult stream_create(CUstream *out, unsigned flags, int priority)
 
 DRIVER_EXPORT CUresult cuStreamCreate(CUstream *out, unsigned int flags)
 {
+	DRIVER_CALL;
 	return stream_create(out, flags, DRIVER_PRIORITY_LEAST);
 }
 
 DRIVER_EXPORT CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority)
 {
+	DRIVER_CALL;
 	return stream_create(out, flags, priority);
 }
 
 /* Returns at once; what is queued still runs. */
 DRIVER_EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
 		return result;
-	if (!driver_handle_remove(handle, DRIVER_KIND_STREAM))
+	if (!driver_handle_is(handle, DRIVER_KIND_STREAM) || !driver_handle_remove(handle, DRIVER_KIND_STREAM))
 		return CUDA_ERROR_INVALID_HANDLE;
 	result = driver_context_state(handle->context);
 	driver_capture_leave(handle);
@@ -61,6 +64,7 @@ DRIVER_FIRST_NAME(cuStreamDestroy);
 
 DRIVER_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 {
+	DRIVER_CALL;
 	struct driver_operation *marker;
 	struct CUstream_st *stream;
 	struct driver_point point;
@@ -91,6 +95,7 @@ DRIVER_EXPORT CUresult cuStreamSynchronize(CUstream handle)
 
 DRIVER_EXPORT CUresult cuStreamQuery(CUstream handle)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_enter(handle, &stream);
 
@@ -102,6 +107,7 @@ DRIVER_EXPORT CUresult cuStreamQuery(CUstream handle)
 
 DRIVER_EXPORT CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -115,6 +121,7 @@ DRIVER_EXPORT CUresult cuStreamGetFlags(CUstream handle, unsigned int *flags)
 
 DRIVER_EXPORT CUresult cuStreamGetPriority(CUstream handle, int *priority)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -128,6 +135,7 @@ DRIVER_EXPORT CUresult cuStreamGetPriority(CUstream handle, int *priority)
 
 DRIVER_EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -141,6 +149,7 @@ DRIVER_EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long *id)
 
 DRIVER_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -154,6 +163,7 @@ DRIVER_EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 
 DRIVER_EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CUgreenCtx *green)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -170,6 +180,7 @@ DRIVER_EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext *context, CU
 
 DRIVER_EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *ordinal)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -185,6 +196,7 @@ DRIVER_EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *ordinal)
 
 DRIVER_EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void *argument)
 {
+	DRIVER_CALL;
 	struct driver_operation *host;
 	struct CUstream_st *stream;
 	bool capturing;
@@ -204,6 +216,7 @@ DRIVER_EXPORT CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void
 DRIVER_EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback,
 					   void *argument, unsigned int flags)
 {
+	DRIVER_CALL;
 	struct driver_operation *operation;
 	struct CUstream_st *stream;
 	CUresult result = flags ? CUDA_ERROR_INVALID_VALUE : driver_stream_enter(handle, &stream);
@@ -218,6 +231,7 @@ DRIVER_EXPORT CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback cal
 DRIVER_EXPORT CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t length,
 					      unsigned int flags)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 
 	/* Managed memory is always coherent here: attaching changes nothing. */
@@ -246,6 +260,7 @@ static CUlaunchAttributeValue *attribute_of(struct CUstream_st *stream, CUlaunch
 DRIVER_EXPORT CUresult cuStreamGetAttribute(CUstream handle, CUlaunchAttributeID id,
 					    CUlaunchAttributeValue *value)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -265,6 +280,7 @@ DRIVER_EXPORT CUresult cuStreamGetAttribute(CUstream handle, CUlaunchAttributeID
 DRIVER_EXPORT CUresult cuStreamSetAttribute(CUstream handle, CUlaunchAttributeID id,
 					    const CUlaunchAttributeValue *value)
 {
+	DRIVER_CALL;
 	struct CUstream_st *stream;
 	CUresult result = driver_stream_of(handle, &stream);
 
@@ -279,6 +295,7 @@ DRIVER_EXPORT CUresult cuStreamSetAttribute(CUstream handle, CUlaunchAttributeID
 
 DRIVER_EXPORT CUresult cuStreamCopyAttributes(CUstream to, CUstream from)
 {
+	DRIVER_CALL;
 	struct CUstream_st *target, *source;
 	CUresult result = driver_stream_of(to, &target);
 

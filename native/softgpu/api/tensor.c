@@ -115,6 +115,7 @@ DRIVER_EXPORT CUresult cuTensorMapEncodeTiled(
 	const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
 	CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
 {
+	DRIVER_CALL;
 	struct tensor_map map;
 	CUresult result = encode(&map, type, rank, address, extents, strides, steps, interleave);
 
@@ -158,6 +159,7 @@ DRIVER_EXPORT CUresult cuTensorMapEncodeIm2col(
 	CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
 	CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
 {
+	DRIVER_CALL;
 	static const int limits[] = { [3] = 1 << 15, [4] = 1 << 7, [5] = 1 << 4 };
 	struct tensor_map map;
 	CUresult result = encode(&map, type, rank, address, extents, strides, steps, interleave);
@@ -180,6 +182,7 @@ DRIVER_EXPORT CUresult cuTensorMapEncodeIm2colWide(
 	CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
 	CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill)
 {
+	DRIVER_CALL;
 	struct tensor_map map;
 	CUresult result = encode(&map, type, rank, address, extents, strides, steps, interleave);
 
@@ -201,6 +204,7 @@ DRIVER_EXPORT CUresult cuTensorMapEncodeIm2colWide(
 
 DRIVER_EXPORT CUresult cuTensorMapReplaceAddress(CUtensorMap *out, void *address)
 {
+	DRIVER_CALL;
 	struct tensor_map map;
 
 	if (!out)

@@ -6,6 +6,7 @@ DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_D
 					 const CUDA_TEXTURE_DESC *texture,
 					 const CUDA_RESOURCE_VIEW_DESC *view)
 {
+	DRIVER_CALL;
 	struct driver_texture object = { 0 };
 	CUresult result = driver_context_enter(&object.context);
 
@@ -23,6 +24,7 @@ DRIVER_EXPORT CUresult cuTexObjectCreate(CUtexObject *out, const CUDA_RESOURCE_D
 
 DRIVER_EXPORT CUresult cuSurfObjectCreate(CUsurfObject *out, const CUDA_RESOURCE_DESC *resource)
 {
+	DRIVER_CALL;
 	struct driver_texture object = { .is_surface = true };
 	CUresult result = driver_context_enter(&object.context);
 
@@ -48,11 +50,13 @@ static CUresult destroy(unsigned long long handle, bool surface)
 
 DRIVER_EXPORT CUresult cuTexObjectDestroy(CUtexObject handle)
 {
+	DRIVER_CALL;
 	return destroy(handle, false);
 }
 
 DRIVER_EXPORT CUresult cuSurfObjectDestroy(CUsurfObject handle)
 {
+	DRIVER_CALL;
 	return destroy(handle, true);
 }
 
@@ -69,6 +73,7 @@ static CUresult get(unsigned long long handle, bool surface, struct driver_textu
 
 DRIVER_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUtexObject handle)
 {
+	DRIVER_CALL;
 	struct driver_texture object;
 	CUresult result = out ? get(handle, false, &object) : CUDA_ERROR_INVALID_VALUE;
 
@@ -79,6 +84,7 @@ DRIVER_EXPORT CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUtex
 
 DRIVER_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *out, CUtexObject handle)
 {
+	DRIVER_CALL;
 	struct driver_texture object;
 	CUresult result = out ? get(handle, false, &object) : CUDA_ERROR_INVALID_VALUE;
 
@@ -90,6 +96,7 @@ DRIVER_EXPORT CUresult cuTexObjectGetTextureDesc(CUDA_TEXTURE_DESC *out, CUtexOb
 DRIVER_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *out,
 						      CUtexObject handle)
 {
+	DRIVER_CALL;
 	struct driver_texture object;
 	CUresult result = out ? get(handle, false, &object) : CUDA_ERROR_INVALID_VALUE;
 
@@ -102,6 +109,7 @@ DRIVER_EXPORT CUresult cuTexObjectGetResourceViewDesc(CUDA_RESOURCE_VIEW_DESC *o
 
 DRIVER_EXPORT CUresult cuSurfObjectGetResourceDesc(CUDA_RESOURCE_DESC *out, CUsurfObject handle)
 {
+	DRIVER_CALL;
 	struct driver_texture object;
 	CUresult result = out ? get(handle, true, &object) : CUDA_ERROR_INVALID_VALUE;
 

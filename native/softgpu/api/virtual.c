@@ -13,6 +13,7 @@
 DRIVER_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t align,
 					   CUdeviceptr wanted, unsigned long long flags)
 {
+	DRIVER_CALL;
 	CUresult result = driver_virtual_begin();
 
 	if (result)
@@ -27,6 +28,7 @@ DRIVER_EXPORT CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t
 
 DRIVER_EXPORT CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 {
+	DRIVER_CALL;
 	CUresult result = driver_virtual_begin();
 
 	if (result)
@@ -64,6 +66,7 @@ static CUresult await_team(CUmemGenericAllocationHandle handle)
 DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 				CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
+	DRIVER_CALL;
 	struct memory *memory;
 	CUresult result = await_team(handle);
 
@@ -82,6 +85,7 @@ DRIVER_EXPORT CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 /* What is queued may use the addresses: it is waited for, as by cuMemFree. */
 DRIVER_EXPORT CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -146,6 +150,7 @@ static CUresult check_host_access(uintptr_t address, size_t size, const CUmemAcc
 DRIVER_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 				      const CUmemAccessDesc *list, size_t count)
 {
+	DRIVER_CALL;
 	CUresult result = driver_ready();
 
 	if (result)
@@ -178,6 +183,7 @@ DRIVER_EXPORT CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 DRIVER_EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location,
 				      CUdeviceptr address)
 {
+	DRIVER_CALL;
 	struct driver_mapping *mapping;
 	CUresult result = driver_virtual_begin();
 

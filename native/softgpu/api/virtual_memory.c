@@ -45,6 +45,7 @@ DRIVER_EXPORT CUresult cuMemGetAllocationGranularity(size_t *granularity,
 						     const CUmemAllocationProp *properties,
 						     CUmemAllocationGranularity_flags option)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	CUresult result = driver_ready();
 
@@ -63,6 +64,7 @@ DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t siz
 				   const CUmemAllocationProp *properties,
 				   unsigned long long flags)
 {
+	DRIVER_CALL;
 	struct driver_device *device;
 	struct memory *memory;
 	CUresult result = driver_virtual_begin();
@@ -92,6 +94,7 @@ DRIVER_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t siz
 
 DRIVER_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
+	DRIVER_CALL;
 	struct memory *memory;
 	CUresult result = driver_virtual_begin();
 
@@ -109,6 +112,7 @@ DRIVER_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 DRIVER_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out,
 						   void *address)
 {
+	DRIVER_CALL;
 	struct memory *memory;
 	size_t offset;
 	CUresult result = driver_virtual_begin();
@@ -127,6 +131,7 @@ DRIVER_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle 
 DRIVER_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
 							      CUmemGenericAllocationHandle handle)
 {
+	DRIVER_CALL;
 	struct memory *memory;
 	CUresult result = driver_virtual_begin();
 
@@ -148,6 +153,7 @@ DRIVER_EXPORT CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAlloc
 						    CUmemAllocationHandleType type,
 						    unsigned long long flags)
 {
+	DRIVER_CALL;
 	struct memory *memory;
 	CUresult result = driver_virtual_begin();
 	int fd;
@@ -176,6 +182,7 @@ DRIVER_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHand
 						      void *handle,
 						      CUmemAllocationHandleType type)
 {
+	DRIVER_CALL;
 	struct memory *memory;
 	struct stat status;
 	CUresult result = driver_virtual_begin();

@@ -171,7 +171,7 @@ static bool make_planes(struct CUarray_st *whole, const struct planar *planar)
 
 static CUresult array_enter(struct CUarray_st *array)
 {
-	if (driver_handle_add(array, DRIVER_KIND_ARRAY))
+	if (driver_handle_add(array, DRIVER_KIND_ARRAY, &array->context->users))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	pthread_mutex_lock(&arrays.lock);
 	array->next = arrays.first;

@@ -25,10 +25,16 @@ struct CUctx_st *driver_context_first(void)
 	return all_contexts;
 }
 
+struct CUctx_st *driver_context_next(const struct CUctx_st *context)
+{
+	return context->listed ? context->next : all_contexts;
+}
+
 static void list_add(struct CUctx_st *context)
 {
 	pthread_mutex_lock(&list_lock);
 	context->next = all_contexts;
+	context->listed = true;
 	all_contexts = context;
 	pthread_mutex_unlock(&list_lock);
 }
@@ -42,6 +48,7 @@ void driver_context_unlist(struct CUctx_st *context)
 		link = &(*link)->next;
 	if (*link)
 		*link = context->next;
+	context->listed = false;
 	pthread_mutex_unlock(&list_lock);
 }
 
@@ -58,7 +65,7 @@ void driver_context_drop(struct CUctx_st *context)
 		driver_handle_retire(context, sizeof *context);
 }
 
-struct CUctx_st *driver_context_make(struct driver_device *device)
+struct CUctx_st *driver_context_make(struct driver_device *device, bool primary)
 {
 	static uint64_t last_id;
 	struct CUctx_st *context = driver_handle_allocate(sizeof *context);
@@ -66,9 +73,11 @@ struct CUctx_st *driver_context_make(struct driver_device *device)
 	if (!context)
 		return NULL;
 	context->device = device;
+	context->primary = primary;
 	context->references = 1;
 	context->id = __atomic_add_fetch(&last_id, 1, __ATOMIC_RELAXED);
-	if (driver_handle_add(context, DRIVER_KIND_CONTEXT)) {
+	/* A primary one is there, whatever ends. */
+	if (driver_handle_add(context, DRIVER_KIND_CONTEXT, primary ? NULL : &context->users)) {
 		driver_handle_retire(context, sizeof *context);
 		return NULL;
 	}
@@ -87,11 +96,17 @@ bool driver_context_flags_are_valid(unsigned flags)
 		schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC);
 }
 
-CUresult driver_context_state(const struct CUctx_st *context)
+CUresult driver_context_use(struct CUctx_st *context)
 {
-	if (!__atomic_load_n(&context->active, __ATOMIC_ACQUIRE))
-		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	return __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
+	return driver_call_use(&context->users) && __atomic_load_n(&context->active, __ATOMIC_ACQUIRE) ?
+		CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult driver_context_state(struct CUctx_st *context)
+{
+	CUresult result = driver_context_use(context);
+
+	return result ? result : __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
 }
 
 void driver_context_fail(struct CUctx_st *context, CUresult error)

@@ -59,6 +59,30 @@ static void end_work(struct CUctx_st *context)
 	driver_stream_drain(context);
 }
 
+/* Wait until everything that was submitted to any context is complete; where the wait for one was longer than that,
+ * false. */
+static bool drain_all(uint64_t ns)
+{
+	struct CUctx_st *context, *following;
+	bool drained = true;
+
+	/* Hold the one at hand, so that its next can be read afterwards. */
+	driver_context_each_lock();
+	for (context = driver_context_first(); context; context = following) {
+		driver_context_hold(context);
+		driver_context_each_unlock();
+		if (ns == UINT64_MAX)
+			driver_stream_drain(context);
+		else
+			drained = driver_stream_drain_for(context, ns) && drained;
+		driver_context_each_lock();
+		following = driver_context_next(context);
+		driver_context_drop(context);
+	}
+	driver_context_each_unlock();
+	return drained;
+}
+
 /* With the lock, which is let go while waiting. */
 static void context_await_end(struct CUctx_st *context)
 {
@@ -66,19 +90,24 @@ static void context_await_end(struct CUctx_st *context)
 		pthread_cond_wait(&context_ended, &context_lock);
 }
 
-/* With the lock, when nobody else ends the context.  Work that was submitted finishes
- * first, for which the lock is let go, as that may take long; then everything that
- * the context owns goes.  False when it was not active. */
+/* With the lock, when nobody else ends the context.  Calls that work in it and work that was
+ * submitted finish first, for which the lock is let go, as that may take long; then everything
+ * that the context owns goes.  False when it was not active. */
 static bool context_deactivate(struct CUctx_st *context)
 {
+	bool pinned_is_in_use;
+
 	if (!context->active)
 		return false;
 	context->ending = true;
 	pthread_mutex_unlock(&context_lock);
+	/* Streams take nothing new from here on: work comes to an end, and with it each call that waits for some. */
+	driver_users_close(&context->users);
 	end_work(context);
+	driver_users_await(&context->users);
+	/* Pinned memory may be everybody's. */
+	pinned_is_in_use = driver_memory_has_pinned(context) && !drain_all(driver_options()->grace_ns);
 	pthread_mutex_lock(&context_lock);
-	context->ending = false;
-	pthread_cond_broadcast(&context_ended);
 	__atomic_store_n(&context->active, false, __ATOMIC_RELEASE);
 	driver_capture_end_context(context);
 	driver_graph_memory_end_context(context);
@@ -87,8 +116,13 @@ static bool context_deactivate(struct CUctx_st *context)
 	driver_texture_end_context(context);
 	driver_mipmap_end_context(context);
 	driver_array_end_context(context);
-	driver_memory_end_context(context);
+	driver_memory_end_context(context, pinned_is_in_use);
 	board_context_leave(context->device->board);
+	context->ending = false;
+	/* One that was destroyed goes with the last who names it: no call uses it any more. */
+	if (context->primary)
+		driver_users_open(&context->users);
+	pthread_cond_broadcast(&context_ended);
 	return true;
 }
 
@@ -96,11 +130,8 @@ static bool context_deactivate(struct CUctx_st *context)
 
 CUresult driver_context_make_primary(struct driver_device *device)
 {
-	device->primary = driver_context_make(device);
-	if (!device->primary)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	device->primary->primary = true;
-	return CUDA_SUCCESS;
+	device->primary = driver_context_make(device, true);
+	return device->primary ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void driver_context_free_primary(struct driver_device *device)
@@ -175,7 +206,7 @@ void driver_context_look(struct CUctx_st *context, unsigned *flags, bool *active
 
 CUresult driver_context_create(struct driver_device *device, unsigned flags, struct CUctx_st **out)
 {
-	struct CUctx_st *context = driver_context_make(device);
+	struct CUctx_st *context = driver_context_make(device, false);
 	CUresult result;
 
 	if (!context)
@@ -219,19 +250,5 @@ CUresult driver_context_destroy(struct CUctx_st *context)
 
 void driver_context_drain_all(void)
 {
-	struct CUctx_st *context, *following;
-
-	/* Hold the one at hand, so that its next can be read afterwards.  One that
-	 * was destroyed meanwhile has left the list; then start again. */
-	driver_context_each_lock();
-	for (context = driver_context_first(); context; context = following) {
-		driver_context_hold(context);
-		driver_context_each_unlock();
-		driver_stream_drain(context);
-		driver_context_each_lock();
-		following = driver_handle_is(context, DRIVER_KIND_CONTEXT) ? context->next :
-							 driver_context_first();
-		driver_context_drop(context);
-	}
-	driver_context_each_unlock();
+	drain_all(UINT64_MAX);
 }

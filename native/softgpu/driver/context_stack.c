@@ -78,7 +78,7 @@ CUresult driver_context_current(struct CUctx_st **context)
 		return result;
 	if (!top)
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (!__atomic_load_n(&top->active, __ATOMIC_ACQUIRE) ||
+	if (driver_context_use(top) ||
 	    (driver_context_top_green() &&
 	     __atomic_load_n(&driver_context_top_green()->ended, __ATOMIC_ACQUIRE)))
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;

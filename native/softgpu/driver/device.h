@@ -4,6 +4,7 @@
 
 #include "abi.h"
 #include "board.h"
+#include "call.h"
 
 #include <stdbool.h>
 

@@ -65,7 +65,7 @@ CUresult driver_event_make(struct CUctx_st *context, unsigned flags,
 {
 	struct CUevent_st *event = calloc(1, sizeof *event);
 
-	if (!event || driver_handle_add(event, DRIVER_KIND_EVENT)) {
+	if (!event || driver_handle_add(event, DRIVER_KIND_EVENT, NULL)) {
 		driver_shared_event_drop(shared);
 		free(event);
 		return CUDA_ERROR_OUT_OF_MEMORY;

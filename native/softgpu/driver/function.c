@@ -58,7 +58,7 @@ CUresult driver_module_function(struct CUmod_st *module, struct engine_function 
 	function->settings.carveout = -1;
 	for (unsigned i = 0; i < 3; i++)
 		function->settings.cluster[i] = (int)function->info.required_cluster[i];
-	if (driver_handle_add(function, DRIVER_KIND_FUNCTION)) {
+	if (driver_handle_add(function, DRIVER_KIND_FUNCTION, &module->context->users)) {
 		free(function);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -104,7 +104,7 @@ CUresult driver_library_kernel(struct CUlib_st *library, const char *name, CUker
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	kernel->library = library;
 	kernel->name = memcpy(kernel + 1, name, bytes);
-	if (driver_handle_add(kernel, DRIVER_KIND_KERNEL)) {
+	if (driver_handle_add(kernel, DRIVER_KIND_KERNEL, NULL)) {
 		free(kernel);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

@@ -12,6 +12,7 @@
 struct handle_entry {
 	const void *object;
 	enum driver_kind kind;
+	struct driver_users *users;
 };
 
 static struct {
@@ -67,7 +68,7 @@ static int grow(void)
 	return 0;
 }
 
-int driver_handle_add(const void *object, enum driver_kind kind)
+int driver_handle_add(const void *object, enum driver_kind kind, struct driver_users *users)
 {
 	int error = 0;
 
@@ -75,7 +76,7 @@ int driver_handle_add(const void *object, enum driver_kind kind)
 	if (2 * (handles.count + 1) > handles.room)
 		error = grow();
 	if (!error) {
-		place((struct handle_entry){ object, kind });
+		place((struct handle_entry){ object, kind, users });
 		handles.count++;
 	}
 	pthread_rwlock_unlock(&handles.lock);
@@ -123,7 +124,7 @@ bool driver_handle_is(const void *object, enum driver_kind kind)
 		return false;
 	pthread_rwlock_rdlock(&handles.lock);
 	entry = find(object);
-	found = entry && entry->kind == kind;
+	found = entry && entry->kind == kind && (!entry->users || driver_call_use(entry->users));
 	pthread_rwlock_unlock(&handles.lock);
 	return found;
 }

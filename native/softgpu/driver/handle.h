@@ -7,7 +7,8 @@
 #ifndef FARBUS_SOFTGPU_DRIVER_HANDLE_H
 #define FARBUS_SOFTGPU_DRIVER_HANDLE_H
 
-#include <stdbool.h>
+#include "call.h"
+
 #include <stddef.h>
 
 enum driver_kind {
@@ -35,11 +36,13 @@ enum driver_kind {
 	DRIVER_KIND_GRAPH_CONDITION,
 };
 
-/* 0 or -ENOMEM. */
-int driver_handle_add(const void *object, enum driver_kind kind);
+/* `users`: of the context that it goes with, or NULL.  0 or -ENOMEM. */
+int driver_handle_add(const void *object, enum driver_kind kind, struct driver_users *users);
 /* False when the object was not there (any more): of two threads that destroy
  * the same object, one gets true. */
 bool driver_handle_remove(const void *object, enum driver_kind kind);
+/* Does it name such an object?  Then that stays until the call returns, unless another one destroys it by name;
+ * one whose context is ending is none any more. */
 bool driver_handle_is(const void *object, enum driver_kind kind);
 
 /* Zeroed memory whose address is never given out again, in pages of its own, or

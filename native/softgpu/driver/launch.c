@@ -17,6 +17,8 @@
 
 struct geometry {
 	uint32_t grid[3], block[3], cluster[3];
+	uint32_t preferred[3];		/* cluster: wholes of the other, which is what runs here */
+	bool prefers;
 	uint32_t dynamic_shared;
 	bool cooperative;
 };
@@ -159,6 +161,13 @@ static CUresult settle_cluster(const struct CUfunc_st *function, struct geometry
 		if (!geometry->cluster[i] || geometry->grid[i] % geometry->cluster[i])
 			return CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	}
+	for (unsigned i = 0; i < 3 && geometry->prefers; i++) {
+		if (!geometry->preferred[i] || geometry->preferred[i] % geometry->cluster[i] ||
+		    geometry->grid[i] % geometry->preferred[i])
+			return CUDA_ERROR_INVALID_CLUSTER_SIZE;
+	}
+	if (geometry->prefers && geometry->preferred[2] != geometry->cluster[2])
+		return CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	blocks = (uint64_t)geometry->cluster[0] * geometry->cluster[1] * geometry->cluster[2];
 	if (blocks == 1)
 		return CUDA_SUCCESS;
@@ -261,6 +270,12 @@ static CUresult apply_attribute(const CUlaunchAttribute *attribute, struct geome
 		geometry->cluster[2] = attribute->value.clusterDim.z;
 		/* No width: that is none for settle_cluster. */
 		return geometry->cluster[0] ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CLUSTER_SIZE;
+	case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+		geometry->preferred[0] = attribute->value.preferredClusterDim.x;
+		geometry->preferred[1] = attribute->value.preferredClusterDim.y;
+		geometry->preferred[2] = attribute->value.preferredClusterDim.z;
+		geometry->prefers = true;
+		return CUDA_SUCCESS;
 	case CU_LAUNCH_ATTRIBUTE_IGNORE:
 	case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
 	case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:

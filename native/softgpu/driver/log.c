@@ -37,17 +37,76 @@ static void keep(const char *line)
 	pthread_mutex_unlock(&kept.lock);
 }
 
-/* In the thread whose call it is about: programs put the line beside that call's error. */
-static void tell(char *line)
+static void callbacks_left(void *unused)
 {
-	if (in_callback)
-		return;
-	pthread_mutex_lock(&callbacks_lock);
-	in_callback = true;
-	for (struct CUlogsCallbackEntry_st *entry = callbacks; entry; entry = entry->next)
-		entry->function(entry->opaque, CU_LOG_LEVEL_ERROR, line, strlen(line));
+	(void)unused;
 	in_callback = false;
 	pthread_mutex_unlock(&callbacks_lock);
+}
+
+/* A callback may end the thread (pthread_exit): it holds nothing else then. */
+static void *tell(void *line)
+{
+	pthread_mutex_lock(&callbacks_lock);
+	in_callback = true;
+	pthread_cleanup_push(callbacks_left, NULL);
+	for (struct CUlogsCallbackEntry_st *entry = callbacks; entry; entry = entry->next)
+		entry->function(entry->opaque, CU_LOG_LEVEL_ERROR, line, strlen(line));
+	pthread_cleanup_pop(1);
+	return NULL;
+}
+
+/* ---- when callbacks are told ---- */
+
+/* Of the thread's call, in their order. */
+static __thread struct line {
+	struct line *next;
+	char text[];
+} *first, **last;
+
+/* The call has let go of all locks. */
+static void tell_lines(void)
+{
+	while (first) {
+		char text[LOG_LINE_BYTES];
+		struct line *line = first;
+
+		first = line->next;
+		strcpy(text, line->text);
+		free(line);
+		tell(text);
+	}
+}
+
+/* In the thread whose call it is about, before it returns: programs put the line beside that call's error. */
+static bool tell_behind_call(const char *text)
+{
+	size_t bytes = strlen(text) + 1;
+	struct line *line;
+
+	if (!driver_call_then(tell_lines))
+		return false;
+	line = malloc(sizeof *line + bytes);
+	if (!line)
+		return true;
+	line->next = NULL;
+	memcpy(line->text, text, bytes);
+	if (!first)
+		last = &first;
+	*last = line;
+	last = &line->next;
+	return true;
+}
+
+/* What a thread of the driver's has said, by another one, for it may hold locks and is not to end. */
+static void tell_aside(char *line)
+{
+	pthread_t teller;
+
+	if (!__atomic_load_n(&callbacks, __ATOMIC_ACQUIRE))
+		return;
+	if (!pthread_create(&teller, NULL, tell, line))
+		pthread_join(teller, NULL);
 }
 
 void driver_say(const char *format, ...)
@@ -68,7 +127,8 @@ void driver_say(const char *format, ...)
 	strcat(line, "\n");
 	free(text);
 	keep(line);
-	tell(line);
+	if (!in_callback && !tell_behind_call(line))
+		tell_aside(line);
 }
 
 CUresult driver_log_register(CUlogsCallback function, void *opaque, CUlogsCallbackHandle *handle)

@@ -20,10 +20,21 @@ static struct {
 	pthread_mutex_t free_lock;
 	pthread_cond_t freed;
 	unsigned frees_queued;
+	/* Reserved, and nobody's; of contexts that live. */
+	pthread_mutex_t kept_lock;
+	struct kept *kept;
 } table = {
 	.lock = PTHREAD_RWLOCK_INITIALIZER,
 	.free_lock = PTHREAD_MUTEX_INITIALIZER,
 	.freed = PTHREAD_COND_INITIALIZER,
+	.kept_lock = PTHREAD_MUTEX_INITIALIZER,
+};
+
+struct kept {
+	struct kept *next;
+	struct CUctx_st *context;
+	uintptr_t base;
+	size_t size;
 };
 
 /* ---- the table; callers hold the lock ---- */
@@ -135,6 +146,46 @@ static void allocation_release(const struct driver_allocation *allocation)
 	}
 }
 
+/* ---- what is kept ---- */
+
+static bool give_kept(const struct driver_device *device, const struct CUctx_st *context)
+{
+	struct kept **link = &table.kept;
+	bool any = false;
+
+	pthread_mutex_lock(&table.kept_lock);
+	while (*link) {
+		struct kept *kept = *link;
+
+		if (kept->context->device != device || (context && kept->context != context)) {
+			link = &kept->next;
+			continue;
+		}
+		*link = kept->next;
+		driver_arena_give(device->arena, kept->base, kept->size);
+		free(kept);
+		any = true;
+	}
+	pthread_mutex_unlock(&table.kept_lock);
+	return any;
+}
+
+bool driver_memory_trim_kept(const struct driver_device *device)
+{
+	return give_kept(device, NULL);
+}
+
+size_t driver_memory_kept(const struct driver_device *device)
+{
+	size_t bytes = 0;
+
+	pthread_mutex_lock(&table.kept_lock);
+	for (const struct kept *kept = table.kept; kept; kept = kept->next)
+		bytes += kept->context->device == device ? kept->size : 0;
+	pthread_mutex_unlock(&table.kept_lock);
+	return bytes;
+}
+
 /* ---- life ---- */
 
 CUresult driver_memory_open(struct driver_device *device)
@@ -158,7 +209,18 @@ void driver_memory_close(struct driver_device *device)
 	device->arena = NULL;
 }
 
-void driver_memory_end_context(struct CUctx_st *context)
+bool driver_memory_has_pinned(struct CUctx_st *context)
+{
+	bool has = false;
+
+	pthread_rwlock_rdlock(&table.lock);
+	for (size_t i = 0; i < table.count && !has; i++)
+		has = table.items[i].context == context && table.items[i].kind == DRIVER_MEMORY_PINNED;
+	pthread_rwlock_unlock(&table.lock);
+	return has;
+}
+
+void driver_memory_end_context(struct CUctx_st *context, bool pinned_is_in_use)
 {
 	struct driver_allocation gone;
 	size_t i = 0;
@@ -172,11 +234,13 @@ void driver_memory_end_context(struct CUctx_st *context)
 		gone = table.items[i];
 		table_remove(&table.items[i]);
 		pthread_rwlock_unlock(&table.lock);
-		allocation_release(&gone);
+		if (gone.kind != DRIVER_MEMORY_PINNED || !pinned_is_in_use)
+			allocation_release(&gone);
 		pthread_rwlock_wrlock(&table.lock);
 		i = 0;	/* others may have changed the table meanwhile */
 	}
 	pthread_rwlock_unlock(&table.lock);
+	give_kept(context->device, context);
 	driver_pool_trim(context->device);
 }
 
@@ -325,7 +389,8 @@ CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align
 	CUresult result;
 
 	while (driver_arena_take(context->device->arena, group, bytes, align, &allocation.base)) {
-		if (!driver_pool_relieve(context->device) && !await_free())
+		if (!driver_memory_trim_kept(context->device) && !driver_pool_relieve(context->device) &&
+		    !await_free())
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	result = driver_memory_remember(&allocation);
@@ -381,6 +446,51 @@ void driver_memory_give(uintptr_t address)
 
 	if (forget(address, &gone))
 		allocation_release(&gone);
+}
+
+void driver_memory_keep(uintptr_t address)
+{
+	struct kept *kept = malloc(sizeof *kept);
+	struct driver_allocation gone;
+
+	if (!kept || !forget(address, &gone)) {
+		free(kept);
+		driver_memory_give(address);
+		return;
+	}
+	engine_strict_mark((const void *)gone.base, gone.size, ENGINE_MEMORY_FREE);
+	*kept = (struct kept){ .context = gone.context, .base = gone.base, .size = gone.size };
+	pthread_mutex_lock(&table.kept_lock);
+	kept->next = table.kept;
+	table.kept = kept;
+	pthread_mutex_unlock(&table.kept_lock);
+}
+
+bool driver_memory_take_kept(struct CUctx_st *context, size_t bytes, uintptr_t *address)
+{
+	struct driver_allocation allocation = {
+		.size = bytes, .kind = DRIVER_MEMORY_DEVICE, .context = context, .device = context->device,
+	};
+	struct kept **link = &table.kept, *found;
+
+	pthread_mutex_lock(&table.kept_lock);
+	while (*link && ((*link)->context != context || (*link)->size != bytes))
+		link = &(*link)->next;
+	found = *link;
+	if (found)
+		*link = found->next;
+	pthread_mutex_unlock(&table.kept_lock);
+	if (!found)
+		return false;
+	allocation.base = found->base;
+	free(found);
+	if (driver_memory_remember(&allocation)) {
+		driver_arena_give(context->device->arena, allocation.base, bytes);
+		return false;
+	}
+	engine_strict_mark((const void *)allocation.base, bytes, ENGINE_MEMORY_UNWRITTEN);
+	*address = allocation.base;
+	return true;
 }
 
 bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *allocation)

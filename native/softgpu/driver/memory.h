@@ -37,8 +37,10 @@ struct driver_allocation {
 
 CUresult driver_memory_open(struct driver_device *device);
 void driver_memory_close(struct driver_device *device);
-/* Free what a context owns; nothing of it is in use any more. */
-void driver_memory_end_context(struct CUctx_st *context);
+/* Free what a context owns; nothing of it is in use any more, but pinned memory by other contexts may be: then that
+ * stays where it is. */
+void driver_memory_end_context(struct CUctx_st *context, bool pinned_is_in_use);
+bool driver_memory_has_pinned(struct CUctx_st *context);
 
 /* The allocation that holds the address; false when there is none. */
 bool driver_memory_find(uintptr_t address, struct driver_allocation *allocation);
@@ -71,6 +73,14 @@ CUresult driver_memory_take(struct CUctx_st *context, size_t bytes, size_t align
 			    uintptr_t *address);
 /* Give back what take gave. */
 void driver_memory_give(uintptr_t address);
+/* The same, but the memory stays reserved for one of the context that takes as much, until that is trimmed, the
+ * device has no other, or the context ends. */
+void driver_memory_keep(uintptr_t address);
+/* False: none of that size is kept. */
+bool driver_memory_take_kept(struct CUctx_st *context, size_t bytes, uintptr_t *address);
+size_t driver_memory_kept(const struct driver_device *device);
+/* False: nothing was kept. */
+bool driver_memory_trim_kept(const struct driver_device *device);
 /* Mark for a queued free.  False when the address is none that the program may
  * free, or is being freed already. */
 bool driver_memory_begin_free(uintptr_t address, struct driver_allocation *allocation);

@@ -82,7 +82,7 @@ CUresult driver_mipmap_make(CUmipmappedArray *out, struct CUctx_st *context,
 		mipmap->levels[level]->mipmap = mipmap;
 		mipmap->level_count++;
 	}
-	result = driver_handle_add(mipmap, DRIVER_KIND_MIPMAP) ? CUDA_ERROR_OUT_OF_MEMORY :
+	result = driver_handle_add(mipmap, DRIVER_KIND_MIPMAP, &context->users) ? CUDA_ERROR_OUT_OF_MEMORY :
 								 CUDA_SUCCESS;
 	if (result)
 		goto out_free;

@@ -85,6 +85,7 @@ CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 
 	if (!module)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	module->context = context;
 	why->text[0] = '\0';
 	result = driver_engine_result(engine_module_load(&module->engine, image, &options, why));
 	if (result) {
@@ -93,7 +94,7 @@ CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 		return result;
 	}
 	result = driver_references_make(module);
-	if (!result && driver_handle_add(module, DRIVER_KIND_MODULE)) {
+	if (!result && driver_handle_add(module, DRIVER_KIND_MODULE, &context->users)) {
 		driver_references_free(module);
 		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -110,7 +111,6 @@ CUresult driver_module_load(struct CUctx_st *context, struct CUlib_st *library,
 		if (info.is_managed)
 			driver_memory_set_managed((uintptr_t)info.address);
 	}
-	module->context = context;
 	module->library = library;
 	module->next = context->modules;
 	context->modules = module;
@@ -178,7 +178,8 @@ CUresult driver_module_context(struct CUctx_st **context)
 
 	if (result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
 		*context = driver_device_at(0)->primary;
-		return CUDA_SUCCESS;
+		/* It may be inactive, but not ending. */
+		return driver_call_use(&(*context)->users) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	}
 	return result;
 }

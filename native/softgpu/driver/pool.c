@@ -30,7 +30,7 @@ struct CUmemPoolHandle_st *driver_pool_make(struct driver_device *device, int fd
 		max = max < SIZE_MAX - DRIVER_ARENA_GRANULE ?
 		      max + DRIVER_ARENA_GRANULE - max % DRIVER_ARENA_GRANULE : 0;
 	pool->store = (struct driver_store){ .device = device, .fd = fd, .max = max };
-	if (driver_handle_add(pool, DRIVER_KIND_POOL)) {
+	if (driver_handle_add(pool, DRIVER_KIND_POOL, NULL)) {
 		free(pool);
 		return NULL;
 	}

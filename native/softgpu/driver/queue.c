@@ -609,13 +609,20 @@ CUresult driver_stream_submit(struct CUstream_st *stream, struct driver_operatio
 	struct driver_point own;
 	bool idle;
 
+	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+
 	pthread_mutex_lock(&queue_lock);
 	stream->references++;	/* it may be destroyed while we wait for room */
 	if (stream_admit(stream, operation))
-		goto out_of_memory;
+		goto out_refuse;
+	/* Who ends the context waits for what its streams have been given before. */
+	if (driver_users_are_refused(&context->users)) {
+		result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
+		goto out_refuse;
+	}
 	idle = !stream->busy && !stream->head && operation_is_due(operation);
 	if (!(idle && flags) && !stream->has_worker && stream_start_worker(stream))
-		goto out_of_memory;
+		goto out_refuse;
 	operation->next = NULL;
 	operation->sequence = ++stream->submitted;
 	own = (struct driver_point){ stream, operation->sequence };
@@ -645,12 +652,12 @@ CUresult driver_stream_submit(struct CUstream_st *stream, struct driver_operatio
 		return CUDA_SUCCESS;
 	return __atomic_load_n(&context->error, __ATOMIC_ACQUIRE);
 
-out_of_memory:
+out_refuse:
 	operation_drop_points(operation);
 	stream_drop(stream);
 	pthread_mutex_unlock(&queue_lock);
 	operation->release(operation);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	return result;
 }
 
 void driver_stream_between(void (*act)(void *opaque), void *opaque)

@@ -117,7 +117,8 @@ void driver_stream_end_context(struct CUctx_st *context);
 
 /* Queue an operation (a fresh one, with run and release set) and take it over:
  * it is released in every case.  With DRIVER_SUBMIT_WAIT the result is the
- * context's state afterwards, else CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY.
+ * context's state afterwards, else CUDA_SUCCESS, CUDA_ERROR_OUT_OF_MEMORY, or
+ * CUDA_ERROR_CONTEXT_IS_DESTROYED where the context is ending.
  * *point, if not NULL, becomes the operation's point; the caller drops it. */
 CUresult driver_stream_submit(struct CUstream_st *stream, struct driver_operation *operation,
 			      unsigned flags, struct driver_point *point);

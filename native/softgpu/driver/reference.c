@@ -67,7 +67,7 @@ CUresult driver_references_make(struct CUmod_st *module)
 		reference->module = module;
 		reference->name = info.name;
 		reference->is_surface = info.is_surface;
-		if (driver_handle_add(reference, kind_of(info.is_surface))) {
+		if (driver_handle_add(reference, kind_of(info.is_surface), &module->context->users)) {
 			driver_references_free(module);
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		}

@@ -56,7 +56,7 @@ struct memory *driver_virtual_memory_of(CUmemGenericAllocationHandle handle)
 
 int driver_virtual_memory_name(struct memory *memory)
 {
-	if (!memory->handles && driver_handle_add(memory, DRIVER_KIND_MEMORY))
+	if (!memory->handles && driver_handle_add(memory, DRIVER_KIND_MEMORY, NULL))
 		return -ENOMEM;
 	memory->handles++;
 	return 0;

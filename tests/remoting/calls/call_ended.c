@@ -86,6 +86,24 @@ static void test_destroyed(CUcontext other)
 	go_on();
 }
 
+/* A thread whose current context is gone destroys a stream of another one, whose name is free then. */
+static void test_stream_elsewhere(CUcontext other)
+{
+	CUcontext context;
+	CUdeviceptr memory;
+
+	CHECK(cuCtxSetCurrent(other));
+	make(&memory);
+	CHECK(cuCtxCreate_v2(&context, 0, 0));
+	CHECK(cuCtxPushCurrent_v2(context));
+	CHECK(cuCtxDestroy_v2(context));
+	EXPECT(cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+	CHECK(cuStreamDestroy_v2(stream));
+	CHECK(cuCtxSetCurrent(other));
+	go_on();
+	CHECK(cuMemFree_v2(memory));
+}
+
 int main(void)
 {
 	CUcontext context = begin();
@@ -93,5 +111,6 @@ int main(void)
 	test_reset(false);
 	test_reset(true);
 	test_destroyed(context);
+	test_stream_elsewhere(context);
 	return 0;
 }

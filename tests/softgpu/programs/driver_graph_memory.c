@@ -14,12 +14,22 @@ static CUDA_MEM_ALLOC_NODE_PARAMS allocation(void)
 	};
 }
 
-static cuuint64_t used(void)
+static cuuint64_t attribute(CUgraphMem_attribute which)
 {
 	cuuint64_t bytes;
 
-	CHECK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &bytes));
+	CHECK(cuDeviceGetGraphMemAttribute(0, which, &bytes));
 	return bytes;
+}
+
+static cuuint64_t used(void)
+{
+	return attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+}
+
+static cuuint64_t reserved(void)
+{
+	return attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
 }
 
 /* Allocate, write, copy to `word`, free: all in the graph. */
@@ -179,13 +189,65 @@ static void test_reuse(CUstream stream)
 	CHECK(cuGraphDestroy(graph));
 }
 
+/* Memory that no graph has any more stays reserved for the next one, until it is trimmed or nothing else is left. */
+static void test_kept(CUcontext context)
+{
+	CUDA_MEM_ALLOC_NODE_PARAMS first = allocation(), second = allocation();
+	size_t before, between, after, total;
+	CUdeviceptr all, address;
+	cuuint64_t zero = 0;
+	CUgraphNode alloc;
+	CUgraph graph;
+
+	CHECK(cuDeviceGraphMemTrim(0));
+	REQUIRE_EQUAL(reserved(), 0);
+	CHECK(cuDeviceSetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &zero));
+	CHECK(cuMemGetInfo(&before, &total));
+	CHECK(cuGraphCreate(&graph, 0));
+	CHECK(cuGraphAddMemAllocNode(&alloc, graph, NULL, 0, &first));
+	CHECK(cuGraphDestroy(graph));
+	REQUIRE_EQUAL(used(), 0);
+	REQUIRE_EQUAL(reserved(), BYTES);
+	CHECK(cuMemGetInfo(&between, &total));
+	REQUIRE_EQUAL(before - between, BYTES);
+	CHECK(cuGraphCreate(&graph, 0));
+	CHECK(cuGraphAddMemAllocNode(&alloc, graph, NULL, 0, &second));
+	address = second.dptr;
+	REQUIRE(address == first.dptr);
+	REQUIRE_EQUAL(used(), BYTES);
+	REQUIRE_EQUAL(reserved(), BYTES);
+	CHECK(cuDeviceGraphMemTrim(0));
+	REQUIRE_EQUAL(reserved(), BYTES);
+	CHECK(cuGraphDestroy(graph));
+	CHECK(cuDeviceGraphMemTrim(0));
+	REQUIRE_EQUAL(reserved(), 0);
+	REQUIRE_EQUAL(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), BYTES);
+	CHECK(cuMemGetInfo(&after, &total));
+	REQUIRE_EQUAL(after, before);
+
+	CHECK(cuGraphCreate(&graph, 0));
+	CHECK(cuGraphAddMemAllocNode(&alloc, graph, NULL, 0, &second));
+	CHECK(cuGraphDestroy(graph));
+	CHECK(cuMemAlloc(&all, before - BYTES / 2));
+	REQUIRE_EQUAL(reserved(), 0);
+	CHECK(cuMemFree(all));
+
+	CHECK(cuGraphCreate(&graph, 0));
+	CHECK(cuGraphAddMemAllocNode(&alloc, graph, NULL, 0, &second));
+	CHECK(cuGraphDestroy(graph));
+	CHECK(cuDevicePrimaryCtxReset(0));
+	REQUIRE_EQUAL(reserved(), 0);
+	CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+}
+
 int main(void)
 {
 	CUdeviceptr word;
 	cuuint64_t high = 0;
+	CUcontext context;
 	CUstream stream;
 
-	begin();
+	context = begin();
 	word = new_word(0);
 	CHECK(cuStreamCreate(&stream, 0));
 	test_inside(word);
@@ -200,5 +262,6 @@ int main(void)
 	CHECK(cuDeviceGetGraphMemAttribute(0, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &high));
 	REQUIRE_EQUAL(high, 0);
 	CHECK(cuDeviceGraphMemTrim(0));
+	test_kept(context);
 	return 0;
 }

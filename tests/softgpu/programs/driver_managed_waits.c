@@ -36,6 +36,10 @@ static void look_at(CUdeviceptr memory, CUdeviceptr source)
 	thread = close_gate();
 	CHECK(cuMemcpy(memory, source, 4));
 	expect(memory, 7, thread);
+	CHECK(cuMemsetD32(memory, 0, 1));
+	thread = close_gate();
+	CHECK(cuMemcpyDtoD(memory, source, 4));
+	expect(memory, 7, thread);
 	CHECK(cuCtxSynchronize());
 }
 

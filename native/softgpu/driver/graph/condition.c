@@ -70,7 +70,7 @@ CUresult driver_graph_condition_make(struct CUgraph_st *graph, struct CUctx_st *
 {
 	struct graph_condition *condition = calloc(1, sizeof *condition);
 
-	if (!condition || driver_handle_add(condition, DRIVER_KIND_GRAPH_CONDITION)) {
+	if (!condition || driver_handle_add(condition, DRIVER_KIND_GRAPH_CONDITION, NULL)) {
 		free(condition);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}

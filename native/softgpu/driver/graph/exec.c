@@ -187,7 +187,7 @@ CUresult driver_graph_exec_make(struct CUgraph_st *graph, CUDA_GRAPH_INSTANTIATE
 	if (!result) {
 		executable->index = malloc((count_all(executable->graph) + 1) *
 					   sizeof *executable->index);
-		if (!executable->index || driver_handle_add(executable, DRIVER_KIND_GRAPH_EXEC))
+		if (!executable->index || driver_handle_add(executable, DRIVER_KIND_GRAPH_EXEC, NULL))
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (result) {

@@ -99,7 +99,7 @@ struct CUgraph_st *driver_graph_make(bool is_private)
 		return NULL;
 	graph->id = new_id();
 	graph->is_private = is_private;
-	if (!is_private && driver_handle_add(graph, DRIVER_KIND_GRAPH)) {
+	if (!is_private && driver_handle_add(graph, DRIVER_KIND_GRAPH, NULL)) {
 		free(graph);
 		return NULL;
 	}
@@ -209,7 +209,7 @@ static struct CUgraphNode_st *node_make(struct CUgraph_st *graph, struct graph_p
 	struct CUgraphNode_st *node = calloc(1, sizeof *node);
 	struct CUgraph_st *below;
 
-	if (!node || (!graph->is_private && driver_handle_add(node, DRIVER_KIND_GRAPH_NODE))) {
+	if (!node || (!graph->is_private && driver_handle_add(node, DRIVER_KIND_GRAPH_NODE, NULL))) {
 		driver_graph_payload_drop(payload);
 		free(node);
 		return NULL;

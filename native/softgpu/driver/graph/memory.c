@@ -20,15 +20,12 @@ struct graph_allocation {
 static pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct graph_allocation *allocations;
 
-struct usage {
-	size_t used, used_high;		/* bytes */
-};
-
-static struct usage usages[BOARD_COUNT_MAX];	/* by device */
+static struct driver_graph_usage usages[BOARD_COUNT_MAX];	/* by device */
 
 static void count(struct CUctx_st *context, size_t bytes, bool take)
 {
-	struct usage *usage = &usages[context->device->ordinal];
+	struct driver_graph_usage *usage = &usages[context->device->ordinal];
+	size_t reserved;
 
 	if (!take) {
 		usage->used -= bytes;
@@ -37,6 +34,9 @@ static void count(struct CUctx_st *context, size_t bytes, bool take)
 	usage->used += bytes;
 	if (usage->used > usage->used_high)
 		usage->used_high = usage->used;
+	reserved = usage->used + driver_memory_kept(context->device);
+	if (reserved > usage->reserved_high)
+		usage->reserved_high = reserved;
 }
 
 /* The properties say where; in this process every device reaches all memory. */
@@ -71,8 +71,9 @@ CUresult driver_graph_allocation_make(struct CUctx_st *context,
 			       params->accessDescCount * sizeof *allocation->access);
 	if (!allocation)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = driver_memory_take(context, params->bytesize, DRIVER_ARENA_ALIGN,
-				    DRIVER_MEMORY_DEVICE, NULL, &address);
+	if (!driver_memory_take_kept(context, params->bytesize, &address))
+		result = driver_memory_take(context, params->bytesize, DRIVER_ARENA_ALIGN,
+					    DRIVER_MEMORY_DEVICE, NULL, &address);
 	if (result) {
 		free(allocation);
 		return result;
@@ -125,7 +126,7 @@ void driver_graph_allocation_hold(struct graph_allocation *allocation)
 	pthread_mutex_unlock(&memory_lock);
 }
 
-/* With the lock.  The memory goes with the last reference. */
+/* With the lock.  The last reference leaves the memory to others. */
 static void drop(struct graph_allocation *allocation)
 {
 	struct graph_allocation **link = &allocations;
@@ -137,7 +138,7 @@ static void drop(struct graph_allocation *allocation)
 	*link = allocation->next;
 	if (!allocation->is_gone) {
 		count(allocation->context, allocation->params.bytesize, false);
-		driver_memory_give(allocation->params.dptr);
+		driver_memory_keep(allocation->params.dptr);
 	}
 	driver_context_drop(allocation->context);
 	free(allocation);
@@ -283,17 +284,25 @@ void driver_graph_memory_end_context(struct CUctx_st *context)
 
 /* ---- the device's account ---- */
 
-void driver_graph_memory_look(const struct driver_device *device, size_t *used, size_t *used_high)
+struct driver_graph_usage driver_graph_memory_look(const struct driver_device *device, size_t *reserved)
 {
+	struct driver_graph_usage usage;
+
 	pthread_mutex_lock(&memory_lock);
-	*used = usages[device->ordinal].used;
-	*used_high = usages[device->ordinal].used_high;
+	usage = usages[device->ordinal];
+	*reserved = usage.used + driver_memory_kept(device);
 	pthread_mutex_unlock(&memory_lock);
+	return usage;
 }
 
-void driver_graph_memory_reset_high(const struct driver_device *device)
+void driver_graph_memory_reset_high(const struct driver_device *device, bool reserved)
 {
+	struct driver_graph_usage *usage = &usages[device->ordinal];
+
 	pthread_mutex_lock(&memory_lock);
-	usages[device->ordinal].used_high = usages[device->ordinal].used;
+	if (reserved)
+		usage->reserved_high = usage->used + driver_memory_kept(device);
+	else
+		usage->used_high = usage->used;
 	pthread_mutex_unlock(&memory_lock);
 }

@@ -1,8 +1,8 @@
 /* memory.h - memory that allocation nodes of graphs stand for.
  *
  * An allocation has its address, and its memory, from when its node is made until the
- * node, its executables and what they allocated are gone.  It is live from a launch of
- * its node until something frees it.
+ * node, its executables and what they allocated are gone; then the memory is kept for others.
+ * It is live from a launch of its node until something frees it.
  */
 #ifndef FARBUS_SOFTGPU_DRIVER_GRAPH_MEMORY_H
 #define FARBUS_SOFTGPU_DRIVER_GRAPH_MEMORY_H
@@ -35,8 +35,12 @@ CUresult driver_graph_memory_free_in(struct CUstream_st *stream, CUdeviceptr add
 /* The context goes, and its memory. */
 void driver_graph_memory_end_context(struct CUctx_st *context);
 
-/* How much of a device's memory such allocations have, and the most that they had. */
-void driver_graph_memory_look(const struct driver_device *device, size_t *used, size_t *used_high);
-void driver_graph_memory_reset_high(const struct driver_device *device);
+/* How much of a device's memory such allocations have, how much is reserved for them, and the most that was. */
+struct driver_graph_usage {
+	size_t used, used_high, reserved_high;	/* bytes */
+};
+
+struct driver_graph_usage driver_graph_memory_look(const struct driver_device *device, size_t *reserved);
+void driver_graph_memory_reset_high(const struct driver_device *device, bool reserved);
 
 #endif

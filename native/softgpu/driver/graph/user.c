@@ -123,7 +123,7 @@ CUresult driver_user_object_make(void *pointer, CUhostFn destructor, unsigned co
 	object->object = pointer;
 	object->destroy = destructor;
 	object->references = count;
-	if (driver_handle_add(object, DRIVER_KIND_USER_OBJECT)) {
+	if (driver_handle_add(object, DRIVER_KIND_USER_OBJECT, NULL)) {
 		free(object);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
