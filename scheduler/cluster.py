@@ -13,7 +13,7 @@ from types import MappingProxyType
 from farbus.model.cluster import LinkLoad
 from farbus.model.decision import JobPlacement, Snapshot
 from farbus.model.device import Device, DeviceKind, DeviceStatus, PoolReach, Route, whole_of
-from farbus.model.job import add_room, room_of
+from farbus.model.job import Job, add_room, room_of
 from farbus.model.lease import LeaseStatus
 from farbus.model.move import MoveState
 from farbus.model.node import Node, NodeStatus, Resources, by_remoting_tls
@@ -32,7 +32,7 @@ from farbus.scheduler.situations import Situations
 from farbus.scheduler.stored import StorageCheck, check_shares, describe_shares, is_ready, storage_trouble
 from farbus.scheduler.views import Views, fresh_snapshot
 from farbus.scheduler.volume_records import VolumeRecord
-from farbus.scheduler.words import describe_closed, describe_cordon
+from farbus.scheduler.words import describe_closed, describe_cordon, describe_kept
 
 
 class ClusterState:
@@ -103,6 +103,23 @@ class ClusterState:
             free = is_ready(self.volumes, device)
         return free and node is not None and node.usable and not self._is_used_otherwise(device)
 
+    def holder_of(self, device_id: str, job_id: str, *, shared: bool) -> str:
+        """Say who has a device, or the same hardware by another name, so that it can't be leased to a job.
+
+        Empty where nobody has.  What is ``shared`` others may have a share of, too.
+        """
+        device = self.devices[device_id]
+        for held in (device, *(self.devices[name] for name in self.related(device_id) if name in self.devices)):
+            if held.lease:
+                return f"device {held.id} has lease {held.lease}"
+            if held.reserved not in ("", job_id):
+                return f"device {held.id} is kept for job {held.reserved}"
+        if device.shares and not shared:
+            return f"device {device_id} is shared by {describe_shares(device)}"
+        if move := self.mover_of(device_id):
+            return f"device {device_id} is on the move ({move})"
+        return ""
+
     def related(self, device_id: str) -> Collection[str]:
         """Return the shares of a GPU, or the GPU that a share is of: the same hardware by other names."""
         whole = whole_of(device_id)
@@ -131,9 +148,14 @@ class ClusterState:
         return move.move.to_node if move is not None and not move.move.state.has_ended else ""
 
     def _is_used_otherwise(self, device: DeviceRecord) -> bool:
-        """Say whether a move has it, or a lease from before its node's ``gpu_shares`` changed what it is a part of."""
+        """Say whether a move has it, or somebody what it is a part of, or its parts.
+
+        As where its node's ``gpu_shares`` were changed while it was leased, or where it came for a job to a node that
+        divides it.
+        """
         return bool(self.mover_of(device.id)) or any(
-            other in self.devices and self.devices[other].lease for other in self.related(device.id)
+            other in self.devices and bool(self.devices[other].lease or self.devices[other].reserved)
+            for other in self.related(device.id)
         )
 
     def mover_of(self, device_id: str) -> str:
@@ -214,7 +236,13 @@ class ClusterState:
                 or (describe_closed(self.nodes[record.node]) if record.node in self.nodes else ""),
                 chassis=move.move.chassis if move is not None else self._chassis_of(record),
                 move=move.move.id if move is not None else "",
+                kept_for=describe_kept(self.kept_for(record.id)),
             )
+
+    def kept_for(self, device_id: str) -> Job | None:
+        """Return the job for which a device, or the same hardware by another name, is kept; None for none."""
+        records = (self.devices[name] for name in (device_id, *self.related(device_id)) if name in self.devices)
+        return next((self.jobs[each.reserved].job for each in records if each.reserved in self.jobs), None)
 
     def _device_state(self, record: DeviceRecord, move: MoveRecord | None) -> DeviceState:
         if move is not None:

@@ -561,6 +561,8 @@ class Cluster:
         self.moves: dict[str, MoveStatus] = {}
         """Moves that have ended."""
         self.sent: list[tuple[str, events.Command]] = []
+        self.faults: list[str] = []
+        """What the machine found of its own that must not happen."""
         self._sessions = itertools.count(1)
         self._secrets = itertools.count(1)
         self.term = 0
@@ -637,6 +639,8 @@ class Cluster:
                         self.agents[name].cut()
                 case events.RunRound():
                     self.round_asked = True
+                case events.FaultFound(told=told):
+                    self.faults.append(told)
                 case events.JobChanged(job_id=job_id, ended=ended):
                     if ended is not None:
                         assert job_id not in self.ended, "a job ended twice"

@@ -364,6 +364,10 @@ class AnyOrder(RuleBasedStateMachine):
         self.cluster.pass_time(seconds)
 
     @invariant()
+    def nobody_was_to_get_what_somebody_has(self) -> None:
+        assert not self.cluster.faults
+
+    @invariant()
     def the_ledger_agrees_with_the_machine(self) -> None:
         machine, memory = self.cluster.machine, self.cluster.memory
         assert set(memory.leases) == set(machine.leases)
