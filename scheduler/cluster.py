@@ -203,7 +203,7 @@ class ClusterState:
         found = Counter(
             (record.device.kind, self._device_state(record, self.moves.get(self.mover_of(record.id))))
             for record in self.devices.values()
-            if record.device is not None
+            if record.device is not None and self._is_listed(record)
         )
         found.update((status.device.kind, status.state) for status in self._unassigned_devices())
         return found
@@ -214,7 +214,7 @@ class ClusterState:
 
     def _device_statuses(self, ids: Iterable[str]) -> Iterator[DeviceStatus]:
         for record in map(self.devices.__getitem__, ids):
-            if record.device is None:
+            if record.device is None or not self._is_listed(record):
                 continue
             lease = self.leases[record.lease].lease if record.lease else None
             move = self.moves.get(self.mover_of(record.id))
@@ -239,6 +239,21 @@ class ClusterState:
                 kept_for=describe_kept(self.kept_for(record.id)),
             )
 
+    def _is_listed(self, record: DeviceRecord) -> bool:
+        """Say whether listings have a device: not a name that its node uses no more for what is there by another.
+
+        As a GPU that is offered in shares since; where somebody still has it by the old name, that is listed, too.
+        """
+        if record.device is None:
+            return False
+        return bool(record.lease or self.mover_of(record.id)) or not self._goes_by_another_name(record)
+
+    def _goes_by_another_name(self, record: DeviceRecord) -> bool:
+        return not record.present and any(
+            other in self.devices and self.devices[other].present and self.devices[other].node == record.node
+            for other in self.related(record.id)
+        )
+
     def kept_for(self, device_id: str) -> Job | None:
         """Return the job for which a device, or the same hardware by another name, is kept; None for none."""
         records = (self.devices[name] for name in (device_id, *self.related(device_id)) if name in self.devices)
@@ -249,7 +264,7 @@ class ClusterState:
             return DeviceState.WEDGED if move.move.state is MoveState.STUCK else DeviceState.MOVING
         if not record.node:
             return DeviceState.UNASSIGNED
-        if not self._connected(record.node) or not record.present:
+        if not self._connected(record.node) or not (record.present or self._goes_by_another_name(record)):
             return DeviceState.LOST
         if record.lease:
             return DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED
