@@ -41,6 +41,8 @@ STORAGE_VARIABLE = "FARBUS_STORAGE_"
 """How the names of variables begin in which a node says where it has put storage."""
 MAX_PATH = 4_096
 """Characters of it that are kept; Linux's PATH_MAX."""
+ENDED_WELL = "it has ended well"
+"""Why a task gives back what it has, though nobody wants that of it."""
 MAX_STOP_TRIES = 3
 """Refused stops of a task after which UnprepareClient has to end what is left."""
 
@@ -301,6 +303,9 @@ class Attempts(Commander):
 
     def _advance_late(self, job: JobRecord) -> None:
         for run in job.runs.take_due():
+            if run.succeeded and not run.dropped:
+                # What it had others may use while its job goes on; how it ended stays known.
+                run.dropped = ENDED_WELL
             if run.dropped and not run.cleared:
                 if self._undo_run(job, run):
                     self._end_taken_back(job, run)
@@ -318,15 +323,6 @@ class Attempts(Commander):
         job.late_after = self._now + RETRY_S * 2**job.progress.late_failures
         self._agenda.add(job.late_after, Look.JOB, job.job.id)
         self._tell(job, f"task {run.task} is taken back: {reason}")
-        self._persist.add(job.job.id)
-        self._announce(job)
-
-    def _take_back(self, job: JobRecord, run: TaskRun, reason: str) -> None:
-        """Have a task that has ended well give back what it has, before its job ends; how it ended stays known."""
-        if run.dropped:
-            return
-        run.dropped = reason
-        self._tell(job, f"what task {run.task} had is given back: {reason}")
         self._persist.add(job.job.id)
         self._announce(job)
 

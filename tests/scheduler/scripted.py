@@ -129,7 +129,11 @@ def first_fit(snapshot: Snapshot, pending: tuple[PendingJob, ...], **_: object) 
             placements.append(placement)
             continue
         wanted = sum(group.count * group.requests.gpus for group in waiting.job.groups)
-        permanent = wanted > len(snapshot.devices)
+        permanent = any(
+            group.count * group.requests.gpus
+            > sum(group.requests.gpu_filter.takes_part(v.device) for v in snapshot.devices)
+            for group in waiting.job.groups
+        )
         phase = "gpu" if wanted > len(room.devices) else "compute"
         miss = Miss(phase=phase, resource="gpus", message=f"{wanted} GPUs are not free", permanent=permanent)
         misses.append(JobMiss(job=waiting.job.id, misses=(miss,), feasible_alone=not permanent))
