@@ -236,6 +236,19 @@ class Fabric:
         return ChassisView(chassis=self.name, ports=ports, devices=devices)
 
 
+def about(command: events.Command) -> object:
+    """Return what a command is about: what an agent is asked of one thing it does in turn."""
+    if isinstance(command, events.PrepareDevices):
+        return command.lease.id
+    if isinstance(command, events.UnprepareDevices):
+        return command.lease_id
+    if isinstance(command, events.PrepareClient | events.StartTask | events.StopTask | events.UnprepareClient):
+        return command.job_id, command.task
+    if isinstance(command, events.MakeVolume | events.ResizeVolume | events.RemoveVolume):
+        return command.part.device
+    return getattr(command, "device", command)
+
+
 def _are_one(one: str, other: str) -> bool:
     """Say whether two names are of the same hardware, or one of a part of the other."""
     return one == other or (whole_of(one) == whole_of(other) and (one == whole_of(one) or other == whole_of(other)))

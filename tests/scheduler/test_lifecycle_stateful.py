@@ -21,7 +21,7 @@ from farbus.model.states import DeviceState
 from farbus.scheduler import events
 from farbus.scheduler.decision_maker import DecisionMaker, DecisionThread
 from farbus.scheduler.room_planner import RoomPlanner
-from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, first_fit, job, node
+from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, about, first_fit, job, node
 
 ROUTES = (Route.LOCAL, Route.REMOTE, Route.RECOMPOSED)
 MOVES = (events.DetachDevice, events.AttachDevice)
@@ -30,17 +30,6 @@ NAMES = st.sampled_from(["a", "b", "c"])
 
 
 INDEX = st.integers(0, 2)
-
-
-def about(command: events.Command) -> object:
-    """Return what a command is about: what an agent is asked of one thing it does in turn."""
-    if isinstance(command, events.PrepareDevices):
-        return command.lease.id
-    if isinstance(command, events.UnprepareDevices):
-        return command.lease_id
-    if isinstance(command, events.PrepareClient | events.StartTask | events.StopTask | events.UnprepareClient):
-        return command.job_id, command.task
-    return getattr(command, "device", command)
 
 
 def has_work(machine: AnyOrder) -> bool:
