@@ -21,7 +21,7 @@ from farbus.model.states import DeviceState
 from farbus.scheduler import events
 from farbus.scheduler.decision_maker import DecisionMaker, DecisionThread
 from farbus.scheduler.room_planner import RoomPlanner
-from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, about, first_fit, job, node
+from tests.scheduler.scripted import HEARTBEAT_S, TTL_S, Cluster, ScriptedAgent, about, job, node
 
 ROUTES = (Route.LOCAL, Route.REMOTE, Route.RECOMPOSED)
 MOVES = (events.DetachDevice, events.AttachDevice)
@@ -152,7 +152,9 @@ class AnyOrder(RuleBasedStateMachine):
         waiting = sorted(cluster.machine.queue)
         if not waiting:
             return
-        planner = RoomPlanner(cluster.machine, DecisionMaker(DecisionThread(first_fit)), lambda: cluster.now)
+        planner = RoomPlanner(
+            cluster.machine, DecisionMaker(DecisionThread(cluster.decision_maker)), lambda: cluster.now
+        )
         plan: events.RoomPlanned | None = None
         if moving:
             with contextlib.suppress(NotFound, Conflict):
@@ -177,7 +179,7 @@ class AnyOrder(RuleBasedStateMachine):
         cluster = self.cluster
         cluster.round_asked = False
         snapshot, pending, generation = cluster.machine.round_input(cluster.now)
-        decision = first_fit(snapshot, pending)
+        decision = cluster.decision_maker(snapshot, pending)
         if cluster.agents[name].session:
             cluster.lose(name)
         else:
@@ -191,7 +193,9 @@ class AnyOrder(RuleBasedStateMachine):
         cluster = self.cluster
         cluster.round_asked = False
         snapshot, pending, generation = cluster.machine.round_input(cluster.now)
-        self.deciding.append(events.RoundDecided(decision=first_fit(snapshot, pending), generation=generation))
+        self.deciding.append(
+            events.RoundDecided(decision=cluster.decision_maker(snapshot, pending), generation=generation)
+        )
 
     @precondition(lambda self: self.deciding)
     @rule()
