@@ -240,19 +240,16 @@ class ClusterState:
             )
 
     def _is_listed(self, record: DeviceRecord) -> bool:
-        """Say whether listings have a device: not a name that its node uses no more for what is there by another.
+        """Say whether listings have a device: not a name that is used no more for what is there by another.
 
-        As a GPU that is offered in shares since; where somebody still has it by the old name, that is listed, too.
+        As a GPU that its node offers in shares since; where somebody still has it by the old name, that is listed, too.
         """
-        if record.device is None:
-            return False
-        return bool(record.lease or self.mover_of(record.id)) or not self._goes_by_another_name(record)
+        return bool(record.present or record.lease or self.mover_of(record.id)) or not self._other_names(record)
 
-    def _goes_by_another_name(self, record: DeviceRecord) -> bool:
-        return not record.present and any(
-            other in self.devices and self.devices[other].present and self.devices[other].node == record.node
-            for other in self.related(record.id)
-        )
+    def _other_names(self, record: DeviceRecord) -> list[DeviceRecord]:
+        """Return the same hardware as nodes tell of it by other names."""
+        related = (self.devices[name] for name in self.related(record.id) if name in self.devices)
+        return [other for other in related if other.present]
 
     def kept_for(self, device_id: str) -> Job | None:
         """Return the job for which a device, or the same hardware by another name, is kept; None for none."""
@@ -264,7 +261,8 @@ class ClusterState:
             return DeviceState.WEDGED if move.move.state is MoveState.STUCK else DeviceState.MOVING
         if not record.node:
             return DeviceState.UNASSIGNED
-        if not self._connected(record.node) or not (record.present or self._goes_by_another_name(record)):
+        here = record.present or any(other.node == record.node for other in self._other_names(record))
+        if not (here and self._connected(record.node)):
             return DeviceState.LOST
         if record.lease:
             return DeviceState.WEDGED if self.leases[record.lease].trouble else DeviceState.LEASED

@@ -132,3 +132,15 @@ def test_shares_that_nobody_can_have_are_refused(gpus: int, milli: int, says: st
     requests = Requests(gpus=gpus, gpu_share_milli=milli)
     with pytest.raises(InvalidInput, match=says):
         validate_job(replace(wanted, groups=(replace(group, requests=requests),)))
+
+
+def test_a_gpu_that_was_offered_in_shares_and_is_at_another_node_now_is_listed_once() -> None:
+    a, b = replace(scripted.node("a"), devices=HALVES), scripted.node("b")
+    cluster = scripted.Cluster(a, b)
+    cluster.join()
+    cluster.agents["a"].node = scripted.node("a")
+    cluster.agents["b"].node = replace(b, devices=(WHOLE,))
+    for agent in cluster.agents.values():
+        cluster.tell(agent.inventory())
+    (status,) = cluster.machine.device_statuses()
+    assert (status.device.id, status.node, status.state) == (WHOLE.id, "b", DeviceState.FREE)
