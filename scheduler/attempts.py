@@ -103,10 +103,18 @@ class Attempts(Commander):
                 grant, share = grant_of(self.volumes, group, places)
                 devices = [place.device for place in places]
                 self._grant_lease(job, run, node, route, devices, grant=grant, share=share)
+        self._require_idle(job, run.moved_devices)
         run.moves = self._begin_moves(job, run)
         if run.moves:
             # Its lease is granted where they are then; to the user's quota they count from now on.
             self.accounts.take(job.job.user, devices=len(run.moved_devices))
+
+    def _require_idle(self, job: JobRecord, devices: Iterable[str], *, shared: bool = False) -> None:
+        """Raise :class:`Conflict` where somebody has one of the devices, and have that fault logged."""
+        for device_id in devices:
+            if told := self.holder_of(device_id, job.job.id, shared=shared):
+                self._effects.append(events.FaultFound(job_id=job.job.id, told=told))
+                raise Conflict(told)
 
     def _refuse(self, job: JobRecord, run: TaskRun, told: str) -> None:
         """A task can't have its devices: its job begins anew, which counts as a failed attempt, or does without it."""
@@ -170,14 +178,12 @@ class Attempts(Commander):
     ) -> None:
         """Write one lease of a task; with a ``share`` it has so much of each device, beside others.
 
-        Every lease is granted here.  Raises :class:`Conflict` where one of the
-        devices is not there, or somebody has it, whatever was decided, and has
+        Every lease is granted here.  Raises :class:`Conflict` where somebody has
+        one of the devices, or it is not there, whatever was decided, and has
         granted nothing then.
         """
+        self._require_idle(job, devices, shared=share is not None)
         for device_id in devices:
-            if told := self.holder_of(device_id, job.job.id, shared=share is not None):
-                self._effects.append(events.FaultFound(job_id=job.job.id, told=told))
-                raise Conflict(told)
             if self.devices[device_id].node != node:
                 raise Conflict(f"device {device_id} is not at node {node}")
         lease_id = f"{job.job.id}-{job.progress.attempt}-{job.progress.leases}"

@@ -87,6 +87,23 @@ def test_a_job_goes_on_without_a_late_task_whose_device_is_another_s() -> None:
     assert [run.task for run in cluster.machine.jobs["j2"].runs] == ["main.0"]
 
 
+def test_what_somebody_has_is_moved_for_nobody_else() -> None:
+    cluster = cabled()
+    cluster.submit(job("j1", gpus=1, on="a"))
+    cluster.settle()
+    cluster.submit(job("j2", gpus=1, on="b", routes=ROUTES))
+    credulous(cluster)
+    place = DevicePlacement(device="GPU-a-0", node="a", route=Route.RECOMPOSED)
+    placement = JobPlacement(job="j2", tasks=(TaskPlacement(task="main.0", node="b", devices=(place,)),))
+    report = RoundReport(pending=1, placed=1, decision_ms=0.1, solves=0, certified=False)
+    decision = Decision(placements=(placement,), misses=(), report=report)
+    cluster.tell(events.RoundDecided(decision=decision, generation=cluster.machine.generation))
+    cluster.settle()
+    assert cluster.faults == [LEASED]
+    assert not cluster.machine.moves
+    assert (cluster.state_of("j1"), cluster.state_of("j2")) == ("running", "queued")
+
+
 def test_what_is_kept_for_a_job_is_granted_to_no_other() -> None:
     cluster = cabled(gpus=2)
     placed(cluster, job("j1", gpus=2, on="b", routes=ROUTES))
